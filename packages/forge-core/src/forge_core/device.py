@@ -1,0 +1,160 @@
+"""What Forge knows of a GPU: the figures that choose a configuration and bound a time.
+
+A :class:`Device` is plain data, so that the choice of a configuration can be tested for an H200 or a B200 on a machine
+that has neither.  ``SPECS`` holds literal figures of common GPUs; :func:`query` reads those of the GPU at hand.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+import torch
+
+from forge_core import settings
+from forge_core.errors import UnsupportedError
+
+__all__ = ["ARCHES", "MIN_CAPABILITY", "SPECS", "Device", "arch_of", "query", "target"]
+
+#: The oldest compute capability whose kernels Forge compiles; the CuTe DSL refuses sm_75.
+MIN_CAPABILITY = (8, 0)
+
+#: The architectures that every variant is cross-compiled for in the tests.
+ARCHES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU, as far as kernels and stopwatches need to know it.
+
+    Attributes:
+        name: the vendor's name.
+        capability: compute capability as (major, minor).
+        sm_count: streaming multiprocessors.
+        smem_per_block: shared memory that one block can have, in bytes, opt-in included.
+        smem_per_sm: shared memory of one multiprocessor, in bytes.
+        l2_bytes: size of the L2 cache, in bytes.
+        bandwidth_gbs: specified DRAM bandwidth in GB/s (1e9 bytes a second); a ceiling no cold read can pass.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    sm_count: int
+    smem_per_block: int
+    smem_per_sm: int
+    l2_bytes: int
+    bandwidth_gbs: float
+
+    @property
+    def arch(self) -> str:
+        """The target to compile for, for example ``"sm_90a"``."""
+        return arch_of(self.capability)
+
+
+def arch_of(capability: tuple[int, int]) -> str:
+    """The compile target of a compute capability.
+
+    From Hopper on, the target carries the suffix ``a``: without it the architecture's own instructions (the bulk
+    tensor copies, the newer matrix units) are not available, and an object need only run on the GPU it was built for.
+
+    Raises:
+        UnsupportedError: older than sm_80.
+    """
+    major, minor = capability
+    if capability < MIN_CAPABILITY:
+        raise UnsupportedError(
+            f"sm_{major}{minor} is not supported: sm_80 or newer is needed.", requirement="sm_80 or newer"
+        )
+    return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+
+
+# Vendor's data sheets and the CUDA programming guide's table of compute capabilities.
+SPECS: dict[str, Device] = {
+    "A100": Device("NVIDIA A100-SXM4-80GB", (8, 0), 108, 163 * KIB, 164 * KIB, 40 * MIB, 2039.0),
+    "RTX 4090": Device("NVIDIA GeForce RTX 4090", (8, 9), 128, 99 * KIB, 100 * KIB, 72 * MIB, 1008.0),
+    "H100": Device("NVIDIA H100 80GB HBM3", (9, 0), 132, 227 * KIB, 228 * KIB, 50 * MIB, 3352.0),
+    "H200": Device("NVIDIA H200", (9, 0), 132, 227 * KIB, 228 * KIB, 60 * MIB, 4800.0),
+    "B200": Device("NVIDIA B200", (10, 0), 148, 227 * KIB, 228 * KIB, 126 * MIB, 8000.0),
+    "RTX 5090": Device("NVIDIA GeForce RTX 5090", (12, 0), 170, 99 * KIB, 100 * KIB, 96 * MIB, 1792.0),
+}
+
+
+@functools.cache
+def query(device: torch.device | int) -> Device:
+    """Reads the figures of a CUDA device; the answer is kept for the life of the process.
+
+    Raises:
+        UnsupportedError: the GPU is older than sm_80.
+    """
+    index = device if isinstance(device, int) else device.index
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device() if index is None else index)
+    capability = (properties.major, properties.minor)
+    arch_of(capability)  # raises for what is too old
+    return Device(
+        name=properties.name,
+        capability=capability,
+        sm_count=properties.multi_processor_count,
+        smem_per_block=properties.shared_memory_per_block_optin,
+        smem_per_sm=properties.shared_memory_per_multiprocessor,
+        l2_bytes=properties.L2_cache_size,
+        bandwidth_gbs=_specified_bandwidth(properties.name, capability),
+    )
+
+
+def _specified_bandwidth(name: str, capability: tuple[int, int]) -> float:
+    """The data sheet's bandwidth for a known name; otherwise the highest of its capability.
+
+    Only an upper bound is safe where the exact figure is not known: it serves to refuse times that are too good.
+    """
+    for key, spec in SPECS.items():
+        if re.search(rf"\b{re.escape(key)}\b", name):
+            return spec.bandwidth_gbs
+    same = [spec.bandwidth_gbs for spec in SPECS.values() if spec.capability[0] == capability[0]]
+    return max(same or [spec.bandwidth_gbs for spec in SPECS.values()])
+
+
+def target(device: torch.device | int | None = None) -> Device:
+    """The device that a kernel is meant for: the given one, else what FORGE_ARCH names, else the current GPU.
+
+    Args:
+        device: a CUDA device, or None.
+
+    Raises:
+        UnsupportedError: no device was given, FORGE_ARCH is not set, and there is no GPU; or the arch is unknown.
+    """
+    if device is not None:
+        return query(device)
+    arch = settings.current().arch
+    if arch is not None:
+        return spec_for(arch)
+    if torch.cuda.is_available():
+        return query(torch.cuda.current_device())
+    raise UnsupportedError(
+        "No GPU devices found, so the architecture to compile for is not known. "
+        "Set FORGE_ARCH, for example FORGE_ARCH=sm_90a.",
+        requirement="a GPU, or FORGE_ARCH",
+    )
+
+
+def spec_for(arch: str) -> Device:
+    """The figures to assume for an architecture: the largest known GPU that has it.
+
+    Raises:
+        UnsupportedError: the architecture is older than sm_80, or none like it is known.
+    """
+    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+    if match is None:
+        raise UnsupportedError(f"{arch!r} is not an architecture such as 'sm_90a'.", requirement="a name like sm_90a")
+    capability = (int(match.group(1)), int(match.group(2)))
+    arch_of(capability)
+    exact = [spec for spec in SPECS.values() if spec.capability == capability]
+    near = exact or [spec for spec in SPECS.values() if spec.capability[0] == capability[0]]
+    if not near:
+        raise UnsupportedError(
+            f"{arch} is not known to Forge; known architectures: {', '.join(ARCHES)}.", requirement="a known architecture"
+        )
+    return max(near, key=lambda spec: spec.bandwidth_gbs)

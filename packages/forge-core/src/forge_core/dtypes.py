@@ -1,0 +1,125 @@
+"""The one table between torch's dtypes and the CuTe DSL's.
+
+Kernels that only move data need an element's width, not its meaning: they use :func:`bits` and :func:`word`, and one
+compiled kernel then serves all dtypes of a width.  Kernels that calculate use :func:`cute_name`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["CUTE_NAMES", "MOVABLE", "bits", "cute_dtype", "cute_name", "itemsize", "parse", "short_name", "word"]
+
+#: torch dtype -> the attribute of ``cutlass`` that holds its type.  Complex and quantised types have none.
+CUTE_NAMES: Mapping[torch.dtype, str] = {
+    torch.bool: "Boolean",
+    torch.uint8: "Uint8",
+    torch.int8: "Int8",
+    torch.uint16: "Uint16",
+    torch.int16: "Int16",
+    torch.uint32: "Uint32",
+    torch.int32: "Int32",
+    torch.uint64: "Uint64",
+    torch.int64: "Int64",
+    torch.float8_e4m3fn: "Float8E4M3FN",
+    torch.float8_e5m2: "Float8E5M2",
+    torch.float16: "Float16",
+    torch.bfloat16: "BFloat16",
+    torch.float32: "Float32",
+    torch.float64: "Float64",
+}
+
+#: Every dtype whose elements are 1, 2, 4, 8 or 16 whole bytes: what data-movement operators take.
+MOVABLE: frozenset[torch.dtype] = frozenset(
+    {
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.uint16,
+        torch.int16,
+        torch.uint32,
+        torch.int32,
+        torch.uint64,
+        torch.int64,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.float8_e4m3fnuz,
+        torch.float8_e5m2fnuz,
+        torch.float8_e8m0fnu,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.complex32,
+        torch.complex64,
+        torch.complex128,
+    }
+)
+
+_SHORT = {
+    "float64": "f64",
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "complex32": "c32",
+    "complex64": "c64",
+    "complex128": "c128",
+}
+
+
+def itemsize(dtype: torch.dtype) -> int:
+    """Bytes of one element."""
+    return dtype.itemsize
+
+
+def bits(dtype: torch.dtype) -> int:
+    """Bits of one element as it lies in memory."""
+    return dtype.itemsize * 8
+
+
+def cute_name(dtype: torch.dtype) -> str | None:
+    """The name of the CuTe DSL's type, or None where it has none."""
+    return CUTE_NAMES.get(dtype)
+
+
+def cute_dtype(dtype: torch.dtype) -> Any:
+    """The CuTe DSL's type itself; imports cutlass.
+
+    Raises:
+        KeyError: the DSL has no such type.
+    """
+    import cutlass
+
+    return getattr(cutlass, CUTE_NAMES[dtype])
+
+
+def word(width: int) -> Any:
+    """The CuTe DSL's unsigned integer of ``width`` bytes (1, 2, 4, 8); imports cutlass."""
+    import cutlass
+
+    return {1: cutlass.Uint8, 2: cutlass.Uint16, 4: cutlass.Uint32, 8: cutlass.Uint64}[width]
+
+
+def short_name(dtype: torch.dtype) -> str:
+    """A short name for tables and kernel names: ``bf16``, ``f32``, ``int8``."""
+    name = str(dtype).removeprefix("torch.")
+    return _SHORT.get(name, name)
+
+
+def parse(name: str) -> torch.dtype:
+    """A dtype from its torch name or its short name.
+
+    Raises:
+        ValueError: torch has no such dtype; the message lists those that data movement takes.
+    """
+    text = name.removeprefix("torch.")
+    for dtype in MOVABLE:
+        if text in (str(dtype).removeprefix("torch."), short_name(dtype)):
+            return dtype
+    known = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in MOVABLE))
+    raise ValueError(f"unknown dtype {name!r}; known: {known}")

@@ -1,0 +1,54 @@
+"""What an operator decided to launch for one set of arguments."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+from forge_core.cache import CompileCached
+
+__all__ = ["Launch", "Variant", "load"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One kernel of an operator: where it lives, and its one idea.
+
+    Attributes:
+        path: ``"module:attribute"`` of the ``@compile_cached`` builder; imported at first use.
+        idea: one sentence for tables and ``variants()``.
+    """
+
+    path: str
+    idea: str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel's configuration and the integers it is launched with.
+
+    Attributes:
+        variant: the variant's name.
+        builder: ``"module:attribute"`` of the ``@compile_cached`` builder.
+        config: the frozen dataclass that the kernel is compiled for.
+        arguments: the integers that follow the pointers and precede the stream.
+        why: why this configuration, in plain words.
+        read: bytes that must be read at least.
+        written: bytes that must be written at least.
+    """
+
+    variant: str
+    builder: str
+    config: Any
+    arguments: tuple[int, ...]
+    why: str
+    read: int
+    written: int
+
+
+def load(path: str) -> CompileCached[Any]:
+    """Imports the builder that a path ``"module:attribute"`` names; this is what imports cutlass."""
+    module, _, attribute = path.partition(":")
+    builder: CompileCached[Any] = getattr(importlib.import_module(module), attribute)
+    return builder
