@@ -1,0 +1,72 @@
+"""The pytest plugin: what `@pytest.mark.gpu` means.
+
+A GPU test is skipped, with the reason, where there is no GPU, and fails instead when ``FORGE_REQUIRE_GPU=1``: a machine
+that is there to run GPU tests must not turn green by skipping them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from forge_core import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MARKERS = (
+    "gpu(count=1): needs that many CUDA GPUs; skipped with the reason where there are fewer",
+    "sanitizer: the subset that runs under compute-sanitizer; implies small shapes",
+    "large(gib): needs that much free GPU memory, in GiB",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    marker = item.get_closest_marker("gpu")
+    if marker is not None:
+        _need_gpus(marker.kwargs.get("count", marker.args[0] if marker.args else 1))
+    large = item.get_closest_marker("large")
+    if large is not None:
+        _need_memory(large.args[0])
+
+
+def _need_gpus(count: int) -> None:
+    import torch
+
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found >= count:
+        return
+    reason = "No GPU devices found" if found == 0 else f"{count} GPUs are needed, {found} found"
+    # One GPU is what FORGE_REQUIRE_GPU promises; a test for several is skipped on a machine that has one.
+    if settings.current().require_gpu and (found == 0 or count == 1):
+        pytest.fail(f"FORGE_REQUIRE_GPU=1: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def _need_memory(gib: float) -> None:
+    import torch
+
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    if free < gib * 2**30:
+        pytest.skip(f"{gib} GiB of free GPU memory are needed, {free / 2**30:.1f} GiB found")
+
+
+def pytest_report_header(config: pytest.Config) -> Iterable[str]:
+    import torch
+
+    yield f"forge: torch {torch.__version__}, {_gpu_text()}, FORGE_REQUIRE_GPU={int(settings.current().require_gpu)}"
+
+
+def _gpu_text() -> str:
+    # Naming the GPU would create a CUDA context in every worker; counting does not.
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return f"{count} GPU(s)" if count else "no GPU"
