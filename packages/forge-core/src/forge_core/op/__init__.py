@@ -1,0 +1,9 @@
+"""The operator helper: one declaration gives everything PyTorch knows of an operator (see ``operator``)."""
+
+from __future__ import annotations
+
+from forge_core.op.backend import backend
+from forge_core.op.launch import Launch, Variant
+from forge_core.op.declaration import Explanation, Operator, operator
+
+__all__ = ["Explanation", "Launch", "Operator", "Variant", "backend", "operator"]

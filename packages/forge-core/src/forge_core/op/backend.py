@@ -1,0 +1,77 @@
+"""Which backend serves a call: the kernel, or the PyTorch reference.
+
+Resolved at each call: the innermost :func:`backend` block, else ``FORGE_BACKEND``, else kernels for CUDA tensors and
+the reference for CPU tensors.  A backend that was asked for and cannot serve the call is an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from forge_core import settings
+from forge_core.errors import ArgumentError, DeviceError
+
+__all__ = ["backend", "check_variant", "resolve"]
+
+
+@contextlib.contextmanager
+def backend(name: str) -> Iterator[None]:
+    """Serves every call of the block by one backend, in the current context (thread or task) only.
+
+    Args:
+        name: ``"kernel"`` or ``"ref"``.
+
+    Raises:
+        SettingsError: another name.
+    """
+    with settings.use_settings(backend=name):
+        yield
+
+
+def resolve(op: str, device: torch.device, variant: str) -> str:
+    """The backend that serves a call: ``"kernel"`` or ``"ref"``.
+
+    Args:
+        op: the operator's name, for messages.
+        device: where the call's tensors are.
+        variant: the variant that the call names.
+
+    Raises:
+        DeviceError: kernels, or one variant of them, were asked for and the tensors are not on a CUDA device.
+        ArgumentError: a variant was named while the reference was asked for.
+    """
+    asked = settings.requested_backend()
+    on_gpu = device.type == "cuda"
+    if not on_gpu and (asked == "kernel" or variant != "auto"):
+        what = f"variant {variant!r}" if variant != "auto" else "backend 'kernel'"
+        raise DeviceError(
+            op=op,
+            argument="variant" if variant != "auto" else "backend",
+            expected=f"CUDA tensors, since {what} was asked for and kernels run on GPUs",
+            got=f"tensors on {device}",
+            hint="Move them to a GPU, or leave the backend and the variant to 'auto'.",
+        )
+    if asked == "ref" and variant != "auto":
+        raise ArgumentError(
+            op=op,
+            argument="variant",
+            expected="'auto', since the backend asked for is 'ref', which has no variants",
+            got=repr(variant),
+            hint="Leave out the variant, or use backend 'kernel'.",
+        )
+    return asked or ("kernel" if on_gpu else "ref")
+
+
+def check_variant(op: str, variant: str, known: tuple[str, ...]) -> None:
+    """Raises ArgumentError unless ``variant`` is ``"auto"`` or one of the operator's."""
+    if variant != "auto" and variant not in known:
+        raise ArgumentError(
+            op=op,
+            argument="variant",
+            expected=f"'auto' or one of {', '.join(repr(name) for name in known)}",
+            got=repr(variant),
+            hint=f"{op}.variants() lists them.",
+        )

@@ -1,0 +1,413 @@
+"""One declaration, and everything PyTorch knows of an operator.
+
+    @operator(
+        "forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor",
+        reference=ref.transpose,
+        plan=plan_transpose,
+        variants=VARIANTS,
+        setup_context=..., backward=..., vmap=...,
+    )
+    def transpose(x, *, variant="auto"):
+        '''The public docstring.'''
+        checks.min_rank("transpose", "x", x, 2)      # the body checks metadata
+        return x.new_empty(...)                      # and allocates the output: it is the fake
+
+The decorated name is an :class:`Operator`.  A call takes one of two ways:
+
+    call --- plain CUDA tensors, nothing listening at the dispatcher --- table of bound launches --- kernel
+      `----- anything else --- torch.ops.<namespace>.<name> --- fake, autograd, vmap, autocast, CPU, CUDA --- ...
+
+Both end in the same launch, and the table's key holds everything a launch depends on: dtypes, shapes, strides,
+devices, alignments, and every other argument.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from forge_core import checks, settings
+from forge_core import device as devices
+from forge_core.op.backend import check_variant, resolve
+from forge_core.op.guard import plain_cuda, quiet
+from forge_core.op.launch import Launch, Variant, load
+from forge_core.op.register import Rules, register
+from forge_core.op.schema import Schema
+
+__all__ = ["Explanation", "Operator", "operator"]
+
+log = logging.getLogger("forge_core")
+
+# A process that meets more layouts than this starts its table of bound launches anew; compiled kernels stay.
+MAX_BOUND = 4096
+
+# Wider than any vector access: a launch may depend on an address modulo this, so the table's key holds it.
+ALIGNMENT_MASK = 15
+
+_raw_stream = torch._C._cuda_getCurrentRawStream if hasattr(torch._C, "_cuda_getCurrentRawStream") else None
+_current_device = torch._C._cuda_getDevice if hasattr(torch._C, "_cuda_getDevice") else None
+
+_libraries: dict[str, torch.library.Library] = {}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call would run, and why.
+
+    Attributes:
+        operator: ``"namespace::name"``.
+        backend: ``"kernel"`` or ``"ref"``.
+        variant: the kernel's variant, or None for the reference.
+        config: the configuration that the kernel is compiled for, or None.
+        why: the reason, in plain words.
+        arch: the architecture, or None for the reference.
+        read: bytes that must be read at least.
+        written: bytes that must be written at least.
+        key: the compiled kernel's cache key, or None for the reference.
+    """
+
+    operator: str
+    backend: str
+    variant: str | None
+    config: Any
+    why: str
+    arch: str | None
+    read: int
+    written: int
+    key: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        config = dataclasses.asdict(self.config) if dataclasses.is_dataclass(self.config) else None
+        return {**dataclasses.asdict(self), "config": config}
+
+    def __str__(self) -> str:
+        if self.backend == "ref":
+            return f"{self.operator}: the PyTorch reference. {self.why}"
+        return (
+            f"{self.operator}: variant '{self.variant}' on {self.arch}. {self.why}\n"
+            f"  config {self.config}\n"
+            f"  reads {self.read} bytes, writes {self.written} bytes at least; cache key {self.key}"
+        )
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """A launch ready to go: the output to allocate, the native function and its integers."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    launch: Callable[..., Any] | None  # None: there is nothing to compute, the output is empty
+    arguments: tuple[int, ...]
+    debug: bool
+
+
+class Operator:
+    """A PyTorch operator whose CUDA implementation is a family of kernels; made by :func:`operator`."""
+
+    def __init__(
+        self,
+        schema: Schema,
+        like: Callable[..., torch.Tensor],
+        *,
+        reference: Callable[..., torch.Tensor],
+        plan: Callable[..., Launch],
+        variants: Mapping[str, Variant],
+        setup_context: Callable[..., None] | None = None,
+        backward: Callable[..., Any] | None = None,
+        vmap: Callable[..., Any] | None = None,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        functools.update_wrapper(self, like)
+        self.schema = schema
+        self.reference = reference
+        self._like = like
+        self._plan = plan
+        self._variants = dict(variants)
+        self._autocast = autocast
+        self._bound: dict[Any, _Bound] = {}
+        library = _libraries.get(schema.namespace)
+        if library is None:
+            # Kept for the life of the process: an operator whose library is collected vanishes.
+            library = _libraries[schema.namespace] = torch.library.Library(schema.namespace, "FRAGMENT")
+        register(
+            library,
+            schema,
+            Rules(
+                like=self.like,
+                cuda=self._run_cuda,
+                cpu=self._run_cpu,
+                backward=backward,
+                setup_context=setup_context,
+                vmap=vmap,
+                autocast=autocast,
+            ),
+        )
+        namespace = getattr(torch.ops, schema.namespace)
+        self._op = getattr(namespace, schema.name).default
+        self._out_op = getattr(namespace, f"{schema.name}_out").default
+
+    # -- the public face ----------------------------------------------------------------------------------------
+
+    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        # Dynamo folds this condition, so that a compiled graph holds the registered operator and nothing else.
+        if torch.compiler.is_compiling():
+            return self._op(*args, **kwargs)
+        if args and plain_cuda(args[0]) and quiet(has_autocast_rule=self._autocast is not None):
+            if settings.requested_backend() != "ref" and self._all_plain(args):
+                return self._launch(None, args, kwargs)
+        elif args:
+            checks.is_tensor(self.schema.name, self.schema.parameters[0], args[0])
+        result: torch.Tensor = self._op(*args, **kwargs)
+        return result
+
+    def out(self, *args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+        """Writes the result into ``out`` and returns it; takes what a call takes.  Not differentiable.
+
+        Args:
+            out: a tensor of the result's shape, dtype and device, of any strides, whose memory is apart from the
+                inputs'.
+
+        Raises:
+            ArgumentError: ``out`` is not that; nothing was written.
+        """
+        if torch.compiler.is_compiling():
+            self._out_op(*args, out=out, **kwargs)
+            return out
+        checks.is_tensor(f"{self.schema.name}_out", "out", out)
+        if args:
+            checks.is_tensor(f"{self.schema.name}_out", self.schema.parameters[0], args[0])
+        self._out_op(*args, out=out, **kwargs)
+        return out
+
+    def variants(self) -> dict[str, str]:
+        """The operator's kernels, slowest idea first: name and idea of each."""
+        return {name: variant.idea for name, variant in self._variants.items()}
+
+    def explain(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Explanation:
+        """Which kernel and configuration a call would run, and why; runs nothing.
+
+        Args:
+            *args: as for a call.
+            arch: for example ``"sm_90a"``: answer for a GPU of this architecture instead of the tensors' device.
+            **kwargs: as for a call.
+
+        Raises:
+            ArgumentError: what the call itself would raise.
+            UnsupportedError: a variant that cannot do this problem, or an unknown architecture.
+        """
+        named = self.schema.bind(args, kwargs)
+        x = named[self.schema.parameters[0]]
+        checks.is_tensor(self.schema.name, self.schema.parameters[0], x)
+        variant = named.get("variant", "auto")
+        check_variant(self.schema.name, variant, tuple(self._variants))
+        chosen = "kernel" if arch is not None else resolve(self.schema.name, x.device, variant)
+        output = self._like_meta(named)
+        if chosen == "ref":
+            why = "Backend 'ref' was asked for." if x.is_cuda else "CPU tensors are served by the reference."
+            return Explanation(
+                operator=self.schema.qualified,
+                backend="ref",
+                variant=None,
+                config=None,
+                why=why,
+                arch=None,
+                read=x.numel() * x.element_size(),
+                written=output.numel() * output.element_size(),
+                key=None,
+            )
+        target = devices.spec_for(arch) if arch is not None else devices.query(x.device)
+        launch = self._plan(target, output, *named.values())
+        return Explanation(
+            operator=self.schema.qualified,
+            backend="kernel",
+            variant=launch.variant,
+            config=launch.config,
+            why=launch.why,
+            arch=target.arch,
+            read=launch.read,
+            written=launch.written,
+            key=load(launch.builder).key(launch.config, arch=target.arch).digest,
+        )
+
+    def like(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Checks a call's metadata and allocates its output, on whatever device or mode the tensors have.
+
+        Raises:
+            ArgumentError: the operator does not take these arguments.
+        """
+        named = self.schema.bind(args, kwargs)
+        if "variant" in named:
+            check_variant(self.schema.name, named["variant"], tuple(self._variants))
+        return self._like(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<forge operator {self.schema.text}>"
+
+    # -- what the dispatcher calls ------------------------------------------------------------------------------
+
+    def _run_cpu(self, out: torch.Tensor | None, *args: Any, **kwargs: Any) -> torch.Tensor:
+        named = self.schema.bind(args, kwargs)
+        self._check_real(out, named)
+        resolve(self.schema.name, named[self.schema.parameters[0]].device, named.get("variant", "auto"))
+        return self._run_reference(out, named)
+
+    def _run_cuda(self, out: torch.Tensor | None, *args: Any, **kwargs: Any) -> torch.Tensor:
+        named = self.schema.bind(args, kwargs)
+        variant = named.get("variant", "auto")
+        if resolve(self.schema.name, named[self.schema.parameters[0]].device, variant) == "ref":
+            self._check_real(out, named)
+            return self._run_reference(out, named)
+        return self._launch(out, args, kwargs)
+
+    def _run_reference(self, out: torch.Tensor | None, named: dict[str, Any]) -> torch.Tensor:
+        result = self.reference(**{name: value for name, value in named.items() if name != "variant"})
+        return result if out is None else out.copy_(result)
+
+    def _check_real(self, out: torch.Tensor | None, named: dict[str, Any]) -> None:
+        """All checks of a call, before anything is written; those of an ``out`` tensor included."""
+        expected = self._like_meta(named)
+        if out is not None:
+            op = f"{self.schema.name}_out"
+            device = named[self.schema.parameters[0]].device
+            checks.like_output(op, out, shape=expected.shape, dtype=expected.dtype, device=device)
+            for name in self.schema.tensors:
+                checks.no_overlap(op, out, name, named[name])
+
+    def _like_meta(self, named: dict[str, Any]) -> torch.Tensor:
+        """As :meth:`like` on meta tensors: all the checks, and no memory."""
+        return self.like(**{name: _meta(value) for name, value in named.items()})
+
+    # -- the launch ---------------------------------------------------------------------------------------------
+
+    def _all_plain(self, args: tuple[Any, ...]) -> bool:
+        return len(self.schema.tensors) == 1 or all(plain_cuda(a) for a in args if isinstance(a, torch.Tensor))
+
+    def _launch(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        x = args[0]
+        # Written out for the first tensor, since this line is a good part of an eager call's host time.
+        key = (
+            x.dtype,
+            x.shape,
+            x.stride(),
+            x.get_device(),
+            x.data_ptr() & ALIGNMENT_MASK,
+            _freeze(args[1:]) if len(args) > 1 else None,
+            _freeze(tuple(kwargs.items())) if kwargs else None,
+            None if out is None else _freeze(out),
+            settings.debug_requested(),
+        )
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._bind(out, args, kwargs)
+            if len(self._bound) >= MAX_BOUND:
+                self._bound.clear()
+            self._bound[key] = bound
+        elif out is not None:
+            named = self.schema.bind(args, kwargs)
+            for name in self.schema.tensors:
+                checks.no_overlap(f"{self.schema.name}_out", out, name, named[name])
+        if out is None:
+            out = torch.empty_strided(bound.shape, bound.strides, dtype=bound.dtype, device=x.device)
+        if bound.launch is not None:
+            index = x.get_device()
+            if _current_device() == index:
+                self._run(bound, out, args, index)
+            else:
+                with torch.cuda.device(index):
+                    self._run(bound, out, args, index)
+        return out
+
+    def _run(self, bound: _Bound, out: torch.Tensor, args: tuple[Any, ...], index: int) -> None:
+        if len(self.schema.tensors) == 1:
+            bound.launch(args[0].data_ptr(), out.data_ptr(), *bound.arguments, _raw_stream(index))
+        else:
+            pointers = [a.data_ptr() for a in args if isinstance(a, torch.Tensor)]
+            bound.launch(*pointers, out.data_ptr(), *bound.arguments, _raw_stream(index))
+        if bound.debug and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize(index)
+
+    def _bind(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Bound:
+        """Checks a call that was not seen before, plans it, and compiles its kernel."""
+        named = self.schema.bind(args, kwargs)
+        self._check_real(out, named)
+        output = self._like_meta(named) if out is None else out
+        debug = settings.debug_requested()
+        if output.numel() == 0:
+            return _Bound(tuple(output.shape), output.stride(), output.dtype, None, (), debug)
+        target = devices.query(args[0].device)
+        plan = self._plan(target, output, *named.values())
+        log.debug("%s: %s %s: %s", self.schema.qualified, plan.variant, plan.config, plan.why)
+        kernel = load(plan.builder)(plan.config, arch=target.arch)
+        return _Bound(tuple(output.shape), output.stride(), output.dtype, kernel, plan.arguments, debug)
+
+
+def _freeze(value: Any) -> Any:
+    """A hashable value that says all that a launch can depend on."""
+    if isinstance(value, torch.Tensor):
+        return (value.dtype, value.shape, value.stride(), value.device, value.data_ptr() & ALIGNMENT_MASK)
+    if isinstance(value, (tuple, list)):
+        return tuple(_freeze(item) for item in value)
+    return value
+
+
+def _meta(value: Any) -> Any:
+    """A strided tensor's shape, strides and dtype without its memory; anything else as it is, for the checks."""
+    if not isinstance(value, torch.Tensor) or value.is_nested or value.is_quantized:
+        return value
+    if value.layout is not torch.strided:
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+
+
+def operator(
+    schema: str,
+    *,
+    reference: Callable[..., torch.Tensor],
+    plan: Callable[..., Launch],
+    variants: Mapping[str, Variant],
+    setup_context: Callable[..., None] | None = None,
+    backward: Callable[..., Any] | None = None,
+    vmap: Callable[..., Any] | None = None,
+    autocast: torch.dtype | None = None,
+) -> Callable[[Callable[..., torch.Tensor]], Operator]:
+    """Declares an operator; decorates the function that checks a call and allocates its output.
+
+    Args:
+        schema: functional, with every option of the public call, for example
+            ``"forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor"``.  The first parameter is a tensor.
+        reference: what the operator means, in plain PyTorch; takes the schema's arguments without ``variant``, and
+            returns the strides that the decorated function allocates.
+        plan: ``plan(device, out, *arguments) -> Launch``: the pure choice of kernel, configuration and integers.
+            ``out`` may be a meta tensor.
+        variants: name -> :class:`Variant`, slowest idea first.
+        setup_context: see ``torch.library.register_autograd``.
+        backward: the gradient; calls the public operators, so that it can be differentiated in turn.
+        vmap: see ``torch.library.register_vmap``.
+        autocast: the dtype that autocast casts floating-point inputs to; None where the operator has no rule.
+
+    Raises:
+        ValueError: the schema is not functional, or does not begin with a tensor.
+    """
+
+    def declare(like: Callable[..., torch.Tensor]) -> Operator:
+        return Operator(
+            Schema.parse(schema),
+            like,
+            reference=reference,
+            plan=plan,
+            variants=variants,
+            setup_context=setup_context,
+            backward=backward,
+            vmap=vmap,
+            autocast=autocast,
+        )
+
+    return declare

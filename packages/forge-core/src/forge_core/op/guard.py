@@ -1,0 +1,46 @@
+"""May an eager call skip the dispatcher?
+
+The dispatcher costs several microseconds.  Only when nothing that listens there is active does a call launch its
+kernel directly: plain CUDA tensors, no gradient to record, and no mode, subclass, functorch transform, forward-mode
+level or autocast region in force.  Anything else takes the dispatcher, where all of them are served.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.autograd import forward_ad
+
+__all__ = ["plain_cuda", "quiet"]
+
+# The exact types: a subclass may define __torch_function__ or __torch_dispatch__ and must be asked.
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_functorch_level = torch._C._functorch.maybe_current_level
+_grad_enabled = torch.is_grad_enabled
+_autocast_enabled = torch.is_autocast_enabled
+
+
+def quiet(*, has_autocast_rule: bool) -> bool:
+    """Whether nothing that listens at the dispatcher is active on this thread."""
+    return (
+        _dispatch_modes() == 0
+        and _function_modes() == 0
+        and _functorch_level() is None
+        and forward_ad._current_level < 0
+        and not (has_autocast_rule and _autocast_enabled("cuda"))
+    )
+
+
+def plain_cuda(x: object) -> bool:
+    """Whether ``x`` is a plain strided CUDA tensor, read literally, that needs no gradient now."""
+    return (
+        type(x) in _PLAIN_TYPES
+        and x.is_cuda  # type: ignore[attr-defined]  # the line above says that it is a tensor
+        and x.layout is torch.strided  # type: ignore[attr-defined]
+        and not (x.requires_grad and _grad_enabled())  # type: ignore[attr-defined]
+        and not x.is_nested  # type: ignore[attr-defined]
+        and not x.is_conj()  # type: ignore[attr-defined]
+        and not x.is_neg()  # type: ignore[attr-defined]
+    )

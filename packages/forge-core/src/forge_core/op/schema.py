@@ -1,0 +1,101 @@
+"""What Forge reads from an operator's schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["Schema"]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A functional operator's schema, taken apart.
+
+    Attributes:
+        text: the whole, for example ``"forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor"``.
+        namespace: ``"forge_week0"``.
+        name: ``"transpose"``.
+        parameters: names in order.
+        positional: how many of them may be passed by position.
+        defaults: the default of each parameter that has one.
+        tensors: names of the tensor parameters.
+    """
+
+    text: str
+    namespace: str
+    name: str
+    parameters: tuple[str, ...]
+    positional: int
+    defaults: dict[str, Any]
+    tensors: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Schema:
+        """Takes a schema apart.
+
+        Raises:
+            ValueError: it has no namespace, its first parameter is not a tensor, or it mutates an argument.
+        """
+        parsed = torch._C.parse_schema(text)
+        namespace, _, name = parsed.name.partition("::")
+        if not name:
+            raise ValueError(f"operator schema: expected 'namespace::name(...) -> ...', got {text!r}")
+        if parsed.is_mutable:
+            raise ValueError(f"operator schema: expected a functional one; the out form is derived, got {text!r}")
+        arguments = parsed.arguments
+        if not arguments or str(arguments[0].type) != "Tensor":
+            raise ValueError(f"operator schema: expected a tensor as the first parameter, got {text!r}")
+        return cls(
+            text=text,
+            namespace=namespace,
+            name=name,
+            parameters=tuple(a.name for a in arguments),
+            positional=sum(not a.kwarg_only for a in arguments),
+            defaults={a.name: a.default_value for a in arguments if a.has_default_value()},
+            tensors=tuple(a.name for a in arguments if str(a.type) == "Tensor"),
+        )
+
+    @property
+    def qualified(self) -> str:
+        """``"namespace::name"``."""
+        return f"{self.namespace}::{self.name}"
+
+    def definition(self) -> str:
+        """The schema without its namespace, as ``Library.define`` takes it."""
+        return self.text.partition("::")[2]
+
+    def out_definition(self) -> str:
+        """The schema of the out form: the same call with a keyword ``out`` that is written; it returns nothing.
+
+        An operator that returned ``out`` would return an alias of its argument, which ``torch.compile`` cannot
+        functionalise.
+        """
+        head, _, rest = self.definition().partition("(")
+        arguments = rest.rpartition(") ->")[0]
+        star = "" if self.positional < len(self.parameters) else "*, "
+        return f"{head}_out({arguments}, {star}Tensor(a!) out) -> ()"
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Names every argument of a call, defaults filled in.
+
+        Raises:
+            TypeError: as a Python function of this signature would.
+        """
+        if len(args) > self.positional:
+            raise TypeError(f"{self.name}() takes {self.positional} positional arguments but {len(args)} were given")
+        bound = dict(zip(self.parameters, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in self.parameters:
+                raise TypeError(f"{self.name}() got an unexpected keyword argument '{name}'")
+            if name in bound:
+                raise TypeError(f"{self.name}() got multiple values for argument '{name}'")
+            bound[name] = value
+        for name in self.parameters:
+            if name not in bound:
+                if name not in self.defaults:
+                    raise TypeError(f"{self.name}() missing required argument: '{name}'")
+                bound[name] = self.defaults[name]
+        return {name: bound[name] for name in self.parameters}
