@@ -1,7 +1,7 @@
-"""Forge, week 2, softmax.
+"""Forge, week 2: softmax, log_softmax and logsumexp.
 
-This release holds the package and no operator: softmax, log_softmax and logsumexp come with a release of their own.  A name that
-is not here raises AttributeError; nothing stands in for it.
+This release holds the package and none of these operators; they come with a release of their own.  Until then
+nothing stands in for them: asking for one is an AttributeError.
 """
 
 from __future__ import annotations
