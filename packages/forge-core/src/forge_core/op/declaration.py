@@ -35,7 +35,8 @@ import torch
 from forge_core import checks, settings
 from forge_core import device as devices
 from forge_core.op.backend import check_variant, resolve
-from forge_core.op.guard import plain_cuda, quiet
+from forge_core.op.functorch import functorch_function
+from forge_core.op.guard import functorch_active, plain_cuda, quiet
 from forge_core.op.launch import Launch, Variant, load
 from forge_core.op.register import Rules, register
 from forge_core.op.schema import Schema
@@ -153,6 +154,9 @@ class Operator:
         namespace = getattr(torch.ops, schema.namespace)
         self._op = getattr(namespace, schema.name).default
         self._out_op = getattr(namespace, f"{schema.name}_out").default
+        self._transformable = (
+            None if backward is None else functorch_function(schema, self._op, backward, setup_context, vmap)
+        )
 
     # -- the public face ----------------------------------------------------------------------------------------
 
@@ -165,6 +169,8 @@ class Operator:
                 return self._launch(None, args, kwargs)
         elif args:
             checks.is_tensor(self.schema.name, self.schema.parameters[0], args[0])
+        if self._transformable is not None and functorch_active():
+            return self._transformable(*self.schema.bind(args, kwargs).values())
         result: torch.Tensor = self._op(*args, **kwargs)
         return result
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["plain_cuda", "quiet"]
+__all__ = ["functorch_active", "plain_cuda", "quiet"]
 
 # The exact types: a subclass may define __torch_function__ or __torch_dispatch__ and must be asked.
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -31,6 +31,11 @@ def quiet(*, has_autocast_rule: bool) -> bool:
         and forward_ad._current_level < 0
         and not (has_autocast_rule and _autocast_enabled("cuda"))
     )
+
+
+def functorch_active() -> bool:
+    """Whether a ``torch.func`` transform is in force on this thread."""
+    return _functorch_level() is not None
 
 
 def plain_cuda(x: object) -> bool:

@@ -1,0 +1,8 @@
+"""What tests of operators share: the oracle, inputs in every layout, checks any operator must pass, planted faults."""
+
+from __future__ import annotations
+
+from forge_core.testing.exact import assert_same_bits
+from forge_core.testing.inputs import layouts, random_bits
+
+__all__ = ["assert_same_bits", "layouts", "random_bits"]

@@ -1,0 +1,69 @@
+"""Inputs for tests: random bits of any dtype, in every kind of layout."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+
+__all__ = ["layouts", "random_bits"]
+
+
+def random_bits(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu", *, seed: int = 0
+) -> torch.Tensor:
+    """A contiguous tensor of uniformly random bits; NaNs, infinities and negative zeros are among them.
+
+    Args:
+        shape: any, empty included.
+        dtype: any dtype of whole bytes; bool elements are 0 or 1, the only bits that mean a truth value.
+        device: where to make it.
+        seed: the same seed, shape and dtype give the same bits on one kind of device.
+    """
+    generator = torch.Generator(device=device).manual_seed(seed)
+    count = math.prod(shape) * dtype.itemsize
+    high = 2 if dtype is torch.bool else 256
+    raw = torch.randint(0, high, (count,), dtype=torch.uint8, device=device, generator=generator)
+    return raw.view(dtype).reshape(tuple(shape))
+
+
+def layouts(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu", *, seed: int = 0
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of one shape with random bits, and every kind of strides that views make.
+
+    Args:
+        shape: at least two dimensions.
+        dtype: any dtype of whole bytes.
+        device: where to make them.
+        seed: see :func:`random_bits`.
+
+    Yields:
+        A name for test ids, and the tensor.
+    """
+    *batch, rows, cols = shape
+    rank = len(shape)
+
+    def fresh(*sizes: int) -> torch.Tensor:
+        return random_bits(sizes, dtype, device, seed=seed)
+
+    yield "contiguous", fresh(*shape)
+    for offset in (1, 3):
+        flat = fresh(math.prod(shape) + offset)
+        yield f"offset_{offset}", flat[offset:].view(tuple(shape))
+    yield "padded_rows", fresh(*batch, rows, cols + 1)[..., :cols]
+    yield "padded_rows_aligned", fresh(*batch, rows, cols + 16)[..., :cols]
+    yield "cut_columns", fresh(*batch, rows, cols + 5)[..., 2 : cols + 2]
+    yield "every_second_column", fresh(*batch, rows, 2 * cols)[..., ::2]
+    yield "every_second_row", fresh(*batch, 2 * rows, cols)[..., ::2, :]
+    yield "transposed", fresh(*batch, cols, rows).transpose(-1, -2)
+    yield "transposed_padded", fresh(*batch, cols, rows + 3)[..., :rows].transpose(-1, -2)
+    yield "expanded_rows", fresh(*batch, 1, cols).expand(*shape)
+    yield "expanded_columns", fresh(*batch, rows, 1).expand(*shape)
+    yield "expanded_all", fresh(*(1 for _ in shape)).expand(*shape)
+    if batch:
+        yield "expanded_batch", fresh(*(1 for _ in batch), rows, cols).expand(*shape)
+        yield "batch_last", fresh(rows, cols, *batch).permute(*range(2, rank), 0, 1)
+        yield "batch_between", fresh(rows, *batch, cols).permute(*range(1, rank - 1), 0, rank - 1)
+        yield "reversed", fresh(*reversed(shape)).permute(*reversed(range(rank)))
