@@ -1,0 +1,187 @@
+"""Every check and every job, each by one name: `nox --list` shows them.
+
+The torch stack is large, so one environment serves every session: `env` makes it once in .nox/env, with the packages
+installed from their folders, and installs again only when a project file or constraints.txt has changed.  On a machine
+that is prepared already, `nox --no-venv -s ...` installs nothing and uses the Python that runs nox.
+
+Nothing here lists the packages: they are what has a packages/*/pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.5.1"
+nox.options.sessions = ["lint", "types", "tests"]
+
+ROOT = Path(__file__).parent
+DIST = ROOT / "dist"
+CONSTRAINTS = ROOT / "constraints.txt"
+# What `nox -s build` made is looked at by these tests alone; see testpaths in pyproject.toml.
+RELEASE_TESTS = ROOT / "tests" / "release"
+
+
+@dataclass(frozen=True)
+class Package:
+    """One folder under packages/, by the three names it is known by."""
+
+    path: Path
+    distribution: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What may be written after `--`: the folder, the distribution, or the name to import."""
+        return (self.path.name, self.distribution, *(p.name for p in (self.path / "src").iterdir() if p.is_dir()))
+
+
+def packages() -> list[Package]:
+    """All packages, the core first, as their folders sort."""
+    found = []
+    for project in sorted((ROOT / "packages").glob("*/pyproject.toml")):
+        found.append(Package(project.parent, nox.project.load_toml(project)["project"]["name"]))
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- the one environment
+
+
+@nox.session(reuse_venv=True, venv_backend="virtualenv", default=False)
+def env(session: nox.Session) -> None:
+    """Makes the environment that the other sessions share; not needed by hand."""
+    if session.venv_backend == "none":
+        return
+    stamp = Path(session.virtualenv.location) / "forge-installed.txt"
+    wanted = _installed_from()
+    if stamp.exists() and stamp.read_text() == wanted:
+        session.log("the environment is up to date")
+        return
+    stamp.unlink(missing_ok=True)
+    root = nox.project.load_toml(ROOT / "pyproject.toml")
+    session.install("-c", str(CONSTRAINTS), "torch", *nox.project.dependency_groups(root, "dev"))
+    # A torch built with CUDA 13 wants the CuTe DSL's libraries of CUDA 13, which every package forwards as an extra.
+    cuda = session.run("python", "-c", "import torch; print(torch.version.cuda or '')", silent=True, log=False)
+    extra = f"[cu{match[1]}]" if (match := re.match(r"(1[3-9])\.", str(cuda).strip())) else ""
+    editables = [part for package in packages() for part in ("-e", f"{package.path}{extra}")]
+    session.install("-c", str(CONSTRAINTS), "--no-build-isolation", *editables)
+    stamp.write_text(wanted)
+
+
+def _installed_from() -> str:
+    """A hash of all that decides what is installed: Python, pins, project files, and the packages' versions."""
+    files = [CONSTRAINTS, ROOT / "pyproject.toml", *sorted((ROOT / "packages").glob("*/pyproject.toml"))]
+    parts = [sys.version, str(ROOT), *(file.read_text() for file in files)]
+    for module in sorted((ROOT / "packages").glob("*/src/*/__init__.py")):
+        parts += re.findall(r"^__version__ = .*$", module.read_text(), re.MULTILINE)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def python(session: nox.Session, *args: str, **variables: str) -> None:
+    """Runs the shared environment's Python; with --no-venv, the Python that runs nox."""
+    executable = sys.executable
+    if not _no_venv(session):
+        folder = Path(session.env_dir).parent / "env" / ("Scripts" if os.name == "nt" else "bin")
+        executable = str(folder / "python")
+        variables["PATH"] = os.pathsep.join([str(folder), os.environ.get("PATH", "")])
+    session.run(executable, *args, env=variables, external=True)
+
+
+def _no_venv(session: nox.Session) -> bool:
+    # Every session below is declared without an environment of its own, so only nox's own options tell the cases apart.
+    return session._runner.global_config.force_venv_backend == "none"
+
+
+# ----------------------------------------------------------------------------------------------------------- checks
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def tests(session: nox.Session) -> None:
+    """Tests of all packages and of the repository, or of the packages named after `--`; the rest goes to pytest."""
+    chosen, rest = _split(session, session.posargs)
+    if any(Path(word.split("::")[0]).exists() for word in rest if not word.startswith("-")):
+        folders = []  # files were named, and pytest finds them itself
+    elif chosen:
+        folders = [str((package.path / "tests").relative_to(ROOT)) for package in chosen]
+    else:
+        folders = [str((package.path / "tests").relative_to(ROOT)) for package in packages()] + ["tests"]
+    workers, variables = _workers(session, rest)
+    python(session, "-m", "pytest", *workers, *folders, *rest, **variables)
+
+
+def _split(session: nox.Session, words: list[str]) -> tuple[list[Package], list[str]]:
+    """The packages named by the leading words, and what is left for pytest."""
+    known = {name: package for package in packages() for name in package.names}
+    chosen: list[Package] = []
+    for index, word in enumerate(words):
+        if word in known:
+            chosen.append(known[word])
+        elif word.startswith("-") or Path(word.split("::")[0]).exists():
+            return chosen, words[index:]
+        else:
+            names = ", ".join(package.distribution for package in packages())
+            session.error(f"{word!r} is neither a package nor a path; the packages are {names}")
+    return chosen, []
+
+
+def _workers(session: nox.Session, rest: list[str]) -> tuple[list[str], dict[str, str]]:
+    """How many processes the tests run in, and the threads that each may use."""
+    asked = any(word.startswith(("-n", "--numprocesses", "--pdb", "-s", "--dist")) for word in rest)
+    # A GPU is one resource: processes that share it would disturb each other's timings and memory.
+    has_gpu = Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") is not None
+    if asked or has_gpu or (_no_venv(session) and importlib.util.find_spec("xdist") is None):
+        return [], {}
+    cores = os.cpu_count() or 1
+    processes = max(1, min(cores, 8))
+    return ["-n", str(processes), "--dist", "loadfile"], {"OMP_NUM_THREADS": str(max(1, cores // processes))}
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def lint(session: nox.Session) -> None:
+    """Style and formatting, by ruff; `-- --fix` repairs what can be repaired."""
+    fix = "--fix" in session.posargs
+    python(session, "-m", "ruff", "check", *session.posargs)
+    python(session, "-m", "ruff", "format", *([] if fix else ["--check"]))
+
+
+@nox.session(venv_backend="none", requires=["env"])
+def types(session: nox.Session) -> None:
+    """Types of the packages' sources and of this file, by mypy in its strict mode."""
+    sources = [str(package.path / "src") for package in packages()]
+    python(session, "-m", "mypy", *sources, "noxfile.py", *session.posargs, MYPYPATH=os.pathsep.join(sources))
+
+
+# ------------------------------------------------------------------------------------------------------------- jobs
+
+
+@nox.session(venv_backend="none", requires=["env"], default=False)
+def bench(session: nox.Session) -> None:
+    """Benchmarks: `nox -s bench -- smoke`, or what `forge-cute bench --help` lists."""
+    python(session, "-m", "forge_core.cli", "bench", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"], default=False)
+def build(session: nox.Session) -> None:
+    """Wheels and sdists of all packages in dist/, then a clean environment installs and runs what is there."""
+    shutil.rmtree(DIST, ignore_errors=True)
+    if _no_venv(session):
+        # hatch would make an environment of its own; hatchling, which it runs in there, is enough.
+        for package in packages():
+            with session.chdir(package.path):
+                python(session, "-m", "hatchling", "build", "--directory", str(DIST))
+    else:
+        python(session, "-m", "hatch", "build", "--all", str(DIST), HATCH_DATA_DIR=str(ROOT / ".nox" / "hatch"))
+    python(session, "-m", "pytest", str(RELEASE_TESTS.relative_to(ROOT)), *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"], default=False)
+def doctor(session: nox.Session) -> None:
+    """What this machine has, what is wrong with it, and the command that repairs each fault; `-- --json`."""
+    python(session, "-m", "forge_core.env_check", *session.posargs)
