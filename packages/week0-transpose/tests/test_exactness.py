@@ -1,0 +1,179 @@
+"""Every bit of every element: dtypes, shapes around each tile boundary, layouts, batches; on the CPU and on a GPU."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import forge_week0_transpose as week0
+from forge_core.dtypes import MOVABLE
+from forge_core.errors import UnsupportedError
+from forge_core.testing import assert_same_bits, layouts, random_bits
+
+DTYPES = sorted(MOVABLE, key=str)
+# One dtype for each element size: a kernel sees the size and nothing else of a dtype.
+SIZES = (torch.uint8, torch.bfloat16, torch.float32, torch.float64, torch.complex128)
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+
+#: One below, at and above every tile edge and vector width; 0 and 1; primes; and the threshold between skinny and
+#: wide matrices.
+EDGES = (0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 255, 256, 257)
+
+
+def expected_transpose(x: torch.Tensor) -> torch.Tensor:
+    """Written apart from ref.py, so that a wrong reference cannot vouch for itself."""
+    return x.transpose(-1, -2).contiguous().clone(memory_format=torch.contiguous_format)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype(dtype: torch.dtype, device: str) -> None:
+    for shape in ((37, 53), (64, 128), (3, 70, 40), (256, 256)):
+        x = random_bits(shape, dtype, device)
+        assert_same_bits(week0.transpose(x), expected_transpose(x), what=f"transpose {shape}")
+        assert_same_bits(week0.copy(x), x, what=f"copy {shape}")
+        for tile in (16, 32):
+            assert_same_bits(week0.copy_transpose(x, tile), expected_transpose(x), what=f"tile {tile} {shape}")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", SIZES, ids=str)
+def test_shapes_around_every_tile_edge(dtype: torch.dtype, device: str) -> None:
+    edges = EDGES if device == "cuda" else EDGES[:18]
+    for rows, cols in itertools.product(edges, edges):
+        x = random_bits((rows, cols), dtype, device, seed=rows * 1000 + cols)
+        assert_same_bits(week0.transpose(x), expected_transpose(x), what=f"transpose {rows}x{cols}")
+        assert_same_bits(week0.copy(x), x, what=f"copy {rows}x{cols}")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", SIZES, ids=str)
+@pytest.mark.parametrize("variant", week0.transpose.variants())
+def test_each_variant_at_every_edge(variant: str, dtype: torch.dtype) -> None:
+    done = 0
+    for rows, cols in itertools.product(EDGES, EDGES):
+        x = random_bits((rows, cols), dtype, "cuda", seed=rows * 1000 + cols)
+        try:
+            result = week0.transpose(x, variant=variant)
+        except UnsupportedError:
+            continue  # the variant says that it cannot do this layout; what it can is counted below
+        assert_same_bits(result, expected_transpose(x), what=f"{variant} {rows}x{cols}")
+        done += 1
+    assert done >= 2 * len(EDGES), f"{variant} did only {done} of {len(EDGES) ** 2} shapes"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", SIZES, ids=str)
+@pytest.mark.parametrize("variant", week0.copy.variants())
+def test_each_copy_variant(variant: str, dtype: torch.dtype) -> None:
+    done = 0
+    for shape in [(n,) for n in (*EDGES, 1000, 4099, 65536, 100003)] + [(7, n) for n in EDGES]:
+        x = random_bits(shape, dtype, "cuda", seed=sum(shape))
+        try:
+            result = week0.copy(x, variant=variant)
+        except UnsupportedError:
+            continue
+        assert_same_bits(result, x, what=f"{variant} {shape}")
+        done += 1
+    assert done >= len(EDGES), f"{variant} did only {done} shapes"
+
+
+LAYOUT_SHAPES = ((40, 56), (64, 64), (129, 257), (1, 33), (2, 48, 80), (3, 2, 33, 65), (2, 3, 4, 16, 24), (5, 3, 200))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", SIZES, ids=str)
+@pytest.mark.parametrize("shape", LAYOUT_SHAPES, ids=str)
+def test_every_layout(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
+    for name, x in layouts(shape, dtype, device):
+        assert_same_bits(week0.transpose(x), expected_transpose(x), what=f"transpose {name}")
+        expected = x.clone(memory_format=torch.contiguous_format)
+        assert_same_bits(week0.copy(x), expected, what=f"copy {name}")
+        assert_same_bits(week0.copy_transpose(x, 32), expected_transpose(x), what=f"copy_transpose {name}")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", SIZES, ids=str)
+@pytest.mark.parametrize("shape", LAYOUT_SHAPES, ids=str)
+def test_out_of_every_layout(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
+    x = random_bits(shape, dtype, device, seed=1)
+    expected = expected_transpose(x)
+    for name, out in layouts(expected.shape, dtype, device, seed=2):
+        if name.startswith("expanded"):
+            continue  # refused: see test_errors.py
+        result = week0.transpose_out(x, out)
+        assert result is out
+        assert_same_bits(out.contiguous(), expected, what=f"out {name}")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_out_leaves_the_rest_of_its_storage_alone(device: str) -> None:
+    x = random_bits((48, 80), torch.bfloat16, device)
+    storage = random_bits((90, 60), torch.bfloat16, device, seed=3)
+    before = storage.clone()
+    week0.transpose_out(x, storage[5:85, 7:55])
+    assert_same_bits(storage[5:85, 7:55].contiguous(), expected_transpose(x))
+    storage[5:85, 7:55] = before[5:85, 7:55]
+    assert_same_bits(storage, before)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_many_dimensions(device: str) -> None:
+    x = random_bits((2, 3, 2, 2, 3, 2, 2, 5, 7), torch.int16, device)
+    for permuted in (x, x.permute(8, 6, 4, 2, 0, 1, 3, 5, 7), x.permute(1, 0, 3, 2, 5, 4, 7, 6, 8)):
+        assert_same_bits(week0.transpose(permuted), expected_transpose(permuted))
+        assert_same_bits(week0.copy(permuted), permuted.clone(memory_format=torch.contiguous_format))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_scalars_and_vectors_are_copied(device: str) -> None:
+    for shape in ((), (1,), (17,)):
+        x = random_bits(shape, torch.float32, device)
+        assert_same_bits(week0.copy(x), x)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_conjugated_view_is_materialised(device: str) -> None:
+    x = random_bits((33, 17), torch.complex64, device).conj()
+    assert_same_bits(week0.transpose(x), x.resolve_conj().transpose(-1, -2).contiguous())
+    negated = torch.view_as_complex(torch.randn(8, 4, 2, device=device)).conj().imag
+    assert negated.is_neg()
+    assert_same_bits(week0.transpose(negated), negated.resolve_neg().transpose(-1, -2).contiguous())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_result_never_aliases_the_input(device: str) -> None:
+    x = random_bits((1, 40), torch.float32, device)  # a view would do here: the result is contiguous either way
+    assert week0.transpose(x).data_ptr() != x.data_ptr()
+    assert week0.copy(x).data_ptr() != x.data_ptr()
+
+
+@pytest.mark.gpu
+@pytest.mark.large(16)
+@pytest.mark.parametrize("shape", [(65537, 32771), (3, 2**30 - 37), (2**21 + 1, 1031), (2, 32768, 32769)], ids=str)
+def test_more_than_two_to_the_31_elements(shape: tuple[int, ...]) -> None:
+    x = random_bits(shape, torch.int8, "cuda")
+    assert x.numel() > 2**31
+    assert_same_bits(week0.transpose(x), expected_transpose(x))
+
+
+@pytest.mark.gpu
+@pytest.mark.large(24)
+def test_copy_of_more_than_two_to_the_31_elements() -> None:
+    x = random_bits((2**31 + 12345,), torch.int8, "cuda")
+    assert_same_bits(week0.copy(x), x)
+    strided = random_bits((2**16 + 1, 2**16), torch.int8, "cuda")[:, 1:40000]
+    assert_same_bits(week0.copy(strided), strided.clone(memory_format=torch.contiguous_format))
+
+
+@pytest.mark.gpu
+@pytest.mark.large(24)
+@pytest.mark.parametrize("variant", ["naive", "tiled", "auto"])
+def test_strides_past_two_to_the_31(variant: str) -> None:
+    storage = random_bits((3, 2**30 + 8), torch.int16, "cuda")
+    x = storage[:, : 2**10]  # few elements, far apart
+    assert_same_bits(week0.transpose(x, variant=variant), expected_transpose(x))
+    y = storage.view(-1)[: 3 * 2**30].view(3, 2**10, 2**20)[:, :, :50]
+    assert_same_bits(week0.transpose(y, variant=variant), expected_transpose(y))

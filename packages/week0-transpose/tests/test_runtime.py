@@ -1,0 +1,235 @@
+"""Streams, graphs, devices, threads, forks, backends, debugging, and what importing does."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+
+import forge_week0_transpose as week0
+from forge_core.errors import SettingsError
+from forge_core.op import backend
+from forge_core.settings import use_settings
+from forge_core.testing import assert_same_bits, random_bits
+from forge_core.testing.conformance import (
+    check_concurrent_threads,
+    check_current_device_unchanged,
+    check_graph_replay,
+    check_second_device,
+    check_side_stream,
+)
+
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+
+
+def reference(x: torch.Tensor) -> torch.Tensor:
+    return x.transpose(-1, -2).contiguous()
+
+
+def make_on(device: str, shape: tuple[int, ...] = (300, 520)) -> Any:
+    return lambda seed: (random_bits(shape, torch.bfloat16, device, seed=seed),)
+
+
+def run_python(source: str, **environment: str) -> str:
+    import os
+
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(source)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.gpu
+def test_cuda_graph_replay_with_changed_inputs() -> None:
+    check_graph_replay(week0.transpose, make_on("cuda"), reference, assert_same_bits)
+    check_graph_replay(week0.copy, make_on("cuda"), lambda x: x.clone(), assert_same_bits)
+
+
+@pytest.mark.gpu
+def test_side_stream() -> None:
+    check_side_stream(week0.transpose, make_on("cuda"), reference, assert_same_bits)
+
+
+@pytest.mark.gpu
+def test_current_device_is_unchanged() -> None:
+    check_current_device_unchanged(week0.transpose, make_on("cuda"))
+
+
+@pytest.mark.gpu(count=2)
+def test_second_device() -> None:
+    check_second_device(week0.transpose, make_on("cuda:0"), reference, assert_same_bits)
+    check_second_device(week0.copy, make_on("cuda:0"), lambda x: x.clone(), assert_same_bits)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_threads(device: str) -> None:
+    check_concurrent_threads(week0.transpose, make_on(device, (63, 129)), reference, assert_same_bits)
+
+
+@pytest.mark.gpu
+def test_determinism() -> None:
+    x = random_bits((1000, 3001), torch.int8, "cuda")
+    first = week0.transpose(x)
+    for _ in range(20):
+        assert_same_bits(week0.transpose(x), first)
+
+
+FORK = """
+    import os, torch, forge_week0_transpose as week0
+    from forge_week0_transpose.config import plan  # planning in the parent is host work only
+    parent = torch.arange(12.).view(3, 4)
+    assert torch.equal(week0.transpose(parent), parent.t())
+    child = os.fork()
+    if child == 0:
+        x = torch.arange(12., device="{device}").view(3, 4)
+        ok = torch.equal(week0.transpose(x), x.t()) and torch.equal(week0.copy(x.t()), x.t())
+        os._exit(0 if ok else 3)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status == 0, status
+    x = torch.arange(12., device="{device}").view(3, 4)
+    assert torch.equal(week0.transpose(x), x.t())
+"""
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("device", DEVICES)
+def test_after_a_fork(device: str) -> None:
+    # 3.12 warns that forking a process with threads may deadlock; that it does not is what is tested here.
+    run_python("import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n" + textwrap.dedent(FORK.format(device=device)))
+
+
+def test_importing_touches_neither_cutlass_nor_cuda() -> None:
+    out = run_python(
+        """
+        import sys, torch
+        before = set(sys.modules)
+        import forge_week0_transpose
+        heavy = sorted(m for m in set(sys.modules) - before if m.split(".")[0] in ("cutlass", "tvm_ffi", "cuda", "triton"))
+        print(heavy, torch.cuda.is_initialized())
+        x = torch.zeros(2, 3)
+        forge_week0_transpose.transpose(x)
+        print("cutlass" in sys.modules)
+        """
+    )
+    assert out.split() == ["[]", "False", "False"]
+
+
+def test_backend_by_environment_is_read_at_the_call() -> None:
+    out = run_python(
+        """
+        import os, torch, forge_week0_transpose as week0
+        from forge_core.errors import DeviceError
+        x = torch.zeros(2, 3)
+        week0.transpose(x)
+        os.environ["FORGE_BACKEND"] = "kernel"
+        try:
+            week0.transpose(x)
+        except DeviceError:
+            print("refused")
+        del os.environ["FORGE_BACKEND"]
+        week0.transpose(x)
+        """
+    )
+    assert out.strip() == "refused"
+
+
+def test_a_bad_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORGE_BACKEND", "triton")
+    with pytest.raises(SettingsError, match="FORGE_BACKEND: expected 'kernel' or 'ref', got 'triton'"):
+        week0.transpose(torch.zeros(2, 3))
+    with pytest.raises(SettingsError, match="backend"), backend("cuda"):
+        pass
+
+
+@pytest.mark.gpu
+def test_backend_ref_runs_no_kernel(caplog: pytest.LogCaptureFixture) -> None:
+    x = torch.randn(37, 41, device="cuda")
+    with backend("ref"), caplog.at_level(logging.DEBUG, "forge_core"):
+        assert_same_bits(week0.transpose(x), reference(x))
+        assert week0.transpose.explain(x).backend == "ref"
+    assert not caplog.records
+    with caplog.at_level(logging.DEBUG, "forge_core"):
+        week0.transpose(torch.randn(38, 43, device="cuda"))
+    assert any("transpose" in record.message for record in caplog.records)
+
+
+@pytest.mark.gpu
+def test_debug_mode_gives_the_same_result() -> None:
+    x = random_bits((100, 300), torch.float32, "cuda")
+    with use_settings(debug=True):
+        for variant in ("auto", "naive", "tiled"):
+            assert_same_bits(week0.transpose(x, variant=variant), reference(x))
+
+
+def test_explain_names_what_a_gpu_would_run() -> None:
+    x = torch.zeros(4096, 4096, dtype=torch.bfloat16)
+    assert week0.transpose.explain(x).backend == "ref"
+    for arch in ("sm_80", "sm_90a", "sm_100a"):
+        told = week0.transpose.explain(x, arch=arch)
+        assert told.backend == "kernel"
+        assert told.variant in week0.transpose.variants()
+        assert told.arch == arch
+        assert told.read == told.written == x.numel() * 2
+        assert told.why
+        assert told.key
+        assert told.variant in str(told)
+    assert told.as_dict()["config"]["itemsize"] == 2
+
+
+@pytest.mark.gpu
+def test_explain_says_what_runs() -> None:
+    x = torch.zeros(4096, 4096, dtype=torch.bfloat16, device="cuda")
+    told = week0.transpose.explain(x)
+    assert told.backend == "kernel"
+    assert "auto" not in (told.variant or "")
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("variant", ["auto", *week0.transpose.variants()])
+def test_smallest_shapes(variant: str, itemsize: int) -> None:
+    """The subset for compute-sanitizer: the smallest shapes of each variant, width and alignment."""
+    from forge_core.errors import UnsupportedError
+
+    dtype = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}[itemsize]
+    done = 0
+    for rows, cols, offset in ((1, 1, 0), (3, 5, 1), (16, 32, 0), (33, 17, 1), (48, 80, 0), (272, 288, 0), (3, 700, 0)):
+        # Each input is its own exact allocation, so that memcheck sees a read past its end.
+        x = random_bits((rows * cols + offset,), dtype, "cuda")[offset:].view(rows, cols)
+        try:
+            result = week0.transpose(x, variant=variant)
+        except UnsupportedError:
+            continue
+        assert_same_bits(result, reference(x))
+        done += 1
+    assert done
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("variant", ["auto", *week0.copy.variants()])
+def test_smallest_copies(variant: str) -> None:
+    from forge_core.errors import UnsupportedError
+
+    done = 0
+    for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128):
+        for count, offset in ((1, 0), (5, 1), (64, 0), (4099, 3)):
+            x = random_bits((count + offset,), dtype, "cuda")[offset:]
+            try:
+                result = week0.copy(x, variant=variant)
+            except UnsupportedError:
+                continue
+            assert_same_bits(result, x.clone())
+            done += 1
+    assert done

@@ -1,0 +1,217 @@
+"""The operators as PyTorch sees them: opcheck, compile, export, autograd, vmap, torch.func, autocast, modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import forge_week0_transpose as week0
+from forge_core.testing import assert_same_bits, layouts, random_bits
+from forge_core.testing.conformance import check_export, check_fullgraph, check_opcheck
+
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+UNARY = (week0.copy, week0.transpose, week0.copy_transpose)
+
+
+def reference(op: Any) -> Any:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        view = x if op is week0.copy else x.transpose(-1, -2)
+        return view.clone(memory_format=torch.contiguous_format)
+
+    return call
+
+
+def make(shape: tuple[int, ...], device: str, dtype: torch.dtype = torch.float32) -> Any:
+    return lambda seed: (torch.randn(*shape, device=device, generator=_generator(device, seed)).to(dtype),)
+
+
+def _generator(device: str, seed: int) -> torch.Generator:
+    return torch.Generator(device=device).manual_seed(seed)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", UNARY, ids=lambda op: op.schema.name)
+def test_opcheck(op: Any, device: str) -> None:
+    for name, x in layouts((3, 6, 10), torch.int32, device):
+        check_opcheck(op, (x,))
+        real = x.to(torch.float32)
+        floating = torch.empty_strided(real.shape, x.stride(), device=device) if "expanded" not in name else real
+        check_opcheck(op, (floating.copy_(real).requires_grad_() if "expanded" not in name else real,))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_opcheck_of_the_out_form(device: str) -> None:
+    x, out = torch.randn(5, 7, device=device), torch.empty(7, 5, device=device)
+    torch.library.opcheck(torch.ops.forge_week0.transpose_out.default, (x,), {"out": out})
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", UNARY, ids=lambda op: op.schema.name)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_fullgraph(op: Any, dynamic: bool, device: str) -> None:
+    backend = "inductor" if device == "cuda" else "aot_eager"
+    check_fullgraph(op, make((6, 10), device), reference(op), assert_same_bits, backend=backend, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_dynamic_shapes_do_not_recompile(device: str) -> None:
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(week0.transpose, fullgraph=True, backend=counter, dynamic=True)
+    for shape in ((3, 5), (4, 7), (9, 11), (64, 2)):
+        x = torch.randn(*shape, device=device)
+        assert_same_bits(compiled(x), x.t().contiguous())
+    assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_compiled_code_around_the_operator(device: str) -> None:
+    torch._dynamo.reset()
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return week0.transpose(x * 2).relu() + week0.copy(x.t())
+
+    compiled = torch.compile(model, fullgraph=True, backend="inductor" if device == "cuda" else "aot_eager")
+    x = torch.randn(12, 20, device=device, requires_grad=True)
+    y = x.detach().clone().requires_grad_()
+    compiled(x).sum().backward()
+    ((y * 2).t().relu() + y.t()).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_out_form_compiles(device: str) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(week0.transpose_out, fullgraph=True, backend="aot_eager")
+    x, out = torch.randn(3, 5, device=device), torch.zeros(5, 3, device=device)
+    compiled(x, out)
+    assert torch.equal(out, x.t())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", UNARY, ids=lambda op: op.schema.name)
+def test_export(op: Any, device: str) -> None:
+    check_export(op, make((6, 10), device), reference(op), assert_same_bits)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", UNARY, ids=lambda op: op.schema.name)
+def test_gradients(op: Any, device: str) -> None:
+    x = torch.randn(2, 3, 4, device=device, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(op, x)
+    assert torch.autograd.gradgradcheck(op, x)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_gradient_is_the_transpose(device: str) -> None:
+    x = torch.randn(3, 40, 56, device=device, requires_grad=True)
+    weight = random_bits((3, 56, 40), torch.int32, device).to(torch.float32)
+    (week0.transpose(x) * weight).sum().backward()
+    assert x.grad is not None
+    assert_same_bits(x.grad.contiguous(), weight.transpose(-1, -2).contiguous())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("in_dim", [0, 1, 2, 3, -1])
+def test_vmap(in_dim: int, device: str) -> None:
+    x = torch.randn(3, 4, 5, 6, device=device)
+    got = torch.vmap(week0.transpose, in_dims=in_dim)(x)
+    expected = torch.vmap(lambda a: a.transpose(-1, -2).clone(), in_dims=in_dim)(x)
+    assert torch.equal(got, expected)
+    assert torch.equal(torch.vmap(week0.copy, in_dims=in_dim)(x), x.movedim(in_dim, 0))
+    nested = torch.vmap(torch.vmap(lambda a: week0.copy_transpose(a, 32)))(x)
+    assert torch.equal(nested, x.transpose(-1, -2))
+
+
+def test_vmap_counts_one_example_s_dimensions() -> None:
+    with pytest.raises(week0.ops.checks.ShapeError, match="at least 2 dimensions, got 1"):
+        torch.vmap(week0.transpose)(torch.randn(3, 4))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_torch_func(device: str) -> None:
+    x = torch.randn(4, 3, 5, device=device)
+    weight = torch.randn(5, 3, device=device)
+
+    def loss(a: torch.Tensor) -> torch.Tensor:
+        return (week0.transpose(a) * weight).sum()
+
+    gradient = torch.func.vmap(torch.func.grad(loss))(x)
+    assert_same_bits(gradient.contiguous(), weight.t().expand(4, 3, 5).contiguous())
+    batched = torch.func.grad(lambda a: torch.vmap(loss)(a).sum())(x)
+    assert torch.equal(batched, gradient)
+    jacobian = torch.func.jacrev(week0.transpose)(x[0])
+    torch.testing.assert_close(jacobian.sum(dim=(0, 1)), torch.ones(3, 5, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_autocast_changes_nothing(device: str) -> None:
+    x = torch.randn(3, 5, device=device)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert week0.transpose(x).dtype is torch.float32
+        assert week0.copy(x.half()).dtype is torch.float16
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_dispatch_mode_sees_the_call(device: str) -> None:
+    seen: list[str] = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    x = torch.randn(3, 5, device=device)
+    with Recorder():
+        week0.transpose(x)
+    assert "forge_week0.transpose.default" in seen
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_subclass_sees_the_call(device: str) -> None:
+    class Traced(torch.Tensor):
+        calls: list[str] = []  # noqa: RUF012  # a class attribute of a test's own class
+
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            cls.calls.append(str(func))
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    x = torch.randn(3, 5, device=device).as_subclass(Traced)
+    result = week0.transpose(x)
+    assert isinstance(result, Traced)
+    assert any("forge_week0.transpose" in call for call in Traced.calls)
+
+
+def test_fake_tensors_and_meta() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.empty(3, 5, 7, device="cuda").transpose(0, 2)
+        assert week0.transpose(x).shape == (7, 3, 5)
+        assert week0.transpose(x).is_contiguous()
+        assert week0.transpose(x).device.type == "cuda"
+    assert week0.copy(torch.empty(3, 4, device="meta").t()).stride() == (3, 1)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_inference_mode_and_parameters(device: str) -> None:
+    with torch.inference_mode():
+        x = torch.randn(3, 5, device=device)
+        assert torch.equal(week0.transpose(x), x.t())
+    parameter = torch.nn.Parameter(torch.randn(3, 5, device=device))
+    assert week0.transpose(parameter).requires_grad
+    with torch.no_grad():
+        assert torch.equal(week0.transpose(parameter), parameter.t())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_forward_mode_is_refused_not_ignored(device: str) -> None:
+    import torch.autograd.forward_ad as fwad
+
+    x = torch.randn(3, 5, device=device)
+    with fwad.dual_level(), pytest.raises((NotImplementedError, RuntimeError)):
+        week0.transpose(fwad.make_dual(x, torch.ones_like(x)))
