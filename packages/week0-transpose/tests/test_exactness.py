@@ -27,6 +27,7 @@ def expected_transpose(x: torch.Tensor) -> torch.Tensor:
     return x.transpose(-1, -2).contiguous().clone(memory_format=torch.contiguous_format)
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype(dtype: torch.dtype, device: str) -> None:

@@ -28,7 +28,7 @@ from forge_core import settings
 from forge_core.cache.key import KernelKey
 from forge_core.errors import CompileError, UnsupportedError
 
-__all__ = ["CompileCached", "Compiled", "Traceable", "compile_cached"]
+__all__ = ["CompileCached", "Compiled", "Traceable", "compile_cached", "require_dsl"]
 
 log = logging.getLogger("forge_core")
 
@@ -84,7 +84,10 @@ class Compiled:
 
 
 def compile_options(*, arch: str, debug: bool, keep_ptx: bool = False) -> str:
-    """The options given to ``cute.compile``."""
+    """The options given to ``cute.compile``.
+
+    The target is always among them: where there is no GPU, detection falls back to sm_100 without a word.
+    """
     options = ["--enable-tvm-ffi", f"--gpu-arch {arch}"]
     if debug:
         options += ["--generate-line-info", "--enable-assertions"]
@@ -93,7 +96,8 @@ def compile_options(*, arch: str, debug: bool, keep_ptx: bool = False) -> str:
     return " ".join(options)
 
 
-def _require_dsl(name: str) -> None:
+def require_dsl(name: str) -> None:
+    """Raises UnsupportedError, with the command that installs it, where the CuTe DSL cannot be imported."""
     missing = [module for module in ("cutlass", "tvm_ffi") if importlib.util.find_spec(module) is None]
     if missing:
         raise UnsupportedError(
@@ -165,9 +169,7 @@ class CompileCached(Generic[Config]):
         return len(self._by_key)
 
     def _compile(self, config: Config, key: KernelKey, *, arch: str, debug: bool, keep_ptx: bool) -> Compiled:
-        _require_dsl(self.name)
-        # Detection falls back to sm_100 without a word where there is no GPU, so the target is always named.
-        os.environ.setdefault("CUTE_DSL_ARCH", arch)
+        require_dsl(self.name)
         import cutlass.cute as cute
 
         start = time.perf_counter()

@@ -34,9 +34,10 @@ import torch
 
 from forge_core import checks, settings
 from forge_core import device as devices
+from forge_core.errors import UnsupportedError
 from forge_core.op.backend import check_variant, resolve
 from forge_core.op.functorch import functorch_function
-from forge_core.op.guard import functorch_active, plain_cuda, quiet
+from forge_core.op.guard import functorch_active, has_tangent, plain_cuda, quiet
 from forge_core.op.launch import Launch, Variant, load
 from forge_core.op.register import Rules, register
 from forge_core.op.schema import Schema
@@ -169,6 +170,13 @@ class Operator:
                 return self._launch(None, args, kwargs)
         elif args:
             checks.is_tensor(self.schema.name, self.schema.parameters[0], args[0])
+        if has_tangent(args):
+            # The dispatcher would compute the value and drop the tangent without a word.
+            raise UnsupportedError(
+                f"{self.schema.name}: forward-mode differentiation is not supported; use reverse mode (backward, "
+                "torch.func.grad, torch.func.vjp).",
+                requirement="reverse mode",
+            )
         if self._transformable is not None and functorch_active():
             return self._transformable(*self.schema.bind(args, kwargs).values())
         result: torch.Tensor = self._op(*args, **kwargs)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["functorch_active", "plain_cuda", "quiet"]
+__all__ = ["functorch_active", "has_tangent", "plain_cuda", "quiet"]
 
 # The exact types: a subclass may define __torch_function__ or __torch_dispatch__ and must be asked.
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -36,6 +36,13 @@ def quiet(*, has_autocast_rule: bool) -> bool:
 def functorch_active() -> bool:
     """Whether a ``torch.func`` transform is in force on this thread."""
     return _functorch_level() is not None
+
+
+def has_tangent(args: tuple[object, ...]) -> bool:
+    """Whether forward-mode differentiation is in force and one of the arguments carries a tangent."""
+    if forward_ad._current_level < 0:
+        return False
+    return any(isinstance(a, torch.Tensor) and forward_ad.unpack_dual(a).tangent is not None for a in args)
 
 
 def plain_cuda(x: object) -> bool:

@@ -6,7 +6,7 @@ import importlib
 from dataclasses import dataclass
 from typing import Any
 
-from forge_core.cache import CompileCached
+from forge_core.cache import CompileCached, require_dsl
 
 __all__ = ["Launch", "Variant", "load"]
 
@@ -48,7 +48,12 @@ class Launch:
 
 
 def load(path: str) -> CompileCached[Any]:
-    """Imports the builder that a path ``"module:attribute"`` names; this is what imports cutlass."""
+    """Imports the builder that a path ``"module:attribute"`` names; this is what imports cutlass.
+
+    Raises:
+        UnsupportedError: the CuTe DSL is not installed.
+    """
+    require_dsl(path)
     module, _, attribute = path.partition(":")
     builder: CompileCached[Any] = getattr(importlib.import_module(module), attribute)
     return builder

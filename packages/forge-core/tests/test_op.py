@@ -1,0 +1,186 @@
+"""The operator helper: schemas, what one declaration gives, and who serves a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from forge_core import checks
+from forge_core.device import Device
+from forge_core.errors import ArgumentError, DeviceError, ShapeError
+from forge_core.op import Launch, Variant, backend, operator
+from forge_core.op.schema import Schema
+from forge_core.testing.conformance import check_export, check_fullgraph, check_opcheck
+
+
+@dataclass(frozen=True)
+class PowerConfig:
+    exponent: int
+
+
+def plan_power(device: Device, out: torch.Tensor, x: torch.Tensor, exponent: int, variant: str) -> Launch:
+    return Launch(
+        variant="simple" if variant == "auto" else variant,
+        builder="forge_core.env_check.kernel:build",
+        config=PowerConfig(exponent),
+        arguments=(x.numel(),),
+        why=f"there is one kernel for {device.arch}",
+        read=x.numel() * 4,
+        written=out.numel() * 4,
+    )
+
+
+VARIANTS = {"slow": Variant("nowhere:slow", "one thread"), "simple": Variant("nowhere:simple", "many threads")}
+
+
+@operator(
+    "forge_core_test::power(Tensor x, int exponent=2, *, str variant='auto') -> Tensor",
+    reference=lambda x, exponent: torch.pow(x, exponent).contiguous(),
+    plan=plan_power,
+    variants=VARIANTS,
+    setup_context=lambda ctx, inputs, keyword_only_inputs, output: (
+        ctx.save_for_backward(inputs[0]),
+        setattr(ctx, "exponent", inputs[1]),
+    ),
+    backward=lambda ctx, grad: (
+        grad * ctx.exponent * power(ctx.saved_tensors[0], ctx.exponent - 1)
+        if ctx.exponent > 1
+        else grad * torch.ones_like(ctx.saved_tensors[0]),
+        None,
+    ),
+    vmap=lambda info, in_dims, x, exponent=2, **kwargs: (power(x.movedim(in_dims[0], 0), exponent, **kwargs), 0),
+    autocast=torch.float32,
+)
+def power(x: torch.Tensor, exponent: int = 2, *, variant: str = "auto") -> torch.Tensor:
+    """Raises each element to an integer power."""
+    checks.strided("power", "x", x)
+    checks.min_rank("power", "x", x, 1)
+    return x.new_empty(x.shape)
+
+
+@operator(
+    "forge_core_test::add2(Tensor x, Tensor y) -> Tensor",
+    reference=lambda x, y: (x + y).contiguous(),
+    plan=plan_power,
+    variants=VARIANTS,
+)
+def add2(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Adds two tensors of one shape; not differentiable."""
+    if x.shape != y.shape:
+        raise ShapeError(op="add2", argument="y", expected=f"shape {tuple(x.shape)}", got=f"{tuple(y.shape)}")
+    return x.new_empty(x.shape)
+
+
+def same(got: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(got, expected)
+
+
+def make(seed: int) -> tuple[Any, ...]:
+    return (torch.randn(3, 4, generator=torch.Generator().manual_seed(seed)), 3)
+
+
+def test_a_schema_is_taken_apart() -> None:
+    schema = Schema.parse("ns::f(Tensor x, int dim=-1, *, ScalarType? dtype=None, str variant='auto') -> Tensor")
+    assert (schema.namespace, schema.name, schema.qualified) == ("ns", "f", "ns::f")
+    assert schema.parameters == ("x", "dim", "dtype", "variant")
+    assert schema.positional == 2
+    assert schema.defaults == {"dim": -1, "dtype": None, "variant": "auto"}
+    assert schema.tensors == ("x",)
+    assert schema.out_definition() == (
+        "f_out(Tensor x, int dim=-1, *, ScalarType? dtype=None, str variant='auto', Tensor(a!) out) -> ()"
+    )
+    assert Schema.parse("ns::g(Tensor x, Tensor y) -> Tensor").out_definition() == (
+        "g_out(Tensor x, Tensor y, *, Tensor(a!) out) -> ()"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["f(Tensor x) -> Tensor", "ns::f(Tensor(a!) x) -> ()", "ns::f(int n) -> Tensor", "ns::f() -> Tensor"],
+)
+def test_a_schema_that_cannot_be_served(text: str) -> None:
+    with pytest.raises(ValueError, match="operator schema"):
+        Schema.parse(text)
+
+
+def test_binding_is_python_s() -> None:
+    schema = Schema.parse("ns::f(Tensor x, int dim=-1, *, str variant='auto') -> Tensor")
+    assert schema.bind((1,), {}) == {"x": 1, "dim": -1, "variant": "auto"}
+    assert list(schema.bind((1,), {"variant": "v", "dim": 2}).items()) == [("x", 1), ("dim", 2), ("variant", "v")]
+    for args, kwargs in (((), {}), ((1, 2, 3), {}), ((1,), {"x": 2}), ((1,), {"nothing": 0})):
+        with pytest.raises(TypeError, match=r"f\(\)"):
+            schema.bind(args, kwargs)
+
+
+def test_one_declaration_gives_it_all() -> None:
+    x = torch.randn(3, 4)
+    same(power(x), x**2)
+    same(power(x, 3), x**3)
+    same(torch.ops.forge_core_test.power(x, 3), x**3)
+    check_opcheck(power, (x.clone().requires_grad_(), 3))
+    check_opcheck(add2, (x, x))
+    check_fullgraph(power, make, lambda x, n: x**n, same, backend="aot_eager", dynamic=True)
+    check_export(power, make, lambda x, n: x**n, same)
+    same(torch.vmap(power, in_dims=1)(x), (x**2).t())
+    leaf = x.double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda a: power(a, 3), leaf)
+    assert torch.autograd.gradgradcheck(lambda a: power(a, 3), leaf)
+    same(torch.func.vmap(torch.func.grad(lambda a: power(a, 3).sum()))(x), 3 * x**2)
+    assert power.__doc__ == "Raises each element to an integer power."
+    assert "forge_core_test::power" in repr(power)
+
+
+def test_autocast_casts_by_the_rule() -> None:
+    x = torch.randn(3, 4, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert power(x).dtype is torch.float32
+        assert add2(x, x).dtype is torch.bfloat16  # it has no rule
+    assert power(x).dtype is torch.bfloat16
+
+
+def test_the_out_form() -> None:
+    x, out = torch.randn(3, 4), torch.zeros(4, 3).t()
+    assert power.out(x, 3, out=out) is out
+    same(out, x**3)
+    with pytest.raises(ShapeError, match="power_out: argument 'out'"):
+        power.out(x, out=torch.zeros(4, 3))
+    with pytest.raises(ArgumentError, match="power_out: argument 'out': expected a torch.Tensor, got list"):
+        power.out(x, out=[])
+    with pytest.raises(ArgumentError, match="add2_out: argument 'y'.*need no gradient"):
+        add2.out(x, x.clone().requires_grad_(), out=torch.zeros(3, 4))
+
+
+def test_checks_come_before_the_reference() -> None:
+    with pytest.raises(ShapeError, match="power: argument 'x'"):
+        power(torch.tensor(1.0))
+    with pytest.raises(ShapeError, match="add2: argument 'y'"):
+        add2(torch.zeros(3), torch.zeros(4))
+    with pytest.raises(ArgumentError, match="argument 'variant'.*'slow', 'simple', got 'fast'"):
+        power(torch.zeros(3), variant="fast")
+
+
+def test_backends_on_the_cpu() -> None:
+    x = torch.zeros(3)
+    with backend("ref"):
+        power(x)
+    with backend("kernel"), pytest.raises(DeviceError, match="backend 'kernel' was asked for"):
+        power(x)
+    with pytest.raises(DeviceError, match="variant 'slow' was asked for"):
+        power(x, variant="slow")
+
+
+def test_variants_and_explain() -> None:
+    assert power.variants() == {"slow": "one thread", "simple": "many threads"}
+    told = power.explain(torch.zeros(3, 4))
+    assert (told.backend, told.variant, told.read, told.written) == ("ref", None, 48, 48)
+    told = power.explain(torch.zeros(3, 4), 5, arch="sm_90a", variant="slow")
+    assert (told.backend, told.variant, told.config, told.arch) == ("kernel", "slow", PowerConfig(5), "sm_90a")
+    assert told.as_dict()["config"] == {"exponent": 5}
+    assert told.key is not None
+    other = power.explain(torch.zeros(3, 4), 5, arch="sm_100a")
+    assert other.key != told.key
+    with pytest.raises(ArgumentError, match="variant"):
+        power.explain(torch.zeros(3), variant="fast")
