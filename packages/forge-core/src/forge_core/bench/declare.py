@@ -1,0 +1,208 @@
+"""What a week declares to be measured."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from forge_core import dtypes
+from forge_core.bench.gate import exact
+from forge_core.bench.inputs import LAYOUTS, random_tensor
+
+__all__ = [
+    "CUDA_GPU",
+    "TRITON",
+    "Bench",
+    "Case",
+    "OperatorBench",
+    "Package",
+    "Peer",
+    "Requirement",
+    "Traffic",
+    "compiled",
+]
+
+Inputs = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem: an operator on one shape, dtype and layout.
+
+    Attributes:
+        operator: the operator's name.
+        shape: the first input's sizes.
+        dtype: its dtype.
+        layout: how it lies in memory, one of ``forge_core.bench.inputs.LAYOUTS``.
+    """
+
+    operator: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    layout: str = "contiguous"
+
+    @property
+    def shape_text(self) -> str:
+        """The shape as it is typed: ``"4096x4096"``."""
+        return "x".join(map(str, self.shape))
+
+    @property
+    def dtype_text(self) -> str:
+        """The dtype as it is typed: ``"bfloat16"``."""
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def name(self) -> str:
+        """The case in one line: ``"transpose 4096x4096 float32"``; unique in a suite."""
+        parts = [self.operator, self.shape_text, self.dtype_text]
+        return " ".join(parts if self.layout == LAYOUTS[0] else [*parts, self.layout])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the first input's elements."""
+        return math.prod(self.shape) * dtypes.itemsize(self.dtype)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The bytes that an operation must move at least, and the sentence that justifies them.
+
+    Attributes:
+        read: bytes read from memory.
+        written: bytes written to memory.
+        why: for example ``"each element is read once and written once"``.
+    """
+
+    read: int
+    written: int
+    why: str
+
+    @property
+    def total(self) -> int:
+        """Bytes read and written."""
+        return self.read + self.written
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What a peer needs that not every machine has.
+
+    Attributes:
+        name: in words, for example ``"a CUDA GPU"``.
+        met: takes the device of the run.
+    """
+
+    name: str
+    met: Callable[[torch.device], bool]
+
+
+def Package(distribution: str, module: str) -> Requirement:  # noqa: N802 - reads as the kind of requirement it makes
+    """An installed package: its name as it is installed, and the module that it provides."""
+    return Requirement(f"the package {distribution}", lambda device: importlib.util.find_spec(module) is not None)
+
+
+CUDA_GPU = Requirement("a CUDA GPU", lambda device: device.type == "cuda")
+TRITON = Package("triton", "triton")
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What a user would call instead.
+
+    Attributes:
+        name: as ``--peer`` takes it.
+        make: takes a case and returns the call, which takes the inputs and returns the result.  It runs before
+            anything is timed, so that compiling or planning happens there and in the first call.
+        requires: what has to be there; a peer is left out for nothing else.
+    """
+
+    name: str
+    make: Callable[[Case], Callable[..., torch.Tensor]]
+    requires: tuple[Requirement, ...] = ()
+
+    def missing(self, device: torch.device) -> list[str]:
+        """The names of the requirements that are not met."""
+        return [requirement.name for requirement in self.requires if not requirement.met(device)]
+
+
+def compiled(function: Callable[..., torch.Tensor]) -> Callable[[Case], Callable[..., torch.Tensor]]:
+    """A peer's `make` for torch.compile: reset and compiled freshly for each case, for its exact shape.
+
+    Without the reset the second shape of a function is compiled for dynamic shapes, which is slower than what a user
+    with one shape gets.
+    """
+
+    def make(case: Case) -> Callable[..., torch.Tensor]:
+        torch._dynamo.reset()
+        return torch.compile(function, dynamic=False)
+
+    return make
+
+
+def one_random_tensor(case: Case, device: torch.device, generator: torch.Generator) -> Inputs:
+    """The inputs of an operator on one tensor."""
+    return (random_tensor(case.shape, case.dtype, device=device, generator=generator, layout=case.layout),)
+
+
+@dataclass(frozen=True)
+class OperatorBench:
+    """One operator: how it is called, what it means, what it moves, and whom it is measured against.
+
+    Attributes:
+        name: as the suites and the command line name it.
+        call: takes a variant's name and returns the operator's public call, which takes the inputs.
+        variants: the names of the variants, without ``auto``.
+        explain: takes the inputs and a variant's name, and returns an object with ``variant``, ``why``, ``config``.
+        reference: what the operator means, in plain PyTorch; takes the inputs.
+        traffic: the bytes that a case must move.
+        peers: whom it is measured against.
+        inputs: makes the inputs of a case; by default one tensor of random values.
+        agree: compares a result with the reference's; returns "" or what is wrong.  Data movement is exact.
+        tolerance: `agree` in words, for the record.
+        default_shapes: the shapes of a run that names the operator and no shape.
+        default_dtypes: the dtypes of a run that names the operator and no dtype.
+    """
+
+    name: str
+    call: Callable[[str], Callable[..., torch.Tensor]]
+    variants: Callable[[], Collection[str]]
+    explain: Callable[[Inputs, str], Any]
+    reference: Callable[..., torch.Tensor]
+    traffic: Callable[[Case], Traffic]
+    peers: tuple[Peer, ...] = ()
+    inputs: Callable[[Case, torch.device, torch.Generator], Inputs] = one_random_tensor
+    agree: Callable[[torch.Tensor, torch.Tensor], str] = exact
+    tolerance: str = "exact equality, bit by bit"
+    default_shapes: tuple[str, ...] = ("4096x4096",)
+    default_dtypes: tuple[str, ...] = ("float32",)
+
+    def peer(self, name: str) -> Peer | None:
+        """The peer of that name, or None."""
+        return next((peer for peer in self.peers if peer.name == name), None)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What one package declares; the object that the entry point names.
+
+    Attributes:
+        name: the week, for example ``"week0"``.
+        package: the import name of the package, for the record's digest of the sources.
+        operators: what can be measured.
+        suites: the file that lists the suites.
+    """
+
+    name: str
+    package: str
+    operators: tuple[OperatorBench, ...]
+    suites: Path
+    by_name: dict[str, OperatorBench] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_name", {operator.name: operator for operator in self.operators})

@@ -1,0 +1,129 @@
+"""What a record has to say of the machine and the sources that it was made with."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import platform
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+
+from forge_core.timing.clocks import driver_version
+
+__all__ = ["NOT_READ", "Environment", "read_environment"]
+
+NOT_READ = "not read"
+GIT_SECONDS = 20
+
+
+class Environment(msgspec.Struct, frozen=True):
+    """The machine, the versions and the sources.
+
+    Attributes:
+        device: ``"cuda"`` or ``"cpu"``.
+        gpu: the GPU's name, or ``"none"``.
+        driver: the driver's version.
+        cuda: the CUDA version that torch was built for, or ``"none"``.
+        torch: torch's version.
+        dsl: the CuTe DSL's version, or ``"not installed"``.
+        triton: Triton's version, or ``"not installed"``.
+        python: Python's version.
+        system: operating system and processor type.
+        commit: the checkout's commit, or why it is not known.
+        dirty: whether the checkout had changes that were not committed; None where it is not known.
+        sources: for each package, a SHA-256 over its files' names and contents; it holds without a checkout, too.
+    """
+
+    device: str
+    gpu: str
+    driver: str
+    cuda: str
+    torch: str
+    dsl: str
+    triton: str
+    python: str
+    system: str
+    commit: str
+    dirty: bool | None
+    sources: dict[str, str]
+
+
+def read_environment(device: torch.device, packages: Sequence[str]) -> Environment:
+    """Reads the environment of a run.
+
+    Args:
+        device: the device that the cases ran on.
+        packages: import names of the packages whose sources were measured.
+    """
+    cuda = device.type == "cuda"
+    commit, dirty = _checkout(packages[0] if packages else "forge_core")
+    return Environment(
+        device=device.type,
+        gpu=torch.cuda.get_device_name(device) if cuda else "none",
+        driver=(driver_version() or NOT_READ) if cuda else "none",
+        cuda=torch.version.cuda or "none",
+        torch=torch.__version__,
+        dsl=_version("nvidia-cutlass-dsl"),
+        triton=_version("triton"),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        commit=commit,
+        dirty=dirty,
+        sources={name: _digest(name) for name in sorted({"forge_core", *packages})},
+    )
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _folder(package: str) -> Path | None:
+    spec = importlib.util.find_spec(package)
+    places = spec.submodule_search_locations if spec is not None else None
+    return Path(next(iter(places))) if places else None
+
+
+def _digest(package: str) -> str:
+    folder = _folder(package)
+    if folder is None:
+        return NOT_READ
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.suffix in (".py", ".yaml") and "__pycache__" not in path.parts:
+            digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _checkout(package: str) -> tuple[str, bool | None]:
+    """The commit that holds the package's files, and whether they or others were changed."""
+    folder = _folder(package)
+    if folder is None:
+        return NOT_READ, None
+
+    def git(*arguments: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(folder), *arguments],  # noqa: S607 - the user's own git, wherever it is
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=GIT_SECONDS,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    # An installed package may lie inside some other project's checkout; only a tracked file says whose commit it is.
+    if git("ls-files", "--error-unmatch", "__init__.py") is None:
+        return "not a checkout", None
+    commit = git("rev-parse", "HEAD")
+    status = git("status", "--porcelain")
+    return commit or NOT_READ, None if status is None else bool(status)

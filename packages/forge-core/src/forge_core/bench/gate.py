@@ -1,0 +1,101 @@
+"""The correctness gate: nobody is timed who is not right, before the timing and after it.
+
+Each contender gets fresh inputs that no other call has seen.  Before it runs, memory of its output's size is filled
+with a pattern and freed, so that the allocator hands that memory out for the output: an element that is not written
+shows the pattern, not last call's right answer.  A result that shares memory with an input is wrong, and so is a call
+that changes its input.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from forge_core.errors import BenchmarkError
+from forge_core.testing.exact import assert_same_bits
+
+__all__ = ["POISON", "check", "exact", "poison"]
+
+#: The byte that output memory holds before a checked call.
+POISON = 0xA5
+# A contender may allocate workspace before its output; two blocks make sure that the output gets a poisoned one too.
+POISONED_BLOCKS = 2
+
+
+def exact(got: torch.Tensor, want: torch.Tensor) -> str:
+    """Compares two tensors bit by bit, NaN and the sign of zero included.
+
+    Returns:
+        "" if they are equal; otherwise what differs, with the number of elements and the first of them.
+    """
+    try:
+        assert_same_bits(got, want)
+    except AssertionError as difference:
+        return str(difference)
+    return ""
+
+
+def poison(nbytes: int, device: torch.device) -> None:
+    """Fills memory of that size with the pattern and frees it, for the allocator to hand out next."""
+    blocks = [torch.full((nbytes,), POISON, dtype=torch.uint8, device=device) for _ in range(POISONED_BLOCKS)]
+    del blocks
+
+
+def check(
+    calls: Mapping[str, Callable[..., torch.Tensor]],
+    *,
+    inputs: tuple[torch.Tensor, ...],
+    reference: Callable[..., torch.Tensor],
+    agree: Callable[[torch.Tensor, torch.Tensor], str],
+    when: str,
+    case: str = "",
+    suite: str = "",
+) -> dict[str, float]:
+    """Checks every contender on fresh inputs.
+
+    Args:
+        calls: the contenders by name; each takes the inputs.
+        inputs: inputs that no contender has seen.
+        reference: takes the inputs.
+        agree: compares a result with the reference's; returns "" or what is wrong.
+        when: ``"before"`` or ``"after"`` the timing, for the message.
+        case: the case's name, for the message.
+        suite: the suite's name, for the message.
+
+    Returns:
+        Seconds that each contender's call took, with compiling if it was its first.
+
+    Raises:
+        BenchmarkError: a contender is wrong; the message names it and says how.
+    """
+    device = inputs[0].device
+    want = reference(*inputs)
+    pristine = tuple(x.clone() for x in inputs)
+    seconds = {}
+    for name, call in calls.items():
+        poison(want.numel() * want.element_size(), device)
+        start = time.perf_counter()
+        got = call(*inputs)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds[name] = time.perf_counter() - start
+        problem = _shares_memory(got, inputs) or agree(got, want) or _changed(inputs, pristine)
+        if problem:
+            raise BenchmarkError(f"wrong result {when} the timing: {problem}", suite=suite, case=case, peer=name)
+        del got
+    return seconds
+
+
+def _shares_memory(got: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> str:
+    if got.numel() and any(got.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for x in inputs):
+        return "the result shares its memory with an input; expected memory of its own"
+    return ""
+
+
+def _changed(inputs: tuple[torch.Tensor, ...], pristine: tuple[torch.Tensor, ...]) -> str:
+    for number, (x, before) in enumerate(zip(inputs, pristine, strict=True)):
+        if exact(x, before):
+            return f"input {number} was changed by the call"
+    return ""

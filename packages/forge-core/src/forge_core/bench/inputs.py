@@ -1,0 +1,79 @@
+"""Random inputs with a fixed seed, in several memory layouts."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import torch
+
+__all__ = ["LAYOUTS", "generator_for", "random_tensor"]
+
+#: contiguous; the last two dimensions swapped in memory; one element past an aligned address; rows of a wider matrix.
+LAYOUTS = ("contiguous", "permuted", "offset", "sliced")
+
+
+def generator_for(device: torch.device, *, seed: int, what: str) -> torch.Generator:
+    """A generator whose numbers depend on the seed and on what they are for, and on nothing else.
+
+    Args:
+        device: where the numbers are made.
+        seed: the run's seed.
+        what: a text; for example the case's name and ``"set 3"``.
+    """
+    generator = torch.Generator(device=device)
+    generator.manual_seed((seed << 32) + zlib.crc32(what.encode()))
+    return generator
+
+
+def random_tensor(
+    shape: Sequence[int],
+    dtype: torch.dtype,
+    *,
+    device: torch.device,
+    generator: torch.Generator,
+    layout: str = "contiguous",
+) -> torch.Tensor:
+    """Random values: standard normal for floating point and complex, the whole range for integers.
+
+    Random, not zero: zeros hide unwritten outputs and wrong indices, and toggle fewer wires.  Normal, not random bits:
+    a peer that converts on its way may rewrite the payload of a NaN, which is no fault of a data movement.
+
+    Raises:
+        ValueError: an unknown layout, or ``permuted`` or ``sliced`` for a shape without two dimensions.
+    """
+    shape = tuple(shape)
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout: expected one of {', '.join(LAYOUTS)}, got {layout!r}.")
+    if layout in ("permuted", "sliced") and len(shape) < 2:
+        raise ValueError(f"layout {layout}: expected a shape of two or more dimensions, got {shape}.")
+    if layout == "permuted":
+        swapped = (*shape[:-2], shape[-1], shape[-2])
+        return _values(swapped, dtype, device, generator).transpose(-1, -2)
+    if layout == "offset":
+        count = 1
+        for size in shape:
+            count *= size
+        return _values((count + 1,), dtype, device, generator)[1:].view(shape)
+    if layout == "sliced":
+        return _values((*shape[:-1], shape[-1] + 1), dtype, device, generator)[..., :-1]
+    return _values(shape, dtype, device, generator)
+
+
+def _values(
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> torch.Tensor:
+    if dtype.is_complex:
+        half = dtype.to_real()
+        return torch.view_as_complex(_values((*shape, 2), half, device, generator))
+    if not dtype.is_floating_point:
+        # Whole words of the generator cover every bit pattern of every width; bool takes only 0 and 1.
+        if dtype == torch.bool:
+            return torch.randint(0, 2, shape, dtype=torch.uint8, device=device, generator=generator).view(torch.bool)
+        signed = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+        limits = torch.iinfo(signed)
+        values = torch.randint(limits.min, limits.max, shape, dtype=signed, device=device, generator=generator)
+        return values.view(dtype)
+    if dtype.itemsize == 1:
+        return torch.randn(shape, dtype=torch.float16, device=device, generator=generator).to(dtype)
+    return torch.randn(shape, dtype=dtype, device=device, generator=generator)

@@ -1,0 +1,246 @@
+"""One case, once: contenders gathered, checked, timed against each other, and checked again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from forge_core import settings
+from forge_core.bench import gate
+from forge_core.bench.declare import Inputs
+from forge_core.bench.inputs import generator_for
+from forge_core.bench.plan import PlannedCase
+from forge_core.bench.schema import AUTO, CEILING
+from forge_core.device import query
+from forge_core.errors import ArgumentError, BenchmarkError, UnsupportedError
+from forge_core.timing import (
+    Contender,
+    Policy,
+    Timer,
+    Timing,
+    check_floor,
+    floor_ms,
+    host_times,
+    sets_for,
+    time_interleaved,
+)
+
+__all__ = ["OURS", "Context", "Described", "Outcome", "measure", "our_name"]
+
+#: The name of our operator's `auto` among the contenders; a variant is ``forge:<variant>``.
+OURS = "forge"
+CPU_SETS = 2
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a run fixes for all of its cases.
+
+    Attributes:
+        suite: the suite's name, for messages.
+        device: where the cases run.
+        backend: ``"kernel"`` or ``"ref"``.
+        policy: how many samples.
+        timer: takes the samples of device time.
+        seed: the seed of all inputs.
+        run: the number of this run of the suite, from 0; each run has data of its own.
+        host: whether host time is measured instead of device time.
+    """
+
+    suite: str
+    device: torch.device
+    backend: str
+    policy: Policy
+    timer: Timer
+    seed: int = 0
+    run: int = 0
+    host: bool = False
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a contender of ours launched, and why."""
+
+    variant: str = ""
+    config: str = ""
+    why: str = ""
+
+
+@dataclass
+class Outcome:
+    """What measuring a case once gave.
+
+    Attributes:
+        timings: by contender; ours first, then the peers, then the ceiling.
+        described: what each of ours launched.
+        first_call_s: seconds of each contender's first call, compiling included.
+        left_out: contenders that were left out, and what was missing.
+        floor_ms: the time below which a sample was refused; 0 where there is none.
+        l2: the state of the cache before each launch.
+    """
+
+    timings: dict[str, Timing] = field(default_factory=dict)
+    described: dict[str, Described] = field(default_factory=dict)
+    first_call_s: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    floor_ms: float = 0.0
+    l2: str = ""
+
+
+def our_name(variant: str) -> str:
+    """A variant's name among the contenders."""
+    return OURS if variant == AUTO else f"{OURS}:{variant}"
+
+
+def measure(planned: PlannedCase, context: Context) -> Outcome:
+    """Measures a case once.
+
+    Raises:
+        BenchmarkError: a wrong result, a time below the floor, a requirement of a peer that was asked for by name.
+        ForgeError: a variant that was asked for by name cannot serve the case.
+    """
+    case, operator = planned.case, planned.operator
+    if operator.traffic(case).total == 0:
+        raise BenchmarkError("the case moves no bytes, so it has no bandwidth", suite=context.suite, case=case.name)
+    outcome = Outcome()
+
+    def fresh(what: str) -> Inputs:
+        text = f"{case.name}, run {context.run}, {what}"
+        return operator.inputs(case, context.device, generator_for(context.device, seed=context.seed, what=text))
+
+    def check(when: str) -> dict[str, float]:
+        return gate.check(
+            calls,
+            inputs=fresh(when),
+            reference=operator.reference,
+            agree=operator.agree,
+            when=when,
+            case=case.name,
+            suite=context.suite,
+        )
+
+    with settings.use_settings(backend=context.backend), _current(context.device):
+        calls = _contenders(planned, context, fresh("explained"), outcome)
+        outcome.first_call_s = check("before")
+        if context.host:
+            inputs = fresh("timed")
+            outcome.timings = host_times({name: partial(call, *inputs) for name, call in calls.items()})
+            outcome.l2 = "warm: host time, one buffer set"
+        else:
+            _time_device(planned, context, calls, fresh, outcome)
+        check("after")
+    return outcome
+
+
+@contextlib.contextmanager
+def _current(device: torch.device) -> Iterator[None]:
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            yield
+    else:
+        yield
+
+
+def _contenders(
+    planned: PlannedCase, context: Context, inputs: Inputs, outcome: Outcome
+) -> dict[str, Callable[..., torch.Tensor]]:
+    """Our variants and the peers, by name; writes what was left out, and why, into the outcome."""
+    operator = planned.operator
+    calls: dict[str, Callable[..., torch.Tensor]] = {}
+    for variant in planned.variants:
+        name = our_name(variant)
+        if context.backend == "ref":
+            if variant != AUTO:
+                outcome.left_out[name] = "the backend is 'ref', which has no variants"
+                continue
+            outcome.described[name] = Described("reference", "", "the backend is 'ref': plain PyTorch is timed")
+        else:
+            try:
+                found: Any = operator.explain(inputs, variant)
+            except (ArgumentError, UnsupportedError) as error:
+                if variant not in planned.lenient:
+                    raise
+                outcome.left_out[name] = str(error)
+                continue
+            outcome.described[name] = Described(str(found.variant), str(found.config), str(found.why))
+        calls[name] = operator.call(variant)
+    for name in planned.peers:
+        peer = operator.peer(name)
+        missing = peer.missing(context.device) if peer is not None else ["its declaration"]
+        if peer is None or missing:
+            text = f"needs {' and '.join(missing)}"
+            if planned.peers_asked:
+                raise BenchmarkError(f"peer {name} {text}", suite=context.suite, case=planned.case.name, peer=name)
+            outcome.left_out[name] = text
+            continue
+        calls[name] = peer.make(planned.case)
+    return calls
+
+
+def _time_device(
+    planned: PlannedCase,
+    context: Context,
+    calls: dict[str, Callable[..., torch.Tensor]],
+    fresh: Callable[[str], Inputs],
+    outcome: Outcome,
+) -> None:
+    case, operator, device = planned.case, planned.operator, context.device
+    traffic = operator.traffic(case)
+    if device.type == "cuda":
+        figures = query(device)
+        count, cold = sets_for(traffic.total, figures.l2_bytes)
+        footprint = f"{count} buffer sets of {traffic.total / 1e6:.3g} MB rotate, L2 {figures.l2_bytes / 1e6:.3g} MB"
+        outcome.l2 = f"{'cold' if cold else 'not cold, the sets are too small'}: {footprint}"
+        if cold:
+            outcome.floor_ms = floor_ms(
+                read=traffic.read,
+                written=traffic.written,
+                l2_bytes=figures.l2_bytes,
+                bandwidth_gbs=figures.bandwidth_gbs,
+            )
+    else:
+        count, outcome.l2 = CPU_SETS, f"caches as found: {CPU_SETS} buffer sets rotate"
+    sets = [fresh(f"set {number}") for number in range(count)]
+    contenders = {name: Contender(call, sets) for name, call in calls.items()}
+    contenders[CEILING] = Contender(_copy_into, [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets])
+    _reserve(operator.reference(*sets[0]), count + len(contenders))
+
+    run = time_interleaved(contenders, timer=context.timer, policy=context.policy, l2=outcome.l2)
+
+    for name, (index, output) in run.last.items():
+        if name == CEILING:
+            problem = gate.exact(output, contenders[CEILING].sets[index][0])
+        else:
+            problem = operator.agree(output, operator.reference(*sets[index]))
+        if problem:
+            raise BenchmarkError(
+                f"wrong result in a timed launch: {problem}", suite=context.suite, case=case.name, peer=name
+            )
+    for name, timing in run.timings.items():
+        check_floor(timing, outcome.floor_ms, suite=context.suite, case=case.name, contender=name)
+    outcome.timings = run.timings
+
+
+def _copy_into(source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
+    return destination.copy_(source)
+
+
+def _ceiling_pair(inputs: Inputs, nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Source and destination of the copy that moves the case's bytes; the source is the input itself where it fits."""
+    x = inputs[0]
+    if x.is_contiguous() and x.numel() * x.element_size() == nbytes:
+        source = x.reshape(-1).view(torch.uint8)
+    else:
+        source = torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device=x.device)
+    return source, torch.empty_like(source)
+
+
+def _reserve(like: torch.Tensor, count: int) -> None:
+    """Makes the allocator own the memory of all outputs alive at once, so that no timed launch waits for the driver."""
+    blocks = [torch.empty_like(like) for _ in range(count)] if like.device.type == "cuda" else []
+    del blocks

@@ -1,0 +1,254 @@
+"""What a run leaves behind: small enough to commit, complete enough to be judged later.
+
+A record is JSON, one case a line.  Times are milliseconds, bandwidth is GB/s of 1e9 bytes, ratios are of bandwidth
+(above 1 is faster), except in host time, where they are of time (below 1 is faster).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from forge_core.bench.environment import Environment
+from forge_core.errors import BenchmarkError
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "CaseRecord",
+    "ContenderRecord",
+    "ImportRecord",
+    "Record",
+    "Run",
+    "Verdict",
+    "load",
+    "thin",
+]
+
+SCHEMA_VERSION = 1
+#: Samples of a contender that a record keeps, over all runs; the summaries are of all samples.
+KEPT_SAMPLES = 48
+
+Kind = Literal["ours", "peer", "ceiling"]
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One run of one contender.
+
+    Attributes:
+        median_ms, p20_ms, p80_ms: of the samples, in milliseconds.
+        samples: how many were taken.
+        of_ceiling: its bandwidth over the ceiling's, in this run; None in host time.
+        of_best_peer: its bandwidth over the best peer's (its time, in host time), in this run; None without peers.
+        clocks: the SM clock before and after.
+    """
+
+    median_ms: float
+    p20_ms: float
+    p80_ms: float
+    samples: int
+    of_ceiling: float | None = None
+    of_best_peer: float | None = None
+    clocks: str = "not read"
+
+
+class ContenderRecord(msgspec.Struct, frozen=True):
+    """One contender of one case: the median over the runs of each figure, and each run.
+
+    Attributes:
+        name: ``"forge"`` (auto), ``"forge:<variant>"``, a peer's name, or ``"ceiling"``.
+        kind: whose it is.
+        median_ms, p20_ms, p80_ms: the medians over the runs.
+        spread: (p80 - p20) / median.
+        gbs: bytes over `median_ms`; None in host time.
+        of_ceiling, of_best_peer: the medians over the runs of the ratios of each run.
+        runs: each run.
+        samples_ms: samples of the runs, thinned evenly.
+        variant, config, why: what was launched and why; the reference for the CPU and for ``--backend ref``.
+        correct: the verdict of the gate.
+        first_call_s: seconds of the first call of the first run, compiling included.
+    """
+
+    name: str
+    kind: Kind
+    median_ms: float
+    p20_ms: float
+    p80_ms: float
+    spread: float
+    gbs: float | None
+    of_ceiling: float | None
+    of_best_peer: float | None
+    runs: list[Run]
+    samples_ms: list[float]
+    variant: str = ""
+    config: str = ""
+    why: str = ""
+    correct: str = ""
+    first_call_s: float | None = None
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """One target and what was measured.
+
+    Attributes:
+        of: what it is measured against: ``"ceiling"``, ``"best_peer"``, a peer's name, or ``"import"``.
+        at_least, at_most: the target; one of the two.
+        value: the measured figure: the median over the runs.
+        met: whether it is reached.
+        met_from: the measured share that counts as reached, where it is not `at_least` itself.
+    """
+
+    of: str
+    value: float
+    met: bool
+    at_least: float | None = None
+    at_most: float | None = None
+    met_from: float | None = None
+
+
+class CaseRecord(msgspec.Struct, frozen=True):
+    """One case.
+
+    Attributes:
+        name: for example ``"transpose 4096x4096 float32"``.
+        package: the import name of the package that declares it.
+        operator, shape, dtype, layout: the case.
+        read, written, traffic: bytes that must move at least, and why.
+        contenders: the figures; empty if `error` is set.
+        best_peer: the fastest peer by the median over the runs; "" without peers.
+        left_out: contenders that were left out, and the missing requirement.
+        targets: targets and verdicts.
+        error: "" or why the case has no figures.
+        tolerance: how results were compared with the reference.
+        floor_ms: the time below which a sample would have been refused; 0 where there is none.
+        l2: the state of the cache before each launch.
+    """
+
+    name: str
+    package: str
+    operator: str
+    shape: list[int]
+    dtype: str
+    layout: str
+    read: int
+    written: int
+    traffic: str
+    contenders: list[ContenderRecord] = []
+    best_peer: str = ""
+    left_out: dict[str, str] = {}
+    targets: list[Verdict] = []
+    error: str = ""
+    tolerance: str = ""
+    floor_ms: float = 0.0
+    l2: str = ""
+
+    def contender(self, name: str) -> ContenderRecord | None:
+        """The contender of that name, or None."""
+        return next((contender for contender in self.contenders if contender.name == name), None)
+
+    @property
+    def shape_text(self) -> str:
+        """The shape as it is typed: ``"4096x4096"``."""
+        return "x".join(map(str, self.shape))
+
+
+class ImportRecord(msgspec.Struct, frozen=True):
+    """What an import costs: seconds of fresh processes, and their median."""
+
+    module: str
+    median_s: float
+    samples_s: list[float]
+    method: str
+    targets: list[Verdict] = []
+    error: str = ""
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A run of a suite.
+
+    Attributes:
+        schema_version: 1.
+        suite: the suite's or the operator's name.
+        date: UTC, ISO 8601.
+        timer: ``"device"`` or ``"host"``.
+        backend: ``"kernel"`` or ``"ref"``.
+        method: how times were taken, in words.
+        notes: what a reader must know before the figures.
+        environment: the machine and the sources.
+        seed: the inputs' seed.
+        repeats: runs of the whole suite.
+        warmup: launches of each contender before the first sample.
+        empty_pair_us: what a sample's two events cost on their own, in every sample; None off the GPU.
+        seconds: how long it all took.
+        cases, imports: the figures.
+    """
+
+    suite: str
+    date: str
+    timer: str
+    backend: str
+    method: str
+    notes: list[str]
+    environment: Environment
+    seed: int
+    repeats: int
+    warmup: int
+    empty_pair_us: float | None
+    seconds: float
+    cases: list[CaseRecord]
+    imports: list[ImportRecord] = []
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def errors(self) -> list[str]:
+        """The errors of all cases and imports."""
+        found = [f"{case.name}: {case.error}" for case in self.cases if case.error]
+        return found + [f"import {entry.module}: {entry.error}" for entry in self.imports if entry.error]
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """All targets with their verdicts."""
+        owners: list[CaseRecord | ImportRecord] = [*self.cases, *self.imports]
+        return [verdict for owner in owners for verdict in owner.targets]
+
+    def dumps(self) -> str:
+        """The record as JSON: one line for each case, so that a changed case is a changed line."""
+        fields = msgspec.to_builtins(self)
+        lines = []
+        for key in ("schema_version", *(key for key in fields if key != "schema_version")):
+            value = fields[key]
+            if key in ("cases", "imports") and value:
+                inner = ",\n".join("  " + msgspec.json.encode(entry).decode() for entry in value)
+                lines.append(f' "{key}": [\n{inner}\n ]')
+            else:
+                lines.append(f' "{key}": {msgspec.json.encode(value).decode()}')
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def load(path: Path) -> Record:
+    """Reads a record.
+
+    Raises:
+        BenchmarkError: the file cannot be read, is no record, or has another schema version.
+    """
+    try:
+        raw = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise BenchmarkError(f"{path}: expected a record of a benchmark: {error}") from error
+    version = raw.get("schema_version") if isinstance(raw, dict) else None
+    if version != SCHEMA_VERSION:
+        raise BenchmarkError(f"{path}: expected a record with schema_version {SCHEMA_VERSION}, got {version}.")
+    try:
+        return msgspec.convert(raw, Record)
+    except msgspec.ValidationError as error:
+        raise BenchmarkError(f"{path}: expected a record of a benchmark: {error}") from error
+
+
+def thin(samples: Sequence[float], keep: int) -> list[float]:
+    """At most `keep` of the samples, taken evenly over their order, in nanosecond steps."""
+    if len(samples) <= keep:
+        return [round(sample, 6) for sample in samples]
+    step = len(samples) / keep
+    return [round(samples[int(number * step)], 6) for number in range(keep)]

@@ -1,0 +1,182 @@
+"""A suite from beginning to end: every case, every run, and the record."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from forge_core import settings
+from forge_core.bench.environment import read_environment
+from forge_core.bench.measure import Context, Outcome, measure
+from forge_core.bench.plan import PlannedCase, Run
+from forge_core.bench.records import ImportRecord, Record, Verdict
+from forge_core.bench.schema import Target
+from forge_core.bench.summary import summarise
+from forge_core.errors import BenchmarkError
+from forge_core.timing import Policy, Timer, WallTimer, import_times
+
+__all__ = ["NO_GPU_NOTE", "Options", "default_policy", "run_all"]
+
+NO_GPU_NOTE = "No GPU devices found: the reference is timed on the CPU."
+CPU_NOTE = "The reference is timed on the CPU: these figures say nothing about the kernels."
+REF_NOTE = "The backend is 'ref': what is timed under our operator's name is the PyTorch reference."
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run.
+
+    Attributes:
+        device: where.
+        backend: ``"kernel"`` or ``"ref"``.
+        policy: how many samples; None is what suits the device.
+        repeats: runs of the whole suite.
+        seed: the seed of all inputs.
+    """
+
+    device: torch.device
+    backend: str
+    policy: Policy | None = None
+    repeats: int = 1
+    seed: int = 0
+
+
+@dataclass
+class _Measured:
+    planned: PlannedCase
+    outcomes: list[Outcome] = field(default_factory=list)
+    error: str = ""
+
+
+def default_policy(device: torch.device) -> Policy:
+    """How many samples where the caller does not say."""
+    if device.type == "cuda":
+        return Policy()
+    return Policy(warmup=1, min_iterations=5, max_iterations=15, budget_ms=150.0)
+
+
+def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lambda name: None) -> Record:
+    """Runs everything, and returns the record.
+
+    An error in one case is recorded with its message, and the others still run: see ``Record.errors``.
+
+    Args:
+        run: what to measure.
+        options: how.
+        on_case: called with a text when a case is done.
+
+    Raises:
+        BenchmarkError: FORGE_DEBUG is set, or there is nothing to run on.
+    """
+    if settings.debug_requested():
+        raise BenchmarkError(
+            "FORGE_DEBUG is set: kernels are compiled with assertions and every launch is followed by a "
+            "synchronisation, so no time means anything; unset FORGE_DEBUG",
+            suite=run.name,
+        )
+    if options.backend == "kernel" and options.device.type != "cuda":
+        raise BenchmarkError(
+            f"backend 'kernel' needs a CUDA GPU, the device is {options.device}; leave --backend out to time the "
+            "reference",
+            suite=run.name,
+        )
+    began = time.perf_counter()
+    date = dt.datetime.now(dt.UTC).replace(microsecond=0)
+    device = options.device
+    timer, empty_pair_us = _timer(device)
+    context = Context(
+        suite=run.name,
+        device=device,
+        backend=options.backend,
+        policy=options.policy or default_policy(device),
+        timer=timer,
+        seed=options.seed,
+        host=run.timer == "host",
+    )
+    measured = [_Measured(planned) for planned in run.cases]
+    for number in range(options.repeats):
+        for entry in measured:
+            _measure_one(entry, replace(context, run=number))
+            on_case(entry.planned.case.name)
+    environment = read_environment(device, run.packages)
+    judged = options.backend == "kernel" and all(gpu in environment.gpu for gpu in run.targets_for)
+    notes = _notes(run, options, environment.gpu, judged=judged)
+    cases = [
+        summarise(entry.planned, entry.outcomes, entry.error, host=context.host, judged=judged) for entry in measured
+    ]
+    imports = [_import(module, targets, on_case, judged=judged) for module, targets in run.imports]
+    method = next((timing.method for e in measured for o in e.outcomes for timing in o.timings.values()), timer.method)
+    return Record(
+        suite=run.name,
+        date=date.isoformat(),
+        timer=run.timer,
+        backend=options.backend,
+        method=method,
+        notes=notes,
+        environment=environment,
+        seed=options.seed,
+        repeats=options.repeats,
+        warmup=context.policy.warmup,
+        empty_pair_us=empty_pair_us,
+        seconds=round(time.perf_counter() - began, 1),
+        cases=cases,
+        imports=imports,
+    )
+
+
+def _timer(device: torch.device) -> tuple[Timer, float | None]:
+    if device.type != "cuda":
+        return WallTimer(), None
+    from forge_core.timing.events import EventTimer
+
+    with torch.cuda.device(device):
+        timer = EventTimer(device)
+        return timer, round(timer.empty_pair_ms() * 1e3, 3)
+
+
+def _measure_one(entry: _Measured, context: Context) -> None:
+    if entry.error:
+        return  # an earlier run of the suite has shown that the case cannot be believed
+    try:
+        entry.outcomes.append(measure(entry.planned, context))
+    except Exception as error:  # noqa: BLE001 - recorded with its type, shown, and made exit status 1; the others run
+        text = str(error).strip() or "no message"
+        kind = "" if isinstance(error, BenchmarkError) else f"{type(error).__name__}: "
+        entry.error = kind + text
+    # What a failed case held on to is free only now that its traceback is gone; compiled peers hold buffers, too.
+    gc.collect()
+    if context.device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _notes(run: Run, options: Options, gpu: str, *, judged: bool) -> list[str]:
+    notes = []
+    if options.device.type == "cpu":
+        notes.append(CPU_NOTE if torch.cuda.is_available() else NO_GPU_NOTE)
+    elif options.backend == "ref":
+        notes.append(REF_NOTE)
+    elif run.targets_for and not judged:
+        notes.append(f"The targets are for {' and '.join(run.targets_for)}; this is {gpu}: they are not judged.")
+    return notes
+
+
+def _import(module: str, targets: tuple[Target, ...], on_case: Callable[[str], None], *, judged: bool) -> ImportRecord:
+    try:
+        timing = import_times(module)
+    except BenchmarkError as error:
+        return ImportRecord(module=module, median_s=0.0, samples_s=[], method="", error=str(error))
+    finally:
+        on_case(f"import {module}")
+    seconds = [round(sample / 1e3, 4) for sample in timing.samples_ms]
+    median = round(timing.median_ms / 1e3, 4)
+    verdicts = [
+        Verdict(of="import", value=median, met=target.met(median), at_most=target.at_most)
+        for target in targets
+        if judged
+    ]
+    return ImportRecord(module=module, median_s=median, samples_s=seconds, method=timing.method, targets=verdicts)

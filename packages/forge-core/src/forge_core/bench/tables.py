@@ -1,0 +1,162 @@
+"""The tables of a record as plain cells: the terminal and Markdown show the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forge_core.bench.measure import OURS
+from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Verdict
+
+__all__ = ["Table", "headline", "remarks", "tables"]
+
+NOTHING = "-"
+TARGET = "target"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, the columns' heads, and rows of cells; the first `labels` columns are text, the others numbers."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    labels: int = 2
+
+
+def headline(record: Record) -> str:
+    """Machine, versions, date and sources in one line."""
+    environment = record.environment
+    where = "CPU" if environment.device == "cpu" else f"{environment.gpu}, driver {environment.driver}"
+    commit = environment.commit[:12] + (" with changes" if environment.dirty else "")
+    runs = "1 run" if record.repeats == 1 else f"median over {record.repeats} runs"
+    parts = [
+        where,
+        f"torch {environment.torch}",
+        f"CUDA {environment.cuda}",
+        f"CuTe DSL {environment.dsl}",
+        f"Python {environment.python}",
+        record.date[:10],
+        f"commit {commit}",
+        runs,
+    ]
+    return "; ".join(parts)
+
+
+def tables(record: Record) -> list[Table]:
+    """All tables of a record: one for each operator, one for variants side by side, one for imports."""
+    host = record.timer == "host"
+    found = []
+    for operator in dict.fromkeys(case.operator for case in record.cases):
+        cases = [case for case in record.cases if case.operator == operator]
+        found.append(_operator_table(operator, cases, host=host))
+        several = [case for case in cases if len(_ours(case)) > 1]
+        if several:
+            found.append(_variants_table(operator, several, host=host))
+    if record.imports:
+        found.append(_imports_table(record))
+    return found
+
+
+def remarks(record: Record) -> list[str]:
+    """What stands below the tables: errors, targets reached, what was left out, and how it was measured."""
+    lines = [f"ERROR: {error}" for error in record.errors]
+    if record.verdicts:
+        reached = sum(verdict.met for verdict in record.verdicts)
+        text = f"Targets: {reached} of {len(record.verdicts)} reached."
+        rounded = {(v.at_least, v.met_from) for v in record.verdicts if v.met_from is not None}
+        for at_least, met_from in sorted(rounded, key=str):
+            over = "" if record.repeats == 1 else f", the median over {record.repeats} runs,"
+            text += f" A target of {at_least} counts as reached when the ratio{over} is at least {met_from}."
+        lines.append(text)
+    left_out = sorted({(name, why) for case in record.cases for name, why in case.left_out.items()})
+    lines += [f"Left out: {name}: {why}." for name, why in left_out]
+    lines.append(f"Method: {record.method}; median of the samples.")
+    if record.timer == "device" and record.cases:
+        lines.append(
+            "GB/s are of the bytes that must move at least (each input read once, each output written once); the "
+            "ceiling is a copy of the same bytes, interleaved in the same run."
+        )
+    return lines
+
+
+def _ours(case: CaseRecord) -> list[ContenderRecord]:
+    return [contender for contender in case.contenders if contender.kind == "ours"]
+
+
+def _figure(contender: ContenderRecord | None, *, host: bool) -> str:
+    if contender is None:
+        return NOTHING
+    if host:
+        return f"{contender.median_ms * 1e3:.2f}"
+    return (
+        NOTHING if contender.gbs is None else f"{contender.gbs:.3g}" if contender.gbs < 1000 else f"{contender.gbs:.0f}"
+    )
+
+
+def _share(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def _label(case: CaseRecord) -> tuple[str, str]:
+    shape = case.shape_text if case.layout == "contiguous" else f"{case.shape_text} {case.layout}"
+    return shape, case.dtype
+
+
+def _targets(verdicts: Sequence[Verdict]) -> str:
+    words = []
+    for verdict in verdicts:
+        wanted = f"at least {verdict.at_least:g}" if verdict.at_most is None else f"at most {verdict.at_most:g}"
+        of = "" if verdict.of == "import" else f" of {verdict.of.replace('_', ' ')}"
+        words.append(f"{wanted}{of}: {'reached' if verdict.met else f'NOT reached ({verdict.value:.3f})'}")
+    return "; ".join(words) or NOTHING
+
+
+def _operator_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Table:
+    peers = list(dict.fromkeys(c.name for case in cases for c in case.contenders if c.kind == "peer"))
+    targets = any(case.targets for case in cases)
+    unit = "us" if host else "GB/s"
+    head = ["shape", "dtype", "variant", f"{OURS} {unit}"]
+    head += [] if host else ["of ceiling"]
+    head += ["of best peer"] if peers else []
+    head += [f"{peer} {unit}" for peer in peers]
+    head += ["spread"] if host else [f"ceiling {unit}", "spread"]
+    head += [TARGET] if targets else []
+    rows = []
+    for case in cases:
+        if case.error:
+            rows.append((*_label(case), "ERROR", *[NOTHING] * (len(head) - 3)))
+            continue
+        ours = case.contender(OURS) or next(iter(_ours(case)), None)
+        row = [*_label(case), (ours.variant if ours else "") or NOTHING, _figure(ours, host=host)]
+        row += [] if host else [_share(ours.of_ceiling if ours else None)]
+        row += [_share(ours.of_best_peer if ours else None)] if peers else []
+        row += [_figure(case.contender(peer), host=host) for peer in peers]
+        row += [] if host else [_figure(case.contender("ceiling"), host=host)]
+        row += [f"{ours.spread:.1%}" if ours else NOTHING]
+        row += [_targets(case.targets)] if targets else []
+        rows.append(tuple(row))
+    what = "host time of an eager call, microseconds; ratios are of time" if host else "bandwidth"
+    return Table(f"{operator}: {what}", tuple(head), tuple(rows), labels=3)
+
+
+def _variants_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Table:
+    unit = "us" if host else "GB/s"
+    rows = []
+    for case in cases:
+        for ours in _ours(case):
+            name = "auto" if ours.name == OURS else ours.name.removeprefix(f"{OURS}:")
+            chosen = ours.variant if name == "auto" else ""
+            shown = f"{name} ({chosen})" if chosen else name
+            share = [] if host else [_share(ours.of_ceiling)]
+            rows.append((*_label(case), shown, _figure(ours, host=host), *share, _share(ours.of_best_peer)))
+    head = ["shape", "dtype", "variant", unit, *([] if host else ["of ceiling"]), "of best peer"]
+    return Table(f"{operator}: variants side by side", tuple(head), tuple(rows), labels=3)
+
+
+def _imports_table(record: Record) -> Table:
+    rows = [
+        (entry.module, "ERROR" if entry.error else f"{entry.median_s:.3f}", _targets(entry.targets))
+        for entry in record.imports
+    ]
+    return Table("import: seconds added to importing torch", ("module", "seconds", TARGET), tuple(rows), labels=1)

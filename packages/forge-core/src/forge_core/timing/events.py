@@ -1,0 +1,125 @@
+"""The timer of the GPU: CUDA events behind a backlog, so that no launch gap is ever inside a sample.
+
+    host   | sleep | gate | start0 launch0 end0 | start1 launch1 end1 | ... | gate still pending?
+    GPU    |<------- sleeping ------------------------------------------->| start0 kernel0 end0 start1 kernel1 ...
+
+A pair of events around a launch on an idle stream times the host: the start event completes at once and the GPU then
+waits for the launch.  So the stream is first kept busy by a kernel that spins longer than the host needs to enqueue
+the whole batch.  Whether it did is not assumed: if the event behind the spinning kernel has completed by the time the
+last launch is in the queue, the batch is thrown away and taken again behind a longer backlog.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from forge_core.errors import BenchmarkError, UnsupportedError
+from forge_core.timing.clocks import sm_clock_mhz
+from forge_core.timing.result import quantile
+
+__all__ = ["EventTimer"]
+
+# A backlog is this much longer than enqueuing took the last time, plus a margin for a host that stumbles.
+BACKLOG_FACTOR = 1.5
+BACKLOG_MARGIN_MS = 0.2
+FIRST_BACKLOG_MS = 5.0
+LONGEST_BACKLOG_MS = 2000.0
+ATTEMPTS = 8
+CALIBRATION_CYCLES = 2_000_000
+
+
+class EventTimer:
+    """Times launches on the current stream of one CUDA device.
+
+    Args:
+        device: the CUDA device; make it the current one before timing.
+
+    Attributes:
+        discarded: batches that were thrown away because the backlog ran out.
+    """
+
+    method = "CUDA events around each launch, behind a backlog of GPU work"
+    #: Launches in one batch: with their events well under the driver's queue of about a thousand entries.
+    batch_launches = 48
+
+    def __init__(self, device: torch.device) -> None:
+        if device.type != "cuda":
+            raise UnsupportedError(
+                f"EventTimer: CUDA events need a CUDA device, got {device}.", requirement="a CUDA GPU"
+            )
+        self.device = device
+        self.discarded = 0
+        self._stream = torch.cuda.current_stream(device)
+        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+        self._gate = torch.cuda.Event()
+        self._backlog_ms = FIRST_BACKLOG_MS
+        self._cycles_per_ms = self._calibrate()
+
+    def _calibrate(self) -> float:
+        torch.cuda._sleep(CALIBRATION_CYCLES)  # loads the kernel and wakes the clocks
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record(self._stream)
+        torch.cuda._sleep(CALIBRATION_CYCLES)
+        end.record(self._stream)
+        end.synchronize()
+        elapsed_ms: float = start.elapsed_time(end)
+        return CALIBRATION_CYCLES / elapsed_ms
+
+    def batch(self, launches: Sequence[Callable[[], object]]) -> list[float]:
+        """Milliseconds of each launch.
+
+        Raises:
+            BenchmarkError: the host could not enqueue the launches while the GPU was kept busy.
+        """
+        while len(self._events) < len(launches):
+            pair = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            self._events.append(pair)
+        events = self._events[: len(launches)]
+        for _ in range(ATTEMPTS):
+            covered, enqueue_ms = self._enqueue(launches, events)
+            torch.cuda.synchronize(self.device)
+            wanted = BACKLOG_FACTOR * enqueue_ms + BACKLOG_MARGIN_MS
+            if covered:
+                self._backlog_ms = wanted
+                return [start.elapsed_time(end) for start, end in events]
+            self.discarded += 1
+            self._backlog_ms = min(LONGEST_BACKLOG_MS, max(2 * self._backlog_ms, wanted))
+        raise BenchmarkError(
+            f"the host took {enqueue_ms:.1f} ms to enqueue {len(launches)} launches and never stayed ahead of the GPU "
+            f"in {ATTEMPTS} attempts: a contender synchronises, or the machine is overloaded"
+        )
+
+    def _enqueue(
+        self, launches: Sequence[Callable[[], object]], events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]]
+    ) -> tuple[bool, float]:
+        stream = self._stream
+        torch.cuda._sleep(int(self._backlog_ms * self._cycles_per_ms))
+        self._gate.record(stream)
+        began = time.perf_counter()
+        for launch, (start, end) in zip(launches, events, strict=True):
+            start.record(stream)
+            launch()
+            end.record(stream)
+        enqueue_ms = (time.perf_counter() - began) * 1e3
+        return not self._gate.query(), enqueue_ms
+
+    def clock_mhz(self) -> int | None:
+        """The SM clock under load, in MHz; None where it cannot be read."""
+        torch.cuda._sleep(int(5.0 * self._cycles_per_ms))  # an idle GPU would show its idle clock
+        clock = sm_clock_mhz(self.device)
+        torch.cuda.synchronize(self.device)
+        return clock
+
+    def empty_pair_ms(self, samples: int = 20) -> float:
+        """What the two events of a sample cost on their own: the median of pairs with nothing between them.
+
+        It is part of every sample, of all contenders alike, and is not subtracted.
+        """
+        return quantile(self.batch([_nothing] * samples), 0.5)
+
+
+def _nothing() -> None:
+    return None

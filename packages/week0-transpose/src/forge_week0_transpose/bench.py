@@ -1,0 +1,80 @@
+"""What week 0 measures: its operators, what they move, and whom they are measured against.
+
+The cases and the targets stand in ``suites.yaml``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled
+from forge_week0_transpose import ops, ref
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from forge_core.op import Operator
+
+__all__ = ["BENCH"]
+
+
+def _moved_once(case: Case) -> Traffic:
+    return Traffic(case.nbytes, case.nbytes, "each element is read once and written once")
+
+
+def _call(operator: Operator) -> Callable[[str], Callable[..., torch.Tensor]]:
+    # The plain call for auto, as a user writes it: a wrapper would be part of the host time.
+    return lambda variant: operator if variant == "auto" else partial(operator, variant=variant)
+
+
+def _explain(operator: Operator) -> Callable[[tuple[torch.Tensor, ...], str], Any]:
+    return lambda inputs, variant: operator.explain(*inputs, variant=variant)
+
+
+def _eager_transpose(case: Case) -> Callable[..., torch.Tensor]:
+    # What a user writes: `.t()` where there are two dimensions, which is also cheaper on the host.
+    if len(case.shape) == 2:
+        return lambda x: x.t().contiguous()
+    return lambda x: x.transpose(-1, -2).contiguous()
+
+
+def _eager_copy(case: Case) -> Callable[..., torch.Tensor]:
+    return torch.clone
+
+
+def _copy_into_new(case: Case) -> Callable[..., torch.Tensor]:
+    return lambda x: torch.empty_like(x).copy_(x)
+
+
+BENCH = Bench(
+    name="week0",
+    package="forge_week0_transpose",
+    suites=Path(__file__).with_name("suites.yaml"),
+    operators=(
+        OperatorBench(
+            name="copy",
+            call=_call(ops.copy),
+            variants=ops.copy.variants,
+            explain=_explain(ops.copy),
+            reference=ref.copy,
+            traffic=_moved_once,
+            peers=(Peer("eager", _eager_copy), Peer("copy_", _copy_into_new)),
+        ),
+        OperatorBench(
+            name="transpose",
+            call=_call(ops.transpose),
+            variants=ops.transpose.variants,
+            explain=_explain(ops.transpose),
+            reference=ref.transpose,
+            traffic=_moved_once,
+            peers=(
+                Peer("eager", _eager_transpose),
+                Peer("compile", compiled(lambda x: x.transpose(-1, -2).contiguous()), requires=(CUDA_GPU, TRITON)),
+            ),
+        ),
+    ),
+)
