@@ -1,0 +1,83 @@
+"""Compiles one kernel, runs it where there is a GPU, and prints what came of it as one line of JSON.
+
+This is a program of its own (``python -m forge_core.env_check.probe``), because a broken installation can end the
+process that tries it, and the check has to outlive that and say so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from forge_core.env_check.facts import KernelRun
+
+__all__ = ["compile_and_run", "run_in_child"]
+
+# Prime, so that the last block is not full, and more than one block.
+ELEMENTS = 1009
+TIMEOUT_S = 300
+
+
+def compile_and_run(arch: str, gpu: int | None) -> KernelRun:
+    """Compiles the kernel for ``arch``; with ``gpu``, runs it there and compares every element.
+
+    Raises:
+        UnsupportedError: the CuTe DSL is not installed.
+        CompileError: the kernel does not compile.
+    """
+    from forge_core.env_check.kernel import AddOneConfig, build
+
+    compiled = build.get(AddOneConfig(), arch=arch)
+    error = None if gpu is None else _run(compiled.launch, gpu)
+    return KernelRun(arch, gpu, compiled.seconds, error)
+
+
+def _run(launch: Callable[..., Any], gpu: int) -> str | None:
+    import torch
+
+    with torch.cuda.device(gpu):
+        src = torch.arange(ELEMENTS, dtype=torch.int32, device="cuda")
+        # Filled with what cannot come out, so that a kernel that writes nothing is seen.
+        dst = torch.full_like(src, -1)
+        launch(src.data_ptr(), dst.data_ptr(), ELEMENTS, torch.cuda.current_stream().cuda_stream)
+        torch.cuda.synchronize()
+        wrong = int((dst != src + 1).sum())
+    return f"{wrong} of {ELEMENTS} elements are wrong" if wrong else None
+
+
+def run_in_child(arch: str, gpu: int | None, *, python: str = sys.executable) -> KernelRun:
+    """Runs this module in a process of its own; whatever happens there comes back as a :class:`KernelRun`."""
+    command = [python, "-m", "forge_core.env_check.probe", arch]
+    if gpu is not None:
+        command += ["--gpu", str(gpu)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return KernelRun(arch, gpu, error=f"no answer after {TIMEOUT_S} s")
+    lines = done.stdout.splitlines()
+    if done.returncode == 0 and lines:
+        return KernelRun(**json.loads(lines[-1]))
+    said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    last = said[-1] if said else "nothing was printed"
+    ended = f"signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
+    return KernelRun(arch, gpu, error=f"{last} ({ended})")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The program: prints one line of JSON; an exception is left to the parent to report."""
+    parser = argparse.ArgumentParser(prog="python -m forge_core.env_check.probe", description=__doc__)
+    parser.add_argument("arch", help="the architecture to compile for, for example sm_90a")
+    parser.add_argument("--gpu", type=int, help="the GPU to run on; without it the kernel is only compiled")
+    arguments = parser.parse_args(argv)
+    result = compile_and_run(arguments.arch, arguments.gpu)
+    sys.stdout.write(json.dumps(dataclasses.asdict(result)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
