@@ -29,7 +29,7 @@ def test_outs_that_can_be_written(out: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "kind"),
+    "out,kind",
     [
         (torch.zeros(4, 3), ShapeError),
         (torch.zeros(12), ShapeError),

@@ -147,9 +147,9 @@ def test_the_out_form() -> None:
     same(out, x**3)
     with pytest.raises(ShapeError, match="power_out: argument 'out'"):
         power.out(x, out=torch.zeros(4, 3))
-    with pytest.raises(ArgumentError, match="power_out: argument 'out': expected a torch.Tensor, got list"):
+    with pytest.raises(ArgumentError, match=r"power_out: argument 'out': expected a torch\.Tensor, got list"):
         power.out(x, out=[])
-    with pytest.raises(ArgumentError, match="add2_out: argument 'y'.*need no gradient"):
+    with pytest.raises(ArgumentError, match=r"add2_out: argument 'y'.*need no gradient"):
         add2.out(x, x.clone().requires_grad_(), out=torch.zeros(3, 4))
 
 
@@ -158,7 +158,7 @@ def test_checks_come_before_the_reference() -> None:
         power(torch.tensor(1.0))
     with pytest.raises(ShapeError, match="add2: argument 'y'"):
         add2(torch.zeros(3), torch.zeros(4))
-    with pytest.raises(ArgumentError, match="argument 'variant'.*'slow', 'simple', got 'fast'"):
+    with pytest.raises(ArgumentError, match=r"argument 'variant'.*'slow', 'simple', got 'fast'"):
         power(torch.zeros(3), variant="fast")
 
 

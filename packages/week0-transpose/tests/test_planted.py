@@ -51,9 +51,9 @@ def test_a_forgotten_stream_is_noticed() -> None:
 def test_the_oracle_sees_what_equality_does_not() -> None:
     nan = torch.full((2, 2), float("nan"))
     assert_same_bits(nan, nan.clone())
+    other = nan.clone()
+    other.view(torch.int32)[0, 1] ^= 1
     with pytest.raises(AssertionError, match="1 of 4 elements differ"):
-        other = nan.clone()
-        other.view(torch.int32)[0, 1] ^= 1
         assert_same_bits(other, nan)
     with pytest.raises(AssertionError):
         assert_same_bits(torch.tensor([-0.0]), torch.tensor([0.0]))

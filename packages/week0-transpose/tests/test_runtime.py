@@ -105,7 +105,10 @@ FORK = """
 @pytest.mark.parametrize("device", DEVICES)
 def test_after_a_fork(device: str) -> None:
     # 3.12 warns that forking a process with threads may deadlock; that it does not is what is tested here.
-    run_python("import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n" + textwrap.dedent(FORK.format(device=device)))
+    run_python(
+        "import warnings; warnings.simplefilter('ignore', DeprecationWarning)\n"
+        + textwrap.dedent(FORK.format(device=device))
+    )
 
 
 def test_importing_touches_neither_cutlass_nor_cuda() -> None:
@@ -114,8 +117,8 @@ def test_importing_touches_neither_cutlass_nor_cuda() -> None:
         import sys, torch
         before = set(sys.modules)
         import forge_week0_transpose
-        heavy = sorted(m for m in set(sys.modules) - before if m.split(".")[0] in ("cutlass", "tvm_ffi", "cuda", "triton"))
-        print(heavy, torch.cuda.is_initialized())
+        new = {m.split(".")[0] for m in set(sys.modules) - before}
+        print(sorted(new & {"cutlass", "tvm_ffi", "cuda", "triton"}), torch.cuda.is_initialized())
         x = torch.zeros(2, 3)
         forge_week0_transpose.transpose(x)
         print("cutlass" in sys.modules)

@@ -14,7 +14,7 @@ import torch
 from forge_core import checks
 from forge_core.device import Device
 from forge_core.dtypes import MOVABLE
-from forge_core.op import Launch, Operator, operator
+from forge_core.op import Launch, operator
 from forge_week0_transpose import ref
 from forge_week0_transpose.config import COPY_VARIANTS, TILE_SIZES, TILED_ONLY, TRANSPOSE_VARIANTS, plan
 from forge_week0_transpose.problem import Problem
@@ -57,14 +57,42 @@ def _plan_copy_transpose(device: Device, out: torch.Tensor, x: torch.Tensor, til
     return plan("copy_transpose", _problem(Problem.transpose, x, out), device, "tiled", tile_size=tile_size)
 
 
-def _batched(op: Operator, rank: int, in_dims: tuple[int | None, ...], x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """The vmap rule of an operator that takes any leading batch: the mapped dimension becomes the first."""
-    dim = in_dims[0]
-    if dim is None:
-        return op(x, *args, **kwargs), None
-    batched = x.movedim(dim, 0)
-    checks.min_rank(op.schema.name, "x", batched[0], rank)  # one example's rank, not the batch's
-    return op(batched, *args, **kwargs), 0
+# The operators below are named in their own rules, so the rules are functions of their own.
+
+
+def _copy_backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    return grad
+
+
+def _transpose_backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+    return transpose(grad)
+
+
+def _copy_transpose_setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.tile_size = inputs[1]
+
+
+def _copy_transpose_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    return copy_transpose(grad, ctx.tile_size), None
+
+
+def _batched(x: torch.Tensor, in_dims: tuple[int | None, ...], *, op: str, rank: int) -> torch.Tensor:
+    """Any leading batch is taken, so the mapped dimension becomes the first; ``rank`` is what one example needs."""
+    batched = x.movedim(in_dims[0] or 0, 0)
+    checks.min_rank(op, "x", batched[0], rank)
+    return batched
+
+
+def _copy_vmap(info: Any, in_dims: Any, x: torch.Tensor, *, variant: str = "auto") -> tuple[torch.Tensor, int]:
+    return copy(_batched(x, in_dims, op="copy", rank=0), variant=variant), 0
+
+
+def _transpose_vmap(info: Any, in_dims: Any, x: torch.Tensor, *, variant: str = "auto") -> tuple[torch.Tensor, int]:
+    return transpose(_batched(x, in_dims, op="transpose", rank=2), variant=variant), 0
+
+
+def _copy_transpose_vmap(info: Any, in_dims: Any, x: torch.Tensor, tile_size: int = 16) -> tuple[torch.Tensor, int]:
+    return copy_transpose(_batched(x, in_dims, op="copy_transpose", rank=2), tile_size), 0
 
 
 @operator(
@@ -72,8 +100,8 @@ def _batched(op: Operator, rank: int, in_dims: tuple[int | None, ...], x: torch.
     reference=ref.copy,
     plan=_plan_copy,
     variants=COPY_VARIANTS,
-    backward=lambda ctx, grad: grad,
-    vmap=lambda info, in_dims, x, **kwargs: _batched(copy, 0, in_dims, x, **kwargs),
+    backward=_copy_backward,
+    vmap=_copy_vmap,
 )
 def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     """A new contiguous tensor with the values of ``x``.
@@ -100,8 +128,8 @@ def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     reference=ref.transpose,
     plan=_plan_transpose,
     variants=TRANSPOSE_VARIANTS,
-    backward=lambda ctx, grad: transpose(grad),
-    vmap=lambda info, in_dims, x, **kwargs: _batched(transpose, 2, in_dims, x, **kwargs),
+    backward=_transpose_backward,
+    vmap=_transpose_vmap,
 )
 def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     """A new contiguous tensor with the last two dimensions of ``x`` swapped.
@@ -131,9 +159,9 @@ def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     reference=ref.copy_transpose,
     plan=_plan_copy_transpose,
     variants=TILED_ONLY,
-    setup_context=lambda ctx, inputs, output: setattr(ctx, "tile_size", inputs[1]),
-    backward=lambda ctx, grad: (copy_transpose(grad, ctx.tile_size), None),
-    vmap=lambda info, in_dims, x, *args: _batched(copy_transpose, 2, in_dims, x, *args),
+    setup_context=_copy_transpose_setup,
+    backward=_copy_transpose_backward,
+    vmap=_copy_transpose_vmap,
 )
 def copy_transpose(x: torch.Tensor, tile_size: int = 16) -> torch.Tensor:
     """The course's name for ``transpose`` by the tiled kernel.

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from forge_core.cache.compile import Compiled, CompileCached, Traceable, compile_cached, require_dsl
+from forge_core.cache.compile import CompileCached, Compiled, Traceable, compile_cached, require_dsl
 from forge_core.cache.key import KernelKey
 
 __all__ = ["CompileCached", "Compiled", "KernelKey", "Traceable", "compile_cached", "require_dsl"]

@@ -68,7 +68,7 @@ def tag(value: Any) -> Any:
     if kind is tuple:
         return ["tuple", [tag(item) for item in value]]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        if not kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]  # set by @dataclass on the class
+        if not kind.__dataclass_params__.frozen:
             raise TypeError(f"{kind.__qualname__} is not a frozen dataclass, so it cannot be part of a kernel's key.")
         fields = {f.name: tag(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return ["dataclass", f"{kind.__module__}.{kind.__qualname__}", fields]

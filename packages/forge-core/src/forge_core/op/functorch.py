@@ -28,7 +28,9 @@ def functorch_function(
     Args:
         schema: the operator's.
         call: the registered operator.
-        backward, setup_context, vmap: the rules, in the form that ``torch.library`` takes.
+        backward: the gradient, in the form that ``torch.library`` takes.
+        setup_context: what it keeps, in that form.
+        vmap: the rule, in that form.
     """
     count = schema.positional
     keywords = schema.parameters[count:]

@@ -23,11 +23,13 @@ MARKERS = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Registers the markers."""
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips or fails a test whose GPUs, or whose GPU memory, are not there."""
     marker = item.get_closest_marker("gpu")
     if marker is not None:
         _need_gpus(marker.kwargs.get("count", marker.args[0] if marker.args else 1))
@@ -59,6 +61,7 @@ def _need_memory(gib: float) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> Iterable[str]:
+    """Says what the tests run on."""
     import torch
 
     yield f"forge: torch {torch.__version__}, {_gpu_text()}, FORGE_REQUIRE_GPU={int(settings.current().require_gpu)}"
