@@ -6,7 +6,6 @@ call.  What runs is decided by ``config.plan``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -33,28 +32,16 @@ def _new_transposed(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty((*x.shape[:-2], x.shape[-1], x.shape[-2]))
 
 
-def _problem(make: Callable[..., Problem], x: torch.Tensor, out: torch.Tensor) -> Problem:
-    # A meta tensor's address is 0, which stands for a fresh and so well aligned allocation.
-    return make(
-        tuple(x.shape),
-        x.stride(),
-        x.element_size(),
-        out_strides=out.stride(),
-        src_address=x.data_ptr(),
-        dst_address=out.data_ptr(),
-    )
-
-
 def _plan_copy(device: Device, out: torch.Tensor, x: torch.Tensor, variant: str) -> Launch:
-    return plan("copy", _problem(Problem.copy, x, out), device, variant)
+    return plan("copy", Problem.copy(x, out), device, variant)
 
 
 def _plan_transpose(device: Device, out: torch.Tensor, x: torch.Tensor, variant: str) -> Launch:
-    return plan("transpose", _problem(Problem.transpose, x, out), device, variant)
+    return plan("transpose", Problem.transpose(x, out), device, variant)
 
 
 def _plan_copy_transpose(device: Device, out: torch.Tensor, x: torch.Tensor, tile_size: int) -> Launch:
-    return plan("copy_transpose", _problem(Problem.transpose, x, out), device, "tiled", tile_size=tile_size)
+    return plan("copy_transpose", Problem.transpose(x, out), device, "tiled", tile_size=tile_size)
 
 
 # The operators below are named in their own rules, so the rules are functions of their own.
