@@ -107,7 +107,7 @@ class _Bound:
     strides: tuple[int, ...]
     dtype: torch.dtype
     launch: Callable[..., Any] | None  # None: there is nothing to compute, the output is empty
-    arguments: tuple[int, ...]
+    arguments: tuple[int | tuple[int, ...], ...]
     debug: bool
 
 

@@ -1,0 +1,297 @@
+"""The configurations of week 0's kernels: plain data, one frozen dataclass a kernel.
+
+``config.py`` chooses among them.  A configuration holds only what the kernel is compiled for; sizes, strides and
+addresses are arguments of the launch, so that another shape never compiles another kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["NaiveConfig", "RowsConfig", "ShiftedConfig", "SkinnyConfig", "TiledConfig", "VectorizedConfig"]
+
+#: Bytes of a chunk, the widest access of a thread.
+CHUNK = 16
+
+
+@dataclass(frozen=True)
+class NaiveConfig:
+    """``kernels/naive.py``.
+
+    Attributes:
+        itemsize: bytes of an element: 1, 2, 4, 8 or 16.
+        rank: dimensions of the canonical problem.
+        wide_index: elements are numbered by 64-bit integers, needed from 2^32 on.
+        threads: threads of a block.
+    """
+
+    itemsize: int
+    rank: int
+    wide_index: bool = False
+    threads: int = 256
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        return f"naive_{self.itemsize}B_rank{self.rank}{'_wide' if self.wide_index else ''}"
+
+
+@dataclass(frozen=True)
+class RowsConfig:
+    """``kernels/rows.py``.
+
+    Attributes:
+        width: bytes of a thread's access: 1, 2, 4, 8 or 16.
+        rank: outer dimensions.
+        tail: width of the accesses that copy an incomplete last chunk; 0 where every row is whole chunks.
+        wide_index: chunks are numbered by 64-bit integers, needed from 2^32 on.
+        threads: threads of a block.
+    """
+
+    width: int
+    rank: int = 0
+    tail: int = 0
+    wide_index: bool = False
+    threads: int = 128
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        tail = f"_tail{self.tail}B" if self.tail else ""
+        return f"copy_rows_{self.width}B_rank{self.rank}{tail}{'_wide' if self.wide_index else ''}"
+
+
+@dataclass(frozen=True)
+class TiledConfig:
+    """``kernels/tiled.py``.
+
+    Attributes:
+        itemsize: bytes of an element: 1, 2, 4, 8 or 16.
+        tile: edge of the square tile in elements: 16 or 32.
+        batch_rank: dimensions around the matrix.
+        threads: threads of a block, a multiple of ``tile``.
+    """
+
+    itemsize: int
+    tile: int
+    batch_rank: int = 0
+    threads: int = 256
+
+    @property
+    def lines(self) -> int:
+        """Lines of the tile that the block covers at once."""
+        return self.threads // self.tile
+
+    @property
+    def steps(self) -> int:
+        """How often the block moves on to cover the tile."""
+        return self.tile // self.lines
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.tile * (self.tile + 1) * self.itemsize
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        return f"transpose_tiled_{self.itemsize}B_{self.tile}x{self.tile}_b{self.batch_rank}"
+
+
+@dataclass(frozen=True)
+class VectorizedConfig:
+    """``kernels/vectorized.py``.
+
+    Attributes:
+        itemsize: bytes of an element: 1, 2, 4, 8 or 16.
+        row_chunks: 16-byte chunks of an output row in the tile, a multiple of 8.
+        col_chunks: loads of ``src_width`` bytes of an input row in the tile, a multiple of 8.
+        src_width: bytes of a thread's load: 16, 8 or 4, not below the element.
+        dst_width: bytes of a thread's store, likewise.
+        batch_rank: dimensions around the matrix.
+    """
+
+    itemsize: int
+    row_chunks: int = 16
+    col_chunks: int = 16
+    src_width: int = 16
+    dst_width: int = 16
+    batch_rank: int = 0
+
+    @property
+    def chunk_items(self) -> int:
+        """Elements of a chunk."""
+        return CHUNK // self.itemsize
+
+    @property
+    def tile_rows(self) -> int:
+        """Input rows of the tile."""
+        return self.row_chunks * self.chunk_items
+
+    @property
+    def tile_cols(self) -> int:
+        """Input columns of the tile."""
+        return self.col_chunks * self.src_width // self.itemsize
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: one for each block of V rows by one load."""
+        return self.row_chunks * self.col_chunks
+
+    @property
+    def line_bytes(self) -> int:
+        """Bytes of an output row in the tile."""
+        return self.row_chunks * CHUNK
+
+    @property
+    def stores(self) -> int:
+        """Stores of a thread."""
+        return self.tile_cols * self.line_bytes // self.dst_width // self.threads
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.tile_cols * self.line_bytes
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        return (
+            f"transpose_vectorized_{self.itemsize}B_{self.tile_rows}x{self.tile_cols}"
+            f"_ld{self.src_width}_st{self.dst_width}_b{self.batch_rank}"
+        )
+
+
+@dataclass(frozen=True)
+class ShiftedConfig:
+    """``kernels/shifted.py``.
+
+    Attributes:
+        itemsize: bytes of an element: 1, 2, 4 or 8.
+        src_shift: input rows may begin between 16-byte boundaries, or end there.
+        dst_shift: output rows may.
+        row_chunks: 16-byte chunks of an output row that are loaded, a multiple of 8; one of them is shared with the
+            tile before when ``dst_shift``.
+        col_chunks: 16-byte chunks of an input row in the tile, a multiple of 8.
+        batch_rank: dimensions around the matrix.
+    """
+
+    itemsize: int
+    src_shift: bool
+    dst_shift: bool
+    row_chunks: int = 16
+    col_chunks: int = 16
+    batch_rank: int = 0
+
+    @property
+    def chunk_items(self) -> int:
+        """Elements of a chunk."""
+        return CHUNK // self.itemsize
+
+    @property
+    def halo_chunks(self) -> int:
+        """Chunks of a line that belong to the tile before."""
+        return 1 if self.dst_shift else 0
+
+    @property
+    def halo(self) -> int:
+        """Rows before the tile's own that are loaded."""
+        return self.halo_chunks * self.chunk_items
+
+    @property
+    def reach(self) -> int:
+        """Elements by which an output row's first whole chunk can begin late."""
+        return self.chunk_items - 1 if self.dst_shift else 0
+
+    @property
+    def lines(self) -> int:
+        """Input rows that are loaded."""
+        return self.row_chunks * self.chunk_items
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows from one tile to the next."""
+        return self.lines - self.halo
+
+    @property
+    def tile_cols(self) -> int:
+        """Input columns of the tile."""
+        return self.col_chunks * self.chunk_items
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block: one for each V x V block of elements."""
+        return self.row_chunks * self.col_chunks
+
+    @property
+    def line_bytes(self) -> int:
+        """Bytes of an output row in shared memory."""
+        return self.row_chunks * CHUNK
+
+    @property
+    def stage_bytes(self) -> int:
+        """Bytes of a staged input row: a chunk more than the tile is wide."""
+        return (self.col_chunks + 1) * CHUNK
+
+    @property
+    def stage_steps(self) -> int:
+        """Chunks that a thread stages at most."""
+        return self.chunk_items + -(-self.lines // self.threads)
+
+    @property
+    def end_steps(self) -> int:
+        """Output rows whose ends a thread stores at most."""
+        return -(-self.tile_cols // self.threads)
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a block; the staged rows and the transposed tile take turns in it."""
+        transposed = self.tile_cols * self.line_bytes
+        return max(transposed, self.lines * self.stage_bytes) if self.src_shift else transposed
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        shifts = ("src" if self.src_shift else "") + ("dst" if self.dst_shift else "")
+        return (
+            f"transpose_shifted_{self.itemsize}B_{self.tile_rows}x{self.tile_cols}_{shifts or 'none'}_b{self.batch_rank}"
+        )
+
+
+@dataclass(frozen=True)
+class SkinnyConfig:
+    """``kernels/skinny.py``.
+
+    Attributes:
+        itemsize: bytes of an element: 1, 2, 4 or 8.
+        lines: the short side, 2 to 8.
+        gather: the short side is the rows: lines are read and a run is written; otherwise the inverse.
+        line_width: bytes of an access to a line: 16 or less, not below the element.
+        run_width: bytes of an access to the run, likewise.
+        batch_rank: dimensions around the matrix.
+        threads: threads of a block.
+    """
+
+    itemsize: int
+    lines: int
+    gather: bool
+    line_width: int = 16
+    run_width: int = 16
+    batch_rank: int = 0
+    threads: int = 128
+
+    @property
+    def tile(self) -> int:
+        """Elements of each line in a tile."""
+        return self.threads * CHUNK // self.itemsize
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.threads * self.lines * CHUNK
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        way = f"{self.lines}rows" if self.gather else f"{self.lines}cols"
+        return f"transpose_skinny_{self.itemsize}B_{way}_line{self.line_width}_run{self.run_width}_b{self.batch_rank}"

@@ -1,0 +1,167 @@
+"""What the kernels of this package share on the GPU: addresses, vector accesses, batch offsets.
+
+Addresses are 64-bit integers in bytes.  A kernel adds up where a thread reads or writes, and these helpers turn the
+sum into one access of a stated width; so a problem of any size needs no 32-bit layout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint8, Uint16, Uint32, Uint64
+
+from forge_week0_transpose.kernels.words import CHUNK
+
+__all__ = [
+    "Int32",
+    "Int64",
+    "Uint32",
+    "access_unit",
+    "batch_offsets",
+    "chunk_tensor",
+    "copy_async",
+    "funnel_shift_left",
+    "funnel_shift_right",
+    "example_arguments",
+    "load_parts",
+    "move",
+    "name_kernel",
+    "permute",
+    "select",
+    "store_parts",
+    "view",
+]
+
+GLOBAL = cute.AddressSpace.gmem
+SHARED = cute.AddressSpace.smem
+
+UNITS = {1: Uint8, 2: Uint16, 4: Uint32, 8: Uint64}
+
+
+def access_unit(width: int) -> tuple[Any, int]:
+    """The word type and the number of words of one access of ``width`` bytes."""
+    return (UNITS[width], 1) if width < CHUNK else (Uint32, 4)
+
+
+def view(address: Any, width: int, space: Any = GLOBAL, unit: Any = None) -> Any:
+    """A tensor over the ``width`` bytes at an address, which must be a multiple of ``width``.
+
+    Args:
+        address: in bytes.
+        width: 1, 2, 4, 8 or 16; the access is one instruction of that width.
+        space: global or shared memory.
+        unit: the word type; the widest that fits where None.
+    """
+    if unit is None:
+        unit, count = access_unit(width)
+    else:
+        count = width * 8 // unit.width
+    return cute.make_tensor(cute.make_ptr(unit, address, space, assumed_align=width), cute.make_layout(count))
+
+
+def chunk_tensor(count: int) -> Any:
+    """``count`` chunks of four words in registers; a row of it is contiguous."""
+    return cute.make_rmem_tensor(cute.make_layout((count, 4), stride=(4, 1)), Uint32)
+
+
+def load_parts(address: Any, rChunk: Any, width: int) -> None:
+    """Loads a chunk of global memory by accesses of ``width`` bytes, which is what its address is a multiple of."""
+    if width == CHUNK:
+        cute.autovec_copy(view(address, CHUNK), rChunk)
+        return
+    unit, _ = access_unit(width)
+    rParts = cute.make_tensor(cute.recast_ptr(rChunk.iterator, dtype=unit), cute.make_layout(CHUNK // width))
+    for i in range(CHUNK // width):
+        rParts[i] = view(address + i * width, width)[0]
+
+
+def store_parts(rChunk: Any, address: Any, width: int) -> None:
+    """Stores a chunk to global memory by accesses of ``width`` bytes."""
+    if width == CHUNK:
+        cute.autovec_copy(rChunk, view(address, CHUNK))
+        return
+    unit, _ = access_unit(width)
+    rParts = cute.make_tensor(cute.recast_ptr(rChunk.iterator, dtype=unit), cute.make_layout(CHUNK // width))
+    for i in range(CHUNK // width):
+        view(address + i * width, width)[0] = rParts[i]
+
+
+def move(src: Any, dst: Any, width: int, src_space: Any = GLOBAL, dst_space: Any = GLOBAL) -> None:
+    """Moves ``width`` bytes through registers: one load, one store."""
+    unit, count = access_unit(width)
+    rWords = cute.make_rmem_tensor(count, unit)
+    cute.autovec_copy(view(src, width, src_space), rWords)
+    cute.autovec_copy(rWords, view(dst, width, dst_space))
+
+
+def permute(a: Any, b: Any, selector: int) -> Any:
+    """PTX prmt: each nibble of the selector names the byte of b:a that takes that place."""
+    return Uint32(cute.arch.prmt(a, b, selector))
+
+
+def select(condition: Any, a: Any, b: Any) -> Any:
+    """a where the condition holds, else b, without a branch."""
+    return type(a)(cutlass.select_(condition, a, b))
+
+
+def funnel_shift_right(low: Any, high: Any, bits: Any) -> Any:
+    """The word that begins ``bits`` (below 32) above the start of high:low."""
+    return cute.arch.shf(low, high, bits, "r")
+
+
+def funnel_shift_left(low: Any, high: Any, bits: Any) -> Any:
+    """The word that ends ``bits`` (below 32) before the end of high:low."""
+    return cute.arch.shf(low, high, bits, "l")
+
+
+def copy_async(shared: Any, address: Any, size: Any) -> None:
+    """Copies ``size`` (0 to 16) bytes of a 16-byte chunk to shared memory past the registers, and zeros the rest.
+
+    Nothing beyond ``size`` is read, so the last chunk of a tensor can be named without touching what follows it.
+    """
+    cute.arch.inline_ptx(
+        "cp.async.cg.shared.global [{$r0}], [{$r1}], 16, {$r2};",
+        read_only_args=[Int32(shared), Int64(address), Int32(size)],
+    )
+
+
+def batch_offsets(index: Any, dims: Any) -> tuple[Any, Any]:
+    """Byte offsets of one entry of some dimensions in the source and in the destination.
+
+    Args:
+        index: the entry's number, counted with the innermost dimension fastest; its type is that of the divisions.
+        dims: the number of entries, then for each dimension, innermost first, size, source step and destination step
+            in bytes.
+    """
+    rank = len(dims) // 3
+    src, dst = Int64(0), Int64(0)
+    rest = index
+    for i in range(rank):
+        size, src_step, dst_step = dims[1 + 3 * i], dims[2 + 3 * i], dims[3 + 3 * i]
+        place = rest
+        if i + 1 < rank:
+            size = type(index)(size)
+            place, rest = rest % size, rest // size
+        src = src + Int64(place) * src_step
+        dst = dst + Int64(place) * dst_step
+    return src, dst
+
+
+def name_kernel(kernel: Any, name: str) -> None:
+    """Gives a kernel the short name that profilers show; must be called before it is launched."""
+    kernel.set_name_prefix(name, remove_cutlass_symbol=True, keep_mangled_name=False)
+
+
+def example_arguments(*, pointers: int = 2, wide: int = 0, batch_rank: int = 0) -> tuple[Any, ...]:
+    """What a kernel is traced with: null pointers to words, 64-bit integers, the batch, and a stream.
+
+    Pointers are declared as bytes without alignment: a kernel states the width of each access itself.
+    """
+    return (
+        *(cute.runtime.make_ptr(Uint8, 0, GLOBAL, assumed_align=1) for _ in range(pointers)),
+        *(Int64(4) for _ in range(wide)),
+        tuple(Int64(4) for _ in range(1 + 3 * batch_rank)),
+        cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False),
+    )

@@ -1,0 +1,168 @@
+"""Transposition with 128-bit accesses on both sides.
+
+    dst[b, c, r] = src[b, r, c]        (batch, rows, cols) -> (batch, cols, rows), elements of 1, 2, 4, 8 or 16 bytes
+
+How the data moves.  A tile is ``col_chunks`` 16-byte chunks of an input row by ``row_chunks`` 16-byte chunks of an
+output row; V = 16 / itemsize elements make a chunk.  Each thread owns one V x V block of elements:
+
+    global, input                 registers             shared memory, one line an output row    global, output
+    r \\ c  chunk 0  chunk 1 ...   V rows of a chunk      c \\ chunk     0        1     ...
+    0      [t0    ] [t1    ]      a0 a1 a2 a3           0           a0b0c0d0  (rows 4..7)         one line of
+    1      [t0    ] [t1    ]  ->  b0 b1 b2 b3   ->      1           a1b1c1d1              ->      row_chunks lanes
+    2      [t0    ] [t1    ]      c0 c1 c2 c3           2           a2b2c2d2                      x 16 bytes
+    3      [t0    ] [t1    ]      d0 d1 d2 d3           3           a3b3c3d3
+
+1. Load: neighbouring threads take neighbouring chunks of a row, V loads of 16 bytes each, all in flight at once.
+2. Transpose V x V in registers: a renaming for 4 bytes and more, one prmt a word for 2 bytes, two for 1 byte.
+3. Write each of the V columns as one chunk of its line in shared memory.  Lines are not padded: the chunk's index is
+   XORed with the line's (c / V) mod 8, and neither the writes nor the reads have bank conflicts.
+4. Store: neighbouring threads take neighbouring chunks of an output row, so a warp writes whole lines of memory.
+
+Blocks walk down the input's rows first, so that neighbours in time extend the same output rows.
+
+Bytes moved: each input and output byte once, 2 * batch * rows * cols * itemsize; the bound is DRAM bandwidth.
+
+Limits.  Both pitches, both row lengths and all batch steps must be multiples of the declared widths (16, 8 or 4
+bytes, not below the element); ``shifted`` takes what is left.  Threads past the edge repeat the last row or chunk
+instead of branching, and do not store.
+
+Sources: the layout is this project's own; docs/week0-designs.md has what was tried and what each step gave.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from forge_core.cache import Traceable, compile_cached
+from forge_week0_transpose.configs import VectorizedConfig
+from forge_week0_transpose.kernels.memory import (
+    SHARED,
+    Int32,
+    Int64,
+    Uint32,
+    batch_offsets,
+    chunk_tensor,
+    example_arguments,
+    name_kernel,
+    permute,
+    view,
+)
+from forge_week0_transpose.kernels.words import CHUNK, swizzle, transpose_chunks
+
+__all__ = ["Vectorized", "build"]
+
+
+class Vectorized:
+    """The kernel for one configuration."""
+
+    def __init__(self, config: VectorizedConfig) -> None:
+        self.config = config
+
+    @cute.jit
+    def __call__(
+        self,
+        src: cute.Pointer,
+        dst: cute.Pointer,
+        rows: Int64,
+        cols: Int64,
+        src_pitch: Int64,
+        dst_pitch: Int64,
+        batch: tuple,
+        stream: Any,
+    ):
+        """Launches one block a tile; pitches and batch steps are in bytes, ``batch[0]`` counts the batch's entries."""
+        config = self.config
+        row_tiles = (rows + (config.tile_rows - 1)) // config.tile_rows
+        col_tiles = (cols + (config.tile_cols - 1)) // config.tile_cols
+        name_kernel(self.kernel, config.kernel_name)
+        self.kernel(
+            src, dst, rows, cols, src_pitch, dst_pitch, Uint32(row_tiles), Uint32(col_tiles), batch
+        ).launch(
+            grid=(Int32(row_tiles * col_tiles * batch[0]), 1, 1),
+            block=(config.threads, 1, 1),
+            smem=config.smem_bytes,
+            stream=stream,
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        src: cute.Pointer,
+        dst: cute.Pointer,
+        rows: Int64,
+        cols: Int64,
+        src_pitch: Int64,
+        dst_pitch: Int64,
+        row_tiles: Uint32,
+        col_tiles: Uint32,
+        batch: tuple,
+    ):
+        config = self.config
+        size, v = config.itemsize, config.chunk_items
+        src_width, dst_width = config.src_width, config.dst_width
+        items = src_width // size  # columns that one load of a thread covers
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+
+        # Which tile: rows fastest, then columns, then the batch.
+        rest = Uint32(block)
+        row_tile = rest % row_tiles
+        rest = rest // row_tiles
+        col_tile = rest
+        src_base, dst_base = src.toint(), dst.toint()
+        if cutlass.const_expr(config.batch_rank > 0):
+            col_tile = rest % col_tiles
+            src_step, dst_step = batch_offsets(rest // col_tiles, batch)
+            src_base += src_step
+            dst_base += dst_step
+        row_base = Int64(row_tile) * config.tile_rows
+        col_base = Int64(col_tile) * config.tile_cols
+        rows_left = Int32(cutlass.min(rows - row_base, Int64(config.tile_rows)))
+        cols_left = Int32(cutlass.min(cols - col_base, Int64(config.tile_cols)))
+
+        # Load: chunk column cc of the V rows that begin at row_block * V, repeated at the edges.
+        cc, row_block = thread % config.col_chunks, thread // config.col_chunks
+        chunk = cutlass.min(cc, cols_left // items - 1)
+        start = src_base + row_base * src_pitch + col_base * size + Int64(chunk * src_width)
+        rRow = cute.make_rmem_tensor(cute.make_layout((v, src_width // 4), stride=(src_width // 4, 1)), Uint32)
+        for k in cutlass.range_constexpr(v):
+            row = cutlass.min(row_block * v + k, rows_left - 1)
+            cute.autovec_copy(view(start + Int64(row) * src_pitch, src_width, unit=Uint32), rRow[k, None])
+
+        # Transpose in registers; write a chunk of each column's line.
+        columns = transpose_chunks(
+            [[rRow[k, w] for w in range(src_width // 4)] for k in range(v)], size, permute
+        )
+        rColumn = chunk_tensor(items)
+        shared = cute.arch.get_dyn_smem(Uint32, alignment=128).toint()
+        for j in cutlass.range_constexpr(items):
+            for w in cutlass.range_constexpr(4):
+                rColumn[j, w] = columns[j][w]
+            place = (cc * items + j) * config.line_bytes + swizzle(row_block, cc) * CHUNK
+            cute.autovec_copy(rColumn[j, None], view(shared + place, CHUNK, SHARED))
+        cute.arch.sync_threads()
+
+        # Store: each access of dst_width bytes of a line; a line's key is its own chunk column.
+        per_line = config.line_bytes // dst_width
+        part, line0 = thread % per_line, thread // per_line
+        inside = part * dst_width
+        in_rows = part * (dst_width // size) < rows_left
+        out = dst_base + col_base * dst_pitch + row_base * size + Int64(inside)
+        for i in cutlass.range_constexpr(config.stores):
+            line = line0 + i * (config.threads // per_line)
+            place = line * config.line_bytes + swizzle(inside // CHUNK, line // items) * CHUNK + inside % CHUNK
+            rOut = cute.make_rmem_tensor(dst_width // 4, Uint32)
+            cute.autovec_copy(view(shared + place, dst_width, SHARED, Uint32), rOut)
+            if in_rows & (line < cols_left):
+                cute.autovec_copy(rOut, view(out + Int64(line) * dst_pitch, dst_width, unit=Uint32))
+
+
+@compile_cached
+def build(config: VectorizedConfig) -> Traceable:
+    """What to compile for a configuration."""
+    return Traceable(
+        Vectorized(config), example_arguments(wide=4, batch_rank=config.batch_rank), name=config.kernel_name
+    )
