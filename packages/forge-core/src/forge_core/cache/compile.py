@@ -18,6 +18,7 @@ import functools
 import importlib.util
 import logging
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -83,7 +84,7 @@ class Compiled:
     owner: Any = field(default=None, repr=False)
 
 
-def compile_options(*, arch: str, debug: bool, keep_ptx: bool = False) -> str:
+def compile_options(*, arch: str, debug: bool) -> str:
     """The options given to ``cute.compile``.
 
     The target is always among them: where there is no GPU, detection falls back to sm_100 without a word.
@@ -91,8 +92,6 @@ def compile_options(*, arch: str, debug: bool, keep_ptx: bool = False) -> str:
     options = ["--enable-tvm-ffi", f"--gpu-arch {arch}"]
     if debug:
         options += ["--generate-line-info", "--enable-assertions"]
-    if keep_ptx:
-        options += ["--keep-ptx"]
     return " ".join(options)
 
 
@@ -175,11 +174,13 @@ class CompileCached(Generic[Config]):
         start = time.perf_counter()
         try:
             source = self._build(config)
-            compiled = cute.compile(
-                source.function,
-                *source.arguments,
-                options=compile_options(arch=arch, debug=debug, keep_ptx=keep_ptx),
-            )
+            # The DSL keeps PTX by writing a file, by default into the current folder.
+            with tempfile.TemporaryDirectory() as folder:
+                options = compile_options(arch=arch, debug=debug)
+                if keep_ptx:
+                    options += f" --keep-ptx --dump-dir={folder}"
+                compiled = cute.compile(source.function, *source.arguments, options=options)
+                ptx = compiled.__ptx__ if keep_ptx else None
         except Exception as error:
             raise CompileError(f"{self.name}: {config} does not compile for {arch}: {error}", key=key.digest) from error
         seconds = time.perf_counter() - start
@@ -191,7 +192,7 @@ class CompileCached(Generic[Config]):
             launch=compiled if native is None else native,
             key=key,
             seconds=seconds,
-            ptx=compiled.__ptx__ if keep_ptx else None,
+            ptx=ptx,
             owner=compiled,
         )
 
