@@ -27,6 +27,16 @@ from forge_core.timing import Policy
 __all__ = ["bench"]
 
 
+# A line with \\b alone is click's mark for a paragraph whose lines stay as they are.
+HELP = """Measure operators, show and report what was measured.
+
+\b
+forge-cute bench smoke                     a suite; short for `bench run smoke`
+forge-cute bench transpose --shape 8192x8192 --dtype bfloat16
+forge-cute bench report RECORD --into README.md
+"""
+
+
 class RunByDefault(click.Group):
     """A group whose first word may also be what its ``run`` command takes: ``bench smoke`` is ``bench run smoke``."""
 
@@ -49,15 +59,9 @@ def _errors() -> Iterator[None]:
         raise click.ClickException(str(error)) from error
 
 
-@click.group(cls=RunByDefault)
+@click.group(cls=RunByDefault, help=HELP)
 def bench() -> None:
-    r"""Measure operators, show and report what was measured.
-
-    \b
-    forge-cute bench smoke                     a suite, short form of `bench run smoke`
-    forge-cute bench transpose --shape 8192x8192 --dtype bfloat16
-    forge-cute bench report RECORD --into README.md
-    """
+    """The group; what it says to a user stands in HELP."""
 
 
 @bench.command("run")
@@ -188,7 +192,7 @@ def _policy(device: torch.device, warmup: int | None, iterations: int | None) ->
 def _console(*, error: bool = False) -> Console:
     console = Console(stderr=error)
     # Rich wraps to 80 columns where there is no terminal; a table in a log or a file must keep its rows whole.
-    return console if console.is_terminal else Console(stderr=error, width=200)
+    return console if console.is_terminal else Console(stderr=error, width=240)
 
 
 @contextmanager

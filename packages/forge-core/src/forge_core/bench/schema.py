@@ -198,7 +198,7 @@ def _parse_each(entries: list[Any], parse: Any, where: str) -> list[Any]:
 def _known(what: str, names: list[str], known: list[str], where: str) -> None:
     for name in names:
         if name not in known:
-            raise BenchmarkError(f"{where}: expected a {what} out of {', '.join(known) or 'none'}, got {name!r}.")
+            raise BenchmarkError(f"{where}: expected one of the {what}s {', '.join(known) or '(none)'}, got {name!r}.")
 
 
 def expand(group: CaseGroup, bench: Bench, where: str, suite_peers: list[str]) -> list[Case]:
@@ -222,7 +222,7 @@ def _check_target(target: Target, suite: Suite, cases: list[tuple[Case, list[str
     if (target.at_least is None) == (target.at_most is None):
         raise BenchmarkError(f"{where}: expected either at_least or at_most.")
     if target.of == "import":
-        _known("module out of 'imports'", [target.operator], suite.imports, where)
+        _known("imported module", [target.operator], suite.imports, where)
         return
     _parse_each(target.shapes or [], parse_shape, where)
     _parse_each(target.dtypes or [], dtypes.parse, where)

@@ -110,7 +110,7 @@ def _contender(
         p20_ms=round(quantile([run.p20_ms for run in runs], 0.5), 6),
         p80_ms=round(quantile([run.p80_ms for run in runs], 0.5), 6),
         spread=round(quantile([outcome.timings[name].spread for outcome in outcomes], 0.5), 4),
-        gbs=None if nbytes is None else round(nbytes / (median * 1e6), 1),
+        gbs=None if nbytes is None else round(nbytes / (median * 1e6), 4),
         of_ceiling=_median([run.of_ceiling for run in runs], 4),
         of_best_peer=_median([run.of_best_peer for run in runs], 4),
         runs=runs,

@@ -89,9 +89,10 @@ def _figure(contender: ContenderRecord | None, *, host: bool) -> str:
         return NOTHING
     if host:
         return f"{contender.median_ms * 1e3:.2f}"
-    return (
-        NOTHING if contender.gbs is None else f"{contender.gbs:.3g}" if contender.gbs < 1000 else f"{contender.gbs:.0f}"
-    )
+    if contender.gbs is None:
+        return NOTHING
+    digits = 0 if contender.gbs >= 1000 else 1 if contender.gbs >= 10 else 3
+    return f"{contender.gbs:.{digits}f}"
 
 
 def _share(value: float | None) -> str:
@@ -106,7 +107,7 @@ def _label(case: CaseRecord) -> tuple[str, str]:
 def _targets(verdicts: Sequence[Verdict]) -> str:
     words = []
     for verdict in verdicts:
-        wanted = f"at least {verdict.at_least:g}" if verdict.at_most is None else f"at most {verdict.at_most:g}"
+        wanted = f"{verdict.at_least:g}" if verdict.at_most is None else f"at most {verdict.at_most:g}"
         of = "" if verdict.of == "import" else f" of {verdict.of.replace('_', ' ')}"
         words.append(f"{wanted}{of}: {'reached' if verdict.met else f'NOT reached ({verdict.value:.3f})'}")
     return "; ".join(words) or NOTHING

@@ -1,0 +1,206 @@
+"""Records and reports: nothing is lost on the way to disk, and a page changes between its markers only."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from forge_core.bench.cli import bench as command
+from forge_core.bench.environment import Environment, read_environment
+from forge_core.bench.records import (
+    CaseRecord,
+    ContenderRecord,
+    ImportRecord,
+    Record,
+    Run,
+    Verdict,
+    load,
+)
+from forge_core.bench.report import markdown, replace_between_markers
+from forge_core.errors import BenchmarkError
+
+
+def contender(name, kind, median_ms, of_ceiling, of_best_peer, variant=""):
+    run = Run(median_ms, median_ms, median_ms, 30, of_ceiling, of_best_peer, "1980 MHz to 1980 MHz")
+    return ContenderRecord(
+        name=name,
+        kind=kind,
+        median_ms=median_ms,
+        p20_ms=median_ms * 0.99,
+        p80_ms=median_ms * 1.01,
+        spread=0.02,
+        gbs=round(134.217728 / median_ms, 1),
+        of_ceiling=of_ceiling,
+        of_best_peer=of_best_peer,
+        runs=[run],
+        samples_ms=[median_ms, 0.0333],
+        variant=variant,
+    )
+
+
+@pytest.fixture
+def record():
+    good = CaseRecord(
+        name="transpose 4096x4096 float32",
+        package="p",
+        operator="transpose",
+        shape=[4096, 4096],
+        dtype="float32",
+        layout="contiguous",
+        read=67108864,
+        written=67108864,
+        traffic="each element once",
+        contenders=[
+            contender("forge", "ours", 0.0364, 0.981, 1.5, "vectorized"),
+            contender("forge:naive", "ours", 0.2, 0.18, 0.27, "naive"),
+            contender("eager", "peer", 0.126, 0.29, 0.43),
+            contender("compile", "peer", 0.0546, 0.66, 1.0),
+            contender("ceiling", "ceiling", 0.0357, 1.0, 1.53),
+        ],
+        best_peer="compile",
+        left_out={"forge:rows": "the rows are long"},
+        targets=[
+            Verdict(of="ceiling", value=0.981, met=True, at_least=0.96),
+            Verdict(of="best_peer", value=0.985, met=False, at_least=1.0, met_from=0.99),
+        ],
+    )
+    bad = msgspec.structs.replace(
+        good, name="transpose 8x8 int8", shape=[8, 8], dtype="int8", contenders=[], targets=[], error="it broke | badly"
+    )
+    return Record(
+        suite="week0",
+        date="2026-11-20T10:00:00+00:00",
+        timer="device",
+        backend="kernel",
+        method="a clock",
+        notes=["A note."],
+        environment=Environment(
+            "cuda",
+            "NVIDIA H200",
+            "580.1",
+            "13.0",
+            "2.11.0",
+            "4.8.1",
+            "3.6.0",
+            "3.12.3",
+            "Linux",
+            "a" * 40,
+            dirty=False,
+            sources={},
+        ),
+        seed=0,
+        repeats=3,
+        warmup=5,
+        empty_pair_us=1.2,
+        seconds=100.5,
+        cases=[good, bad],
+        imports=[ImportRecord("m", 0.1, [0.1], "fresh", [Verdict(of="import", value=0.1, met=True, at_most=0.3)])],
+    )
+
+
+def test_a_record_survives_the_disk(record, tmp_path):
+    path = tmp_path / "record.json"
+    path.write_text(record.dumps())
+    assert load(path) == record
+    lines = path.read_text().splitlines()
+    assert len([line for line in lines if line.startswith('  {"name":"transpose')]) == 2
+    assert record.errors == ["transpose 8x8 int8: it broke | badly"]
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"schema_version": 2}, "schema_version 1, got 2"),
+        ({"schema_version": None}, "schema_version 1, got None"),
+        ({"cases": 3}, r"Expected `array`, got `int` - at `\$\.cases`"),
+    ],
+)
+def test_a_file_that_is_no_record_is_refused(record, tmp_path, change, message):
+    path = tmp_path / "record.json"
+    path.write_text(json.dumps({**json.loads(record.dumps()), **change}))
+    with pytest.raises(BenchmarkError, match=message):
+        load(path)
+    path.write_text("{")
+    with pytest.raises(BenchmarkError, match="expected a record of a benchmark"):
+        load(path)
+
+
+def test_markdown_says_what_was_reached_and_what_was_not(record):
+    text = markdown(record)
+    assert "NVIDIA H200, driver 580.1" in text
+    assert "commit aaaaaaaaaaaa;" in text
+    assert "median over 3 runs" in text
+    assert (
+        "| 4096x4096 | float32 | vectorized | 3687 | 0.981 | 1.500 | 1065 | 2458 | 3760 | 2.0% "
+        "| 0.96 of ceiling: reached; 1 of best peer: NOT reached (0.985) |" in text
+    )
+    assert "| 8x8 | int8 | ERROR |" in text
+    assert "| 4096x4096 | float32 | naive | 671.1 | 0.180 | 0.270 |" in text
+    assert "ERROR: transpose 8x8 int8: it broke" in text
+    assert "Targets: 2 of 3 reached." in text
+    assert "is at least 0.99" in text
+    assert "Left out: forge:rows: the rows are long." in text
+    assert "| m | 0.100 | at most 0.3: reached |" in text
+    assert "**A note.**" in text
+    heads = [line for line in text.splitlines() if line.startswith("|")]
+    assert all(line.count(" | ") >= 2 for line in heads)
+
+
+def test_a_page_changes_between_its_markers_only(record, tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text("above\n<!-- bench:week0 begin -->\nold\n<!-- bench:week0 end -->\nbelow\n")
+    source = tmp_path / "record.json"
+    source.write_text(record.dumps())
+    result = CliRunner().invoke(command, ["report", str(source), "--into", str(page)])
+    assert result.exit_code == 0, result.output
+    text = page.read_text()
+    assert text.startswith("above\n<!-- bench:week0 begin -->\n")
+    assert text.endswith("<!-- bench:week0 end -->\nbelow\n")
+    assert markdown(record) in text
+    assert "old" not in text
+    replace_between_markers(page, record)
+    assert page.read_text() == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nothing\n",
+        "<!-- bench:week0 begin -->\n",
+        "<!-- bench:week0 end -->\n<!-- bench:week0 begin -->\n",
+        "<!-- bench:smoke begin -->\n<!-- bench:smoke end -->\n",
+        "<!-- bench:week0 begin -->\n<!-- bench:week0 end -->\n" * 2,
+    ],
+)
+def test_a_page_without_its_markers_is_left_alone(record, tmp_path, text):
+    page = tmp_path / "README.md"
+    page.write_text(text)
+    source = tmp_path / "record.json"
+    source.write_text(record.dumps())
+    result = CliRunner().invoke(command, ["report", str(source), "--into", str(page)])
+    assert result.exit_code == 1
+    assert "expected the line '<!-- bench:week0 begin -->'" in result.output
+    assert page.read_text() == text
+
+
+def test_show_prints_the_tables(record, tmp_path):
+    source = tmp_path / "record.json"
+    source.write_text(record.dumps())
+    result = CliRunner().invoke(command, ["show", str(source)])
+    assert result.exit_code == 0, result.output
+    for text in ("4096x4096", "0.981", "NOT reached (0.985)", "variants side by side", "it broke | badly"):
+        assert text in result.output
+
+
+def test_the_environment_names_versions_and_sources():
+    import torch
+
+    environment = read_environment(torch.device("cpu"), ["forge_core"])
+    assert environment.gpu == "none"
+    assert environment.torch == str(torch.__version__)
+    assert set(environment.sources) == {"forge_core"}
+    assert len(environment.commit) == 40 or environment.commit in ("not a checkout", "not read")
+    assert read_environment(torch.device("cpu"), ["json"]).commit == "not a checkout"

@@ -1,0 +1,387 @@
+"""The bench end to end on the CPU: who is timed, who is refused, what is recorded, and the exit status."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, plan
+from forge_core.bench.cli import bench as command
+from forge_core.bench.gate import exact, poison
+from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
+from forge_core.bench.records import load, thin
+
+SUITES = """
+version: 1
+suites:
+  quick:
+    about: Two cases on the CPU.
+    cpu: true
+    peers: [eager]
+    cases:
+      - {operator: swap, shapes: [8x6, 5x7], dtypes: [float32]}
+  gpu:
+    about: Not for the CPU.
+    cases:
+      - {operator: swap, shapes: [8x6], dtypes: [int8], variants: all}
+  latency:
+    about: Host time.
+    cpu: true
+    timer: host
+    peers: [eager]
+    cases:
+      - {operator: swap, shapes: [4x4], dtypes: [float32]}
+"""
+CPU = torch.device("cpu")
+
+
+def swap(x):
+    return x.transpose(-1, -2).clone(memory_format=torch.contiguous_format)
+
+
+def wrong_from(number, wrong):
+    """A call that is right until its call of that number, then `wrong`."""
+    calls = [0]
+
+    def call(x):
+        calls[0] += 1
+        return wrong(x) if calls[0] >= number else swap(x)
+
+    return call
+
+
+def half_written(x):
+    out = torch.empty(x.shape[1], x.shape[0], dtype=x.dtype)
+    out[: x.shape[1] // 2] = x.t()[: x.shape[1] // 2]
+    return out
+
+
+def changes_its_input(x):
+    out = swap(x)
+    x.zero_()
+    return out
+
+
+def off_by_one_bit(x):
+    out = swap(x)
+    out.view(torch.int32)[-1, -1] ^= 1
+    return out
+
+
+@pytest.fixture
+def invoke(tmp_path, monkeypatch):
+    """Runs `bench` with a stand-in package whose operator is the given call; returns the result and the record."""
+
+    def run(*arguments, ours=swap, peer=swap, extra=()):
+        path = tmp_path / "suites.yaml"
+        path.write_text(SUITES)
+        operator = OperatorBench(
+            name="swap",
+            call=lambda variant: ours,
+            variants=lambda: ["naive", "wide"],
+            explain=lambda inputs, variant: None,
+            reference=swap,
+            traffic=lambda case: Traffic(case.nbytes, case.nbytes, "each element once"),
+            peers=(Peer("eager", lambda case: peer), *extra),
+            default_shapes=("6x4",),
+        )
+        monkeypatch.setattr(plan, "discover", lambda: [Bench("stand-in", "forge_core", (operator,), path)])
+        target = tmp_path / "record.json"
+        result = CliRunner().invoke(command, [*arguments, "--json", str(target)])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result, load(target) if target.exists() else None
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    return run
+
+
+def test_a_suite_runs_and_says_that_the_cpu_was_timed(invoke):
+    result, record = invoke("quick")
+    assert result.exit_code == 0, result.output
+    assert "No GPU devices found: the reference is timed on the CPU." in result.output
+    assert [case.name for case in record.cases] == ["swap 8x6 float32", "swap 5x7 float32"]
+    case = record.cases[0]
+    assert [c.name for c in case.contenders] == ["forge", "eager", "ceiling"]
+    assert [c.kind for c in case.contenders] == ["ours", "peer", "ceiling"]
+    forge = case.contender("forge")
+    assert forge.variant == "reference"
+    assert forge.correct == "exact equality, bit by bit, before and after the timing"
+    assert case.best_peer == "eager"
+    ceiling = case.contender("ceiling")
+    assert forge.of_ceiling == pytest.approx(ceiling.median_ms / forge.median_ms, rel=1e-3)
+    assert forge.gbs == pytest.approx(2 * 8 * 6 * 4 / (forge.median_ms * 1e6), rel=1e-2)
+    assert ceiling.of_ceiling == 1.0
+    assert (case.read, case.written, case.traffic) == (192, 192, "each element once")
+    assert record.backend == "ref"
+    assert "on the CPU" in record.method
+    assert record.environment.torch == torch.__version__
+    assert len(record.environment.sources["forge_core"]) == 64
+
+
+def test_warmup_iterations_and_repeats_are_what_was_asked(invoke):
+    calls = []
+
+    def counted(x):
+        calls.append(1)
+        return swap(x)
+
+    result, record = invoke(
+        "quick", "--shape", "8x6", "--warmup", "2", "--iterations", "1", "--repeats", "3", ours=counted
+    )
+    assert result.exit_code == 0, result.output
+    assert len(calls) == 3 * (1 + 2 + 1 + 1)  # of each run: gate, warm-up, sample, gate
+    forge = record.cases[0].contender("forge")
+    assert [run.samples for run in forge.runs] == [1, 1, 1]
+    medians = sorted(run.median_ms for run in forge.runs)
+    assert forge.median_ms == medians[1]
+    assert forge.of_ceiling == sorted(run.of_ceiling for run in forge.runs)[1]
+    assert record.repeats == 3
+    assert len(forge.samples_ms) == 3
+
+
+def test_an_operator_needs_no_suite(invoke):
+    result, record = invoke("swap", "--device", "cpu", "--shape", "3x9", "--dtype", "int8", "--dtype", "bool")
+    assert result.exit_code == 0, result.output
+    assert [case.name for case in record.cases] == ["swap 3x9 int8", "swap 3x9 bool"]
+    _, record = invoke("swap", "--device", "cpu")
+    assert [case.name for case in record.cases] == ["swap 6x4 float32"]
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (lambda x: x.clone(), "shape: expected"),
+        (lambda x: x.t(), "shares its memory with an input"),
+        (lambda x: swap(x).double(), "dtype: expected torch.float32, got torch.float64"),
+        (lambda x: swap(x.clone()).t().contiguous().t(), "strides: expected"),
+        (half_written, "elements differ"),
+        (off_by_one_bit, "1 of 48 elements differ"),
+        (changes_its_input, "input 0 was changed"),
+    ],
+)
+def test_a_wrong_operator_is_an_error_and_the_others_still_run(invoke, wrong, message):
+    result, record = invoke("quick", ours=lambda x: wrong(x) if x.shape == (8, 6) else swap(x))
+    assert result.exit_code == 1
+    bad, good = record.cases
+    assert "wrong result before the timing" in bad.error
+    assert message in bad.error
+    assert "peer forge" in bad.error
+    assert bad.contenders == []
+    assert not good.error
+    assert good.contenders
+    assert "ERROR: swap 8x6 float32" in result.output
+
+
+def test_a_peer_that_is_wrong_is_an_error_too(invoke):
+    result, record = invoke("quick", peer=half_written)
+    assert result.exit_code == 1
+    assert all("peer eager" in case.error for case in record.cases)
+
+
+def test_an_operator_that_turns_wrong_is_caught_after_the_timing(invoke):
+    timed = 1 + 2 + 3  # gate, warm-up, samples
+    arguments = ("quick", "--shape", "8x6", "--warmup", "2", "--iterations", "3")
+    result, record = invoke(*arguments, ours=wrong_from(timed + 1, half_written))
+    assert result.exit_code == 1
+    assert "wrong result after the timing" in record.cases[0].error
+
+
+def test_an_operator_that_is_wrong_while_it_is_timed_is_caught(invoke):
+    def right_when_checked(x):
+        calls.append(1)
+        return swap(x) if len(calls) in (1, 1 + 2 + 3 + 1) else torch.zeros(6, 8)
+
+    calls = []
+    arguments = ("quick", "--shape", "8x6", "--warmup", "2", "--iterations", "3")
+    result, record = invoke(*arguments, ours=right_when_checked)
+    assert result.exit_code == 1
+    assert "wrong result in a timed launch" in record.cases[0].error
+
+
+def test_an_exception_is_recorded_with_its_type(invoke):
+    def fails(x):
+        raise RuntimeError("out of luck")
+
+    result, record = invoke("quick", "--shape", "5x7", ours=fails)
+    assert result.exit_code == 1
+    assert record.cases[0].error == "RuntimeError: out of luck"
+
+
+def test_a_time_below_the_floor_is_an_error(invoke, monkeypatch):
+    from forge_core.bench import measure
+
+    real = measure.check_floor
+    monkeypatch.setattr(measure, "check_floor", lambda timing, floor, **names: real(timing, 1e9, **names))
+    result, record = invoke("quick", "--shape", "5x7")
+    assert result.exit_code == 1
+    assert "below the roofline floor" in record.cases[0].error
+
+
+def test_a_missing_requirement_is_named(invoke):
+    absent = Peer("absent", lambda case: swap, requires=(Package("no-such-package", "no_such_module_at_all"),))
+    result, record = invoke("swap", "--device", "cpu", extra=(absent,))
+    assert result.exit_code == 0, result.output
+    assert record.cases[0].left_out == {"absent": "needs the package no-such-package"}
+    assert "Left out: absent: needs the package no-such-package." in result.output
+    # Asked for by name it is not left out in silence, nor with a remark.
+    result, record = invoke("swap", "--device", "cpu", "--peer", "absent", extra=(absent,))
+    assert result.exit_code == 1
+    assert "peer absent needs the package no-such-package" in record.cases[0].error
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("nothing",), "no suite and no operator is named 'nothing'; suites: gpu, latency, quick; operators: swap"),
+        (("quick", "--variant", "narrow"), "no variant 'narrow'; variants: auto, naive, wide"),
+        (("swap", "--variant", "narrow"), "no variant 'narrow'; variants: auto, naive, wide"),
+        (("quick", "--variant", "naive"), "the backend is 'ref', which has none"),
+        (("quick", "--peer", "quack"), "no peer 'quack'; peers: eager"),
+        (("quick", "--dtype", "float31"), "unknown dtype 'float31'; known: bfloat16, bool"),
+        (("quick", "--shape", "8*6"), "expected a shape such as 4096x4096, got '8*6'"),
+        (("quick", "--shape", "9x9"), "no case of shape 9x9"),
+        (("quick", "--backend", "numpy"), "'numpy' is not one of 'kernel', 'ref'"),
+        (("quick", "--iterations", "0"), "0 is not in the range x>=1"),
+        (("quick", "--device", "tpu"), "expected cpu, cuda or cuda:N, got 'tpu'"),
+    ],
+)
+def test_bad_usage_is_exit_status_2_and_lists_what_there_is(invoke, arguments, message):
+    result, record = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.output.split())
+    assert record is None
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("gpu",), "gpu needs a CUDA GPU: No GPU devices found. With --device cpu"),
+        (("swap",), "swap needs a CUDA GPU"),
+        (("quick", "--backend", "kernel"), "backend 'kernel' needs a CUDA GPU, the device is cpu"),
+        (("quick", "--device", "cuda:1"), "--device cuda:1: No GPU devices found"),
+    ],
+)
+def test_what_the_machine_lacks_is_exit_status_1(invoke, arguments, message):
+    result, record = invoke(*arguments)
+    assert result.exit_code == 1, result.output
+    assert message in result.output
+    assert record is None
+
+
+def test_a_suite_for_gpus_runs_on_the_cpu_when_told_to(invoke):
+    result, record = invoke("gpu", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert record.cases[0].left_out == {
+        "forge:naive": "the backend is 'ref', which has no variants",
+        "forge:wide": "the backend is 'ref', which has no variants",
+    }
+
+
+def test_forge_debug_is_refused(invoke, monkeypatch):
+    monkeypatch.setenv("FORGE_DEBUG", "1")
+    result, record = invoke("quick")
+    assert result.exit_code == 1
+    assert "unset FORGE_DEBUG" in result.output
+    assert record is None
+
+
+def test_host_time_has_no_bandwidth(invoke):
+    result, record = invoke("latency")
+    assert result.exit_code == 0, result.output
+    forge, eager = record.cases[0].contenders
+    assert (forge.name, eager.name) == ("forge", "eager")
+    assert forge.gbs is None
+    assert forge.of_best_peer == pytest.approx(forge.median_ms / eager.median_ms, rel=0.05)
+    assert "host time" in result.output
+
+
+def test_the_record_on_standard_output_is_json_alone(invoke, tmp_path, monkeypatch):
+    invoke("quick")
+    result = CliRunner().invoke(command, ["run", "quick", "--json", "-", "--out", str(tmp_path / "out")])
+    assert json.loads(result.stdout)["suite"] == "quick"
+    assert "bandwidth" in result.stderr
+    assert sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".json", ".md"]
+
+
+def test_list_names_suites_operators_variants_and_peers(invoke):
+    invoke("quick")
+    output = CliRunner().invoke(command, ["list"]).output
+    assert "suite     quick        Two cases on the CPU." in output
+    assert "operator  swap         variants: naive, wide; peers: eager" in output
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int8, torch.uint16, torch.bool, torch.complex64]
+)
+def test_inputs_are_random_repeatable_and_laid_out_as_asked(dtype, layout):
+    def make(what):
+        generator = generator_for(CPU, seed=3, what=what)
+        return random_tensor((33, 20), dtype, device=CPU, generator=generator, layout=layout)
+
+    x = make("a")
+    assert (tuple(x.shape), x.dtype) == ((33, 20), dtype)
+    assert exact(x, make("a")) == ""
+    assert "differ" in exact(x, make("b"))
+    assert x.is_contiguous() == (layout in ("contiguous", "offset"))
+    assert (x.storage_offset() == 1) == (layout == "offset")
+
+
+def test_inputs_of_a_vector_cannot_be_permuted():
+    with pytest.raises(ValueError, match="two or more dimensions"):
+        random_tensor((4,), torch.int8, device=CPU, generator=generator_for(CPU, seed=0, what=""), layout="permuted")
+    with pytest.raises(ValueError, match="one of contiguous, permuted"):
+        random_tensor((4,), torch.int8, device=CPU, generator=generator_for(CPU, seed=0, what=""), layout="odd")
+
+
+def test_comparison_sees_bits():
+    nan = torch.tensor([float("nan"), 0.0])
+    assert exact(nan.clone(), nan) == ""
+    assert "1 of 2 elements differ" in exact(torch.tensor([float("nan"), -0.0]), nan)
+
+
+def test_samples_are_thinned_evenly():
+    assert thin([1.0, 2.0], 48) == [1.0, 2.0]
+    kept = thin([float(n) for n in range(100)], 10)
+    assert kept == [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0]
+
+
+@pytest.mark.gpu
+def test_poison_reaches_the_next_output():
+    poison(2**22, torch.device("cuda"))
+    assert torch.empty(2**22, dtype=torch.uint8, device="cuda").eq(0xA5).all()
+
+
+@pytest.mark.gpu
+def test_work_on_another_stream_is_refused():
+    """A contender that forgets the current stream is done when its events are not: too early, or wrong."""
+    from forge_core.bench.measure import Context, measure
+    from forge_core.bench.schema import CaseGroup, expand
+    from forge_core.errors import BenchmarkError
+    from forge_core.timing import Policy
+    from forge_core.timing.events import EventTimer
+
+    other = torch.cuda.Stream()
+
+    def forgets_the_stream(x):
+        with torch.cuda.stream(other):
+            return swap(x)
+
+    operator = OperatorBench(
+        name="swap",
+        call=lambda variant: forgets_the_stream,
+        variants=list,
+        explain=lambda inputs, variant: None,
+        reference=swap,
+        traffic=lambda case: Traffic(case.nbytes, case.nbytes, "once"),
+    )
+    bench = Bench("stand-in", "forge_core", (operator,), None)
+    (case,) = expand(CaseGroup("swap", ["8192x8192"], ["float32"]), bench, "here", [])
+    planned = plan.PlannedCase(bench, operator, case, ("auto",), ())
+    device = torch.device("cuda", 0)
+    context = Context("test", device, "ref", Policy(warmup=1, iterations=5), EventTimer(device))
+    with pytest.raises(BenchmarkError, match=r"roofline floor|wrong result"):
+        measure(planned, context)

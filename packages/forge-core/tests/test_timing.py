@@ -1,0 +1,215 @@
+"""The stopwatch, as far as it can be tried without a GPU: statistics, order, buffers, floor, host time."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from forge_core.errors import BenchmarkError, UnsupportedError
+from forge_core.timing import (
+    Contender,
+    Policy,
+    Timing,
+    WallTimer,
+    check_floor,
+    floor_ms,
+    host_time,
+    host_times,
+    import_times,
+    launch_order,
+    quantile,
+    sets_for,
+    time_interleaved,
+)
+
+MIB = 2**20
+
+
+class FakeTimer:
+    """Runs every launch and gives the durations it was told, contender by contender."""
+
+    method = "a fake clock"
+    batch_launches = 5
+
+    def __init__(self, durations):
+        self.durations = durations
+        self.ran = []
+
+    def batch(self, launches):
+        samples = []
+        for launch in launches:
+            launch()
+            samples.append(self.durations[self.ran[-1]])
+        return samples
+
+    def clock_mhz(self):
+        return 1980
+
+
+def contender(timer, name, sets):
+    def call(*arguments):
+        timer.ran.append(name)
+        return (name, *arguments)
+
+    return Contender(call, sets)
+
+
+@pytest.mark.parametrize(
+    "values, share, expected",
+    [
+        ([3.0], 0.2, 3.0),
+        ([1.0, 2.0], 0.5, 1.5),
+        ([5.0, 1.0, 3.0], 0.5, 3.0),
+        ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0], 0.2, 2.0),
+        ([0.0, 10.0], 0.8, 8.0),
+    ],
+)
+def test_quantile_interpolates(values, share, expected):
+    assert quantile(values, share) == pytest.approx(expected)
+
+
+def test_quantile_refuses_what_has_none():
+    with pytest.raises(ValueError, match="at least one value"):
+        quantile([], 0.5)
+    with pytest.raises(ValueError, match="share from 0 to 1"):
+        quantile([1.0], 80)
+
+
+def test_timing_summarises_its_samples():
+    timing = Timing(tuple(float(n) for n in range(11)), method="m")
+    assert (timing.median_ms, timing.p20_ms, timing.p80_ms) == (5.0, 2.0, 8.0)
+    assert timing.spread == pytest.approx(6 / 5)
+    assert timing.iterations == 11
+    assert timing.bandwidth_gbs(10_000_000) == pytest.approx(2.0)
+    assert timing.clocks == "not read"
+    assert Timing((1.0,), method="m", clocks_mhz=(1980, None)).clocks == "1980 MHz to not read"
+    assert Timing((1.0,), method="m").spread == 0.0
+
+
+def test_timing_without_samples_is_refused():
+    with pytest.raises(ValueError, match="at least one sample"):
+        Timing((), method="m")
+
+
+def test_order_gives_everyone_every_place_and_several_neighbours():
+    names = ["a", "b", "c", "d"]
+    rounds = [launch_order(names, turn) for turn in range(8)]
+    assert all(sorted(order) == names for order in rounds)
+    for name in names:
+        assert {order.index(name) for order in rounds} == {0, 1, 2, 3}
+    flat = list(itertools.chain.from_iterable(rounds))
+    before_a = {flat[i - 1] for i in range(1, len(flat)) if flat[i] == "a"}
+    assert {"b", "d"} <= before_a
+    assert launch_order([], 3) == []
+
+
+def test_sets_exceed_three_times_the_l2_between_two_uses():
+    l2 = 60 * MIB
+    for nbytes in (2 * MIB, 8 * MIB, 128 * MIB, 2048 * MIB):
+        count, cold = sets_for(nbytes, l2)
+        assert cold
+        assert (count - 1) * nbytes >= 3 * l2
+        assert count == 2 or (count - 2) * nbytes < 3 * l2
+    assert sets_for(4096, l2) == (256, False)
+
+
+def test_interleaving_takes_turns_rotates_buffers_and_keeps_outputs():
+    timer = FakeTimer({"x": 1.0, "y": 2.0})
+    sets = [(n,) for n in range(3)]
+    run = time_interleaved(
+        {name: contender(timer, name, sets) for name in ("x", "y")},
+        timer=timer,
+        policy=Policy(warmup=2, iterations=7),
+        l2="cold",
+    )
+    assert run.timings["x"].samples_ms == (1.0,) * 7
+    assert run.timings["y"].samples_ms == (2.0,) * 7
+    assert run.timings["x"].warmup == 2
+    assert run.timings["x"].method == "a fake clock"
+    assert run.timings["x"].l2 == "cold"
+    assert run.timings["x"].clocks == "1980 MHz to 1980 MHz"
+    assert len(timer.ran) == 2 * (2 + 7)
+    # The last launches read consecutive sets, and what is held names the set that it came from.
+    assert {index for index, _ in run.last.values()} == {(17 - 1) % 3, 17 % 3}
+    for name, (index, output) in run.last.items():
+        assert output == (name, index)
+
+
+def test_interleaving_refuses_unequal_sets():
+    timer = FakeTimer({"x": 1.0})
+    with pytest.raises(ValueError, match="common, positive number"):
+        time_interleaved({"x": contender(timer, "x", [(0,)]), "y": contender(timer, "y", [(0,), (1,)])}, timer=timer)
+    with pytest.raises(ValueError, match="common, positive number"):
+        time_interleaved({}, timer=timer)
+
+
+def test_policy_fits_the_budget_within_its_limits():
+    policy = Policy(min_iterations=10, max_iterations=50, budget_ms=100.0)
+    assert policy.rounds(4.0) == 25
+    assert policy.rounds(1000.0) == 10
+    assert policy.rounds(0.001) == 50
+    assert policy.rounds(0.0) == 50
+    assert Policy(iterations=1).rounds(1e6) == 1
+    with pytest.raises(ValueError, match="iterations"):
+        Policy(iterations=0)
+    with pytest.raises(ValueError, match="warmup"):
+        Policy(warmup=-1)
+
+
+def test_wall_timer_reads_its_clock_around_each_launch():
+    now = [0]
+
+    def work(nanoseconds):
+        now[0] += nanoseconds
+
+    timer = WallTimer(clock_ns=lambda: now[0])
+    assert timer.batch([lambda: work(1_500_000), lambda: work(0)]) == [1.5, 0.0]
+    assert timer.clock_mhz() is None
+
+
+def test_floor_counts_reads_and_the_writes_that_pass_the_l2():
+    floor = floor_ms(read=4_800_000, written=60 * MIB, l2_bytes=60 * MIB, bandwidth_gbs=4800.0)
+    assert floor == pytest.approx(0.001)
+    more = floor_ms(read=4_800_000, written=60 * MIB + 4_800_000, l2_bytes=60 * MIB, bandwidth_gbs=4800.0)
+    assert more == pytest.approx(0.002)
+
+
+def test_a_time_below_the_floor_is_refused():
+    honest = Timing((1.0, 1.1, 1.2), method="m")
+    check_floor(honest, 0.9)
+    # One call in three did nothing: the median would not show it.
+    skipping = Timing((1.0, 1.1, 0.002), method="m")
+    with pytest.raises(BenchmarkError, match=r"2\.00 us is below the roofline floor of 900\.00 us") as caught:
+        check_floor(skipping, 0.9, suite="s", case="c", contender="cheat")
+    assert (caught.value.suite, caught.value.case, caught.value.peer) == ("s", "c", "cheat")
+
+
+def test_host_time_is_the_time_of_one_call():
+    calls = []
+    timing = host_time(lambda: calls.append(1), batch=10, batches=4, warmup=1)
+    assert len(calls) == 50
+    assert timing.iterations == 4
+    assert 0 < timing.median_us < 1000
+    assert "without synchronising" in timing.method
+    slow, fast = host_times({"slow": lambda: sum(range(20000)), "fast": lambda: None}, batch=3, batches=3).values()
+    assert slow.median_ms > 5 * fast.median_ms
+
+
+def test_import_time_is_taken_in_fresh_processes():
+    timing = import_times("fractions", after="sys", repeats=2)
+    assert timing.iterations == 2
+    assert timing.fastest_ms > 0.1
+    # What was imported before the clock started costs nothing.
+    assert import_times("fractions", after="fractions", repeats=1).fastest_ms < timing.fastest_ms
+    with pytest.raises(BenchmarkError, match="no_such_module_at_all"):
+        import_times("no_such_module_at_all", after="sys", repeats=1)
+
+
+def test_the_event_timer_needs_a_cuda_device():
+    import torch
+
+    from forge_core.timing.events import EventTimer
+
+    with pytest.raises(UnsupportedError, match="CUDA device, got cpu"):
+        EventTimer(torch.device("cpu"))

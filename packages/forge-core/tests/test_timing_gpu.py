@@ -1,0 +1,112 @@
+"""The stopwatch on a GPU: known durations, launch gaps, queues that run dry."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from forge_core.errors import BenchmarkError
+from forge_core.timing import Policy, host_time
+from forge_core.timing.clocks import driver_version, sm_clock_mhz
+
+pytestmark = pytest.mark.gpu
+
+LONG_CYCLES = 400_000_000
+
+
+@pytest.fixture
+def timer():
+    from forge_core.timing.events import EventTimer
+
+    return EventTimer(torch.device("cuda", torch.cuda.current_device()))
+
+
+def cycles_per_ms():
+    """By the wall clock, over a spin so long (about 0.2 s) that launching and synchronising do not matter."""
+    torch.cuda._sleep(LONG_CYCLES // 4)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    torch.cuda._sleep(LONG_CYCLES)
+    torch.cuda.synchronize()
+    return LONG_CYCLES / ((time.perf_counter() - start) * 1e3)
+
+
+@pytest.mark.parametrize("milliseconds", [0.1, 1.0, 10.0])
+def test_a_spin_of_known_length_is_timed_within_5_percent(timer, milliseconds):
+    rate = cycles_per_ms()
+    cycles = int(milliseconds * rate)
+    samples = timer.batch([lambda: torch.cuda._sleep(cycles)] * 11)
+    median = sorted(samples)[5]
+    assert median == pytest.approx(milliseconds, rel=0.05)
+
+
+def test_a_pause_of_the_host_is_not_in_the_sample(timer):
+    def launch():
+        time.sleep(0.0005)
+        torch.cuda._sleep(1000)
+
+    launch()
+    torch.cuda.synchronize()
+    samples = timer.batch([launch] * 10)
+    assert sorted(samples)[5] < 0.05
+
+    # What a pair of events on an idle stream would have said: the pause.
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    launch()
+    end.record()
+    end.synchronize()
+    assert start.elapsed_time(end) > 0.4
+
+
+def test_an_empty_pair_of_events_costs_a_few_microseconds(timer):
+    assert 0 <= timer.empty_pair_ms() < 0.01
+
+
+def test_a_backlog_that_ran_out_is_noticed_and_taken_again(timer):
+    slow = [True]
+
+    def launch():
+        if slow:
+            slow.pop()
+            time.sleep(0.1)
+        torch.cuda._sleep(1000)
+
+    samples = timer.batch([launch] * 4)
+    assert timer.discarded == 1
+    assert max(samples) < 0.05
+
+
+def test_a_contender_that_synchronises_is_an_error(timer):
+    with pytest.raises(BenchmarkError, match="never stayed ahead"):
+        timer.batch([torch.cuda.synchronize] * 2)
+
+
+def test_interleaved_copies_come_near_each_other_and_the_outputs_rotate(timer):
+    from forge_core.timing import Contender, time_interleaved
+
+    x = [(torch.randn(2**22, device="cuda"),) for _ in range(4)]
+    run = time_interleaved(
+        {"a": Contender(torch.clone, x), "b": Contender(torch.clone, x)},
+        timer=timer,
+        policy=Policy(warmup=3, iterations=20),
+    )
+    a, b = run.timings["a"].median_ms, run.timings["b"].median_ms
+    assert a == pytest.approx(b, rel=0.1)
+    addresses = {output.data_ptr() for _, output in run.last.values()}
+    assert len(addresses) == 2
+
+
+def test_host_time_does_not_wait_for_the_gpu():
+    cycles = int(0.5 * cycles_per_ms())
+    assert host_time(lambda: torch.cuda._sleep(cycles), batch=10, batches=5).median_us < 250
+
+
+def test_clock_and_driver_are_read_or_said_to_be_missing(timer):
+    device = torch.device("cuda", torch.cuda.current_device())
+    for clock in (timer.clock_mhz(), sm_clock_mhz(device)):
+        assert clock is None or 100 < clock < 5000
+    driver = driver_version()
+    assert driver is None or driver[0].isdigit()

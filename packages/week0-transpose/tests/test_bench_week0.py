@@ -1,0 +1,137 @@
+"""Week 0's benchmark: the suites say what the issue promises, and smoke runs on a machine without a GPU."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from forge_core.bench import Case, plan
+from forge_core.bench.cli import bench as command
+from forge_core.bench.gate import exact
+from forge_core.bench.records import load
+from forge_core.bench.schema import expand, load_suites
+from forge_week0_transpose.bench import BENCH
+
+THREE = ("float32", "bfloat16", "int8")
+
+
+def cases_of(suite):
+    return [case for group in suite.cases for case in expand(group, BENCH, "here", suite.peers)]
+
+
+def test_the_entry_point_is_found():
+    assert BENCH in plan.discover()
+
+
+def test_the_suites_are_sound():
+    suites = load_suites(BENCH)
+    assert set(suites) == {"smoke", "week0", "host"}
+    assert suites["smoke"].cpu
+    assert suites["smoke"].peers == ["eager"]
+    assert not suites["week0"].cpu
+
+
+def test_every_transposition_of_the_suite_is_to_beat_its_best_peer():
+    suite = load_suites(BENCH)["week0"]
+    for case in cases_of(suite):
+        wanted = {(target.of, target.at_least) for target in suite.targets if target.applies(case)}
+        assert (("best_peer" if case.operator == "transpose" else "copy_"), 1.0) in wanted, case.name
+
+
+@pytest.mark.parametrize(
+    "shape, shares",
+    [
+        ("4096x4096", (0.96, 0.96, 0.94)),
+        ("8192x8192", (0.97, 0.97, 0.94)),
+        ("16384x16384", (0.97, 0.97, 0.94)),
+        ("16384x16000", (0.97, 0.97, 0.90)),
+        ("131072x64", (0.97, 0.97, 0.90)),
+        ("64x1024x1024", (0.97, 0.97, 0.90)),
+        ("32x4096x128", (0.97, 0.97, 0.90)),
+        ("32768x1000", (0.91, 0.91, 0.90)),
+        ("50257x768", (0.88, 0.88, 0.90)),
+        ("8191x8193", (0.90, 0.84, 0.70)),
+        ("1024x1024", (None, None, None)),
+    ],
+)
+def test_the_targets_are_those_promised(shape, shares):
+    suite = load_suites(BENCH)["week0"]
+    for name, share in zip(THREE, shares, strict=True):
+        (case,) = [c for c in cases_of(suite) if (c.operator, c.shape_text, c.dtype_text) == ("transpose", shape, name)]
+        of_ceiling = [t.at_least for t in suite.targets if t.of == "ceiling" and t.applies(case)]
+        assert of_ceiling == ([] if share is None else [share])
+
+
+def test_copy_is_measured_at_1_and_4_gib():
+    copies = [case for case in cases_of(load_suites(BENCH)["week0"]) if case.operator == "copy"]
+    assert sorted((case.dtype_text, case.nbytes / 2**30) for case in copies) == [
+        (name, size) for name, size in itertools.product(sorted(THREE), (1, 4))
+    ]
+
+
+def test_each_variant_is_measured_at_4096_squared():
+    chosen = plan.plan([BENCH], "week0", plan.Selection(shapes=("4096x4096",)))
+    assert [entry.case.dtype_text for entry in chosen.cases] == list(THREE)
+    for entry in chosen.cases:
+        assert entry.variants == ("auto", *BENCH.by_name["transpose"].variants())
+
+
+@pytest.mark.parametrize("operator", BENCH.operators, ids=lambda operator: operator.name)
+@pytest.mark.parametrize("shape", [(6, 10), (3, 4, 5)], ids=str)
+def test_peers_on_the_cpu_agree_with_the_reference(operator, shape):
+    case = Case(operator.name, shape, torch.bfloat16)
+    x = torch.randn(shape).bfloat16()
+    want = operator.reference(x)
+    for peer in operator.peers:
+        if not peer.missing(torch.device("cpu")):
+            assert exact(peer.make(case)(x), want) == "", peer.name
+    assert exact(operator.call("auto")(x), want) == ""
+    assert operator.traffic(case).total == 2 * x.nbytes
+
+
+def test_torch_compile_is_left_out_for_a_missing_gpu_by_name():
+    peer = BENCH.by_name["transpose"].peer("compile")
+    assert "a CUDA GPU" in peer.missing(torch.device("cpu"))
+
+
+def test_smoke_times_the_reference_where_there_is_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    target = tmp_path / "record.json"
+    result = CliRunner().invoke(command, ["smoke", "--json", str(target)])
+    assert result.exit_code == 0, result.output
+    assert "No GPU devices found: the reference is timed on the CPU." in result.output
+    record = load(target)
+    mine = [case for case in record.cases if case.package == "forge_week0_transpose"]
+    assert {case.operator for case in mine} == {"copy", "transpose"}
+    assert {case.dtype for case in mine} == set(THREE)
+    assert any(case.shape[-1] % 2 for case in mine)
+    assert all(case.contender("forge").variant == "reference" for case in mine)
+    assert record.seconds < 60
+
+
+def test_declaring_the_benchmark_imports_no_cutlass_and_touches_no_gpu():
+    code = (
+        "import sys, forge_week0_transpose.bench, torch\n"
+        "from forge_core.bench.schema import load_suites\n"
+        "load_suites(forge_week0_transpose.bench.BENCH)\n"
+        "assert 'cutlass' not in sys.modules and not torch.cuda.is_initialized()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.gpu
+def test_smoke_runs_the_kernels(tmp_path):
+    target = tmp_path / "record.json"
+    result = CliRunner().invoke(command, ["smoke", "--warmup", "2", "--iterations", "1", "--json", str(target)])
+    assert result.exit_code == 0, result.output
+    record = load(target)
+    assert record.backend == "kernel"
+    mine = [case for case in record.cases if case.package == "forge_week0_transpose"]
+    assert all(case.contender("forge").variant not in ("", "reference") for case in mine)
+    assert record.seconds < 60
