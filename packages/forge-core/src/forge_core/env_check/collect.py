@@ -110,9 +110,11 @@ def _torch() -> tuple[Torch, tuple[Gpu, ...]]:
         warnings.simplefilter("ignore")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         arches = tuple(torch.cuda.get_arch_list())
-        gpus = tuple(
-            Gpu(i, torch.cuda.get_device_name(i), tuple(torch.cuda.get_device_capability(i))) for i in range(count)
-        )
+        names = [torch.cuda.get_device_name(i) for i in range(count)]
+        capabilities = [torch.cuda.get_device_capability(i) for i in range(count)]
+    gpus = tuple(
+        Gpu(i, name, (major, minor)) for i, (name, (major, minor)) in enumerate(zip(names, capabilities, strict=True))
+    )
     return Torch(version=torch.__version__, cuda=torch.version.cuda, arches=arches), gpus
 
 

@@ -52,6 +52,9 @@ class Finding:
     repair: str = ""
 
 
+_DRIVER_COMMAND = "sudo apt-get install nvidia-driver-580"
+
+
 def diagnose(facts: Facts) -> list[Finding]:
     """Every finding, in the order in which one depends on the other."""
     return [
@@ -117,7 +120,7 @@ def _driver(facts: Facts) -> Iterator[Finding]:
     if needed and numbers(driver.version) < numbers(needed):
         older = minimum_driver("12")
         can_take_older = older is not None and numbers(driver.version) >= numbers(older)
-        repair = _torch_command(driver.cuda or "12.6") if can_take_older else "sudo apt-get install nvidia-driver-580"
+        repair = _torch_command(driver.cuda or "12.6") if can_take_older else _DRIVER_COMMAND
         message = f"{found}; torch's CUDA {cuda} needs {needed} or newer"
         yield Finding("driver", Level.FAULT, message, repair)
         return
@@ -127,7 +130,7 @@ def _driver(facts: Facts) -> Iterator[Finding]:
     should_be = max((m for r in releases if (m := minimum_driver(r))), key=numbers, default=None)
     if should_be and numbers(driver.version) < numbers(should_be):
         message = f"{found}; it should be {should_be} or newer, older ones work by CUDA's minor-version compatibility"
-        yield Finding("driver", Level.WARNING, message, "sudo apt-get install nvidia-driver-580")
+        yield Finding("driver", Level.WARNING, message, _DRIVER_COMMAND)
     else:
         yield Finding("driver", Level.OK, found + (f"; {should_be} or newer is needed" if should_be else ""))
 
@@ -202,7 +205,9 @@ def _dsl(facts: Facts) -> Iterator[Finding]:
     have = " and ".join(str(v) for v in dsl.variants)
     if used is None:
         message = f"CuTe DSL {version} has libraries for CUDA {have}, but the driver serves CUDA up to {driver.cuda}"
-        yield Finding("dsl", Level.FAULT, message, f"pip install 'nvidia-cutlass-dsl-libs-cu12=={version}'")
+        # With the libraries for CUDA 12 there already, only a newer driver helps.
+        repair = _DRIVER_COMMAND if 12 in dsl.variants else f"pip install 'nvidia-cutlass-dsl-libs-cu12=={version}'"
+        yield Finding("dsl", Level.FAULT, message, repair)
     elif cuda is not None and major(cuda) not in dsl.variants:
         message = f"CuTe DSL {version} has libraries for CUDA {have}, but torch is built with CUDA {cuda}"
         level = Level.FAULT if facts.gpus else Level.WARNING

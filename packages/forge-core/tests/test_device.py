@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from forge_core import device
+from forge_core.device import ARCHES, SPECS, arch_of, spec_for, target
+from forge_core.errors import UnsupportedError
+from forge_core.settings import use_settings
+
+
+@pytest.mark.parametrize(
+    "capability,arch",
+    [
+        ((8, 0), "sm_80"),
+        ((8, 6), "sm_86"),
+        ((8, 9), "sm_89"),
+        ((9, 0), "sm_90a"),
+        ((10, 0), "sm_100a"),
+        ((10, 3), "sm_103a"),
+        ((12, 0), "sm_120a"),
+    ],
+)
+def test_the_arch_of_a_capability(capability, arch):
+    assert arch_of(capability) == arch
+    assert arch in ARCHES
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (7, 0), (6, 1)])
+def test_what_is_too_old_is_refused_plainly(capability):
+    name = f"sm_{capability[0]}{capability[1]}"
+    with pytest.raises(UnsupportedError, match=rf"^{name} is not supported: sm_80 or newer is needed\.$"):
+        arch_of(capability)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_figures_of_a_known_gpu_are_plausible(name):
+    spec = SPECS[name]
+    assert name.split()[-1] in spec.name
+    assert spec.arch in ARCHES
+    # 1 KiB of a block's shared memory belongs to the system.
+    assert spec.smem_per_block == spec.smem_per_sm - 1024
+    assert 48 * 1024 < spec.smem_per_block <= 227 * 1024
+    assert 32 * 2**20 <= spec.l2_bytes <= 128 * 2**20
+    assert 500 < spec.bandwidth_gbs < 10_000
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_every_arch_that_is_compiled_for_has_figures(arch):
+    spec = spec_for(arch)
+    # Where no GPU of that very arch is listed, the figures are those of its generation.
+    assert arch.startswith(f"sm_{spec.capability[0]}")
+
+
+def test_an_arch_picks_the_gpu_with_the_highest_bandwidth():
+    assert spec_for("sm_90a") is SPECS["H200"]
+    assert spec_for("sm_90") is SPECS["H200"]
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_70"])
+def test_figures_for_an_old_arch_are_refused(arch):
+    with pytest.raises(UnsupportedError, match="sm_80 or newer"):
+        spec_for(arch)
+
+
+@pytest.mark.parametrize("arch", ["hopper", "90a", "sm_9", "sm_90ab"])
+def test_a_name_that_is_no_arch_is_refused(arch):
+    with pytest.raises(UnsupportedError, match="is not an architecture such as 'sm_90a'"):
+        spec_for(arch)
+
+
+def test_an_unknown_generation_is_refused_with_what_is_known():
+    with pytest.raises(UnsupportedError, match="sm_190a is not known to Forge; known architectures: sm_80, "):
+        spec_for("sm_190a")
+
+
+def test_the_target_without_a_gpu_is_what_forge_arch_names(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("FORGE_ARCH", raising=False)
+    with use_settings(arch="sm_100a"):
+        assert target() is SPECS["B200"]
+    with pytest.raises(UnsupportedError, match="Set FORGE_ARCH, for example FORGE_ARCH=sm_90a"):
+        target()
+
+
+@pytest.mark.parametrize(
+    "name,capability,gbs",
+    [
+        ("NVIDIA H200", (9, 0), 4800.0),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 3352.0),
+        ("NVIDIA GeForce RTX 4090 D", (8, 9), 1008.0),
+        # Not in the table: the highest of its generation, because the figure is used as an upper bound.
+        ("NVIDIA A30", (8, 0), 2039.0),
+        ("NVIDIA Unheard-of", (15, 0), 8000.0),
+    ],
+)
+def test_the_specified_bandwidth_is_never_too_low(name, capability, gbs):
+    assert device._specified_bandwidth(name, capability) == gbs
+
+
+@pytest.mark.gpu
+def test_a_real_gpu_is_read():
+    found = device.query(0)
+    properties = torch.cuda.get_device_properties(0)
+    assert found.name == properties.name
+    assert found.capability == (properties.major, properties.minor)
+    assert found.sm_count == properties.multi_processor_count
+    assert found is device.query(0)
+    assert target() == found
+    for name, spec in SPECS.items():
+        if name in found.name.split():
+            assert (found.smem_per_block, found.smem_per_sm) == (spec.smem_per_block, spec.smem_per_sm)
+            assert found.sm_count == spec.sm_count

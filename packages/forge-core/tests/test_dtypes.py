@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+import torch
+
+from forge_core import dtypes
+
+# Every dtype that torch has under a name of its own; torch.half and the like are other names of these.
+EVERY = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+needs_dsl = pytest.mark.skipif(sys.platform != "linux", reason="the CuTe DSL needs Linux")
+
+
+def test_movable_is_every_dtype_of_whole_bytes():
+    # Integers of 1 to 7 bits, packed fp4, raw bits and quantised types: torch gives them an itemsize, but an element
+    # of theirs is no whole number of bytes, or means nothing without its scale.
+    others = {d for d in EVERY if re.fullmatch(r"torch\.(u?int[1-7]|float4_.*|bits.*|q.*)", str(d))}
+    assert EVERY - others == dtypes.MOVABLE
+    assert {dtype.itemsize for dtype in dtypes.MOVABLE} == {1, 2, 4, 8, 16}
+
+
+@pytest.mark.parametrize("dtype", sorted(dtypes.MOVABLE, key=str))
+def test_the_width_is_that_of_memory(dtype):
+    x = torch.empty(3, dtype=dtype)
+    assert dtypes.itemsize(dtype) == x.untyped_storage().nbytes() // 3
+    assert dtypes.bits(dtype) == 8 * dtypes.itemsize(dtype)
+
+
+@pytest.mark.parametrize("dtype", sorted(dtypes.MOVABLE, key=str))
+def test_every_name_is_parsed_back(dtype):
+    assert dtypes.parse(str(dtype)) is dtype
+    assert dtypes.parse(str(dtype).removeprefix("torch.")) is dtype
+    assert dtypes.parse(dtypes.short_name(dtype)) is dtype
+
+
+def test_short_names_are_unique():
+    assert len({dtypes.short_name(dtype) for dtype in dtypes.MOVABLE}) == len(dtypes.MOVABLE)
+    assert dtypes.short_name(torch.bfloat16) == "bf16"
+    assert dtypes.short_name(torch.int8) == "int8"
+
+
+def test_an_unknown_name_is_refused_with_what_is_known():
+    with pytest.raises(ValueError, match="unknown dtype 'float12'; known: bfloat16, bool, "):
+        dtypes.parse("float12")
+
+
+def test_complex_has_no_name_in_the_dsl():
+    assert dtypes.cute_name(torch.complex64) is None
+    assert dtypes.cute_name(torch.float16) == "Float16"
+
+
+@needs_dsl
+@pytest.mark.parametrize("dtype", sorted(dtypes.CUTE_NAMES, key=str))
+def test_the_dsl_has_every_named_type_in_the_right_width(dtype):
+    # The DSL's boolean is one bit of arithmetic; in memory it takes the byte that torch gives it.
+    width = 8 if dtype is torch.bool else dtypes.cute_dtype(dtype).width
+    assert width == dtypes.bits(dtype)
+
+
+@needs_dsl
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+def test_a_word_has_its_width(width):
+    word = dtypes.word(width)
+    assert word.width == 8 * width
+    assert not word.signed

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import dataclasses
+import threading
+from pathlib import Path
+
+import pytest
+
+from forge_core import settings
+from forge_core.errors import SettingsError
+from forge_core.settings import VARIABLES, Settings, use_settings
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch):
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable.name, raising=False)
+
+
+def test_without_variables_all_is_default():
+    assert settings.current() == Settings() == Settings.from_environ({})
+
+
+@pytest.mark.parametrize(
+    "name,text,field,value",
+    [
+        ("FORGE_BACKEND", "ref", "backend", "ref"),
+        ("FORGE_BACKEND", " Kernel ", "backend", "kernel"),
+        ("FORGE_DEBUG", "1", "debug", True),
+        ("FORGE_DEBUG", "on", "debug", True),
+        ("FORGE_DEBUG", "0", "debug", False),
+        ("FORGE_DEBUG", "No", "debug", False),
+        ("FORGE_ARCH", "sm_90a", "arch", "sm_90a"),
+        ("FORGE_ARCH", "SM_120A", "arch", "sm_120a"),
+        ("FORGE_REQUIRE_GPU", "true", "require_gpu", True),
+        ("FORGE_CACHE_DIR", "some/folder", "cache_dir", Path("some/folder")),
+    ],
+)
+def test_a_variable_sets_its_field_at_the_next_call(monkeypatch, name, text, field, value):
+    monkeypatch.setenv(name, text)
+    assert getattr(settings.current(), field) == value
+    assert dataclasses.replace(settings.current(), **{field: getattr(Settings(), field)}) == Settings()
+    monkeypatch.setenv(name, "")
+    assert settings.current() == Settings()
+
+
+@pytest.mark.parametrize(
+    "name,text", [("FORGE_BACKEND", "cuda"), ("FORGE_DEBUG", "2"), ("FORGE_ARCH", "90"), ("FORGE_REQUIRE_GPU", "gpu")]
+)
+def test_a_wrong_value_is_an_error_that_names_the_variable(monkeypatch, name, text):
+    monkeypatch.setenv(name, text)
+    with pytest.raises(SettingsError, match=rf"{name}: expected .*, got '{text}'"):
+        settings.current()
+
+
+def test_every_field_has_one_variable_and_the_reverse():
+    fields = [variable.field for variable in VARIABLES]
+    assert sorted(fields) == sorted(f.name for f in dataclasses.fields(Settings))
+    assert all(variable.name == f"FORGE_{variable.field.upper()}" for variable in VARIABLES)
+
+
+def test_use_settings_nests_and_ends():
+    with use_settings(backend="ref") as outer:
+        assert outer == settings.current() == Settings(backend="ref")
+        with use_settings(debug=True):
+            assert settings.current() == Settings(backend="ref", debug=True)
+        assert settings.current() == Settings(backend="ref")
+    assert settings.current() == Settings()
+
+
+def test_use_settings_overrides_the_environment(monkeypatch):
+    monkeypatch.setenv("FORGE_BACKEND", "kernel")
+    with use_settings(backend=None):
+        assert settings.current().backend is None
+    assert settings.current().backend == "kernel"
+
+
+def test_use_settings_refuses_before_it_changes_anything():
+    with (
+        pytest.raises(SettingsError, match=r"no field named bakend; fields: arch, backend"),
+        use_settings(bakend="ref"),
+    ):
+        pass
+    with pytest.raises(SettingsError, match="expected one of kernel, ref, got 'gpu'"), use_settings(backend="gpu"):
+        pass
+    assert settings.current() == Settings()
+
+
+def test_use_settings_is_seen_by_its_own_thread_only():
+    seen = []
+    with use_settings(backend="ref"):
+        thread = threading.Thread(target=lambda: seen.append(settings.current().backend))
+        thread.start()
+        thread.join()
+    assert seen == [None]
+
+
+@pytest.mark.parametrize("text", [None, "", "ref", "kernel"])
+@pytest.mark.parametrize("override", [None, "ref", "kernel"])
+def test_the_fast_path_of_backend_agrees_with_current(monkeypatch, text, override):
+    if text is not None:
+        monkeypatch.setenv("FORGE_BACKEND", text)
+    assert settings.requested_backend() == settings.current().backend
+    with use_settings(backend=override):
+        assert settings.requested_backend() == settings.current().backend == override
+
+
+@pytest.mark.parametrize("text", [None, "", "0", "1", "yes"])
+def test_the_fast_path_of_debug_agrees_with_current(monkeypatch, text):
+    if text is not None:
+        monkeypatch.setenv("FORGE_DEBUG", text)
+    assert settings.debug_requested() is settings.current().debug
+    with use_settings(debug=True):
+        assert settings.debug_requested() is True
+
+
+def test_the_fast_path_refuses_a_wrong_value_too(monkeypatch):
+    monkeypatch.setenv("FORGE_BACKEND", "cuda")
+    with pytest.raises(SettingsError, match="FORGE_BACKEND"):
+        settings.requested_backend()
