@@ -5,12 +5,12 @@ Exit status: 0 all right, 1 a wrong result or an error, 2 bad usage.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import click
 import torch
@@ -196,7 +196,12 @@ def _console(*, error: bool = False) -> Console:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Any]:
+def _progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on a terminal; in a log, a line for each case, so that a long run shows where it is."""
+    if not sys.stderr.isatty():
+        numbers = itertools.count(1)
+        yield lambda name: click.echo(f"[{next(numbers)}/{total}] {name}", err=True)
+        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -205,13 +210,9 @@ def _progress(total: int) -> Iterator[Any]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("measuring", total=total)
-
-        def on_case(name: str) -> None:
-            bar.update(task, advance=1, description=f"done: {name}")
-
-        yield on_case
+        yield lambda name: bar.update(task, advance=1, description=f"done: {name}")
 
 
 def _write(record: Record, json_path: str | None, out: Path | None, console: Console) -> None:
