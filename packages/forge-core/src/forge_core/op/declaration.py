@@ -109,6 +109,7 @@ class _Bound:
     launch: Callable[..., Any] | None  # None: there is nothing to compute, the output is empty
     arguments: tuple[int | tuple[int, ...], ...]
     debug: bool
+    workspace: int = 0
 
 
 class Operator:
@@ -347,7 +348,12 @@ class Operator:
     def _run(
         self, launch: Callable[..., Any], bound: _Bound, out: torch.Tensor, args: tuple[Any, ...], index: int
     ) -> None:
-        if len(self.schema.tensors) == 1:
+        if bound.workspace:
+            # Given back to the allocator when this call returns, which hands it out on the same stream only.
+            scratch = torch.empty(bound.workspace, dtype=torch.uint8, device=out.device)
+            pointers = [a.data_ptr() for a in args if isinstance(a, torch.Tensor)]
+            launch(*pointers, out.data_ptr(), scratch.data_ptr(), *bound.arguments, _raw_stream(index))
+        elif len(self.schema.tensors) == 1:
             launch(args[0].data_ptr(), out.data_ptr(), *bound.arguments, _raw_stream(index))
         else:
             pointers = [a.data_ptr() for a in args if isinstance(a, torch.Tensor)]
@@ -367,7 +373,9 @@ class Operator:
         plan = self._plan(target, output, *named.values())
         log.debug("%s: %s %s: %s", self.schema.qualified, plan.variant, plan.config, plan.why)
         kernel = load(plan.builder)(plan.config, arch=target.arch)
-        return _Bound(tuple(output.shape), output.stride(), output.dtype, kernel, plan.arguments, debug)
+        return _Bound(
+            tuple(output.shape), output.stride(), output.dtype, kernel, plan.arguments, debug, plan.workspace
+        )
 
 
 def _freeze(value: Any) -> Any:
