@@ -49,7 +49,8 @@ def elements_at(address: Any, dtype: Any, count: int, space: Any = GLOBAL) -> An
 
 def load_element(address: Any, dtype: Any, space: Any = GLOBAL) -> Any:
     """The element at an address."""
-    return elements_at(address, dtype, 1, space)[0]
+    # Memory knows widths only: an unsigned byte comes back as a signed one.
+    return dtype(elements_at(address, dtype, 1, space)[0])
 
 
 def store_element(value: Any, address: Any, dtype: Any, space: Any = GLOBAL) -> None:
