@@ -20,7 +20,7 @@ SHAPES = {
     "vectorized": ((4096, 8192), -1),
     "short": ((4096, 256), -1),
     "cluster": ((64, 131072), -1),
-    "split": ((1, 2**24), -1),
+    "split": ((4, 2**24), -1),
     "column": ((4096, 1024), 0),
 }
 
@@ -36,7 +36,7 @@ def compiled(variant, arch, dtype=torch.float32, shape=None, dim=None, op=week1.
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant_for_every_architecture(variant, arch):
-    if variant == "cluster" and arch < "sm_90a":
+    if variant == "cluster" and arch in ("sm_80", "sm_86", "sm_89"):
         with pytest.raises(UnsupportedError, match="sm_90 or newer"):
             compiled(variant, arch)
         return
@@ -81,6 +81,14 @@ def test_the_second_pass_waits_on_the_gpu_where_it_can(arch, dependent):
 def test_nan_wins_in_one_instruction():
     assert "max.NaN.f32" in compiled("vectorized", "sm_90a", op=week1.amax).ptx
     assert "min.NaN.f32" in compiled("vectorized", "sm_80", op=week1.amin).ptx
+
+
+@pytest.mark.parametrize("variant", ["naive", "shared", "shuffle"])
+def test_unsigned_bytes_are_not_sign_extended(variant):
+    unsigned, signed = (compiled(variant, "sm_90a", dtype).ptx for dtype in (torch.uint8, torch.int8))
+    pattern = r"(cvt\.s\d\d\.s8|ld\.global(\.\w+)*\.s8|bfe\.s)"
+    assert re.search(pattern, signed)
+    assert not re.search(pattern, unsigned)
 
 
 def test_another_shape_compiles_no_other_kernel():
