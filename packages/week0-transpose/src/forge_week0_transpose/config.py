@@ -142,6 +142,10 @@ def launch_arguments(config: Config, problem: Problem) -> tuple[int | tuple[int,
         rows = problem.rows()
         assert rows is not None  # noqa: S101  # select_config gives this configuration to rows only
         return (rows.length * size, _flat(rows.outer, size))
+    if isinstance(config, TiledConfig):
+        matrix = problem.any_matrix()
+        steps = (matrix.src_pitch, matrix.src_step, matrix.dst_pitch, matrix.dst_step)
+        return (matrix.rows, matrix.cols, *(step * size for step in steps), _flat(matrix.batch, size))
     matrix = problem.matrix()
     assert matrix is not None  # noqa: S101  # select_config gives these configurations to matrices only
     batch = _flat(matrix.batch, size)
@@ -240,10 +244,10 @@ def _try(entry: Variant, problem: Problem, device: Device, tile_size: int | None
         return _naive(problem)
     if entry is _ROWS:
         return _rows(problem)
-    if problem.matrix() is None:
-        return "transposes matrices, and this layout is none"
     if entry is _TILED:
         return _tiled(problem, device, tile_size)
+    if problem.matrix() is None:
+        return "transposes matrices, and this layout is none"
     if entry is _SKINNY:
         return _skinny(problem)
     return _vectorized(problem, device) if entry is _VECTORIZED else _shifted(problem, device)
@@ -276,8 +280,7 @@ def _power_of_two(distance: int, limit: int) -> int:
 
 
 def _tiled(problem: Problem, device: Device, tile_size: int | None) -> TiledConfig | str:
-    matrix = problem.matrix()
-    assert matrix is not None  # noqa: S101  # the caller looked
+    matrix = problem.any_matrix()
     if tile_size is None:
         # Tiles of 32 fill whole 32-byte sectors at every width; 16 wastes less of a small matrix.
         tile_size = 32 if min(matrix.rows, matrix.cols) > 16 else 16
