@@ -45,10 +45,8 @@ class Package:
 
 def packages() -> list[Package]:
     """All packages, the core first, as their folders sort."""
-    found = []
-    for project in sorted((ROOT / "packages").glob("*/pyproject.toml")):
-        found.append(Package(project.parent, nox.project.load_toml(project)["project"]["name"]))
-    return found
+    projects = sorted((ROOT / "packages").glob("*/pyproject.toml"))
+    return [Package(p.parent, nox.project.load_toml(p)["project"]["name"]) for p in projects]
 
 
 # ---------------------------------------------------------------------------------------------- the one environment
