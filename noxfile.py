@@ -152,7 +152,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["env"])
 def types(session: nox.Session) -> None:
     """Types of the packages' sources and of this file, by mypy in its strict mode."""
-    sources = [str(package.path / "src") for package in packages()]
+    sources = [str((package.path / "src").relative_to(ROOT)) for package in packages()]
     python(session, "-m", "mypy", *sources, "noxfile.py", *session.posargs, MYPYPATH=os.pathsep.join(sources))
 
 
