@@ -13,12 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+import msgspec
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from forge_core.bench import plan as planning
 from forge_core.bench import records, report, runner
+from forge_core.bench.environment import stamp
 from forge_core.bench.records import Record
 from forge_core.bench.schema import load_suites
 from forge_core.errors import BenchmarkError, ForgeError
@@ -150,6 +152,17 @@ def report_command(record: Path, into: Path | None) -> None:
         else:
             report.replace_between_markers(into, loaded)
             click.echo(f"{into}: the block bench:{loaded.suite} is now that of {record.name}")
+
+
+@bench.command("stamp")
+@click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def stamp_command(record: Path) -> None:
+    """Write this checkout's commit into a record that was made from the same sources on a machine without git."""
+    with _errors():
+        loaded = records.load(record)
+        stamped = msgspec.structs.replace(loaded, environment=stamp(loaded.environment))
+        record.write_text(stamped.dumps(), encoding="utf-8")
+        click.echo(f"{record}: made from commit {stamped.environment.commit}")
 
 
 def _device(text: str | None, run: planning.Run) -> torch.device:
