@@ -445,6 +445,34 @@ def test_the_check_outlives_a_child_that_dies(tmp_path):
     assert run == KernelRun("sm_90a", None, None, "Fatal: all is lost (signal 11)")
 
 
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # importing it is an ImportError from here on
+from forge_core.env_check.report import main
+sys.exit(main(["--json"]))
+"""
+
+
+def test_the_check_answers_where_torch_cannot_be_imported():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    found = [finding for finding in json.loads(done.stdout)["findings"] if finding["level"] == "fault"]
+    assert [finding["topic"] for finding in found] == ["torch"]
+    assert "cannot be imported" in found[0]["message"]
+
+
+def test_a_tool_is_found_in_the_toolkit_that_is_not_on_the_path(tmp_path, monkeypatch):
+    tool = tmp_path / "cuda" / "bin" / "ncu"
+    tool.parent.mkdir(parents=True)
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "elsewhere"))
+    assert collect._tool("ncu") is None
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    assert collect._tool("ncu") == str(tool)
+
+
 def test_a_compiler_that_refuses_is_reported():
     run = probe.run_in_child("sm_75", None)
     assert run.seconds is None
