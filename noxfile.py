@@ -63,8 +63,7 @@ def env(session: nox.Session) -> None:
         session.log("the environment is up to date")
         return
     stamp.unlink(missing_ok=True)
-    root = nox.project.load_toml(ROOT / "pyproject.toml")
-    session.install("-c", str(CONSTRAINTS), "torch", *nox.project.dependency_groups(root, "dev"))
+    session.install("-c", str(CONSTRAINTS), "torch", *_tools())
     # A torch built with CUDA 13 wants the CuTe DSL's libraries of CUDA 13, which every package forwards as an extra.
     cuda = session.run("python", "-c", "import torch; print(torch.version.cuda or '')", silent=True, log=False)
     extra = f"[cu{match[1]}]" if (match := re.match(r"(1[3-9])\.", str(cuda).strip())) else ""
@@ -73,10 +72,15 @@ def env(session: nox.Session) -> None:
     stamp.write_text(wanted)
 
 
+def _tools() -> tuple[str, ...]:
+    """What is installed beside the packages."""
+    return nox.project.dependency_groups(nox.project.load_toml(ROOT / "pyproject.toml"), "dev")
+
+
 def _installed_from() -> str:
-    """A hash of all that decides what is installed: Python, pins, project files, and the packages' versions."""
-    files = [CONSTRAINTS, ROOT / "pyproject.toml", *sorted((ROOT / "packages").glob("*/pyproject.toml"))]
-    parts = [sys.version, str(ROOT), *(file.read_text() for file in files)]
+    """A hash of all that decides what is installed: Python, tools, pins, project files, and the packages' versions."""
+    files = [CONSTRAINTS, *sorted((ROOT / "packages").glob("*/pyproject.toml"))]
+    parts = [sys.version, str(ROOT), *_tools(), *(file.read_text() for file in files)]
     for module in sorted((ROOT / "packages").glob("*/src/*/__init__.py")):
         parts += re.findall(r"^__version__ = .*$", module.read_text(), re.MULTILINE)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
