@@ -66,7 +66,7 @@ def env(session: nox.Session) -> None:
     session.install("-c", str(CONSTRAINTS), "torch", *_tools())
     # A torch built with CUDA 13 wants the CuTe DSL's libraries of CUDA 13, which every package forwards as an extra.
     cuda = session.run("python", "-c", "import torch; print(torch.version.cuda or '')", silent=True, log=False)
-    extra = "[cu13]" if str(cuda).startswith("13.") else ""
+    extra = "[cu13]" if str(cuda).strip().rpartition("\n")[2].startswith("13.") else ""
     editables = [part for package in packages() for part in ("-e", f"{package.path}{extra}")]
     session.install("-c", str(CONSTRAINTS), "--no-build-isolation", *editables)
     stamp.write_text(wanted)
