@@ -107,9 +107,9 @@ class Tiled:
         src_base, dst_base = src.toint(), dst.toint()
         if cutlass.const_expr(config.batch_rank > 0):
             row_tile = rest % row_tiles
-            src_step, dst_step = batch_offsets(rest // row_tiles, batch)
-            src_base += src_step
-            dst_base += dst_step
+            src_offset, dst_offset = batch_offsets(rest // row_tiles, batch)
+            src_base += src_offset
+            dst_base += dst_offset
         row_base, col_base = Int64(row_tile) * tile, Int64(col_tile) * tile
         rows_left = Int32(cutlass.min(rows - row_base, Int64(tile)))
         cols_left = Int32(cutlass.min(cols - col_base, Int64(tile)))
