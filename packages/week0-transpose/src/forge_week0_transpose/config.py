@@ -364,6 +364,8 @@ def _shifted(problem: Problem, device: Device) -> ShiftedConfig | str:
     if size > 8:
         return "takes elements of up to 8 bytes"
     src, dst = _widths(problem, matrix)
+    if src < CHUNK and (matrix.src_pitch < matrix.cols or matrix.cols * size < CHUNK):
+        return "needs input rows of at least 16 bytes that do not overlap"
     entries = _count(matrix.batch)
     chosen = None
     for row_chunks, col_chunks in _SHIFTED_TILES[size]:

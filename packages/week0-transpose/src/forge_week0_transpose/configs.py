@@ -109,6 +109,7 @@ class VectorizedConfig:
         src_width: bytes of a thread's load: 16, 8 or 4, not below the element.
         dst_width: bytes of a thread's store, likewise.
         batch_rank: dimensions around the matrix.
+        band: row tiles that blocks walk down before they move to the next columns; 0 for all.
     """
 
     itemsize: int
@@ -117,6 +118,14 @@ class VectorizedConfig:
     src_width: int = 16
     dst_width: int = 16
     batch_rank: int = 0
+    band: int = 0
+    blocks_per_sm: int = 1
+    carveout: int = 100
+
+    @property
+    def ragged(self) -> bool:
+        """Whether the number of rows need not be whole chunks."""
+        return self.dst_width < CHUNK
 
     @property
     def chunk_items(self) -> int:
@@ -158,7 +167,7 @@ class VectorizedConfig:
         """What a profiler shows."""
         return (
             f"transpose_vectorized_{self.itemsize}B_{self.tile_rows}x{self.tile_cols}"
-            f"_ld{self.src_width}_st{self.dst_width}_b{self.batch_rank}"
+            f"_ld{self.src_width}_st{self.dst_width}_b{self.batch_rank}{f'_band{self.band}' if self.band else ''}"
         )
 
 
@@ -182,11 +191,19 @@ class ShiftedConfig:
     row_chunks: int = 16
     col_chunks: int = 16
     batch_rank: int = 0
+    blocks_per_sm: int = 2
+    carveout: int = 100
+    band: int = 0
 
     @property
     def chunk_items(self) -> int:
         """Elements of a chunk."""
         return CHUNK // self.itemsize
+
+    @property
+    def group(self) -> int:
+        """Chunks that a thread reads from shared memory before it stores them."""
+        return min(self.chunk_items, 8)
 
     @property
     def halo_chunks(self) -> int:
@@ -229,25 +246,14 @@ class ShiftedConfig:
         return self.row_chunks * CHUNK
 
     @property
-    def stage_bytes(self) -> int:
-        """Bytes of a staged input row: a chunk more than the tile is wide."""
-        return (self.col_chunks + 1) * CHUNK
-
-    @property
-    def stage_steps(self) -> int:
-        """Chunks that a thread stages at most."""
-        return self.chunk_items + -(-self.lines // self.threads)
-
-    @property
     def end_steps(self) -> int:
         """Output rows whose ends a thread stores at most."""
         return -(-self.tile_cols // self.threads)
 
     @property
     def smem_bytes(self) -> int:
-        """Shared memory of a block; the staged rows and the transposed tile take turns in it."""
-        transposed = self.tile_cols * self.line_bytes
-        return max(transposed, self.lines * self.stage_bytes) if self.src_shift else transposed
+        """Shared memory of a block."""
+        return self.tile_cols * self.line_bytes
 
     @property
     def kernel_name(self) -> str:
@@ -278,7 +284,7 @@ class SkinnyConfig:
     line_width: int = 16
     run_width: int = 16
     batch_rank: int = 0
-    threads: int = 128
+    threads: int = 32
 
     @property
     def tile(self) -> int:

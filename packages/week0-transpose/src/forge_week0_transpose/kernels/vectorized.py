@@ -48,6 +48,7 @@ from forge_week0_transpose.kernels.memory import (
     example_arguments,
     name_kernel,
     permute,
+    select,
     view,
 )
 from forge_week0_transpose.kernels.words import CHUNK, swizzle, transpose_chunks
@@ -84,6 +85,8 @@ class Vectorized:
             grid=(Int32(row_tiles * col_tiles * batch[0]), 1, 1),
             block=(config.threads, 1, 1),
             smem=config.smem_bytes,
+            min_blocks_per_mp=config.blocks_per_sm,
+            preferred_smem_carveout=config.carveout if config.carveout >= 0 else None,
             stream=stream,
         )
 
@@ -107,15 +110,21 @@ class Vectorized:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
 
-        # Which tile: rows fastest, then columns, then the batch.
+        # Which tile: down the rows of a band first, then along the columns, then the next band, then the batch.
         rest = Uint32(block)
-        row_tile = rest % row_tiles
-        rest = rest // row_tiles
-        col_tile = rest
+        if cutlass.const_expr(config.batch_rank > 0):
+            entry = rest // (row_tiles * col_tiles)
+            rest = rest % (row_tiles * col_tiles)
+        if cutlass.const_expr(config.band > 0):
+            band = rest // (config.band * col_tiles)
+            rest = rest % (config.band * col_tiles)
+            height = cutlass.min(row_tiles - band * config.band, Uint32(config.band))
+            row_tile, col_tile = band * config.band + rest % height, rest // height
+        else:
+            row_tile, col_tile = rest % row_tiles, rest // row_tiles
         src_base, dst_base = src.toint(), dst.toint()
         if cutlass.const_expr(config.batch_rank > 0):
-            col_tile = rest % col_tiles
-            src_step, dst_step = batch_offsets(rest // col_tiles, batch)
+            src_step, dst_step = batch_offsets(entry, batch)
             src_base += src_step
             dst_base += dst_step
         row_base = Int64(row_tile) * config.tile_rows
@@ -126,11 +135,15 @@ class Vectorized:
         # Load: chunk column cc of the V rows that begin at row_block * V, repeated at the edges.
         cc, row_block = thread % config.col_chunks, thread // config.col_chunks
         chunk = cutlass.min(cc, cols_left // items - 1)
-        start = src_base + row_base * src_pitch + col_base * size + Int64(chunk * src_width)
+        row = cutlass.min(row_block * v, rows_left - 1 if cutlass.const_expr(config.ragged) else rows_left - v)
+        address = src_base + (row_base + Int64(row)) * src_pitch + col_base * size + Int64(chunk * src_width)
         rRow = cute.make_rmem_tensor(cute.make_layout((v, src_width // 4), stride=(src_width // 4, 1)), Uint32)
         for k in cutlass.range_constexpr(v):
-            row = cutlass.min(row_block * v + k, rows_left - 1)
-            cute.autovec_copy(view(start + Int64(row) * src_pitch, src_width, unit=Uint32), rRow[k, None])
+            cute.autovec_copy(view(address, src_width, unit=Uint32), rRow[k, None])
+            if cutlass.const_expr(config.ragged):
+                address += select(row + k + 1 < rows_left, src_pitch, Int64(0))
+            else:
+                address += src_pitch
 
         # Transpose in registers; write a chunk of each column's line.
         columns = transpose_chunks(
@@ -149,15 +162,21 @@ class Vectorized:
         per_line = config.line_bytes // dst_width
         part, line0 = thread % per_line, thread // per_line
         inside = part * dst_width
-        in_rows = part * (dst_width // size) < rows_left
-        out = dst_base + col_base * dst_pitch + row_base * size + Int64(inside)
+        step = config.threads // per_line
+        rOut = cute.make_rmem_tensor(
+            cute.make_layout((config.stores, dst_width // 4), stride=(dst_width // 4, 1)), Uint32
+        )
         for i in cutlass.range_constexpr(config.stores):
-            line = line0 + i * (config.threads // per_line)
+            line = line0 + i * step
             place = line * config.line_bytes + swizzle(inside // CHUNK, line // items) * CHUNK + inside % CHUNK
-            rOut = cute.make_rmem_tensor(dst_width // 4, Uint32)
-            cute.autovec_copy(view(shared + place, dst_width, SHARED, Uint32), rOut)
-            if in_rows & (line < cols_left):
-                cute.autovec_copy(rOut, view(out + Int64(line) * dst_pitch, dst_width, unit=Uint32))
+            cute.autovec_copy(view(shared + place, dst_width, SHARED, Uint32), rOut[i, None])
+        address = dst_base + (col_base + Int64(line0)) * dst_pitch + row_base * size + Int64(inside)
+        # Of a thread's lines the first few are inside; none where its rows are not.
+        lines_left = select(part * (dst_width // size) < rows_left, cols_left - line0, Int32(0))
+        for i in cutlass.range_constexpr(config.stores):
+            if i * step < lines_left:
+                cute.autovec_copy(rOut[i, None], view(address, dst_width, unit=Uint32))
+            address += dst_pitch * step
 
 
 @compile_cached
