@@ -171,6 +171,23 @@ def test_policy_fits_the_budget_within_its_limits():
         Policy(warmup=-1)
 
 
+def test_warm_up_goes_on_for_its_time():
+    import time
+
+    calls = []
+
+    def work():
+        calls.append(time.perf_counter())
+        time.sleep(0.001)
+
+    run = time_interleaved(
+        {"x": Contender(work, [()])}, timer=WallTimer(), policy=Policy(warmup=1, warmup_ms=40.0, iterations=3)
+    )
+    assert calls[-3] - calls[0] >= 0.04
+    assert run.timings["x"].warmup == len(calls) - 3
+    assert run.timings["x"].iterations == 3
+
+
 def test_wall_timer_reads_its_clock_around_each_launch():
     now = [0]
 

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -74,7 +75,7 @@ def bench() -> None:
 @click.option("--dtype", "dtypes", multiple=True, metavar="bfloat16", help="Repeatable; selects in a suite.")
 @click.option("--peer", "peers", multiple=True, metavar="NAME", help="Only these peers; repeatable.")
 @click.option("--device", "device_text", metavar="cuda:0|cpu", help="Default: the first GPU, if there is one.")
-@click.option("--warmup", type=click.IntRange(min=0), help="Rounds before the first sample.")
+@click.option("--warmup", type=click.IntRange(min=0), help="Exactly so many rounds before the first sample.")
 @click.option("--iterations", type=click.IntRange(min=1), help="Samples of each contender.")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of the whole suite.")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True)
@@ -192,14 +193,8 @@ def _device(text: str | None, run: planning.Run) -> torch.device:
 
 
 def _policy(device: torch.device, warmup: int | None, iterations: int | None) -> Policy:
-    usual = runner.default_policy(device)
-    return Policy(
-        warmup=usual.warmup if warmup is None else warmup,
-        iterations=iterations,
-        min_iterations=usual.min_iterations,
-        max_iterations=usual.max_iterations,
-        budget_ms=usual.budget_ms,
-    )
+    policy = replace(runner.default_policy(device), iterations=iterations)
+    return policy if warmup is None else replace(policy, warmup=warmup, warmup_ms=0.0)
 
 
 def _console(*, error: bool = False) -> Console:

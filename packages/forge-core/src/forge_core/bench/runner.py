@@ -58,7 +58,7 @@ class _Measured:
 def default_policy(device: torch.device) -> Policy:
     """How many samples where the caller does not say."""
     if device.type == "cuda":
-        return Policy()
+        return Policy(warmup_ms=100.0)
     return Policy(warmup=1, min_iterations=5, max_iterations=15, budget_ms=150.0)
 
 

@@ -16,6 +16,7 @@ every launch and is not part of its sample.
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +56,8 @@ class Policy:
 
     Attributes:
         warmup: rounds before the first sample; at least one is run to learn how long a round takes.
+        warmup_ms: warm-up goes on for at least this long: a GPU that was idle while the case was made ready has been
+            seen to need tens of milliseconds of work to come to its full speed.
         iterations: samples of each contender; None is as many as fit in `budget_ms`, within the two limits.
         min_iterations: the least number of samples where `iterations` is None.
         max_iterations: the largest number of samples where `iterations` is None.
@@ -62,10 +65,11 @@ class Policy:
     """
 
     warmup: int = 5
+    warmup_ms: float = 0.0
     iterations: int | None = None
     min_iterations: int = 25
-    max_iterations: int = 60
-    budget_ms: float = 500.0
+    max_iterations: int = 200
+    budget_ms: float = 300.0
 
     def __post_init__(self) -> None:
         if self.warmup < 0:
@@ -197,7 +201,11 @@ def time_interleaved(
     """
     policy = policy or Policy()
     run = _Run(contenders, timer, before)
+    began = time.perf_counter()
     warm = run.rounds(max(1, policy.warmup))
+    while (time.perf_counter() - began) * 1e3 < policy.warmup_ms:
+        run.rounds(max(1, timer.batch_launches // len(contenders)))
+    warmup = run.turn
     clock_before = timer.clock_mhz()
     round_ms = sum(min(samples) for samples in warm.values())
     taken = run.rounds(policy.rounds(round_ms))
@@ -207,7 +215,7 @@ def time_interleaved(
             samples_ms=tuple(samples),
             method=timer.method,
             l2=l2,
-            warmup=max(1, policy.warmup),
+            warmup=warmup,
             clocks_mhz=(clock_before, clock_after),
         )
         for name, samples in taken.items()
