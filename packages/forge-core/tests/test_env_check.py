@@ -288,7 +288,7 @@ def test_tools_are_named_found_or_not():
 
 
 @pytest.mark.parametrize(
-    "cuda,driver",
+    ("cuda", "driver"),
     [("12.0", "525.60.13"), ("12.8", "525.60.13"), ("12.9", "575.51.03"), ("13.0", "580.65.06"), ("13.3", "580.65.06")],
 )
 def test_the_driver_that_a_cuda_version_needs(cuda, driver):
@@ -300,7 +300,7 @@ def test_an_unknown_cuda_version_needs_no_known_driver():
 
 
 @pytest.mark.parametrize(
-    "arches,capability,fits",
+    ("arches", "capability", "fits"),
     [
         (("sm_80",), (8, 9), True),
         (("sm_86",), (8, 0), False),
