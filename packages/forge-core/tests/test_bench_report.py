@@ -136,7 +136,7 @@ def test_markdown_says_what_was_reached_and_what_was_not(record):
     assert "median over 3 runs" in text
     assert (
         "| 4096x4096 | float32 | vectorized | 3687 | 0.981 | 1.500 | 1065 | 2458 | 3760 | 2.0% "
-        "| 0.96 of ceiling: reached; 1 of best peer: NOT reached (0.985) |" in text
+        "| 0.96 of ceiling: reached; 1 of best peer: NOT reached (0.9850) |" in text
     )
     assert "| 8x8 | int8 | ERROR |" in text
     assert "| 4096x4096 | float32 | naive | 671.1 | 0.180 | 0.270 |" in text
@@ -192,7 +192,7 @@ def test_show_prints_the_tables(record, tmp_path):
     source.write_text(record.dumps())
     result = CliRunner().invoke(command, ["show", str(source)])
     assert result.exit_code == 0, result.output
-    for text in ("4096x4096", "0.981", "NOT reached (0.985)", "variants side by side", "it broke | badly"):
+    for text in ("4096x4096", "0.981", "NOT reached (0.9850)", "variants side by side", "it broke | badly"):
         assert text in result.output
 
 

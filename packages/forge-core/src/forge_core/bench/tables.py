@@ -111,7 +111,7 @@ def _targets(verdicts: Sequence[Verdict]) -> str:
     for verdict in verdicts:
         wanted = f"{verdict.at_least:g}" if verdict.at_most is None else f"at most {verdict.at_most:g}"
         of = "" if verdict.of == "import" else f" of {'best peer' if verdict.of == BEST_PEER else verdict.of}"
-        words.append(f"{wanted}{of}: {'reached' if verdict.met else f'NOT reached ({verdict.value:.3f})'}")
+        words.append(f"{wanted}{of}: {'reached' if verdict.met else f'NOT reached ({verdict.value:.4f})'}")
     return "; ".join(words) or NOTHING
 
 
