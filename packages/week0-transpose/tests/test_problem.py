@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 import torch
-from forge_week0_transpose.problem import Dim, Problem, alignment_of, contiguous_strides
 from hypothesis import given
 from hypothesis import strategies as st
+
+from forge_week0_transpose.problem import Dim, Problem, alignment_of, contiguous_strides
 
 
 def transposed(x: torch.Tensor) -> tuple[Problem, torch.Tensor]:
@@ -30,7 +31,9 @@ def pairs(problem: Problem) -> set[tuple[int, int]]:
     return result if problem.numel else set()
 
 
-def expected_pairs(shape: tuple[int, ...], src: tuple[int, ...], dst: tuple[int, ...], size: int) -> set[tuple[int, int]]:
+def expected_pairs(
+    shape: tuple[int, ...], src: tuple[int, ...], dst: tuple[int, ...], size: int
+) -> set[tuple[int, int]]:
     result = set()
     for index in itertools.product(*(range(n) for n in shape)):
         a = sum(i * s for i, s in zip(index, src, strict=True)) * size
@@ -146,7 +149,7 @@ def test_scalar() -> None:
     assert (rows.length, rows.outer, problem.nbytes) == (1, (), 4)
 
 
-@pytest.mark.parametrize(("address", "expected"), [(0, 16), (1, 1), (6, 2), (12, 4), (24, 8), (48, 16), (4096, 16)])
+@pytest.mark.parametrize("address, expected", [(0, 16), (1, 1), (6, 2), (12, 4), (24, 8), (48, 16), (4096, 16)])
 def test_alignment(address: int, expected: int) -> None:
     assert alignment_of(address) == expected
 
@@ -188,7 +191,9 @@ def test_the_form_moves_the_same_bytes(
 
 
 @given(layouts())
-def test_classes_agree_with_their_strides(layout: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]) -> None:
+def test_classes_agree_with_their_strides(
+    layout: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int],
+) -> None:
     problem = Problem.make(*layout)
     matrix = problem.matrix()
     if matrix is not None:

@@ -114,9 +114,7 @@ def select_config(
     """The configuration of a kernel for a problem, and why it was chosen; the arguments are those of :func:`plan`."""
     table = _TABLES[op]
     if tile_size is not None and tile_size not in TILE_SIZES:
-        raise ArgumentError(
-            op=op, argument="tile_size", expected=" or ".join(map(str, TILE_SIZES)), got=str(tile_size)
-        )
+        raise ArgumentError(op=op, argument="tile_size", expected=" or ".join(map(str, TILE_SIZES)), got=str(tile_size))
     if variant == "auto":
         return _automatic(problem, device)
     if variant not in table:
@@ -143,9 +141,9 @@ def launch_arguments(config: Config, problem: Problem) -> tuple[int | tuple[int,
         assert rows is not None  # noqa: S101  # select_config gives this configuration to rows only
         return (rows.length * size, _flat(rows.outer, size))
     if isinstance(config, TiledConfig):
-        matrix = problem.any_matrix()
-        steps = (matrix.src_pitch, matrix.src_step, matrix.dst_pitch, matrix.dst_step)
-        return (matrix.rows, matrix.cols, *(step * size for step in steps), _flat(matrix.batch, size))
+        whole = problem.any_matrix()
+        steps = (whole.src_pitch, whole.src_step, whole.dst_pitch, whole.dst_step)
+        return (whole.rows, whole.cols, *(step * size for step in steps), _flat(whole.batch, size))
     matrix = problem.matrix()
     assert matrix is not None  # noqa: S101  # select_config gives these configurations to matrices only
     batch = _flat(matrix.batch, size)
@@ -210,12 +208,15 @@ def _transposition(problem: Problem, device: Device) -> tuple[Config, str]:
     if max(matrix.rows, matrix.cols) > MAX_BLOCKS:
         return _naive(problem), "a side of 2^31 elements or more"
     vectorized = _vectorized(problem, device)
-    if isinstance(vectorized, VectorizedConfig) and min(_widths(problem, matrix)) >= 8:
-        if _fill(matrix, vectorized.tile_rows, vectorized.tile_cols) >= MIN_FILL:
-            return vectorized, (
-                f"rows of whole {vectorized.src_width}-byte words in and {vectorized.dst_width}-byte words out, "
-                f"tile {vectorized.tile_rows}x{vectorized.tile_cols}"
-            )
+    if (
+        isinstance(vectorized, VectorizedConfig)
+        and min(_widths(problem, matrix)) >= 8
+        and _fill(matrix, vectorized.tile_rows, vectorized.tile_cols) >= MIN_FILL
+    ):
+        return vectorized, (
+            f"rows of whole {vectorized.src_width}-byte words in and {vectorized.dst_width}-byte words out, "
+            f"tile {vectorized.tile_rows}x{vectorized.tile_cols}"
+        )
     shifted = _shifted(problem, device)
     if isinstance(shifted, ShiftedConfig) and _fill(matrix, shifted.tile_rows, shifted.tile_cols) >= MIN_FILL:
         sides = [name for name, shift in (("input", shifted.src_shift), ("output", shifted.dst_shift)) if shift]
@@ -262,9 +263,7 @@ def _rows(problem: Problem) -> RowsConfig | str:
     if rows is None:
         return "copies rows that are contiguous on both sides, and these are not"
     size = problem.itemsize
-    width = min(
-        problem.src_vector([d.src for d in rows.outer]), problem.dst_vector([d.dst for d in rows.outer])
-    )
+    width = min(problem.src_vector([d.src for d in rows.outer]), problem.dst_vector([d.dst for d in rows.outer]))
     tail = 0
     if rows.length * size % width:
         if rows.outer:  # Ends inside a chunk at every row: narrower accesses beat a branch in each.
@@ -335,9 +334,9 @@ def _vectorized(problem: Problem, device: Device) -> VectorizedConfig | str:
     for row_chunks, col_chunks, width in _VECTORIZED_TILES[size]:
         chosen = VectorizedConfig(size, row_chunks, col_chunks, min(width, src), dst, len(matrix.batch))
         tiles = -(-matrix.rows // chosen.tile_rows) * -(-matrix.cols // chosen.tile_cols) * entries
-        wasteful = (
-            chosen.tile_rows >= 2 * matrix.rows and row_chunks > 8
-        ) or (chosen.tile_cols >= 2 * matrix.cols and col_chunks > 8)
+        wasteful = (chosen.tile_rows >= 2 * matrix.rows and row_chunks > 8) or (
+            chosen.tile_cols >= 2 * matrix.cols and col_chunks > 8
+        )
         if tiles >= TILES_PER_SM * device.sm_count and not wasteful and chosen.smem_bytes <= device.smem_per_block:
             break
     assert chosen is not None  # noqa: S101  # the table has entries

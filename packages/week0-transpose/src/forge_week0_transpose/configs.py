@@ -259,9 +259,7 @@ class ShiftedConfig:
     def kernel_name(self) -> str:
         """What a profiler shows."""
         shifts = ("src" if self.src_shift else "") + ("dst" if self.dst_shift else "")
-        return (
-            f"transpose_shifted_{self.itemsize}B_{self.tile_rows}x{self.tile_cols}_{shifts or 'none'}_b{self.batch_rank}"
-        )
+        return f"transpose_shifted_{self.itemsize}B_{self.tile_rows}x{self.tile_cols}_{shifts}_b{self.batch_rank}"
 
 
 @dataclass(frozen=True)

@@ -270,9 +270,7 @@ def _widen(problem: Problem) -> Problem:
     if inner.src != 1 or inner.dst != 1 or wide not in (2, 4, 8, 16):
         return problem
     outer = problem.dims[:-1]
-    if wide > min(problem.src_align, problem.dst_align) or any(
-        d.src % inner.size or d.dst % inner.size for d in outer
-    ):
+    if wide > min(problem.src_align, problem.dst_align) or any(d.src % inner.size or d.dst % inner.size for d in outer):
         return problem
     dims = [Dim(d.size, d.src // inner.size, d.dst // inner.size) for d in outer]
     return replace(problem, dims=tuple(_merge(dims)), itemsize=wide, numel=problem.numel // inner.size)

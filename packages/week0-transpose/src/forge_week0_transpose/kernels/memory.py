@@ -21,9 +21,9 @@ __all__ = [
     "access_unit",
     "batch_offsets",
     "chunk_tensor",
+    "example_arguments",
     "funnel_shift_left",
     "funnel_shift_right",
-    "example_arguments",
     "load_parts",
     "move",
     "name_kernel",
@@ -101,7 +101,7 @@ def permute(a: Any, b: Any, selector: int) -> Any:
 
 
 def select(condition: Any, a: Any, b: Any) -> Any:
-    """a where the condition holds, else b, without a branch."""
+    """Chooses a where the condition holds, else b, without a branch."""
     return type(a)(cutlass.select_(condition, a, b))
 
 

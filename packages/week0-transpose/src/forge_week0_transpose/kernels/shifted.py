@@ -83,9 +83,7 @@ class Shifted:
         row_tiles = (rows + config.reach + (config.tile_rows - 1)) // config.tile_rows
         col_tiles = (cols + (config.tile_cols - 1)) // config.tile_cols
         name_kernel(self.kernel, config.kernel_name)
-        self.kernel(
-            src, dst, rows, cols, src_pitch, dst_pitch, Uint32(row_tiles), Uint32(col_tiles), batch
-        ).launch(
+        self.kernel(src, dst, rows, cols, src_pitch, dst_pitch, Uint32(row_tiles), Uint32(col_tiles), batch).launch(
             grid=(Int32(row_tiles * col_tiles * batch[0]), 1, 1),
             block=(config.threads, 1, 1),
             smem=config.smem_bytes,
@@ -290,6 +288,4 @@ class Shifted:
 @compile_cached
 def build(config: ShiftedConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(
-        Shifted(config), example_arguments(wide=4, batch_rank=config.batch_rank), name=config.kernel_name
-    )
+    return Traceable(Shifted(config), example_arguments(wide=4, batch_rank=config.batch_rank), name=config.kernel_name)

@@ -1,4 +1,4 @@
-"""Transposition through a padded tile of shared memory: the course's ``copy_transpose``.
+r"""Transposition through a padded tile of shared memory: the course's ``copy_transpose``.
 
     dst[b, c, r] = src[b, r, c]        (batch, rows, cols) -> (batch, cols, rows), elements of 1, 2, 4, 8 or 16 bytes
 
@@ -131,6 +131,4 @@ class Tiled:
 @compile_cached
 def build(config: TiledConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(
-        Tiled(config), example_arguments(wide=6, batch_rank=config.batch_rank), name=config.kernel_name
-    )
+    return Traceable(Tiled(config), example_arguments(wide=6, batch_rank=config.batch_rank), name=config.kernel_name)

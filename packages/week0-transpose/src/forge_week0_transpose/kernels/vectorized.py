@@ -1,4 +1,4 @@
-"""Transposition with 128-bit accesses on both sides.
+r"""Transposition with 128-bit accesses on both sides.
 
     dst[b, c, r] = src[b, r, c]        (batch, rows, cols) -> (batch, cols, rows), elements of 1, 2, 4, 8 or 16 bytes
 
@@ -79,9 +79,7 @@ class Vectorized:
         row_tiles = (rows + (config.tile_rows - 1)) // config.tile_rows
         col_tiles = (cols + (config.tile_cols - 1)) // config.tile_cols
         name_kernel(self.kernel, config.kernel_name)
-        self.kernel(
-            src, dst, rows, cols, src_pitch, dst_pitch, Uint32(row_tiles), Uint32(col_tiles), batch
-        ).launch(
+        self.kernel(src, dst, rows, cols, src_pitch, dst_pitch, Uint32(row_tiles), Uint32(col_tiles), batch).launch(
             grid=(Int32(row_tiles * col_tiles * batch[0]), 1, 1),
             block=(config.threads, 1, 1),
             smem=config.smem_bytes,
@@ -146,9 +144,7 @@ class Vectorized:
                 address += src_pitch
 
         # Transpose in registers; write a chunk of each column's line.
-        columns = transpose_chunks(
-            [[rRow[k, w] for w in range(src_width // 4)] for k in range(v)], size, permute
-        )
+        columns = transpose_chunks([[rRow[k, w] for w in range(src_width // 4)] for k in range(v)], size, permute)
         rColumn = chunk_tensor(items)
         shared = cute.arch.get_dyn_smem(Uint32, alignment=128).toint()
         for j in cutlass.range_constexpr(items):
