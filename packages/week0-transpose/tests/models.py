@@ -125,21 +125,12 @@ class Case:
     dst_pitch: int
 
 
-def tile_of(block: int, row_tiles: int, col_tiles: int, band: int) -> tuple[int, int]:
-    if band == 0:
-        return block % row_tiles, block // row_tiles
-    index = block // (band * col_tiles)
-    rest = block % (band * col_tiles)
-    height = min(row_tiles - index * band, band)
-    return index * band + rest % height, rest // height
-
-
 def vectorized(config: VectorizedConfig, case: Case, m: Machine) -> None:
     size, v, width = config.itemsize, config.chunk_items, config.src_width
     items = width // size
     row_tiles, col_tiles = -(-case.rows // config.tile_rows), -(-case.cols // config.tile_cols)
     for block in range(row_tiles * col_tiles):
-        row_tile, col_tile = tile_of(block, row_tiles, col_tiles, config.band)
+        row_tile, col_tile = block % row_tiles, block // row_tiles
         row_base, col_base = row_tile * config.tile_rows, col_tile * config.tile_cols
         rows_left, cols_left = min(case.rows - row_base, config.tile_rows), min(case.cols - col_base, config.tile_cols)
         for thread in range(config.threads):
@@ -175,7 +166,7 @@ def shifted(config: ShiftedConfig, case: Case, m: Machine) -> None:
     row_tiles, col_tiles = -(-(case.rows + config.reach) // config.tile_rows), -(-case.cols // config.tile_cols)
     end = m.src_base + (case.rows - 1) * case.src_pitch + case.cols * size
     for block in range(row_tiles * col_tiles):
-        row_tile, col_tile = tile_of(block, row_tiles, col_tiles, config.band)
+        row_tile, col_tile = block % row_tiles, block // row_tiles
         row_base, col_base = row_tile * config.tile_rows, col_tile * config.tile_cols
         first = row_base - config.halo
         cols_left = min(case.cols - col_base, config.tile_cols)

@@ -4,11 +4,13 @@
 :class:`~forge_core.device.Device`: no GPU is asked, so the tests assert the branch it takes for a device they do not
 have.  :func:`plan` adds the arguments of the launch.
 
-    rows     contiguous on both sides      rows (16 bytes a thread, or as wide as the alignment allows)
+    rows     contiguous on both sides      rows        16 bytes a thread, or as wide as the alignment allows
+                                           realigned   rows that begin anywhere
     matrix   a transposition               skinny      2 to 8 rows or columns, and long
                                            vectorized  rows of whole 16-byte chunks on both sides
                                            shifted     rows that begin anywhere
-                                           tiled       small matrices in a batch, 16-byte elements off their boundary
+                                           tiled       matrices that fill too little of the larger tiles
+                                           naive       matrices that fill too little of any
     gather   anything else                 naive
 """
 
@@ -23,6 +25,7 @@ from forge_core.op.launch import Launch, Variant
 from forge_week0_transpose.configs import (
     CHUNK,
     NaiveConfig,
+    RealignedConfig,
     RowsConfig,
     ShiftedConfig,
     SkinnyConfig,
@@ -33,7 +36,7 @@ from forge_week0_transpose.problem import Dim, Matrix, Problem
 
 __all__ = ["COPY_VARIANTS", "TILED_ONLY", "TILE_SIZES", "TRANSPOSE_VARIANTS", "Config", "plan", "select_config"]
 
-Config = NaiveConfig | RowsConfig | TiledConfig | VectorizedConfig | ShiftedConfig | SkinnyConfig
+Config = NaiveConfig | RealignedConfig | RowsConfig | TiledConfig | VectorizedConfig | ShiftedConfig | SkinnyConfig
 
 #: Edges of the tiled kernel, in elements.
 TILE_SIZES = (16, 32)
@@ -47,18 +50,20 @@ MAX_BLOCKS = 2**31 - 1
 _KERNELS = "forge_week0_transpose.kernels"
 _NAIVE = Variant(f"{_KERNELS}.naive:build", "one thread an element; does every problem")
 _ROWS = Variant(f"{_KERNELS}.rows:build", "16 bytes a thread, for rows that are contiguous on both sides")
+_REALIGNED = Variant(f"{_KERNELS}.realigned:build", "contiguous rows that begin anywhere: aligned chunks, shifted")
 _TILED = Variant(f"{_KERNELS}.tiled:build", "a padded tile of shared memory, an element a thread and step")
 _SKINNY = Variant(f"{_KERNELS}.skinny:build", "2 to 8 rows or columns: interleaved in registers, stored as one run")
 _SHIFTED = Variant(f"{_KERNELS}.shifted:build", "rows that begin anywhere: aligned 16-byte accesses, shifted on chip")
 _VECTORIZED = Variant(f"{_KERNELS}.vectorized:build", "16 bytes a thread on both sides, transposed in registers")
 
-#: The kernels of ``transpose``, slowest first; the last three each have the shapes that they are for.
+#: The kernels of ``transpose``, slowest first; the last five each have the problems that they are for.
 TRANSPOSE_VARIANTS: Mapping[str, Variant] = {
     "naive": _NAIVE,
     "tiled": _TILED,
     "shifted": _SHIFTED,
     "skinny": _SKINNY,
     "vectorized": _VECTORIZED,
+    "realigned": _REALIGNED,
     "rows": _ROWS,
 }
 
@@ -69,6 +74,7 @@ COPY_VARIANTS: Mapping[str, Variant] = {
     "permuted_shifted": _SHIFTED,
     "permuted_skinny": _SKINNY,
     "permuted_vectorized": _VECTORIZED,
+    "realigned": _REALIGNED,
     "vectorized": _ROWS,
 }
 
@@ -101,7 +107,7 @@ def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_
         variant=name,
         builder=_TABLES[op][name].path,
         config=config,
-        arguments=launch_arguments(config, problem),
+        arguments=launch_arguments(config, problem) if problem.numel else (),  # an empty output launches nothing
         why=why,
         read=problem.read_bytes,
         written=problem.nbytes,
@@ -140,6 +146,11 @@ def launch_arguments(config: Config, problem: Problem) -> tuple[int | tuple[int,
         rows = problem.rows()
         assert rows is not None  # noqa: S101  # select_config gives this configuration to rows only
         return (rows.length * size, _flat(rows.outer, size))
+    if isinstance(config, RealignedConfig):
+        rows = problem.rows()
+        assert rows is not None  # noqa: S101  # likewise
+        extent = rows.length + sum((dim.size - 1) * dim.src for dim in rows.outer)
+        return (rows.length * size, extent * size, _flat(rows.outer, size))
     if isinstance(config, TiledConfig):
         whole = problem.any_matrix()
         steps = (whole.src_pitch, whole.src_step, whole.dst_pitch, whole.dst_step)
@@ -169,6 +180,7 @@ def _flat(dims: tuple[Dim, ...], itemsize: int) -> tuple[int, ...]:
 def _name_of(op: str, config: Config) -> str:
     kinds = {
         NaiveConfig: _NAIVE,
+        RealignedConfig: _REALIGNED,
         RowsConfig: _ROWS,
         TiledConfig: _TILED,
         SkinnyConfig: _SKINNY,
@@ -191,11 +203,14 @@ def _automatic(problem: Problem, device: Device) -> tuple[Config, str]:
     kind = problem.kind
     if kind in ("rows", "empty"):
         rows = _rows(problem)
+        realigned = _realigned(problem)
+        if isinstance(rows, RowsConfig) and isinstance(realigned, RealignedConfig) and _unaligned(problem, rows):
+            return realigned, f"rows contiguous on both sides, aligned to {rows.width} bytes only"
         if isinstance(rows, RowsConfig):
             return rows, f"rows contiguous on both sides, moved {rows.width} bytes a thread"
     if kind == "matrix":
         return _transposition(problem, device)
-    return _naive(problem), "neither rows nor columns are contiguous on both sides"
+    return _naive(problem, items=UNROLL), "neither rows nor columns are contiguous on both sides"
 
 
 def _transposition(problem: Problem, device: Device) -> tuple[Config, str]:
@@ -225,10 +240,16 @@ def _transposition(problem: Problem, device: Device) -> tuple[Config, str]:
             f"{where} rows do not begin and end at 16-byte boundaries" if sides else "smaller tiles than vectorized has"
         )
     tiled = _tiled(problem, device, None)
-    if isinstance(tiled, TiledConfig):
+    if isinstance(tiled, TiledConfig) and _fill(matrix, tiled.tile, tiled.tile) >= MIN_TILED_FILL:
         return tiled, f"matrices of {matrix.rows}x{matrix.cols} are smaller than a tile of whole chunks"
-    return _naive(problem), "no tile fits"
+    return _naive(problem, items=UNROLL), f"matrices of {matrix.rows}x{matrix.cols} are smaller than any tile"
 
+
+#: Elements of a thread where nothing but the naive kernel is left: as many reads in flight.
+UNROLL = 4
+
+#: As below, for tiles of 16 or 32 elements: below it an element a thread is faster.
+MIN_TILED_FILL = 0.5
 
 #: Share of a tile that a matrix must fill on average, below which the element-wise tile does less useless work.
 MIN_FILL = 0.2
@@ -241,10 +262,14 @@ def _fill(matrix: Matrix, tile_rows: int, tile_cols: int) -> float:
 
 def _try(entry: Variant, problem: Problem, device: Device, tile_size: int | None) -> Config | str:
     """The configuration of one kernel for a problem, or why it cannot do it, as the end of "it ..."."""
-    if problem.numel == 0 or entry is _NAIVE:
+    if problem.numel == 0:
+        return _nothing(entry, problem.itemsize, tile_size)
+    if entry is _NAIVE:
         return _naive(problem)
     if entry is _ROWS:
         return _rows(problem)
+    if entry is _REALIGNED:
+        return _realigned(problem)
     if entry is _TILED:
         return _tiled(problem, device, tile_size)
     if problem.matrix() is None:
@@ -254,8 +279,23 @@ def _try(entry: Variant, problem: Problem, device: Device, tile_size: int | None
     return _vectorized(problem, device) if entry is _VECTORIZED else _shifted(problem, device)
 
 
-def _naive(problem: Problem) -> NaiveConfig:
-    return NaiveConfig(problem.itemsize, len(problem.dims), wide_index=problem.numel >= 2**32)
+def _nothing(entry: Variant, itemsize: int, tile_size: int | None) -> Config:
+    """A kernel's plainest configuration, for an empty problem: every kernel can write nothing."""
+    size = min(itemsize, 8)
+    plain: dict[Variant, Config] = {
+        _NAIVE: NaiveConfig(itemsize, 1),
+        _ROWS: RowsConfig(CHUNK),
+        _REALIGNED: RealignedConfig(size),
+        _TILED: TiledConfig(itemsize, tile_size or TILE_SIZES[0]),
+        _SKINNY: SkinnyConfig(size, 2, gather=True),
+        _SHIFTED: ShiftedConfig(size, src_shift=True, dst_shift=True),
+        _VECTORIZED: VectorizedConfig(itemsize),
+    }
+    return plain[entry]
+
+
+def _naive(problem: Problem, items: int = 1) -> NaiveConfig:
+    return NaiveConfig(problem.itemsize, len(problem.dims), wide_index=problem.numel >= 2**32, items=items)
 
 
 def _rows(problem: Problem) -> RowsConfig | str:
@@ -272,6 +312,25 @@ def _rows(problem: Problem) -> RowsConfig | str:
             tail = _power_of_two(rows.length * size, width)
     chunks = -(-rows.length * size // width) * _count(rows.outer)
     return RowsConfig(width, len(rows.outer), tail, wide_index=chunks >= 2**32)
+
+
+#: Bytes of a row from which aligned accesses are worth the ends of a row that go by element.
+MIN_REALIGNED = 128
+
+
+def _unaligned(problem: Problem, config: RowsConfig) -> bool:
+    rows = problem.rows()
+    return rows is not None and config.width <= 4 and rows.length * problem.itemsize >= MIN_REALIGNED
+
+
+def _realigned(problem: Problem) -> RealignedConfig | str:
+    rows = problem.rows()
+    if rows is None:
+        return "copies rows that are contiguous on both sides, and these are not"
+    if problem.itemsize > 8:  # such elements lie on 16-byte boundaries
+        return "takes elements of up to 8 bytes"
+    chunks = -(-(rows.length * problem.itemsize + 2 * (CHUNK - 1)) // CHUNK) * _count(rows.outer)
+    return RealignedConfig(problem.itemsize, len(rows.outer), wide_index=chunks >= 2**32)
 
 
 def _power_of_two(distance: int, limit: int) -> int:
@@ -329,31 +388,43 @@ def _vectorized(problem: Problem, device: Device) -> VectorizedConfig | str:
             f"needs rows that begin and end at multiples of {max(4, size)} bytes, "
             f"and the input's are at multiples of {src}, the output's of {dst}"
         )
-    entries = _count(matrix.batch)
-    chosen = None
-    for row_chunks, col_chunks, width in _VECTORIZED_TILES[size]:
+    tiles = _NARROW_TILES if size == 1 and src < CHUNK else _VECTORIZED_TILES[size]
+    for row_chunks, col_chunks, width, tiles_per_sm in tiles:
         chosen = VectorizedConfig(size, row_chunks, col_chunks, min(width, src), dst, len(matrix.batch))
-        tiles = -(-matrix.rows // chosen.tile_rows) * -(-matrix.cols // chosen.tile_cols) * entries
-        wasteful = (chosen.tile_rows >= 2 * matrix.rows and row_chunks > 8) or (
-            chosen.tile_cols >= 2 * matrix.cols and col_chunks > 8
-        )
-        if tiles >= TILES_PER_SM * device.sm_count and not wasteful and chosen.smem_bytes <= device.smem_per_block:
+        if _suits(chosen, matrix, device, tiles_per_sm):
             break
-    assert chosen is not None  # noqa: S101  # the table has entries
     return chosen
 
 
-#: Tiles for each multiprocessor below which a smaller tile is taken.
-TILES_PER_SM = 8
-
-#: For each element size (row_chunks, col_chunks, widest load), largest tile first.
-_VECTORIZED_TILES: Mapping[int, tuple[tuple[int, int, int], ...]] = {
-    1: ((16, 16, 16), (8, 8, 16), (8, 8, 8), (8, 8, 4)),
-    2: ((16, 16, 16), (16, 8, 16), (8, 8, 16), (8, 8, 8)),
-    4: ((16, 16, 16), (8, 16, 16), (8, 8, 16)),
-    8: ((16, 16, 16), (8, 16, 16), (8, 8, 16)),
-    16: ((16, 16, 16), (8, 16, 16), (8, 8, 16)),
+#: For each element size, largest tile first: row_chunks, col_chunks, the widest load, and the tiles for each
+#: multiprocessor below which the next entry is taken.  H200, 2026-11-21: 256 bytes by 256 bytes reach 0.97 to 0.99 of
+#: a copy where there are enough of them; at 4096x4096 int8 (2 tiles each) half the size is worth 4 to 8 %, at
+#: 1024x1024 2 to 5 %, and at 131072x64 bf16, whose rows are half a tile, 3 %.
+_VECTORIZED_TILES: Mapping[int, tuple[tuple[int, int, int, int], ...]] = {
+    1: ((16, 16, 16, 6), (8, 16, 8, 0), (8, 8, 8, 0)),
+    2: ((16, 16, 16, 6), (8, 16, 16, 0), (8, 8, 16, 0)),
+    4: ((16, 16, 16, 4), (16, 8, 16, 0), (8, 8, 16, 0)),
+    8: ((16, 16, 16, 4), (16, 8, 16, 0), (8, 8, 16, 0)),
+    16: ((16, 16, 16, 4), (16, 8, 16, 0), (8, 8, 16, 0)),
 }
+
+#: The same for bytes that can only be loaded by 8 or 4.  At 32768x1000 more columns are worth 2 to 3 %.
+_NARROW_TILES = ((8, 32, 8, 4), (8, 16, 8, 0), (8, 8, 8, 0))
+
+
+def _suits(config: VectorizedConfig | ShiftedConfig, matrix: Matrix, device: Device, tiles_per_sm: int) -> bool:
+    """Whether a tile is small enough for the matrix and the device, and there are enough of them.
+
+    A tile that is only taken where there are many must not reach over the matrix; a smaller one may, by its own size.
+    """
+    overhang = 1 if tiles_per_sm else 2
+    tiles = -(-matrix.rows // config.tile_rows) * -(-matrix.cols // config.tile_cols) * _count(matrix.batch)
+    return (
+        config.tile_rows <= overhang * matrix.rows
+        and config.tile_cols <= overhang * matrix.cols
+        and tiles >= tiles_per_sm * device.sm_count
+        and config.smem_bytes <= device.smem_per_block
+    )
 
 
 def _shifted(problem: Problem, device: Device) -> ShiftedConfig | str:
@@ -365,21 +436,25 @@ def _shifted(problem: Problem, device: Device) -> ShiftedConfig | str:
     src, dst = _widths(problem, matrix)
     if src < CHUNK and (matrix.src_pitch < matrix.cols or matrix.cols * size < CHUNK):
         return "needs input rows of at least 16 bytes that do not overlap"
-    entries = _count(matrix.batch)
-    chosen = None
-    for row_chunks, col_chunks in _SHIFTED_TILES[size]:
-        chosen = ShiftedConfig(size, src < CHUNK, dst < CHUNK, row_chunks, col_chunks, len(matrix.batch))
-        tiles = -(-matrix.rows // chosen.tile_rows) * -(-matrix.cols // chosen.tile_cols) * entries
-        if tiles >= TILES_PER_SM * device.sm_count and chosen.smem_bytes <= device.smem_per_block:
+    shifts = (src < CHUNK, dst < CHUNK)
+    for row_chunks, col_chunks, blocks, tiles_per_sm in _SHIFTED_TILES[size, shifts[0]]:
+        chosen = ShiftedConfig(size, *shifts, row_chunks, col_chunks, len(matrix.batch), blocks)
+        if _suits(chosen, matrix, device, tiles_per_sm):
             break
-    assert chosen is not None  # noqa: S101  # the table has entries
     return chosen
 
 
-#: For each element size (row_chunks, col_chunks), largest tile first.
-_SHIFTED_TILES: Mapping[int, tuple[tuple[int, int], ...]] = {
-    1: ((16, 16), (16, 8), (8, 8)),
-    2: ((16, 16), (16, 8), (8, 8)),
-    4: ((16, 16), (16, 8), (8, 8)),
-    8: ((16, 16), (16, 8), (8, 8)),
+#: For each element size, and for shifted input rows or not, largest tile first: row_chunks, col_chunks, the blocks
+#: that a multiprocessor must be able to hold, and the tiles for each below which the next entry is taken.
+#: H200, 2026-11-21: at 8191x8193 int8, 240x128 elements reach 0.87 of a copy, twice as wide 0.86; at 50257x768, where
+#: only output rows are shifted, longer tiles share fewer rows: 0.96 against 0.95 in fp32, 0.99 against 0.96 in bf16.
+_SHIFTED_TILES: Mapping[tuple[int, bool], tuple[tuple[int, int, int, int], ...]] = {
+    (1, True): ((16, 8, 3, 4), (8, 8, 4, 0)),
+    (2, True): ((24, 8, 2, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
+    (4, True): ((16, 16, 3, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
+    (8, True): ((16, 16, 2, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
+    (1, False): ((32, 8, 3, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
+    (2, False): ((32, 16, 2, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
+    (4, False): ((32, 16, 2, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
+    (8, False): ((32, 16, 2, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
 }

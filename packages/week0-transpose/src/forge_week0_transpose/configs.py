@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["NaiveConfig", "RowsConfig", "ShiftedConfig", "SkinnyConfig", "TiledConfig", "VectorizedConfig"]
+__all__ = [
+    "NaiveConfig",
+    "RealignedConfig",
+    "RowsConfig",
+    "ShiftedConfig",
+    "SkinnyConfig",
+    "TiledConfig",
+    "VectorizedConfig",
+]
 
 #: Bytes of a chunk, the widest access of a thread.
 CHUNK = 16
@@ -22,18 +30,21 @@ class NaiveConfig:
         itemsize: bytes of an element: 1, 2, 4, 8 or 16.
         rank: dimensions of the canonical problem.
         wide_index: elements are numbered by 64-bit integers, needed from 2^32 on.
+        items: elements of a thread, a block's width apart; more than one where no other kernel can do the problem.
         threads: threads of a block.
     """
 
     itemsize: int
     rank: int
     wide_index: bool = False
+    items: int = 1
     threads: int = 256
 
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
-        return f"naive_{self.itemsize}B_rank{self.rank}{'_wide' if self.wide_index else ''}"
+        items = f"_x{self.items}" if self.items > 1 else ""
+        return f"naive_{self.itemsize}B_rank{self.rank}{items}{'_wide' if self.wide_index else ''}"
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,28 @@ class RowsConfig:
         """What a profiler shows."""
         tail = f"_tail{self.tail}B" if self.tail else ""
         return f"copy_rows_{self.width}B_rank{self.rank}{tail}{'_wide' if self.wide_index else ''}"
+
+
+@dataclass(frozen=True)
+class RealignedConfig:
+    """``kernels/realigned.py``.
+
+    Attributes:
+        itemsize: bytes of an element: 1, 2, 4 or 8.
+        rank: outer dimensions.
+        wide_index: chunks are numbered by 64-bit integers, needed from 2^32 on.
+        threads: threads of a block.
+    """
+
+    itemsize: int
+    rank: int = 0
+    wide_index: bool = False
+    threads: int = 128
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        return f"copy_realigned_{self.itemsize}B_rank{self.rank}{'_wide' if self.wide_index else ''}"
 
 
 @dataclass(frozen=True)
@@ -109,7 +142,6 @@ class VectorizedConfig:
         src_width: bytes of a thread's load: 16, 8 or 4, not below the element.
         dst_width: bytes of a thread's store, likewise.
         batch_rank: dimensions around the matrix.
-        band: row tiles that blocks walk down before they move to the next columns; 0 for all.
     """
 
     itemsize: int
@@ -118,9 +150,6 @@ class VectorizedConfig:
     src_width: int = 16
     dst_width: int = 16
     batch_rank: int = 0
-    band: int = 0
-    blocks_per_sm: int = 1
-    carveout: int = 100
 
     @property
     def ragged(self) -> bool:
@@ -167,7 +196,7 @@ class VectorizedConfig:
         """What a profiler shows."""
         return (
             f"transpose_vectorized_{self.itemsize}B_{self.tile_rows}x{self.tile_cols}"
-            f"_ld{self.src_width}_st{self.dst_width}_b{self.batch_rank}{f'_band{self.band}' if self.band else ''}"
+            f"_ld{self.src_width}_st{self.dst_width}_b{self.batch_rank}"
         )
 
 
@@ -183,6 +212,7 @@ class ShiftedConfig:
             tile before when ``dst_shift``.
         col_chunks: 16-byte chunks of an input row in the tile, a multiple of 8.
         batch_rank: dimensions around the matrix.
+        blocks_per_sm: blocks that a multiprocessor must be able to hold, which bounds the registers of a thread.
     """
 
     itemsize: int
@@ -192,8 +222,6 @@ class ShiftedConfig:
     col_chunks: int = 16
     batch_rank: int = 0
     blocks_per_sm: int = 2
-    carveout: int = 100
-    band: int = 0
 
     @property
     def chunk_items(self) -> int:

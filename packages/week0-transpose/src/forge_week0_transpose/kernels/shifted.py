@@ -59,6 +59,10 @@ from forge_week0_transpose.kernels.words import CHUNK, funnel_left, funnel_right
 __all__ = ["Shifted", "build"]
 
 
+#: Percent of a multiprocessor's memory that shared memory should get; see ``vectorized``.
+CARVEOUT = 100
+
+
 class Shifted:
     """The kernel for one configuration."""
 
@@ -88,7 +92,7 @@ class Shifted:
             block=(config.threads, 1, 1),
             smem=config.smem_bytes,
             min_blocks_per_mp=config.blocks_per_sm,
-            preferred_smem_carveout=config.carveout if config.carveout >= 0 else None,
+            preferred_smem_carveout=CARVEOUT,
             stream=stream,
         )
 
@@ -110,21 +114,14 @@ class Shifted:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
 
-        # Which tile: down the rows of a band first, then along the columns, then the next band, then the batch.
+        # Which tile: down the rows first, then along the columns, then the batch.
         rest = Uint32(block)
-        if cutlass.const_expr(config.batch_rank > 0):
-            entry = rest // (row_tiles * col_tiles)
-            rest = rest % (row_tiles * col_tiles)
-        if cutlass.const_expr(config.band > 0):
-            band = rest // (config.band * col_tiles)
-            rest = rest % (config.band * col_tiles)
-            height = cutlass.min(row_tiles - band * config.band, Uint32(config.band))
-            row_tile, col_tile = band * config.band + rest % height, rest // height
-        else:
-            row_tile, col_tile = rest % row_tiles, rest // row_tiles
+        row_tile, rest = rest % row_tiles, rest // row_tiles
+        col_tile = rest
         src_base, dst_base = src.toint(), dst.toint()
         if cutlass.const_expr(config.batch_rank > 0):
-            src_step, dst_step = batch_offsets(entry, batch)
+            col_tile = rest % col_tiles
+            src_step, dst_step = batch_offsets(rest // col_tiles, batch)
             src_base += src_step
             dst_base += dst_step
         # The tile's first output chunk of an unshifted row, and the first row that is loaded: V before it.
