@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from forge_week0_transpose.configs import ShiftedConfig, SkinnyConfig, TiledConfig, VectorizedConfig
+from forge_week0_transpose.configs import RealignedConfig, ShiftedConfig, SkinnyConfig, TiledConfig, VectorizedConfig
 from forge_week0_transpose.kernels import words
 
 CHUNK: int = words.CHUNK
@@ -274,6 +274,26 @@ def skinny(config: SkinnyConfig, length: int, pitch: int, m: Machine) -> None:
                 for r, chunk_words in enumerate(words.deinterleave(own, size, permute)):
                     at = m.dst_base + lines[r] + thread * CHUNK
                     _store_parts(m, at, to_bytes(chunk_words), config.line_width)
+
+
+def realigned(config: RealignedConfig, case: Case, m: Machine) -> None:
+    """Copies ``case.rows`` rows of ``case.cols`` elements."""
+    size, length = config.itemsize, case.cols * config.itemsize
+    end = m.src_base + (case.rows - 1) * case.src_pitch + length
+    chunks = (length + 2 * (CHUNK - 1)) // CHUNK
+    for row in range(case.rows):
+        src_row, dst_row = m.src_base + row * case.src_pitch, m.dst_base + row * case.dst_pitch
+        for chunk in range(chunks):
+            begin = chunk * CHUNK - (dst_row & 15)
+            first = (src_row + begin) & -CHUNK
+            if begin >= 0 and begin + CHUNK <= length and first + 2 * CHUNK <= end:
+                lo, hi = (to_words(m.load(first + i, CHUNK)) for i in (0, CHUNK))
+                offset = (src_row + begin) & 15
+                moved = words.funnel_right(lo, hi, offset, size, select, shift_right)
+                m.store(dst_row + begin, to_bytes(moved), CHUNK)
+            else:
+                for place in range(max(begin, 0), min(begin + CHUNK, length), size):
+                    m.store(dst_row + place, m.load(src_row + place, size), size)
 
 
 def _parts(m: Machine, address: int, width: int) -> Chunk:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+from collections.abc import Mapping
 
 import pytest
 
 from forge_core.cache.key import tag
 from forge_core.device import SPECS, Device
 from forge_core.errors import ArgumentError, UnsupportedError
+from forge_core.op.launch import Variant
 from forge_week0_transpose.config import (
     COPY_VARIANTS,
     TILE_SIZES,
@@ -343,9 +345,9 @@ def test_a_variant_that_cannot_says_which_can(name: str, problem: Problem, reaso
 
 
 @pytest.mark.parametrize("table", [TRANSPOSE_VARIANTS, COPY_VARIANTS, TILED_ONLY], ids=["transpose", "copy", "tiled"])
-def test_tables_name_modules_that_exist(table: dict[str, object]) -> None:
+def test_tables_name_modules_that_exist(table: Mapping[str, Variant]) -> None:
     for variant in table.values():
-        module, _, attribute = variant.path.partition(":")  # type: ignore[attr-defined]  # a Variant
+        module, _, attribute = variant.path.partition(":")
         assert attribute == "build"
         assert importlib.util.find_spec(module) is not None
 

@@ -18,6 +18,7 @@ from forge_core.device import ARCHES
 from forge_core.op.launch import load
 from forge_week0_transpose.configs import (
     NaiveConfig,
+    RealignedConfig,
     RowsConfig,
     ShiftedConfig,
     SkinnyConfig,
@@ -29,6 +30,7 @@ pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists 
 
 MODULES = {
     NaiveConfig: "naive",
+    RealignedConfig: "realigned",
     RowsConfig: "rows",
     TiledConfig: "tiled",
     VectorizedConfig: "vectorized",
@@ -37,7 +39,7 @@ MODULES = {
 }
 
 CONFIGS: dict[str, list[Any]] = {
-    "naive": [NaiveConfig(size, rank) for rank, size in enumerate((4, 1, 2, 8, 16))] + [NaiveConfig(4, 3, True)],
+    "naive": [NaiveConfig(size, rank) for rank, size in enumerate((4, 1, 2, 8, 16))] + [NaiveConfig(4, 3, True, 4)],
     "rows": [
         RowsConfig(16),
         RowsConfig(16, 0, 1),
@@ -46,6 +48,7 @@ CONFIGS: dict[str, list[Any]] = {
         RowsConfig(2, 1),
         RowsConfig(1, 1, 0, True),
     ],
+    "realigned": [RealignedConfig(2), RealignedConfig(1, 1), RealignedConfig(4, 2), RealignedConfig(8, 0, True)],
     "tiled": [
         TiledConfig(1, 32),
         TiledConfig(2, 16),
@@ -120,6 +123,9 @@ def test_compiles_with_the_accesses_it_declares(
         assert loads == stores == {config.itemsize}
     elif isinstance(config, RowsConfig):
         assert loads == stores == {config.width} | ({config.tail} if config.tail else set())
+    elif isinstance(config, RealignedConfig):
+        assert loads == stores == {16, config.itemsize}
+        assert (found["ld.global.16"], found["st.global.16"]) == (2, 1)
     elif isinstance(config, VectorizedConfig):
         assert (loads, stores) == ({config.src_width}, {config.dst_width})
         assert found[f"ld.global.{config.src_width}"] == config.chunk_items

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from forge_week0_transpose.configs import ShiftedConfig, SkinnyConfig, TiledConfig, VectorizedConfig
+from forge_week0_transpose.configs import RealignedConfig, ShiftedConfig, SkinnyConfig, TiledConfig, VectorizedConfig
 from forge_week0_transpose.kernels import words
 
 
@@ -233,6 +233,26 @@ def test_padding_frees_a_tile_of_32_from_conflicts(size: int) -> None:
     config = TiledConfig(size, 32)
     machine = run_matrix(models.tiled, config, Case(32, 32, 32 * size, 32 * size))
     assert set(machine.conflicts().values()) == {0}
+
+
+# ---- realigned -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+@pytest.mark.parametrize("src_items", range(4))
+@pytest.mark.parametrize("dst_items", [0, 1, 3])
+def test_realigned(size: int, src_items: int, dst_items: int) -> None:
+    config = RealignedConfig(size, 1)
+    for cols in (1, 2, 15, 16, 17, 40, 65):
+        src_pitch, dst_pitch = (cols + 3) * size, (cols + 1) * size
+        src = data(5, src_pitch)[: 4 * src_pitch + cols * size]
+        machine = Machine(src, 4 * dst_pitch + cols * size, src_items * size, dst_items * size)
+        models.realigned(config, Case(5, cols, src_pitch, dst_pitch), machine)
+        for row in range(5):
+            at, of = row * dst_pitch, row * src_pitch
+            np.testing.assert_array_equal(machine.dst[at : at + cols * size], src[of : of + cols * size])
+            assert set(machine.written[at : at + cols * size]) == {1}
+        assert machine.written.sum() == 5 * cols * size
 
 
 # ---- coalescing ----------------------------------------------------------------------------------------------------
