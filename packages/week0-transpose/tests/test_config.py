@@ -70,7 +70,7 @@ def test_large_squares_are_vectorized_on_every_device(device: Device, size: int)
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
 def test_odd_sizes_are_shifted_on_every_device(device: Device, size: int) -> None:
     config = auto(transposition(8191, 8193, size=size), device)
     assert isinstance(config, ShiftedConfig)
@@ -102,6 +102,7 @@ def test_half_aligned_rows_take_half_as_wide_accesses() -> None:
     assert isinstance(config, VectorizedConfig)
     assert (config.src_width, config.dst_width) == (8, 16)
     assert isinstance(auto(transposition(32768, 1004, size=1)), ShiftedConfig), "4-byte accesses lose to shifting"
+    assert isinstance(auto(transposition(8184, 8200, size=1)), ShiftedConfig), "so do 8-byte ones on both sides"
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
@@ -128,8 +129,8 @@ def test_a_gap_between_columns_is_not_skinny() -> None:
 
 
 def test_small_matrices_in_a_batch_do_not_take_a_large_tile() -> None:
-    assert auto(transposition(1000, 12, 12)) == TiledConfig(4, 16, 1)
-    assert auto(transposition(1000, 3, 3)) == NaiveConfig(4, 3, items=4)
+    assert auto(transposition(1000, 12, 12)) == NaiveConfig(4, 3, items=8)
+    assert auto(transposition(1000, 3, 3)) == NaiveConfig(4, 3, items=8)
 
 
 def test_transposed_input_is_copied_by_rows() -> None:
@@ -140,7 +141,7 @@ def test_transposed_input_is_copied_by_rows() -> None:
 
 
 def test_strided_on_both_sides_is_naive() -> None:
-    assert auto(Problem.make((6, 11), (21, 2), (11, 1), 4)) == NaiveConfig(4, 2, items=4)
+    assert auto(Problem.make((6, 11), (21, 2), (11, 1), 4)) == NaiveConfig(4, 2, items=8)
 
 
 def test_empty_problems_plan_without_a_crash() -> None:
@@ -217,8 +218,8 @@ def test_2_to_the_32_elements_need_wide_numbers() -> None:
     assert [wide(select_config("copy", p, H200)[0]) for p in rows] == [False, True]
 
 
-def test_a_side_of_2_to_the_31_elements_is_not_tiled() -> None:
-    assert isinstance(auto(transposition(16, 2**31, size=1)), NaiveConfig)
+def test_a_side_of_2_to_the_31_elements_is_tiled_as_any_other() -> None:
+    assert isinstance(auto(transposition(16, 2**31 + 64, size=1)), VectorizedConfig)
     assert isinstance(auto(transposition(3, 2**31, size=1)), SkinnyConfig)
 
 
@@ -232,10 +233,15 @@ def test_a_side_of_2_to_the_31_elements_is_not_tiled() -> None:
         (Problem.make((1023,), (1,), (1,), 4), RowsConfig(16, 0, 4)),
         (Problem.make((1023,), (1,), (1,), 1), RowsConfig(16, 0, 1)),
         (Problem.make((1024,), (1,), (1,), 2, src_address=2), RealignedConfig(2)),
-        (Problem.make((63,), (1,), (1,), 2, src_address=2), RowsConfig(2)),
+        (Problem.make((16,), (1,), (1,), 2, src_address=2), RealignedConfig(2)),
+        (Problem.make((15,), (1,), (1,), 2, src_address=2), RowsConfig(2)),
+        (Problem.make((32,), (1,), (1,), 4, src_address=4), RealignedConfig(4)),
+        (Problem.make((31,), (1,), (1,), 4, src_address=4), RowsConfig(4)),
+        (Problem.make((64,), (1,), (1,), 4, src_address=8), RealignedConfig(4)),
+        (Problem.make((62,), (1,), (1,), 4, src_address=8), RowsConfig(8)),
         (Problem.make((64, 48), (64, 1), (48, 1), 4), RowsConfig(16, 1)),
         (Problem.make((64, 50), (64, 1), (50, 1), 4), RowsConfig(8, 1)),
-        (Problem.make((64, 51), (64, 1), (51, 1), 2), RowsConfig(2, 1)),
+        (Problem.make((64, 15), (16, 1), (15, 1), 2), RowsConfig(2, 1)),
         (Problem.make((64, 511), (512, 1), (511, 1), 2), RealignedConfig(2, 1)),
         (Problem.make((4, 8, 16, 32), (4096, 32, 256, 1), (4096, 512, 32, 1), 4), RowsConfig(16, 3)),
         (Problem.make((), (), (), 4), RowsConfig(16, 0, 4)),

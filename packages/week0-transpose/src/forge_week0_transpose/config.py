@@ -9,8 +9,7 @@ have.  :func:`plan` adds the arguments of the launch.
     matrix   a transposition               skinny      2 to 8 rows or columns, and long
                                            vectorized  rows of whole 16-byte chunks on both sides
                                            shifted     rows that begin anywhere
-                                           tiled       matrices that fill too little of the larger tiles
-                                           naive       matrices that fill too little of any
+                                           naive       small matrices in a batch
     gather   anything else                 naive
 """
 
@@ -22,6 +21,8 @@ from typing import NoReturn
 from forge_core.device import Device
 from forge_core.errors import ArgumentError, UnsupportedError
 from forge_core.op.launch import Launch, Variant
+from forge_week0_transpose import choices
+from forge_week0_transpose.choices import TILE_SIZES
 from forge_week0_transpose.configs import (
     CHUNK,
     NaiveConfig,
@@ -32,20 +33,11 @@ from forge_week0_transpose.configs import (
     TiledConfig,
     VectorizedConfig,
 )
-from forge_week0_transpose.problem import Dim, Matrix, Problem
+from forge_week0_transpose.problem import Dim, Problem
 
 __all__ = ["COPY_VARIANTS", "TILED_ONLY", "TILE_SIZES", "TRANSPOSE_VARIANTS", "Config", "plan", "select_config"]
 
 Config = NaiveConfig | RealignedConfig | RowsConfig | TiledConfig | VectorizedConfig | ShiftedConfig | SkinnyConfig
-
-#: Edges of the tiled kernel, in elements.
-TILE_SIZES = (16, 32)
-
-#: The longest short side that the skinny kernel takes; one kernel is compiled for each.
-MAX_LINES = 8
-
-#: Rows and columns are counted by 32-bit integers inside a tile, tiles by 32 bits in a grid.
-MAX_BLOCKS = 2**31 - 1
 
 _KERNELS = "forge_week0_transpose.kernels"
 _NAIVE = Variant(f"{_KERNELS}.naive:build", "one thread an element; does every problem")
@@ -165,16 +157,9 @@ def launch_arguments(config: Config, problem: Problem) -> tuple[int | tuple[int,
     return (matrix.rows, matrix.cols, matrix.src_pitch * size, matrix.dst_pitch * size, batch)
 
 
-def _count(dims: tuple[Dim, ...]) -> int:
-    count = 1
-    for dim in dims:
-        count *= dim.size
-    return count
-
-
 def _flat(dims: tuple[Dim, ...], itemsize: int) -> tuple[int, ...]:
     """The number of entries, then size, source step and destination step in bytes of each, innermost first."""
-    return (_count(dims), *(n for d in reversed(dims) for n in (d.size, d.src * itemsize, d.dst * itemsize)))
+    return (choices.count(dims), *(n for d in reversed(dims) for n in (d.size, d.src * itemsize, d.dst * itemsize)))
 
 
 def _name_of(op: str, config: Config) -> str:
@@ -202,62 +187,53 @@ def _refuse(op: str, variant: str, reason: str, problem: Problem, device: Device
 def _automatic(problem: Problem, device: Device) -> tuple[Config, str]:
     kind = problem.kind
     if kind in ("rows", "empty"):
-        rows = _rows(problem)
-        realigned = _realigned(problem)
-        if isinstance(rows, RowsConfig) and isinstance(realigned, RealignedConfig) and _unaligned(problem, rows):
+        rows = choices.rows(problem)
+        realigned = choices.realigned(problem)
+        if (
+            isinstance(rows, RowsConfig)
+            and isinstance(realigned, RealignedConfig)
+            and choices.prefers_realigned(problem, rows)
+        ):
             return realigned, f"rows contiguous on both sides, aligned to {rows.width} bytes only"
         if isinstance(rows, RowsConfig):
             return rows, f"rows contiguous on both sides, moved {rows.width} bytes a thread"
     if kind == "matrix":
         return _transposition(problem, device)
-    return _naive(problem, items=UNROLL), "neither rows nor columns are contiguous on both sides"
+    return choices.naive(problem, items=choices.UNROLL), "neither rows nor columns are contiguous on both sides"
 
 
 def _transposition(problem: Problem, device: Device) -> tuple[Config, str]:
     matrix = problem.matrix()
     assert matrix is not None  # noqa: S101  # the caller looked
-    skinny = _skinny(problem)
+    skinny = choices.skinny(problem)
     if isinstance(skinny, SkinnyConfig):
         side = "rows" if skinny.gather else "columns"
         return skinny, f"only {skinny.lines} {side}, so the {side} are interleaved in registers"
-    if max(matrix.rows, matrix.cols) > MAX_BLOCKS:
-        return _naive(problem), "a side of 2^31 elements or more"
-    vectorized = _vectorized(problem, device)
+    src, dst = choices.widths(problem, matrix)
+    vectorized = choices.vectorized(problem, device)
     if (
         isinstance(vectorized, VectorizedConfig)
-        and min(_widths(problem, matrix)) >= 8
-        and _fill(matrix, vectorized.tile_rows, vectorized.tile_cols) >= MIN_FILL
+        # H200, 2026-11-21: rows of 8-byte words on both sides reach 0.72 to 0.86 of a copy at 8190x8198 and the like,
+        # shifted ones 0.88 to 0.91; where only the input's are, at 32768x1000 int8, it is 0.91 against 0.84.
+        and src >= CHUNK // 2
+        and dst == CHUNK
+        and choices.fills(matrix, vectorized)
     ):
         return vectorized, (
             f"rows of whole {vectorized.src_width}-byte words in and {vectorized.dst_width}-byte words out, "
             f"tile {vectorized.tile_rows}x{vectorized.tile_cols}"
         )
-    shifted = _shifted(problem, device)
-    if isinstance(shifted, ShiftedConfig) and _fill(matrix, shifted.tile_rows, shifted.tile_cols) >= MIN_FILL:
+    shifted = choices.shifted(problem, device)
+    if (
+        isinstance(shifted, ShiftedConfig)
+        and (shifted.src_shift or shifted.dst_shift)
+        and choices.fills(matrix, shifted)
+    ):
         sides = [name for name, shift in (("input", shifted.src_shift), ("output", shifted.dst_shift)) if shift]
-        where = " and ".join(sides)
-        return shifted, (
-            f"{where} rows do not begin and end at 16-byte boundaries" if sides else "smaller tiles than vectorized has"
-        )
-    tiled = _tiled(problem, device, None)
-    if isinstance(tiled, TiledConfig) and _fill(matrix, tiled.tile, tiled.tile) >= MIN_TILED_FILL:
-        return tiled, f"matrices of {matrix.rows}x{matrix.cols} are smaller than a tile of whole chunks"
-    return _naive(problem, items=UNROLL), f"matrices of {matrix.rows}x{matrix.cols} are smaller than any tile"
-
-
-#: Elements of a thread where nothing but the naive kernel is left: as many reads in flight.
-UNROLL = 4
-
-#: As below, for tiles of 16 or 32 elements: below it an element a thread is faster.
-MIN_TILED_FILL = 0.5
-
-#: Share of a tile that a matrix must fill on average, below which the element-wise tile does less useless work.
-MIN_FILL = 0.2
-
-
-def _fill(matrix: Matrix, tile_rows: int, tile_cols: int) -> float:
-    tiles = -(-matrix.rows // tile_rows) * -(-matrix.cols // tile_cols)
-    return matrix.rows * matrix.cols / (tiles * tile_rows * tile_cols)
+        return shifted, f"{' and '.join(sides)} rows do not begin and end at 16-byte boundaries"
+    return choices.naive(
+        problem, items=choices.UNROLL
+    ), f"matrices of {matrix.rows}x{matrix.cols} fill too little of a tile"
 
 
 def _try(entry: Variant, problem: Problem, device: Device, tile_size: int | None) -> Config | str:
@@ -265,18 +241,18 @@ def _try(entry: Variant, problem: Problem, device: Device, tile_size: int | None
     if problem.numel == 0:
         return _nothing(entry, problem.itemsize, tile_size)
     if entry is _NAIVE:
-        return _naive(problem)
+        return choices.naive(problem)
     if entry is _ROWS:
-        return _rows(problem)
+        return choices.rows(problem)
     if entry is _REALIGNED:
-        return _realigned(problem)
+        return choices.realigned(problem)
     if entry is _TILED:
-        return _tiled(problem, device, tile_size)
+        return choices.tiled(problem, tile_size)
     if problem.matrix() is None:
         return "transposes matrices, and this layout is none"
     if entry is _SKINNY:
-        return _skinny(problem)
-    return _vectorized(problem, device) if entry is _VECTORIZED else _shifted(problem, device)
+        return choices.skinny(problem)
+    return choices.vectorized(problem, device) if entry is _VECTORIZED else choices.shifted(problem, device)
 
 
 def _nothing(entry: Variant, itemsize: int, tile_size: int | None) -> Config:
@@ -292,169 +268,3 @@ def _nothing(entry: Variant, itemsize: int, tile_size: int | None) -> Config:
         _VECTORIZED: VectorizedConfig(itemsize),
     }
     return plain[entry]
-
-
-def _naive(problem: Problem, items: int = 1) -> NaiveConfig:
-    return NaiveConfig(problem.itemsize, len(problem.dims), wide_index=problem.numel >= 2**32, items=items)
-
-
-def _rows(problem: Problem) -> RowsConfig | str:
-    rows = problem.rows()
-    if rows is None:
-        return "copies rows that are contiguous on both sides, and these are not"
-    size = problem.itemsize
-    width = min(problem.src_vector([d.src for d in rows.outer]), problem.dst_vector([d.dst for d in rows.outer]))
-    tail = 0
-    if rows.length * size % width:
-        if rows.outer:  # Ends inside a chunk at every row: narrower accesses beat a branch in each.
-            width = _power_of_two(rows.length * size, width)
-        else:
-            tail = _power_of_two(rows.length * size, width)
-    chunks = -(-rows.length * size // width) * _count(rows.outer)
-    return RowsConfig(width, len(rows.outer), tail, wide_index=chunks >= 2**32)
-
-
-#: Bytes of a row from which aligned accesses are worth the ends of a row that go by element.
-MIN_REALIGNED = 128
-
-
-def _unaligned(problem: Problem, config: RowsConfig) -> bool:
-    rows = problem.rows()
-    return rows is not None and config.width <= 4 and rows.length * problem.itemsize >= MIN_REALIGNED
-
-
-def _realigned(problem: Problem) -> RealignedConfig | str:
-    rows = problem.rows()
-    if rows is None:
-        return "copies rows that are contiguous on both sides, and these are not"
-    if problem.itemsize > 8:  # such elements lie on 16-byte boundaries
-        return "takes elements of up to 8 bytes"
-    chunks = -(-(rows.length * problem.itemsize + 2 * (CHUNK - 1)) // CHUNK) * _count(rows.outer)
-    return RealignedConfig(problem.itemsize, len(rows.outer), wide_index=chunks >= 2**32)
-
-
-def _power_of_two(distance: int, limit: int) -> int:
-    return min(distance & -distance, limit)
-
-
-def _tiled(problem: Problem, device: Device, tile_size: int | None) -> TiledConfig | str:
-    matrix = problem.any_matrix()
-    if tile_size is None:
-        # Tiles of 32 fill whole 32-byte sectors at every width; 16 wastes less of a small matrix.
-        tile_size = 32 if min(matrix.rows, matrix.cols) > 16 else 16
-    if -(-matrix.rows // tile_size) * -(-matrix.cols // tile_size) * _count(matrix.batch) > MAX_BLOCKS:
-        return f"needs more than {MAX_BLOCKS} tiles of {tile_size}x{tile_size} here"
-    return TiledConfig(problem.itemsize, tile_size, len(matrix.batch))
-
-
-def _skinny(problem: Problem) -> SkinnyConfig | str:
-    matrix = problem.matrix()
-    assert matrix is not None  # noqa: S101  # the caller looked
-    size = problem.itemsize
-    batch_src, batch_dst = [d.src for d in matrix.batch], [d.dst for d in matrix.batch]
-    for gather in (True, False):
-        lines, length = (matrix.rows, matrix.cols) if gather else (matrix.cols, matrix.rows)
-        run_pitch = matrix.dst_pitch if gather else matrix.src_pitch
-        if not 2 <= lines <= MAX_LINES or run_pitch != lines or size > 8:
-            continue
-        if gather:
-            line, run = problem.src_vector([matrix.src_pitch, *batch_src]), problem.dst_vector(batch_dst)
-        else:
-            line, run = problem.dst_vector([matrix.dst_pitch, *batch_dst]), problem.src_vector(batch_src)
-        config = SkinnyConfig(size, lines, gather, line, run, len(matrix.batch))
-        if length >= config.tile:
-            return config
-    return (
-        f"takes 2 to {MAX_LINES} rows (of a dense output) or columns (of a dense input) of at least one block's "
-        "length, with elements of up to 8 bytes"
-    )
-
-
-def _widths(problem: Problem, matrix: Matrix) -> tuple[int, int]:
-    """Bytes of the widest access in which every row begins and ends, in the input and in the output."""
-    return (
-        problem.src_vector([matrix.src_pitch, matrix.cols, *(d.src for d in matrix.batch)]),
-        problem.dst_vector([matrix.dst_pitch, matrix.rows, *(d.dst for d in matrix.batch)]),
-    )
-
-
-def _vectorized(problem: Problem, device: Device) -> VectorizedConfig | str:
-    matrix = problem.matrix()
-    assert matrix is not None  # noqa: S101  # the caller looked
-    size = problem.itemsize
-    src, dst = _widths(problem, matrix)
-    if min(src, dst) < max(4, size):
-        return (
-            f"needs rows that begin and end at multiples of {max(4, size)} bytes, "
-            f"and the input's are at multiples of {src}, the output's of {dst}"
-        )
-    tiles = _NARROW_TILES if size == 1 and src < CHUNK else _VECTORIZED_TILES[size]
-    for row_chunks, col_chunks, width, tiles_per_sm in tiles:
-        chosen = VectorizedConfig(size, row_chunks, col_chunks, min(width, src), dst, len(matrix.batch))
-        if _suits(chosen, matrix, device, tiles_per_sm):
-            break
-    return chosen
-
-
-#: For each element size, largest tile first: row_chunks, col_chunks, the widest load, and the tiles for each
-#: multiprocessor below which the next entry is taken.  H200, 2026-11-21: 256 bytes by 256 bytes reach 0.97 to 0.99 of
-#: a copy where there are enough of them; at 4096x4096 int8 (2 tiles each) half the size is worth 4 to 8 %, at
-#: 1024x1024 2 to 5 %, and at 131072x64 bf16, whose rows are half a tile, 3 %.
-_VECTORIZED_TILES: Mapping[int, tuple[tuple[int, int, int, int], ...]] = {
-    1: ((16, 16, 16, 6), (8, 16, 8, 0), (8, 8, 8, 0)),
-    2: ((16, 16, 16, 6), (8, 16, 16, 0), (8, 8, 16, 0)),
-    4: ((16, 16, 16, 4), (16, 8, 16, 0), (8, 8, 16, 0)),
-    8: ((16, 16, 16, 4), (16, 8, 16, 0), (8, 8, 16, 0)),
-    16: ((16, 16, 16, 4), (16, 8, 16, 0), (8, 8, 16, 0)),
-}
-
-#: The same for bytes that can only be loaded by 8 or 4.  At 32768x1000 more columns are worth 2 to 3 %.
-_NARROW_TILES = ((8, 32, 8, 4), (8, 16, 8, 0), (8, 8, 8, 0))
-
-
-def _suits(config: VectorizedConfig | ShiftedConfig, matrix: Matrix, device: Device, tiles_per_sm: int) -> bool:
-    """Whether a tile is small enough for the matrix and the device, and there are enough of them.
-
-    A tile that is only taken where there are many must not reach over the matrix; a smaller one may, by its own size.
-    """
-    overhang = 1 if tiles_per_sm else 2
-    tiles = -(-matrix.rows // config.tile_rows) * -(-matrix.cols // config.tile_cols) * _count(matrix.batch)
-    return (
-        config.tile_rows <= overhang * matrix.rows
-        and config.tile_cols <= overhang * matrix.cols
-        and tiles >= tiles_per_sm * device.sm_count
-        and config.smem_bytes <= device.smem_per_block
-    )
-
-
-def _shifted(problem: Problem, device: Device) -> ShiftedConfig | str:
-    matrix = problem.matrix()
-    assert matrix is not None  # noqa: S101  # the caller looked
-    size = problem.itemsize
-    if size > 8:
-        return "takes elements of up to 8 bytes"
-    src, dst = _widths(problem, matrix)
-    if src < CHUNK and (matrix.src_pitch < matrix.cols or matrix.cols * size < CHUNK):
-        return "needs input rows of at least 16 bytes that do not overlap"
-    shifts = (src < CHUNK, dst < CHUNK)
-    for row_chunks, col_chunks, blocks, tiles_per_sm in _SHIFTED_TILES[size, shifts[0]]:
-        chosen = ShiftedConfig(size, *shifts, row_chunks, col_chunks, len(matrix.batch), blocks)
-        if _suits(chosen, matrix, device, tiles_per_sm):
-            break
-    return chosen
-
-
-#: For each element size, and for shifted input rows or not, largest tile first: row_chunks, col_chunks, the blocks
-#: that a multiprocessor must be able to hold, and the tiles for each below which the next entry is taken.
-#: H200, 2026-11-21: at 8191x8193 int8, 240x128 elements reach 0.87 of a copy, twice as wide 0.86; at 50257x768, where
-#: only output rows are shifted, longer tiles share fewer rows: 0.96 against 0.95 in fp32, 0.99 against 0.96 in bf16.
-_SHIFTED_TILES: Mapping[tuple[int, bool], tuple[tuple[int, int, int, int], ...]] = {
-    (1, True): ((16, 8, 3, 4), (8, 8, 4, 0)),
-    (2, True): ((24, 8, 2, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
-    (4, True): ((16, 16, 3, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
-    (8, True): ((16, 16, 2, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
-    (1, False): ((32, 8, 3, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
-    (2, False): ((32, 16, 2, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
-    (4, False): ((32, 16, 2, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
-    (8, False): ((32, 16, 2, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
-}
