@@ -9,10 +9,9 @@ How the data moves.  A tile is ``col_chunks`` chunks of 16 bytes of an input row
 row; V = 16 / itemsize elements make a chunk, and each thread owns one V x V block of elements.
 
     src_shift: the rows do not begin at 16-byte boundaries
-        global     |....AAAA|AAAABBBB|BBBBCCCC|CCCC....|      the aligned chunks that cover the tile's row segment,
-                        ^ the tile's first column             copied as they are (cp.async) to shared memory, one
-        shared     |....AAAA|AAAABBBB|BBBBCCCC|CCCC....|      chunk more than the segment has
-        registers  AAAAAAAA BBBBBBBB CCCCCCCC                 two neighbouring chunks, funnel-shifted right
+        global     |....AAAA|AAAABBBB|BBBBCCCC|CCCC....|      each thread loads the two aligned chunks that hold its
+                        ^ the tile's first column             V elements of a row; the second is its neighbour's
+        registers  AAAAAAAA BBBBBBBB CCCCCCCC                 first, so L1 has it; funnel-shifted right
     V x V transposition in registers, chunks XOR-swizzled in shared memory, one line an output row: see ``vectorized``
     dst_shift: the output rows do not begin at 16-byte boundaries
         shared     |aaaaaaaa|bbbbbbbb|cccccccc|               a line: rows of the tile, which reaches V rows back
@@ -20,11 +19,14 @@ row; V = 16 / itemsize elements make a chunk, and each thread owns one V x V blo
         global     |....aaaa|aaaabbbb|bbbbcccc|               aligned chunks; the first and the last of an output
                         ^ the output row's first element      row, which belong to two rows, element by element
 
-Bytes moved: 2 * batch * rows * cols * itemsize, and what neighbouring tiles read twice, mostly from L2: a chunk of
-``col_chunks`` when src_shift, a chunk of ``row_chunks`` when dst_shift.
+The tensor's last chunk is never loaded where it reaches past the last element: the threads that would need it load
+the chunk before, and the few elements that are wrong then are put right in shared memory.
 
-Limits: none on sizes and pitches; addresses are multiples of the element.  Reads stay inside the 16-byte chunks that
-hold the tensor's first element, and never pass the end of its last.
+Bytes moved: 2 * batch * rows * cols * itemsize, and when dst_shift one of ``row_chunks`` chunks of input rows again,
+for the tile below, mostly from L2.
+
+Limits: addresses are multiples of the element; shifted input rows have at least 16 bytes and do not overlap.  Reads
+begin in the 16-byte chunk that holds the tensor's first element, and never pass the end of its last.
 
 Sources: this project's own; docs/week0-designs.md has what was tried and what each step gave.
 """
