@@ -45,10 +45,8 @@ class Package:
 
 def packages() -> list[Package]:
     """All packages, the core first, as their folders sort."""
-    found = []
-    for project in sorted((ROOT / "packages").glob("*/pyproject.toml")):
-        found.append(Package(project.parent, nox.project.load_toml(project)["project"]["name"]))
-    return found
+    projects = sorted((ROOT / "packages").glob("*/pyproject.toml"))
+    return [Package(p.parent, nox.project.load_toml(p)["project"]["name"]) for p in projects]
 
 
 # ---------------------------------------------------------------------------------------------- the one environment
@@ -65,20 +63,24 @@ def env(session: nox.Session) -> None:
         session.log("the environment is up to date")
         return
     stamp.unlink(missing_ok=True)
-    root = nox.project.load_toml(ROOT / "pyproject.toml")
-    session.install("-c", str(CONSTRAINTS), "torch", *nox.project.dependency_groups(root, "dev"))
+    session.install("-c", str(CONSTRAINTS), "torch", *_tools())
     # A torch built with CUDA 13 wants the CuTe DSL's libraries of CUDA 13, which every package forwards as an extra.
     cuda = session.run("python", "-c", "import torch; print(torch.version.cuda or '')", silent=True, log=False)
-    extra = f"[cu{match[1]}]" if (match := re.match(r"(1[3-9])\.", str(cuda).strip())) else ""
+    extra = "[cu13]" if str(cuda).strip().rpartition("\n")[2].startswith("13.") else ""
     editables = [part for package in packages() for part in ("-e", f"{package.path}{extra}")]
     session.install("-c", str(CONSTRAINTS), "--no-build-isolation", *editables)
     stamp.write_text(wanted)
 
 
+def _tools() -> tuple[str, ...]:
+    """What is installed beside the packages."""
+    return nox.project.dependency_groups(nox.project.load_toml(ROOT / "pyproject.toml"), "dev")
+
+
 def _installed_from() -> str:
-    """A hash of all that decides what is installed: Python, pins, project files, and the packages' versions."""
-    files = [CONSTRAINTS, ROOT / "pyproject.toml", *sorted((ROOT / "packages").glob("*/pyproject.toml"))]
-    parts = [sys.version, str(ROOT), *(file.read_text() for file in files)]
+    """A hash of all that decides what is installed: Python, tools, pins, project files, and the packages' versions."""
+    files = [CONSTRAINTS, *sorted((ROOT / "packages").glob("*/pyproject.toml"))]
+    parts = [sys.version, str(ROOT), *_tools(), *(file.read_text() for file in files)]
     for module in sorted((ROOT / "packages").glob("*/src/*/__init__.py")):
         parts += re.findall(r"^__version__ = .*$", module.read_text(), re.MULTILINE)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -154,7 +156,7 @@ def lint(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["env"])
 def types(session: nox.Session) -> None:
     """Types of the packages' sources and of this file, by mypy in its strict mode."""
-    sources = [str(package.path / "src") for package in packages()]
+    sources = [str((package.path / "src").relative_to(ROOT)) for package in packages()]
     python(session, "-m", "mypy", *sources, "noxfile.py", *session.posargs, MYPYPATH=os.pathsep.join(sources))
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 
 from forge_core.bench.cli import bench as command
-from forge_core.bench.environment import Environment, read_environment
+from forge_core.bench.environment import Environment, _digest, read_environment
 from forge_core.bench.records import (
     CaseRecord,
     ContenderRecord,
@@ -135,7 +136,7 @@ def test_markdown_says_what_was_reached_and_what_was_not(record):
     assert "median over 3 runs" in text
     assert (
         "| 4096x4096 | float32 | vectorized | 3687 | 0.981 | 1.500 | 1065 | 2458 | 3760 | 2.0% "
-        "| 0.96 of ceiling: reached; 1 of best peer: NOT reached (0.985) |" in text
+        "| 0.96 of ceiling: reached; 1 of best peer: NOT reached (0.9850) |" in text
     )
     assert "| 8x8 | int8 | ERROR |" in text
     assert "| 4096x4096 | float32 | naive | 671.1 | 0.180 | 0.270 |" in text
@@ -191,8 +192,45 @@ def test_show_prints_the_tables(record, tmp_path):
     source.write_text(record.dumps())
     result = CliRunner().invoke(command, ["show", str(source)])
     assert result.exit_code == 0, result.output
-    for text in ("4096x4096", "0.981", "NOT reached (0.985)", "variants side by side", "it broke | badly"):
+    for text in ("4096x4096", "0.981", "NOT reached (0.9850)", "variants side by side", "it broke | badly"):
         assert text in result.output
+
+
+def git(folder, *arguments):
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_record_gets_the_commit_that_its_sources_prove(record, tmp_path, monkeypatch):
+    package = tmp_path / "repo" / "stamped_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    kernel = package / "kernel.py"
+    kernel.write_text("fast = 1\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    sources = {name: _digest(name) for name in ("stamped_package",)}
+    environment = msgspec.structs.replace(record.environment, commit="not a checkout", dirty=None, sources=sources)
+    path = tmp_path / "record.json"
+    path.write_text(msgspec.structs.replace(record, environment=environment).dumps())
+
+    def stamp():
+        result = CliRunner().invoke(command, ["stamp", str(path)])
+        return result.exit_code, " ".join(result.output.split())
+
+    git(package.parent, "init", "-q")
+    assert stamp()[0] == 1
+    assert "not in a git checkout" in stamp()[1]
+    git(package.parent, "add", ".")
+    assert "changes here that are not committed" in stamp()[1]
+    git(package.parent, "commit", "-q", "-m", "first")
+    kernel.write_text("fast = 2\n")
+    assert "made from other sources of stamped_package" in stamp()[1]
+    kernel.write_text("fast = 1\n")
+    assert load(path).environment.commit == "not a checkout"
+    assert stamp()[0] == 0
+    stamped = load(path).environment
+    assert (stamped.commit, stamped.dirty) == (git(package.parent, "rev-parse", "HEAD"), False)
 
 
 def test_the_environment_names_versions_and_sources():

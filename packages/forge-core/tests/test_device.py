@@ -10,7 +10,7 @@ from forge_core.settings import use_settings
 
 
 @pytest.mark.parametrize(
-    "capability,arch",
+    ("capability", "arch"),
     [
         ((8, 0), "sm_80"),
         ((8, 6), "sm_86"),
@@ -84,7 +84,7 @@ def test_the_target_without_a_gpu_is_what_forge_arch_names(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name,capability,gbs",
+    ("name", "capability", "gbs"),
     [
         ("NVIDIA H200", (9, 0), 4800.0),
         ("NVIDIA H100 80GB HBM3", (9, 0), 3352.0),

@@ -288,7 +288,7 @@ def test_tools_are_named_found_or_not():
 
 
 @pytest.mark.parametrize(
-    "cuda,driver",
+    ("cuda", "driver"),
     [("12.0", "525.60.13"), ("12.8", "525.60.13"), ("12.9", "575.51.03"), ("13.0", "580.65.06"), ("13.3", "580.65.06")],
 )
 def test_the_driver_that_a_cuda_version_needs(cuda, driver):
@@ -300,7 +300,7 @@ def test_an_unknown_cuda_version_needs_no_known_driver():
 
 
 @pytest.mark.parametrize(
-    "arches,capability,fits",
+    ("arches", "capability", "fits"),
     [
         (("sm_80",), (8, 9), True),
         (("sm_86",), (8, 0), False),
@@ -443,6 +443,34 @@ def test_the_check_outlives_a_child_that_dies(tmp_path):
     fake.chmod(0o755)
     run = probe.run_in_child("sm_90a", None, python=str(fake))
     assert run == KernelRun("sm_90a", None, None, "Fatal: all is lost (signal 11)")
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # importing it is an ImportError from here on
+from forge_core.env_check.report import main
+sys.exit(main(["--json"]))
+"""
+
+
+def test_the_check_answers_where_torch_cannot_be_imported():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    found = [finding for finding in json.loads(done.stdout)["findings"] if finding["level"] == "fault"]
+    assert [finding["topic"] for finding in found] == ["torch"]
+    assert "cannot be imported" in found[0]["message"]
+
+
+def test_a_tool_is_found_in_the_toolkit_that_is_not_on_the_path(tmp_path, monkeypatch):
+    tool = tmp_path / "cuda" / "bin" / "ncu"
+    tool.parent.mkdir(parents=True)
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "elsewhere"))
+    assert collect._tool("ncu") is None
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
+    assert collect._tool("ncu") == str(tool)
 
 
 def test_a_compiler_that_refuses_is_reported():

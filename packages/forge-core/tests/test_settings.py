@@ -22,7 +22,7 @@ def test_without_variables_all_is_default():
 
 
 @pytest.mark.parametrize(
-    "name,text,field,value",
+    ("name", "text", "field", "value"),
     [
         ("FORGE_BACKEND", "ref", "backend", "ref"),
         ("FORGE_BACKEND", " Kernel ", "backend", "kernel"),
@@ -45,7 +45,8 @@ def test_a_variable_sets_its_field_at_the_next_call(monkeypatch, name, text, fie
 
 
 @pytest.mark.parametrize(
-    "name,text", [("FORGE_BACKEND", "cuda"), ("FORGE_DEBUG", "2"), ("FORGE_ARCH", "90"), ("FORGE_REQUIRE_GPU", "gpu")]
+    ("name", "text"),
+    [("FORGE_BACKEND", "cuda"), ("FORGE_DEBUG", "2"), ("FORGE_ARCH", "90"), ("FORGE_REQUIRE_GPU", "gpu")],
 )
 def test_a_wrong_value_is_an_error_that_names_the_variable(monkeypatch, name, text):
     monkeypatch.setenv(name, text)

@@ -36,9 +36,11 @@ class FakeTimer:
         self.durations = durations
         self.ran = []
 
-    def batch(self, launches):
+    def batch(self, launches, before=None):
         samples = []
         for launch in launches:
+            if before is not None:
+                before()
             launch()
             samples.append(self.durations[self.ran[-1]])
         return samples
@@ -107,11 +109,10 @@ def test_order_gives_everyone_every_place_and_several_neighbours():
 def test_sets_exceed_three_times_the_l2_between_two_uses():
     l2 = 60 * MIB
     for nbytes in (2 * MIB, 8 * MIB, 128 * MIB, 2048 * MIB):
-        count, cold = sets_for(nbytes, l2)
-        assert cold
+        count = sets_for(nbytes, l2)
         assert (count - 1) * nbytes >= 3 * l2
         assert count == 2 or (count - 2) * nbytes < 3 * l2
-    assert sets_for(4096, l2) == (256, False)
+    assert sets_for(4096, l2) == 256
 
 
 def test_interleaving_takes_turns_rotates_buffers_and_keeps_outputs():
@@ -136,6 +137,19 @@ def test_interleaving_takes_turns_rotates_buffers_and_keeps_outputs():
         assert output == (name, index)
 
 
+def test_the_same_work_comes_before_every_launch():
+    timer = FakeTimer({"x": 1.0, "y": 2.0})
+    sets = [(n,) for n in range(3)]
+    time_interleaved(
+        {name: contender(timer, name, sets) for name in ("x", "y")},
+        timer=timer,
+        policy=Policy(warmup=1, iterations=2),
+        before=lambda: timer.ran.append("before"),
+    )
+    assert timer.ran[::2] == ["before"] * 6
+    assert set(timer.ran[1::2]) == {"x", "y"}
+
+
 def test_interleaving_refuses_unequal_sets():
     timer = FakeTimer({"x": 1.0})
     with pytest.raises(ValueError, match="common, positive number"):
@@ -157,6 +171,23 @@ def test_policy_fits_the_budget_within_its_limits():
         Policy(warmup=-1)
 
 
+def test_warm_up_goes_on_for_its_time():
+    import time
+
+    calls = []
+
+    def work():
+        calls.append(time.perf_counter())
+        time.sleep(0.001)
+
+    run = time_interleaved(
+        {"x": Contender(work, [()])}, timer=WallTimer(), policy=Policy(warmup=1, warmup_ms=40.0, iterations=3)
+    )
+    assert calls[-3] - calls[0] >= 0.04
+    assert run.timings["x"].warmup == len(calls) - 3
+    assert run.timings["x"].iterations == 3
+
+
 def test_wall_timer_reads_its_clock_around_each_launch():
     now = [0]
 
@@ -165,6 +196,7 @@ def test_wall_timer_reads_its_clock_around_each_launch():
 
     timer = WallTimer(clock_ns=lambda: now[0])
     assert timer.batch([lambda: work(1_500_000), lambda: work(0)]) == [1.5, 0.0]
+    assert timer.batch([lambda: work(2_000_000)], lambda: work(7_000_000)) == [2.0]
     assert timer.clock_mhz() is None
 
 

@@ -99,6 +99,28 @@ def test_interleaved_copies_come_near_each_other_and_the_outputs_rotate(timer):
     assert len(addresses) == 2
 
 
+def test_one_kernel_under_two_names_is_as_fast_as_itself(timer):
+    """Each name has neighbours of its own: one follows a transposition that takes ten times as long."""
+    from forge_core.device import query
+    from forge_core.timing import Contender, sets_for, time_interleaved
+    from forge_core.timing.events import copy_past_l2
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    l2 = query(device).l2_bytes
+    shape = (4096, 4096)
+    sets = [(torch.randn(shape, device=device).bfloat16(),) for _ in range(sets_for(2**26, l2))]
+    contenders = {
+        "a": Contender(torch.clone, sets),
+        "slow": Contender(lambda x: x.t().contiguous(), sets),
+        "fast": Contender(lambda x: x[:1024].clone(), sets),
+        "b": Contender(torch.clone, sets),
+    }
+    run = time_interleaved(
+        contenders, timer=timer, policy=Policy(iterations=80), before=copy_past_l2(device, l2)
+    ).timings
+    assert run["a"].median_ms == pytest.approx(run["b"].median_ms, rel=0.02)
+
+
 def test_host_time_does_not_wait_for_the_gpu():
     cycles = int(0.5 * cycles_per_ms())
     assert host_time(lambda: torch.cuda._sleep(cycles), batch=10, batches=5).median_us < 250

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import forge_week0_transpose as week0
-from forge_core.errors import ArgumentError, DeviceError, DTypeError, LayoutError, ShapeError
+from forge_core.errors import ArgumentError, DeviceError, DTypeError, LayoutError, ShapeError, UnsupportedError
 from forge_core.op import backend
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
@@ -145,5 +145,7 @@ def test_the_reference_has_no_variants() -> None:
 @pytest.mark.gpu
 def test_a_variant_is_never_replaced_silently() -> None:
     x = torch.zeros(40, 56, device="cuda")
-    for variant in week0.transpose.variants():
+    for variant in ("naive", "tiled", "shifted", "vectorized"):
         assert week0.transpose.explain(x, variant=variant).variant == variant
+    with pytest.raises(UnsupportedError, match=r"'skinny' was asked for.*that can do this call: 'naive'"):
+        week0.transpose(x, variant="skinny")

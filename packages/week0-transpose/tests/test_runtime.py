@@ -197,42 +197,37 @@ def test_explain_says_what_runs() -> None:
     assert "auto" not in (told.variant or "")
 
 
-@pytest.mark.gpu
-@pytest.mark.sanitizer
-@pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16])
-@pytest.mark.parametrize("variant", ["auto", *week0.transpose.variants()])
-def test_smallest_shapes(variant: str, itemsize: int) -> None:
-    """The subset for compute-sanitizer: the smallest shapes of each variant, width and alignment."""
-    from forge_core.errors import UnsupportedError
+#: The subset for compute-sanitizer: the smallest shapes of each variant, width and alignment.  Each input is its own
+#: exact allocation, so that memcheck sees a read past its end.
+SMALLEST = [
+    *((variant, size, shape) for variant in ("auto", "naive", "tiled") for size in (1, 2, 4, 8, 16)
+      for shape in ((1, 1, 0), (3, 5, 1), (16, 32, 0), (33, 17, 1), (48, 80, 0), (3, 2100, 0), (2100, 3, 0))),
+    *(("vectorized", size, shape) for size in (1, 2, 4, 8, 16) for shape in ((16, 16, 0), (48, 80, 0), (272, 288, 0))),
+    *(("shifted", size, shape) for size in (1, 2, 4, 8)
+      for shape in ((3, 17, 1), (33, 17, 1), (129, 67, 0), (272, 261, 3), (259, 272, 0))),
+    *(("skinny", size, (*shape, 0)) for size in (1, 2, 4, 8) for shape in ((2, 2100), (2051, 3), (8, 2048), (2048, 7))),
+    *(("rows", size, shape) for size in (1, 2, 4, 8, 16) for shape in ((1, 77, 0), (33, 1, 1))),
+]  # fmt: skip
 
-    dtype = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}[itemsize]
-    done = 0
-    for rows, cols, offset in ((1, 1, 0), (3, 5, 1), (16, 32, 0), (33, 17, 1), (48, 80, 0), (272, 288, 0), (3, 700, 0)):
-        # Each input is its own exact allocation, so that memcheck sees a read past its end.
-        x = random_bits((rows * cols + offset,), dtype, "cuda")[offset:].view(rows, cols)
-        try:
-            result = week0.transpose(x, variant=variant)
-        except UnsupportedError:
-            continue
-        assert_same_bits(result, reference(x))
-        done += 1
-    assert done
+DTYPE_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 
 @pytest.mark.gpu
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("variant", ["auto", *week0.copy.variants()])
-def test_smallest_copies(variant: str) -> None:
-    from forge_core.errors import UnsupportedError
+@pytest.mark.parametrize("variant,size,shape", SMALLEST)
+def test_smallest_shapes(variant: str, size: int, shape: tuple[int, int, int]) -> None:
+    rows, cols, offset = shape
+    x = random_bits((rows * cols + offset,), DTYPE_OF_SIZE[size], "cuda")[offset:].view(rows, cols)
+    assert_same_bits(week0.transpose(x, variant=variant), reference(x))
 
-    done = 0
-    for dtype in (torch.uint8, torch.int16, torch.int32, torch.int64, torch.complex128):
-        for count, offset in ((1, 0), (5, 1), (64, 0), (4099, 3)):
-            x = random_bits((count + offset,), dtype, "cuda")[offset:]
-            try:
-                result = week0.copy(x, variant=variant)
-            except UnsupportedError:
-                continue
-            assert_same_bits(result, x.clone())
-            done += 1
-    assert done
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("variant", ["auto", "naive", "vectorized"])
+@pytest.mark.parametrize("size", DTYPE_OF_SIZE)
+def test_smallest_copies(size: int, variant: str) -> None:
+    for count, offset in ((1, 0), (5, 1), (64, 0), (4099, 3)):
+        x = random_bits((count + offset,), DTYPE_OF_SIZE[size], "cuda")[offset:]
+        assert_same_bits(week0.copy(x, variant=variant), x.clone())
+    pitched = random_bits((7, 40), DTYPE_OF_SIZE[size], "cuda")[:, 3:36]
+    assert_same_bits(week0.copy(pitched, variant=variant), pitched.contiguous())

@@ -209,8 +209,6 @@ def test_inference_mode_and_parameters(device: str) -> None:
         assert torch.equal(week0.transpose(parameter), parameter.t())
 
 
-# Entering forward mode for the first time makes torch compile its own decompositions by a deprecated way.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("device", DEVICES)
 def test_forward_mode_is_refused_not_ignored(device: str) -> None:
     import torch.autograd.forward_ad as fwad

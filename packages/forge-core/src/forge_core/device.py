@@ -98,7 +98,7 @@ def query(device: torch.device | int) -> Device:
         name=properties.name,
         capability=capability,
         sm_count=properties.multi_processor_count,
-        smem_per_block=properties.shared_memory_per_block_optin,
+        smem_per_block=properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]  # missing in the stub
         smem_per_sm=properties.shared_memory_per_multiprocessor,
         l2_bytes=properties.L2_cache_size,
         bandwidth_gbs=_specified_bandwidth(properties.name, capability),
@@ -155,6 +155,7 @@ def spec_for(arch: str) -> Device:
     near = exact or [spec for spec in SPECS.values() if spec.capability[0] == capability[0]]
     if not near:
         raise UnsupportedError(
-            f"{arch} is not known to Forge; known architectures: {', '.join(ARCHES)}.", requirement="a known architecture"
+            f"{arch} is not known to Forge; known architectures: {', '.join(ARCHES)}.",
+            requirement="a known architecture",
         )
     return max(near, key=lambda spec: spec.bandwidth_gbs)

@@ -4,11 +4,12 @@
 :class:`~forge_core.device.Device`: no GPU is asked, so the tests assert the branch it takes for a device they do not
 have.  :func:`plan` adds the arguments of the launch.
 
-    rows     contiguous on both sides      rows (16 bytes a thread, or as wide as the alignment allows)
+    rows     contiguous on both sides      rows        16 bytes a thread, or as wide as the alignment allows
+                                           realigned   rows that begin anywhere
     matrix   a transposition               skinny      2 to 8 rows or columns, and long
                                            vectorized  rows of whole 16-byte chunks on both sides
                                            shifted     rows that begin anywhere
-                                           tiled       small matrices in a batch, 16-byte elements off their boundary
+                                           naive       small matrices in a batch
     gather   anything else                 naive
 """
 
@@ -20,45 +21,41 @@ from typing import NoReturn
 from forge_core.device import Device
 from forge_core.errors import ArgumentError, UnsupportedError
 from forge_core.op.launch import Launch, Variant
+from forge_week0_transpose import choices
+from forge_week0_transpose.choices import TILE_SIZES
 from forge_week0_transpose.configs import (
     CHUNK,
     NaiveConfig,
+    RealignedConfig,
     RowsConfig,
     ShiftedConfig,
     SkinnyConfig,
     TiledConfig,
     VectorizedConfig,
 )
-from forge_week0_transpose.problem import Dim, Matrix, Problem
+from forge_week0_transpose.problem import Dim, Problem
 
 __all__ = ["COPY_VARIANTS", "TILED_ONLY", "TILE_SIZES", "TRANSPOSE_VARIANTS", "Config", "plan", "select_config"]
 
-Config = NaiveConfig | RowsConfig | TiledConfig | VectorizedConfig | ShiftedConfig | SkinnyConfig
-
-#: Edges of the tiled kernel, in elements.
-TILE_SIZES = (16, 32)
-
-#: The longest short side that the skinny kernel takes; one kernel is compiled for each.
-MAX_LINES = 8
-
-#: Rows and columns are counted by 32-bit integers inside a tile, tiles by 32 bits in a grid.
-MAX_BLOCKS = 2**31 - 1
+Config = NaiveConfig | RealignedConfig | RowsConfig | TiledConfig | VectorizedConfig | ShiftedConfig | SkinnyConfig
 
 _KERNELS = "forge_week0_transpose.kernels"
 _NAIVE = Variant(f"{_KERNELS}.naive:build", "one thread an element; does every problem")
 _ROWS = Variant(f"{_KERNELS}.rows:build", "16 bytes a thread, for rows that are contiguous on both sides")
+_REALIGNED = Variant(f"{_KERNELS}.realigned:build", "contiguous rows that begin anywhere: aligned chunks, shifted")
 _TILED = Variant(f"{_KERNELS}.tiled:build", "a padded tile of shared memory, an element a thread and step")
 _SKINNY = Variant(f"{_KERNELS}.skinny:build", "2 to 8 rows or columns: interleaved in registers, stored as one run")
 _SHIFTED = Variant(f"{_KERNELS}.shifted:build", "rows that begin anywhere: aligned 16-byte accesses, shifted on chip")
 _VECTORIZED = Variant(f"{_KERNELS}.vectorized:build", "16 bytes a thread on both sides, transposed in registers")
 
-#: The kernels of ``transpose``, slowest first; the last three each have the shapes that they are for.
+#: The kernels of ``transpose``, slowest first; the last five each have the problems that they are for.
 TRANSPOSE_VARIANTS: Mapping[str, Variant] = {
     "naive": _NAIVE,
     "tiled": _TILED,
     "shifted": _SHIFTED,
     "skinny": _SKINNY,
     "vectorized": _VECTORIZED,
+    "realigned": _REALIGNED,
     "rows": _ROWS,
 }
 
@@ -69,6 +66,7 @@ COPY_VARIANTS: Mapping[str, Variant] = {
     "permuted_shifted": _SHIFTED,
     "permuted_skinny": _SKINNY,
     "permuted_vectorized": _VECTORIZED,
+    "realigned": _REALIGNED,
     "vectorized": _ROWS,
 }
 
@@ -101,7 +99,7 @@ def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_
         variant=name,
         builder=_TABLES[op][name].path,
         config=config,
-        arguments=launch_arguments(config, problem),
+        arguments=launch_arguments(config, problem) if problem.numel else (),  # an empty output launches nothing
         why=why,
         read=problem.read_bytes,
         written=problem.nbytes,
@@ -114,9 +112,7 @@ def select_config(
     """The configuration of a kernel for a problem, and why it was chosen; the arguments are those of :func:`plan`."""
     table = _TABLES[op]
     if tile_size is not None and tile_size not in TILE_SIZES:
-        raise ArgumentError(
-            op=op, argument="tile_size", expected=" or ".join(map(str, TILE_SIZES)), got=str(tile_size)
-        )
+        raise ArgumentError(op=op, argument="tile_size", expected=" or ".join(map(str, TILE_SIZES)), got=str(tile_size))
     if variant == "auto":
         return _automatic(problem, device)
     if variant not in table:
@@ -142,6 +138,15 @@ def launch_arguments(config: Config, problem: Problem) -> tuple[int | tuple[int,
         rows = problem.rows()
         assert rows is not None  # noqa: S101  # select_config gives this configuration to rows only
         return (rows.length * size, _flat(rows.outer, size))
+    if isinstance(config, RealignedConfig):
+        rows = problem.rows()
+        assert rows is not None  # noqa: S101  # likewise
+        extent = rows.length + sum((dim.size - 1) * dim.src for dim in rows.outer)
+        return (rows.length * size, extent * size, _flat(rows.outer, size))
+    if isinstance(config, TiledConfig):
+        whole = problem.any_matrix()
+        steps = (whole.src_pitch, whole.src_step, whole.dst_pitch, whole.dst_step)
+        return (whole.rows, whole.cols, *(step * size for step in steps), _flat(whole.batch, size))
     matrix = problem.matrix()
     assert matrix is not None  # noqa: S101  # select_config gives these configurations to matrices only
     batch = _flat(matrix.batch, size)
@@ -152,21 +157,15 @@ def launch_arguments(config: Config, problem: Problem) -> tuple[int | tuple[int,
     return (matrix.rows, matrix.cols, matrix.src_pitch * size, matrix.dst_pitch * size, batch)
 
 
-def _count(dims: tuple[Dim, ...]) -> int:
-    count = 1
-    for dim in dims:
-        count *= dim.size
-    return count
-
-
 def _flat(dims: tuple[Dim, ...], itemsize: int) -> tuple[int, ...]:
     """The number of entries, then size, source step and destination step in bytes of each, innermost first."""
-    return (_count(dims), *(n for d in reversed(dims) for n in (d.size, d.src * itemsize, d.dst * itemsize)))
+    return (choices.count(dims), *(n for d in reversed(dims) for n in (d.size, d.src * itemsize, d.dst * itemsize)))
 
 
 def _name_of(op: str, config: Config) -> str:
     kinds = {
         NaiveConfig: _NAIVE,
+        RealignedConfig: _REALIGNED,
         RowsConfig: _ROWS,
         TiledConfig: _TILED,
         SkinnyConfig: _SKINNY,
@@ -188,194 +187,84 @@ def _refuse(op: str, variant: str, reason: str, problem: Problem, device: Device
 def _automatic(problem: Problem, device: Device) -> tuple[Config, str]:
     kind = problem.kind
     if kind in ("rows", "empty"):
-        rows = _rows(problem)
+        rows = choices.rows(problem)
+        realigned = choices.realigned(problem)
+        if (
+            isinstance(rows, RowsConfig)
+            and isinstance(realigned, RealignedConfig)
+            and choices.prefers_realigned(problem, rows)
+        ):
+            return realigned, f"rows contiguous on both sides, aligned to {rows.width} bytes only"
         if isinstance(rows, RowsConfig):
             return rows, f"rows contiguous on both sides, moved {rows.width} bytes a thread"
     if kind == "matrix":
         return _transposition(problem, device)
-    return _naive(problem), "neither rows nor columns are contiguous on both sides"
+    return choices.naive(problem, items=choices.UNROLL), "neither rows nor columns are contiguous on both sides"
 
 
 def _transposition(problem: Problem, device: Device) -> tuple[Config, str]:
     matrix = problem.matrix()
     assert matrix is not None  # noqa: S101  # the caller looked
-    skinny = _skinny(problem)
+    skinny = choices.skinny(problem)
     if isinstance(skinny, SkinnyConfig):
         side = "rows" if skinny.gather else "columns"
         return skinny, f"only {skinny.lines} {side}, so the {side} are interleaved in registers"
-    if max(matrix.rows, matrix.cols) > MAX_BLOCKS:
-        return _naive(problem), "a side of 2^31 elements or more"
-    vectorized = _vectorized(problem, device)
-    if isinstance(vectorized, VectorizedConfig) and min(_widths(problem, matrix)) >= 8:
-        if _fill(matrix, vectorized.tile_rows, vectorized.tile_cols) >= MIN_FILL:
-            return vectorized, (
-                f"rows of whole {vectorized.src_width}-byte words in and {vectorized.dst_width}-byte words out, "
-                f"tile {vectorized.tile_rows}x{vectorized.tile_cols}"
-            )
-    shifted = _shifted(problem, device)
-    if isinstance(shifted, ShiftedConfig) and _fill(matrix, shifted.tile_rows, shifted.tile_cols) >= MIN_FILL:
-        sides = [name for name, shift in (("input", shifted.src_shift), ("output", shifted.dst_shift)) if shift]
-        where = " and ".join(sides)
-        return shifted, (
-            f"{where} rows do not begin and end at 16-byte boundaries" if sides else "smaller tiles than vectorized has"
+    src, dst = choices.widths(problem, matrix)
+    vectorized = choices.vectorized(problem, device)
+    if (
+        isinstance(vectorized, VectorizedConfig)
+        # H200, 2026-11-21: rows of 8-byte words on both sides reach 0.72 to 0.86 of a copy at 8190x8198 and the like,
+        # shifted ones 0.88 to 0.91; where only the input's are, at 32768x1000 int8, it is 0.91 against 0.84.
+        and src >= CHUNK // 2
+        and dst == CHUNK
+        and choices.fills(matrix, vectorized)
+    ):
+        return vectorized, (
+            f"rows of whole {vectorized.src_width}-byte words in and {vectorized.dst_width}-byte words out, "
+            f"tile {vectorized.tile_rows}x{vectorized.tile_cols}"
         )
-    tiled = _tiled(problem, device, None)
-    if isinstance(tiled, TiledConfig):
-        return tiled, f"matrices of {matrix.rows}x{matrix.cols} are smaller than a tile of whole chunks"
-    return _naive(problem), "no tile fits"
-
-
-#: Share of a tile that a matrix must fill on average, below which the element-wise tile does less useless work.
-MIN_FILL = 0.2
-
-
-def _fill(matrix: Matrix, tile_rows: int, tile_cols: int) -> float:
-    tiles = -(-matrix.rows // tile_rows) * -(-matrix.cols // tile_cols)
-    return matrix.rows * matrix.cols / (tiles * tile_rows * tile_cols)
+    shifted = choices.shifted(problem, device)
+    if (
+        isinstance(shifted, ShiftedConfig)
+        and (shifted.src_shift or shifted.dst_shift)
+        and choices.fills(matrix, shifted)
+    ):
+        sides = [name for name, shift in (("input", shifted.src_shift), ("output", shifted.dst_shift)) if shift]
+        return shifted, f"{' and '.join(sides)} rows do not begin and end at 16-byte boundaries"
+    return choices.naive(
+        problem, items=choices.UNROLL
+    ), f"matrices of {matrix.rows}x{matrix.cols} fill too little of a tile"
 
 
 def _try(entry: Variant, problem: Problem, device: Device, tile_size: int | None) -> Config | str:
     """The configuration of one kernel for a problem, or why it cannot do it, as the end of "it ..."."""
-    if problem.numel == 0 or entry is _NAIVE:
-        return _naive(problem)
+    if problem.numel == 0:
+        return _nothing(entry, problem.itemsize, tile_size)
+    if entry is _NAIVE:
+        return choices.naive(problem)
     if entry is _ROWS:
-        return _rows(problem)
+        return choices.rows(problem)
+    if entry is _REALIGNED:
+        return choices.realigned(problem)
+    if entry is _TILED:
+        return choices.tiled(problem, tile_size)
     if problem.matrix() is None:
         return "transposes matrices, and this layout is none"
-    if entry is _TILED:
-        return _tiled(problem, device, tile_size)
     if entry is _SKINNY:
-        return _skinny(problem)
-    return _vectorized(problem, device) if entry is _VECTORIZED else _shifted(problem, device)
+        return choices.skinny(problem)
+    return choices.vectorized(problem, device) if entry is _VECTORIZED else choices.shifted(problem, device)
 
 
-def _naive(problem: Problem) -> NaiveConfig:
-    return NaiveConfig(problem.itemsize, len(problem.dims), wide_index=problem.numel >= 2**32)
-
-
-def _rows(problem: Problem) -> RowsConfig | str:
-    rows = problem.rows()
-    if rows is None:
-        return "copies rows that are contiguous on both sides, and these are not"
-    size = problem.itemsize
-    width = min(
-        problem.src_vector([d.src for d in rows.outer]), problem.dst_vector([d.dst for d in rows.outer])
-    )
-    tail = 0
-    if rows.length * size % width:
-        if rows.outer:  # Ends inside a chunk at every row: narrower accesses beat a branch in each.
-            width = _power_of_two(rows.length * size, width)
-        else:
-            tail = _power_of_two(rows.length * size, width)
-    chunks = -(-rows.length * size // width) * _count(rows.outer)
-    return RowsConfig(width, len(rows.outer), tail, wide_index=chunks >= 2**32)
-
-
-def _power_of_two(distance: int, limit: int) -> int:
-    return min(distance & -distance, limit)
-
-
-def _tiled(problem: Problem, device: Device, tile_size: int | None) -> TiledConfig | str:
-    matrix = problem.matrix()
-    assert matrix is not None  # noqa: S101  # the caller looked
-    if tile_size is None:
-        # Tiles of 32 fill whole 32-byte sectors at every width; 16 wastes less of a small matrix.
-        tile_size = 32 if min(matrix.rows, matrix.cols) > 16 else 16
-    if -(-matrix.rows // tile_size) * -(-matrix.cols // tile_size) * _count(matrix.batch) > MAX_BLOCKS:
-        return f"needs more than {MAX_BLOCKS} tiles of {tile_size}x{tile_size} here"
-    return TiledConfig(problem.itemsize, tile_size, len(matrix.batch))
-
-
-def _skinny(problem: Problem) -> SkinnyConfig | str:
-    matrix = problem.matrix()
-    assert matrix is not None  # noqa: S101  # the caller looked
-    size = problem.itemsize
-    batch_src, batch_dst = [d.src for d in matrix.batch], [d.dst for d in matrix.batch]
-    for gather in (True, False):
-        lines, length = (matrix.rows, matrix.cols) if gather else (matrix.cols, matrix.rows)
-        run_pitch = matrix.dst_pitch if gather else matrix.src_pitch
-        if not 2 <= lines <= MAX_LINES or run_pitch != lines or size > 8:
-            continue
-        if gather:
-            line, run = problem.src_vector([matrix.src_pitch, *batch_src]), problem.dst_vector(batch_dst)
-        else:
-            line, run = problem.dst_vector([matrix.dst_pitch, *batch_dst]), problem.src_vector(batch_src)
-        config = SkinnyConfig(size, lines, gather, line, run, len(matrix.batch))
-        if length >= config.tile:
-            return config
-    return (
-        f"takes 2 to {MAX_LINES} rows (of a dense output) or columns (of a dense input) of at least one block's "
-        "length, with elements of up to 8 bytes"
-    )
-
-
-def _widths(problem: Problem, matrix: Matrix) -> tuple[int, int]:
-    """Bytes of the widest access in which every row begins and ends, in the input and in the output."""
-    return (
-        problem.src_vector([matrix.src_pitch, matrix.cols, *(d.src for d in matrix.batch)]),
-        problem.dst_vector([matrix.dst_pitch, matrix.rows, *(d.dst for d in matrix.batch)]),
-    )
-
-
-def _vectorized(problem: Problem, device: Device) -> VectorizedConfig | str:
-    matrix = problem.matrix()
-    assert matrix is not None  # noqa: S101  # the caller looked
-    size = problem.itemsize
-    src, dst = _widths(problem, matrix)
-    if min(src, dst) < max(4, size):
-        return (
-            f"needs rows that begin and end at multiples of {max(4, size)} bytes, "
-            f"and the input's are at multiples of {src}, the output's of {dst}"
-        )
-    entries = _count(matrix.batch)
-    chosen = None
-    for row_chunks, col_chunks, width in _VECTORIZED_TILES[size]:
-        chosen = VectorizedConfig(size, row_chunks, col_chunks, min(width, src), dst, len(matrix.batch))
-        tiles = -(-matrix.rows // chosen.tile_rows) * -(-matrix.cols // chosen.tile_cols) * entries
-        wasteful = (
-            chosen.tile_rows >= 2 * matrix.rows and row_chunks > 8
-        ) or (chosen.tile_cols >= 2 * matrix.cols and col_chunks > 8)
-        if tiles >= TILES_PER_SM * device.sm_count and not wasteful and chosen.smem_bytes <= device.smem_per_block:
-            break
-    assert chosen is not None  # noqa: S101  # the table has entries
-    return chosen
-
-
-#: Tiles for each multiprocessor below which a smaller tile is taken.
-TILES_PER_SM = 8
-
-#: For each element size (row_chunks, col_chunks, widest load), largest tile first.
-_VECTORIZED_TILES: Mapping[int, tuple[tuple[int, int, int], ...]] = {
-    1: ((16, 16, 16), (8, 8, 16), (8, 8, 8), (8, 8, 4)),
-    2: ((16, 16, 16), (16, 8, 16), (8, 8, 16), (8, 8, 8)),
-    4: ((16, 16, 16), (8, 16, 16), (8, 8, 16)),
-    8: ((16, 16, 16), (8, 16, 16), (8, 8, 16)),
-    16: ((16, 16, 16), (8, 16, 16), (8, 8, 16)),
-}
-
-
-def _shifted(problem: Problem, device: Device) -> ShiftedConfig | str:
-    matrix = problem.matrix()
-    assert matrix is not None  # noqa: S101  # the caller looked
-    size = problem.itemsize
-    if size > 8:
-        return "takes elements of up to 8 bytes"
-    src, dst = _widths(problem, matrix)
-    entries = _count(matrix.batch)
-    chosen = None
-    for row_chunks, col_chunks in _SHIFTED_TILES[size]:
-        chosen = ShiftedConfig(size, src < CHUNK, dst < CHUNK, row_chunks, col_chunks, len(matrix.batch))
-        tiles = -(-matrix.rows // chosen.tile_rows) * -(-matrix.cols // chosen.tile_cols) * entries
-        if tiles >= TILES_PER_SM * device.sm_count and chosen.smem_bytes <= device.smem_per_block:
-            break
-    assert chosen is not None  # noqa: S101  # the table has entries
-    return chosen
-
-
-#: For each element size (row_chunks, col_chunks), largest tile first.
-_SHIFTED_TILES: Mapping[int, tuple[tuple[int, int], ...]] = {
-    1: ((16, 16), (16, 8), (8, 8)),
-    2: ((16, 16), (16, 8), (8, 8)),
-    4: ((16, 16), (16, 8), (8, 8)),
-    8: ((16, 16), (16, 8), (8, 8)),
-}
+def _nothing(entry: Variant, itemsize: int, tile_size: int | None) -> Config:
+    """A kernel's plainest configuration, for an empty problem: every kernel can write nothing."""
+    size = min(itemsize, 8)
+    plain: dict[Variant, Config] = {
+        _NAIVE: NaiveConfig(itemsize, 1),
+        _ROWS: RowsConfig(CHUNK),
+        _REALIGNED: RealignedConfig(size),
+        _TILED: TiledConfig(itemsize, tile_size or TILE_SIZES[0]),
+        _SKINNY: SkinnyConfig(size, 2, gather=True),
+        _SHIFTED: ShiftedConfig(size, src_shift=True, dst_shift=True),
+        _VECTORIZED: VectorizedConfig(itemsize),
+    }
+    return plain[entry]

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["NaiveConfig", "RowsConfig", "ShiftedConfig", "SkinnyConfig", "TiledConfig", "VectorizedConfig"]
+__all__ = [
+    "NaiveConfig",
+    "RealignedConfig",
+    "RowsConfig",
+    "ShiftedConfig",
+    "SkinnyConfig",
+    "TiledConfig",
+    "VectorizedConfig",
+]
 
 #: Bytes of a chunk, the widest access of a thread.
 CHUNK = 16
@@ -22,18 +30,21 @@ class NaiveConfig:
         itemsize: bytes of an element: 1, 2, 4, 8 or 16.
         rank: dimensions of the canonical problem.
         wide_index: elements are numbered by 64-bit integers, needed from 2^32 on.
+        items: elements of a thread, a block's width apart; more than one where no other kernel can do the problem.
         threads: threads of a block.
     """
 
     itemsize: int
     rank: int
     wide_index: bool = False
+    items: int = 1
     threads: int = 256
 
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
-        return f"naive_{self.itemsize}B_rank{self.rank}{'_wide' if self.wide_index else ''}"
+        items = f"_x{self.items}" if self.items > 1 else ""
+        return f"naive_{self.itemsize}B_rank{self.rank}{items}{'_wide' if self.wide_index else ''}"
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,28 @@ class RowsConfig:
         """What a profiler shows."""
         tail = f"_tail{self.tail}B" if self.tail else ""
         return f"copy_rows_{self.width}B_rank{self.rank}{tail}{'_wide' if self.wide_index else ''}"
+
+
+@dataclass(frozen=True)
+class RealignedConfig:
+    """``kernels/realigned.py``.
+
+    Attributes:
+        itemsize: bytes of an element: 1, 2, 4 or 8.
+        rank: outer dimensions.
+        wide_index: chunks are numbered by 64-bit integers, needed from 2^32 on.
+        threads: threads of a block.
+    """
+
+    itemsize: int
+    rank: int = 0
+    wide_index: bool = False
+    threads: int = 128
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        return f"copy_realigned_{self.itemsize}B_rank{self.rank}{'_wide' if self.wide_index else ''}"
 
 
 @dataclass(frozen=True)
@@ -119,6 +152,11 @@ class VectorizedConfig:
     batch_rank: int = 0
 
     @property
+    def ragged(self) -> bool:
+        """Whether the number of rows need not be whole chunks."""
+        return self.dst_width < CHUNK
+
+    @property
     def chunk_items(self) -> int:
         """Elements of a chunk."""
         return CHUNK // self.itemsize
@@ -174,6 +212,7 @@ class ShiftedConfig:
             tile before when ``dst_shift``.
         col_chunks: 16-byte chunks of an input row in the tile, a multiple of 8.
         batch_rank: dimensions around the matrix.
+        blocks_per_sm: blocks that a multiprocessor must be able to hold, which bounds the registers of a thread.
     """
 
     itemsize: int
@@ -182,11 +221,17 @@ class ShiftedConfig:
     row_chunks: int = 16
     col_chunks: int = 16
     batch_rank: int = 0
+    blocks_per_sm: int = 2
 
     @property
     def chunk_items(self) -> int:
         """Elements of a chunk."""
         return CHUNK // self.itemsize
+
+    @property
+    def group(self) -> int:
+        """Chunks that a thread reads from shared memory before it stores them."""
+        return min(self.chunk_items, 8)
 
     @property
     def halo_chunks(self) -> int:
@@ -229,33 +274,20 @@ class ShiftedConfig:
         return self.row_chunks * CHUNK
 
     @property
-    def stage_bytes(self) -> int:
-        """Bytes of a staged input row: a chunk more than the tile is wide."""
-        return (self.col_chunks + 1) * CHUNK
-
-    @property
-    def stage_steps(self) -> int:
-        """Chunks that a thread stages at most."""
-        return self.chunk_items + -(-self.lines // self.threads)
-
-    @property
     def end_steps(self) -> int:
         """Output rows whose ends a thread stores at most."""
         return -(-self.tile_cols // self.threads)
 
     @property
     def smem_bytes(self) -> int:
-        """Shared memory of a block; the staged rows and the transposed tile take turns in it."""
-        transposed = self.tile_cols * self.line_bytes
-        return max(transposed, self.lines * self.stage_bytes) if self.src_shift else transposed
+        """Shared memory of a block."""
+        return self.tile_cols * self.line_bytes
 
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
         shifts = ("src" if self.src_shift else "") + ("dst" if self.dst_shift else "")
-        return (
-            f"transpose_shifted_{self.itemsize}B_{self.tile_rows}x{self.tile_cols}_{shifts or 'none'}_b{self.batch_rank}"
-        )
+        return f"transpose_shifted_{self.itemsize}B_{self.tile_rows}x{self.tile_cols}_{shifts}_b{self.batch_rank}"
 
 
 @dataclass(frozen=True)
@@ -278,7 +310,7 @@ class SkinnyConfig:
     line_width: int = 16
     run_width: int = 16
     batch_rank: int = 0
-    threads: int = 128
+    threads: int = 32
 
     @property
     def tile(self) -> int:

@@ -54,7 +54,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A problem that transposes a (rows, cols) input matrix: ``dst[c * dst_pitch + r] = src[r * src_pitch + c]``.
+    """A (rows, cols) input matrix to transpose.
+
+    ``dst[c * dst_pitch + r * dst_step] = src[r * src_pitch + c * src_step]``
 
     Attributes:
         rows: rows of the input, which are contiguous in the source; the length of an output row.
@@ -62,6 +64,8 @@ class Matrix:
         src_pitch: elements from one input row to the next.
         dst_pitch: elements from one output row to the next.
         batch: the dimensions around the matrix, outermost first.
+        src_step: elements from one column to the next in the input; 1 unless :meth:`Problem.any_matrix` made this.
+        dst_step: elements from one row to the next in an output row; likewise.
     """
 
     rows: int
@@ -69,6 +73,8 @@ class Matrix:
     src_pitch: int
     dst_pitch: int
     batch: tuple[Dim, ...]
+    src_step: int = 1
+    dst_step: int = 1
 
 
 def alignment_of(address: int) -> int:
@@ -202,6 +208,19 @@ class Problem:
         batch = tuple(d for i, d in enumerate(self.dims[:-1]) if i != found)
         return Matrix(inner.size, self.dims[found].size, inner.src, self.dims[found].dst, batch)
 
+    def any_matrix(self) -> Matrix:
+        """The problem as a batch of matrices with whatever steps it has, for a kernel that takes any.
+
+        The rows are along the output's smallest stride, the columns along the smallest source stride that is left.
+        """
+        found = self.matrix()
+        if found is not None:
+            return found
+        *outer, inner = self.dims or (Dim(1, 1, 1),)
+        columns = min(outer, key=lambda d: (d.src == 0, d.src), default=Dim(1, 0, 0))
+        batch = tuple(d for d in outer if d is not columns)
+        return Matrix(inner.size, columns.size, inner.src, columns.dst, batch, columns.src, inner.dst)
+
     def src_vector(self, distances: Sequence[int]) -> int:
         """Bytes of the widest access that every source address allows.
 
@@ -251,9 +270,7 @@ def _widen(problem: Problem) -> Problem:
     if inner.src != 1 or inner.dst != 1 or wide not in (2, 4, 8, 16):
         return problem
     outer = problem.dims[:-1]
-    if wide > min(problem.src_align, problem.dst_align) or any(
-        d.src % inner.size or d.dst % inner.size for d in outer
-    ):
+    if wide > min(problem.src_align, problem.dst_align) or any(d.src % inner.size or d.dst % inner.size for d in outer):
         return problem
     dims = [Dim(d.size, d.src // inner.size, d.dst // inner.size) for d in outer]
     return replace(problem, dims=tuple(_merge(dims)), itemsize=wide, numel=problem.numel // inner.size)

@@ -10,15 +10,18 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
+import msgspec
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from forge_core.bench import plan as planning
 from forge_core.bench import records, report, runner
+from forge_core.bench.environment import stamp
 from forge_core.bench.records import Record
 from forge_core.bench.schema import load_suites
 from forge_core.errors import BenchmarkError, ForgeError
@@ -72,7 +75,7 @@ def bench() -> None:
 @click.option("--dtype", "dtypes", multiple=True, metavar="bfloat16", help="Repeatable; selects in a suite.")
 @click.option("--peer", "peers", multiple=True, metavar="NAME", help="Only these peers; repeatable.")
 @click.option("--device", "device_text", metavar="cuda:0|cpu", help="Default: the first GPU, if there is one.")
-@click.option("--warmup", type=click.IntRange(min=0), help="Rounds before the first sample.")
+@click.option("--warmup", type=click.IntRange(min=0), help="Exactly so many rounds before the first sample.")
 @click.option("--iterations", type=click.IntRange(min=1), help="Samples of each contender.")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of the whole suite.")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True)
@@ -152,6 +155,17 @@ def report_command(record: Path, into: Path | None) -> None:
             click.echo(f"{into}: the block bench:{loaded.suite} is now that of {record.name}")
 
 
+@bench.command("stamp")
+@click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def stamp_command(record: Path) -> None:
+    """Write this checkout's commit into a record that was made from the same sources on a machine without git."""
+    with _errors():
+        loaded = records.load(record)
+        stamped = msgspec.structs.replace(loaded, environment=stamp(loaded.environment))
+        record.write_text(stamped.dumps(), encoding="utf-8")
+        click.echo(f"{record}: made from commit {stamped.environment.commit}")
+
+
 def _device(text: str | None, run: planning.Run) -> torch.device:
     available = torch.cuda.is_available()
     if text is None:
@@ -179,14 +193,8 @@ def _device(text: str | None, run: planning.Run) -> torch.device:
 
 
 def _policy(device: torch.device, warmup: int | None, iterations: int | None) -> Policy:
-    usual = runner.default_policy(device)
-    return Policy(
-        warmup=usual.warmup if warmup is None else warmup,
-        iterations=iterations,
-        min_iterations=usual.min_iterations,
-        max_iterations=usual.max_iterations,
-        budget_ms=usual.budget_ms,
-    )
+    policy = replace(runner.default_policy(device), iterations=iterations)
+    return policy if warmup is None else replace(policy, warmup=warmup, warmup_ms=0.0)
 
 
 def _console(*, error: bool = False) -> Console:

@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import platform
+import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,9 +14,10 @@ from pathlib import Path
 import msgspec
 import torch
 
+from forge_core.errors import BenchmarkError
 from forge_core.timing.clocks import driver_version
 
-__all__ = ["NOT_READ", "Environment", "read_environment"]
+__all__ = ["NOT_READ", "Environment", "read_environment", "stamp"]
 
 NOT_READ = "not read"
 GIT_SECONDS = 20
@@ -34,7 +36,7 @@ class Environment(msgspec.Struct, frozen=True):
         triton: Triton's version, or ``"not installed"``.
         python: Python's version.
         system: operating system and processor type.
-        commit: the checkout's commit, or why it is not known.
+        commit: the checkout's commit, or why it is not known (see :func:`stamp`).
         dirty: whether the checkout had changes that were not committed; None where it is not known.
         sources: for each package, a SHA-256 over its files' names and contents; it holds without a checkout, too.
     """
@@ -51,6 +53,11 @@ class Environment(msgspec.Struct, frozen=True):
     commit: str
     dirty: bool | None
     sources: dict[str, str]
+
+    @property
+    def has_commit(self) -> bool:
+        """Whether `commit` is one, and not the reason why there is none."""
+        return re.fullmatch(r"[0-9a-f]{40}", self.commit) is not None
 
 
 def read_environment(device: torch.device, packages: Sequence[str]) -> Environment:
@@ -108,22 +115,45 @@ def _checkout(package: str) -> tuple[str, bool | None]:
     if folder is None:
         return NOT_READ, None
 
-    def git(*arguments: str) -> str | None:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(folder), *arguments],  # noqa: S607 - the user's own git, wherever it is
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=GIT_SECONDS,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        return done.stdout.strip() if done.returncode == 0 else None
-
     # An installed package may lie inside some other project's checkout; only a tracked file says whose commit it is.
-    if git("ls-files", "--error-unmatch", "__init__.py") is None:
+    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
         return "not a checkout", None
-    commit = git("rev-parse", "HEAD")
-    status = git("status", "--porcelain")
+    commit = _git(folder, "rev-parse", "HEAD")
+    status = _git(folder, "status", "--porcelain")
     return commit or NOT_READ, None if status is None else bool(status)
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git prints, run in a folder; None if there is no git or it fails."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],  # noqa: S607 - the user's own git, wherever it is
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=GIT_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def stamp(environment: Environment) -> Environment:
+    """Writes this checkout's commit into the environment of a record made from the same sources without a checkout.
+
+    A machine that got the sources as files has no commit to record, but it recorded their digests.  Where these are
+    those of this checkout, and the packages here have no changes that are not committed, the commit is known after all.
+
+    Raises:
+        BenchmarkError: the sources are others, or have changes here, or this is no checkout.
+    """
+    for package, digest in environment.sources.items():
+        folder = _folder(package)
+        if folder is None or _digest(package) != digest:
+            raise BenchmarkError(f"the record was made from other sources of {package} than those of this checkout")
+        if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
+            raise BenchmarkError(f"{package} is not in a git checkout here, so there is no commit to write")
+        if _git(folder, "status", "--porcelain", "."):
+            raise BenchmarkError(f"{package} has changes here that are not committed: commit them, then stamp")
+    commit, _ = _checkout(next(iter(environment.sources)))
+    return msgspec.structs.replace(environment, commit=commit, dirty=False)

@@ -179,7 +179,7 @@ class Record(msgspec.Struct, frozen=True):
         environment: the machine and the sources.
         seed: the inputs' seed.
         repeats: runs of the whole suite.
-        warmup: launches of each contender before the first sample.
+        warmup: launches of each contender before the first sample, at least.
         empty_pair_us: what a sample's two events cost on their own, in every sample; None off the GPU.
         seconds: how long it all took.
         cases, imports: the figures.

@@ -17,8 +17,10 @@ from forge_core.bench.plan import PlannedCase, Run
 from forge_core.bench.records import ImportRecord, Record, Verdict
 from forge_core.bench.schema import Target
 from forge_core.bench.summary import summarise
+from forge_core.device import query
 from forge_core.errors import BenchmarkError
 from forge_core.timing import Policy, Timer, WallTimer, import_times
+from forge_core.timing.events import EventTimer, copy_past_l2
 
 __all__ = ["NO_GPU_NOTE", "Options", "default_policy", "run_all"]
 
@@ -56,7 +58,7 @@ class _Measured:
 def default_policy(device: torch.device) -> Policy:
     """How many samples where the caller does not say."""
     if device.type == "cuda":
-        return Policy()
+        return Policy(warmup_ms=100.0)
     return Policy(warmup=1, min_iterations=5, max_iterations=15, budget_ms=150.0)
 
 
@@ -88,7 +90,7 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
     began = time.perf_counter()
     date = dt.datetime.now(dt.UTC).replace(microsecond=0)
     device = options.device
-    timer, empty_pair_us = _timer(device)
+    timer, before, empty_pair_us = _timer(device)
     context = Context(
         suite=run.name,
         device=device,
@@ -97,6 +99,7 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
         timer=timer,
         seed=options.seed,
         host=run.timer == "host",
+        before=before,
     )
     measured = [_Measured(planned) for planned in run.cases]
     for number in range(options.repeats):
@@ -129,14 +132,14 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
     )
 
 
-def _timer(device: torch.device) -> tuple[Timer, float | None]:
+def _timer(device: torch.device) -> tuple[Timer, Callable[[], object] | None, float | None]:
+    """The timer, what comes before each launch, and what a sample's two events cost on their own in microseconds."""
     if device.type != "cuda":
-        return WallTimer(), None
-    from forge_core.timing.events import EventTimer
-
+        return WallTimer(), None, None
     with torch.cuda.device(device):
         timer = EventTimer(device)
-        return timer, round(timer.empty_pair_ms() * 1e3, 3)
+        before = copy_past_l2(device, query(device).l2_bytes)
+        return timer, before, round(timer.empty_pair_ms() * 1e3, 3)
 
 
 def _measure_one(entry: _Measured, context: Context) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from forge_core.bench.measure import OURS
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Verdict
+from forge_core.bench.schema import BEST_PEER
 
 __all__ = ["Table", "headline", "remarks", "tables"]
 
@@ -28,7 +29,8 @@ def headline(record: Record) -> str:
     """Machine, versions, date and sources in one line."""
     environment = record.environment
     where = "CPU" if environment.device == "cpu" else f"{environment.gpu}, driver {environment.driver}"
-    commit = environment.commit[:12] + (" with changes" if environment.dirty else "")
+    commit = environment.commit[:12] if environment.has_commit else environment.commit
+    commit = f"commit {commit}{' with changes' if environment.dirty else ''}"
     runs = "1 run" if record.repeats == 1 else f"median over {record.repeats} runs"
     parts = [
         where,
@@ -37,7 +39,7 @@ def headline(record: Record) -> str:
         f"CuTe DSL {environment.dsl}",
         f"Python {environment.python}",
         record.date[:10],
-        f"commit {commit}",
+        commit,
         runs,
     ]
     return "; ".join(parts)
@@ -70,7 +72,7 @@ def remarks(record: Record) -> list[str]:
             text += f" A target of {at_least} counts as reached when the ratio{over} is at least {met_from}."
         lines.append(text)
     left_out = sorted({(name, why) for case in record.cases for name, why in case.left_out.items()})
-    lines += [f"Left out: {name}: {why}." for name, why in left_out]
+    lines += [f"Left out: {name}: {why.rstrip('.')}." for name, why in left_out]
     lines.append(f"Method: {record.method}; median of the samples.")
     if record.timer == "device" and record.cases:
         lines.append(
@@ -108,8 +110,8 @@ def _targets(verdicts: Sequence[Verdict]) -> str:
     words = []
     for verdict in verdicts:
         wanted = f"{verdict.at_least:g}" if verdict.at_most is None else f"at most {verdict.at_most:g}"
-        of = "" if verdict.of == "import" else f" of {verdict.of.replace('_', ' ')}"
-        words.append(f"{wanted}{of}: {'reached' if verdict.met else f'NOT reached ({verdict.value:.3f})'}")
+        of = "" if verdict.of == "import" else f" of {'best peer' if verdict.of == BEST_PEER else verdict.of}"
+        words.append(f"{wanted}{of}: {'reached' if verdict.met else f'NOT reached ({verdict.value:.4f})'}")
     return "; ".join(words) or NOTHING
 
 

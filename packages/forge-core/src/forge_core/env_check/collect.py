@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import re
 import shutil
@@ -61,7 +62,7 @@ def collect(*, kernels: bool = True) -> Facts:
         dsl=dsl,
         tvm_ffi=_version("apache-tvm-ffi"),
         dlpack_ext=_version("torch-c-dlpack-ext"),
-        tools={name: shutil.which(name) for name in TOOLS},
+        tools={name: _tool(name) for name in TOOLS},
         cache_dir=str(cache_dir),
         cache_writable=_writable(cache_dir),
         backend=current.backend,
@@ -75,6 +76,13 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _tool(name: str) -> str | None:
+    """A program on the PATH, or in the CUDA toolkit's usual folder, which is often not on it."""
+    return shutil.which(name) or shutil.which(
+        name, path=str(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin"))
+    )
 
 
 def _default_cache_dir() -> Path:

@@ -23,11 +23,8 @@ devices, alignments, and every other argument.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,80 +33,17 @@ from forge_core import checks, settings
 from forge_core import device as devices
 from forge_core.errors import UnsupportedError
 from forge_core.op.backend import check_variant, resolve
+from forge_core.op.explanation import Explanation
 from forge_core.op.functorch import functorch_function
 from forge_core.op.guard import functorch_active, has_tangent, plain_cuda, quiet
 from forge_core.op.launch import Launch, Variant, load
 from forge_core.op.register import Rules, register
 from forge_core.op.schema import Schema
+from forge_core.op.table import LaunchTable
 
-__all__ = ["Explanation", "Operator", "operator"]
-
-log = logging.getLogger("forge_core")
-
-# A process that meets more layouts than this starts its table of bound launches anew; compiled kernels stay.
-MAX_BOUND = 4096
-
-# Wider than any vector access: a launch may depend on an address modulo this, so the table's key holds it.
-ALIGNMENT_MASK = 15
-
-# torch.cuda.current_stream() builds an object in 3.5 us; these take 0.1 us, and are absent from a CPU build of torch.
-_raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
-_current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
+__all__ = ["Operator", "operator"]
 
 _libraries: dict[str, torch.library.Library] = {}
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """What a call would run, and why.
-
-    Attributes:
-        operator: ``"namespace::name"``.
-        backend: ``"kernel"`` or ``"ref"``.
-        variant: the kernel's variant, or None for the reference.
-        config: the configuration that the kernel is compiled for, or None.
-        why: the reason, in plain words.
-        arch: the architecture, or None for the reference.
-        read: bytes that must be read at least.
-        written: bytes that must be written at least.
-        key: the compiled kernel's cache key, or None for the reference.
-    """
-
-    operator: str
-    backend: str
-    variant: str | None
-    config: Any
-    why: str
-    arch: str | None
-    read: int
-    written: int
-    key: str | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return dataclasses.asdict(self)  # the configuration is a dataclass too
-
-    def __str__(self) -> str:
-        if self.backend == "ref":
-            return f"{self.operator}: the PyTorch reference. {self.why}"
-        return (
-            f"{self.operator}: variant '{self.variant}' on {self.arch}. {self.why}\n"
-            f"  config {self.config}\n"
-            f"  reads {self.read} bytes, writes {self.written} bytes at least; cache key {self.key}"
-        )
-
-
-@dataclass(frozen=True)
-class _Bound:
-    """A launch ready to go: the output to allocate, the native function and its integers."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    launch: Callable[..., Any] | None  # None: there is nothing to compute, the output is empty
-    arguments: tuple[int | tuple[int, ...], ...]
-    debug: bool
-    workspace: int = 0
 
 
 class Operator:
@@ -135,7 +69,9 @@ class Operator:
         self._plan = plan
         self._variants = dict(variants)
         self._autocast = autocast
-        self._bound: dict[Any, _Bound] = {}
+        # How many arguments a call must pass by position for all of its tensors to be among them.
+        self._positions = 1 + max(schema.parameters.index(name) for name in schema.tensors)
+        self._table = LaunchTable(schema, self._check_real, plan)
         library = _libraries.get(schema.namespace)
         if library is None:
             # Kept for the life of the process: an operator whose library is collected vanishes.
@@ -169,10 +105,9 @@ class Operator:
         if torch.compiler.is_compiling():
             result = self._op(*args, **kwargs)
             return result
-        if args and plain_cuda(args[0]) and quiet(has_autocast_rule=self._autocast is not None):
-            if settings.requested_backend() != "ref" and self._all_plain(args):
-                return self._launch(None, args, kwargs)
-        elif args:
+        if self._may_bypass(args):
+            return self._table.launch(None, args, kwargs)
+        if args:
             checks.is_tensor(self.schema.name, self.schema.parameters[0], args[0])
         if has_tangent(args):
             # The dispatcher would compute the value and drop the tangent without a word.
@@ -204,6 +139,8 @@ class Operator:
         checks.is_tensor(f"{self.schema.name}_out", "out", out)
         if args:
             checks.is_tensor(f"{self.schema.name}_out", self.schema.parameters[0], args[0])
+        if self._may_bypass(args) and plain_cuda(out):
+            return self._table.launch(out, args, kwargs)
         self._out_op(*args, out=out, **kwargs)
         return out
 
@@ -285,14 +222,14 @@ class Operator:
         if resolve(self.schema.name, named[self.schema.parameters[0]].device, variant) == "ref":
             self._check_real(out, named)
             return self._run_reference(out, named)
-        return self._launch(out, args, kwargs)
+        return self._table.launch(out, args, kwargs)
 
     def _run_reference(self, out: torch.Tensor | None, named: dict[str, Any]) -> torch.Tensor:
         result = self.reference(**{name: value for name, value in named.items() if name != "variant"})
         return result if out is None else out.copy_(result)
 
-    def _check_real(self, out: torch.Tensor | None, named: dict[str, Any]) -> None:
-        """All checks of a call, before anything is written; those of an ``out`` tensor included."""
+    def _check_real(self, out: torch.Tensor | None, named: dict[str, Any]) -> torch.Tensor:
+        """All checks of a call, before anything is written; returns the output's metadata as a meta tensor."""
         expected = self._like_meta(named)
         if out is not None:
             op = f"{self.schema.name}_out"
@@ -300,91 +237,21 @@ class Operator:
             checks.like_output(op, out, shape=expected.shape, dtype=expected.dtype, device=device)
             for name in self.schema.tensors:
                 checks.no_overlap(op, out, name, named[name])
+        return expected
 
     def _like_meta(self, named: dict[str, Any]) -> torch.Tensor:
         """As :meth:`like` on meta tensors: all the checks, and no memory."""
         return self.like(**{name: _meta(value) for name, value in named.items()})
 
-    # -- the launch ---------------------------------------------------------------------------------------------
-
-    def _all_plain(self, args: tuple[Any, ...]) -> bool:
-        return len(self.schema.tensors) == 1 or all(plain_cuda(a) for a in args if isinstance(a, torch.Tensor))
-
-    def _launch(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-        x = args[0]
-        # Written out for the first tensor, since this line is a good part of an eager call's host time.
-        key = (
-            x.dtype,
-            x.shape,
-            x.stride(),
-            x.get_device(),
-            x.data_ptr() & ALIGNMENT_MASK,
-            _freeze(args[1:]) if len(args) > 1 else None,
-            _freeze(tuple(kwargs.items())) if kwargs else None,
-            None if out is None else _freeze(out),
-            settings.debug_requested(),
-        )
-        bound = self._bound.get(key)
-        if bound is None:
-            bound = self._bind(out, args, kwargs)
-            if len(self._bound) >= MAX_BOUND:
-                self._bound.clear()
-            self._bound[key] = bound
-        elif out is not None:
-            named = self.schema.bind(args, kwargs)
-            for name in self.schema.tensors:
-                checks.no_overlap(f"{self.schema.name}_out", out, name, named[name])
-        if out is None:
-            out = torch.empty_strided(bound.shape, bound.strides, dtype=bound.dtype, device=x.device)
-        if bound.launch is not None:
-            index = x.get_device()
-            if _current_device() == index:
-                self._run(bound.launch, bound, out, args, index)
-            else:
-                with torch.cuda.device(index):
-                    self._run(bound.launch, bound, out, args, index)
-        return out
-
-    def _run(
-        self, launch: Callable[..., Any], bound: _Bound, out: torch.Tensor, args: tuple[Any, ...], index: int
-    ) -> None:
-        if bound.workspace:
-            # Given back to the allocator when this call returns, which hands it out on the same stream only.
-            scratch = torch.empty(bound.workspace, dtype=torch.uint8, device=out.device)
-            pointers = [a.data_ptr() for a in args if isinstance(a, torch.Tensor)]
-            launch(*pointers, out.data_ptr(), scratch.data_ptr(), *bound.arguments, _raw_stream(index))
-        elif len(self.schema.tensors) == 1:
-            launch(args[0].data_ptr(), out.data_ptr(), *bound.arguments, _raw_stream(index))
-        else:
-            pointers = [a.data_ptr() for a in args if isinstance(a, torch.Tensor)]
-            launch(*pointers, out.data_ptr(), *bound.arguments, _raw_stream(index))
-        if bound.debug and not torch.cuda.is_current_stream_capturing():
-            torch.cuda.synchronize(index)
-
-    def _bind(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Bound:
-        """Checks a call that was not seen before, plans it, and compiles its kernel."""
-        named = self.schema.bind(args, kwargs)
-        self._check_real(out, named)
-        output = self._like_meta(named) if out is None else out
-        debug = settings.debug_requested()
-        if output.numel() == 0:
-            return _Bound(tuple(output.shape), output.stride(), output.dtype, None, (), debug)
-        target = devices.query(args[0].device)
-        plan = self._plan(target, output, *named.values())
-        log.debug("%s: %s %s: %s", self.schema.qualified, plan.variant, plan.config, plan.why)
-        kernel = load(plan.builder)(plan.config, arch=target.arch)
-        return _Bound(
-            tuple(output.shape), output.stride(), output.dtype, kernel, plan.arguments, debug, plan.workspace
-        )
-
-
-def _freeze(value: Any) -> Any:
-    """A hashable value that says all that a launch can depend on."""
-    if isinstance(value, torch.Tensor):
-        return (value.dtype, value.shape, value.stride(), value.device, value.data_ptr() & ALIGNMENT_MASK)
-    if isinstance(value, (tuple, list)):
-        return tuple(_freeze(item) for item in value)
-    return value
+    def _may_bypass(self, args: tuple[Any, ...]) -> bool:
+        """Whether a call may skip the dispatcher; see ``guard``.  Arguments passed by name never do."""
+        if not args or not plain_cuda(args[0]) or not quiet(has_autocast_rule=self._autocast is not None):
+            return False
+        if self._positions > 1 and not (
+            len(args) >= self._positions and all(plain_cuda(a) for a in args if isinstance(a, torch.Tensor))
+        ):
+            return False
+        return settings.requested_backend() != "ref"
 
 
 def _meta(value: Any) -> Any:

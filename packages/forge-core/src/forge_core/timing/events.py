@@ -1,7 +1,7 @@
 """The timer of the GPU: CUDA events behind a backlog, so that no launch gap is ever inside a sample.
 
-    host   | sleep | gate | start0 launch0 end0 | start1 launch1 end1 | ... | gate still pending?
-    GPU    |<------- sleeping ------------------------------------------->| start0 kernel0 end0 start1 kernel1 ...
+    host   | spin | gate | start0 launch0 end0 | start1 launch1 end1 | ... | gate still pending?
+    GPU    |<------- spinning ------------------------------------------->| start0 kernel0 end0 start1 kernel1 ...
 
 A pair of events around a launch on an idle stream times the host: the start event completes at once and the GPU then
 waits for the launch.  So the stream is first kept busy by a kernel that spins longer than the host needs to enqueue
@@ -20,11 +20,11 @@ from forge_core.errors import BenchmarkError, UnsupportedError
 from forge_core.timing.clocks import sm_clock_mhz
 from forge_core.timing.result import quantile
 
-__all__ = ["EventTimer"]
+__all__ = ["EventTimer", "copy_past_l2"]
 
 # A backlog is this much longer than enqueuing took the last time, plus a margin for a host that stumbles.
-BACKLOG_FACTOR = 1.5
-BACKLOG_MARGIN_MS = 0.2
+BACKLOG_FACTOR = 2.0
+BACKLOG_MARGIN_MS = 0.3
 FIRST_BACKLOG_MS = 5.0
 LONGEST_BACKLOG_MS = 2000.0
 ATTEMPTS = 8
@@ -68,8 +68,14 @@ class EventTimer:
         elapsed_ms: float = start.elapsed_time(end)
         return CALIBRATION_CYCLES / elapsed_ms
 
-    def batch(self, launches: Sequence[Callable[[], object]]) -> list[float]:
+    def batch(
+        self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[float]:
         """Milliseconds of each launch.
+
+        Args:
+            launches: what to time.
+            before: enqueued before each launch and not part of its sample.
 
         Raises:
             BenchmarkError: the host could not enqueue the launches while the GPU was kept busy.
@@ -79,7 +85,7 @@ class EventTimer:
             self._events.append(pair)
         events = self._events[: len(launches)]
         for _ in range(ATTEMPTS):
-            covered, enqueue_ms = self._enqueue(launches, events)
+            covered, enqueue_ms = self._enqueue(launches, before, events)
             torch.cuda.synchronize(self.device)
             wanted = BACKLOG_FACTOR * enqueue_ms + BACKLOG_MARGIN_MS
             if covered:
@@ -93,13 +99,18 @@ class EventTimer:
         )
 
     def _enqueue(
-        self, launches: Sequence[Callable[[], object]], events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]]
+        self,
+        launches: Sequence[Callable[[], object]],
+        before: Callable[[], object] | None,
+        events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]],
     ) -> tuple[bool, float]:
         stream = self._stream
         torch.cuda._sleep(int(self._backlog_ms * self._cycles_per_ms))
         self._gate.record(stream)
         began = time.perf_counter()
         for launch, (start, end) in zip(launches, events, strict=True):
+            if before is not None:
+                before()
             start.record(stream)
             launch()
             end.record(stream)
@@ -119,6 +130,19 @@ class EventTimer:
         It is part of every sample, of all contenders alike, and is not subtracted.
         """
         return quantile(self.batch([_nothing] * samples), 0.5)
+
+
+def copy_past_l2(device: torch.device, l2_bytes: int) -> Callable[[], object]:
+    """The work that comes before every timed launch: a copy of twice the L2's size.
+
+    It moves four times the L2's size, so nothing that was in the L2 stays there, and it leaves the lines that a
+    well-behaved predecessor leaves: the end of what it wrote, not yet written back.  A clean L2 (after a kernel that
+    only reads) would flatter everyone: a launch would leave up to an L2's worth of its own writes to its successor
+    and take over nothing from its predecessor.
+    """
+    source = torch.randint(0, 256, (2 * l2_bytes,), dtype=torch.uint8, device=device)
+    destination = torch.empty_like(source)
+    return lambda: destination.copy_(source)
 
 
 def _nothing() -> None:

@@ -7,11 +7,16 @@ reversed in every second one, so that no contender always follows the same other
 Buffers rotate so that the L2 is cold.  Launch k of the whole run reads buffer set k mod n, and its output is kept alive
 for n launches, so that the allocator cannot hand the same memory out sooner.  Between two uses of a buffer the GPU
 therefore moves the bytes of n - 1 launches, and n is chosen so that these exceed three times the L2.
+
+That alone is not fair: a launch pays for the dirty lines that its predecessor left in the L2, and how many those are
+depends on who it was (docs/measurement.md has the figures).  So `before`, the same piece of work for all, comes before
+every launch and is not part of its sample.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +26,7 @@ from forge_core.timing.result import Timing
 
 __all__ = ["Contender", "Interleaved", "Policy", "Timer", "launch_order", "sets_for", "time_interleaved"]
 
-#: Beyond this many buffer sets a case is so small that its data may stay in the L2; the result says so.
+#: Beyond this many buffer sets, what comes before each launch is enough to displace so small a case's data.
 MAX_SETS = 256
 
 
@@ -36,8 +41,10 @@ class Timer(Protocol):
     def batch_launches(self) -> int:
         """Launches that it takes at once."""
 
-    def batch(self, launches: Sequence[Callable[[], object]]) -> list[float]:
-        """Milliseconds of each launch."""
+    def batch(
+        self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[float]:
+        """Milliseconds of each launch; `before` is called before each and is not part of its sample."""
 
     def clock_mhz(self) -> int | None:
         """The processor's clock under load, or None where it is not read."""
@@ -49,6 +56,8 @@ class Policy:
 
     Attributes:
         warmup: rounds before the first sample; at least one is run to learn how long a round takes.
+        warmup_ms: warm-up goes on for at least this long: a GPU that was idle while the case was made ready has been
+            seen to need tens of milliseconds of work to come to its full speed.
         iterations: samples of each contender; None is as many as fit in `budget_ms`, within the two limits.
         min_iterations: the least number of samples where `iterations` is None.
         max_iterations: the largest number of samples where `iterations` is None.
@@ -56,10 +65,11 @@ class Policy:
     """
 
     warmup: int = 5
+    warmup_ms: float = 0.0
     iterations: int | None = None
     min_iterations: int = 25
-    max_iterations: int = 60
-    budget_ms: float = 500.0
+    max_iterations: int = 200
+    budget_ms: float = 300.0
 
     def __post_init__(self) -> None:
         if self.warmup < 0:
@@ -102,19 +112,16 @@ class Interleaved:
     last: dict[str, tuple[int, Any]] = field(repr=False)
 
 
-def sets_for(nbytes: int, l2_bytes: int, *, multiple: float = 3.0) -> tuple[int, bool]:
-    """How many buffer sets make the L2 cold, and whether they do.
+def sets_for(nbytes: int, l2_bytes: int, *, multiple: float = 3.0) -> int:
+    """How many buffer sets make the L2 cold: 2 to 256.
 
     Args:
         nbytes: bytes that one launch reads and writes.
         l2_bytes: the L2's size.
         multiple: how many times the L2's size moves between two uses of a buffer.
-
-    Returns:
-        The number of sets, 2 to 256; and False where that many sets are too small to displace the L2's contents.
     """
     needed = 1 + math.ceil(multiple * l2_bytes / max(1, nbytes))
-    return max(2, min(needed, MAX_SETS)), needed <= MAX_SETS
+    return max(2, min(needed, MAX_SETS))
 
 
 def launch_order(names: Sequence[str], turn: int) -> list[str]:
@@ -129,8 +136,9 @@ def launch_order(names: Sequence[str], turn: int) -> list[str]:
 class _Run:
     """The running launch counter and the outputs that are kept alive."""
 
-    def __init__(self, contenders: Mapping[str, Contender], timer: Timer) -> None:
+    def __init__(self, contenders: Mapping[str, Contender], timer: Timer, before: Callable[[], object] | None) -> None:
         self.contenders = contenders
+        self.before = before
         self.timer = timer
         self.names = list(contenders)
         self.sets = {len(contender.sets) for contender in contenders.values()}
@@ -163,13 +171,19 @@ class _Run:
                 order += launch_order(self.names, self.turn)
                 self.turn += 1
             left -= a_batch
-            for name, sample in zip(order, self.timer.batch([self._launch(name) for name in order]), strict=True):
+            taken = self.timer.batch([self._launch(name) for name in order], self.before)
+            for name, sample in zip(order, taken, strict=True):
                 samples[name].append(sample)
         return samples
 
 
 def time_interleaved(
-    contenders: Mapping[str, Contender], *, timer: Timer, policy: Policy | None = None, l2: str = "not controlled"
+    contenders: Mapping[str, Contender],
+    *,
+    timer: Timer,
+    policy: Policy | None = None,
+    l2: str = "not controlled",
+    before: Callable[[], object] | None = None,
 ) -> Interleaved:
     """Times contenders against each other.
 
@@ -177,15 +191,21 @@ def time_interleaved(
         contenders: by name; the order is that of the first round.
         timer: what takes the samples.
         policy: how many; None is the default policy.
-        l2: the state of the cache before each launch, in words, as the caller arranged it with the buffer sets.
+        l2: the state of the cache before each launch, in words, as the caller arranged it with the buffer sets and
+            with `before`.
+        before: work that puts the device into the same state before every launch; not part of any sample.
 
     Raises:
         ValueError: no contenders, or unequal numbers of buffer sets.
         BenchmarkError: the timer could not take a sample.
     """
     policy = policy or Policy()
-    run = _Run(contenders, timer)
+    run = _Run(contenders, timer, before)
+    began = time.perf_counter()
     warm = run.rounds(max(1, policy.warmup))
+    while (time.perf_counter() - began) * 1e3 < policy.warmup_ms:
+        run.rounds(max(1, timer.batch_launches // len(contenders)))
+    warmup = run.turn
     clock_before = timer.clock_mhz()
     round_ms = sum(min(samples) for samples in warm.values())
     taken = run.rounds(policy.rounds(round_ms))
@@ -195,7 +215,7 @@ def time_interleaved(
             samples_ms=tuple(samples),
             method=timer.method,
             l2=l2,
-            warmup=max(1, policy.warmup),
+            warmup=warmup,
             clocks_mhz=(clock_before, clock_after),
         )
         for name, samples in taken.items()

@@ -22,10 +22,14 @@ class WallTimer:
     def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock_ns = clock_ns
 
-    def batch(self, launches: Sequence[Callable[[], object]]) -> list[float]:
-        """Milliseconds of each launch."""
+    def batch(
+        self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[float]:
+        """Milliseconds of each launch; `before` is called before each and is not part of its sample."""
         samples = []
         for launch in launches:
+            if before is not None:
+                before()
             start = self._clock_ns()
             launch()
             samples.append((self._clock_ns() - start) * 1e-6)

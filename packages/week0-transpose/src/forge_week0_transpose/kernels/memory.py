@@ -21,10 +21,9 @@ __all__ = [
     "access_unit",
     "batch_offsets",
     "chunk_tensor",
-    "copy_async",
+    "example_arguments",
     "funnel_shift_left",
     "funnel_shift_right",
-    "example_arguments",
     "load_parts",
     "move",
     "name_kernel",
@@ -102,7 +101,7 @@ def permute(a: Any, b: Any, selector: int) -> Any:
 
 
 def select(condition: Any, a: Any, b: Any) -> Any:
-    """a where the condition holds, else b, without a branch."""
+    """Chooses a where the condition holds, else b, without a branch."""
     return type(a)(cutlass.select_(condition, a, b))
 
 
@@ -114,17 +113,6 @@ def funnel_shift_right(low: Any, high: Any, bits: Any) -> Any:
 def funnel_shift_left(low: Any, high: Any, bits: Any) -> Any:
     """The word that ends ``bits`` (below 32) before the end of high:low."""
     return cute.arch.shf(low, high, bits, "l")
-
-
-def copy_async(shared: Any, address: Any, size: Any) -> None:
-    """Copies ``size`` (0 to 16) bytes of a 16-byte chunk to shared memory past the registers, and zeros the rest.
-
-    Nothing beyond ``size`` is read, so the last chunk of a tensor can be named without touching what follows it.
-    """
-    cute.arch.inline_ptx(
-        "cp.async.cg.shared.global [{$r0}], [{$r1}], 16, {$r2};",
-        read_only_args=[Int32(shared), Int64(address), Int32(size)],
-    )
 
 
 def batch_offsets(index: Any, dims: Any) -> tuple[Any, Any]:

@@ -31,10 +31,11 @@ from forge_week0_transpose.kernels.memory import (
     Int32,
     Int64,
     Uint32,
+    access_unit,
     batch_offsets,
     example_arguments,
-    move,
     name_kernel,
+    view,
 )
 
 __all__ = ["Naive", "build"]
@@ -48,7 +49,7 @@ class Naive:
 
     @cute.jit
     def __call__(self, src: cute.Pointer, dst: cute.Pointer, dims: tuple, stream: Any):
-        """Launches one thread an element.
+        """Launches one thread an element, or for ``items`` of them.
 
         ``dims`` holds the number of elements, then size, source step and destination step in bytes for each dimension,
         innermost first.
@@ -56,7 +57,7 @@ class Naive:
         config = self.config
         name_kernel(self.kernel, config.kernel_name)
         self.kernel(src, dst, dims).launch(
-            grid=(Int32((dims[0] + (config.threads - 1)) // config.threads), 1, 1),
+            grid=(Int32((dims[0] + (config.threads * config.items - 1)) // (config.threads * config.items)), 1, 1),
             block=(config.threads, 1, 1),
             stream=stream,
         )
@@ -66,12 +67,21 @@ class Naive:
         config = self.config
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        index = Int64(block) * config.threads + Int64(thread)
-        if index < dims[0]:
+        unit, count = access_unit(config.itemsize)
+        rElement = cute.make_rmem_tensor(cute.make_layout((config.items, count), stride=(count, 1)), unit)
+        first = Int64(block) * (config.items * config.threads) + Int64(thread)
+        targets = []
+        for i in cutlass.range_constexpr(config.items):
+            # Past the end the last element is read again instead of branching, so that all reads are in flight.
+            index = cutlass.min(first + i * config.threads, dims[0] - 1)
             # Below 2^32 elements 32-bit divisions do, and cost a fifth.
             number = index if cutlass.const_expr(config.wide_index) else Uint32(index)
             src_offset, dst_offset = batch_offsets(number, dims)
-            move(src.toint() + src_offset, dst.toint() + dst_offset, config.itemsize)
+            cute.autovec_copy(view(src.toint() + src_offset, config.itemsize), rElement[i, None])
+            targets.append(dst.toint() + dst_offset)
+        for i in cutlass.range_constexpr(config.items):
+            if first + i * config.threads < dims[0]:
+                cute.autovec_copy(rElement[i, None], view(targets[i], config.itemsize))
 
 
 @compile_cached

@@ -47,9 +47,7 @@ class RowCopy:
         self.config = config
 
     @cute.jit
-    def __call__(
-        self, src: cute.Pointer, dst: cute.Pointer, length: Int64, outer: tuple, stream: Any
-    ):
+    def __call__(self, src: cute.Pointer, dst: cute.Pointer, length: Int64, outer: tuple, stream: Any):
         """Launches one thread a chunk.
 
         ``length`` is a row's bytes; ``outer`` holds the number of rows, then size, source step and destination step in
@@ -65,9 +63,7 @@ class RowCopy:
         )
 
     @cute.kernel
-    def kernel(
-        self, src: cute.Pointer, dst: cute.Pointer, length: Int64, chunks: Int64, total: Int64, outer: tuple
-    ):
+    def kernel(self, src: cute.Pointer, dst: cute.Pointer, length: Int64, chunks: Int64, total: Int64, outer: tuple):
         config = self.config
         width = config.width
         thread, _, _ = cute.arch.thread_idx()

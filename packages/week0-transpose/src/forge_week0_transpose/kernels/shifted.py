@@ -9,10 +9,9 @@ How the data moves.  A tile is ``col_chunks`` chunks of 16 bytes of an input row
 row; V = 16 / itemsize elements make a chunk, and each thread owns one V x V block of elements.
 
     src_shift: the rows do not begin at 16-byte boundaries
-        global     |....AAAA|AAAABBBB|BBBBCCCC|CCCC....|      the aligned chunks that cover the tile's row segment,
-                        ^ the tile's first column             copied as they are (cp.async) to shared memory, one
-        shared     |....AAAA|AAAABBBB|BBBBCCCC|CCCC....|      chunk more than the segment has
-        registers  AAAAAAAA BBBBBBBB CCCCCCCC                 two neighbouring chunks, funnel-shifted right
+        global     |....AAAA|AAAABBBB|BBBBCCCC|CCCC....|      each thread loads the two aligned chunks that hold its
+                        ^ the tile's first column             V elements of a row; the second is its neighbour's
+        registers  AAAAAAAA BBBBBBBB CCCCCCCC                 first, so L1 has it; funnel-shifted right
     V x V transposition in registers, chunks XOR-swizzled in shared memory, one line an output row: see ``vectorized``
     dst_shift: the output rows do not begin at 16-byte boundaries
         shared     |aaaaaaaa|bbbbbbbb|cccccccc|               a line: rows of the tile, which reaches V rows back
@@ -20,11 +19,14 @@ row; V = 16 / itemsize elements make a chunk, and each thread owns one V x V blo
         global     |....aaaa|aaaabbbb|bbbbcccc|               aligned chunks; the first and the last of an output
                         ^ the output row's first element      row, which belong to two rows, element by element
 
-Bytes moved: 2 * batch * rows * cols * itemsize, and what neighbouring tiles read twice, mostly from L2: a chunk of
-``col_chunks`` when src_shift, a chunk of ``row_chunks`` when dst_shift.
+The tensor's last chunk is never loaded where it reaches past the last element: the threads that would need it load
+the chunk before, and the few elements that are wrong then are put right in shared memory.
 
-Limits: none on sizes and pitches; addresses are multiples of the element.  Reads stay inside the 16-byte chunks that
-hold the tensor's first element, and never pass the end of its last.
+Bytes moved: 2 * batch * rows * cols * itemsize, and when dst_shift one of ``row_chunks`` chunks of input rows again,
+for the tile below, mostly from L2.
+
+Limits: addresses are multiples of the element; shifted input rows have at least 16 bytes and do not overlap.  Reads
+begin in the 16-byte chunk that holds the tensor's first element, and never pass the end of its last.
 
 Sources: this project's own; docs/week0-designs.md has what was tried and what each step gave.
 """
@@ -45,10 +47,10 @@ from forge_week0_transpose.kernels.memory import (
     Uint32,
     batch_offsets,
     chunk_tensor,
-    copy_async,
     example_arguments,
     funnel_shift_left,
     funnel_shift_right,
+    move,
     name_kernel,
     permute,
     select,
@@ -57,6 +59,10 @@ from forge_week0_transpose.kernels.memory import (
 from forge_week0_transpose.kernels.words import CHUNK, funnel_left, funnel_right, swizzle, transpose_chunks
 
 __all__ = ["Shifted", "build"]
+
+
+#: Percent of a multiprocessor's memory that shared memory should get; see ``vectorized``.
+CARVEOUT = 100
 
 
 class Shifted:
@@ -83,12 +89,12 @@ class Shifted:
         row_tiles = (rows + config.reach + (config.tile_rows - 1)) // config.tile_rows
         col_tiles = (cols + (config.tile_cols - 1)) // config.tile_cols
         name_kernel(self.kernel, config.kernel_name)
-        self.kernel(
-            src, dst, rows, cols, src_pitch, dst_pitch, Uint32(row_tiles), Uint32(col_tiles), batch
-        ).launch(
+        self.kernel(src, dst, rows, cols, src_pitch, dst_pitch, Uint32(row_tiles), Uint32(col_tiles), batch).launch(
             grid=(Int32(row_tiles * col_tiles * batch[0]), 1, 1),
             block=(config.threads, 1, 1),
             smem=config.smem_bytes,
+            min_blocks_per_mp=config.blocks_per_sm,
+            preferred_smem_carveout=CARVEOUT,
             stream=stream,
         )
 
@@ -110,9 +116,9 @@ class Shifted:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
 
+        # Which tile: down the rows first, then along the columns, then the batch.
         rest = Uint32(block)
-        row_tile = rest % row_tiles
-        rest = rest // row_tiles
+        row_tile, rest = rest % row_tiles, rest // row_tiles
         col_tile = rest
         src_base, dst_base = src.toint(), dst.toint()
         if cutlass.const_expr(config.batch_rank > 0):
@@ -129,34 +135,42 @@ class Shifted:
         cc, row_block = thread % config.col_chunks, thread // config.col_chunks
         shared = cute.arch.get_dyn_smem(Uint32, alignment=128).toint()
         rRow = chunk_tensor(v)
+        # Rows of the tile that exist, counted from the first loaded one; the others repeat the nearest.
+        low = Int32(cutlass.max(-first, Int64(0)))
+        high = Int32(cutlass.min(rows - first, Int64(config.lines))) - 1
+        end = src_base + (rows - 1) * src_pitch + cols * size
         if cutlass.const_expr(config.src_shift):
-            self._stage(shared, src_base, rows, cols, src_pitch, first, col_base, thread)
-            rPair = chunk_tensor(2)
+            line = row_block * v
+            nearest = cutlass.min(cutlass.max(line, low), high)
+            segment = src_base + (first + Int64(nearest)) * src_pitch + col_base * size + Int64(cc * CHUNK)
+            last = (end & -CHUNK) - CHUNK  # the last chunk that is all inside the tensor
+            rPair = chunk_tensor(2 * v)
+            offsets = []
             for k in cutlass.range_constexpr(v):
-                line = row_block * v + k
-                place = shared + line * config.stage_bytes + cc * CHUNK
-                cute.autovec_copy(view(place, CHUNK, SHARED), rPair[0, None])
-                cute.autovec_copy(view(place + CHUNK, CHUNK, SHARED), rPair[1, None])
-                row = cutlass.min(cutlass.max(first + Int64(line), Int64(0)), rows - 1)
-                offset = Uint32(src_base + row * src_pitch + col_base * size) & (CHUNK - 1)
+                chunk = segment & -CHUNK
+                offsets.append(Uint32(segment) & (CHUNK - 1))
+                cute.autovec_copy(view(cutlass.min(chunk, last), CHUNK), rPair[2 * k, None])
+                cute.autovec_copy(view(cutlass.min(chunk + CHUNK, last), CHUNK), rPair[2 * k + 1, None])
+                segment += select((line + k >= low) & (line + k < high), src_pitch, Int64(0))
+            for k in cutlass.range_constexpr(v):
                 words = funnel_right(
-                    [rPair[0, w] for w in range(4)],
-                    [rPair[1, w] for w in range(4)],
-                    offset,
+                    [rPair[2 * k, w] for w in range(4)],
+                    [rPair[2 * k + 1, w] for w in range(4)],
+                    offsets[k],
                     size,
                     select,
                     funnel_shift_right,
                 )
                 for w in cutlass.range_constexpr(4):
                     rRow[k, w] = words[w]
-            # The same shared memory takes the transposed tile.
-            cute.arch.sync_threads()
         else:
             chunk = cutlass.min(cc, cols_left // v - 1)
-            start = src_base + col_base * size + Int64(chunk * CHUNK)
+            line = row_block * v
+            nearest = cutlass.min(cutlass.max(line, low), high)
+            address = src_base + (first + Int64(nearest)) * src_pitch + col_base * size + Int64(chunk * CHUNK)
             for k in cutlass.range_constexpr(v):
-                row = cutlass.min(cutlass.max(first + Int64(row_block * v + k), Int64(0)), rows - 1)
-                cute.autovec_copy(view(start + row * src_pitch, CHUNK), rRow[k, None])
+                cute.autovec_copy(view(address, CHUNK), rRow[k, None])
+                address += select((line + k >= low) & (line + k < high), src_pitch, Int64(0))
 
         columns = transpose_chunks([[rRow[k, w] for w in range(4)] for k in range(v)], size, permute)
         rColumn = chunk_tensor(v)
@@ -165,74 +179,67 @@ class Shifted:
                 rColumn[j, w] = columns[j][w]
             place = (cc * v + j) * config.line_bytes + swizzle(row_block, cc) * CHUNK
             cute.autovec_copy(rColumn[j, None], view(shared + place, CHUNK, SHARED))
+        if cutlass.const_expr(config.src_shift):
+            if (first + config.lines >= rows) & (col_base + config.tile_cols + v > cols):
+                self._load_end(shared, end, Int32(rows - 1 - first), Int32(cols - col_base), thread)
         cute.arch.sync_threads()
 
+        # Store: a thread takes chunk ``part`` of every col_chunks-th line.  Its own rows begin at ``part * v`` of the
+        # tile, less what the output row is shifted by.
         part, line0 = thread % config.row_chunks, thread // config.row_chunks
-        rOut = chunk_tensor(2)
+        after = cutlass.min(part + 1, config.row_chunks - 1)
+        row = part * v
+        lines_left = select(part < config.row_chunks - config.halo_chunks, cols_left - line0, Int32(0))
+        address = dst_base + (col_base + Int64(line0)) * dst_pitch + (row_base + Int64(row)) * size
+        rOut, rNext = chunk_tensor(config.group), chunk_tensor(config.group)
         for i in cutlass.range_constexpr(v):
-            line = line0 + i * config.col_chunks
-            key = line // v
-            place = shared + line * config.line_bytes
-            address = dst_base + (col_base + Int64(line)) * dst_pitch
-            cute.autovec_copy(view(place + swizzle(part, key) * CHUNK, CHUNK, SHARED), rOut[0, None])
-            start = row_base + Int64(part * v)
+            g = i % config.group
+            if cutlass.const_expr(g == 0):
+                for h in cutlass.range_constexpr(config.group):
+                    line = line0 + (i + h) * config.col_chunks
+                    place = shared + line * config.line_bytes
+                    cute.autovec_copy(view(place + swizzle(part, line // v) * CHUNK, CHUNK, SHARED), rOut[h, None])
+                    if cutlass.const_expr(config.dst_shift):
+                        place += swizzle(after, line // v) * CHUNK
+                        cute.autovec_copy(view(place, CHUNK, SHARED), rNext[h, None])
             if cutlass.const_expr(config.dst_shift):
-                after = cutlass.min(part + 1, config.row_chunks - 1)
-                cute.autovec_copy(view(place + swizzle(after, key) * CHUNK, CHUNK, SHARED), rOut[1, None])
-                shift = Uint32(address) & (CHUNK - 1)
+                shift = Int32(address) & (CHUNK - 1)
                 words = funnel_left(
-                    [rOut[0, w] for w in range(4)],
-                    [rOut[1, w] for w in range(4)],
+                    [rOut[g, w] for w in range(4)],
+                    [rNext[g, w] for w in range(4)],
                     shift,
                     size,
                     select,
                     funnel_shift_left,
                 )
                 for w in cutlass.range_constexpr(4):
-                    rOut[0, w] = words[w]
-                start = start - Int64(shift // size)
-            inside = (line < cols_left) & (part < config.row_chunks - config.halo_chunks)
-            if inside & (start >= 0) & (start + v <= rows):
-                cute.autovec_copy(rOut[0, None], view(address + start * size, CHUNK))
+                    rOut[g, w] = words[w]
+                begin = row + config.halo - shift // size  # counted from the first loaded row, as low and high are
+                whole = (begin >= low) & (begin + v - 1 <= high)
+                if whole & (i * config.col_chunks < lines_left):
+                    cute.autovec_copy(rOut[g, None], view(address & -CHUNK, CHUNK))
+            elif (i * config.col_chunks < lines_left) & (row <= high):
+                cute.autovec_copy(rOut[g, None], view(address, CHUNK))
+            address += dst_pitch * config.col_chunks
         if cutlass.const_expr(config.dst_shift):
             if (row_base == 0) | (row_base + config.tile_rows + v > rows):
                 self._store_ends(shared, dst_base + col_base * dst_pitch, dst_pitch, rows, row_base, cols_left, thread)
 
     @cute.jit
-    def _stage(
-        self,
-        shared: Int32,
-        src_base: Int64,
-        rows: Int64,
-        cols: Int64,
-        src_pitch: Int64,
-        first: Int64,
-        col_base: Int64,
-        thread: Int32,
-    ):
-        """Copies the aligned chunks that cover the tile's row segments to shared memory, and waits for them."""
+    def _load_end(self, shared: Int32, end: Int64, row: Int32, cols: Int32, thread: Int32):
+        """Loads the elements of the tensor's last, incomplete chunk, which no thread could load as a whole.
+
+        They are the last columns of the last row, and go straight to their lines in shared memory.  ``row`` and
+        ``cols``, the tensor's last row and its end, count from the tile's first.
+        """
         config = self.config
-        size = config.itemsize
-        end = src_base + (rows - 1) * src_pitch + cols * size
-        lines, chunks = config.lines, config.col_chunks
-        # Each thread a chunk of each row block, then one more chunk for each row.
-        for i in cutlass.range_constexpr(config.stage_steps):
-            if cutlass.const_expr(i < config.chunk_items):
-                line, chunk = thread // chunks + i * config.row_chunks, thread % chunks
-            else:
-                line, chunk = thread + (i - config.chunk_items) * config.threads, Int32(chunks)
-            if line < lines:
-                row = cutlass.min(cutlass.max(first + Int64(line), Int64(0)), rows - 1)
-                begin = src_base + row * src_pitch
-                segment = begin + col_base * size
-                address = segment - (segment & (CHUNK - 1)) + Int64(chunk * CHUNK)
-                # Of the last chunk of the tensor only what belongs to it; of what no column needs, nothing.
-                inside = cutlass.min(end - address, Int64(CHUNK))
-                wanted = select(address < begin + cols * size, inside, Int64(0))
-                copy_async(shared + line * config.stage_bytes + chunk * CHUNK, address, Int32(wanted))
-        cute.arch.cp_async_commit_group()
-        cute.arch.cp_async_wait_group(0)
+        size, v = config.itemsize, config.chunk_items
         cute.arch.sync_threads()
+        count = Int32(end & (CHUNK - 1)) // size
+        line = cols - count + thread
+        if (thread < count) & (line >= 0) & (line < config.tile_cols):
+            place = line * config.line_bytes + swizzle(row // v, line // v) * CHUNK + row % v * size
+            move(end - Int64((count - thread) * size), shared + place, config.itemsize, dst_space=SHARED)
 
     @cute.jit
     def _store_ends(
@@ -274,12 +281,10 @@ class Shifted:
         config = self.config
         size, v = config.itemsize, config.chunk_items
         place = line * config.line_bytes + swizzle(row // v, line // v) * CHUNK + row % v * size
-        view(address, size)[0] = view(shared + place, size, SHARED)[0]
+        move(shared + place, address, size, src_space=SHARED)
 
 
 @compile_cached
 def build(config: ShiftedConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(
-        Shifted(config), example_arguments(wide=4, batch_rank=config.batch_rank), name=config.kernel_name
-    )
+    return Traceable(Shifted(config), example_arguments(wide=4, batch_rank=config.batch_rank), name=config.kernel_name)

@@ -84,9 +84,7 @@ class Skinny:
         )
 
     @cute.kernel
-    def kernel(
-        self, src: cute.Pointer, dst: cute.Pointer, length: Int64, pitch: Int64, tiles: Uint32, batch: tuple
-    ):
+    def kernel(self, src: cute.Pointer, dst: cute.Pointer, length: Int64, pitch: Int64, tiles: Uint32, batch: tuple):
         config = self.config
         size, n = config.itemsize, config.lines
         thread, _, _ = cute.arch.thread_idx()
@@ -171,6 +169,4 @@ class Skinny:
 @compile_cached
 def build(config: SkinnyConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(
-        Skinny(config), example_arguments(wide=2, batch_rank=config.batch_rank), name=config.kernel_name
-    )
+    return Traceable(Skinny(config), example_arguments(wide=2, batch_rank=config.batch_rank), name=config.kernel_name)

@@ -1,4 +1,4 @@
-"""Transposition through a padded tile of shared memory: the course's ``copy_transpose``.
+r"""Transposition through a padded tile of shared memory: the course's ``copy_transpose``.
 
     dst[b, c, r] = src[b, r, c]        (batch, rows, cols) -> (batch, cols, rows), elements of 1, 2, 4, 8 or 16 bytes
 
@@ -18,7 +18,8 @@ Bytes moved: 2 * batch * rows * cols * itemsize, each once.  A row of the tile i
 access covers a part of the 128-byte lines it touches for 1- and 2-byte elements: that, and one instruction an
 element, is what ``vectorized`` does better.
 
-Limits: none on sizes, pitches or alignment beyond the element's own.
+Limits: none.  The steps along a row are arguments too, so that any strides work; with steps other than one element
+the accesses are correct and no longer contiguous.
 """
 
 from __future__ import annotations
@@ -58,17 +59,19 @@ class Tiled:
         rows: Int64,
         cols: Int64,
         src_pitch: Int64,
+        src_step: Int64,
         dst_pitch: Int64,
+        dst_step: Int64,
         batch: tuple,
         stream: Any,
     ):
-        """Launches one block a tile; pitches and batch steps are in bytes, ``batch[0]`` counts the batch's entries."""
+        """Launches one block a tile; pitches and steps are in bytes, ``batch[0]`` counts the batch's entries."""
         config = self.config
         row_tiles = (rows + (config.tile - 1)) // config.tile
         col_tiles = (cols + (config.tile - 1)) // config.tile
         name_kernel(self.kernel, config.kernel_name)
         self.kernel(
-            src, dst, rows, cols, src_pitch, dst_pitch, Uint32(row_tiles), Uint32(col_tiles), batch
+            src, dst, rows, cols, src_pitch, src_step, dst_pitch, dst_step, Uint32(row_tiles), Uint32(col_tiles), batch
         ).launch(
             grid=(Int32(row_tiles * col_tiles * batch[0]), 1, 1),
             block=(config.threads, 1, 1),
@@ -84,7 +87,9 @@ class Tiled:
         rows: Int64,
         cols: Int64,
         src_pitch: Int64,
+        src_step: Int64,
         dst_pitch: Int64,
+        dst_step: Int64,
         row_tiles: Uint32,
         col_tiles: Uint32,
         batch: tuple,
@@ -102,9 +107,9 @@ class Tiled:
         src_base, dst_base = src.toint(), dst.toint()
         if cutlass.const_expr(config.batch_rank > 0):
             row_tile = rest % row_tiles
-            src_step, dst_step = batch_offsets(rest // row_tiles, batch)
-            src_base += src_step
-            dst_base += dst_step
+            src_offset, dst_offset = batch_offsets(rest // row_tiles, batch)
+            src_base += src_offset
+            dst_base += dst_offset
         row_base, col_base = Int64(row_tile) * tile, Int64(col_tile) * tile
         rows_left = Int32(cutlass.min(rows - row_base, Int64(tile)))
         cols_left = Int32(cutlass.min(cols - col_base, Int64(tile)))
@@ -113,19 +118,17 @@ class Tiled:
         for i in cutlass.range_constexpr(config.steps):
             y = y0 + i * config.lines  # a row of the input
             if (y < rows_left) & (x < cols_left):
-                address = src_base + (row_base + Int64(y)) * src_pitch + (col_base + Int64(x)) * size
+                address = src_base + (row_base + Int64(y)) * src_pitch + (col_base + Int64(x)) * src_step
                 move(address, shared + (y * (tile + 1) + x) * size, size, dst_space=SHARED)
         cute.arch.sync_threads()
         for i in cutlass.range_constexpr(config.steps):
             y = y0 + i * config.lines  # a column of the input, a row of the output
             if (y < cols_left) & (x < rows_left):
-                address = dst_base + (col_base + Int64(y)) * dst_pitch + (row_base + Int64(x)) * size
+                address = dst_base + (col_base + Int64(y)) * dst_pitch + (row_base + Int64(x)) * dst_step
                 move(shared + (x * (tile + 1) + y) * size, address, size, src_space=SHARED)
 
 
 @compile_cached
 def build(config: TiledConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(
-        Tiled(config), example_arguments(wide=4, batch_rank=config.batch_rank), name=config.kernel_name
-    )
+    return Traceable(Tiled(config), example_arguments(wide=6, batch_rank=config.batch_rank), name=config.kernel_name)

@@ -83,9 +83,11 @@ def transpose_chunks(rows: Sequence[Sequence[Any]], itemsize: int, permute: Perm
 def run_place(chunk: Any, lines: int) -> Any:
     """Where a chunk of a run lies in shared memory, so that threads ``lines`` chunks apart do not share banks.
 
-    An odd distance already visits all eight chunk columns; an even one is spread by the index of the eighth row.
+    An odd distance already visits all eight chunk columns.  An even one, 2^a times an odd number, comes back to its
+    first column after 8 / 2^a threads; each return is moved on by one of 2^a columns.
     """
-    return chunk if lines % 2 else chunk ^ ((chunk >> 3) & 7)
+    even = lines & -lines
+    return chunk if even == 1 else chunk ^ (chunk // (lines * 8 // even) % even)
 
 
 def interleave(lines: Sequence[Sequence[Any]], itemsize: int, permute: Permute) -> list[list[Any]]:

@@ -1,0 +1,372 @@
+"""The choice of a kernel: which branch each kind of problem takes, on devices that this machine need not have."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from collections.abc import Mapping
+
+import pytest
+
+from forge_core.cache.key import tag
+from forge_core.device import SPECS, Device
+from forge_core.errors import ArgumentError, UnsupportedError
+from forge_core.op.launch import Variant
+from forge_week0_transpose.config import (
+    COPY_VARIANTS,
+    TILE_SIZES,
+    TILED_ONLY,
+    TRANSPOSE_VARIANTS,
+    plan,
+    select_config,
+)
+from forge_week0_transpose.configs import (
+    NaiveConfig,
+    RealignedConfig,
+    RowsConfig,
+    ShiftedConfig,
+    SkinnyConfig,
+    TiledConfig,
+    VectorizedConfig,
+)
+from forge_week0_transpose.problem import Problem, contiguous_strides
+
+H200 = SPECS["H200"]
+DEVICES = list(SPECS.values())
+
+
+def transposition(*shape: int, size: int = 4, pitch: int = 0, src_address: int = 0, dst_address: int = 0) -> Problem:
+    """The transposition of a contiguous input, or of one with wider rows."""
+    strides = contiguous_strides((*shape[:-1], pitch or shape[-1]))
+    out = (*shape[:-2], shape[-1], shape[-2])
+    return Problem.make(
+        out,
+        (*strides[:-2], strides[-1], strides[-2]),
+        contiguous_strides(out),
+        size,
+        src_address=src_address,
+        dst_address=dst_address,
+    )
+
+
+def wide(config: object) -> bool:
+    assert isinstance(config, NaiveConfig | RowsConfig)
+    return config.wide_index
+
+
+def auto(problem: Problem, device: Device = H200) -> object:
+    return select_config("transpose", problem, device)[0]
+
+
+# ---- which kernel --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+@pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
+def test_large_squares_are_vectorized_on_every_device(device: Device, size: int) -> None:
+    config = auto(transposition(16384, 16384, size=size), device)
+    assert config == VectorizedConfig(size, 16, 16)
+    assert config.smem_bytes <= device.smem_per_block
+
+
+@pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.name)
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_odd_sizes_are_shifted_on_every_device(device: Device, size: int) -> None:
+    config = auto(transposition(8191, 8193, size=size), device)
+    assert isinstance(config, ShiftedConfig)
+    assert (config.src_shift, config.dst_shift) == (True, True)
+    assert config.smem_bytes <= device.smem_per_block
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((50257, 768), (False, True)), ((768, 50257), (True, False)), ((50257, 769), (True, True))],
+)
+def test_only_the_side_that_needs_it_is_shifted(shape: tuple[int, int], expected: tuple[bool, bool]) -> None:
+    config = auto(transposition(*shape, size=2))
+    assert isinstance(config, ShiftedConfig)
+    assert (config.src_shift, config.dst_shift) == expected
+
+
+def test_a_misaligned_address_shifts_its_side() -> None:
+    shifts = []
+    for addresses in ({"src_address": 4}, {"dst_address": 4}):
+        config = auto(transposition(4096, 4096, **addresses))
+        assert isinstance(config, ShiftedConfig)
+        shifts.append((config.src_shift, config.dst_shift))
+    assert shifts == [(True, False), (False, True)]
+
+
+def test_half_aligned_rows_take_half_as_wide_accesses() -> None:
+    config = auto(transposition(32768, 1000, size=1))
+    assert isinstance(config, VectorizedConfig)
+    assert (config.src_width, config.dst_width) == (8, 16)
+    assert isinstance(auto(transposition(32768, 1004, size=1)), ShiftedConfig), "4-byte accesses lose to shifting"
+    assert isinstance(auto(transposition(8184, 8200, size=1)), ShiftedConfig), "so do 8-byte ones on both sides"
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+@pytest.mark.parametrize(("rows", "cols", "lines", "gather"), [(3, 1 << 24, 3, True), (1 << 24, 8, 8, False)])
+def test_skinny(size: int, rows: int, cols: int, lines: int, gather: bool) -> None:
+    config = auto(transposition(rows, cols, size=size))
+    assert isinstance(config, SkinnyConfig)
+    assert (config.lines, config.gather, config.line_width, config.run_width) == (lines, gather, 16, 16)
+
+
+def test_skinny_takes_lines_as_they_are_aligned() -> None:
+    config = auto(transposition(3, 1_000_001, size=2))
+    assert isinstance(config, SkinnyConfig)
+    assert (config.line_width, config.run_width) == (2, 16)
+
+
+@pytest.mark.parametrize("shape", [(3, 100), (9, 1 << 20)], ids=["short", "nine rows"])
+def test_not_skinny(shape: tuple[int, int]) -> None:
+    assert not isinstance(auto(transposition(*shape)), SkinnyConfig)
+
+
+def test_a_gap_between_columns_is_not_skinny() -> None:
+    assert not isinstance(auto(transposition(1 << 20, 3, pitch=4)), SkinnyConfig)
+
+
+def test_small_matrices_in_a_batch_do_not_take_a_large_tile() -> None:
+    assert auto(transposition(1000, 12, 12)) == NaiveConfig(4, 3, items=8)
+    assert auto(transposition(1000, 3, 3)) == NaiveConfig(4, 3, items=8)
+
+
+def test_transposed_input_is_copied_by_rows() -> None:
+    problem = Problem.make((6, 10), (10, 1), (10, 1), 4)
+    assert auto(problem) == RowsConfig(16)
+    launch = plan("transpose", problem, H200)
+    assert (launch.variant, launch.arguments) == ("rows", (240, (1,)))
+
+
+def test_strided_on_both_sides_is_naive() -> None:
+    assert auto(Problem.make((6, 11), (21, 2), (11, 1), 4)) == NaiveConfig(4, 2, items=8)
+
+
+def test_empty_problems_plan_without_a_crash() -> None:
+    for shape in ((0, 4), (4, 0), (2, 0, 3)):
+        for op, table in (("transpose", TRANSPOSE_VARIANTS), ("copy", COPY_VARIANTS), ("copy_transpose", TILED_ONLY)):
+            for name in table:
+                assert plan(op, transposition(*shape), H200, name).variant == name
+
+
+# ---- thresholds ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "shape", "tile"),
+    [
+        (4, (4096, 4096), (64, 64)),
+        (4, (1472, 1472), (64, 64)),  # 529 tiles, more than 4 for each of 132
+        (4, (1408, 1408), (64, 32)),  # 484 tiles
+        (2, (4096, 4096), (128, 128)),
+        (2, (1024, 1024), (64, 128)),
+        (1, (8192, 8192), (256, 256)),
+        (1, (4096, 4096), (128, 128)),
+        (1, (1024, 1024), (128, 128)),
+    ],
+)
+def test_fewer_tiles_make_them_smaller(size: int, shape: tuple[int, int], tile: tuple[int, int]) -> None:
+    config = auto(transposition(*shape, size=size))
+    assert isinstance(config, VectorizedConfig)
+    assert (config.tile_rows, config.tile_cols) == tile
+
+
+def test_the_threshold_counts_the_device_s_multiprocessors() -> None:
+    problem = transposition(1472, 1472)  # 529 tiles of 64x64: more than 4 for each of 132, not of 148
+    tiles = {}
+    for name in ("A100", "H200", "B200"):
+        config = auto(problem, SPECS[name])
+        assert isinstance(config, VectorizedConfig)
+        tiles[name] = config.tile_cols
+    assert tiles == {"A100": 64, "H200": 64, "B200": 32}
+
+
+def test_a_tile_is_not_wider_than_the_matrix() -> None:
+    wide = auto(transposition(131072, 128, size=2))
+    narrow = auto(transposition(131072, 64, size=2))
+    assert isinstance(wide, VectorizedConfig)
+    assert isinstance(narrow, VectorizedConfig)
+    assert (wide.row_chunks, narrow.row_chunks) == (16, 8)
+
+
+@pytest.mark.parametrize(("size", "row_chunks"), [(1, 32), (2, 32), (4, 32)])
+def test_shifted_outputs_take_long_tiles(size: int, row_chunks: int) -> None:
+    config = auto(transposition(50257, 768, size=size))
+    assert isinstance(config, ShiftedConfig)
+    assert config.row_chunks == row_chunks
+    small = auto(transposition(1023, 1024, size=size))
+    assert isinstance(small, ShiftedConfig)
+    assert small.row_chunks < row_chunks
+
+
+def test_tiles_that_do_not_fit_a_device_are_passed_over() -> None:
+    tiny = dataclasses.replace(H200, smem_per_block=32 * 1024)
+    config = auto(transposition(16384, 16384, size=1), tiny)
+    assert isinstance(config, VectorizedConfig)
+    assert config.smem_bytes <= tiny.smem_per_block
+
+
+def test_2_to_the_32_elements_need_wide_numbers() -> None:
+    strided = [Problem.make((n, 2), (4, 2), (2, 1), 1) for n in (2**31 - 1, 2**31)]
+    assert [wide(select_config("copy", p, H200, "naive")[0]) for p in strided] == [False, True]
+    pitched = [Problem.make((n, 16), (32, 1), (16, 1), 1) for n in (2**32 - 1, 2**32)]
+    # Sixteen bytes become one element, and the rows a strided run of them.
+    assert [p.itemsize for p in pitched] == [16, 16]
+    rows = [Problem.make((n, 48), (64, 1), (48, 1), 1) for n in (2**32 // 3, 2**32 // 3 + 1)]
+    assert [wide(select_config("copy", p, H200)[0]) for p in rows] == [False, True]
+
+
+def test_a_side_of_2_to_the_31_elements_is_tiled_as_any_other() -> None:
+    assert isinstance(auto(transposition(16, 2**31 + 64, size=1)), VectorizedConfig)
+    assert isinstance(auto(transposition(3, 2**31, size=1)), SkinnyConfig)
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (Problem.make((1024,), (1,), (1,), 4), RowsConfig(16)),
+        (Problem.make((1023,), (1,), (1,), 4), RowsConfig(16, 0, 4)),
+        (Problem.make((1023,), (1,), (1,), 1), RowsConfig(16, 0, 1)),
+        (Problem.make((1024,), (1,), (1,), 2, src_address=2), RealignedConfig(2)),
+        (Problem.make((16,), (1,), (1,), 2, src_address=2), RealignedConfig(2)),
+        (Problem.make((15,), (1,), (1,), 2, src_address=2), RowsConfig(2)),
+        (Problem.make((32,), (1,), (1,), 4, src_address=4), RealignedConfig(4)),
+        (Problem.make((31,), (1,), (1,), 4, src_address=4), RowsConfig(4)),
+        (Problem.make((64,), (1,), (1,), 4, src_address=8), RealignedConfig(4)),
+        (Problem.make((62,), (1,), (1,), 4, src_address=8), RowsConfig(8)),
+        (Problem.make((64, 48), (64, 1), (48, 1), 4), RowsConfig(16, 1)),
+        (Problem.make((64, 50), (64, 1), (50, 1), 4), RowsConfig(8, 1)),
+        (Problem.make((64, 15), (16, 1), (15, 1), 2), RowsConfig(2, 1)),
+        (Problem.make((64, 511), (512, 1), (511, 1), 2), RealignedConfig(2, 1)),
+        (Problem.make((4, 8, 16, 32), (4096, 32, 256, 1), (4096, 512, 32, 1), 4), RowsConfig(16, 3)),
+        (Problem.make((), (), (), 4), RowsConfig(16, 0, 4)),
+    ],
+)
+def test_rows_are_copied_as_wide_as_they_are_aligned(problem: Problem, expected: RowsConfig | RealignedConfig) -> None:
+    config, _ = select_config("copy", problem, H200)
+    assert config == expected
+
+
+def test_copy_of_a_permuted_tensor_is_a_transposition() -> None:
+    problem = transposition(64, 1024, 1024, size=2)
+    launch = plan("copy", problem, H200)
+    assert launch.variant == "permuted_vectorized"
+    assert launch.config == plan("transpose", problem, H200).config
+
+
+# ---- arguments of the launch ---------------------------------------------------------------------------------------
+
+
+def test_arguments_are_elements_for_sizes_and_bytes_for_distances() -> None:
+    launch = plan("transpose", transposition(5, 1024, 2048, size=2), H200)
+    assert launch.arguments == (1024, 2048, 4096, 2048, (5, 5, 4194304, 4194304))
+    assert (launch.read, launch.written) == (20971520, 20971520)
+    assert launch.why
+
+
+def test_batch_dimensions_come_innermost_first() -> None:
+    problem = Problem.make((3, 5, 64, 32), (2048, 8192, 1, 64), contiguous_strides((3, 5, 64, 32)), 4)
+    matrix = problem.matrix()
+    assert matrix is not None
+    launch = plan("transpose", problem, H200)
+    assert launch.arguments[-1] == (15, 5, 32768, 8192, 3, 8192, 40960)
+
+
+def test_realigned_arguments_say_where_the_source_ends() -> None:
+    launch = plan("copy", Problem.make((64, 511), (512, 1), (511, 1), 2), H200)
+    assert launch.arguments == (1022, 63 * 1024 + 1022, (64, 64, 1024, 1022))
+
+
+def test_skinny_arguments_name_the_long_side() -> None:
+    gather = plan("transpose", transposition(3, 4096), H200)
+    assert gather.arguments == (4096, 16384, (1,))
+    scatter = plan("transpose", transposition(4096, 3), H200)
+    assert scatter.arguments == (4096, 16384, (1,))
+
+
+def test_tiled_takes_any_layout() -> None:
+    strided = Problem.make((6, 11), (21, 2), (11, 1), 4)
+    launch = plan("copy_transpose", strided, H200, "tiled", 16)
+    assert launch.arguments == (11, 6, 8, 84, 44, 4, (1,))
+
+
+# ---- by name -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TRANSPOSE_VARIANTS)
+def test_a_named_variant_is_what_runs(name: str) -> None:
+    problems = {
+        "skinny": transposition(3, 1 << 16),
+        "rows": Problem.make((64, 64), (64, 1), (64, 1), 4),
+        "realigned": Problem.make((64, 64), (64, 1), (64, 1), 4),
+        "shifted": transposition(101, 103),
+    }
+    launch = plan("transpose", problems.get(name, transposition(64, 64)), H200, name)
+    assert launch.variant == name
+    assert launch.builder == TRANSPOSE_VARIANTS[name].path
+    assert name in launch.why
+
+
+@pytest.mark.parametrize("size", TILE_SIZES)
+def test_tile_size_is_taken(size: int) -> None:
+    config = plan("copy_transpose", transposition(64, 64), H200, "tiled", tile_size=size).config
+    assert config == TiledConfig(4, size)
+
+
+def test_unknown_names_and_sizes() -> None:
+    with pytest.raises(ArgumentError, match=r"transpose: argument 'variant': expected 'auto' or one of 'naive', .*'x'"):
+        plan("transpose", transposition(4, 4), H200, "x")
+    with pytest.raises(ArgumentError, match=r"copy: argument 'variant'.*got 'tiled'"):
+        plan("copy", transposition(4, 4), H200, "tiled")
+    with pytest.raises(ArgumentError, match=r"copy_transpose: argument 'tile_size': expected 16 or 32, got 24"):
+        plan("copy_transpose", transposition(4, 4), H200, "tiled", tile_size=24)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "reason"),
+    [
+        ("vectorized", transposition(7, 9, size=2), r"multiples of 4 bytes, and the input's are at multiples of 2"),
+        ("shifted", transposition(64, 64, size=16), r"elements of up to 8 bytes"),
+        ("shifted", transposition(9, 3), r"input rows of at least 16 bytes"),
+        ("skinny", transposition(64, 64), r"2 to 8 rows"),
+        ("rows", transposition(64, 64), r"contiguous on both sides"),
+        ("vectorized", Problem.make((6, 11), (21, 2), (11, 1), 4), r"this layout is none"),
+    ],
+)
+def test_a_variant_that_cannot_says_which_can(name: str, problem: Problem, reason: str) -> None:
+    with pytest.raises(UnsupportedError, match=reason) as caught:
+        plan("transpose", problem, H200, name)
+    message = str(caught.value)
+    assert f"variant {name!r} was asked for" in message
+    assert "'naive'" in message.partition("can do this call: ")[2]
+    assert f"'{name}'" not in message.partition("can do this call: ")[2]
+
+
+# ---- tables --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", [TRANSPOSE_VARIANTS, COPY_VARIANTS, TILED_ONLY], ids=["transpose", "copy", "tiled"])
+def test_tables_name_modules_that_exist(table: Mapping[str, Variant]) -> None:
+    for variant in table.values():
+        module, _, attribute = variant.path.partition(":")
+        assert attribute == "build"
+        assert importlib.util.find_spec(module) is not None
+
+
+def test_every_configuration_can_be_part_of_a_key() -> None:
+    for config in (
+        NaiveConfig(4, 2),
+        RowsConfig(16),
+        RealignedConfig(2),
+        TiledConfig(4, 16),
+        VectorizedConfig(4),
+        ShiftedConfig(4, True, False),
+        SkinnyConfig(4, 3, True),
+    ):
+        assert tag(config)[0] == "dataclass"
+        assert "cutlass" not in config.kernel_name

@@ -1,0 +1,185 @@
+"""Every kernel compiles for every architecture without a GPU, and the code has the accesses that its docstring names.
+
+Each configuration is compiled for sm_90a; each kernel is compiled for every architecture, the element's width changing
+from one architecture to the next.  The cases are independent, so ``pytest -n`` spreads them over processes.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_core.device import ARCHES
+from forge_core.op.launch import load
+from forge_week0_transpose.configs import (
+    NaiveConfig,
+    RealignedConfig,
+    RowsConfig,
+    ShiftedConfig,
+    SkinnyConfig,
+    TiledConfig,
+    VectorizedConfig,
+)
+
+pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+
+MODULES = {
+    NaiveConfig: "naive",
+    RealignedConfig: "realigned",
+    RowsConfig: "rows",
+    TiledConfig: "tiled",
+    VectorizedConfig: "vectorized",
+    ShiftedConfig: "shifted",
+    SkinnyConfig: "skinny",
+}
+
+CONFIGS: dict[str, list[Any]] = {
+    "naive": [NaiveConfig(size, rank) for rank, size in enumerate((4, 1, 2, 8, 16))] + [NaiveConfig(4, 3, True, 4)],
+    "rows": [
+        RowsConfig(16),
+        RowsConfig(16, 0, 1),
+        RowsConfig(8, 1),
+        RowsConfig(4, 2),
+        RowsConfig(2, 1),
+        RowsConfig(1, 1, 0, True),
+    ],
+    "realigned": [RealignedConfig(2), RealignedConfig(1, 1), RealignedConfig(4, 2), RealignedConfig(8, 0, True)],
+    "tiled": [
+        TiledConfig(1, 32),
+        TiledConfig(2, 16),
+        TiledConfig(4, 16, 1),
+        TiledConfig(8, 32, 2),
+        TiledConfig(16, 32),
+    ],
+    "vectorized": [
+        VectorizedConfig(1),
+        VectorizedConfig(2),
+        VectorizedConfig(4),
+        VectorizedConfig(8, 8, 16, batch_rank=1),
+        VectorizedConfig(16, batch_rank=2),
+        VectorizedConfig(1, 8, 8, 4, 8),
+        VectorizedConfig(2, 8, 8, 8, 4),
+    ],
+    "shifted": [
+        ShiftedConfig(4, True, True),
+        ShiftedConfig(2, True, True),
+        ShiftedConfig(1, True, True, 16, 8),
+        ShiftedConfig(8, True, False, 8, 8, 1),
+        ShiftedConfig(2, False, True, 32, 16),
+        ShiftedConfig(4, False, True, 32, 16),
+    ],
+    "skinny": [
+        SkinnyConfig(4, 3, True),
+        SkinnyConfig(2, 8, False),
+        SkinnyConfig(1, 2, True, 4, 16),
+        SkinnyConfig(8, 3, False, 8, 16, 1),
+    ],
+}
+
+CASES: list[tuple[Any, str]] = [(config, "sm_90a") for configs in CONFIGS.values() for config in configs] + [
+    (configs[i % len(configs)], arch)
+    for configs in CONFIGS.values()
+    for i, arch in enumerate(ARCHES)
+    if arch != "sm_90a"
+]
+
+
+def builder(config: Any) -> Any:
+    return load(f"forge_week0_transpose.kernels.{MODULES[type(config)]}:build")
+
+
+def accesses(ptx: str) -> Counter[str]:
+    """How often each width of access to each memory occurs: ``{"ld.global.16": 4, ...}``."""
+    found: Counter[str] = Counter()
+    pattern = r"\b(ld|st)\.(global|shared|local)(?:\.nc|\.L\d::\w+)*(?:\.v(\d))?\.[bufs](\d+)\b"
+    for kind, space, lanes, bits in re.findall(pattern, ptx):
+        found[f"{kind}.{space}.{int(lanes or 1) * int(bits) // 8}"] += 1
+    return found
+
+
+def widths(found: Counter[str], kind: str) -> set[int]:
+    return {int(name.rpartition(".")[2]) for name in found if name.startswith(kind)}
+
+
+@pytest.mark.parametrize("config, arch", CASES, ids=[f"{c.kernel_name}-{a}" for c, a in CASES])
+def test_compiles_with_the_accesses_it_declares(
+    config: Any, arch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the compiler leaves a copy of the PTX in the working directory
+    ptx = builder(config).compile(config, arch=arch).ptx
+    found = accesses(ptx)
+    assert f".target {arch}" in ptx
+    assert f".entry {config.kernel_name}" in ptx
+    assert not widths(found, "ld.local") | widths(found, "st.local")
+    assert ".local" not in ptx
+    assert "cutlass" not in re.findall(r"\.entry (\w+)", ptx)[0]
+    loads, stores = widths(found, "ld.global"), widths(found, "st.global")
+    if isinstance(config, NaiveConfig | TiledConfig):
+        assert loads == stores == {config.itemsize}
+    elif isinstance(config, RowsConfig):
+        assert loads == stores == {config.width} | ({config.tail} if config.tail else set())
+    elif isinstance(config, RealignedConfig):
+        assert loads == stores == {16, config.itemsize}
+        assert (found["ld.global.16"], found["st.global.16"]) == (2, 1)
+    elif isinstance(config, VectorizedConfig):
+        assert (loads, stores) == ({config.src_width}, {config.dst_width})
+        assert found[f"ld.global.{config.src_width}"] == config.chunk_items
+        assert found[f"st.global.{config.dst_width}"] == config.stores
+        assert widths(found, "st.shared") == {16}
+    elif isinstance(config, ShiftedConfig):
+        # Elements only at the ends of rows; everything else by whole chunks.
+        assert loads == {16} | ({config.itemsize} if config.src_shift else set())
+        assert stores == {16} | ({config.itemsize} if config.dst_shift else set())
+        assert found["ld.global.16"] == config.chunk_items * (2 if config.src_shift else 1)
+        assert found["st.global.16"] == config.chunk_items
+    else:
+        line, run = (loads, stores) if config.gather else (stores, loads)
+        assert line == {config.line_width, config.itemsize}
+        assert run == {config.run_width, config.itemsize}
+
+
+#: What ``auto`` picks for large matrices: here a spill costs bandwidth, and did (docs/week0-designs.md).
+HOT: list[Any] = [
+    VectorizedConfig(1),
+    VectorizedConfig(2),
+    VectorizedConfig(4),
+    ShiftedConfig(1, True, True, 16, 8),
+    ShiftedConfig(2, True, True),
+    ShiftedConfig(4, True, True),
+    ShiftedConfig(2, False, True, 32, 16),
+]
+
+
+@pytest.mark.parametrize("config", HOT, ids=[c.kernel_name for c in HOT])
+def test_large_tiles_do_not_spill(config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    import cutlass.cute as cute
+
+    source = builder(config).__wrapped__(config)
+    options = "--enable-tvm-ffi --gpu-arch sm_90a --keep-cubin"
+    compiled = cute.compile(source.function, *source.arguments, options=options)
+    assert stack_bytes(bytes(compiled.__cubin__)) == 0
+
+
+def stack_bytes(cubin: bytes) -> int:
+    """The largest stack frame that a cubin's .nv.info section declares: where spilled registers go."""
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    count, names = struct.unpack_from("<HH", cubin, 0x3C)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, table + 64 * i) for i in range(count)]
+    strings = sections[names][4]
+    frames: list[int] = []
+    for name, _, _, _, begin, size, *_ in sections:
+        label = cubin[strings + name : cubin.index(b"\0", strings + name)]
+        at, end = (begin, begin + size) if label == b".nv.info" else (0, 0)
+        while at < end:
+            kind, attribute, length = struct.unpack_from("<BBH", cubin, at)
+            if kind == 4 and attribute == 0x11:  # frame size: (symbol, bytes)
+                frames.append(struct.unpack_from("<II", cubin, at + 4)[1])
+            at += 4 + (length if kind == 4 else 0)
+    assert frames, "the cubin declares no kernel"
+    return max(frames)

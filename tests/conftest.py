@@ -1,0 +1,78 @@
+"""What the repository's own tests share."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Package:
+    """One folder under packages/."""
+
+    path: Path
+    project: dict
+
+    @property
+    def name(self) -> str:
+        return self.project["name"]
+
+    @property
+    def module(self) -> str:
+        (folder,) = (p for p in (self.path / "src").iterdir() if (p / "__init__.py").exists())
+        return folder.name
+
+    @property
+    def source(self) -> Path:
+        return self.path / "src" / self.module
+
+    @property
+    def version(self) -> str:
+        text = (self.source / "__init__.py").read_text(encoding="utf-8")
+        return re.search(r'^__version__ = "(.+)"$', text, re.MULTILINE)[1]
+
+
+def find_packages() -> list[Package]:
+    return [
+        Package(file.parent, tomllib.loads(file.read_text(encoding="utf-8"))["project"])
+        for file in sorted((ROOT / "packages").glob("*/pyproject.toml"))
+    ]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes ``package`` runs once for each."""
+    if "package" in metafunc.fixturenames:
+        packages = find_packages()
+        metafunc.parametrize("package", packages, ids=[p.path.name for p in packages])
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def packages() -> list[Package]:
+    """All packages, as their folders sort."""
+    return find_packages()
+
+
+@pytest.fixture(scope="session")
+def tracked(root) -> list[Path]:
+    """Every file that git tracks and that is there."""
+    try:
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        # A copy of the tree without git's folder: what lies there, less what is made there.
+        found = [p for p in root.rglob("*") if not any(part.startswith(".") for part in p.relative_to(root).parts[:1])]
+        made = {"__pycache__", "dist", "results", "profiles"}
+        return [p for p in found if p.is_file() and not made & set(p.parts)]
+    return [p for name in listed.decode().split("\0") if name and (p := root / name).is_file()]

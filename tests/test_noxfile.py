@@ -1,0 +1,60 @@
+"""How `nox -s tests -- ...` understands what follows the dashes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def noxfile(root):
+    pytest.importorskip("nox", reason="nox is not installed in this environment")
+    spec = importlib.util.spec_from_file_location("forge_noxfile", root / "noxfile.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+class Session:
+    """The part of a session that is asked for here."""
+
+    def error(self, message):
+        raise SystemExit(message)
+
+
+def split(noxfile, *words):
+    chosen, rest = noxfile._split(Session(), list(words))
+    return [package.distribution for package in chosen], rest
+
+
+def test_packages_are_what_lies_there(noxfile, packages):
+    assert [p.distribution for p in noxfile.packages()] == [p.name for p in packages]
+
+
+def test_a_package_goes_by_any_of_its_names(noxfile, packages):
+    for package in packages:
+        for name in (package.path.name, package.name, package.module):
+            assert split(noxfile, name) == ([package.name], [])
+
+
+def test_the_rest_goes_to_pytest(noxfile):
+    assert split(noxfile, "week0-transpose", "forge-core", "-k", "week1-reduce", "-x") == (
+        ["forge-week0-transpose", "forge-cute-core"],
+        ["-k", "week1-reduce", "-x"],
+    )
+    assert split(noxfile, "-x") == ([], ["-x"])
+    assert split(noxfile) == ([], [])
+
+
+def test_a_path_goes_to_pytest(noxfile, monkeypatch, root):
+    monkeypatch.chdir(root)
+    assert split(noxfile, "tests/test_noxfile.py::test_x", "-x") == ([], ["tests/test_noxfile.py::test_x", "-x"])
+
+
+def test_an_unknown_name_is_an_error_that_lists_the_packages(noxfile):
+    with pytest.raises(SystemExit, match="'week9' is neither a package nor a path; the packages are forge-cute-core, "):
+        split(noxfile, "week9")
