@@ -11,6 +11,7 @@ import forge_week1_reduce as week1
 from forge_core.device import ARCHES
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import load
+from forge_core.testing.objects import stack_bytes
 from forge_week1_reduce.config import VARIANTS
 
 SHAPES = {
@@ -106,3 +107,18 @@ def test_another_shape_compiles_no_other_kernel():
         for dim in (-1, 0)
     }
     assert len(keys) < 100, f"{len(keys)} kernels for 3362 problems"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
+@pytest.mark.parametrize("variant", ["vectorized", "short", "cluster", "split", "column"])
+def test_nothing_spills(variant, dtype, tmp_path):
+    import cutlass.cute as cute
+
+    shape, dim = SHAPES[variant]
+    told = week1.reduce_sum.explain(
+        torch.empty(shape, dtype=dtype, device="meta"), dim, variant=variant, arch="sm_90a"
+    )
+    source = load(VARIANTS[variant].path).__wrapped__(told.config)
+    options = f"--enable-tvm-ffi --gpu-arch sm_90a --keep-cubin --dump-dir={tmp_path}"
+    compiled_ = cute.compile(source.function, *source.arguments, options=options)
+    assert stack_bytes(bytes(compiled_.__cubin__)) == 0
