@@ -115,9 +115,7 @@ def test_nothing_spills(variant, dtype, tmp_path):
     import cutlass.cute as cute
 
     shape, dim = SHAPES[variant]
-    told = week1.reduce_sum.explain(
-        torch.empty(shape, dtype=dtype, device="meta"), dim, variant=variant, arch="sm_90a"
-    )
+    told = week1.reduce_sum.explain(torch.empty(shape, dtype=dtype, device="meta"), dim, variant=variant, arch="sm_90a")
     source = load(VARIANTS[variant].path).__wrapped__(told.config)
     options = f"--enable-tvm-ffi --gpu-arch sm_90a --keep-cubin --dump-dir={tmp_path}"
     compiled_ = cute.compile(source.function, *source.arguments, options=options)

@@ -104,5 +104,5 @@ def test_only_two_passes_need_a_workspace():
 def test_more_than_two_to_the_31_rows_are_numbered_by_64_bits():
     config = told((2**32, 8), dtype=torch.int8).config
     assert config.wide
-    assert told((2**32,), dtype=torch.int8, view=lambda x: x.expand(3, 2**32).t()[:: 1]).variant
+    assert told((2**32,), dtype=torch.int8, view=lambda x: x.expand(3, 2**32).t()[::1]).variant
     assert told((2**31 + 5, 2), 0, dtype=torch.int8).config.wide

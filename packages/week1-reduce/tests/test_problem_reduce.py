@@ -75,7 +75,7 @@ def test_any_permutation_and_any_dims(shape, data):
         (lambda: torch.empty(1, 8), 0, "outer", (Dim(8, 1, 1),), ()),
         (lambda: torch.empty(0, 8), 0, "empty", (Dim(8, 1, 1),), (Dim(0, 1, 1),)),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_is_recognised(make, dims, kind, kept, reduced):
     form = problem(make(), dims)

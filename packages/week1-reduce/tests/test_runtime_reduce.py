@@ -25,8 +25,14 @@ from forge_core.testing.conformance import (
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 #: One for each kernel that auto picks: short, vectorized, cluster, split, and the columns' ways.
 SHAPES = (
-    ((4096, 64), -1), ((600, 20000), -1), ((64, 70000), -1), ((2, 2**22), -1), ((4096, 33), 0), ((70000, 128), 0),
-    ((16, 2**20), 0), ((5000, 5001), 0),
+    ((4096, 64), -1),
+    ((600, 20000), -1),
+    ((64, 70000), -1),
+    ((2, 2**22), -1),
+    ((4096, 33), 0),
+    ((70000, 128), 0),
+    ((16, 2**20), 0),
+    ((5000, 5001), 0),
 )
 
 

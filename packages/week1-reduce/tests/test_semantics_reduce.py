@@ -17,7 +17,35 @@ VARIANTS = tuple(week1.reduce_sum.variants())
 EXTREMES = {"amax": (week1.amax, torch.amax), "amin": (week1.amin, torch.amin)}
 
 #: One below, at and above vector widths, warps, blocks and what a row's kernels divide by; and primes.
-EDGES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1023, 1024, 1025)
+EDGES = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    9,
+    15,
+    16,
+    17,
+    31,
+    32,
+    33,
+    63,
+    64,
+    65,
+    127,
+    128,
+    129,
+    255,
+    256,
+    257,
+    1000,
+    1023,
+    1024,
+    1025,
+)
 
 
 def integers(shape, dtype, device="cpu", *, seed=0):
@@ -143,7 +171,8 @@ def test_nothing(device):
             same(week1.prod(x, dim), torch.prod(x, dim))
     same(week1.prod(torch.empty(3, 0, 4, device=device), (1, 2)), torch.ones(3, device=device))
     same(week1.amax(torch.empty(0, 5, device=device), 1), torch.empty(0, device=device))
-    same(week1.reduce_sum(torch.empty(5, 0, dtype=torch.int8, device=device)), torch.zeros(5, dtype=torch.int64, device=device))
+    nothing = torch.empty(5, 0, dtype=torch.int8, device=device)
+    same(week1.reduce_sum(nothing), torch.zeros(5, dtype=torch.int64, device=device))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -188,8 +217,15 @@ def test_dtype_converts_each_element_first(pair, device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_reduce_names_the_family(device):
     x = torch.rand(5, 6, device=device) + 0.5
-    for name, op in (("sum", week1.reduce_sum), ("mean", week1.mean), ("prod", week1.prod), ("amax", week1.amax),
-                     ("amin", week1.amin), ("max", week1.amax), ("min", week1.amin)):
+    for name, op in (
+        ("sum", week1.reduce_sum),
+        ("mean", week1.mean),
+        ("prod", week1.prod),
+        ("amax", week1.amax),
+        ("amin", week1.amin),
+        ("max", week1.amax),
+        ("min", week1.amin),
+    ):
         assert torch.equal(week1.reduce(x, 0, name), op(x, 0))
         assert torch.equal(week1.reduce(x, op=name, keepdim=True), op(x, -1, True))
     assert week1.reduce(x, op="sum", dtype=torch.float64).dtype is torch.float64

@@ -167,7 +167,8 @@ def test_vmap(op: Any, in_dim: int, device: str) -> None:
         if plain is not None:
             every = (0, 1) if dim is None else dim
             close(got, torch.vmap(lambda a, every=every: plain(a, every), in_dims=in_dim)(x))
-    close(torch.vmap(lambda a: op(a, -1, True), in_dims=in_dim)(x), torch.stack([op(a, -1, True) for a in x.unbind(in_dim)]))
+    kept = torch.stack([op(a, -1, True) for a in x.unbind(in_dim)])
+    close(torch.vmap(lambda a: op(a, -1, True), in_dims=in_dim)(x), kept)
     nested = torch.vmap(torch.vmap(op))(x)
     close(nested, op(x, -1))
     scalars = torch.vmap(torch.vmap(torch.vmap(lambda a: op(a, None))))(x)

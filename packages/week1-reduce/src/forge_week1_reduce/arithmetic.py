@@ -1,10 +1,10 @@
 """What is computed: the operators of the family, their dtypes, and where the rounding happens.
 
-    stored dtype --convert--> via --exactly--> accumulator ... combine ... --finish--> result
+stored dtype --convert--> via --exactly--> accumulator ... combine ... --finish--> result
 
-    sum, mean, prod    fp16, bf16, fp32 accumulate in fp32, fp64 in fp64, integers and bool in int64
-    amax, amin         in a type that holds every value exactly: fp32, fp64, int32 or int64
-    dtype=             each element is converted to it first, as PyTorch does
+sum, mean, prod    fp16, bf16, fp32 accumulate in fp32, fp64 in fp64, integers and bool in int64
+amax, amin         in a type that holds every value exactly: fp32, fp64, int32 or int64
+dtype=             each element is converted to it first, as PyTorch does
 """
 
 from __future__ import annotations

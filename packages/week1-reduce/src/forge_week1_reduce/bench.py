@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Package, Peer, Traffic, compiled
 from forge_core.testing.tolerances import half_ulp
@@ -71,14 +72,14 @@ def _eager(dim: int) -> Callable[[Case], Callable[..., torch.Tensor]]:
 
 def _cub(dim: int) -> Callable[[Case], Callable[..., torch.Tensor]]:
     def make(case: Case) -> Callable[..., torch.Tensor]:
-        import cupy
+        import cupy  # type: ignore[import-not-found]  # an optional peer
 
         cupy._core.set_reduction_accelerators(["cub"])
 
         def call(x: torch.Tensor) -> torch.Tensor:
             # CuPy runs on a stream of its own unless it is told which.
             with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
-                return torch.from_dlpack(cupy.sum(cupy.from_dlpack(x), axis=dim))
+                return from_dlpack(cupy.sum(cupy.from_dlpack(x), axis=dim))
 
         return call
 

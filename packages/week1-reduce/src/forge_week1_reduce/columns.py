@@ -121,9 +121,7 @@ def _tile(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCon
         and problem.dst_align >= vector_bytes
         and all(d.dst * problem.out_itemsize % vector_bytes == 0 for d in around)
     )
-    return ColumnConfig(
-        arithmetic, width, lanes, groups, unroll, 1, shifts, packed, len(around), len(problem.reduced)
-    )
+    return ColumnConfig(arithmetic, width, lanes, groups, unroll, 1, shifts, packed, len(around), len(problem.reduced))
 
 
 def _tiles(config: ColumnConfig, problem: Problem) -> int:

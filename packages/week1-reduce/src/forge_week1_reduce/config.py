@@ -165,9 +165,7 @@ def _parts(config: Config, problem: Problem, device: Device) -> int:
     return 1
 
 
-def _refuse(
-    op: str, variant: str, reason: str, problem: Problem, arithmetic: Arithmetic, device: Device
-) -> NoReturn:
+def _refuse(op: str, variant: str, reason: str, problem: Problem, arithmetic: Arithmetic, device: Device) -> NoReturn:
     able = [name for name in VARIANTS if not isinstance(_try(name, problem, arithmetic, device), str)]
     raise UnsupportedError(
         f"{op}: variant {variant!r} was asked for, and it {reason}. "

@@ -1,9 +1,9 @@
 """How the operators are differentiated, in PyTorch's own operations, so that gradients can be differentiated in turn.
 
-    sum     the gradient, expanded: a view, no kernel
-    mean    the same, divided by the number of elements
-    amax    the gradient, shared evenly by the elements that tie for the extreme
-    prod    the gradient times the product of all other elements, from both sides, so that zeros need no case
+sum     the gradient, expanded: a view, no kernel
+mean    the same, divided by the number of elements
+amax    the gradient, shared evenly by the elements that tie for the extreme
+prod    the gradient times the product of all other elements, from both sides, so that zeros need no case
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def _restore(y: torch.Tensor, ctx: Any) -> torch.Tensor:
 
 
 def sum_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-    """d sum / dx = 1."""
+    """D sum / dx = 1."""
     return _restore(grad, ctx).expand(ctx.shape).to(ctx.dtype), None, None
 
 
 def mean_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-    """d mean / dx = 1 / count."""
+    """D mean / dx = 1 / count."""
     count = 1
     for i in ctx.dims:
         count = count * ctx.shape[i]
@@ -83,7 +83,7 @@ def mean_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, Non
 
 
 def extreme_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-    """d amax / dx = 1 / ties where x is the extreme, 0 elsewhere."""
+    """D amax / dx = 1 / ties where x is the extreme, 0 elsewhere."""
     x, output = ctx.saved_tensors
     ties = (x == _restore(output, ctx)).to(grad.dtype)
     count = ties.sum(ctx.dims, keepdim=True) if ctx.dims else ties
@@ -91,7 +91,7 @@ def extreme_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, 
 
 
 def prod_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-    """d prod / dx[i] = the product of the others: of those before it, and of those after it."""
+    """D prod / dx[i] = the product of the others: of those before it, and of those after it."""
     (x,) = ctx.saved_tensors
     x = x if ctx.to is None else x.to(ctx.to)
     if not ctx.dims:

@@ -36,26 +36,35 @@ def _output(op: str, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: torch.dty
 
 
 def _plan(
-    op: str, device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool,
-    dtype: torch.dtype | None, variant: str,
+    op: str,
+    device: Device,
+    out: torch.Tensor,
+    x: torch.Tensor,
+    dim: Dims,
+    keepdim: bool,
+    dtype: torch.dtype | None,
+    variant: str,
 ) -> Launch:
     name = "reduce_sum" if op == "sum" else op
     problem = Problem.of(x, normalize_dims(name, dim, x.ndim), out, keepdim)
     return plan(name, problem, Arithmetic.of(op, x.dtype, out.dtype, dtype), device, variant)
 
 
-def _plan_sum(device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: Any, variant: str
-              ) -> Launch:
+def _plan_sum(
+    device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: Any, variant: str
+) -> Launch:
     return _plan("sum", device, out, x, dim, keepdim, dtype, variant)
 
 
-def _plan_mean(device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: Any, variant: str
-               ) -> Launch:
+def _plan_mean(
+    device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: Any, variant: str
+) -> Launch:
     return _plan("mean", device, out, x, dim, keepdim, dtype, variant)
 
 
-def _plan_prod(device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: Any, variant: str
-               ) -> Launch:
+def _plan_prod(
+    device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: Any, variant: str
+) -> Launch:
     return _plan("prod", device, out, x, dim, keepdim, dtype, variant)
 
 
@@ -249,8 +258,14 @@ OPERATORS: dict[str, Operator] = {
 
 
 def reduce(
-    x: torch.Tensor, dim: Dims = -1, op: str = "sum", keepdim: bool = False, *, dtype: torch.dtype | None = None,
-    variant: str = "auto", out: torch.Tensor | None = None,
+    x: torch.Tensor,
+    dim: Dims = -1,
+    op: str = "sum",
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+    variant: str = "auto",
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One of the family, by name.
 

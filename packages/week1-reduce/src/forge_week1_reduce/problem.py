@@ -63,9 +63,7 @@ def normalize_dims(op: str, dim: int | Sequence[int] | None, ndim: int) -> tuple
     found = []
     for one in given:
         if isinstance(one, bool) or not isinstance(one, int):
-            raise DimError(
-                op=op, argument="dim", expected="an int, a tuple of ints, or None", got=type(one).__name__
-            )
+            raise DimError(op=op, argument="dim", expected="an int, a tuple of ints, or None", got=type(one).__name__)
         if not -span <= one < span:
             raise DimError(
                 op=op, argument="dim", expected=f"a dimension in the range from {-span} to {span - 1}", got=str(one)

@@ -26,18 +26,14 @@ def reduce_sum(
     return torch.sum(x, _dims("reduce_sum", x, dim), keepdim, dtype=dtype).contiguous()
 
 
-def mean(
-    x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> torch.Tensor:
+def mean(x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     """The arithmetic mean; NaN of nothing."""
     if x.ndim == 0:
         return torch.mean(x, dtype=dtype)
     return torch.mean(x, _dims("mean", x, dim), keepdim, dtype=dtype).contiguous()
 
 
-def prod(
-    x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> torch.Tensor:
+def prod(x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     """The product; integers and bool give int64.  PyTorch's own takes one dimension or all; this takes any."""
     dims = _dims("prod", x, dim)
     if x.ndim == 0:

@@ -32,7 +32,8 @@ def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple
     """The configuration for a problem of kind ``inner``, and why; None where no kernel for rows can do it."""
     brief = short(problem, arithmetic, device)
     if isinstance(brief, ShortConfig) and problem.rows * brief.lanes >= 32 * device.sm_count:
-        return brief, f"rows of {problem.count} elements: {brief.lanes} lanes a row, {brief.rows_per_block} rows a block"
+        many = f"{brief.lanes} lanes a row, {brief.rows_per_block} rows a block"
+        return brief, f"rows of {problem.count} elements: {many}"
     block = vectorized(problem, arithmetic, device)
     if isinstance(block, str):
         return None

@@ -1,8 +1,8 @@
 """A reduction among the threads of a block.
 
-    32 lanes a warp      shuffles                    every lane of warp w holds w's accumulator
-    lane 0 of warp w     -> shared[w]                one barrier
-    every warp           <- shared[lane % warps]     and shuffles again: every thread holds the block's
+32 lanes a warp      shuffles                    every lane of warp w holds w's accumulator
+lane 0 of warp w     -> shared[w]                one barrier
+every warp           <- shared[lane % warps]     and shuffles again: every thread holds the block's
 """
 
 from __future__ import annotations

@@ -41,9 +41,7 @@ def store_remote(value: Any, address: Any, dtype: Any, block: Any) -> None:
 
 
 @cute.jit
-def _publish(
-    acc: tuple, monoid: cutlass.Constexpr, blocks: cutlass.Constexpr, shared: Any, thread: Any, rank: Any
-):
+def _publish(acc: tuple, monoid: cutlass.Constexpr, blocks: cutlass.Constexpr, shared: Any, thread: Any, rank: Any):
     if thread < blocks:
         for part in cutlass.range_constexpr(len(monoid.types)):
             dtype = monoid.types[part]

@@ -18,9 +18,9 @@ __all__ = [
     "Int32",
     "Int64",
     "Uint32",
+    "elements_at",
     "entry_offsets",
     "example_arguments",
-    "elements_at",
     "load_element",
     "name_kernel",
     "store_element",
@@ -34,11 +34,10 @@ CHUNK = 16
 
 
 def elements_at(address: Any, dtype: Any, count: int, space: Any = GLOBAL) -> Any:
-    """A tensor over ``count`` elements at an address that is a multiple of their bytes: one access, if it is 16 or
-    less.
+    """A tensor over ``count`` elements, which one access covers if they are 16 bytes or less.
 
     Args:
-        address: in bytes.
+        address: in bytes; a multiple of the elements' bytes, or of 16.
         dtype: the DSL's type of an element.
         count: a power of two.
         space: global or shared memory.

@@ -1,10 +1,10 @@
 """A reduction among the lanes of a warp.
 
-    lane     0    1    2    3    4    5    6    7          lanes exchange with the one whose number differs in one
-    start    a    b    c    d    e    f    g    h          bit, the highest first
-    xor 4    ae   bf   cg   dh   ae   bf   cg   dh
-    xor 2    aecg bfdh ...                                 after log2(lanes) steps each lane holds the whole: the same
-    xor 1    aecgbfdh ...                                  tree, whatever the values, so the same bits every time
+lane     0    1    2    3    4    5    6    7          lanes exchange with the one whose number differs in one
+start    a    b    c    d    e    f    g    h          bit, the highest first
+xor 4    ae   bf   cg   dh   ae   bf   cg   dh
+xor 2    aecg bfdh ...                                 after log2(lanes) steps each lane holds the whole: the same
+xor 1    aecgbfdh ...                                  tree, whatever the values, so the same bits every time
 """
 
 from __future__ import annotations

@@ -133,9 +133,7 @@ class LaunchTable:
         plan = self._plan(target, output, *named.values())
         log.debug("%s: %s %s: %s", self._schema.qualified, plan.variant, plan.config, plan.why)
         kernel = load(plan.builder)(plan.config, arch=target.arch)
-        return _Bound(
-            tuple(output.shape), output.stride(), output.dtype, kernel, plan.arguments, debug, plan.workspace
-        )
+        return _Bound(tuple(output.shape), output.stride(), output.dtype, kernel, plan.arguments, debug, plan.workspace)
 
 
 def _freeze(value: Any) -> Any:

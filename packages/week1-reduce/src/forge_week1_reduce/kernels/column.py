@@ -78,8 +78,17 @@ class Column:
         return (self.warps * self.config.tile + received) * self.size
 
     @cute.jit
-    def __call__(self, src: cute.Pointer, dst: cute.Pointer, cols: Int64, col_step: Int64, parts: Int64, kept: tuple,
-                 reduced: tuple, stream: Any):
+    def __call__(
+        self,
+        src: cute.Pointer,
+        dst: cute.Pointer,
+        cols: Int64,
+        col_step: Int64,
+        parts: Int64,
+        kept: tuple,
+        reduced: tuple,
+        stream: Any,
+    ):
         """Launches one block for each tile of columns, each entry of ``kept`` and each part of the rows.
 
         ``cols`` columns, whose results lie ``col_step`` bytes apart; ``kept`` holds the number of matrices, then size,
@@ -89,8 +98,18 @@ class Column:
         self.launch(src, dst, dst, cols, col_step, parts, kept, reduced, stream)
 
     @cute.jit
-    def launch(self, src: cute.Pointer, dst: cute.Pointer, partial: cute.Pointer, cols: Int64, col_step: Int64,
-               parts: Int64, kept: tuple, reduced: tuple, stream: Any):
+    def launch(
+        self,
+        src: cute.Pointer,
+        dst: cute.Pointer,
+        partial: cute.Pointer,
+        cols: Int64,
+        col_step: Int64,
+        parts: Int64,
+        kept: tuple,
+        reduced: tuple,
+        stream: Any,
+    ):
         config = self.config
         tiles = (cols + (config.tile - 1)) // config.tile
         name_kernel(self.kernel, config.kernel_name)
@@ -104,8 +123,17 @@ class Column:
         )
 
     @cute.kernel
-    def kernel(self, src: cute.Pointer, out: cute.Pointer, cols: Int64, col_step: Int64, parts: Int64, tiles: Uint32,
-               kept: tuple, reduced: tuple):
+    def kernel(
+        self,
+        src: cute.Pointer,
+        out: cute.Pointer,
+        cols: Int64,
+        col_step: Int64,
+        parts: Int64,
+        tiles: Uint32,
+        kept: tuple,
+        reduced: tuple,
+    ):
         config, values = self.config, self.values
         if cutlass.const_expr(config.blocks > 1):
             announce()
@@ -143,8 +171,9 @@ class Column:
         else:
             shared = cute.arch.get_dyn_smem(Uint32, alignment=16).toint()
             self.gather(rAcc, shared, lane, Int32(shift), thread)
-            self.finish_tile(shared, out, dst_offset, matrix, tile_start, cols, col_step, part, reduced[0],
-                             kept[0], thread)
+            self.finish_tile(
+                shared, out, dst_offset, matrix, tile_start, cols, col_step, part, reduced[0], kept[0], thread
+            )
 
     @cute.jit
     def row_address(self, address: Any, row: Any, reduced: tuple) -> Any:
@@ -223,8 +252,20 @@ class Column:
         cute.arch.sync_threads()
 
     @cute.jit
-    def finish_tile(self, shared: Any, out: cute.Pointer, dst_offset: Any, matrix: Any, tile_start: Any, cols: Any,
-                    col_step: Any, part: Any, count: Any, matrices: Any, thread: Any):
+    def finish_tile(
+        self,
+        shared: Any,
+        out: cute.Pointer,
+        dst_offset: Any,
+        matrix: Any,
+        tile_start: Any,
+        cols: Any,
+        col_step: Any,
+        part: Any,
+        count: Any,
+        matrices: Any,
+        thread: Any,
+    ):
         """Adds up the warps' accumulators, and passes them on: to memory, to the cluster, or to the workspace."""
         config, values, size = self.config, self.values, self.size
         received = shared + self.warps * config.tile * size
@@ -273,13 +314,22 @@ class SplitColumn(Column):
         self.finish = Finish(config.finish)
 
     @cute.jit
-    def __call__(self, src: cute.Pointer, dst: cute.Pointer, partial: cute.Pointer, cols: Int64, col_step: Int64,
-                 parts: Int64, kept: tuple, reduced: tuple, results: tuple, stream: Any):
+    def __call__(
+        self,
+        src: cute.Pointer,
+        dst: cute.Pointer,
+        partial: cute.Pointer,
+        cols: Int64,
+        col_step: Int64,
+        parts: Int64,
+        kept: tuple,
+        reduced: tuple,
+        results: tuple,
+        stream: Any,
+    ):
         """As without a second pass; ``results`` are the kept dimensions, the columns among them, as in ``finish``."""
         self.launch(src, dst, partial, cols, col_step, parts, kept, reduced, stream)
-        self.finish(
-            partial, dst, parts, results[0] * self.size, Int64(self.size), reduced[0], results, stream
-        )
+        self.finish(partial, dst, parts, results[0] * self.size, Int64(self.size), reduced[0], results, stream)
 
 
 @compile_cached

@@ -36,8 +36,15 @@ class Finish:
 
     @cute.jit
     def __call__(
-        self, partial: cute.Pointer, dst: cute.Pointer, parts: Int64, part_step: Int64, row_step: Int64, count: Int64,
-        kept: tuple, stream: Any,
+        self,
+        partial: cute.Pointer,
+        dst: cute.Pointer,
+        parts: Int64,
+        part_step: Int64,
+        row_step: Int64,
+        count: Int64,
+        kept: tuple,
+        stream: Any,
     ):
         """Launches a thread or a block for each result.
 
@@ -57,7 +64,13 @@ class Finish:
 
     @cute.kernel
     def kernel(
-        self, partial: cute.Pointer, dst: cute.Pointer, parts: Int64, part_step: Int64, row_step: Int64, count: Int64,
+        self,
+        partial: cute.Pointer,
+        dst: cute.Pointer,
+        parts: Int64,
+        part_step: Int64,
+        row_step: Int64,
+        count: Int64,
         kept: tuple,
     ):
         threads, values = self.config.threads, self.values

@@ -53,8 +53,15 @@ class Split:
 
     @cute.jit
     def __call__(
-        self, src: cute.Pointer, dst: cute.Pointer, partial: cute.Pointer, length: Int64, parts: Int64, kept: tuple,
-        outer: tuple, stream: Any,
+        self,
+        src: cute.Pointer,
+        dst: cute.Pointer,
+        partial: cute.Pointer,
+        length: Int64,
+        parts: Int64,
+        kept: tuple,
+        outer: tuple,
+        stream: Any,
     ):
         """Launches ``parts`` blocks a row, and the second pass; the rest is as in ``vectorized``."""
         size = self.values.acc.width // 8
@@ -68,9 +75,7 @@ class Split:
         self.finish(partial, dst, parts, Int64(size), parts * size, length * outer[0], kept, stream)
 
     @cute.kernel
-    def kernel(
-        self, src: cute.Pointer, partial: cute.Pointer, length: Int64, parts: Int64, kept: tuple, outer: tuple
-    ):
+    def kernel(self, src: cute.Pointer, partial: cute.Pointer, length: Int64, parts: Int64, kept: tuple, outer: tuple):
         values, row = self.values, self.config.row
         if cutlass.const_expr(self.config.finish.dependent):
             cute.arch.griddepcontrol_launch_dependents()

@@ -26,8 +26,15 @@ LINE_CHUNKS = 8
 
 @cute.jit
 def _run(
-    values: cutlass.Constexpr, config: cutlass.Constexpr, start: Any, count: Any, first: Any, outer: tuple, per_run: Any,
-    thread: Any, rAcc: Any,
+    values: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    start: Any,
+    count: Any,
+    first: Any,
+    outer: tuple,
+    per_run: Any,
+    thread: Any,
+    rAcc: Any,
 ):
     """Adds ``count`` chunks; where there are several runs, ``start`` is the row's and ``first`` the first chunk."""
     threads, unroll, width = config.threads, config.unroll, config.width
@@ -60,8 +67,15 @@ def _address(config: Any, start: Any, place: Any, first: Any, outer: Any, per_ru
 
 @cute.jit
 def sweep(
-    values: cutlass.Constexpr, config: cutlass.Constexpr, row: Any, length: Any, outer: tuple, part: Any, parts: Any,
-    thread: Any, rAcc: Any,
+    values: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    row: Any,
+    length: Any,
+    outer: tuple,
+    part: Any,
+    parts: Any,
+    thread: Any,
+    rAcc: Any,
 ):
     """Adds one part of a row to a thread's accumulators.
 

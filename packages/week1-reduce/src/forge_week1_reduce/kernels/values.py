@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import cutlass
 import cutlass.cute as cute
 import torch
 from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint8
@@ -23,7 +22,7 @@ from forge_week1_reduce.arithmetic import Arithmetic
 
 __all__ = ["Values"]
 
-_MONOIDS = {"sum": Sum, "mean": Sum, "prod": Product, "amax": Maximum, "amin": Minimum}
+_MONOIDS: dict[str, Any] = {"sum": Sum, "mean": Sum, "prod": Product, "amax": Maximum, "amin": Minimum}
 
 
 def _stored(dtype: torch.dtype) -> Any:
