@@ -1,7 +1,7 @@
 """The choice for columns: a kept dimension is contiguous.
 
-The thresholds were chosen on an H200 (2026-11, sums of fp32 and bf16 matrices of 2 MB to 1 GB over their rows); the
-figures beside them are what the other choice costs there.
+The thresholds were chosen on an H200 (2026-11-21, sums of fp32 and bf16 matrices of 2 MB to 2 GB over their rows); the
+figures beside them are what the other choice costs there: docs/records/h200/week1-designs-2026-11-21.txt.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["automatic", "column", "split_parts"]
 
 _LIMIT = 2**31
 
-#: Threads of one wave: the whole grid resident at once, with 1024 threads on each multiprocessor of an H200; two
-#: waves or half of one lose 3 to 10 %.
+#: Threads of one wave: the whole grid resident at once, with 1024 threads on each multiprocessor of an H200; half of
+#: one loses 3 to 10 %, several lose up to 16 %.
 THREADS_PER_SM = 1024
 
 #: Loads in flight that a thread sees at least, in turns of ``unroll``, before the rows are cut further: 6 % at
@@ -105,6 +105,7 @@ def _tile(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCon
         small = rows * cols.size * matrices * size <= SMALL_BYTES
         lanes = 16 if small and size >= 4 else 8
         threads = 256 if small or shifts > 1 else 512
+        unroll = 4 if small else unroll  # fewer rows a thread leave more parts: 5 % at 1024 x 1024 bf16
         while lanes < 32 and -(-loads // lanes) * matrices * 256 > wave:
             lanes *= 2
         if -(-loads // lanes) * matrices * threads > wave:

@@ -88,8 +88,9 @@ def assert_near_float64(
     if bool(wrong.any()):
         flat = int(wrong.flatten().nonzero()[0])
         place = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), got.shape))
+        limit = allowed[place] if allowed.ndim else allowed
         raise AssertionError(
             f"{what}: {int(wrong.sum())} of {wrong.numel()} results are off; first at {place}: "
-            f"got {mine[place].item()}, float64 {exact[place].item()}, PyTorch {theirs[place].item()}, error {error[place].item():.3g}, "
-            f"allowed {allowed[place].item() if allowed.ndim else allowed.item():.3g}"
+            f"got {mine[place].item()}, float64 {exact[place].item()}, PyTorch {theirs[place].item()}, "
+            f"error {error[place].item():.3g}, allowed {limit.item():.3g}"
         )
