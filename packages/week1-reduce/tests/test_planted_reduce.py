@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -63,6 +64,35 @@ def test_a_stale_output_is_refused_on_fresh_inputs(device):
         policy(wrong(second), second)
 
 
+def without_the_last_steps(acc, monoid, threads, shared, thread):
+    """A block's reduction that stops at the first warp's accumulator."""
+    from forge_core.device_code.warp import reduce_lanes
+
+    return reduce_lanes(acc, monoid)
+
+
+def test_the_planted_kernels_have_their_faults(monkeypatch):
+    # On any machine: what a GPU is to refuse below is really another kernel.
+    import cutlass.cute as cute
+
+    from forge_week1_reduce.kernels import vectorized
+
+    config = week1.reduce_sum.explain(torch.empty(4096, 65536, device="meta"), variant="vectorized", arch="sm_90a").config
+
+    def counts():
+        ptx = vectorized.build.compile(config, arch="sm_90a").ptx
+        return len(re.findall(r"bar(rier)?\.sync", ptx)), len(re.findall(r"shfl\.sync", ptx))
+
+    assert counts() == (1, 5 + 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(cute.arch, "sync_threads", lambda: None)
+        assert counts() == (0, 5 + 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(vectorized, "reduce_block", without_the_last_steps)
+        assert counts() == (0, 5)
+    assert counts() == (1, 5 + 4)
+
+
 def launch(builder, config, x):
     """Compiles a configuration past the cache and runs it on the rows of ``x``."""
     out = torch.empty(x.shape[0], device=x.device)
@@ -103,11 +133,7 @@ def test_a_kernel_without_its_barrier_is_refused(monkeypatch):
 
 @pytest.mark.gpu
 def test_a_kernel_that_leaves_a_warp_out_is_refused(monkeypatch):
-    from forge_core.device_code.warp import reduce_lanes
     from forge_week1_reduce.kernels import vectorized
-
-    def without_the_last_steps(acc, monoid, threads, shared, thread):
-        return reduce_lanes(acc, monoid)  # the first warp's alone
 
     x = torch.randn(64, 65536, device="cuda") + 1
     config = week1.reduce_sum.explain(x, variant="vectorized").config
