@@ -77,7 +77,9 @@ def test_the_planted_kernels_have_their_faults(monkeypatch):
 
     from forge_week1_reduce.kernels import vectorized
 
-    config = week1.reduce_sum.explain(torch.empty(4096, 65536, device="meta"), variant="vectorized", arch="sm_90a").config
+    config = week1.reduce_sum.explain(
+        torch.empty(4096, 65536, device="meta"), variant="vectorized", arch="sm_90a"
+    ).config
 
     def counts():
         ptx = vectorized.build.compile(config, arch="sm_90a").ptx
