@@ -184,3 +184,30 @@ def test_variants_and_explain() -> None:
     assert other.key != told.key
     with pytest.raises(ArgumentError, match="variant"):
         power.explain(torch.zeros(3), variant="fast")
+
+
+def test_a_workspace_is_allocated_for_each_call_and_follows_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    from forge_core.op import table
+    from forge_core.op.launch import Launch as Planned
+
+    calls: list[tuple[int, ...]] = []
+
+    def builder(config: Any, *, arch: str) -> Any:
+        return lambda *arguments: calls.append(arguments)
+
+    def plan(device: Any, out: torch.Tensor, x: torch.Tensor, *rest: Any) -> Planned:
+        return Planned("simple", "nowhere:build", None, (7, (8, 9)), "it is so", 0, 0, workspace=int(x.shape[0]) - 3)
+
+    monkeypatch.setattr(table, "load", lambda path: builder)
+    monkeypatch.setattr(table.devices, "query", lambda device: Device("a GPU", (9, 0), 1, 1, 1, 1, 1.0))
+    schema = Schema.parse("forge_core_test::half(Tensor x) -> Tensor")
+    launches = table.LaunchTable(schema, lambda out, named: torch.empty(2, device="meta"), plan)
+    for x in (torch.zeros(3), torch.zeros(67)):  # without, and with 64 bytes
+        out = launches.launch(None, (x,), {})
+        assert out.shape == (2,)
+        first, second, *rest = calls[-1]
+        assert (first, second) == (x.data_ptr(), out.data_ptr())
+        scratch = rest[: len(rest) - 3]
+        assert rest[len(rest) - 3 : -1] == [7, (8, 9)]
+        assert len(scratch) == (x.shape[0] > 3)
+        assert all(pointer not in (0, first, second) for pointer in scratch)

@@ -7,7 +7,6 @@ from one architecture to the next.  The cases are independent, so ``pytest -n`` 
 from __future__ import annotations
 
 import re
-import struct
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 
 from forge_core.device import ARCHES
 from forge_core.op.launch import load
+from forge_core.testing.objects import stack_bytes
 from forge_week0_transpose.configs import (
     NaiveConfig,
     RealignedConfig,
@@ -164,22 +164,3 @@ def test_large_tiles_do_not_spill(config: Any, tmp_path: Path, monkeypatch: pyte
     options = "--enable-tvm-ffi --gpu-arch sm_90a --keep-cubin"
     compiled = cute.compile(source.function, *source.arguments, options=options)
     assert stack_bytes(bytes(compiled.__cubin__)) == 0
-
-
-def stack_bytes(cubin: bytes) -> int:
-    """The largest stack frame that a cubin's .nv.info section declares: where spilled registers go."""
-    (table,) = struct.unpack_from("<Q", cubin, 0x28)
-    count, names = struct.unpack_from("<HH", cubin, 0x3C)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", cubin, table + 64 * i) for i in range(count)]
-    strings = sections[names][4]
-    frames: list[int] = []
-    for name, _, _, _, begin, size, *_ in sections:
-        label = cubin[strings + name : cubin.index(b"\0", strings + name)]
-        at, end = (begin, begin + size) if label == b".nv.info" else (0, 0)
-        while at < end:
-            kind, attribute, length = struct.unpack_from("<BBH", cubin, at)
-            if kind == 4 and attribute == 0x11:  # frame size: (symbol, bytes)
-                frames.append(struct.unpack_from("<II", cubin, at + 4)[1])
-            at += 4 + (length if kind == 4 else 0)
-    assert frames, "the cubin declares no kernel"
-    return max(frames)

@@ -3,7 +3,9 @@
     ForgeError
     |- ArgumentError(ValueError)          a call's argument is not what the operator takes
     |  |- ShapeError                      its rank or sizes
-    |  |- DTypeError                      its dtype
+    |  |- DimError(IndexError)            a dimension that the tensor does not have, or that is empty
+    |  |- RepeatedDimError(RuntimeError)  a dimension given twice
+    |  |- DTypeError(RuntimeError)        its dtype
     |  |- LayoutError                     its layout, strides or memory (sparse, quantised, overlapping)
     |  `- DeviceError                     its device
     |- SettingsError(ValueError)          a FORGE_* variable, or a field of Settings, has a value it cannot have
@@ -24,9 +26,11 @@ __all__ = [
     "CompileError",
     "DTypeError",
     "DeviceError",
+    "DimError",
     "ForgeError",
     "LayoutError",
     "MissingKernelError",
+    "RepeatedDimError",
     "SettingsError",
     "ShapeError",
     "UnsupportedError",
@@ -75,8 +79,16 @@ class ShapeError(ArgumentError):
     """An argument's rank or sizes are not what the operator takes."""
 
 
-class DTypeError(ArgumentError):
-    """An argument's dtype is not what the operator takes."""
+class DimError(ArgumentError, IndexError):
+    """A dimension is out of range, or has no elements where some are needed; PyTorch raises an IndexError."""
+
+
+class RepeatedDimError(ArgumentError, RuntimeError):
+    """A dimension was given twice; PyTorch raises a RuntimeError."""
+
+
+class DTypeError(ArgumentError, RuntimeError):
+    """An argument's dtype is not what the operator takes; PyTorch raises a RuntimeError."""
 
 
 class LayoutError(ArgumentError):

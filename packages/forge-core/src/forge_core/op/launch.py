@@ -36,6 +36,8 @@ class Launch:
         why: why this configuration, in plain words.
         read: bytes that must be read at least.
         written: bytes that must be written at least.
+        workspace: bytes of scratch memory, uninitialised and aligned to 256; where not 0, they are allocated for each
+            call and their address follows the output's.
     """
 
     variant: str
@@ -45,6 +47,7 @@ class Launch:
     why: str
     read: int
     written: int
+    workspace: int = 0
 
 
 def load(path: str) -> CompileCached[Any]:

@@ -44,6 +44,7 @@ class _Bound:
     arguments: tuple[int | tuple[int, ...], ...]
     debug: bool
     name: str  # the variant, for the log
+    workspace: int = 0
 
 
 class LaunchTable:
@@ -112,12 +113,17 @@ class LaunchTable:
         if launch is None:
             return out
         index = x.get_device()
-        if index == _current_device() and self._one_tensor and not bound.debug:
+        if index == _current_device() and self._one_tensor and not bound.debug and not bound.workspace:
             launch(x.data_ptr(), out.data_ptr(), *bound.arguments, _raw_stream(index))
             return out
         with torch.cuda.device(index):
             pointers = [a.data_ptr() for a in args if isinstance(a, torch.Tensor)]
-            launch(*pointers, out.data_ptr(), *bound.arguments, _raw_stream(index))
+            pointers.append(out.data_ptr())
+            if bound.workspace:
+                # Given back when this call returns; the allocator hands it out again behind this launch only.
+                scratch = torch.empty(bound.workspace, dtype=torch.uint8, device=x.device)
+                pointers.append(scratch.data_ptr())
+            launch(*pointers, *bound.arguments, _raw_stream(index))
             if bound.debug and not torch.cuda.is_current_stream_capturing():
                 torch.cuda.synchronize(index)
         return out
@@ -134,7 +140,16 @@ class LaunchTable:
         plan = self._plan(target, output, *named.values())
         log.debug("%s: %s %s: %s", self._schema.qualified, plan.variant, plan.config, plan.why)
         kernel = load(plan.builder)(plan.config, arch=target.arch)
-        return _Bound(tuple(output.shape), output.stride(), output.dtype, kernel, plan.arguments, debug, plan.variant)
+        return _Bound(
+            shape=tuple(output.shape),
+            strides=output.stride(),
+            dtype=output.dtype,
+            launch=kernel,
+            arguments=plan.arguments,
+            debug=debug,
+            name=plan.variant,
+            workspace=plan.workspace,
+        )
 
 
 def _count_a_write(out: torch.Tensor) -> None:

@@ -1,7 +1,7 @@
-"""What the kernels of this package share on the GPU: addresses, vector accesses, batch offsets.
+"""What the kernels of this package share on the GPU: accesses by words, whatever the element means.
 
-Addresses are 64-bit integers in bytes.  A kernel adds up where a thread reads or writes, and these helpers turn the
-sum into one access of a stated width; so a problem of any size needs no 32-bit layout.
+They come on top of ``forge_core.device_code.memory``: addresses are 64-bit integers in bytes, and an access has a
+stated width.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint8, Uint16, Uint32, Uint64
 
+from forge_core.device_code import memory as core
+from forge_core.device_code.memory import GLOBAL, SHARED, entry_offsets, name_kernel
 from forge_week0_transpose.kernels.words import CHUNK
 
 __all__ = [
+    "SHARED",
     "Int32",
     "Int64",
     "Uint32",
@@ -32,9 +35,6 @@ __all__ = [
     "store_parts",
     "view",
 ]
-
-GLOBAL = cute.AddressSpace.gmem
-SHARED = cute.AddressSpace.smem
 
 UNITS = {1: Uint8, 2: Uint16, 4: Uint32, 8: Uint64}
 
@@ -123,23 +123,8 @@ def batch_offsets(index: Any, dims: Any) -> tuple[Any, Any]:
         dims: the number of entries, then for each dimension, innermost first, size, source step and destination step
             in bytes.
     """
-    rank = len(dims) // 3
-    src, dst = Int64(0), Int64(0)
-    rest = index
-    for i in range(rank):
-        size, src_step, dst_step = dims[1 + 3 * i], dims[2 + 3 * i], dims[3 + 3 * i]
-        place = rest
-        if i + 1 < rank:
-            size = type(index)(size)
-            place, rest = rest % size, rest // size
-        src = src + Int64(place) * src_step
-        dst = dst + Int64(place) * dst_step
+    src, dst = entry_offsets(index, dims, 2)
     return src, dst
-
-
-def name_kernel(kernel: Any, name: str) -> None:
-    """Gives a kernel the short name that profilers show; must be called before it is launched."""
-    kernel.set_name_prefix(name, remove_cutlass_symbol=True, keep_mangled_name=False)
 
 
 def example_arguments(*, pointers: int = 2, wide: int = 0, batch_rank: int = 0) -> tuple[Any, ...]:
@@ -147,9 +132,4 @@ def example_arguments(*, pointers: int = 2, wide: int = 0, batch_rank: int = 0) 
 
     Pointers are declared as bytes without alignment: a kernel states the width of each access itself.
     """
-    return (
-        *(cute.runtime.make_ptr(Uint8, 0, GLOBAL, assumed_align=1) for _ in range(pointers)),
-        *(Int64(4) for _ in range(wide)),
-        tuple(Int64(4) for _ in range(1 + 3 * batch_rank)),
-        cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False),
-    )
+    return core.example_arguments(pointers=pointers, wide=wide, tuples=(1 + 3 * batch_rank,))

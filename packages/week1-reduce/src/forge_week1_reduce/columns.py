@@ -1,0 +1,161 @@
+"""The choice for columns: a kept dimension is contiguous.
+
+The thresholds were chosen on an H200 (2026-11-21, sums of fp32 and bf16 matrices of 2 MB to 2 GB over their rows); the
+figures beside them are what the other choice costs there: docs/records/h200/week1-designs-2026-11-21.txt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forge_core.device import Device
+from forge_week1_reduce.arithmetic import Arithmetic
+from forge_week1_reduce.configs import ColumnConfig, Config, FinishConfig
+from forge_week1_reduce.problem import MAX_ALIGN, Problem, alignment_of
+from forge_week1_reduce.rows import max_cluster
+
+__all__ = ["automatic", "column", "split_parts"]
+
+_LIMIT = 2**31
+
+#: Threads of one wave: the whole grid resident at once, with 1024 threads on each multiprocessor of an H200; half of
+#: one loses 3 to 10 %, several lose up to 16 %.
+THREADS_PER_SM = 1024
+
+#: Loads in flight that a thread sees at least, in turns of ``unroll``, before the rows are cut further: 6 % at
+#: 32768 x 256 bf16.  A matrix that the launch dominates is cut as far as it goes.
+MIN_TURNS = 4
+SMALL_BYTES = 2**23
+
+#: Parts up to which a cluster shares the rows; above, a second pass adds them up.  For 4-byte elements a cluster of 8
+#: loses 2 % to it at 32768 x 1024, for 2-byte ones it gains as much.
+CLUSTER_UP_TO_WIDE = 4
+
+#: Waves that a number of tiles which fills none evenly is cut into: 20 % at 4096 x 50257.
+UNEVEN_WAVES = 8
+
+#: Bytes of a row from which reading it by aligned chunks wins over narrower loads.
+SHIFT_FROM_BYTES = 1024
+
+#: Bytes of a matrix below which a batch of them is done by a thread a column.
+SMALL_MATRIX_BYTES = 4096
+
+
+def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[Config, str] | None:
+    """The configuration for a problem of kind ``outer``, and why; None where no column kernel fits."""
+    found = column(problem, arithmetic, device)
+    if isinstance(found, str):
+        return None
+    cols = problem.kept[-1].size
+    if problem.rows > cols and cols * problem.count * problem.itemsize < SMALL_MATRIX_BYTES:
+        return None  # A block for each of many tiny matrices leaves most of its threads idle.
+    how = f"{found.lanes}x{found.groups} threads a tile of {found.tile} columns"
+    if found.finish is not None:
+        how += f", {split_parts(found, problem, device)} parts and a second pass"
+    elif found.blocks > 1:
+        how += f", a cluster of {found.blocks} blocks"
+    return found, f"{cols} contiguous columns of {problem.count} rows: {how}"
+
+
+def column(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnConfig | str:
+    """Neighbouring threads have neighbouring columns; or why not."""
+    if not problem.kept or problem.kept[-1].src != 1:
+        return "reads columns side by side, and no kept dimension is contiguous here"
+    if problem.count >= _LIMIT:
+        return "numbers rows with 32 bits, and there are more"
+    config = _tile(problem, arithmetic, device)
+    tiles = _tiles(config, problem)
+    if tiles >= _LIMIT:
+        return "has a block a tile, and a grid has less than 2^31 blocks"
+    parts = _parts(config, problem, device)
+    if parts == 1:
+        return config
+    most = max_cluster(device)
+    if problem.itemsize > 2 and problem.count * problem.kept[-1].size * problem.itemsize > SMALL_BYTES:
+        most = min(most, CLUSTER_UP_TO_WIDE)
+    if parts <= most and _even(tiles):
+        return replace(config, blocks=parts)
+    finish = FinishConfig(
+        arithmetic.final, threads=1, kept_rank=len(problem.kept), dependent=device.capability >= (9, 0)
+    )
+    return replace(config, arithmetic=arithmetic.partial, finish=finish)
+
+
+def split_parts(config: ColumnConfig, problem: Problem, device: Device) -> int:
+    """Parts of the rows in two passes."""
+    return _parts(config, problem, device)
+
+
+def _tile(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnConfig:
+    """The threads of a block, before the rows are cut."""
+    cols, around = problem.kept[-1], problem.kept[:-1]
+    size, rows = problem.itemsize, problem.count
+    width = problem.src_vector([d.src for d in (*around, *problem.reduced)])
+    shifts = 1
+    if width < MAX_ALIGN and cols.size * size >= SHIFT_FROM_BYTES and len(problem.reduced) == 1:
+        # Rows begin at several distances from a boundary, but each at one of few.
+        shifts, width = max(MAX_ALIGN // alignment_of(problem.reduced[0].src * size), 2), MAX_ALIGN
+    loads = -(-cols.size * size // width)
+    matrices = problem.rows // cols.size
+    wave = THREADS_PER_SM * device.sm_count
+    unroll = 4 if size >= 4 or shifts > 1 else 8
+    if shifts == 1 and (rows <= 4 or (rows <= 32 and loads * matrices >= wave)):
+        lanes, groups, unroll = 128, 1, min(8, _power_of_two(max(rows, 1)))
+    else:
+        small = rows * cols.size * matrices * size <= SMALL_BYTES
+        lanes = 16 if small and size >= 4 else 8
+        threads = 256 if small or shifts > 1 else 512
+        unroll = 4 if small else unroll  # fewer rows a thread leave more parts: 5 % at 1024 x 1024 bf16
+        while lanes < 32 and -(-loads // lanes) * matrices * 256 > wave:
+            lanes *= 2
+        if -(-loads // lanes) * matrices * threads > wave:
+            threads = 256
+        lanes = 32 if shifts > 1 else min(lanes, _power_of_two(loads))
+        groups = max(threads // lanes, shifts)
+        while groups > max(-(-rows // 4), 32 // lanes, shifts):
+            groups //= 2
+        unroll = min(unroll, _power_of_two(-(-rows // groups)))
+    vector_bytes = min(MAX_ALIGN, width // size * problem.out_itemsize)
+    packed = (
+        groups == 1
+        and cols.dst == 1
+        and problem.dst_align >= vector_bytes
+        and all(d.dst * problem.out_itemsize % vector_bytes == 0 for d in around)
+    )
+    return ColumnConfig(arithmetic, width, lanes, groups, unroll, 1, shifts, packed, len(around), len(problem.reduced))
+
+
+def _tiles(config: ColumnConfig, problem: Problem) -> int:
+    cols = problem.kept[-1].size
+    return -(-cols // config.tile) * (problem.rows // cols)
+
+
+def _even(tiles: int) -> bool:
+    """Whether powers of two of these tiles fill a wave evenly."""
+    return tiles & (tiles - 1) == 0
+
+
+def _parts(config: ColumnConfig, problem: Problem, device: Device) -> int:
+    """Parts of the rows that fill the GPU: a power of two."""
+    if config.groups == 1:
+        return 1
+    tiles = _tiles(config, problem)
+    wave = THREADS_PER_SM * device.sm_count
+    small = problem.rows * problem.count * problem.itemsize <= SMALL_BYTES
+    if problem.itemsize <= 2 and config.shifts == 1:
+        wave //= 2  # Half the threads, with twice the loads in flight.
+    if not _even(tiles):
+        wave *= UNEVEN_WAVES
+    turns = 1 if small else MIN_TURNS
+    parts = 1
+    while (
+        tiles * config.threads * parts * 2 <= wave
+        and problem.count >= parts * 2 * config.groups * config.unroll * turns
+        and parts < 2**15
+    ):
+        parts *= 2
+    return parts
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()

@@ -1,0 +1,342 @@
+"""Reduction over the rows of a matrix: neighbouring threads have neighbouring columns.
+
+    dst[k..., c] = reduce(src[k..., r..., c])        c contiguous in the source
+
+How the data moves.  A block has a tile of columns.  ``lanes`` threads stand side by side, each with a load's width of
+columns, and ``groups`` of them one below the other; a thread walks down, ``unroll`` loads in flight:
+
+                 columns ->
+    group 0      [l0][l1][l2] ... rows 0, G, 2G, ...       each place of a load has an accumulator in registers
+    group 1      [l0][l1][l2] ... rows 1, G+1, ...         lanes of one warp that share columns: shuffles
+    ...                                                    warps of the block: shared memory, one barrier
+    group G-1                                              then a thread a column adds the warps' in order
+
+Few columns make few tiles, so the rows are cut as well.  ``blocks`` of a cluster exchange their tiles through
+distributed shared memory, each finishing its share of the columns; or, for more parts than a cluster holds and on
+older GPUs, accumulators go to a workspace and ``finish`` adds them up in the order of the parts.
+
+Rows that begin anywhere.  Rows whose number is the same modulo ``shifts`` begin at the same distance from a 16-byte
+boundary, and ``groups`` is a multiple of ``shifts``: so a thread, at every row it visits, loads an aligned chunk that
+holds the same columns, only that the columns of a chunk differ from group to group:
+
+    group 0    |c0 c1 c2 c3|c4 c5 c6 c7|c8 ...       aligned: distance 0
+    group 1   -|-- c0 c1 c2|c3 c4 c5 c6|c7 ...       distance 1 element; shared memory puts them under each other
+
+Bytes moved: each element once (with shifts, 1/lanes of the chunks are read by two blocks, the second time from the L2
+cache); the bound is DRAM bandwidth.
+
+Limits: a contiguous kept dimension; the load's width must divide every distance, unless the rows have one distance.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from forge_core.cache import Traceable, compile_cached
+from forge_core.device_code.cluster import announce, store_remote
+from forge_core.device_code.memory import (
+    CHUNK,
+    SHARED,
+    Int32,
+    Int64,
+    Uint32,
+    elements_at,
+    entry_offsets,
+    example_arguments,
+    load_element,
+    name_kernel,
+    store_element,
+)
+from forge_core.device_code.warp import WARP, reduce_lanes
+from forge_week1_reduce.configs import ColumnConfig
+from forge_week1_reduce.kernels.finish import Finish
+from forge_week1_reduce.kernels.values import Values
+
+__all__ = ["Column", "build"]
+
+
+class Column:
+    """The kernel, or the two of them, for one configuration."""
+
+    def __init__(self, config: ColumnConfig) -> None:
+        self.config = config
+        self.values = Values(config.arithmetic)
+        self.size = self.values.acc.width // 8
+        self.warps = max(config.threads // WARP, 1)
+        # Columns that one block of a cluster finishes.
+        self.share = -(-config.tile // config.blocks)
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a block: the warps' accumulators, and what the cluster sends."""
+        if self.config.groups == 1:
+            return 0
+        received = self.share * self.config.blocks if self.config.blocks > 1 else 0
+        return (self.warps * self.config.tile + received) * self.size
+
+    @cute.jit
+    def __call__(
+        self,
+        src: cute.Pointer,
+        dst: cute.Pointer,
+        cols: Int64,
+        col_step: Int64,
+        parts: Int64,
+        kept: tuple,
+        reduced: tuple,
+        stream: Any,
+    ):
+        """Launches one block for each tile of columns, each entry of ``kept`` and each part of the rows.
+
+        ``cols`` columns, whose results lie ``col_step`` bytes apart; ``kept`` holds the number of matrices, then size,
+        source step and destination step in bytes for each dimension around, innermost first; ``reduced`` the number
+        of rows, then size and source step.
+        """
+        self.launch(src, dst, dst, cols, col_step, parts, kept, reduced, stream)
+
+    @cute.jit
+    def launch(
+        self,
+        src: cute.Pointer,
+        dst: cute.Pointer,
+        partial: cute.Pointer,
+        cols: Int64,
+        col_step: Int64,
+        parts: Int64,
+        kept: tuple,
+        reduced: tuple,
+        stream: Any,
+    ):
+        config = self.config
+        tiles = (cols + (config.tile - 1)) // config.tile
+        name_kernel(self.kernel, config.kernel_name)
+        out = partial if cutlass.const_expr(config.finish is not None) else dst
+        self.kernel(src, out, cols, col_step, parts, Uint32(tiles), kept, reduced).launch(
+            grid=(Int32(tiles * kept[0]), Int32(parts), 1),
+            block=(config.threads, 1, 1),
+            cluster=(1, config.blocks, 1) if cutlass.const_expr(config.blocks > 1) else None,
+            smem=self.smem_bytes,
+            stream=stream,
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        src: cute.Pointer,
+        out: cute.Pointer,
+        cols: Int64,
+        col_step: Int64,
+        parts: Int64,
+        tiles: Uint32,
+        kept: tuple,
+        reduced: tuple,
+    ):
+        config, values = self.config, self.values
+        if cutlass.const_expr(config.blocks > 1):
+            announce()
+        if cutlass.const_expr(config.finish is not None and config.finish.dependent):
+            cute.arch.griddepcontrol_launch_dependents()
+        thread, _, _ = cute.arch.thread_idx()
+        block, part, _ = cute.arch.block_idx()
+        matrix = Uint32(block) // tiles
+        tile_start = Int64(Uint32(block) % tiles) * config.tile
+        src_offset, dst_offset = entry_offsets(matrix, kept, 2)
+        lane, group = thread % config.lanes, thread // config.lanes
+
+        # This part's rows, and this thread's among them.
+        span = (reduced[0] + (parts - 1)) // parts
+        first = Int64(part) * span + Int64(group)
+        end = cutlass.min(reduced[0], Int64(part) * span + span)
+        count = Int32(cutlass.max(end - first + (config.groups - 1), Int64(0)) // config.groups)
+
+        base = src.toint() + src_offset + tile_start * values.size
+        shift = Int64(0)
+        if cutlass.const_expr(config.shifts > 1):
+            shift = ((base + first * reduced[2]) & (CHUNK - 1)) // values.size
+        column = tile_start + Int64(lane * config.vector) - shift
+        address = base + (Int64(lane * config.vector) - shift) * values.size
+
+        rAcc = values.new_strands(config.vector)
+        if (column >= 0) & (column + config.vector <= cols):
+            self.walk(address, first, count, reduced, rAcc)
+        else:
+            if (column + config.vector > 0) & (column < cols):
+                self.walk_edge(address, column, cols, first, count, reduced, rAcc)
+
+        if cutlass.const_expr(config.groups == 1):
+            self.store_columns(rAcc, out.toint() + dst_offset, column, cols, col_step, reduced[0])
+        else:
+            shared = cute.arch.get_dyn_smem(Uint32, alignment=16).toint()
+            self.gather(rAcc, shared, lane, Int32(shift), thread)
+            self.finish_tile(
+                shared, out, dst_offset, matrix, tile_start, cols, col_step, part, reduced[0], kept[0], thread
+            )
+
+    @cute.jit
+    def row_address(self, address: Any, row: Any, reduced: tuple) -> Any:
+        """Where this thread reads in one row."""
+        if cutlass.const_expr(self.config.reduced_rank == 1):
+            return address + row * reduced[2]
+        (offset,) = entry_offsets(Uint32(row), reduced, 1)
+        return address + offset
+
+    @cute.jit
+    def walk(self, address: Any, first: Any, count: Any, reduced: tuple, rAcc: Any):
+        """Adds this thread's rows, by whole loads."""
+        config = self.config
+        unroll, groups = config.unroll, config.groups
+        rChunks = self.values.new_chunks(unroll, config.width)
+        turns = count // unroll
+        for turn in cutlass.range(turns):
+            for u in cutlass.range_constexpr(unroll):
+                row = first + Int64(turn * unroll + u) * groups
+                self.values.fetch(self.row_address(address, row, reduced), rChunks[(u, None)])
+            for u in cutlass.range_constexpr(unroll):
+                self.values.add_places(rChunks[(u, None)], rAcc)
+        done = turns * unroll
+        if done < count:
+            for u in cutlass.range_constexpr(unroll):
+                self.values.clear(rChunks[(u, None)])
+                if done + u < count:
+                    row = first + Int64(done + u) * groups
+                    self.values.fetch(self.row_address(address, row, reduced), rChunks[(u, None)])
+            for u in cutlass.range_constexpr(unroll):
+                self.values.add_places(rChunks[(u, None)], rAcc)
+
+    @cute.jit
+    def walk_edge(self, address: Any, column: Any, cols: Any, first: Any, count: Any, reduced: tuple, rAcc: Any):
+        """Adds this thread's rows by element, those columns of the load that there are."""
+        for i in cutlass.range(count):
+            row = first + Int64(i) * self.config.groups
+            start = self.row_address(address, row, reduced)
+            for v in cutlass.range_constexpr(self.config.vector):
+                if (column + v >= 0) & (column + v < cols):
+                    own = (rAcc[v],)
+                    other = (self.values.load(start + v * self.values.size),)
+                    rAcc[v] = self.values.monoid.combine(own, other)[0]
+
+    @cute.jit
+    def store_columns(self, rAcc: Any, base: Any, column: Any, cols: Any, col_step: Any, count: Any):
+        """Stores the results of a thread that has its columns to itself."""
+        vector, values = self.config.vector, self.values
+        if cutlass.const_expr(self.config.packed):
+            if column + vector <= cols:
+                rOut = cute.make_rmem_tensor(vector, values.dst)
+                for v in cutlass.range_constexpr(vector):
+                    rOut[v] = values.result(rAcc[v], count)
+                cute.autovec_copy(rOut, elements_at(base + column * (values.dst.width // 8), values.dst, vector))
+            else:
+                for v in cutlass.range_constexpr(vector):
+                    if column + v < cols:
+                        values.store((rAcc[v],), count, base + (column + v) * col_step)
+        else:
+            for v in cutlass.range_constexpr(vector):
+                if column + v < cols:
+                    values.store((rAcc[v],), count, base + (column + v) * col_step)
+
+    @cute.jit
+    def gather(self, rAcc: Any, shared: Any, lane: Any, shift: Any, thread: Any):
+        """Puts each warp's accumulators of the tile into shared memory."""
+        config, values = self.config, self.values
+        for v in cutlass.range_constexpr(config.vector):
+            acc = (rAcc[v],)
+            if cutlass.const_expr(config.lanes < WARP):
+                acc = reduce_lanes(acc, values.monoid, WARP // config.lanes, config.lanes)
+            place = lane * config.vector + v - shift
+            if (thread % WARP < config.lanes) & (place >= 0) & (place < config.tile):
+                start = shared + (thread // WARP * config.tile + place) * self.size
+                store_element(acc[0], start, values.acc, SHARED)
+        cute.arch.sync_threads()
+
+    @cute.jit
+    def finish_tile(
+        self,
+        shared: Any,
+        out: cute.Pointer,
+        dst_offset: Any,
+        matrix: Any,
+        tile_start: Any,
+        cols: Any,
+        col_step: Any,
+        part: Any,
+        count: Any,
+        matrices: Any,
+        thread: Any,
+    ):
+        """Adds up the warps' accumulators, and passes them on: to memory, to the cluster, or to the workspace."""
+        config, values, size = self.config, self.values, self.size
+        received = shared + self.warps * config.tile * size
+        if cutlass.const_expr(config.blocks > 1):
+            cute.arch.cluster_wait()
+        for turn in cutlass.range_constexpr(-(-config.tile // config.threads)):
+            place = turn * config.threads + thread
+            if place < config.tile:
+                acc = (load_element(shared + place * size, values.acc, SHARED),)
+                for warp in cutlass.range_constexpr(1, self.warps):
+                    start = shared + (warp * config.tile + place) * size
+                    acc = values.monoid.combine(acc, (load_element(start, values.acc, SHARED),))
+                column = tile_start + Int64(place)
+                if cutlass.const_expr(config.blocks > 1):
+                    start = received + (part * self.share + place % self.share) * size
+                    store_remote(acc[0], start, values.acc, place // self.share)
+                else:
+                    if column < cols:
+                        if cutlass.const_expr(config.finish is not None):
+                            entry = (Int64(part) * matrices + Int64(matrix)) * cols + column
+                            store_element(acc[0], out.toint() + entry * size, values.acc)
+                        else:
+                            values.store(acc, count, out.toint() + dst_offset + column * col_step)
+        if cutlass.const_expr(config.blocks > 1):
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+            for turn in cutlass.range_constexpr(-(-self.share // config.threads)):
+                own = turn * config.threads + thread
+                place = part * self.share + own
+                column = tile_start + Int64(place)
+                if (own < self.share) & (place < config.tile) & (column < cols):
+                    acc = (load_element(received + own * size, values.acc, SHARED),)
+                    for rank in cutlass.range_constexpr(1, config.blocks):
+                        start = received + (rank * self.share + own) * size
+                        acc = values.monoid.combine(acc, (load_element(start, values.acc, SHARED),))
+                    values.store(acc, count, out.toint() + dst_offset + column * col_step)
+
+
+class SplitColumn(Column):
+    """The column kernel followed by a second pass."""
+
+    def __init__(self, config: ColumnConfig) -> None:
+        super().__init__(config)
+        if config.finish is None:
+            raise ValueError("a split column kernel needs the configuration of its second pass")
+        self.finish = Finish(config.finish)
+
+    @cute.jit
+    def __call__(
+        self,
+        src: cute.Pointer,
+        dst: cute.Pointer,
+        partial: cute.Pointer,
+        cols: Int64,
+        col_step: Int64,
+        parts: Int64,
+        kept: tuple,
+        reduced: tuple,
+        results: tuple,
+        stream: Any,
+    ):
+        """As without a second pass; ``results`` are the kept dimensions, the columns among them, as in ``finish``."""
+        self.launch(src, dst, partial, cols, col_step, parts, kept, reduced, stream)
+        self.finish(partial, dst, parts, results[0] * self.size, Int64(self.size), reduced[0], results, stream)
+
+
+@compile_cached
+def build(config: ColumnConfig) -> Traceable:
+    """What to compile for a configuration."""
+    kept, reduced = 1 + 3 * config.kept_rank, 1 + 2 * config.reduced_rank
+    if config.finish is None:
+        return Traceable(Column(config), example_arguments(wide=3, tuples=(kept, reduced)), name=config.kernel_name)
+    tuples = (kept, reduced, 1 + 3 * config.finish.kept_rank)
+    return Traceable(SplitColumn(config), example_arguments(pointers=3, wide=3, tuples=tuples), config.kernel_name)

@@ -1,0 +1,98 @@
+"""The second pass of ``split`` and of a split ``column``: partial accumulators become results.
+
+    dst[k...] = reduce(partial[k, 0:S])        S accumulators a result, in the order of the parts
+
+How the data moves.  The partials were written moments ago and lie in the L2 cache.  Many results of few parts get a
+thread each; few results of many parts get a block each, which ends as in ``shuffle``.
+
+On sm_90 and newer this pass is launched while the first one runs, and waits on the GPU for it to end: the launch,
+which takes longer than the work, is then over before it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from forge_core.device_code.block import SLOTS_BYTES, reduce_block
+from forge_core.device_code.memory import Int32, Int64, Uint32, entry_offsets, name_kernel
+from forge_week1_reduce.configs import FinishConfig
+from forge_week1_reduce.kernels.values import Values
+
+__all__ = ["Finish"]
+
+#: Threads of a block where a thread has a result.
+THREADS = 128
+
+
+class Finish:
+    """The kernel for one configuration; launched by the kernel of the first pass."""
+
+    def __init__(self, config: FinishConfig) -> None:
+        self.config = config
+        self.values = Values(config.arithmetic)
+
+    @cute.jit
+    def __call__(
+        self,
+        partial: cute.Pointer,
+        dst: cute.Pointer,
+        parts: Int64,
+        part_step: Int64,
+        row_step: Int64,
+        count: Int64,
+        kept: tuple,
+        stream: Any,
+    ):
+        """Launches a thread or a block for each result.
+
+        ``parts`` accumulators of a result lie ``part_step`` bytes apart, those of the next result ``row_step`` further;
+        a result is made of ``count`` elements; ``kept`` is that of the first pass.
+        """
+        threads = self.config.threads
+        name_kernel(self.kernel, self.config.kernel_name)
+        grid = Int32(kept[0] if cutlass.const_expr(threads > 1) else (kept[0] + (THREADS - 1)) // THREADS)
+        self.kernel(partial, dst, parts, part_step, row_step, count, kept).launch(
+            grid=(grid, 1, 1),
+            block=(threads if cutlass.const_expr(threads > 1) else THREADS, 1, 1),
+            smem=SLOTS_BYTES,
+            use_pdl=self.config.dependent,
+            stream=stream,
+        )
+
+    @cute.kernel
+    def kernel(
+        self,
+        partial: cute.Pointer,
+        dst: cute.Pointer,
+        parts: Int64,
+        part_step: Int64,
+        row_step: Int64,
+        count: Int64,
+        kept: tuple,
+    ):
+        threads, values = self.config.threads, self.values
+        thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        if cutlass.const_expr(self.config.dependent):
+            cute.arch.griddepcontrol_wait()
+        acc = values.monoid.identity()[0]
+        if cutlass.const_expr(threads > 1):
+            start = partial.toint() + Int64(block) * row_step
+            for part in cutlass.range(thread, Int32(parts), threads, unroll=4):
+                acc = values.monoid.combine((acc,), (values.load(start + Int64(part) * part_step),))[0]
+            shared = cute.arch.get_dyn_smem(Uint32, alignment=16).toint()
+            total = reduce_block((acc,), values.monoid, threads, shared, thread)
+            if thread == 0:
+                _, dst_offset = entry_offsets(Uint32(block), kept, 2)
+                values.store(total, count, dst.toint() + dst_offset)
+        else:
+            row = Int64(block) * THREADS + Int64(thread)
+            if row < kept[0]:
+                start = partial.toint() + row * row_step
+                for part in cutlass.range(Int32(parts), unroll=8):
+                    acc = values.monoid.combine((acc,), (values.load(start + Int64(part) * part_step),))[0]
+                _, dst_offset = entry_offsets(Uint32(row), kept, 2)
+                values.store((acc,), count, dst.toint() + dst_offset)

@@ -1,0 +1,111 @@
+"""How a block reads its part of a row in wide loads; ``vectorized``, ``cluster`` and ``split`` have it in common.
+
+A row is one contiguous run, or several with any distance between them:
+
+    one run, at any address          head |  16 B   16 B   16 B   ...   16 B  | tail
+                                     by element         by chunk               by element
+    several runs                     chunks numbered through all runs, each a multiple of the load's width
+
+Turn by turn each thread issues ``unroll`` loads, and only then adds: that many are in flight at once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from forge_core.device_code.memory import CHUNK, Int32, Int64, Uint32, entry_offsets
+
+__all__ = ["sweep"]
+
+#: Parts of a row begin at multiples of this many chunks, so that two blocks do not share a line of memory.
+LINE_CHUNKS = 8
+
+
+@cute.jit
+def _run(
+    values: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    start: Any,
+    count: Any,
+    first: Any,
+    outer: tuple,
+    per_run: Any,
+    thread: Any,
+    rAcc: Any,
+):
+    """Adds ``count`` chunks; where there are several runs, ``start`` is the row's and ``first`` the first chunk."""
+    threads, unroll, width = config.threads, config.unroll, config.width
+    rChunks = values.new_chunks(unroll, width)
+    turns = count // (threads * unroll)
+    for turn in cutlass.range(turns):
+        for u in cutlass.range_constexpr(unroll):
+            place = turn * (threads * unroll) + u * threads + thread
+            values.fetch(_address(config, start, place, first, outer, per_run), rChunks[(u, None)])
+        for u in cutlass.range_constexpr(unroll):
+            values.add(rChunks[(u, None)], rAcc)
+    done = turns * (threads * unroll)
+    if done < count:
+        for u in cutlass.range_constexpr(unroll):
+            values.clear(rChunks[(u, None)])
+            place = done + u * threads + thread
+            if place < count:
+                values.fetch(_address(config, start, place, first, outer, per_run), rChunks[(u, None)])
+        for u in cutlass.range_constexpr(unroll):
+            values.add(rChunks[(u, None)], rAcc)
+
+
+def _address(config: Any, start: Any, place: Any, first: Any, outer: Any, per_run: Any) -> Any:
+    if config.outer_rank == 0:
+        return start + Int64(place) * config.width
+    chunk = Uint32(first) + Uint32(place)
+    (offset,) = entry_offsets(chunk // per_run, outer, 1)
+    return start + offset + Int64(chunk % per_run) * config.width
+
+
+@cute.jit
+def sweep(
+    values: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    row: Any,
+    length: Any,
+    outer: tuple,
+    part: Any,
+    parts: Any,
+    thread: Any,
+    rAcc: Any,
+):
+    """Adds one part of a row to a thread's accumulators.
+
+    Args:
+        values: the computation.
+        config: a ``VectorizedConfig``.
+        row: the address of the row's first element.
+        length: elements of a run.
+        outer: the number of runs, then size and step in bytes of each dimension around them, innermost first.
+        part: which part.
+        parts: how many the row is cut into.
+        thread: this thread's number in the block.
+        rAcc: its accumulators.
+    """
+    vector = values.vector(config.width)
+    start, chunks = row, (length // vector) * outer[0]
+    if cutlass.const_expr(config.peel):
+        head = cutlass.min(Int64(((-row) & (CHUNK - 1)) // values.size), length)
+        chunks = (length - head) // vector
+        start = row + head * values.size
+        tail = length - head - chunks * vector
+        if part == 0:
+            if thread < head:
+                values.add_element(row + Int64(thread) * values.size, rAcc)
+            if (thread >= CHUNK) & (thread < tail + CHUNK):
+                values.add_element(row + (length - tail + Int64(thread - CHUNK)) * values.size, rAcc)
+    span = (chunks + (LINE_CHUNKS * parts - 1)) // (LINE_CHUNKS * parts) * LINE_CHUNKS
+    first = Int64(part) * span
+    count = Int32(cutlass.max(cutlass.min(chunks - first, span), Int64(0)))
+    if cutlass.const_expr(config.outer_rank == 0):
+        _run(values, config, start + first * config.width, count, first, outer, Uint32(0), thread, rAcc)
+    else:
+        _run(values, config, start, count, first, outer, Uint32(length // vector), thread, rAcc)

@@ -1,0 +1,182 @@
+"""The choice among the kernels for rows: the reduced dimension is contiguous.
+
+The thresholds were chosen on an H200 (2026-11-21, sums of fp32 and bf16 matrices of 2 MB to 2 GB over their columns);
+what was measured stands in docs/records/h200/week1-designs-2026-11-21.txt.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forge_core.device import Device
+from forge_week1_reduce.arithmetic import Arithmetic
+from forge_week1_reduce.configs import (
+    ClusterConfig,
+    Config,
+    FinishConfig,
+    ShortConfig,
+    SplitConfig,
+    VectorizedConfig,
+)
+from forge_week1_reduce.problem import MAX_ALIGN, Problem
+
+__all__ = ["automatic", "cluster", "max_cluster", "short", "split", "split_parts", "vectorized"]
+
+_NOT_ROWS = "reads rows, and no reduced dimension is contiguous here"
+_LIMIT = 2**31
+
+#: Loads of a row that the lanes of a warp have in flight at once: longer rows get a block, which at this length is 1 %
+#: slower (32768 x 1024 fp32).
+SHORT_LOADS = 256
+
+#: Blocks that fill an H200's multiprocessors, each with 512 threads.
+BLOCKS_PER_SM = 4
+
+
+def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[Config, str] | None:
+    """The configuration for a problem of kind ``inner``, and why; None where no kernel for rows can do it."""
+    brief = short(problem, arithmetic, device)
+    if isinstance(brief, ShortConfig) and problem.rows * brief.lanes >= 32 * device.sm_count:
+        many = f"{brief.lanes} lanes a row, {brief.rows_per_block} rows a block"
+        return brief, f"rows of {problem.count} elements: {many}"
+    block = vectorized(problem, arithmetic, device)
+    if isinstance(block, str):
+        return None
+    row_bytes = problem.count * problem.itemsize
+    blocks = _wanted_blocks(problem, device)
+    if blocks <= 1:
+        return block, f"{problem.rows} rows of {row_bytes} bytes: a block a row"
+    if blocks <= max_cluster(device):
+        several = cluster(problem, arithmetic, device)
+        if isinstance(several, ClusterConfig):
+            return several, f"only {problem.rows} rows: a cluster of {several.blocks} blocks a row"
+    parts = split(problem, arithmetic, device)
+    if isinstance(parts, SplitConfig):
+        return parts, f"only {problem.rows} rows: {split_parts(problem, device)} blocks a row, and a second pass"
+    return block, f"{problem.rows} rows of {row_bytes} bytes: a block a row"
+
+
+def _wanted_blocks(problem: Problem, device: Device) -> int:
+    """Blocks for each row that fill the GPU: a power of two, and 1 where a row is too short to share."""
+    row_bytes = problem.count * problem.itemsize
+    blocks = 1
+    while problem.rows * blocks * 2 <= BLOCKS_PER_SM * device.sm_count and row_bytes // (2 * blocks) >= MIN_PART_BYTES:
+        blocks *= 2
+    return blocks
+
+
+#: Bytes of a row for each of the blocks that share it, below which one more costs more than it gains.
+MIN_PART_BYTES = 8192
+
+
+def vectorized(problem: Problem, arithmetic: Arithmetic, device: Device) -> VectorizedConfig | str:
+    """A block a row; or why not."""
+    if problem.kind != "inner":
+        return _NOT_ROWS
+    if problem.rows >= _LIMIT:
+        return "has a block a row, and a grid has less than 2^31 blocks"
+    length, around = problem.reduced[-1].size, [d.src for d in (*problem.kept, *problem.reduced[:-1])]
+    outer_rank = len(problem.reduced) - 1
+    width, peel = problem.src_vector([*around, length]), False
+    if outer_rank == 0 and width < MAX_ALIGN:
+        width, peel = MAX_ALIGN, True
+    loads = problem.count * problem.itemsize // width
+    if outer_rank and loads >= _LIMIT:
+        return f"numbers the loads of a row with 32 bits, and {loads} of {width} bytes are too many"
+    threads, unroll = _threads(loads)
+    return VectorizedConfig(arithmetic, width, peel, threads, unroll, len(problem.kept), outer_rank)
+
+
+def _threads(loads: int) -> tuple[int, int]:
+    """Threads of a block and loads in flight, for a row (or a part of one) of so many loads."""
+    for limit, threads in ((1536, 512), (768, 256), (384, 128)):
+        if loads >= limit:
+            return threads, 4
+    return 64, 4
+
+
+def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConfig | str:
+    """Up to 32 lanes a row; or why not."""
+    if problem.kind != "inner" or len(problem.reduced) != 1:
+        return "reads rows of one contiguous reduced dimension, and this layout has none"
+    length = problem.reduced[0].size
+    width = problem.src_vector([*(d.src for d in problem.kept), length])
+    loads = length * problem.itemsize // width
+    if loads > SHORT_LOADS:
+        return f"has at most {SHORT_LOADS} loads a row, and {loads} of {width} bytes are needed here"
+    # Two loads a thread, more only where 32 lanes are not enough.
+    lanes = min(32, _power_of_two(-(-loads // 2)))
+    unroll = _power_of_two(-(-loads // lanes))
+    rows = max(1, 4 // unroll)
+    return ShortConfig(
+        arithmetic,
+        width,
+        lanes,
+        unroll,
+        rows,
+        exact=loads == lanes * unroll,
+        kept_rank=len(problem.kept),
+        wide=problem.rows >= _LIMIT,
+    )
+
+
+def _power_of_two(n: int) -> int:
+    """The smallest power of two not below ``n``."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def max_cluster(device: Device) -> int:
+    """The largest cluster: 16 blocks where a GPU takes more than the 8 that every one does."""
+    if device.capability < (9, 0):
+        return 1
+    return 16 if device.capability[0] in (9, 10) else 8
+
+
+def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> ClusterConfig | str:
+    """A cluster of blocks a row; or why not."""
+    most = max_cluster(device)
+    if most == 1:
+        return f"needs thread-block clusters (sm_90 or newer), and this is {device.arch}"
+    row = vectorized(problem, arithmetic, device)
+    if isinstance(row, str):
+        return row
+    if problem.rows >= 2**16:
+        return "numbers rows along the grid's second axis, which has 65535 places"
+    blocks = min(max(_wanted_blocks(problem, device), 2), most)
+    # 256 threads with 8 loads in flight against 512 with 4: 2024 against 1956 GB/s at 64 x 131072 fp32, 1551 against
+    # 1307 for bf16 (H200, 2026-11).
+    part = problem.count * problem.itemsize // row.width // blocks
+    threads, unroll = (256, 8) if part >= 2048 else _threads(part)
+    return ClusterConfig(replace(row, threads=threads, unroll=unroll), blocks)
+
+
+def _part_of(row: VectorizedConfig, problem: Problem, parts: int) -> VectorizedConfig:
+    """How a block reads one of ``parts`` parts of a row."""
+    threads, unroll = _threads(problem.count * problem.itemsize // row.width // parts)
+    return replace(row, threads=threads, unroll=unroll)
+
+
+def split_parts(problem: Problem, device: Device) -> int:
+    """Parts of a row in two passes: as many as fill the GPU once."""
+    if _wanted_blocks(problem, device) == 1:
+        return 2
+    row_bytes = problem.count * problem.itemsize
+    most = min(BLOCKS_PER_SM * device.sm_count // problem.rows, row_bytes // MIN_PART_BYTES)
+    return max(2, most)
+
+
+def split(problem: Problem, arithmetic: Arithmetic, device: Device) -> SplitConfig | str:
+    """Many blocks a row, and a second pass; or why not."""
+    row = vectorized(problem, arithmetic.partial, device)
+    if isinstance(row, str):
+        return row
+    if problem.rows >= 2**16:
+        return "numbers rows along the grid's second axis, which has 65535 places"
+    parts = split_parts(problem, device)
+    finish = FinishConfig(
+        arithmetic.final,
+        threads=256 if parts > 64 else 32,
+        kept_rank=len(problem.kept),
+        dependent=device.capability >= (9, 0),
+    )
+    return SplitConfig(_part_of(row, problem, parts), finish)

@@ -1,0 +1,93 @@
+"""Week 1's benchmark: the suites say what is promised, and what they call agrees with the reference on the CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from forge_core.bench import Case
+from forge_core.bench.schema import expand, load_suites
+from forge_week1_reduce.bench import BENCH
+
+SHAPES = {
+    "1024x1024",
+    "32768x256",
+    "32768x1024",
+    "32768x4096",
+    "32768x16384",
+    "8192x65536",
+    "64x131072",
+    "16x4194304",
+    "1x268435456",
+    "4096x50257",
+    "16777216x8",
+}
+
+
+def cases_of(suite):
+    return [case for group in suite.cases for case in expand(group, BENCH, "here", suite.peers)]
+
+
+def test_the_suites_are_sound():
+    suites = load_suites(BENCH)
+    assert set(suites) == {"smoke", "week1", "host"}
+    assert suites["smoke"].cpu
+    assert suites["smoke"].peers == ["eager"]
+
+
+@pytest.mark.parametrize("operator", ["sum_rows", "sum_columns"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_shape_is_measured_and_is_to_beat_its_best_peer(operator, dtype):
+    suite = load_suites(BENCH)["week1"]
+    mine = [case for case in cases_of(suite) if (case.operator, case.dtype_text) == (operator, dtype)]
+    assert {case.shape_text for case in mine} >= SHAPES
+    for case in mine:
+        if case.shape_text in SHAPES:
+            assert any(t.of == "best_peer" and t.at_least == 1.0 and t.applies(case) for t in suite.targets), case.name
+
+
+@pytest.mark.parametrize("operator", BENCH.operators, ids=lambda operator: operator.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
+def test_peers_on_the_cpu_agree_with_the_reference(operator, dtype):
+    case = Case(operator.name, (60, 130), dtype)
+    x = torch.randn(60, 130).mul(3).to(dtype)
+    want = operator.reference(x)
+    for peer in operator.peers:
+        if not peer.missing(torch.device("cpu")):
+            assert operator.agree(peer.make(case)(x), want) == "", peer.name
+    assert operator.agree(operator.call("auto")(x), want) == ""
+    assert operator.traffic(case).total == x.nbytes
+
+
+@pytest.mark.parametrize("operator", BENCH.operators, ids=lambda operator: operator.name)
+def test_the_gate_notices_a_lost_element(operator):
+    x = torch.randn(64, 64)
+    want = operator.reference(x)
+    lossy = x.clone()
+    lossy[-1, :] = 0
+    lossy[:, -1] = 0
+    assert operator.agree(operator.reference(lossy), want)
+    assert operator.agree(want[:-1], want)
+    assert operator.agree(want.double(), want)
+    broken = want.clone()
+    broken[3] = float("nan")
+    assert operator.agree(broken, want)
+
+
+def test_cub_and_torch_compile_are_left_out_for_a_missing_gpu_by_name():
+    for name in ("compile", "cub"):
+        assert "a CUDA GPU" in BENCH.by_name["sum_rows"].peer(name).missing(torch.device("cpu"))
+
+
+def test_declaring_the_benchmark_imports_no_cutlass_and_touches_no_gpu():
+    code = (
+        "import sys, forge_week1_reduce.bench, torch\n"
+        "from forge_core.bench.schema import load_suites\n"
+        "load_suites(forge_week1_reduce.bench.BENCH)\n"
+        "assert 'cutlass' not in sys.modules and not torch.cuda.is_initialized()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

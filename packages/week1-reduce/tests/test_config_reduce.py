@@ -1,0 +1,108 @@
+"""The choice of kernel and configuration, asserted for GPUs that this machine does not have."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import forge_week1_reduce as week1
+
+ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+
+
+def told(shape, dim=-1, *, arch="sm_90a", dtype=torch.float32, view=None, **kwargs):
+    x = torch.empty(shape, dtype=dtype, device="meta")
+    return week1.reduce_sum.explain(x if view is None else view(x), dim, arch=arch, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "shape, dim, variant",
+    [
+        ((1024, 1024), -1, "short"),
+        ((32768, 256), -1, "short"),
+        ((2**24, 8), -1, "short"),
+        ((2**20, 3), -1, "short"),
+        ((32768, 4096), -1, "vectorized"),
+        ((8192, 65536), -1, "vectorized"),
+        ((4096, 50257), -1, "vectorized"),
+        ((64, 131072), -1, "cluster"),
+        ((16, 4194304), -1, "split"),
+        ((1, 2**28), -1, "split"),
+        ((32, 64, 56, 56), (0, 2, 3), "cluster"),
+        ((32768, 256), 0, "column"),
+        ((1, 2**28), 0, "column"),
+        ((2**24, 8), 0, "column"),
+        ((4096, 50257), 0, "column"),
+        ((10**6, 4, 2), 1, "naive"),
+        ((0, 5), 0, "naive"),
+    ],
+    ids=str,
+)
+def test_what_is_picked_on_an_h200(shape, dim, variant):
+    found = told(shape, dim)
+    assert found.variant == variant
+    assert found.why
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.float64, torch.bool], ids=str)
+def test_no_configuration_is_beyond_the_hardware(arch, dtype):
+    capability = int(arch.removeprefix("sm_").rstrip("a")) / 10
+    for rows in (1, 2, 17, 64, 1000, 40000):
+        for cols in (1, 3, 8, 100, 1024, 5001, 200_000):
+            for dim in (-1, 0):
+                for view in (None, lambda x: x[:, : max(x.shape[1] - 1, 1)]):
+                    config = told((rows, cols), dim, arch=arch, dtype=dtype, view=view).config
+                    threads = getattr(config, "threads", None) or config.row.threads
+                    blocks = getattr(config, "blocks", 1)
+                    assert threads <= 1024
+                    assert threads >= 32 or threads * 32 % 32 == 0
+                    assert blocks <= (1 if capability < 9 else 8 if capability >= 12 else 16)
+                    if hasattr(config, "groups"):
+                        assert config.groups % config.shifts == 0
+                        assert config.groups == 1 or config.threads % 32 == 0, config
+                        assert config.groups == 1 or config.lanes <= 32
+
+
+def test_rows_that_begin_anywhere_are_read_by_whole_chunks():
+    for dtype, vector in ((torch.float32, 4), (torch.bfloat16, 8)):
+        config = told((4096, 50257), dtype=dtype).config
+        assert (config.width, config.peel) == (16, True)
+        config = told((4096, 50257), 0, dtype=dtype).config
+        assert (config.width, config.shifts) == (16, vector)
+        assert config.groups % config.shifts == 0
+    assert not told((4096, 50256)).config.peel
+
+
+def test_odd_strides_narrow_the_loads():
+    assert told((4096, 64), view=lambda x: x[:, :62]).config.width == 8
+    assert told((4096, 63)).config.width == 4
+    several = told((8, 64, 1023), (0, 2)).config
+    row = getattr(several, "row", several)
+    assert (row.width, row.outer_rank, row.peel) == (4, 1, False)
+
+
+def test_strided_inputs_are_read_so_that_neighbours_meet():
+    rows = told((4096, 4096), -1, view=lambda x: x[:, ::2])
+    assert rows.variant == "shuffle"  # the reduced dimension has the smaller stride
+    columns = told((100, 4096), 0, view=lambda x: x[:, ::2])
+    assert columns.variant == "naive"  # the kept one has
+
+
+def test_only_two_passes_need_a_workspace():
+    x = torch.empty(1, 2**28, device="meta")
+    from forge_core.device import SPECS
+    from forge_week1_reduce.ops import _plan_sum
+
+    launch = _plan_sum(SPECS["H200"], torch.empty(1, device="meta"), x, -1, False, None, "auto")
+    assert launch.variant == "split"
+    assert launch.workspace == launch.arguments[1] * 4
+    launch = _plan_sum(SPECS["H200"], torch.empty(1, device="meta"), x, -1, False, None, "vectorized")
+    assert launch.workspace == 0
+
+
+def test_more_than_two_to_the_31_rows_are_numbered_by_64_bits():
+    config = told((2**32, 8), dtype=torch.int8).config
+    assert config.wide
+    assert told((2**32,), dtype=torch.int8, view=lambda x: x.expand(3, 2**32).t()[::1]).variant
+    assert told((2**31 + 5, 2), 0, dtype=torch.int8).config.wide

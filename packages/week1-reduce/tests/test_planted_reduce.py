@@ -1,0 +1,131 @@
+"""The tests are tested: kernels with planted faults are refused by the assertions that the right ones pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import forge_week1_reduce as week1
+from forge_core.testing import assert_near_float64, tree_bound
+from forge_core.testing.conformance import check_side_stream
+from forge_core.testing.planted import forgotten_stream, stale_output
+from forge_week1_reduce.config import launch_arguments
+from forge_week1_reduce.problem import Problem
+
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+
+
+def policy(got, x):
+    floor = tree_bound(x.double().abs().sum(-1), x.shape[-1], torch.float32)
+    assert_near_float64(got, x.double().sum(-1), torch.sum(x, -1), floor=floor)
+
+
+def last_element_lost(x):
+    return week1.reduce_sum(x[..., :-1].contiguous())
+
+
+def one_row_twice(x):
+    got = week1.reduce_sum(x)
+    got[-1] = got[0]
+    return got
+
+
+def a_warp_left_out(x):
+    chunks = x.clone()
+    chunks.view(x.shape[0], -1, 32, 4)[:, :, 8:16] = 0
+    return week1.reduce_sum(chunks)
+
+
+def accumulated_in_bf16(x):
+    total = torch.zeros(x.shape[0], dtype=torch.bfloat16, device=x.device)
+    for part in x.split(64, -1):
+        total = total + part.sum(-1).bfloat16()
+    return total.to(x.dtype)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("wrong", [last_element_lost, one_row_twice, a_warp_left_out, accumulated_in_bf16])
+def test_planted_faults_are_refused(wrong, device):
+    x = torch.randn(16, 4096, device=device)
+    policy(week1.reduce_sum(x), x)
+    with pytest.raises(AssertionError, match="allowed"):
+        policy(wrong(x), x)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_stale_output_is_refused_on_fresh_inputs(device):
+    wrong = stale_output(week1.reduce_sum)
+    first, second = torch.randn(8, 100, device=device), torch.randn(8, 100, device=device)
+    policy(wrong(first), first)
+    with pytest.raises(AssertionError):
+        policy(wrong(second), second)
+
+
+def launch(builder, config, x):
+    """Compiles a configuration past the cache and runs it on the rows of ``x``."""
+    out = torch.empty(x.shape[0], device=x.device)
+    problem = Problem.of(x, (1,), out, False)
+    compiled = builder.compile(config, arch=week1.reduce_sum.explain(x).arch)
+    stream = torch.cuda.current_stream().cuda_stream
+    compiled.launch(x.data_ptr(), out.data_ptr(), *launch_arguments(config, problem), stream)
+    torch.cuda.synchronize()
+    return out
+
+
+@pytest.mark.gpu
+def test_a_kernel_that_loses_the_tail_is_refused():
+    from forge_week1_reduce.kernels import vectorized
+
+    x = torch.randn(64, 8195, device="cuda")[:, :8194]  # rows end inside a chunk
+    config = week1.reduce_sum.explain(x, variant="vectorized").config
+    assert config.peel
+    policy(launch(vectorized.build, config, x), x)
+    aligned = torch.randn(64, 8196, device="cuda")[:, :8194]
+    with pytest.raises(AssertionError, match="allowed"):
+        policy(launch(vectorized.build, replace(config, peel=False, width=16), aligned), aligned)
+
+
+@pytest.mark.gpu
+def test_a_kernel_without_its_barrier_is_refused(monkeypatch):
+    import cutlass.cute as cute
+
+    from forge_week1_reduce.kernels import vectorized
+
+    x = torch.randn(4096, 65536, device="cuda") + 1
+    config = replace(week1.reduce_sum.explain(x, variant="vectorized").config, threads=1024)
+    policy(launch(vectorized.build, config, x), x)
+    monkeypatch.setattr(cute.arch, "sync_threads", lambda: None)
+    with pytest.raises(AssertionError, match="allowed"):
+        policy(launch(vectorized.build, config, x), x)
+
+
+@pytest.mark.gpu
+def test_a_kernel_that_leaves_a_warp_out_is_refused(monkeypatch):
+    from forge_core.device_code.warp import reduce_lanes
+    from forge_week1_reduce.kernels import vectorized
+
+    def without_the_last_steps(acc, monoid, threads, shared, thread):
+        return reduce_lanes(acc, monoid)  # the first warp's alone
+
+    x = torch.randn(64, 65536, device="cuda") + 1
+    config = week1.reduce_sum.explain(x, variant="vectorized").config
+    policy(launch(vectorized.build, config, x), x)
+    monkeypatch.setattr(vectorized, "reduce_block", without_the_last_steps)
+    with pytest.raises(AssertionError, match="allowed"):
+        policy(launch(vectorized.build, config, x), x)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(256, 512), (1, 2**22)], ids=str)
+def test_a_forgotten_stream_is_noticed(shape):
+    def make(seed):
+        return (torch.randn(shape, device="cuda", generator=torch.Generator("cuda").manual_seed(seed)),)
+
+    def same(got, want):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-2)
+
+    check_side_stream(week1.reduce_sum, make, lambda x: x.sum(-1), same)
+    with pytest.raises(AssertionError):
+        check_side_stream(forgotten_stream(week1.reduce_sum), make, lambda x: x.sum(-1), same)

@@ -1,0 +1,295 @@
+"""PyTorch's own semantics: dims, dtypes, promotion, NaN, infinities, nothing; on the CPU and on a GPU."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import forge_week1_reduce as week1
+from forge_core.errors import UnsupportedError
+from forge_core.testing import layouts
+from forge_week1_reduce.arithmetic import DTYPES
+
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+VARIANTS = tuple(week1.reduce_sum.variants())
+EXTREMES = {"amax": (week1.amax, torch.amax), "amin": (week1.amin, torch.amin)}
+
+#: One below, at and above vector widths, warps, blocks and what a row's kernels divide by; and primes.
+EDGES = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    9,
+    15,
+    16,
+    17,
+    31,
+    32,
+    33,
+    63,
+    64,
+    65,
+    127,
+    128,
+    129,
+    255,
+    256,
+    257,
+    1000,
+    1023,
+    1024,
+    1025,
+)
+
+
+def integers(shape, dtype, device="cpu", *, seed=0):
+    """Small whole numbers, whose sums are exact in every dtype that holds them: any order gives the same bits."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-8 if dtype.is_signed else 0, 9, tuple(shape), generator=generator).to(dtype).to(device)
+
+
+def same(got, want, what=""):
+    assert got.dtype == want.dtype, what
+    assert got.shape == want.shape, what
+    assert got.is_contiguous(), what
+    assert torch.equal(torch.isnan(got), torch.isnan(want)), what
+    assert torch.equal(torch.nan_to_num(got), torch.nan_to_num(want)), what
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sums_of_every_dtype_are_exact(dtype, device):
+    for shape in ((37, 53), (4, 300), (3, 70, 40)):
+        x = integers(shape, dtype, device)
+        for dim in (0, -1, None):
+            if dtype.is_floating_point and dtype.itemsize == 2:
+                want = x.float().sum(dim).to(dtype)  # exact in fp32, rounded once
+            else:
+                want = torch.sum(x, dim)
+            same(week1.reduce_sum(x, dim), want, f"{shape} {dim}")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", EXTREMES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_extremes_of_every_dtype_are_exact(dtype, name, device):
+    ours, theirs = EXTREMES[name]
+    for shape in ((37, 53), (4, 300), (3, 70, 40)):
+        x = integers(shape, dtype, device, seed=1)
+        for dim in (0, -1, (0, 1)):
+            same(ours(x, dim), theirs(x, dim), f"{shape} {dim}")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool], ids=str)
+def test_products_of_integers_wrap_as_pytorchs_do(dtype, device):
+    x = integers((9, 33), dtype, device, seed=2)
+    x[x == 0] = 1
+    for dim in (0, -1, None):
+        want = torch.prod(x) if dim is None else torch.prod(x, dim)
+        same(week1.prod(x, dim), want)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_every_combination_of_dimensions(keepdim, device):
+    shape = (2, 3, 4, 5)
+    x = integers(shape, torch.float32, device)
+    for count in range(1, 5):
+        for dims in itertools.permutations(range(4), count):
+            signed = tuple(d - 4 if i % 2 else d for i, d in enumerate(dims))
+            same(week1.reduce_sum(x, signed, keepdim), torch.sum(x, signed, keepdim), signed)
+            same(week1.amax(x, list(signed), keepdim), torch.amax(x, signed, keepdim), signed)
+    same(week1.reduce_sum(x, None, keepdim), torch.sum(x, None, keepdim))
+    same(week1.reduce_sum(x, (), keepdim), torch.sum(x, (), keepdim))
+    same(week1.amin(x, None, keepdim), torch.amin(x, (), keepdim))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(40, 56), (129, 257), (2, 48, 80), (3, 2, 33, 65)], ids=str)
+def test_every_layout(shape, device):
+    for name, bits in layouts(shape, torch.int16, device):
+        for dim in (None, *range(len(shape)), (0, len(shape) - 1)):
+            same(week1.reduce_sum(bits, dim), torch.sum(bits, dim), f"{name} {dim}")
+            extreme = tuple(range(len(shape))) if dim is None else dim
+            same(week1.amax(bits, dim), torch.amax(bits, extreme), f"{name} {dim}")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_out_of_every_layout(device):
+    x = integers((6, 7, 40), torch.float32, device)
+    want = torch.sum(x, 1)
+    for name, bits in layouts(want.shape, torch.int32, device, seed=2):
+        if name.startswith("expanded"):
+            continue
+        out = bits.view(torch.float32)
+        assert week1.reduce_sum.out(x, 1, out=out) is out
+        assert torch.equal(out, want), name
+    out = torch.empty(6, 40, device=device)
+    assert week1.reduce(x, 1, "max", out=out) is out
+    assert torch.equal(out, torch.amax(x, 1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_out_leaves_the_rest_of_its_storage_alone(device):
+    x = integers((48, 80), torch.bfloat16, device)
+    storage = torch.full((90,), 7.0, dtype=torch.bfloat16, device=device)
+    week1.reduce_sum.out(x, 0, out=storage[5:85])
+    assert torch.equal(storage[5:85], x.float().sum(0).bfloat16())
+    assert torch.equal(storage[:5], torch.full_like(storage[:5], 7.0))
+    assert torch.equal(storage[85:], torch.full_like(storage[85:], 7.0))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_nan_and_infinities(dtype, device):
+    x = integers((9, 4100), dtype, device)
+    x[1, 77] = x[2, 0] = x[3, 4099] = float("nan")
+    x[4, 5], x[5, 6] = float("inf"), float("-inf")
+    x[6, 0], x[6, 4099] = float("inf"), float("-inf")
+    for dim in (0, -1, (0, 1)):
+        for name, (ours, theirs) in EXTREMES.items():
+            same(ours(x, dim), theirs(x, dim), name)
+        got, want = week1.reduce_sum(x, dim), torch.sum(x, dim)
+        assert torch.equal(torch.isnan(got), torch.isnan(want))
+        assert torch.equal(got.isinf(), want.isinf())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_nothing(device):
+    for shape, dim in (((0, 5), 0), ((5, 0), 1), ((0,), None), ((3, 0, 4), (1, 2)), ((3, 0, 4), 0), ((0, 0), 1)):
+        x = torch.empty(shape, device=device)
+        same(week1.reduce_sum(x, dim), torch.sum(x, dim))
+        same(week1.mean(x, dim), torch.mean(x, dim))
+        if isinstance(dim, int):
+            same(week1.prod(x, dim), torch.prod(x, dim))
+    same(week1.prod(torch.empty(3, 0, 4, device=device), (1, 2)), torch.ones(3, device=device))
+    same(week1.amax(torch.empty(0, 5, device=device), 1), torch.empty(0, device=device))
+    nothing = torch.empty(5, 0, dtype=torch.int8, device=device)
+    same(week1.reduce_sum(nothing), torch.zeros(5, dtype=torch.int64, device=device))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_tensor_without_dimensions(device):
+    x = torch.tensor(3.5, device=device)
+    for dim in (None, 0, -1, ()):
+        for name in ("sum", "mean", "amax", "amin", "prod"):
+            same(week1.reduce(x, dim, name), x.clone())
+    assert week1.reduce_sum(torch.tensor(True, device=device)).dtype is torch.int64
+
+
+CONVERSIONS = (
+    (torch.float32, torch.float16),
+    (torch.float32, torch.int32),
+    (torch.float32, torch.bool),
+    (torch.bfloat16, torch.float32),
+    (torch.float64, torch.bfloat16),
+    (torch.float16, torch.float64),
+    (torch.int32, torch.float32),
+    (torch.int64, torch.int8),
+    (torch.bool, torch.float32),
+    (torch.uint8, torch.int16),
+)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("pair", CONVERSIONS, ids=str)
+def test_dtype_converts_each_element_first(pair, device):
+    src, dst = pair
+    x = integers((33, 200), src, device)
+    if src.is_floating_point:
+        x = x + 0.5  # tells truncation of each element from truncation of the sum
+    for dim in (0, -1, None):
+        converted = x.to(dst)
+        half = dst.is_floating_point and dst.itemsize == 2
+        want = converted.float().sum(dim).to(dst) if half else torch.sum(x, dim, dtype=dst)
+        same(week1.reduce_sum(x, dim, dtype=dst), want)
+        if dst.is_floating_point:
+            assert week1.mean(x, dim, dtype=dst).dtype is dst
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_reduce_names_the_family(device):
+    x = torch.rand(5, 6, device=device) + 0.5
+    for name, op in (
+        ("sum", week1.reduce_sum),
+        ("mean", week1.mean),
+        ("prod", week1.prod),
+        ("amax", week1.amax),
+        ("amin", week1.amin),
+        ("max", week1.amax),
+        ("min", week1.amin),
+    ):
+        assert torch.equal(week1.reduce(x, 0, name), op(x, 0))
+        assert torch.equal(week1.reduce(x, op=name, keepdim=True), op(x, -1, True))
+    assert week1.reduce(x, op="sum", dtype=torch.float64).dtype is torch.float64
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_each_variant_at_every_edge(variant, dtype):
+    done = 0
+    for rows, cols in itertools.product((1, 2, 3, 33, 130), EDGES):
+        x = integers((rows, cols), dtype, "cuda", seed=rows * 2000 + cols)
+        for dim in (0, -1):
+            try:
+                got = week1.reduce_sum(x, dim, variant=variant)
+            except UnsupportedError:
+                continue  # the variant says that it cannot do this layout; what it can is counted below
+            exact = x.double().sum(dim)
+            same(got, exact.to(got.dtype), f"{variant} {rows}x{cols} dim {dim}")
+            done += 1
+    assert done >= 2 * len(EDGES), f"{variant} did only {done} problems"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", ["auto", *VARIANTS])
+def test_long_rows_and_odd_ones(variant):
+    done = 0
+    for rows, cols, offset in ((1, 2**20 + 3, 1), (5, 300_001, 0), (17, 70_000, 3), (2, 2**22, 0), (300, 5003, 2)):
+        flat = integers((rows * cols + offset,), torch.int32, "cuda", seed=rows)
+        x = flat[offset:].view(rows, cols)
+        for dim in (0, -1):
+            try:
+                got = week1.reduce_sum(x, dim, variant=variant)
+            except UnsupportedError:
+                continue
+            assert torch.equal(got, torch.sum(x, dim)), f"{variant} {rows}x{cols} dim {dim}"
+            done += 1
+    assert done >= 2
+
+
+@pytest.mark.gpu
+@pytest.mark.large(12)
+def test_more_than_two_to_the_31_elements():
+    x = torch.ones(2**31 + 77, dtype=torch.int8, device="cuda")
+    x[-1] = 3
+    assert week1.reduce_sum(x).item() == 2**31 + 79
+    assert week1.amax(x).item() == 3
+    for shape in ((2, 2**30 + 5), (2**30 + 5, 2), (46343, 46341), (3, 2**15, 2**15)):
+        count = 1
+        for size in shape:
+            count *= size
+        y = torch.ones(count, dtype=torch.int8, device="cuda").view(shape)
+        for dim in (0, -1):
+            got = week1.reduce_sum(y, dim)
+            assert bool((got == shape[dim]).all()), (shape, dim)
+
+
+@pytest.mark.gpu
+@pytest.mark.large(12)
+def test_strides_past_two_to_the_31():
+    storage = torch.randint(-5, 5, (3 * 2**30,), dtype=torch.int8, device="cuda").view(3, 2**30)
+    x = storage[:, : 2**10]  # few elements, far apart
+    for dim in (0, 1):
+        assert torch.equal(week1.reduce_sum(x, dim), torch.sum(x, dim))
+    y = storage.t()[: 2**10 * 64 : 64]
+    for dim in (0, 1):
+        assert torch.equal(week1.reduce_sum(y, dim), torch.sum(y, dim))
