@@ -259,7 +259,6 @@ def test_bad_usage_is_exit_status_2_and_lists_what_there_is(invoke, arguments, m
     "arguments, message",
     [
         (("gpu",), "gpu needs a CUDA GPU: No GPU devices found. With --device cpu"),
-        (("swap",), "swap needs a CUDA GPU"),
         (("quick", "--backend", "kernel"), "backend 'kernel' needs a CUDA GPU, the device is cpu"),
         (("quick", "--device", "cuda:1"), "--device cuda:1: No GPU devices found"),
     ],
@@ -269,6 +268,13 @@ def test_what_the_machine_lacks_is_exit_status_1(invoke, arguments, message):
     assert result.exit_code == 1, result.output
     assert message in result.output
     assert record is None
+
+
+def test_an_operator_is_timed_where_it_can_be(invoke):
+    result, record = invoke("swap")
+    assert result.exit_code == 0, result.output
+    assert "No GPU devices found: the reference is timed on the CPU" in result.output
+    assert record is not None
 
 
 def test_a_suite_for_gpus_runs_on_the_cpu_when_told_to(invoke):

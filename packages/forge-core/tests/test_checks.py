@@ -47,6 +47,11 @@ def test_outs_that_cannot(out: torch.Tensor, kind: type[ArgumentError]) -> None:
         like(out)
 
 
+def test_an_empty_tensor_shares_nothing() -> None:
+    empty = torch.zeros(3).as_strided((0, 3), (1, 0))
+    checks.like_output("op", empty, shape=(0, 3), dtype=torch.float32, device=torch.device("cpu"))
+
+
 def test_a_size_of_one_has_no_stride() -> None:
     checks.like_output(
         "op",

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from forge_core import device
-from forge_core.device import ARCHES, SPECS, arch_of, spec_for, target
+from forge_core.device import ARCHES, SPECS, arch_of, spec_for
 from forge_core.errors import UnsupportedError
-from forge_core.settings import use_settings
 
 
 @pytest.mark.parametrize(
@@ -74,15 +73,6 @@ def test_an_unknown_generation_is_refused_with_what_is_known():
         spec_for("sm_190a")
 
 
-def test_the_target_without_a_gpu_is_what_forge_arch_names(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.delenv("FORGE_ARCH", raising=False)
-    with use_settings(arch="sm_100a"):
-        assert target() is SPECS["B200"]
-    with pytest.raises(UnsupportedError, match="Set FORGE_ARCH, for example FORGE_ARCH=sm_90a"):
-        target()
-
-
 @pytest.mark.parametrize(
     ("name", "capability", "gbs"),
     [
@@ -106,7 +96,6 @@ def test_a_real_gpu_is_read():
     assert found.capability == (properties.major, properties.minor)
     assert found.sm_count == properties.multi_processor_count
     assert found is device.query(0)
-    assert target() == found
     for name, spec in SPECS.items():
         if name in found.name.split():
             assert (found.smem_per_block, found.smem_per_sm) == (spec.smem_per_block, spec.smem_per_sm)

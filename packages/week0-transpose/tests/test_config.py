@@ -312,6 +312,21 @@ def test_a_named_variant_is_what_runs(name: str) -> None:
     assert name in launch.why
 
 
+def test_an_aligned_copy_is_never_realigned_however_long() -> None:
+    for count in (1 << 20, (1 << 29) - 1, 1 << 29, 1 << 30, 1 << 32):
+        problem = Problem.make((count,), (1,), (1,), 4)
+        assert isinstance(select_config("copy", problem, H200)[0], RowsConfig)
+    odd = Problem.make((1 << 30,), (1,), (1,), 2, src_address=2)
+    assert isinstance(select_config("copy", odd, H200)[0], RealignedConfig)
+
+
+@pytest.mark.parametrize("name", ["tiled", "vectorized", "shifted"])
+def test_more_tiles_than_a_grid_holds_are_refused(name: str) -> None:
+    problem = transposition(2**31 + 5, 16, 17 if name == "shifted" else 16, size=1)
+    with pytest.raises(UnsupportedError, match="needs more than 2147483647 tiles"):
+        plan("transpose", problem, H200, name)
+
+
 @pytest.mark.parametrize("size", TILE_SIZES)
 def test_tile_size_is_taken(size: int) -> None:
     config = plan("copy_transpose", transposition(64, 64), H200, "tiled", tile_size=size).config

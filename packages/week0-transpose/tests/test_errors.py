@@ -35,6 +35,10 @@ def nested(device: str) -> torch.Tensor:
         return torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(4, 3)], device=device)
 
 
+def jagged(device: str) -> torch.Tensor:
+    return torch.nested.nested_tensor([torch.zeros(2, 3), torch.zeros(4, 3)], device=device, layout=torch.jagged)
+
+
 def matrix(device: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.zeros(shape or (3, 4), device=device, dtype=dtype)
 
@@ -53,6 +57,12 @@ CASES: tuple[Case, ...] = (
     ("variant", lambda d: week0.transpose(matrix(d), variant="best"), ArgumentError, "transpose", "'variant'"),
     ("copy variant", lambda d: week0.copy(matrix(d), variant="tiled "), ArgumentError, "copy", "'variant'"),
     ("tile", lambda d: week0.copy_transpose(matrix(d), 8), ArgumentError, "copy_transpose", "'tile_size'"),
+    ("variant of no text", lambda d: week0.transpose(matrix(d), variant=3), ArgumentError, "transpose", "'variant'"),
+    ("no variant", lambda d: week0.copy(matrix(d), variant=None), ArgumentError, "copy", "'variant'"),
+    ("tile of text", lambda d: week0.copy_transpose(matrix(d), "16"), ArgumentError, "copy_t", "'tile_size'"),
+    ("tile of a fraction", lambda d: week0.copy_transpose(matrix(d), 16.0), ArgumentError, "copy_t", "'tile_size'"),
+    ("no tensor by name", lambda d: week0.transpose(x=None), ArgumentError, "transpose", "'x'"),
+    ("jagged", lambda d: week0.transpose(jagged(d)), LayoutError, "transpose", "'x'"),
     ("tile by name", lambda d: week0.copy_transpose(matrix(d), tile_size=0), ArgumentError, "copy_t", "'tile_size'"),
 )
 
@@ -85,11 +95,17 @@ def out_cases(device: str) -> list[tuple[str, torch.Tensor, object, type[Argumen
         ("half overlap", storage[:48].view(6, 8), storage[40:88].view(8, 6), LayoutError),
         ("expanded", x, torch.zeros(8, 1, device=device).expand(8, 6), LayoutError),
         ("sparse", x, torch.zeros(8, 6, device=device).to_sparse(), LayoutError),
+        (
+            "conjugated",
+            torch.zeros(6, 8, device=device, dtype=torch.complex64),
+            torch.zeros(8, 6, device=device, dtype=torch.complex64).conj(),
+            LayoutError,
+        ),
     ]
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("index", range(10))
+@pytest.mark.parametrize("index", range(11))
 def test_bad_out(index: int, device: str) -> None:
     name, x, out, kind = out_cases(device)[index]
     kept = x.clone()

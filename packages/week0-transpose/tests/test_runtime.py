@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import subprocess
 import sys
 import textwrap
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 import forge_week0_transpose as week0
-from forge_core.errors import SettingsError
+from forge_core.errors import SettingsError, UnsupportedError
 from forge_core.op import backend
 from forge_core.settings import use_settings
 from forge_core.testing import assert_same_bits, random_bits
@@ -189,6 +190,13 @@ def test_explain_names_what_a_gpu_would_run() -> None:
     assert told.as_dict()["config"]["itemsize"] == 2
 
 
+def test_explain_follows_forge_arch() -> None:
+    x = torch.zeros(64, 64)
+    with use_settings(arch="sm_100a"):
+        assert week0.transpose.explain(x).arch == "sm_100a"
+    assert week0.transpose.explain(x).arch is None
+
+
 @pytest.mark.gpu
 def test_explain_says_what_runs() -> None:
     x = torch.zeros(4096, 4096, dtype=torch.bfloat16, device="cuda")
@@ -200,13 +208,22 @@ def test_explain_says_what_runs() -> None:
 #: The subset for compute-sanitizer: the smallest shapes of each variant, width and alignment.  Each input is its own
 #: exact allocation, so that memcheck sees a read past its end.
 SMALLEST = [
-    *((variant, size, shape) for variant in ("auto", "naive", "tiled") for size in (1, 2, 4, 8, 16)
-      for shape in ((1, 1, 0), (3, 5, 1), (16, 32, 0), (33, 17, 1), (48, 80, 0), (3, 2100, 0), (2100, 3, 0))),
-    *(("vectorized", size, shape) for size in (1, 2, 4, 8, 16) for shape in ((16, 16, 0), (48, 80, 0), (272, 288, 0))),
+    *((variant, size, (*shape, 0)) for variant in ("auto", "naive", "tiled") for size in (1, 2, 4, 8, 16)
+      for shape in ((1, 1), (16, 32), (48, 80), (3, 2100), (2100, 3), (3, 17, 19))),
+    *((variant, size, (*shape, 1)) for variant in ("auto", "naive", "tiled") for size in (1, 2, 4, 8, 16)
+      for shape in ((3, 5), (33, 17), (2, 3, 33, 21))),
+    *(("vectorized", size, (*shape, 0)) for size in (1, 2, 4, 8, 16)
+      for shape in ((16, 16), (48, 80), (272, 288), (3, 32, 48))),
+    # Rows in and out of 8 and 4 bytes, as far as the elements allow.
+    *(("vectorized", size, (rows // size, cols // size, 0)) for size in (1, 2, 4, 8)
+      for rows, cols in ((168, 176), (176, 168), (164, 172), (172, 176), (176, 172))
+      if not (rows % size or cols % size)),
     *(("shifted", size, shape) for size in (1, 2, 4, 8)
-      for shape in ((3, 17, 1), (33, 17, 1), (129, 67, 0), (272, 261, 3), (259, 272, 0))),
-    *(("skinny", size, (*shape, 0)) for size in (1, 2, 4, 8) for shape in ((2, 2100), (2051, 3), (8, 2048), (2048, 7))),
+      for shape in ((3, 17, 1), (33, 17, 1), (129, 67, 0), (272, 261, 3), (259, 272, 0), (3, 65, 67, 1))),
+    *(("skinny", size, (*shape, offset)) for size in (1, 2, 4, 8) for offset in (0, 1)
+      for shape in ((2, 2100), (2051, 3), (8, 2048), (2048, 7), (2, 3, 2048))),
     *(("rows", size, shape) for size in (1, 2, 4, 8, 16) for shape in ((1, 77, 0), (33, 1, 1))),
+    *(("realigned", size, shape) for size in (1, 2, 4, 8) for shape in ((1, 77, 0), (33, 1, 1), (1, 300, 3))),
 ]  # fmt: skip
 
 DTYPE_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
@@ -215,17 +232,48 @@ DTYPE_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64,
 @pytest.mark.gpu
 @pytest.mark.sanitizer
 @pytest.mark.parametrize("variant,size,shape", SMALLEST)
-def test_smallest_shapes(variant: str, size: int, shape: tuple[int, int, int]) -> None:
-    rows, cols, offset = shape
-    x = random_bits((rows * cols + offset,), DTYPE_OF_SIZE[size], "cuda")[offset:].view(rows, cols)
+def test_smallest_shapes(variant: str, size: int, shape: tuple[int, ...]) -> None:
+    *sizes, offset = shape
+    x = random_bits((math.prod(sizes) + offset,), DTYPE_OF_SIZE[size], "cuda")[offset:].view(sizes)
     assert_same_bits(week0.transpose(x, variant=variant), reference(x))
+
+
+def test_the_subset_holds_every_width() -> None:
+    """The smallest shapes reach every width of access, on either side, that a vectorized kernel is compiled for."""
+    loads, stores = set(), set()
+    for variant, size, (*sizes, _) in SMALLEST:
+        if variant == "vectorized":
+            x = torch.empty(sizes, dtype=DTYPE_OF_SIZE[size], device="meta")
+            config = week0.transpose.explain(x, variant=variant, arch="sm_90a").config
+            loads.add((size, config.src_width))
+            stores.add((size, config.dst_width))
+    widths = {(size, width) for size in DTYPE_OF_SIZE for width in (4, 8, 16) if width >= size}
+    assert stores == widths
+    assert loads == widths - {(1, 16)}  # bytes are loaded 16 at a time by the largest tile alone
 
 
 @pytest.mark.gpu
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("variant", ["auto", "naive", "vectorized"])
+@pytest.mark.parametrize("size", DTYPE_OF_SIZE)
+@pytest.mark.parametrize("offset", [0, 1])
+def test_smallest_outs(offset: int, size: int) -> None:
+    x = random_bits((2, 33, 48), DTYPE_OF_SIZE[size], "cuda")
+    for pitch in (33, 36, 48):
+        storage = random_bits((2 * 48 * pitch + offset,), DTYPE_OF_SIZE[size], "cuda", seed=1)
+        out = storage[offset:].view(2, 48, pitch)[..., :33]
+        week0.transpose_out(x, out)
+        assert_same_bits(out.contiguous(), reference(x))
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("variant", ["auto", "naive", "vectorized", "realigned"])
 @pytest.mark.parametrize("size", DTYPE_OF_SIZE)
 def test_smallest_copies(size: int, variant: str) -> None:
+    if variant == "realigned" and size > 8:
+        with pytest.raises(UnsupportedError, match="elements of up to 8 bytes"):
+            week0.copy(torch.zeros(4, dtype=DTYPE_OF_SIZE[size], device="cuda"), variant=variant)
+        return
     for count, offset in ((1, 0), (5, 1), (64, 0), (4099, 3)):
         x = random_bits((count + offset,), DTYPE_OF_SIZE[size], "cuda")[offset:]
         assert_same_bits(week0.copy(x, variant=variant), x.clone())

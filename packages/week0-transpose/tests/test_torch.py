@@ -107,6 +107,31 @@ def test_gradients(op: Any, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_autograd_notices_that_an_out_was_written(device: str) -> None:
+    parameter = torch.randn(5, 3, device=device, requires_grad=True)
+    saved = torch.randn(5, 3, device=device)
+    loss = (parameter * saved).sum()
+    for _ in range(2):
+        before = saved._version
+        week0.transpose_out(torch.randn(3, 5, device=device), saved)
+        assert saved._version > before
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.inference_mode():
+        out = torch.empty(5, 3, device=device)
+        week0.transpose_out(torch.ones(3, 5, device=device), out)
+        assert out.all()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.jit is deprecated, and still there
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_trace_holds_the_operator(device: str) -> None:
+    traced = torch.jit.trace(week0.transpose, torch.randn(3, 5, device=device))
+    x = torch.randn(3, 5, device=device)
+    assert torch.equal(traced(x), x.t())
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_the_gradient_is_the_transpose(device: str) -> None:
     x = torch.randn(3, 40, 56, device=device, requires_grad=True)
     weight = random_bits((3, 56, 40), torch.int32, device).to(torch.float32)
@@ -127,8 +152,28 @@ def test_vmap(in_dim: int, device: str) -> None:
     assert torch.equal(nested, x.transpose(-1, -2))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", UNARY, ids=lambda op: op.schema.name)
+def test_vmap_of_the_registered_operator(op: Any, device: str) -> None:
+    x = torch.randn(3, 4, 5, 6, device=device)
+    overload = getattr(torch.ops.forge_week0, op.schema.name).default
+    expected = reference(op)(x)
+    assert torch.equal(torch.vmap(overload)(x), expected)
+    assert torch.equal(torch.vmap(torch.vmap(op))(x), expected)
+    torch._dynamo.reset()
+    compiled = torch.compile(torch.vmap(op), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), expected)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_vmap_over_nothing(device: str) -> None:
+    x = torch.randn(0, 3, 4, device=device)
+    assert torch.vmap(week0.transpose)(x).shape == (0, 4, 3)
+    assert torch.vmap(week0.copy)(x).shape == (0, 3, 4)
+
+
 def test_vmap_counts_one_example_s_dimensions() -> None:
-    with pytest.raises(ShapeError, match="at least 2 dimensions, got 1"):
+    with pytest.raises(ShapeError, match="at least 2 dimensions in each example, got 1"):
         torch.vmap(week0.transpose)(torch.randn(3, 4))
 
 
@@ -218,5 +263,9 @@ def test_forward_mode_is_refused_not_ignored(device: str) -> None:
         assert torch.equal(week0.transpose(x), x.t())
         with pytest.raises(UnsupportedError, match="forward-mode"):
             week0.transpose(fwad.make_dual(x, torch.ones_like(x)))
+        with pytest.raises(UnsupportedError, match="forward-mode"):
+            week0.transpose(x=fwad.make_dual(x, torch.ones_like(x)))
+        with pytest.raises(UnsupportedError, match="transpose_out: forward-mode"):
+            week0.transpose_out(fwad.make_dual(x, torch.ones_like(x)), torch.empty(5, 3, device=device))
     with pytest.raises(RuntimeError):
         torch.func.jvp(week0.transpose, (x,), (x,))

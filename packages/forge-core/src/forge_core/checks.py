@@ -12,7 +12,17 @@ import torch
 
 from forge_core.errors import ArgumentError, DeviceError, DTypeError, LayoutError, ShapeError
 
-__all__ = ["is_tensor", "like_output", "min_rank", "no_overlap", "one_of", "same_device", "strided", "supported_dtype"]
+__all__ = [
+    "is_tensor",
+    "like_output",
+    "materialised",
+    "min_rank",
+    "no_overlap",
+    "one_of",
+    "same_device",
+    "strided",
+    "supported_dtype",
+]
 
 
 def is_tensor(op: str, argument: str, value: object) -> None:
@@ -70,7 +80,7 @@ def min_rank(op: str, argument: str, x: torch.Tensor, rank: int) -> None:
 
 def one_of(op: str, argument: str, value: object, choices: Sequence[object]) -> None:
     """Raises ArgumentError unless ``value`` is one of ``choices``."""
-    if value not in choices:
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
         listed = ", ".join(repr(choice) for choice in choices)
         raise ArgumentError(op=op, argument=argument, expected=f"one of {listed}", got=repr(value))
 
@@ -114,14 +124,7 @@ def like_output(op: str, out: torch.Tensor, *, shape: Sequence[int], dtype: torc
             got=f"{tuple(out.shape)}",
             hint="An out tensor is not resized; allocate it with this shape.",
         )
-    if out.is_conj() or out.is_neg():
-        raise LayoutError(
-            op=op,
-            argument="out",
-            expected="a tensor whose memory holds its values",
-            got="a lazily conjugated or negated view",
-            hint="Pass out.resolve_conj().resolve_neg().",
-        )
+    materialised(op, "out", out)
     if _shares_elements(out):
         raise LayoutError(
             op=op,
@@ -132,12 +135,26 @@ def like_output(op: str, out: torch.Tensor, *, shape: Sequence[int], dtype: torc
         )
 
 
+def materialised(op: str, argument: str, x: torch.Tensor) -> None:
+    """Raises LayoutError for a lazily conjugated or negated view, whose memory does not hold its values."""
+    if x.is_conj() or x.is_neg():
+        raise LayoutError(
+            op=op,
+            argument=argument,
+            expected="a tensor whose memory holds its values",
+            got="a lazily conjugated or negated view",
+            hint=f"Pass {argument}.resolve_conj().resolve_neg().",
+        )
+
+
 def _shares_elements(x: torch.Tensor) -> bool:
     """Whether two indices of ``x`` can mean one memory location.
 
     Sorted by stride, each dimension must step past all that the smaller ones reach.  That is exact for the views
     that slicing, permuting and expanding make; exotic ``as_strided`` layouts that interleave are refused as well.
     """
+    if x.numel() == 0:
+        return False
     reach = 0
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
         if size <= 1:

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from forge_core import settings
 from forge_core.errors import UnsupportedError
 
-__all__ = ["ARCHES", "MIN_CAPABILITY", "SPECS", "Device", "arch_of", "query", "target"]
+__all__ = ["ARCHES", "MIN_CAPABILITY", "SPECS", "Device", "arch_of", "query", "spec_for"]
 
 #: The oldest compute capability whose kernels Forge compiles; the CuTe DSL refuses sm_75.
 MIN_CAPABILITY = (8, 0)
@@ -115,29 +114,6 @@ def _specified_bandwidth(name: str, capability: tuple[int, int]) -> float:
             return spec.bandwidth_gbs
     same = [spec.bandwidth_gbs for spec in SPECS.values() if spec.capability[0] == capability[0]]
     return max(same or [spec.bandwidth_gbs for spec in SPECS.values()])
-
-
-def target(device: torch.device | int | None = None) -> Device:
-    """The device that a kernel is meant for: the given one, else what FORGE_ARCH names, else the current GPU.
-
-    Args:
-        device: a CUDA device, or None.
-
-    Raises:
-        UnsupportedError: no device was given, FORGE_ARCH is not set, and there is no GPU; or the arch is unknown.
-    """
-    if device is not None:
-        return query(device)
-    arch = settings.current().arch
-    if arch is not None:
-        return spec_for(arch)
-    if torch.cuda.is_available():
-        return query(torch.cuda.current_device())
-    raise UnsupportedError(
-        "No GPU devices found, so the architecture to compile for is not known. "
-        "Set FORGE_ARCH, for example FORGE_ARCH=sm_90a.",
-        requirement="a GPU, or FORGE_ARCH",
-    )
 
 
 def spec_for(arch: str) -> Device:

@@ -112,7 +112,8 @@ _MIN_REALIGNED: Mapping[int, int] = {1: 32, 2: 32, 4: 128, 8: 256}
 def prefers_realigned(problem: Problem, config: RowsConfig) -> bool:
     """Whether shifting is faster than the narrow accesses that ``config`` would make."""
     rows = problem.rows()
-    return rows is not None and rows.length * problem.itemsize >= _MIN_REALIGNED.get(config.width, MAX_BLOCKS)
+    least = _MIN_REALIGNED.get(config.width)  # none: accesses of the full width have nothing to gain
+    return rows is not None and least is not None and rows.length * problem.itemsize >= least
 
 
 def realigned(problem: Problem) -> RealignedConfig | str:
@@ -136,9 +137,17 @@ def tiled(problem: Problem, tile_size: int | None) -> TiledConfig | str:
     if tile_size is None:
         # Tiles of 32 fill whole 32-byte sectors at every width; 16 wastes less of a small matrix.
         tile_size = 32 if min(matrix.rows, matrix.cols) > 16 else 16
-    if -(-matrix.rows // tile_size) * -(-matrix.cols // tile_size) * count(matrix.batch) > MAX_BLOCKS:
-        return f"needs more than {MAX_BLOCKS} tiles of {tile_size}x{tile_size} here"
+    if _tiles(matrix, tile_size, tile_size) > MAX_BLOCKS:
+        return _TOO_MANY
     return TiledConfig(problem.itemsize, tile_size, len(matrix.batch))
+
+
+#: The end of "it ..." where a grid cannot hold a block for each tile.
+_TOO_MANY = f"needs more than {MAX_BLOCKS} tiles here"
+
+
+def _tiles(matrix: Matrix, tile_rows: int, tile_cols: int) -> int:
+    return -(-matrix.rows // tile_rows) * -(-matrix.cols // tile_cols) * count(matrix.batch)
 
 
 def skinny(problem: Problem) -> SkinnyConfig | str:
@@ -158,7 +167,7 @@ def skinny(problem: Problem) -> SkinnyConfig | str:
             line, run = problem.dst_vector([matrix.dst_pitch, *batch_dst]), problem.src_vector(batch_src)
         config = SkinnyConfig(size, lines, gather, line, run, len(matrix.batch))
         if length >= config.tile:
-            return config
+            return config if -(-length // config.tile) * count(matrix.batch) <= MAX_BLOCKS else _TOO_MANY
     return (
         f"takes 2 to {MAX_LINES} rows (of a dense output) or columns (of a dense input) of at least one block's "
         "length, with elements of up to 8 bytes"
@@ -189,7 +198,7 @@ def vectorized(problem: Problem, device: Device) -> VectorizedConfig | str:
         chosen = VectorizedConfig(size, row_chunks, col_chunks, min(width, src), dst, len(matrix.batch))
         if _suits(chosen, matrix, device, tiles_per_sm):
             break
-    return chosen
+    return chosen if _tiles(matrix, chosen.tile_rows, chosen.tile_cols) <= MAX_BLOCKS else _TOO_MANY
 
 
 #: For each element size, largest tile first: row_chunks, col_chunks, the widest load, and the tiles for each
@@ -214,11 +223,10 @@ def _suits(config: VectorizedConfig | ShiftedConfig, matrix: Matrix, device: Dev
     A tile that is only taken where there are many must not reach over the matrix; a smaller one may, by its own size.
     """
     overhang = 1 if tiles_per_sm else 2
-    tiles = -(-matrix.rows // config.tile_rows) * -(-matrix.cols // config.tile_cols) * count(matrix.batch)
     return (
         config.tile_rows <= overhang * matrix.rows
         and config.tile_cols <= overhang * matrix.cols
-        and tiles >= tiles_per_sm * device.sm_count
+        and _tiles(matrix, config.tile_rows, config.tile_cols) >= tiles_per_sm * device.sm_count
         and config.smem_bytes <= device.smem_per_block
     )
 
@@ -238,7 +246,7 @@ def shifted(problem: Problem, device: Device) -> ShiftedConfig | str:
         chosen = ShiftedConfig(size, *shifts, row_chunks, col_chunks, len(matrix.batch), blocks)
         if _suits(chosen, matrix, device, tiles_per_sm):
             break
-    return chosen
+    return chosen if _tiles(matrix, chosen.tile_rows, chosen.tile_cols) <= MAX_BLOCKS else _TOO_MANY
 
 
 #: For each element size, and for shifted input rows or not, largest tile first: row_chunks, col_chunks, the blocks

@@ -7,7 +7,7 @@ have.  :func:`plan` adds the arguments of the launch.
     rows     contiguous on both sides      rows        16 bytes a thread, or as wide as the alignment allows
                                            realigned   rows that begin anywhere
     matrix   a transposition               skinny      2 to 8 rows or columns, and long
-                                           vectorized  rows of whole 16-byte chunks on both sides
+                                           vectorized  input rows of whole 8- or 16-byte words, output rows of 16
                                            shifted     rows that begin anywhere
                                            naive       small matrices in a batch
     gather   anything else                 naive

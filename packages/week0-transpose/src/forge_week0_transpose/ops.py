@@ -13,6 +13,7 @@ import torch
 from forge_core import checks
 from forge_core.device import Device
 from forge_core.dtypes import MOVABLE
+from forge_core.errors import ShapeError
 from forge_core.op import Launch, operator
 from forge_week0_transpose import ref
 from forge_week0_transpose.config import COPY_VARIANTS, TILE_SIZES, TILED_ONLY, TRANSPOSE_VARIANTS, plan
@@ -65,9 +66,11 @@ def _copy_transpose_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor
 
 def _batched(x: torch.Tensor, in_dims: tuple[int | None, ...], *, op: str, rank: int) -> torch.Tensor:
     """Any leading batch is taken, so the mapped dimension becomes the first; ``rank`` is what one example needs."""
-    batched = x.movedim(in_dims[0] or 0, 0)
-    checks.min_rank(op, "x", batched[0], rank)
-    return batched
+    if x.ndim - 1 < rank:
+        raise ShapeError(
+            op=op, argument="x", expected=f"at least {rank} dimensions in each example", got=f"{x.ndim - 1}"
+        )
+    return x.movedim(in_dims[0] or 0, 0)
 
 
 def _copy_vmap(info: Any, in_dims: Any, x: torch.Tensor, *, variant: str = "auto") -> tuple[torch.Tensor, int]:

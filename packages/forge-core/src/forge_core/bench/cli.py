@@ -75,7 +75,11 @@ def bench() -> None:
 @click.option("--dtype", "dtypes", multiple=True, metavar="bfloat16", help="Repeatable; selects in a suite.")
 @click.option("--peer", "peers", multiple=True, metavar="NAME", help="Only these peers; repeatable.")
 @click.option("--device", "device_text", metavar="cuda:0|cpu", help="Default: the first GPU, if there is one.")
-@click.option("--warmup", type=click.IntRange(min=0), help="Exactly so many rounds before the first sample.")
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=0),
+    help="Exactly so many rounds first, at least one.",
+)
 @click.option("--iterations", type=click.IntRange(min=1), help="Samples of each contender.")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of the whole suite.")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True)

@@ -195,7 +195,7 @@ def _plan_operator(bench: Bench, operator: OperatorBench, selection: Selection) 
         PlannedCase(bench, operator, case, variants, peers, (), lenient, bool(selection.peers))
         for case in expand(group, bench, operator.name, [])
     )
-    return Run(name=operator.name, cases=cases, packages=(bench.package,))
+    return Run(name=operator.name, cases=cases, cpu=True, packages=(bench.package,))
 
 
 def _check_asked(suite: str, operators: list[OperatorBench], selection: Selection) -> None:

@@ -2,6 +2,9 @@
 
 Resolved at each call: the innermost :func:`backend` block, else ``FORGE_BACKEND``, else kernels for CUDA tensors and
 the reference for CPU tensors.  A backend that was asked for and cannot serve the call is an error.
+
+A backward pass runs on a thread of autograd's own, which a block does not reach: gradients of CUDA tensors follow
+``FORGE_BACKEND``.
 """
 
 from __future__ import annotations

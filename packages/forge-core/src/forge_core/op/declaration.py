@@ -35,7 +35,7 @@ from forge_core.errors import UnsupportedError
 from forge_core.op.backend import check_variant, resolve
 from forge_core.op.explanation import Explanation
 from forge_core.op.functorch import functorch_function
-from forge_core.op.guard import functorch_active, has_tangent, plain_cuda, quiet
+from forge_core.op.guard import has_tangent, plain_cuda, quiet, transformed
 from forge_core.op.launch import Launch, Variant, load
 from forge_core.op.register import Rules, register
 from forge_core.op.schema import Schema
@@ -107,17 +107,9 @@ class Operator:
             return result
         if self._may_bypass(args):
             return self._table.launch(None, args, kwargs)
-        if args:
-            checks.is_tensor(self.schema.name, self.schema.parameters[0], args[0])
-        if has_tangent(args):
-            # The dispatcher would compute the value and drop the tangent without a word.
-            raise UnsupportedError(
-                f"{self.schema.name}: forward-mode differentiation is not supported; use reverse mode (backward, "
-                "torch.func.grad, torch.func.vjp).",
-                requirement="reverse mode",
-            )
-        if self._transformable is not None and functorch_active():
-            return self._transformable(*self.schema.bind(args, kwargs).values())
+        values = self._check_call(self.schema.name, args, kwargs)
+        if self._transformable is not None and transformed(values):
+            return self._transformable(*values)
         result = self._op(*args, **kwargs)
         return result
 
@@ -136,11 +128,12 @@ class Operator:
         if torch.compiler.is_compiling():
             self._out_op(*args, out=out, **kwargs)
             return out
-        checks.is_tensor(f"{self.schema.name}_out", "out", out)
-        if args:
-            checks.is_tensor(f"{self.schema.name}_out", self.schema.parameters[0], args[0])
+        op = f"{self.schema.name}_out"
+        checks.is_tensor(op, "out", out)
         if self._may_bypass(args) and plain_cuda(out):
             return self._table.launch(out, args, kwargs)
+        self._check_call(op, args, kwargs)
+        checks.materialised(op, "out", out)
         self._out_op(*args, out=out, **kwargs)
         return out
 
@@ -153,7 +146,8 @@ class Operator:
 
         Args:
             *args: as for a call.
-            arch: for example ``"sm_90a"``: answer for a GPU of this architecture instead of the tensors' device.
+            arch: for example ``"sm_90a"``: answer for a GPU of this architecture instead of the tensors' device.  For
+                tensors that are on no GPU, ``FORGE_ARCH`` is its default.
             **kwargs: as for a call.
 
         Raises:
@@ -163,6 +157,8 @@ class Operator:
         named = self.schema.bind(args, kwargs)
         x = named[self.schema.parameters[0]]
         checks.is_tensor(self.schema.name, self.schema.parameters[0], x)
+        if arch is None and not x.is_cuda:
+            arch = settings.current().arch
         variant = named.get("variant", "auto")
         check_variant(self.schema.name, variant, tuple(self._variants))
         chosen = "kernel" if arch is not None else resolve(self.schema.name, x.device, variant)
@@ -201,6 +197,7 @@ class Operator:
             ArgumentError: the operator does not take these arguments.
         """
         named = self.schema.bind(args, kwargs)
+        self.schema.check(self.schema.name, named)
         if "variant" in named:
             check_variant(self.schema.name, named["variant"], tuple(self._variants))
         return self._like(*args, **kwargs)
@@ -242,6 +239,23 @@ class Operator:
     def _like_meta(self, named: dict[str, Any]) -> torch.Tensor:
         """As :meth:`like` on meta tensors: all the checks, and no memory."""
         return self.like(**{name: _meta(value) for name, value in named.items()})
+
+    def _check_call(self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """What must be refused before the dispatcher sees the call; returns all arguments, by position."""
+        named = self.schema.bind(args, kwargs)
+        self.schema.check(op, named)
+        values = tuple(named.values())
+        for name in self.schema.tensors:
+            if named[name].is_nested:  # jagged ones are a subclass that would ask for a kernel of its own
+                checks.strided(op, name, named[name])
+        if has_tangent(values):
+            # The dispatcher would compute the value and drop the tangent without a word.
+            raise UnsupportedError(
+                f"{op}: forward-mode differentiation is not supported; use reverse mode (backward, torch.func.grad, "
+                "torch.func.vjp).",
+                requirement="reverse mode",
+            )
+        return values
 
     def _may_bypass(self, args: tuple[Any, ...]) -> bool:
         """Whether a call may skip the dispatcher; see ``guard``.  Arguments passed by name never do."""

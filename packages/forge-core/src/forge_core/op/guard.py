@@ -10,13 +10,14 @@ from __future__ import annotations
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["functorch_active", "has_tangent", "plain_cuda", "quiet"]
+__all__ = ["has_tangent", "plain_cuda", "quiet", "transformed"]
 
 # The exact types: a subclass may define __torch_function__ or __torch_dispatch__ and must be asked.
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
+_tracing_state = torch._C._get_tracing_state
 _functorch_level = torch._C._functorch.maybe_current_level
 _grad_enabled = torch.is_grad_enabled
 _autocast_enabled = torch.is_autocast_enabled
@@ -28,14 +29,17 @@ def quiet(*, has_autocast_rule: bool) -> bool:
         _dispatch_modes() == 0
         and _function_modes() == 0
         and _functorch_level() is None
+        and _tracing_state() is None
         and forward_ad._current_level < 0
         and not (has_autocast_rule and _autocast_enabled("cuda"))
     )
 
 
-def functorch_active() -> bool:
-    """Whether a ``torch.func`` transform is in force on this thread."""
-    return _functorch_level() is not None
+def transformed(args: tuple[object, ...]) -> bool:
+    """Whether a ``torch.func`` transform is in force on this thread and one of the arguments takes part in it."""
+    if _functorch_level() is None:
+        return False
+    return any(isinstance(a, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(a) for a in args)
 
 
 def has_tangent(args: tuple[object, ...]) -> bool:

@@ -7,7 +7,14 @@ from typing import Any
 
 import torch
 
+from forge_core import checks
+from forge_core.errors import ArgumentError
+
 __all__ = ["Schema"]
+
+
+# What torch calls the types whose values can be checked by Python's own.
+_SIMPLE: dict[str, type] = {"int": int, "str": str, "bool": bool}
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,7 @@ class Schema:
         positional: how many of them may be passed by position.
         defaults: the default of each parameter that has one.
         tensors: names of the tensor parameters.
+        simple: the Python type of each parameter that is an int, a str or a bool.
     """
 
     text: str
@@ -31,6 +39,7 @@ class Schema:
     positional: int
     defaults: dict[str, Any]
     tensors: tuple[str, ...]
+    simple: dict[str, type]
 
     @classmethod
     def parse(cls, text: str) -> Schema:
@@ -56,6 +65,7 @@ class Schema:
             positional=sum(not a.kwarg_only for a in arguments),
             defaults={a.name: a.default_value for a in arguments if a.has_default_value()},
             tensors=tuple(a.name for a in arguments if str(a.type) == "Tensor"),
+            simple={a.name: _SIMPLE[str(a.type)] for a in arguments if str(a.type) in _SIMPLE},
         )
 
     @property
@@ -77,6 +87,22 @@ class Schema:
         arguments = rest.rpartition(") ->")[0]
         star = "" if self.positional < len(self.parameters) else "*, "
         return f"{head}_out({arguments}, {star}Tensor(a!) out) -> ()"
+
+    def check(self, op: str, named: dict[str, Any]) -> None:
+        """Raises ArgumentError for a tensor, an int, a str or a bool that is something else.
+
+        The dispatcher checks too, and says so as a RuntimeError about a schema that the caller has never seen.
+        """
+        for name in self.tensors:
+            checks.is_tensor(op, name, named[name])
+        for name, kind in self.simple.items():
+            value = named[name]
+            # A symbolic integer of a traced graph is an integer; True is none.
+            fits = isinstance(value, (kind, torch.SymInt)) if kind is int else isinstance(value, kind)
+            if not fits or (kind is int and isinstance(value, bool)):
+                raise ArgumentError(
+                    op=op, argument=name, expected=f"an argument of type {kind.__name__}", got=repr(value)
+                )
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Names every argument of a call, defaults filled in.

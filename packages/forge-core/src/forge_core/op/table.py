@@ -43,6 +43,7 @@ class _Bound:
     launch: Callable[..., Any] | None  # None: there is nothing to compute, the output is empty
     arguments: tuple[int | tuple[int, ...], ...]
     debug: bool
+    name: str  # the variant, for the log
     workspace: int = 0
 
 
@@ -96,11 +97,17 @@ class LaunchTable:
             if len(self._bound) >= MAX_BOUND:
                 self._bound.clear()
             self._bound[key] = bound
-        elif out is not None:
-            named = self._schema.bind(args, kwargs)
-            for name in self._schema.tensors:
-                checks.no_overlap(f"{self._schema.name}_out", out, name, named[name])
-        if out is None:
+        else:
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("cache hit: %s %s", self._schema.qualified, bound.name)
+            if out is not None:
+                named = self._schema.bind(args, kwargs)
+                for name in self._schema.tensors:
+                    checks.no_overlap(f"{self._schema.name}_out", out, name, named[name])
+        if out is not None:
+            # A kernel writes through an address, so autograd has to be told that the tensor is no longer what it was.
+            _count_a_write(out)
+        else:
             out = torch.empty_strided(bound.shape, bound.strides, dtype=bound.dtype, device=x.device)
         launch = bound.launch
         if launch is None:
@@ -128,12 +135,26 @@ class LaunchTable:
         output = expected if out is None else out
         debug = settings.debug_requested()
         if output.numel() == 0:
-            return _Bound(tuple(output.shape), output.stride(), output.dtype, None, (), debug)
+            return _Bound(tuple(output.shape), output.stride(), output.dtype, None, (), debug, "nothing to do")
         target = devices.query(args[0].device)
         plan = self._plan(target, output, *named.values())
         log.debug("%s: %s %s: %s", self._schema.qualified, plan.variant, plan.config, plan.why)
         kernel = load(plan.builder)(plan.config, arch=target.arch)
-        return _Bound(tuple(output.shape), output.stride(), output.dtype, kernel, plan.arguments, debug, plan.workspace)
+        return _Bound(
+            shape=tuple(output.shape),
+            strides=output.stride(),
+            dtype=output.dtype,
+            launch=kernel,
+            arguments=plan.arguments,
+            debug=debug,
+            name=plan.variant,
+            workspace=plan.workspace,
+        )
+
+
+def _count_a_write(out: torch.Tensor) -> None:
+    if not out.is_inference():  # inference tensors have no version to count
+        torch.autograd.graph.increment_version(out)
 
 
 def _freeze(value: Any) -> Any:

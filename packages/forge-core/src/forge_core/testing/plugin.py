@@ -2,6 +2,8 @@
 
 A GPU test is skipped, with the reason, where there is no GPU, and fails instead when ``FORGE_REQUIRE_GPU=1``: a machine
 that is there to run GPU tests must not turn green by skipping them.
+
+The repository's conftest.py loads it; a project of its own asks for it by ``pytest -p forge_core.testing.plugin``.
 """
 
 from __future__ import annotations
