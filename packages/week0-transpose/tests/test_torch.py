@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.testing
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import forge_week0_transpose as week0
