@@ -17,6 +17,7 @@ from forge_week0_transpose.config import (
     TILE_SIZES,
     TILED_ONLY,
     TRANSPOSE_VARIANTS,
+    launch_arguments,
     plan,
     select_config,
 )
@@ -310,6 +311,16 @@ def test_a_named_variant_is_what_runs(name: str) -> None:
     assert launch.variant == name
     assert launch.builder == TRANSPOSE_VARIANTS[name].path
     assert name in launch.why
+
+
+@pytest.mark.parametrize(
+    "config", [RowsConfig(16), RealignedConfig(4), VectorizedConfig(4), ShiftedConfig(4, True, True)]
+)
+def test_a_configuration_of_another_kind_of_problem_is_refused(config: object) -> None:
+    gather = Problem.make((8, 8), (16, 2), (8, 1), 4)
+    assert gather.kind == "gather"
+    with pytest.raises(ValueError, match=f"{type(config).__name__} is not for a problem of kind 'gather'"):
+        launch_arguments(config, gather)
 
 
 def test_an_aligned_copy_is_never_realigned_however_long() -> None:

@@ -150,10 +150,8 @@ def _tiles(matrix: Matrix, tile_rows: int, tile_cols: int) -> int:
     return -(-matrix.rows // tile_rows) * -(-matrix.cols // tile_cols) * count(matrix.batch)
 
 
-def skinny(problem: Problem) -> SkinnyConfig | str:
+def skinny(problem: Problem, matrix: Matrix) -> SkinnyConfig | str:
     """Few rows into a dense output, or few columns out of a dense input."""
-    matrix = problem.matrix()
-    assert matrix is not None  # noqa: S101  # the caller looked
     size = problem.itemsize
     batch_src, batch_dst = [d.src for d in matrix.batch], [d.dst for d in matrix.batch]
     for gather in (True, False):
@@ -182,10 +180,8 @@ def widths(problem: Problem, matrix: Matrix) -> tuple[int, int]:
     )
 
 
-def vectorized(problem: Problem, device: Device) -> VectorizedConfig | str:
+def vectorized(problem: Problem, matrix: Matrix, device: Device) -> VectorizedConfig | str:
     """The largest tile of which there are enough."""
-    matrix = problem.matrix()
-    assert matrix is not None  # noqa: S101  # the caller looked
     size = problem.itemsize
     src, dst = widths(problem, matrix)
     if min(src, dst) < max(4, size):
@@ -231,10 +227,8 @@ def _suits(config: VectorizedConfig | ShiftedConfig, matrix: Matrix, device: Dev
     )
 
 
-def shifted(problem: Problem, device: Device) -> ShiftedConfig | str:
+def shifted(problem: Problem, matrix: Matrix, device: Device) -> ShiftedConfig | str:
     """The largest tile of which there are enough, shifting the sides that need it."""
-    matrix = problem.matrix()
-    assert matrix is not None  # noqa: S101  # the caller looked
     size = problem.itemsize
     if size > 8:
         return "takes elements of up to 8 bytes"

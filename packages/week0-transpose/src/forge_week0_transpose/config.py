@@ -16,7 +16,7 @@ have.  :func:`plan` adds the arguments of the launch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from forge_core.device import Device
 from forge_core.errors import ArgumentError, UnsupportedError
@@ -33,9 +33,11 @@ from forge_week0_transpose.configs import (
     TiledConfig,
     VectorizedConfig,
 )
-from forge_week0_transpose.problem import Dim, Problem
+from forge_week0_transpose.problem import Dim, Matrix, Problem
 
 __all__ = ["COPY_VARIANTS", "TILED_ONLY", "TILE_SIZES", "TRANSPOSE_VARIANTS", "Config", "plan", "select_config"]
+
+Form = TypeVar("Form")
 
 Config = NaiveConfig | RealignedConfig | RowsConfig | TiledConfig | VectorizedConfig | ShiftedConfig | SkinnyConfig
 
@@ -130,31 +132,38 @@ def select_config(
 
 
 def launch_arguments(config: Config, problem: Problem) -> tuple[int | tuple[int, ...], ...]:
-    """The integers that a kernel is launched with: sizes in elements, distances in bytes."""
+    """The integers that a kernel is launched with: sizes in elements, distances in bytes.
+
+    Raises:
+        ValueError: the configuration was made for a problem of another kind.
+    """
     size = problem.itemsize
     if isinstance(config, NaiveConfig):
         return (_flat(problem.dims, size),)
     if isinstance(config, RowsConfig):
-        rows = problem.rows()
-        assert rows is not None  # noqa: S101  # select_config gives this configuration to rows only
+        rows = _suiting(problem.rows(), config, problem)
         return (rows.length * size, _flat(rows.outer, size))
     if isinstance(config, RealignedConfig):
-        rows = problem.rows()
-        assert rows is not None  # noqa: S101  # likewise
+        rows = _suiting(problem.rows(), config, problem)
         extent = rows.length + sum((dim.size - 1) * dim.src for dim in rows.outer)
         return (rows.length * size, extent * size, _flat(rows.outer, size))
     if isinstance(config, TiledConfig):
         whole = problem.any_matrix()
         steps = (whole.src_pitch, whole.src_step, whole.dst_pitch, whole.dst_step)
         return (whole.rows, whole.cols, *(step * size for step in steps), _flat(whole.batch, size))
-    matrix = problem.matrix()
-    assert matrix is not None  # noqa: S101  # select_config gives these configurations to matrices only
+    matrix = _suiting(problem.matrix(), config, problem)
     batch = _flat(matrix.batch, size)
     if isinstance(config, SkinnyConfig):
         if config.gather:
             return (matrix.cols, matrix.src_pitch * size, batch)
         return (matrix.rows, matrix.dst_pitch * size, batch)
     return (matrix.rows, matrix.cols, matrix.src_pitch * size, matrix.dst_pitch * size, batch)
+
+
+def _suiting(form: Form | None, config: Config, problem: Problem) -> Form:
+    if form is None:
+        raise ValueError(f"{type(config).__name__} is not for a problem of kind {problem.kind!r}: {problem}")
+    return form
 
 
 def _flat(dims: tuple[Dim, ...], itemsize: int) -> tuple[int, ...]:
@@ -197,20 +206,19 @@ def _automatic(problem: Problem, device: Device) -> tuple[Config, str]:
             return realigned, f"rows contiguous on both sides, aligned to {rows.width} bytes only"
         if isinstance(rows, RowsConfig):
             return rows, f"rows contiguous on both sides, moved {rows.width} bytes a thread"
-    if kind == "matrix":
-        return _transposition(problem, device)
+    matrix = problem.matrix()
+    if matrix is not None:
+        return _transposition(problem, matrix, device)
     return choices.naive(problem, items=choices.UNROLL), "neither rows nor columns are contiguous on both sides"
 
 
-def _transposition(problem: Problem, device: Device) -> tuple[Config, str]:
-    matrix = problem.matrix()
-    assert matrix is not None  # noqa: S101  # the caller looked
-    skinny = choices.skinny(problem)
+def _transposition(problem: Problem, matrix: Matrix, device: Device) -> tuple[Config, str]:
+    skinny = choices.skinny(problem, matrix)
     if isinstance(skinny, SkinnyConfig):
         side = "rows" if skinny.gather else "columns"
         return skinny, f"only {skinny.lines} {side}, so the {side} are interleaved in registers"
     src, dst = choices.widths(problem, matrix)
-    vectorized = choices.vectorized(problem, device)
+    vectorized = choices.vectorized(problem, matrix, device)
     if (
         isinstance(vectorized, VectorizedConfig)
         # H200, 2026-11-21: rows of 8-byte words on both sides reach 0.72 to 0.86 of a copy at 8190x8198 and the like,
@@ -223,7 +231,7 @@ def _transposition(problem: Problem, device: Device) -> tuple[Config, str]:
             f"rows of whole {vectorized.src_width}-byte words in and {vectorized.dst_width}-byte words out, "
             f"tile {vectorized.tile_rows}x{vectorized.tile_cols}"
         )
-    shifted = choices.shifted(problem, device)
+    shifted = choices.shifted(problem, matrix, device)
     if (
         isinstance(shifted, ShiftedConfig)
         and (shifted.src_shift or shifted.dst_shift)
@@ -248,11 +256,13 @@ def _try(entry: Variant, problem: Problem, device: Device, tile_size: int | None
         return choices.realigned(problem)
     if entry is _TILED:
         return choices.tiled(problem, tile_size)
-    if problem.matrix() is None:
+    matrix = problem.matrix()
+    if matrix is None:
         return "transposes matrices, and this layout is none"
     if entry is _SKINNY:
-        return choices.skinny(problem)
-    return choices.vectorized(problem, device) if entry is _VECTORIZED else choices.shifted(problem, device)
+        return choices.skinny(problem, matrix)
+    choose = choices.vectorized if entry is _VECTORIZED else choices.shifted
+    return choose(problem, matrix, device)
 
 
 def _nothing(entry: Variant, itemsize: int, tile_size: int | None) -> Config:
