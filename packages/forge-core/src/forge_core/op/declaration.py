@@ -24,7 +24,7 @@ devices, alignments, and every other argument.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -62,6 +62,7 @@ class Operator:
         backward: Callable[..., Any] | None = None,
         vmap: Callable[..., Any] | None = None,
         autocast: torch.dtype | None = None,
+        ambient: Callable[[], Hashable] | None = None,
     ) -> None:
         functools.update_wrapper(self, like)
         self.schema = schema
@@ -69,7 +70,7 @@ class Operator:
         self._like = like
         self._plan = plan
         self._variants = dict(variants)
-        self._served = Served(schema, self.like, reference, plan)
+        self._served = Served(schema, self.like, reference, plan, ambient)
         self._eager = EagerPath(schema, self._served.table, backward, setup_context)
         library = _libraries.get(schema.namespace)
         if library is None:
@@ -237,6 +238,7 @@ def operator(
     backward: Callable[..., Any] | None = None,
     vmap: Callable[..., Any] | None = None,
     autocast: torch.dtype | None = None,
+    ambient: Callable[[], Hashable] | None = None,
 ) -> Callable[[Callable[..., torch.Tensor]], Operator]:
     """Declares an operator; decorates the function that checks a call and allocates its output.
 
@@ -254,6 +256,8 @@ def operator(
         autocast: the dtype of the computation under autocast: it is passed as ``dtype`` where the schema has a
             parameter of that name, so that inputs are converted as they are read, and inputs are cast to it where not;
             None where the operator has no rule.
+        ambient: what of the process's state, beside the arguments, the output's metadata depends on, for example
+            ``torch.get_default_dtype``; None for nothing.
 
     Raises:
         ValueError: the schema is not functional, or does not begin with a tensor.
@@ -270,6 +274,7 @@ def operator(
             backward=backward,
             vmap=vmap,
             autocast=autocast,
+            ambient=ambient,
         )
 
     return declare

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ class Served:
         like: checks a call's metadata and allocates its output.
         reference: what it means, in plain PyTorch.
         plan: its choice of a kernel.
+        ambient: see ``table.LaunchTable``.
 
     Attributes:
         table: its launches.
@@ -36,8 +37,9 @@ class Served:
         like: Callable[..., torch.Tensor],
         reference: Callable[..., torch.Tensor],
         plan: Callable[..., Launch],
+        ambient: Callable[[], Hashable] | None = None,
     ) -> None:
-        self.table = LaunchTable(schema, self.check, plan)
+        self.table = LaunchTable(schema, self.check, plan, ambient)
         self.chosen: str | None = None
         self._schema = schema
         self._like = like

@@ -7,7 +7,7 @@ no checks, no planning, no compiler.  A call that was not is checked, planned an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,7 @@ class LaunchTable:
         check: ``check(out, named)``: all checks of a call, raising before anything is written; returns a meta tensor
             of the output's shape, strides and dtype.
         plan: the operator's choice of a kernel.
+        ambient: what of the process's state, beside the arguments, an output's metadata depends on; None for nothing.
     """
 
     def __init__(
@@ -74,8 +75,10 @@ class LaunchTable:
         schema: Schema,
         check: Callable[[torch.Tensor | None, dict[str, Any]], torch.Tensor],
         plan: Callable[..., Launch],
+        ambient: Callable[[], Hashable] | None = None,
     ) -> None:
         self._schema = schema
+        self._ambient = ambient
         self._check = check
         self._plan = plan
         self._bound: dict[Any, _Bound] = {}
@@ -102,6 +105,7 @@ class LaunchTable:
             _freeze(tuple(kwargs.items())) if kwargs else None,
             None if out is None else _freeze(out),
             settings.debug_requested(),
+            None if self._ambient is None else self._ambient(),
         )
         bound = self._bound.get(key)
         if bound is None:
