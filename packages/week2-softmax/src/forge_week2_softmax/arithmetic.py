@@ -48,13 +48,13 @@ class Arithmetic:
         """Of an operator on ``x``, rounded to ``convert`` first where that is not None."""
         via = convert or x
         acc = torch.float64 if via is torch.float64 else torch.float32
-        return cls(op, False, (x,), out, via, acc)
+        return cls(op, backward=False, sources=(x,), dst=out, via=via, acc=acc)
 
     @classmethod
     def backward_of(cls, op: str, sources: tuple[torch.dtype, ...], grad_input: torch.dtype) -> Arithmetic:
         """Of an operator's gradient from ``grad`` and what the forward pass saved."""
         acc = torch.float64 if torch.float64 in sources else torch.float32
-        return cls(op, True, sources, grad_input, sources[0], acc)
+        return cls(op, backward=True, sources=sources, dst=grad_input, via=sources[0], acc=acc)
 
     @property
     def on_rows(self) -> tuple[bool, ...]:

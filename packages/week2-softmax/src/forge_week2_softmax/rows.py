@@ -73,11 +73,11 @@ def _elements(idea: str, problem: Problem, arithmetic: Arithmetic) -> SweepConfi
     threads = min(256, max(32, _power_of_two(problem.length // 4)))
     return SweepConfig(
         arithmetic,
-        1,
-        False,
-        len(problem.kept),
-        (False,) * (problem.sides - 1),  # a stride of 0 is a stride as any other
-        problem.rows >= _LIMIT or problem.length >= _LIMIT,
+        vector=1,
+        edges=False,
+        kept_rank=len(problem.kept),
+        spread=(False,) * (problem.sides - 1),  # a stride of 0 is a stride as any other
+        wide=problem.rows >= _LIMIT or problem.length >= _LIMIT,
         idea=idea,
         threads=threads,
         unroll=4 if len(arithmetic.sources) == 1 else 2,
