@@ -29,12 +29,13 @@ SMALL_BYTES = 2**23
 
 #: Parts up to which a cluster shares the rows of a matrix that fills the GPU; above, a second pass adds them up.  Where
 #: the grid is a whole wave, larger clusters find no room beside each other, the less the more of a group's
-#: multiprocessors are switched off: 2191 against 2665 GB/s at 32768 x 1024 bf16 on one H200.  A grid of half as many
-#: blocks as multiprocessors has room: 1452 against 1298 GB/s at 32768 x 256 bf16.
+#: multiprocessors are switched off: 2178 against 2715 GB/s at 32768 x 1024 bf16 on one H200.  A grid of half as many
+#: blocks as multiprocessors has room: 1469 against 1351 GB/s at 32768 x 256 bf16.
 CLUSTER_UP_TO = 4
 
-#: Waves that a number of tiles which fills none evenly is cut into: 20 % at 4096 x 50257.
-UNEVEN_WAVES = 8
+#: Waves that a number of tiles which fills none evenly is cut into: 20 % at 4096 x 50257 from one to eight, and 2 to
+#: 3 % more from there to sixteen.
+UNEVEN_WAVES = 16
 
 #: Bytes of a row from which reading it by aligned chunks wins over narrower loads.
 SHIFT_FROM_BYTES = 1024
@@ -126,7 +127,7 @@ def _tile(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCon
         and all(d.dst * problem.out_itemsize % vector_bytes == 0 for d in around)
     )
     # Where rows are shifted, neighbouring blocks share some loads.
-    once = shifts == 1 and read_once(problem, width)
+    once = shifts == 1 and read_once(problem, width, device)
     ranks = (len(around), len(problem.reduced))
     return ColumnConfig(arithmetic, width, lanes, groups, unroll, 1, shifts, packed, *ranks, once=once)
 

@@ -32,17 +32,18 @@ SHORT_LOADS = 256
 #: Blocks that fill an H200's multiprocessors, each with 512 threads.
 BLOCKS_PER_SM = 4
 
-#: Bytes of an input up to which its loads are marked as read once.  They then take less of the L2 cache from what a
-#: producer left there, so less of that is written back meanwhile: 13 instead of 26 MB (ncu), which is 13 % at
-#: 32768 x 1024 bf16 and 4 % at 32768 x 4096 bf16.  Of more bytes the marked loads have the lower rate: 1 % at 512 MB, 2
-#: to 7 % at 1 GB and more.
+#: Bytes of an input up to which, from the L2 cache's size on, its loads are marked as read once.  They then take less
+#: of the L2 from what a producer left there, and less of that is written back meanwhile (13 instead of 26 MB): 13 % at
+#: 32768 x 1024 bf16, 7 % in fp32, 3 % at 32768 x 4096 bf16.  Of more bytes, marked loads have the lower rate: 1 % at
+#: 512 MB, 2 to 8 % from 1 GB on.  An input that fits the L2 is left there for its next reader, who gains more by it
+#: than this one loses: 3.4 us against 1.1 us at 32768 x 256 fp32.
 ONCE_UP_TO = 2**28
 
 
-def read_once(problem: Problem, width: int) -> bool:
-    """Whether loads of ``width`` bytes are to be marked: no element is read twice, and there are few enough."""
+def read_once(problem: Problem, width: int, device: Device) -> bool:
+    """Whether loads of ``width`` bytes are to be marked; only where no element is read twice."""
     whole = problem.rows * problem.count * problem.itemsize
-    return width == MAX_ALIGN and problem.read_bytes == whole <= ONCE_UP_TO
+    return width == MAX_ALIGN and problem.read_bytes == whole and device.l2_bytes < whole <= ONCE_UP_TO
 
 
 def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[Config, str] | None:
@@ -96,7 +97,7 @@ def vectorized(problem: Problem, arithmetic: Arithmetic, device: Device) -> Vect
     if outer_rank and loads >= _LIMIT:
         return f"numbers the loads of a row with 32 bits, and {loads} of {width} bytes are too many"
     threads, unroll = _threads(loads)
-    once = read_once(problem, width)
+    once = read_once(problem, width, device)
     return VectorizedConfig(arithmetic, width, peel, threads, unroll, len(problem.kept), outer_rank, once)
 
 
@@ -120,8 +121,8 @@ def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConf
     # Two loads a thread, more only where 32 lanes are not enough.
     lanes = min(32, _power_of_two(-(-loads // 2)))
     unroll = _power_of_two(-(-loads // lanes))
-    # Marked loads want two in flight, others four: 1736 against 1705 GB/s at 32768 x 256 bf16.
-    once = read_once(problem, width)
+    # Marked loads want two in flight, others four: 1 % at 16777216 x 8 bf16.
+    once = read_once(problem, width, device)
     rows = max(1, (2 if once else 4) // unroll)
     return ShortConfig(
         arithmetic,
