@@ -46,6 +46,7 @@ from forge_week0_transpose.kernels.memory import (
     Int64,
     Uint32,
     batch_offsets,
+    check,
     chunk_tensor,
     example_arguments,
     funnel_shift_left,
@@ -116,21 +117,29 @@ class Shifted:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
 
-        # Which tile: down the rows first, then along the columns, then the batch.
+        # Which tile: down the rows first, or along the columns, then the batch.
+        inner, outer = (col_tiles, row_tiles) if cutlass.const_expr(config.by_columns) else (row_tiles, col_tiles)
         rest = Uint32(block)
-        row_tile, rest = rest % row_tiles, rest // row_tiles
-        col_tile = rest
+        place, rest = rest % inner, rest // inner
+        along = rest
         src_base, dst_base = src.toint(), dst.toint()
         if cutlass.const_expr(config.batch_rank > 0):
-            col_tile = rest % col_tiles
-            src_step, dst_step = batch_offsets(rest // col_tiles, batch)
+            along = rest % outer
+            src_step, dst_step = batch_offsets(rest // outer, batch)
             src_base += src_step
             dst_base += dst_step
+        row_tile, col_tile = (along, place) if cutlass.const_expr(config.by_columns) else (place, along)
         # The tile's first output chunk of an unshifted row, and the first row that is loaded: V before it.
         row_base = Int64(row_tile) * config.tile_rows
         first = row_base - config.halo
         col_base = Int64(col_tile) * config.tile_cols
         cols_left = Int32(cutlass.min(cols - col_base, Int64(config.tile_cols)))
+        check((row_base < rows + config.reach) & (cols_left > 0), "the tile begins inside the matrix")
+        src_unit = size if cutlass.const_expr(config.src_shift) else CHUNK
+        dst_unit = size if cutlass.const_expr(config.dst_shift) else CHUNK
+        check(((src_base | src_pitch) & (src_unit - 1)) == 0, "input rows begin at multiples of an element or a chunk")
+        check(((dst_base | dst_pitch) & (dst_unit - 1)) == 0, "output rows begin at multiples of an element or a chunk")
+        check((src_pitch >= cols * size) | (not config.src_shift), "shifted input rows do not overlap")
 
         cc, row_block = thread % config.col_chunks, thread // config.col_chunks
         shared = cute.arch.get_dyn_smem(Uint32, alignment=128).toint()
