@@ -95,12 +95,18 @@ class Finish:
             if row < kept[0]:
                 start = partial.toint() + row * row_step
                 rPart = values.new_strands(BATCH)
-                for turn in cutlass.range(Int32((parts + (BATCH - 1)) // BATCH)):
+                turns = Int32(parts) // BATCH
+                for turn in cutlass.range(turns):
                     for u in cutlass.range_constexpr(BATCH):
-                        part = Int64(turn * BATCH + u)
+                        rPart[u] = values.load(start + Int64(turn * BATCH + u) * part_step)
+                    for u in cutlass.range_constexpr(BATCH):
+                        acc = values.monoid.combine((acc,), (rPart[u],))[0]
+                if turns * BATCH < Int32(parts):
+                    for u in cutlass.range_constexpr(BATCH):
+                        part = turns * BATCH + u
                         rPart[u] = values.monoid.identity()[0]
-                        if part < parts:
-                            rPart[u] = values.load(start + part * part_step)
+                        if part < Int32(parts):
+                            rPart[u] = values.load(start + Int64(part) * part_step)
                     for u in cutlass.range_constexpr(BATCH):
                         acc = values.monoid.combine((acc,), (rPart[u],))[0]
                 _, dst_offset = entry_offsets(Uint32(row), kept, 2)
