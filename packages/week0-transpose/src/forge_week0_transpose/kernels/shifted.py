@@ -119,13 +119,11 @@ class Shifted:
 
         # Which tile: down the rows first, or along the columns, then the batch.
         inner, outer = (col_tiles, row_tiles) if cutlass.const_expr(config.by_columns) else (row_tiles, col_tiles)
-        rest = Uint32(block)
-        place, rest = rest % inner, rest // inner
-        along = rest
+        place, along = Uint32(block) % inner, Uint32(block) // inner
         src_base, dst_base = src.toint(), dst.toint()
         if cutlass.const_expr(config.batch_rank > 0):
-            along = rest % outer
-            src_step, dst_step = batch_offsets(rest // outer, batch)
+            src_step, dst_step = batch_offsets(along // outer, batch)
+            along = along % outer
             src_base += src_step
             dst_base += dst_step
         row_tile, col_tile = (along, place) if cutlass.const_expr(config.by_columns) else (place, along)
@@ -135,8 +133,7 @@ class Shifted:
         col_base = Int64(col_tile) * config.tile_cols
         cols_left = Int32(cutlass.min(cols - col_base, Int64(config.tile_cols)))
         check((row_base < rows + config.reach) & (cols_left > 0), "the tile begins inside the matrix")
-        src_unit = size if cutlass.const_expr(config.src_shift) else CHUNK
-        dst_unit = size if cutlass.const_expr(config.dst_shift) else CHUNK
+        src_unit, dst_unit = (size if shift else CHUNK for shift in (config.src_shift, config.dst_shift))
         check(((src_base | src_pitch) & (src_unit - 1)) == 0, "input rows begin at multiples of an element or a chunk")
         check(((dst_base | dst_pitch) & (dst_unit - 1)) == 0, "output rows begin at multiples of an element or a chunk")
         check((src_pitch >= cols * size) | (not config.src_shift), "shifted input rows do not overlap")
