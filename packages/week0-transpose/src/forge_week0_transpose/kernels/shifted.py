@@ -51,6 +51,8 @@ from forge_week0_transpose.kernels.memory import (
     example_arguments,
     funnel_shift_left,
     funnel_shift_right,
+    hold_policy,
+    load_held,
     move,
     name_kernel,
     permute,
@@ -140,7 +142,7 @@ class Shifted:
 
         cc, row_block = thread % config.col_chunks, thread // config.col_chunks
         shared = cute.arch.get_dyn_smem(Uint32, alignment=128).toint()
-        rRow = chunk_tensor(v)
+        rRow, policy = chunk_tensor(v), hold_policy()
         # Rows of the tile that exist, counted from the first loaded one; the others repeat the nearest.
         low = Int32(cutlass.max(-first, Int64(0)))
         high = Int32(cutlass.min(rows - first, Int64(config.lines))) - 1
@@ -155,8 +157,8 @@ class Shifted:
             for k in cutlass.range_constexpr(v):
                 chunk = segment & -CHUNK
                 offsets.append(Uint32(segment) & (CHUNK - 1))
-                cute.autovec_copy(view(cutlass.min(chunk, last), CHUNK), rPair[2 * k, None])
-                cute.autovec_copy(view(cutlass.min(chunk + CHUNK, last), CHUNK), rPair[2 * k + 1, None])
+                load_held(cutlass.min(chunk, last), rPair[2 * k, None], CHUNK, policy)
+                load_held(cutlass.min(chunk + CHUNK, last), rPair[2 * k + 1, None], CHUNK, policy)
                 segment += select((line + k >= low) & (line + k < high), src_pitch, Int64(0))
             for k in cutlass.range_constexpr(v):
                 words = funnel_right(
@@ -175,7 +177,7 @@ class Shifted:
             nearest = cutlass.min(cutlass.max(line, low), high)
             address = src_base + (first + Int64(nearest)) * src_pitch + col_base * size + Int64(chunk * CHUNK)
             for k in cutlass.range_constexpr(v):
-                cute.autovec_copy(view(address, CHUNK), rRow[k, None])
+                load_held(address, rRow[k, None], CHUNK, policy)
                 address += select((line + k >= low) & (line + k < high), src_pitch, Int64(0))
 
         columns = transpose_chunks([[rRow[k, w] for w in range(4)] for k in range(v)], size, permute)
