@@ -241,7 +241,7 @@ def test_end_to_end_gradients(dtype, device):
 
 
 @pytest.mark.gpu
-@pytest.mark.large(24)
+@pytest.mark.large(60)
 def test_more_than_two_to_the_31_elements():
     for shape in ((2**31 // 50257 + 1, 50257), (2, 2**30 + 8), (2**25 + 1, 64), (2**31 // 7 + 1, 7)):
         x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
@@ -249,13 +249,11 @@ def test_more_than_two_to_the_31_elements():
         grad = week2.softmax_backward(x, y)
         lse = week2.logsumexp(x, -1)
         for rows in (slice(0, 2), slice(shape[0] // 2, shape[0] // 2 + 2), slice(shape[0] - 2, shape[0])):
-            part = x[rows].double()
-            p = part.softmax(-1)
-            bound = softmax_bound(part, -1, torch.float32)
-            assert_near_float64(y[rows], p, torch.softmax(x[rows], -1), floor=bound, what=f"{shape}")
+            torch.testing.assert_close(y[rows], torch.softmax(x[rows], -1))
             want = torch.ops.aten._softmax_backward_data(x[rows], y[rows], -1, x.dtype)
-            torch.testing.assert_close(grad[rows], want)
-            torch.testing.assert_close(lse[rows], torch.logsumexp(x[rows], -1))
+            largest = want.abs().max().item()
+            torch.testing.assert_close(grad[rows], want, rtol=0.02, atol=1e-5 * largest)
+            torch.testing.assert_close(lse[rows], torch.logsumexp(x[rows].float(), -1).bfloat16())
         del x, y, grad, lse
         torch.cuda.empty_cache()
     # A dimension that is not the last, with strides past 2^31.
