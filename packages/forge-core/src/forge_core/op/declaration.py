@@ -188,6 +188,9 @@ class Operator:
             read=launch.read,
             written=launch.written,
             key=load(launch.builder).key(launch.config, arch=target.arch).digest,
+            builder=launch.builder,
+            arguments=launch.arguments,
+            workspace=launch.workspace,
         )
 
     def like(self, *args: Any, **kwargs: Any) -> torch.Tensor:

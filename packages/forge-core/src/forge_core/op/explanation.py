@@ -23,6 +23,9 @@ class Explanation:
         read: bytes that must be read at least.
         written: bytes that must be written at least.
         key: the compiled kernel's cache key, or None for the reference.
+        builder: ``"module:attribute"`` of what builds the kernel, or None for the reference.
+        arguments: the integers that the kernel is launched with.
+        workspace: bytes of scratch memory.
     """
 
     operator: str
@@ -34,6 +37,9 @@ class Explanation:
     read: int
     written: int
     key: str | None
+    builder: str | None = None
+    arguments: tuple[int | tuple[int, ...], ...] = ()
+    workspace: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
