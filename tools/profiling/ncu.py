@@ -1,0 +1,68 @@
+"""Nsight Compute: what the GPU's counters say of each launch, and what follows from it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from common import CannotProfile, Request, find_tool, refuse_trouble, run_tool, written
+from ncu_extract import extract_file
+
+from forge_core.profiling.counters import SECTIONS, asked
+
+INSTALL = "Install Nsight Compute (part of the CUDA toolkit; https://developer.nvidia.com/nsight-compute)."
+
+#: What --set takes: Forge's own, and ncu's.
+FORGE_SET = "forge"
+LAUNCH_SET = "launch"
+
+
+def metrics_of(sets: str | None) -> list[str]:
+    """The words that tell ncu what to count."""
+    if sets in (None, FORGE_SET):
+        sections = [word for section in SECTIONS for word in ("--section", section)]
+        return [*sections, "--metrics", ",".join(asked())]
+    if sets == LAUNCH_SET:
+        return ["--section", "LaunchStats", "--section", "Occupancy"]
+    return ["--set", str(sets)]
+
+
+def command_for(request: Request, executable: str, stem: Path) -> list[str]:
+    """The whole command line."""
+    words = [executable, "--clock-control", request.clock_control, "--target-processes", "all", "--nvtx"]
+    # A command of the user's own need not mark its range; the workload does, and what is outside is not looked at.
+    words += ["--profile-from-start", "on" if request.command else "off"]
+    words += ["--kernel-name", f"regex:{request.kernel}"] if request.kernel else []
+    words += ["--import-source", "yes"] if request.lines else []
+    words += [*metrics_of(request.sets), "--force-overwrite", "--export", str(stem)]
+    return [*words, *request.target(stem.with_suffix(".manifest.json"), calls=1)]
+
+
+def run(request: Request) -> int:
+    """Profiles, exports, and prints the diagnosis of each launch.
+
+    Raises:
+        CannotProfile: ncu is missing, may not read the counters, or failed.
+    """
+    executable = find_tool("ncu", install=INSTALL)
+    stem = request.stem()
+    log, report = stem.with_suffix(".log"), stem.with_suffix(".ncu-rep")
+    manifest, table, text = (stem.with_suffix(end) for end in (".manifest.json", ".csv", ".txt"))
+    status, output = run_tool(command_for(request, executable, stem), log, request.environment())
+    refuse_trouble("ncu", status, output, log)
+    if not report.exists():
+        raise CannotProfile(f"ncu ended well and wrote no {report} (output in {log})")
+    done = subprocess.run(
+        [executable, "--import", str(report), "--page", "raw", "--csv", "--print-units", "base"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        refuse_trouble("ncu --import", done.returncode, done.stdout + done.stderr, log)
+    table.write_text(done.stdout, encoding="utf-8")
+    said = extract_file(table, manifest=manifest if manifest.exists() else None)
+    text.write_text(said + "\n", encoding="utf-8")
+    sys.stdout.write(f"\n{said}\n{written([report, table, text, manifest, log])}\n")
+    return 0
