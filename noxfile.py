@@ -170,6 +170,12 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)
+def profile(session: nox.Session) -> None:
+    """Profilers: `nox -s profile -- ncu week0`, nsys, sanitizer, torch; `-- --help` lists what they take."""
+    python(session, str((ROOT / "tools" / "profiling" / "run.py").relative_to(ROOT)), *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"], default=False)
 def build(session: nox.Session) -> None:
     """Wheels and sdists of all packages in dist/, then a clean environment installs and runs what is there."""
     shutil.rmtree(DIST, ignore_errors=True)

@@ -18,24 +18,39 @@ FORGE_SET = "forge"
 LAUNCH_SET = "launch"
 
 
-def metrics_of(sets: str | None) -> list[str]:
-    """The words that tell ncu what to count."""
+def available(executable: str) -> set[str] | None:
+    """The counters that this ncu has for this GPU, without their suffixes; None where it does not say."""
+    done = subprocess.run([executable, "--query-metrics"], capture_output=True, text=True, check=False)
+    found = {line.split()[0] for line in done.stdout.splitlines() if "__" in line.partition(" ")[0]}
+    return found if done.returncode == 0 and found else None
+
+
+def metrics_of(sets: str | None, known: set[str] | None, *, lines: bool = False) -> list[str]:
+    """The words that tell ncu what to count.
+
+    Args:
+        sets: what ``--set`` says.
+        known: the counters that there are; a counter that ncu does not know would end the run.
+        lines: count by source line too.
+    """
+    per_line = ["--section", "SourceCounters"] if lines else []
     if sets in (None, FORGE_SET):
         sections = [word for section in SECTIONS for word in ("--section", section)]
-        return [*sections, "--metrics", ",".join(asked())]
+        names = [name for name in asked() if known is None or name.partition(".")[0] in known]
+        return [*sections, *per_line, "--metrics", ",".join(names)]
     if sets == LAUNCH_SET:
-        return ["--section", "LaunchStats", "--section", "Occupancy"]
-    return ["--set", str(sets)]
+        return ["--section", "LaunchStats", "--section", "Occupancy", *per_line]
+    return ["--set", str(sets), *per_line]
 
 
-def command_for(request: Request, executable: str, stem: Path) -> list[str]:
+def command_for(request: Request, executable: str, stem: Path, known: set[str] | None) -> list[str]:
     """The whole command line."""
     words = [executable, "--clock-control", request.clock_control, "--target-processes", "all", "--nvtx"]
     # A command of the user's own need not mark its range; the workload does, and what is outside is not looked at.
     words += ["--profile-from-start", "on" if request.command else "off"]
     words += ["--kernel-name", f"regex:{request.kernel}"] if request.kernel else []
     words += ["--import-source", "yes"] if request.lines else []
-    words += [*metrics_of(request.sets), "--force-overwrite", "--export", str(stem)]
+    words += [*metrics_of(request.sets, known, lines=request.lines), "--force-overwrite", "--export", str(stem)]
     return [*words, *request.target(stem.with_suffix(".manifest.json"), calls=1)]
 
 
@@ -49,7 +64,8 @@ def run(request: Request) -> int:
     stem = request.stem()
     log, report = stem.with_suffix(".log"), stem.with_suffix(".ncu-rep")
     manifest, table, text = (stem.with_suffix(end) for end in (".manifest.json", ".csv", ".txt"))
-    status, output = run_tool(command_for(request, executable, stem), log, request.environment())
+    known = available(executable) if request.sets in (None, FORGE_SET) else None
+    status, output = run_tool(command_for(request, executable, stem, known), log, request.environment())
     refuse_trouble("ncu", status, output, log)
     if not report.exists():
         raise CannotProfile(f"ncu ended well and wrote no {report} (output in {log})")

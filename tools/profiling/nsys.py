@@ -18,8 +18,7 @@ def command_for(request: Request, executable: str, stem: Path) -> list[str]:
     """The whole command line."""
     words = [executable, "profile", "--trace", request.sets or "cuda,nvtx", "--sample", "none", "--cpuctxsw", "none"]
     if not request.command:
-        # One range for each work; they all go into one report.
-        words += ["--capture-range", "cudaProfilerApi", "--capture-range-end", "none"]
+        words += ["--capture-range", "cudaProfilerApi", "--capture-range-end", "stop"]
     words += ["--force-overwrite", "true", "--output", str(stem)]
     return [*words, *request.target(stem.with_suffix(".manifest.json"), calls=CALLS)]
 

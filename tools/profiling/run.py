@@ -57,7 +57,7 @@ def parse(words: Sequence[str]) -> Request:
     parser.add_argument("--clock-control", default="none", choices=["none", "base"], help="ncu: leave the clocks (none)")
     parser.add_argument("--lines", action="store_true", help="compile with line information, for the source page")
     parser.add_argument("--out", type=Path, default=ROOT / "profiles", help="where results go")
-    options = parser.parse_args(before)
+    options = parser.parse_intermixed_args(before)
     if own and (options.package or options.case):
         parser.error("a command of your own stands instead of a package and a case")
     if options.tool in sanitizer.TOOLS:

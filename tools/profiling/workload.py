@@ -15,13 +15,14 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from forge_core import device as devices
 from forge_core.bench.plan import discover
 from forge_core.errors import ForgeError
-from forge_core.profiling.ranges import Marks, profiled_range
+from forge_core.profiling.ranges import CudaMarks, Marks, profiled_range
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -38,30 +39,40 @@ def sets_for(work: Work, calls: int, l2_bytes: int) -> int:
     return max(1, min(calls, MOST_SETS, 1 + 2 * l2_bytes // once))
 
 
-def run(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int, marks: Marks | None = None) -> None:
-    """Warms up and profiles each work in turn."""
+def prepare(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int) -> list[list[tuple[Any, ...]]]:
+    """The input sets of each work, after its first calls, which compile and load what it runs."""
+    prepared = []
     for work in works:
         inputs = [work.make(device, number) for number in range(sets_for(work, calls, l2_bytes))]
         for _ in range(WARM_UPS):
             work.call(*inputs[-1])
-        with profiled_range(f"forge: {work.name}", marks):
+        prepared.append(inputs)
+    return prepared
+
+
+def run(
+    works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int, marks: Marks | None = None
+) -> None:
+    """Warms everything up, then profiles: one profiled stretch, in which each work has a range of its name."""
+    marks = marks or CudaMarks()
+    prepared = prepare(works, calls=calls, device=device, l2_bytes=l2_bytes)
+    with profiled_range("forge", marks):
+        for work, inputs in zip(works, prepared, strict=True):
+            marks.push(work.name)
             for number in range(calls):
                 work.call(*inputs[number % len(inputs)])
+            marks.synchronize()
+            marks.pop()
 
 
 def with_torch_profiler(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int, trace: Path) -> str:
     """As :func:`run` under PyTorch's profiler; writes the trace and returns its table."""
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    prepared = []
-    for work in works:
-        inputs = [work.make(device, number) for number in range(sets_for(work, calls, l2_bytes))]
-        for _ in range(WARM_UPS):
-            work.call(*inputs[-1])
-        prepared.append((work, inputs))
+    prepared = prepare(works, calls=calls, device=device, l2_bytes=l2_bytes)
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        for work, inputs in prepared:
+        for work, inputs in zip(works, prepared, strict=True):
             with record_function(f"forge: {work.name}"):
                 for number in range(calls):
                     work.call(*inputs[number % len(inputs)])
