@@ -10,6 +10,7 @@ from common import CannotProfile, Request, find_tool, refuse_trouble, run_tool, 
 from ncu_extract import extract_file
 
 from forge_core.profiling.counters import SECTIONS, asked
+from forge_core.profiling.lines import hottest_lines, lines_text
 
 INSTALL = "Install Nsight Compute (part of the CUDA toolkit; https://developer.nvidia.com/nsight-compute)."
 
@@ -37,7 +38,7 @@ def metrics_of(sets: str | None, known: set[str] | None, *, lines: bool = False)
     if sets in (None, FORGE_SET):
         sections = [word for section in SECTIONS for word in ("--section", section)]
         names = [name for name in asked() if known is None or name.partition(".")[0] in known]
-        return [*sections, *per_line, "--metrics", ",".join(names)]
+        return [*sections, "--metrics", ",".join(names)]
     if sets == LAUNCH_SET:
         return ["--section", "LaunchStats", "--section", "Occupancy", *per_line]
     return ["--set", str(sets), *per_line]
@@ -52,6 +53,19 @@ def command_for(request: Request, executable: str, stem: Path, known: set[str] |
     words += ["--import-source", "yes"] if request.lines else []
     words += [*metrics_of(request.sets, known, lines=request.lines), "--force-overwrite", "--export", str(stem)]
     return [*words, *request.target(stem.with_suffix(".manifest.json"), calls=1)]
+
+
+def by_line(executable: str, report: Path) -> str:
+    """The Python lines of each kernel at which warps were seen most often."""
+    done = subprocess.run(
+        [executable, "--import", str(report), "--page", "source", "--print-source", "cuda,sass", "--csv"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise CannotProfile(f"ncu --page source ended with exit status {done.returncode}: {done.stderr.strip()}")
+    return lines_text(hottest_lines(done.stdout.splitlines()))
 
 
 def run(request: Request) -> int:
@@ -79,6 +93,8 @@ def run(request: Request) -> int:
         refuse_trouble("ncu --import", done.returncode, done.stdout + done.stderr, log)
     table.write_text(done.stdout, encoding="utf-8")
     said = extract_file(table, manifest=manifest if manifest.exists() else None)
+    if request.lines:
+        said += "\n\n" + by_line(executable, report)
     text.write_text(said + "\n", encoding="utf-8")
     sys.stdout.write(f"\n{said}\n{written([report, table, text, manifest, log])}\n")
     return 0

@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if comparing:
             a, b = (extracts(path, manifest=None, kernel=options.kernel) for path in (options.a, options.b))
-            sys.stdout.write(compare_text(a, b, (options.a.stem[-16:], options.b.stem[-16:])) + "\n")
+            sys.stdout.write(f"A: {options.a}\nB: {options.b}\n{compare_text(a, b)}\n")
             return 0
         if (options.read is None) != (options.written is None):
             parser.error("--read and --written belong together")

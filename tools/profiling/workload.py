@@ -71,7 +71,7 @@ def with_torch_profiler(works: Sequence[Work], *, calls: int, device: torch.devi
 
     prepared = prepare(works, calls=calls, device=device, l2_bytes=l2_bytes)
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         for work, inputs in zip(works, prepared, strict=True):
             with record_function(f"forge: {work.name}"):
                 for number in range(calls):

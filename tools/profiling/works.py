@@ -10,6 +10,7 @@ cases, or of the other suites' cases, that it can do.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -168,7 +169,9 @@ def _every_variant(
     benches: Sequence[Bench], pairs: list[tuple[OperatorBench, Case]], arch: str
 ) -> tuple[list[Work], list[str]]:
     works, left_out = [], []
-    wide = pairs + sorted(_suite_cases(benches, None), key=lambda pair: pair[1].nbytes)
+    size = pairs[0][1].nbytes
+    # Near the size of what was asked for: a variant on a tiny problem says little.
+    wide = pairs + sorted(_suite_cases(benches, None), key=lambda pair: abs(math.log(pair[1].nbytes / size)))
     # What only a misaligned or a permuted input asks for.
     wide += [
         (operator, Case(case.operator, case.shape, case.dtype, layout))
@@ -224,10 +227,10 @@ def _work(operator: OperatorBench, case: Case, variant: str, arch: str) -> Work:
 _PLANTED_SIZES: dict[str, tuple[int, int, int]] = {
     "uncoalesced": (1 << 24, 1 << 14, 1 << 14),
     "bank_conflicts": (1 << 22, 1 << 13, 1 << 13),
-    "spills": (1 << 22, 64 * 1024, 64 * 256),
+    "spills": (1 << 24, 64 * 1024, 64 * 256),
     "too_little_work": (1 << 20, 1 << 18, 1 << 10),
-    # 1056 blocks at once: 4 times the H200's L2, and a slab of 32 KiB that stays in the L1 or L2.
-    "reread": (1 << 26, 1 << 16, 1 << 13),
+    # 1056 blocks at once: 4 times the H200's L2, or a seventh of it.
+    "reread": (1 << 26, 1 << 16, 1 << 11),
 }
 
 

@@ -61,22 +61,18 @@ COUNTERS: tuple[Counter, ...] = (
         "%",
         "bytes used of the sectors that stores touch",
     ),
+    Counter("shared_wavefronts", ("memory_l1_wavefronts_shared",), "", "passes that shared-memory accesses take"),
+    Counter("shared_wavefronts_ideal", ("memory_l1_wavefronts_shared_ideal",), "", "the same without bank conflicts"),
     Counter(
-        "shared_wavefronts",
-        ("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared.sum", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"),
-        "",
-        "passes that shared-memory accesses take",
-    ),
-    Counter(
-        "shared_wavefronts_ideal",
-        ("smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_ideal.sum", "memory_l1_wavefronts_shared_ideal"),
-        "",
-        "passes that they would take without bank conflicts",
+        "shared_pct",
+        ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed",),
+        "%",
+        "passes of shared memory of the most that time allows",
     ),
     Counter("conflicts_load", (f"l1tex__data_bank_conflicts_{_SHARED}_ld.sum",), "", "bank conflicts of shared loads"),
     Counter("conflicts_store", (f"l1tex__data_bank_conflicts_{_SHARED}_st.sum",), "", "the same of shared stores"),
-    Counter("wavefronts_load", (f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",), "", "passes of shared loads"),
-    Counter("wavefronts_store", (f"l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",), "", "of shared stores"),
+    Counter("wavefronts_load", ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",), "", "passes of shared loads"),
+    Counter("wavefronts_store", ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",), "", "of shared stores"),
     Counter(
         "local_loads",
         ("smsp__inst_executed_op_local_ld.sum", "smsp__sass_inst_executed_op_local_ld.sum"),
@@ -163,6 +159,8 @@ SECTIONS = (
     "MemoryWorkloadAnalysis",
     "MemoryWorkloadAnalysis_Tables",
     "ComputeWorkloadAnalysis",
+    # Passes of shared memory as they are and as they would be without conflicts are counted by source line only.
+    "SourceCounters",
 )
 
 #: What ``--set`` takes beside ncu's own sets (basic, detailed, full, roofline).
@@ -176,4 +174,4 @@ def asked() -> tuple[str, ...]:
     """Every counter that the set ``forge`` asks ncu for by name, beside its sections."""
     names = [name for counter in COUNTERS for name in counter.metrics[:1]]
     names += [f"{STALL_PREFIX}{reason}{STALL_SUFFIX}" for reason in STALLS if reason != "no_instructions"]
-    return tuple(dict.fromkeys(name for name in names if not name.startswith(("launch__", "device__"))))
+    return tuple(dict.fromkeys(name for name in names if not name.startswith(("launch__", "device__", "memory_"))))

@@ -1,17 +1,18 @@
 """What limits a kernel, by rules that are written down.
 
 Each rule looks at a few figures of one profile and answers with a sentence that holds the figures, or with nothing.
-Those that answer are ranked by how much of the time or traffic they explain; the diagnosis is what bounds the kernel,
-then the two heaviest.  A rule whose figures are not in the report does not answer.
+The first four name causes, the others what a cause may lead to (spills and strided accesses overflow the caches), so
+causes come first; then what explains more.  The diagnosis is what bounds the kernel, then the two first findings.  A
+rule whose figures are not in the report does not answer.
 
-    rule                  asks                                                        answers from
-    spills                do warps load and store local memory?                       2 % of the instructions
-    uncoalesced           how many bytes of a touched sector are used?                less than 60 %
-    bank conflicts        how many passes of shared memory are due to conflicts?      25 % of them, and 5 % of L1's time
-    too little work       does every multiprocessor have a block?                     fewer blocks than multiprocessors
-    low occupancy         are there warps enough to wait?                             under 30 %, nothing at 60 % of peak
-    re-read               is more read than the operation must read?                  25 % more
-    re-written            is more written than it must write?                         25 % more
+    rule              asks                                                      answers from
+    spills            do warps load and store local memory?                     2 % of the instructions
+    uncoalesced       how many bytes of a touched sector are used?              less than 60 %, a tenth of all sectors
+    bank conflicts    how many passes of shared memory are due to conflicts?    25 % of them, and 5 % of the time
+    too little work   does every multiprocessor have a block?                   under 90 % of them
+    low occupancy     are there warps enough to wait?                           under 30 %, nothing at 60 % of peak
+    re-read           is more read than the operation must read?                25 % more, and a tenth of its bytes
+    re-written        is more written than it must write?                       25 % more, and a tenth of its bytes
 
 The thresholds lie well outside what the sound kernels of the recorded runs show; tests hold both sides.
 """
@@ -48,13 +49,15 @@ class Finding:
 
     Attributes:
         rule: the rule's name.
-        weight: how much it explains, from 0 up; ranks the findings.
+        weight: how much it explains, from 0 up.
         sentence: what was found, with its figures.
+        cause: whether it is a cause, rather than what one may lead to.
     """
 
     rule: str
     weight: float
     sentence: str
+    cause: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Diagnosis:
 
     Attributes:
         bound: "DRAM", "L2", "L1 and shared memory", "arithmetic", or "latency" where nothing is near its peak.
-        findings: what the rules found, heaviest first.
+        findings: what the rules found, causes first.
         text: two or three sentences.
     """
 
@@ -83,6 +86,9 @@ class Diagnosis:
 # From this share of its peak on, a unit is what bounds a kernel.
 BOUND_FROM = 60.0
 
+# A kernel whose share of DRAM's peak is this much of its share of the L2's streams: DRAM is what it waits for.
+STREAMS_FROM = 0.6
+
 
 def diagnose(profile: KernelProfile, needed: Needed | None = None) -> Diagnosis:
     """What limits a kernel, in two or three sentences.
@@ -92,7 +98,7 @@ def diagnose(profile: KernelProfile, needed: Needed | None = None) -> Diagnosis:
         needed: the bytes that the operation must move at least, where they are known.
     """
     found = [finding for rule in RULES if (finding := rule.find(profile, needed)) is not None]
-    found.sort(key=lambda finding: -finding.weight)
+    found.sort(key=lambda finding: (not finding.cause, -finding.weight))
     bound, first = _bound(profile)
     sentences = [first, *(finding.sentence for finding in found[:2])]
     if len(sentences) < 3:
@@ -113,6 +119,10 @@ def _bound(profile: KernelProfile) -> tuple[str, str]:
         return "unknown", "The report holds no throughput, so what bounds the kernel is not known."
     name = max(known, key=lambda key: known[key])
     value = known[name]
+    dram, l2 = known.get("DRAM", 0.0), known.get("L2", 0.0)
+    if value >= BOUND_FROM and name in ("DRAM", "L2") and dram >= STREAMS_FROM * l2:
+        # What streams through both is limited by the memory's bandwidth; the L2's own peak is a little higher.
+        return "DRAM", f"Bound by the memory's bandwidth: DRAM at {dram:.0f} % of its peak, the L2 at {l2:.0f} %."
     if value >= BOUND_FROM:
         what = "the multiprocessors' own throughput" if name == "arithmetic" else f"the bandwidth of {name}"
         return name, f"Bound by {what}, at {value:.0f} % of its peak."
@@ -148,7 +158,8 @@ def _uncoalesced(profile: KernelProfile, needed: Needed | None) -> Finding | Non
     worst: tuple[float, str, float] | None = None
     for kind, plural in (("load", "loads"), ("store", "stores")):
         used, sectors, requests = (profile.get(f"{kind}_{name}") for name in ("used_pct", "sectors", "requests"))
-        if used is None or not sectors or not requests or used >= 60:
+        # A request that touches one sector cannot touch fewer, however little of it is used.
+        if used is None or not sectors or not requests or used >= 60 or sectors / requests < 1.5:
             continue
         if worst is None or sectors * (100 - used) > worst[0]:
             worst = (sectors * (100 - used), plural, used)
@@ -179,7 +190,7 @@ def _bank_conflicts(profile: KernelProfile, needed: Needed | None) -> Finding | 
             return None
         total = sum(value or 0 for value in parts)
         ideal = total - sum(value or 0 for value in lost)
-    busy = profile.get("l1_pct")
+    busy = profile.get("shared_pct")
     if not total or (total - ideal) / total < 0.25 or (busy is not None and busy < 5):
         return None
     share = (total - ideal) / total
@@ -194,7 +205,7 @@ def _bank_conflicts(profile: KernelProfile, needed: Needed | None) -> Finding | 
 
 def _too_little_work(profile: KernelProfile, needed: Needed | None) -> Finding | None:
     grid, sms = profile.get("grid"), profile.get("sms")
-    if grid is None or not sms or grid >= sms:
+    if grid is None or not sms or grid >= 0.9 * sms:
         return None
     return Finding(
         "too little work",
@@ -215,6 +226,7 @@ def _low_occupancy(profile: KernelProfile, needed: Needed | None) -> Finding | N
         "low occupancy",
         1.0,
         f"Too few warps to hide latency: {achieved:.0f} % of the warp slots are in use{limits}.",
+        cause=False,
     )
 
 
@@ -223,6 +235,8 @@ def limited_by(profile: KernelProfile) -> str:
     names = {"limit_warps": "warps", "limit_blocks": "block slots", "limit_registers": "registers",
              "limit_shared": "shared memory", "limit_barriers": "barriers"}  # fmt: skip
     found = {text: value for name, text in names.items() if (value := profile.get(name)) is not None}
+    if found.get("barriers") == found.get("block slots"):
+        found.pop("barriers", None)  # a kernel with one barrier or none: what is counted is the block slots again
     least = min(found.values(), default=None)
     return " and ".join(text for text, value in found.items() if value == least)
 
@@ -233,7 +247,10 @@ def _more(side: str) -> Callable[[KernelProfile, Needed | None], Finding | None]
     def find(profile: KernelProfile, needed: Needed | None) -> Finding | None:
         moved = profile.get("dram_read" if read else "dram_written")
         must = (needed.read if read else needed.written) if needed is not None else 0
-        if moved is None or not must or moved < 1.25 * must:
+        if moved is None or needed is None or not must or moved < 1.25 * must:
+            return None
+        # Beside a large input, a small output drowns in what else the GPU writes back.
+        if moved - must < 0.1 * (needed.read + needed.written):
             return None
         verb = "reads" if read else "writes"
         advice = (
@@ -246,6 +263,7 @@ def _more(side: str) -> Callable[[KernelProfile, Needed | None], Finding | None]
             1 + 2 * (moved / must - 1),
             f"It {verb} DRAM {moved / must:.1f} times what it must ({moved / 1e6:.1f} MB where {must / 1e6:.1f} MB "
             f"would do); {advice}.",
+            cause=False,
         )
 
     return find

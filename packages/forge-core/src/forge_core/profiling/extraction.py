@@ -132,7 +132,7 @@ def _beside(key: str, found: Extract) -> str:
     return "" if must is None else f"   must move {must / 1e6:,.3f}"
 
 
-def compare_text(a: Sequence[Extract], b: Sequence[Extract], names: tuple[str, str] = ("A", "B")) -> str:
+def compare_text(a: Sequence[Extract], b: Sequence[Extract]) -> str:
     """Two profiles side by side: launches are paired by name and order, the others by order alone.
 
     Raises:
@@ -147,7 +147,7 @@ def compare_text(a: Sequence[Extract], b: Sequence[Extract], names: tuple[str, s
     for left, right in _paired(a, b):
         same = left.profile.name == right.profile.name
         title = left.profile.name if same else f"{left.profile.name}  |  {right.profile.name}"
-        lines += [title, f"  {'':<38}{names[0]:>16}{names[1]:>16}{'B / A':>9}"]
+        lines += [title, f"  {'':<38}{'A':>16}{'B':>16}{'B / A':>9}"]
         for key, label, form, _ in FIGURES:
             x, y = left.figures.get(key), right.figures.get(key)
             if x is None and y is None:
@@ -155,7 +155,7 @@ def compare_text(a: Sequence[Extract], b: Sequence[Extract], names: tuple[str, s
             shown = [form.format(value) if value is not None else "-" for value in (x, y)]
             ratio = f"{y / x:>9.2f}" if x and y is not None else f"{'':>9}"
             lines.append(f"  {label:<38}{shown[0]:>16}{shown[1]:>16}{ratio}".rstrip())
-        lines += [f"  {names[0]}: {left.diagnosis.text}", f"  {names[1]}: {right.diagnosis.text}"]
+        lines += [f"  A: {left.diagnosis.text}", f"  B: {right.diagnosis.text}"]
     return "\n".join(lines)
 
 

@@ -10,10 +10,10 @@ it does not take part, and how many bytes.  From that alone follows what the har
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Access", "Coalescing", "Conflicts", "Drawing", "coalescing", "conflicts", "swizzle", "tiled_copy"]
+__all__ = ["Access", "Coalescing", "Conflicts", "Drawing", "Panel", "coalescing", "conflicts", "swizzle", "swizzled_tile", "tiled_copy"]
 
 WARP, SECTOR, LINE, BANKS, WORD = 32, 32, 128, 32, 4
 
@@ -85,22 +85,53 @@ class Conflicts:
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """What a kernel's layouts are: its accesses, and the extents to draw them in.
+class Panel:
+    """One memory's side of a kernel: accesses to one tile, which is drawn as rows of bytes.
 
     Attributes:
         title: in words.
-        row_bytes: bytes of a row of the global tile.
-        shared_row_bytes: bytes of a row of the shared tile; 0 where there is none.
-        accesses: in the order in which the kernel makes them.
-        itemsize: bytes of an element.
+        row_bytes: bytes of a row of the tile.
+        accesses: the instructions, in the order in which the kernel makes them; all to one memory.
     """
 
     title: str
     row_bytes: int
-    shared_row_bytes: int
     accesses: tuple[Access, ...]
-    itemsize: int
+
+    @property
+    def shared(self) -> bool:
+        """Whether the tile lies in shared memory."""
+        return self.accesses[0].space == "shared"
+
+    def summary(self) -> str:
+        """The counts of all its accesses, in words."""
+        if self.shared:
+            found = [conflicts(access) for access in self.accesses]
+            passes, ideal = sum(c.passes for c in found), sum(c.ideal for c in found)
+            if passes == ideal:
+                return f"{passes} passes for {sum(c.requests for c in found)} requests, no bank conflicts"
+            worst = max(c.worst for c in found)
+            return f"{passes} passes where {ideal} would do: {passes - ideal} by bank conflicts, up to {worst}-way"
+        touched = [coalescing(access) for access in self.accesses]
+        requests, sectors = sum(c.requests for c in touched), sum(c.sectors for c in touched)
+        ideal = sum(c.ideal for c in touched)
+        return (
+            f"{sectors / max(requests, 1):.2f} sectors a request, {100 * ideal / max(sectors, 1):.0f} % of them used, "
+            f"{sum(c.lines for c in touched) / max(requests, 1):.2f} lines"
+        )
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A kernel's layouts: the tiles in the order in which the data passes through them.
+
+    Attributes:
+        title: in words.
+        panels: the tiles.
+    """
+
+    title: str
+    panels: tuple[Panel, ...]
 
 
 def _warps(access: Access) -> list[list[int]]:
@@ -186,7 +217,7 @@ def tiled_copy(
             accesses.append(Access(f"access {len(accesses)}", tuple(places), width))
     order = "down the columns" if by_column else "along the rows"
     title = f"{rows} x {columns} threads, {values[0]} x {values[1]} elements of {itemsize} B each, numbered {order}"
-    return Drawing(title, row_bytes, 0, tuple(accesses), itemsize)
+    return Drawing(title, (Panel("global memory", row_bytes, tuple(accesses)),))
 
 
 def swizzle(bits: int, base: int, shift: int) -> Callable[[int], int]:
@@ -209,31 +240,28 @@ def swizzle(bits: int, base: int, shift: int) -> Callable[[int], int]:
     return apply
 
 
-def swizzled_tile(
-    place: Callable[[int], int], *, rows: int, row_bytes: int, width: int, by_column: bool
-) -> tuple[Access, ...]:
-    """A warp's accesses to a swizzled tile of shared memory, row by row or column by column.
+def swizzled_tile(bits: int, base: int, shift: int, *, rows: int, row_bytes: int, width: int) -> Drawing:
+    """A tile of shared memory under ``Swizzle<bits, base, shift>``, accessed along its rows and down its columns.
 
-    Args:
-        place: the swizzle, of byte offsets.
-        rows: rows of the tile.
-        row_bytes: bytes of a row.
-        width: bytes of a lane's access.
-        by_column: lanes go down a column of chunks, one row a lane, instead of along the rows.
+    Lanes along the rows take neighbouring chunks of ``width`` bytes; lanes down a column take one row each, all at the
+    same chunk.
 
     Raises:
-        ValueError: a row is not whole accesses.
+        ValueError: no such swizzle, or a row that is not whole accesses.
     """
-    if row_bytes % width:
-        raise ValueError(f"expected rows of whole accesses of {width} bytes, got {row_bytes}")
+    if row_bytes % width or rows < 1:
+        raise ValueError(f"expected rows of whole accesses of {width} bytes, got {rows} rows of {row_bytes}")
+    place = swizzle(bits, base, shift)
     chunks = row_bytes // width
-    order: Sequence[tuple[int, int]] = (
-        [(row, chunk) for chunk in range(chunks) for row in range(rows)]
-        if by_column
-        else [(row, chunk) for row in range(rows) for chunk in range(chunks)]
-    )
-    offsets = [place(row * row_bytes + chunk * width) for row, chunk in order]
-    return tuple(
-        Access(f"warp {i // WARP}", tuple(offsets[i : i + WARP]), width, "shared")
-        for i in range(0, len(offsets), WARP)
-    )
+    along = [(row, chunk) for row in range(rows) for chunk in range(chunks)]
+    down = [(row, chunk) for chunk in range(chunks) for row in range(rows)]
+    panels = []
+    for title, order in (("along the rows", along), ("down the columns", down)):
+        offsets = [place(row * row_bytes + chunk * width) for row, chunk in order]
+        accesses = tuple(
+            Access(f"warp access {i // WARP}", tuple(offsets[i : i + WARP]), width, "shared")
+            for i in range(0, len(offsets), WARP)
+        )
+        panels.append(Panel(f"shared memory, {title}", row_bytes, accesses))
+    name = f"Swizzle<{bits}, {base}, {shift}>: {rows} rows of {row_bytes} bytes, {width} bytes a lane"
+    return Drawing(name, tuple(panels))

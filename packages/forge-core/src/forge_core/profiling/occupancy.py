@@ -30,6 +30,8 @@ class Limits:
         register_unit: registers are given to a warp in multiples of this.
         parts: parts of the register file.
         smem_unit: shared memory is given to a block in multiples of this, in bytes.
+        least_registers: a thread is given at least so many, however few its code names
+            (seen on the H200: docs/records/h200/profiling).
     """
 
     warps: int
@@ -38,6 +40,7 @@ class Limits:
     register_unit: int = 256
     parts: int = 4
     smem_unit: int = 128
+    least_registers: int = 16
 
 
 #: By compute capability.
@@ -97,7 +100,7 @@ def occupancy(device: Device, *, threads: int, registers: int, smem: int) -> Occ
             requirement="a known compute capability",
         )
     warps = -(-threads // WARP)
-    per_warp = _round_up(max(registers, 1) * WARP, limits.register_unit)
+    per_warp = _round_up(max(registers, limits.least_registers) * WARP, limits.register_unit)
     # A part of the register file holds whole warps, so what is left of each part is lost.
     by_registers = limits.registers // limits.parts // per_warp * limits.parts // warps
     per_block = _round_up(smem + RESERVED_SMEM, limits.smem_unit)
