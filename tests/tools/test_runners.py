@@ -255,7 +255,7 @@ def test_warm_up_stays_outside_the_profiled_range(tools):
 
     def work(name):
         return tools["works"].Work(
-            name=name, variant="v", why="", kernels=("k",), read=100, written=100,
+            name=name, variant="v", why="", launches=(), read=100, written=100,
             make=lambda device, number: (f"{name}{number}",), call=lambda x: log.events.append(f"call {x}"), case={},
         )  # fmt: skip
 
@@ -299,14 +299,14 @@ def test_cases_by_words(tools, benches):
         benches, "week0-transpose", "bfloat16 transpose 512x256", "tiled", arch="sm_90a"
     )
     assert work.name == "transpose 512x256 bfloat16 tiled" and left_out == []
-    assert work.kernels == ("transpose_tiled_2B_32x32_b0",)
+    assert [launch.name for launch in work.launches] == ["transpose_tiled_2B_32x32_b0"]
     assert (work.read, work.written) == (2 * 512 * 256, 2 * 512 * 256)
 
 
 def test_the_smoke_suite_is_the_default(tools, benches):
     works, _ = tools["works"].choose(benches, "week1", None, "auto", arch="sm_90a")
     assert {work.case["operator"] for work in works} == {"sum_rows", "sum_columns"}
-    assert all(work.kernels for work in works)
+    assert all(work.launches for work in works)
 
 
 def test_all_variants_each_on_a_case_that_it_can_do(tools, benches):

@@ -10,6 +10,7 @@ cases, or of the other suites' cases, that it can do.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from forge_core.bench.schema import CaseGroup, expand, load_suites, parse_shape
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import load
 from forge_core.profiling.find import explain_case
-from forge_core.profiling.geometry import record_launches
+from forge_core.profiling.geometry import RecordedLaunch, record_launches
 
 __all__ = ["PLANTED", "Work", "choose", "planted_works"]
 
@@ -45,7 +46,7 @@ class Work:
         name: in words, for ranges and messages.
         variant: the variant that runs.
         why: why it runs.
-        kernels: the kernels that it launches, in order, by the names that they are given.
+        launches: the kernels that it launches, in order: the names that they are given, grid, block, shared memory.
         read: bytes that it must read.
         written: bytes that it must write.
         make: makes the inputs of one call on a device, from the number of the set.
@@ -56,7 +57,7 @@ class Work:
     name: str
     variant: str
     why: str
-    kernels: tuple[str, ...]
+    launches: tuple[RecordedLaunch, ...]
     read: int
     written: int
     make: Callable[[torch.device, int], tuple[Any, ...]]
@@ -69,7 +70,8 @@ class Work:
             "name": self.name,
             "variant": self.variant,
             "why": self.why,
-            "kernels": list(self.kernels),
+            "kernels": [launch.name for launch in self.launches],
+            "launches": [dataclasses.asdict(launch) for launch in self.launches],
             "read": self.read,
             "written": self.written,
             "case": self.case,
@@ -208,7 +210,7 @@ def _work(operator: OperatorBench, case: Case, variant: str, arch: str) -> Work:
         name=f"{case.name} {explanation.variant}",
         variant=str(explanation.variant),
         why=explanation.why,
-        kernels=tuple(launch.name for launch in launches),
+        launches=launches,
         read=explanation.read,
         written=explanation.written,
         make=make,
@@ -268,7 +270,7 @@ def _planted(config: Any, build: Any, count: int, slab: int) -> Work:
         name=config.kernel_name,
         variant=config.kernel_name,
         why="planted",
-        kernels=(config.kernel_name,),
+        launches=record_launches(build.__wrapped__(config).function, (count, slab)),
         read=4 * count,
         written=4 * count,
         make=make,
