@@ -50,6 +50,13 @@ class RecordedLaunch:
         return self.block[0] * self.block[1] * self.block[2]
 
 
+class _NoAddress(int):
+    """An address that nothing is at: what stands for a pointer, which no grid depends on."""
+
+    def toint(self) -> int:
+        return int(self)
+
+
 class _Recorder:
     """Stands where a kernel was: takes its name, its arguments, and notes its launch."""
 
@@ -90,7 +97,7 @@ def record_launches(function: Any, arguments: tuple[Any, ...], *, pointers: int 
     host = _plain(function, log, _DEPTH)
     call = inspect.unwrap(type(function).__call__)
     try:
-        call(host, *([0] * pointers), *arguments, None)
+        call(host, *([_NoAddress()] * pointers), *arguments, None)
     except Exception as error:  # whatever the class's own host code raises, in the one place that runs it
         raise CompileError(f"{type(function).__name__}: the launch cannot be worked out on the host: {error!r}") from error
     if not log:
