@@ -95,7 +95,7 @@ def test_ncu_profiles_the_range_alone_under_the_clocks_as_they_are(tools, stand_
     assert child[child.index("--calls") + 1] == "1"
     assert export[:1] == ["--import"] and "--csv" in export
     said = capfd.readouterr().out
-    assert "Bound by the bandwidth of DRAM, at 82 % of its peak." in said
+    assert "Bound by the memory's bandwidth: DRAM at 82 % of its peak" in said
     (report,) = (tmp_path / "out").glob("*.ncu-rep")
     assert report.name.endswith("-ncu-week0-transpose-4096x4096-bfloat16-tiled.ncu-rep")
     assert f"written: {report}" in said

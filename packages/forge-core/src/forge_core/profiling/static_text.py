@@ -38,7 +38,7 @@ def _kernel(kernel: KernelReport, report: StaticReport) -> list[str]:
     waves = launch.blocks / max(held.blocks * report.device.sm_count, 1)
     spills = f"{kernel.spill_bytes} bytes a thread" if kernel.spill_bytes else "none"
     widths = [f"{kind} {_list(counts.widths(kind))}" for kind in _KINDS if counts.widths(kind)]
-    kinds = [f"{count} {name}" for name, count in counts.kinds.items()]
+    kinds = [f"{count} {name if count > 1 else _one(name)}" for name, count in counts.kinds.items()]
     cluster = f", clusters of {_sizes(launch.cluster)}" if launch.cluster != (1, 1, 1) else ""
     allowed = ", ".join(f"{name} {count}" for name, count in held.allowed.items())
     dynamic = "left to the compiler" if launch.dynamic_smem is None else f"{launch.dynamic_smem:,} dynamic"
@@ -54,6 +54,10 @@ def _kernel(kernel: KernelReport, report: StaticReport) -> list[str]:
         f"    accesses     bytes a thread: {'; '.join(widths) or 'none'}",
         f"    in the code  {', '.join(kinds) or 'no barriers, shuffles or asynchronous copies'}",
     ]
+
+
+def _one(name: str) -> str:
+    return name.removesuffix("ies") + "y" if name.endswith("ies") else name.removesuffix("s")
 
 
 def _config(config: Any) -> str:
