@@ -36,7 +36,7 @@ else:
 """
 
 TABLE = (
-    '==PROF== Disconnected from process 7\n'
+    "==PROF== Disconnected from process 7\n"
     '"ID","Kernel Name","gpu__time_duration.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed"\n'
     '"","","ns","%"\n'
     '"0","transpose_tiled_2B_0 (1)","12,000","81.5"\n'
@@ -155,7 +155,10 @@ def test_nsys_captures_the_range(tools, stand_in, tmp_path):
     assert profile[profile.index("--capture-range") + 1] == "cudaProfilerApi"
     assert profile[profile.index("--calls") + 1] == "20"
     assert stats[0] == "stats"
-    assert (start(tools, tmp_path, "nsys", "--", "python", "x.py"), "--capture-range" in calls(stand_in)[2]["argv"]) == (
+    assert (
+        start(tools, tmp_path, "nsys", "--", "python", "x.py"),
+        "--capture-range" in calls(stand_in)[2]["argv"],
+    ) == (
         0,
         False,
     )

@@ -136,7 +136,7 @@ def find_tool(name: str, *, install: str) -> str:
     Raises:
         CannotProfile: it is in none of them.
     """
-    homes = [os.path.join(os.environ[v], "bin") for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
+    homes = [str(Path(os.environ[v]) / "bin") for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
     found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(homes))
     if found:
         return found
@@ -144,9 +144,7 @@ def find_tool(name: str, *, install: str) -> str:
         for folder in sorted(Path("/").glob(place.lstrip("/")), reverse=True):
             if os.access(folder / name, os.X_OK) and (folder / name).is_file():
                 return str(folder / name)
-    raise CannotProfile(
-        f"{name} was not found on the PATH, under CUDA_HOME, or in {', '.join(PLACES)}. {install}"
-    )
+    raise CannotProfile(f"{name} was not found on the PATH, under CUDA_HOME, or in {', '.join(PLACES)}. {install}")
 
 
 def run_tool(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> tuple[int, str]:

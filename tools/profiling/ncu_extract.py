@@ -35,7 +35,9 @@ def needed_of(profiles: Sequence[KernelProfile], manifest: Path | None) -> list[
     return found
 
 
-def extracts(path: Path, *, manifest: Path | None, kernel: str | None = None, needed: Needed | None = None) -> list[Extract]:
+def extracts(
+    path: Path, *, manifest: Path | None, kernel: str | None = None, needed: Needed | None = None
+) -> list[Extract]:
     """The extract of each launch of a profile.
 
     Raises:
@@ -63,7 +65,9 @@ def prune(path: Path) -> str:
     wanted |= {metric for counter in COUNTERS for metric in counter.metrics}
     kept = [i for i, name in enumerate(rows[0]) if name in wanted or name.startswith(STALL_PREFIX)]
     out = io.StringIO()
-    csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([[row[i] for i in kept] for row in rows if row])
+    csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(
+        [[row[i] for i in kept] for row in rows if row]
+    )
     return out.getvalue()
 
 

@@ -54,7 +54,9 @@ def parse(words: Sequence[str]) -> Request:
     parser.add_argument("--set", dest="sets")
     parser.add_argument("--kernel", help="only kernels whose name holds this")
     parser.add_argument("--calls", type=int, help="profiled calls of each case")
-    parser.add_argument("--clock-control", default="none", choices=["none", "base"], help="ncu: leave the clocks (none)")
+    parser.add_argument(
+        "--clock-control", default="none", choices=["none", "base"], help="ncu: leave the clocks (none)"
+    )
     parser.add_argument("--lines", action="store_true", help="compile with line information, for the source page")
     parser.add_argument("--out", type=Path, default=ROOT / "profiles", help="where results go")
     options = parser.parse_intermixed_args(before)

@@ -1,4 +1,4 @@
-"""compute-sanitizer: accesses out of bounds, races in shared memory, reads of what was never written, wrong barriers."""
+"""compute-sanitizer: accesses out of bounds, races, reads of what was never written, wrong barriers."""
 
 from __future__ import annotations
 

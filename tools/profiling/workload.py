@@ -50,9 +50,7 @@ def prepare(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes
     return prepared
 
 
-def run(
-    works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int, marks: Marks | None = None
-) -> None:
+def run(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int, marks: Marks | None = None) -> None:
     """Warms everything up, then profiles: one profiled stretch, in which each work has a range of its name."""
     marks = marks or CudaMarks()
     prepared = prepare(works, calls=calls, device=device, l2_bytes=l2_bytes)

@@ -68,7 +68,7 @@ def test_what_no_kernel_has_is_refused():
         occupancy(H200, threads=2048, registers=32, smem=0)
     import dataclasses
 
-    with pytest.raises(UnsupportedError, match="compute capability 7.5 are not known"):
+    with pytest.raises(UnsupportedError, match=r"compute capability 7\.5 are not known"):
         occupancy(dataclasses.replace(H200, capability=(7, 5)), threads=32, registers=32, smem=0)
 
 
@@ -206,7 +206,9 @@ def test_a_launch_finds_its_kernel_by_name():
 
 
 def test_floors_are_bytes_over_the_specified_bandwidth():
-    assert floors_us(4_800_000_000) == pytest.approx({"A100": 2354.1, "H100": 1432.0, "H200": 1000.0, "B200": 600.0}, rel=1e-4)
+    assert floors_us(4_800_000_000) == pytest.approx(
+        {"A100": 2354.1, "H100": 1432.0, "H200": 1000.0, "B200": 600.0}, rel=1e-4
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------ command
@@ -283,7 +285,7 @@ def test_a_disassembler_that_fails_is_an_error(tmp_path):
 
 def test_local_accesses_are_counted_in_a_disassembly():
     text = (
-        "\t.section\t.text.k_0,\"ax\",@progbits\n"
+        '\t.section\t.text.k_0,"ax",@progbits\n'
         "        /*0000*/                   LDC R1, c[0x0][0x28] ;\n"
         "        /*0010*/              @!P0 STL.64 [R1], R2 ;\n"
         "        /*0020*/                   LDL R4, [R1] ;\n"
@@ -318,7 +320,9 @@ def test_what_cannot_be_inspected_says_why(run):
 
 
 def test_an_operator_of_several_dimensions_takes_its_arguments_by_name(run):
-    status, text = run("inspect", "reduce_sum", "--shape", "64x32x16", "--dtype", "float16", "--arg", "dim=[0,2]", "--json")
+    status, text = run(
+        "inspect", "reduce_sum", "--shape", "64x32x16", "--dtype", "float16", "--arg", "dim=[0,2]", "--json"
+    )
     assert status == 0, text
     assert json.loads(text)["bytes"] == {"read": 64 * 32 * 16 * 2, "written": 64}
 

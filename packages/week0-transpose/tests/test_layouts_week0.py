@@ -57,7 +57,9 @@ def test_vectorized(models, config):
     assert "no bank conflicts" in writes.summary() and "no bank conflicts" in reads.summary()
 
 
-@pytest.mark.parametrize("config", [TiledConfig(1, 32), TiledConfig(2, 16), TiledConfig(4, 32)], ids=lambda c: c.kernel_name)
+@pytest.mark.parametrize(
+    "config", [TiledConfig(1, 32), TiledConfig(2, 16), TiledConfig(4, 32)], ids=lambda c: c.kernel_name
+)
 def test_tiled(models, config):
     machine = run(models, models.tiled, config, config.tile, config.tile)
     _, writes, reads, _ = layouts.tiled(config).panels
@@ -65,7 +67,9 @@ def test_tiled(models, config):
     assert drawn(reads) == logged(machine, "read")
 
 
-@pytest.mark.parametrize("config", [VectorizedConfig(2), TiledConfig(4, 32), RowsConfig(16)], ids=lambda c: c.kernel_name)
+@pytest.mark.parametrize(
+    "config", [VectorizedConfig(2), TiledConfig(4, 32), RowsConfig(16)], ids=lambda c: c.kernel_name
+)
 def test_a_tile_in_global_memory_is_touched_byte_by_byte_once(config):
     drawing = layouts.LAYOUTS[type(config)](config)
     for panel in (panel for panel in drawing.panels if not panel.shared):

@@ -40,7 +40,7 @@ def vectorized(config: VectorizedConfig) -> Drawing:
 
     def put(thread: int, j: int) -> int:
         chunk, block = thread % config.col_chunks, thread // config.col_chunks
-        return (chunk * items + j) * config.line_bytes + words.swizzle(block, chunk) * CHUNK
+        return int((chunk * items + j) * config.line_bytes + words.swizzle(block, chunk) * CHUNK)
 
     def line_of(thread: int, i: int) -> tuple[int, int]:
         return thread // per_line + i * (config.threads // per_line), thread % per_line * config.dst_width

@@ -114,10 +114,16 @@ COUNTERS: tuple[Counter, ...] = (
         "use of the matrix units",
     ),
     Counter(
-        "pipe_fma_pct", (f"sm__pipe_fma_cycles_active.{_ACTIVE}", f"sm__inst_executed_pipe_fma.{_ACTIVE}"), "%", "of FMA"
+        "pipe_fma_pct",
+        (f"sm__pipe_fma_cycles_active.{_ACTIVE}", f"sm__inst_executed_pipe_fma.{_ACTIVE}"),
+        "%",
+        "of FMA",
     ),
     Counter(
-        "pipe_alu_pct", (f"sm__pipe_alu_cycles_active.{_ACTIVE}", f"sm__inst_executed_pipe_alu.{_ACTIVE}"), "%", "of ALU"
+        "pipe_alu_pct",
+        (f"sm__pipe_alu_cycles_active.{_ACTIVE}", f"sm__inst_executed_pipe_alu.{_ACTIVE}"),
+        "%",
+        "of ALU",
     ),
     Counter("pipe_lsu_pct", (f"sm__inst_executed_pipe_lsu.{_ACTIVE}",), "%", "of LSU"),
 )

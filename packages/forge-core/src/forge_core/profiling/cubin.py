@@ -66,7 +66,7 @@ def read_cubin(cubin: bytes) -> tuple[KernelResources, ...]:
     except ELFError as error:
         raise ValueError(f"expected a cubin (a 64-bit ELF object), got {len(cubin)} bytes that are none") from error
     sections = {section.name: section for section in elf.iter_sections()}
-    symbols = sections.get(".symtab")
+    symbols: Any = sections.get(".symtab")
     info = sections.get(".nv.info")
     if symbols is None or info is None:
         raise ValueError("expected a cubin, got an ELF object without .nv.info")
@@ -87,9 +87,7 @@ def read_cubin(cubin: bytes) -> tuple[KernelResources, ...]:
     return tuple(found)
 
 
-def _kernel(
-    name: str, sections: dict[str, Any], registers: dict[str, int], frames: dict[str, int]
-) -> KernelResources:
+def _kernel(name: str, sections: dict[str, Any], registers: dict[str, int], frames: dict[str, int]) -> KernelResources:
     text = sections[f".text.{name}"]
     block = None
     for _, attribute, payload in _records(sections[f".nv.info.{name}"].data()):

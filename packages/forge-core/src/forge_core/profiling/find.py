@@ -113,7 +113,10 @@ def explain_named(
         sizes, kind = parse_shape(shape), dtypes.parse(dtype)
     except ValueError as error:
         raise ArgumentError(
-            op="inspect", argument="shape or dtype", expected="such as 4096x4096 and bfloat16", got=f"{shape} {dtype}",
+            op="inspect",
+            argument="shape or dtype",
+            expected="such as 4096x4096 and bfloat16",
+            got=f"{shape} {dtype}",
             hint=str(error),
         ) from error
     benches = discover()

@@ -99,7 +99,9 @@ def record_launches(function: Any, arguments: tuple[Any, ...], *, pointers: int 
     try:
         call(host, *([_NoAddress()] * pointers), *arguments, None)
     except Exception as error:  # whatever the class's own host code raises, in the one place that runs it
-        raise CompileError(f"{type(function).__name__}: the launch cannot be worked out on the host: {error!r}") from error
+        raise CompileError(
+            f"{type(function).__name__}: the launch cannot be worked out on the host: {error!r}"
+        ) from error
     if not log:
         raise CompileError(f"{type(function).__name__}: its __call__ launches no kernel that could be recorded")
     return tuple(log)

@@ -33,19 +33,12 @@ def layout() -> None:
     """See :data:`HELP`."""
 
 
-class Pair(click.ParamType):
+def _pair(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, int]:
     """Two positive integers, written ``16x8``."""
-
-    name = "ROWSxCOLUMNS"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """Parses the text."""
-        if isinstance(value, tuple):
-            return value
-        rows, x, columns = str(value).partition("x")
-        if not (x and rows.isdigit() and columns.isdigit() and int(rows) and int(columns)):
-            self.fail(f"expected ROWSxCOLUMNS such as 16x8, got {value!r}", param, ctx)
-        return int(rows), int(columns)
+    rows, x, columns = value.partition("x")
+    if not (x and rows.isdigit() and columns.isdigit() and int(rows) and int(columns)):
+        raise click.BadParameter(f"expected ROWSxCOLUMNS such as 16x8, got {value!r}", ctx=context, param=parameter)
+    return int(rows), int(columns)
 
 
 def _show(drawing: Drawing, out: Path | None, as_json: bool) -> None:
@@ -70,8 +63,10 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print the counts as
 
 
 @layout.command("copy")
-@click.option("--threads", type=Pair(), required=True, help="Rows and columns of the threads, for example 16x8.")
-@click.option("--values", type=Pair(), required=True, help="Rows and columns of a thread's elements, for example 1x8.")
+@click.option("--threads", required=True, callback=_pair, help="Rows and columns of the threads, for example 16x8.")
+@click.option(
+    "--values", required=True, callback=_pair, help="Rows and columns of a thread's elements, for example 1x8."
+)
 @click.option("--dtype", default="float32", show_default=True, help="The elements' dtype.")
 @click.option("--row-bytes", type=int, help="Distance from row to row of the tile; by default its width.")
 @click.option("--by-column", is_flag=True, help="Number the threads down the columns first.")
@@ -126,9 +121,7 @@ def swizzle(
 @click.option("--arch", default="sm_90a", show_default=True, help="The architecture.")
 @OUT
 @JSON
-def kernel(
-    operator: str, shape: str, dtype: str, variant: str, arch: str, out: Path | None, as_json: bool
-) -> None:
+def kernel(operator: str, shape: str, dtype: str, variant: str, arch: str, out: Path | None, as_json: bool) -> None:
     """The layouts of an operator's kernel, where its package declares them (a module ``layouts``)."""
     explanation = explain_named(operator, shape=shape, dtype=dtype, variant=variant, arch=arch)
     _show(kernel_drawing(explanation.config, explanation.variant or "ref"), out, as_json)

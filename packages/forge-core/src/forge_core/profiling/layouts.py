@@ -13,7 +13,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Access", "Coalescing", "Conflicts", "Drawing", "Panel", "coalescing", "conflicts", "swizzle", "swizzled_tile", "tiled_copy"]
+__all__ = [
+    "Access",
+    "Coalescing",
+    "Conflicts",
+    "Drawing",
+    "Panel",
+    "coalescing",
+    "conflicts",
+    "swizzle",
+    "swizzled_tile",
+    "tiled_copy",
+]
 
 WARP, SECTOR, LINE, BANKS, WORD = 32, 32, 128, 32, 4
 
@@ -207,7 +218,7 @@ def tiled_copy(
     width = next((w for w in (16, 8, 4, 2, 1) if across % w == 0 and w <= across), 0)
     if not width or width < itemsize:
         raise ValueError(f"expected values that are 1, 2, 4, 8 or 16 bytes or multiples of 16, got {across} bytes")
-    accesses = []
+    accesses: list[Access] = []
     for down in range(values[0]):
         for part in range(0, across, width):
             places = []

@@ -62,8 +62,8 @@ def hottest_lines(lines: Iterable[str], *, most: int = 5) -> list[Line]:
     result = []
     for name, entries in found.items():
         total = sum(entry[3] for entry in entries)
-        for path, number, source, samples in sorted(entries, key=lambda entry: -entry[3])[:most]:
-            result.append(Line(name, path, number, source, samples, 100 * samples / total))
+        for path, number, source, seen in sorted(entries, key=lambda entry: -entry[3])[:most]:
+            result.append(Line(name, path, number, source, seen, 100 * seen / total))
     return result
 
 

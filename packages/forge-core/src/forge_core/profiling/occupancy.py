@@ -90,7 +90,9 @@ def occupancy(device: Device, *, threads: int, registers: int, smem: int) -> Occ
         ValueError: a count that no kernel has.
     """
     if threads < 1 or threads > 1024 or registers < 0 or smem < 0:
-        raise ValueError(f"expected a block of 1 to 1024 threads, got {threads} threads, {registers} registers, {smem} B")
+        raise ValueError(
+            f"expected a block of 1 to 1024 threads, got {threads} threads, {registers} registers, {smem} B"
+        )
     limits = LIMITS.get(device.capability)
     if limits is None:
         known = ", ".join(f"{major}.{minor}" for major, minor in LIMITS)

@@ -41,13 +41,13 @@ class CudaMarks:
         """Calls cudaProfilerStart."""
         import torch
 
-        torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())  # type: ignore[attr-defined]
+        torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())
 
     def stop(self) -> None:
         """Calls cudaProfilerStop."""
         import torch
 
-        torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStop())  # type: ignore[attr-defined]
+        torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStop())
 
     def push(self, name: str) -> None:
         """Opens an NVTX range."""

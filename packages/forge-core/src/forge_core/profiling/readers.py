@@ -5,7 +5,7 @@ below the names.  The default page has a row for each kernel and counter.  Both 
 before them, and every value is brought to base units (bytes, seconds), so that a report exported without
 ``--print-units base`` gives the same figures.
 
-A report ``.ncu-rep`` is read by NVIDIA's module ``ncu_report`` where it can be found, else exported by ``ncu --import``.
+A ``.ncu-rep`` is read by NVIDIA's module ``ncu_report`` where it can be found, else exported by ``ncu --import``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,16 @@ class ProfileError(ForgeError, ValueError):
 
 # How many base units one of these is; ncu writes "Mbyte", "us", "Gbyte/second", "Kbyte/block".
 _SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_SECONDS = {"second": 1.0, "s": 1.0, "ms": 1e-3, "msecond": 1e-3, "us": 1e-6, "usecond": 1e-6, "ns": 1e-9, "nsecond": 1e-9}
+_SECONDS = {
+    "second": 1.0,
+    "s": 1.0,
+    "ms": 1e-3,
+    "msecond": 1e-3,
+    "us": 1e-6,
+    "usecond": 1e-6,
+    "ns": 1e-9,
+    "nsecond": 1e-9,
+}
 _UNIT = re.compile(r"^(?P<scale>[KMGT]?)(?P<unit>byte|sector|cycle|inst|register|thread|block|warp|request)?(?:/.*)?$")
 
 
@@ -121,7 +130,7 @@ def read_csv(lines: Iterable[str], source: str = "the CSV") -> list[KernelProfil
     rows = list(csv.reader(_table(lines)))
     if not rows:
         raise ProfileError(
-            f"{source}: expected a CSV of ncu's, which begins with a column \"ID\"; found none. "
+            f'{source}: expected a CSV of ncu\'s, which begins with a column "ID"; found none. '
             "Export one with: ncu --import REPORT --page raw --csv"
         )
     header, *body = rows
@@ -157,7 +166,7 @@ def _long(header: list[str], body: list[list[str]]) -> list[KernelProfile]:
 def _wide(header: list[str], body: list[list[str]]) -> list[KernelProfile]:
     # The row of units has no ID.
     units = dict(zip(header, body[0], strict=False)) if body and not body[0][0].strip() else {}
-    profiles = []
+    profiles: list[KernelProfile] = []
     for row in body[1:] if units else body:
         cells = dict(zip(header, row, strict=False))
         metrics = {}

@@ -37,9 +37,8 @@ def find_nvdisasm() -> Path | None:
     except importlib.metadata.PackageNotFoundError:
         files = []
     candidates = [Path(str(file.locate())) for file in files if file.name in ("nvdisasm", "nvdisasm.exe")]
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if os.environ.get(variable):
-            candidates.append(Path(os.environ[variable]) / "bin" / "nvdisasm")
+    homes = [os.environ[variable] for variable in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(variable)]
+    candidates += [Path(home) / "bin" / "nvdisasm" for home in homes]
     on_path = shutil.which("nvdisasm")
     candidates += [Path(on_path)] if on_path else []
     return next((path for path in candidates if path.is_file()), None)
@@ -58,7 +57,7 @@ def disassemble(cubin: bytes, tool: Path | None = None) -> str:
     tool = tool or find_nvdisasm()
     if tool is None:
         raise UnsupportedError(
-            "SASS is read by NVIDIA's nvdisasm, which was found neither as a wheel nor under CUDA_HOME nor on the PATH. "
+            "SASS is read by NVIDIA's nvdisasm, which was found neither as a wheel nor by CUDA_HOME nor on the PATH. "
             "Install it with: pip install nvidia-cuda-nvdisasm",
             requirement="nvdisasm",
         )

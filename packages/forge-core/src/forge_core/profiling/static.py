@@ -1,10 +1,10 @@
 """The static report: what is known of an operator's kernel without running it.
 
-    call (metadata only) -> plan -> configuration, why, integers of the launch
-                              |-> host code as plain Python -> grid, block, dynamic shared memory
-                              `-> compiler -> PTX   -> widths of accesses, barriers, shuffles, copies
-                                          `-> cubin -> registers, stack frame, static shared memory
-    all of it -> occupancy by the rules; bytes over the specified bandwidth -> the floor
+call (metadata only) -> plan -> configuration, why, integers of the launch
+                          |-> host code as plain Python -> grid, block, dynamic shared memory
+                          `-> compiler -> PTX   -> widths of accesses, barriers, shuffles, copies
+                                      `-> cubin -> registers, stack frame, static shared memory
+all of it -> occupancy by the rules; bytes over the specified bandwidth -> the floor
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ def _kernel(kernel: KernelReport, report: StaticReport) -> list[str]:
     widths = [f"{kind} {_list(counts.widths(kind))}" for kind in _KINDS if counts.widths(kind)]
     kinds = [f"{count} {name if count > 1 else _one(name)}" for name, count in counts.kinds.items()]
     cluster = f", clusters of {_sizes(launch.cluster)}" if launch.cluster != (1, 1, 1) else ""
+    resident = f"{held.blocks} blocks, {held.warps} warps a multiprocessor"
     allowed = ", ".join(f"{name} {count}" for name, count in held.allowed.items())
     dynamic = "left to the compiler" if launch.dynamic_smem is None else f"{launch.dynamic_smem:,} dynamic"
     return [
@@ -48,8 +49,7 @@ def _kernel(kernel: KernelReport, report: StaticReport) -> list[str]:
         f"    registers    {resources.registers} a thread",
         f"    spills       {spills}",
         f"    shared       {resources.static_smem:,} bytes static, {dynamic}",
-        f"    occupancy    {held.percent:.1f} % ({held.blocks} blocks, {held.warps} warps a multiprocessor), "
-        f"limited by {' and '.join(held.limiters)}",
+        f"    occupancy    {held.percent:.1f} % ({resident}), limited by {' and '.join(held.limiters)}",
         f"                 blocks allowed: {allowed}",
         f"    accesses     bytes a thread: {'; '.join(widths) or 'none'}",
         f"    in the code  {', '.join(kinds) or 'no barriers, shuffles or asynchronous copies'}",
