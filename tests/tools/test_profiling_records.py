@@ -11,14 +11,16 @@ import csv
 import hashlib
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from forge_core.device import SPECS
+from forge_core.profiling import diagnosis
 from forge_core.profiling.cubin import read_cubin
-from forge_core.profiling.diagnosis import Needed
+from forge_core.profiling.diagnosis import RULES, Needed
 from forge_core.profiling.extraction import extract
 from forge_core.profiling.layouts import conflicts
 from forge_core.profiling.occupancy import occupancy
@@ -37,7 +39,7 @@ LEAST_REGISTERS = 16
 def tools(root):
     folder = str(root / "tools" / "profiling")
     sys.path.insert(0, folder)
-    names = ("common", "kernels", "ncu_extract", "record", "works")
+    names = ("common", "kernels", "ncu_extract", "notes", "record", "works")
     yield {name: importlib.import_module(name) for name in names}
     sys.path.remove(folder)
     for name in [name for name in sys.modules if name.partition(".")[0] in names]:
@@ -88,6 +90,7 @@ def test_what_the_machine_code_says_is_what_ncu_saw(tools, launch):
     kernel = resources[profile.name]
     assert profile.name.rpartition("_")[0] == worked_out["name"]
     assert kernel.block == tuple(worked_out["block"])
+    assert len(profile.name) <= 64 and "cutlass" not in profile.name, "a name that a person can filter on"
     agrees(
         profile,
         registers=kernel.registers,
@@ -254,6 +257,36 @@ def test_an_extract_has_every_figure_that_the_diagnosis_needs():
                 "pipe_tensor_pct", "pipe_fma_pct", "pipe_alu_pct", "pipe_lsu_pct",
             } <= set(found.figures), found.profile.name  # fmt: skip
             assert found.limiter and found.stalls and len(found.diagnosis.text) > 60
+
+
+# --------------------------------------------------------------------------------------------------------------- page
+
+
+@pytest.fixture(scope="module")
+def page(root):
+    return (root / "docs" / "profiling.md").read_text(encoding="utf-8")
+
+
+def test_the_page_holds_what_the_records_say(tools, page):
+    assert re.findall(r"<!-- profile:(\w+) begin -->", page) == list(NAMES)
+    assert tools["notes"].filled(page) == page, "python tools/profiling/notes.py makes it anew"
+    assert tools["notes"].main(["--check"]) == 0
+
+
+def test_the_page_lists_the_rules_as_they_are(page):
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([^|]+\?) \| ([^|]+) \|$", page.split("## The rules of the diagnosis")[1], re.MULTILINE
+    )
+    assert [name for name, *_ in rows] == [rule.name for rule in RULES]
+    for row in rows:
+        assert re.search(r"  +".join(map(re.escape, row)), diagnosis.__doc__), row
+
+
+@pytest.mark.parametrize("name", WEEKS)
+def test_the_page_has_a_note_on_what_limits_each_variant(page, name):
+    notes = page.split(f"<!-- profile:{name} end -->")[1].split("\n#")[0]
+    variants = {work["variant"] for work in json.loads((FOLDER / f"{name}.manifest.json").read_text())["works"]}
+    assert {variant for variant in variants if f"`{variant}`" not in notes} == set()
 
 
 # ------------------------------------------------------------------------------------------------------------ command

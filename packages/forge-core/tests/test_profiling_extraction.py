@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import ClassVar
 
 import pytest
 
@@ -17,7 +18,8 @@ from forge_core.profiling.readers import KernelProfile, ProfileError, read_csv, 
 
 WIDE = """==PROF== Connected to process 42
 ==PROF== Disconnected from process 42
-"ID","Process ID","Kernel Name","device__attribute_display_name","gpu__time_duration.sum","dram__bytes_read.sum","dram__bytes.sum.per_second","launch__shared_mem_per_block_dynamic"
+"ID","Process ID","Kernel Name","device__attribute_display_name","gpu__time_duration.sum",\
+"dram__bytes_read.sum","dram__bytes.sum.per_second","launch__shared_mem_per_block_dynamic"
 "","","","","us","Mbyte","Gbyte/second","Kbyte/block"
 "0","42","void first_0(int *, int)","NVIDIA H200","1,234.50","2.5","3.25","32.77"
 "1","42","second_1","NVIDIA H200","0.5","n/a","0","0"
@@ -63,7 +65,8 @@ def test_the_default_page_is_read_too():
 
 
 @pytest.mark.parametrize(
-    "text, said", [("", "found none"), ("==ERROR== nothing\n", "found none"), (WIDE.split('"0"')[0], "holds no kernel")]
+    "text, said",
+    [("", "found none"), ("==ERROR== nothing\n", "found none"), (WIDE[: WIDE.index('"0"')], "holds no kernel")],
 )
 def test_what_is_no_table_is_an_error(text, said):
     with pytest.raises(ProfileError, match=said):
@@ -110,7 +113,7 @@ class Metric:
 class Action:
     """What ncu_report calls a launch."""
 
-    METRICS = {
+    METRICS: ClassVar = {
         "gpu__time_duration.sum": Metric(2000, "nsecond"),
         "dram__bytes_read.sum": Metric(4096, "byte"),
         "device__attribute_display_name": Metric("NVIDIA H200", ""),

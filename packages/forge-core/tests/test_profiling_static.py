@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -344,3 +347,28 @@ def test_layouts_of_the_input_are_those_of_the_benchmarks():
 
 def test_an_architecture_stands_for_its_largest_gpu():
     assert spec_for("sm_90a").name == "NVIDIA H200"
+
+
+LINES = """
+import sys
+from forge_core.profiling.find import explain_named
+from forge_core.profiling.static import inspect_explained
+found = explain_named("transpose", shape="64x64", dtype="int8", variant="naive", arch="sm_90a")
+print(found.key)
+print(inspect_explained(found, arch="sm_90a").ptx)
+"""
+
+
+def test_line_information_on_request_and_never_from_the_cache_of_a_build_without():
+    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+    plain = {name: value for name, value in os.environ.items() if name != "CUTE_DSL_LINEINFO"}
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", LINES], capture_output=True, text=True, check=True, env={**plain, **more}
+        ).stdout
+        for more in ({}, {"CUTE_DSL_LINEINFO": "1"})
+    ]
+    (key, ptx), (other_key, with_lines) = (text.split("\n", 1) for text in texts)
+    assert ".loc" not in ptx and ".loc" in with_lines
+    assert "kernels/naive.py" in with_lines
+    assert key != other_key
