@@ -131,6 +131,11 @@ def test_lines_are_asked_of_the_compiler_in_the_profiled_process(tools, stand_in
     [
         ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", 1, "NVreg_RestrictProfilingToAdminUsers=0"),
         ("==ERROR== Failed to initialize the profiler: LibraryNotLoaded", 9, "plain driver"),
+        (
+            "==WARNING== The target application returned an error code (2).\n==WARNING== No kernels were profiled.\n",
+            2,
+            "the profiled program ended with an error",
+        ),
         ("==WARNING== No kernels were profiled.", 0, "no kernel ran inside the profiled range"),
         ("ImportError: no module named softmax\n", 3, "exit status 3: ImportError: no module named softmax"),
     ],

@@ -60,6 +60,10 @@ TROUBLES = (
         "new as the driver.",
     ),
     Trouble(
+        r"target application returned an error code",
+        "the profiled program ended with an error; it says which, in the lines above.",
+    ),
+    Trouble(
         r"No kernels were profiled",
         "no kernel ran inside the profiled range. With a command of your own, is --kernel right, and does it launch "
         "anything?",

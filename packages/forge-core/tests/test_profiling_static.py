@@ -22,9 +22,6 @@ from forge_core.profiling.occupancy import LIMITS, occupancy
 from forge_core.profiling.ptx import count_instructions
 from forge_core.profiling.static import floors_us, symbol_of
 
-H200 = SPECS["H200"]
-
-
 # --------------------------------------------------------------------------------------------------------- occupancy
 
 
@@ -42,7 +39,7 @@ H200 = SPECS["H200"]
     ],
 )
 def test_occupancy_of_an_h200(threads, registers, smem, blocks, percent, limiters):
-    found = occupancy(H200, threads=threads, registers=registers, smem=smem)
+    found = occupancy((9, 0), threads=threads, registers=registers, smem=smem)
     assert (found.blocks, found.percent, found.limiters) == (blocks, percent, limiters)
     assert found.warps == blocks * -(-threads // 32)
     assert found.blocks == min(found.allowed.values())
@@ -50,29 +47,31 @@ def test_occupancy_of_an_h200(threads, registers, smem, blocks, percent, limiter
 
 def test_cuda_takes_its_share_of_shared_memory_from_each_block():
     # 228 KiB hold three blocks of 75 KiB and their 1 KiB each, and not three of 75 KiB and 128 bytes.
-    assert occupancy(H200, threads=32, registers=16, smem=75 * 1024).allowed["shared memory"] == 3
-    assert occupancy(H200, threads=32, registers=16, smem=75 * 1024 + 1).allowed["shared memory"] == 2
-    assert occupancy(H200, threads=32, registers=16, smem=227 * 1024).blocks == 1
-    assert occupancy(H200, threads=32, registers=16, smem=227 * 1024 + 1).blocks == 0
+    assert occupancy((9, 0), threads=32, registers=16, smem=75 * 1024).allowed["shared memory"] == 3
+    assert occupancy((9, 0), threads=32, registers=16, smem=75 * 1024 + 1).allowed["shared memory"] == 2
+    assert occupancy((9, 0), threads=32, registers=16, smem=227 * 1024).blocks == 1
+    assert occupancy((9, 0), threads=32, registers=16, smem=227 * 1024 + 1).blocks == 0
 
 
 def test_a_thread_is_given_sixteen_registers_at_least():
-    assert occupancy(H200, threads=128, registers=14, smem=0).allowed["registers"] == 32
+    assert occupancy((9, 0), threads=128, registers=14, smem=0).allowed["registers"] == 32
 
 
 def test_smaller_multiprocessors_hold_less():
-    by_arch = {gpu: occupancy(SPECS[gpu], threads=1024, registers=32, smem=0).warps for gpu in ("A100", "RTX 4090")}
+    by_arch = {
+        gpu: occupancy(SPECS[gpu].capability, threads=1024, registers=32, smem=0).warps for gpu in ("A100", "RTX 4090")
+    }
     assert by_arch == {"A100": 64, "RTX 4090": 32}
-    assert {spec.capability for spec in SPECS.values()} <= set(LIMITS)
+    for spec in SPECS.values():
+        limits = LIMITS[spec.capability]
+        assert (limits.smem, limits.smem_block) == (spec.smem_per_sm, spec.smem_per_block)
 
 
 def test_what_no_kernel_has_is_refused():
     with pytest.raises(ValueError, match="1 to 1024 threads"):
-        occupancy(H200, threads=2048, registers=32, smem=0)
-    import dataclasses
-
+        occupancy((9, 0), threads=2048, registers=32, smem=0)
     with pytest.raises(UnsupportedError, match=r"compute capability 7\.5 are not known"):
-        occupancy(dataclasses.replace(H200, capability=(7, 5)), threads=32, registers=32, smem=0)
+        occupancy((7, 5), threads=32, registers=32, smem=0)
 
 
 # --------------------------------------------------------------------------------------------------------------- PTX
@@ -265,6 +264,12 @@ def test_inspect_as_json_for_another_architecture(run):
     (kernel,) = found["kernels"]
     assert kernel["occupancy"]["blocks"] >= 1 and kernel["registers"] > 16
     assert found["bytes"] == {"read": 2**21, "written": 2**21}
+
+
+def test_an_architecture_without_a_known_gpu_has_limits_of_its_own(run):
+    status, text = run(*SMALL, "--variant", "naive", "--arch", "sm_86")
+    assert status == 0 and "on sm_86 (NVIDIA A100-SXM4-80GB, the nearest known)" in text
+    assert "blocks allowed: warps 6, blocks 16" in text
 
 
 def test_inspect_prints_ptx(run):

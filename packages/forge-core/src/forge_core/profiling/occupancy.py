@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.profiling.cubin import RESERVED_SMEM
 
 __all__ = ["LIMITS", "Limits", "Occupancy", "occupancy"]
 
 WARP = 32
+KIB = 1024
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Limits:
     Attributes:
         warps: resident warps.
         blocks: resident blocks.
+        smem: bytes of shared memory.
+        smem_block: bytes of shared memory that one block can have, opt-in included.
         registers: 32-bit registers.
         register_unit: registers are given to a warp in multiples of this.
         parts: parts of the register file.
@@ -36,6 +38,8 @@ class Limits:
 
     warps: int
     blocks: int
+    smem: int
+    smem_block: int
     registers: int = 65536
     register_unit: int = 256
     parts: int = 4
@@ -45,15 +49,15 @@ class Limits:
 
 #: By compute capability.
 LIMITS: dict[tuple[int, int], Limits] = {
-    (8, 0): Limits(64, 32),
-    (8, 6): Limits(48, 16),
-    (8, 7): Limits(48, 16),
-    (8, 9): Limits(48, 24),
-    (9, 0): Limits(64, 32),
-    (10, 0): Limits(64, 32),
-    (10, 3): Limits(64, 32),
-    (12, 0): Limits(48, 24),
-    (12, 1): Limits(48, 24),
+    (8, 0): Limits(64, 32, 164 * KIB, 163 * KIB),
+    (8, 6): Limits(48, 16, 100 * KIB, 99 * KIB),
+    (8, 7): Limits(48, 16, 164 * KIB, 163 * KIB),
+    (8, 9): Limits(48, 24, 100 * KIB, 99 * KIB),
+    (9, 0): Limits(64, 32, 228 * KIB, 227 * KIB),
+    (10, 0): Limits(64, 32, 228 * KIB, 227 * KIB),
+    (10, 3): Limits(64, 32, 228 * KIB, 227 * KIB),
+    (12, 0): Limits(48, 24, 100 * KIB, 99 * KIB),
+    (12, 1): Limits(48, 24, 100 * KIB, 99 * KIB),
 }
 
 
@@ -76,11 +80,11 @@ class Occupancy:
     allowed: dict[str, int]
 
 
-def occupancy(device: Device, *, threads: int, registers: int, smem: int) -> Occupancy:
+def occupancy(capability: tuple[int, int], *, threads: int, registers: int, smem: int) -> Occupancy:
     """The theoretical occupancy of a kernel.
 
     Args:
-        device: the GPU.
+        capability: the GPU's compute capability.
         threads: threads of a block.
         registers: registers of a thread.
         smem: bytes of a block's shared memory, static and dynamic, without CUDA's own share.
@@ -93,12 +97,11 @@ def occupancy(device: Device, *, threads: int, registers: int, smem: int) -> Occ
         raise ValueError(
             f"expected a block of 1 to 1024 threads, got {threads} threads, {registers} registers, {smem} B"
         )
-    limits = LIMITS.get(device.capability)
+    limits = LIMITS.get(capability)
     if limits is None:
         known = ", ".join(f"{major}.{minor}" for major, minor in LIMITS)
         raise UnsupportedError(
-            f"the occupancy rules of compute capability {device.capability[0]}.{device.capability[1]} are not known; "
-            f"known: {known}.",
+            f"the occupancy rules of compute capability {capability[0]}.{capability[1]} are not known; known: {known}.",
             requirement="a known compute capability",
         )
     warps = -(-threads // WARP)
@@ -110,7 +113,7 @@ def occupancy(device: Device, *, threads: int, registers: int, smem: int) -> Occ
         "warps": limits.warps // warps,
         "blocks": limits.blocks,
         "registers": by_registers,
-        "shared memory": device.smem_per_sm // per_block if smem <= device.smem_per_block else 0,
+        "shared memory": limits.smem // per_block if smem <= limits.smem_block else 0,
     }
     blocks = min(allowed.values())
     return Occupancy(

@@ -10,6 +10,7 @@ all of it -> occupancy by the rules; bytes over the specified bandwidth -> the f
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +38,7 @@ class KernelReport:
         launch: grid, block, cluster, dynamic shared memory.
         resources: what the cubin says.
         counts: what the PTX says.
-        occupancy: by the occupancy rules, for the report's device.
+        occupancy: by the occupancy rules, for the report's architecture.
     """
 
     name: str
@@ -66,7 +67,8 @@ class StaticReport:
         variant: the kernel's variant.
         config: its configuration.
         why: why this variant and configuration.
-        device: the GPU that the figures are for.
+        arch: the architecture that it is compiled for.
+        device: the GPU whose multiprocessors are counted: the largest known one of that architecture, or near it.
         read: bytes that must be read at least.
         written: bytes that must be written at least.
         kernels: the launch's kernels in order.
@@ -80,6 +82,7 @@ class StaticReport:
     variant: str
     config: Any
     why: str
+    arch: str
     device: Device
     read: int
     written: int
@@ -96,7 +99,7 @@ class StaticReport:
             "config": {"type": type(self.config).__name__, **_fields(self.config)},
             "why": self.why,
             "device": self.device.name,
-            "arch": self.device.arch,
+            "arch": self.arch,
             "bytes": {"read": self.read, "written": self.written},
             "floors_us": {gpu: round(value, 3) for gpu, value in self.floors_us.items()},
             "kernels": [
@@ -146,18 +149,23 @@ def inspect_explained(explanation: Explanation, *, arch: str) -> StaticReport:
         variant=explanation.variant,
         config=explanation.config,
         why=explanation.why,
+        arch=arch,
         device=device,
         read=explanation.read,
         written=explanation.written,
-        kernels=describe(artefacts, device),
+        kernels=describe(artefacts, arch),
         floors_us=floors_us(explanation.read + explanation.written),
         ptx=artefacts.ptx,
         cubin=artefacts.cubin,
     )
 
 
-def describe(artefacts: Artefacts, device: Device) -> tuple[KernelReport, ...]:
+def describe(artefacts: Artefacts, arch: str) -> tuple[KernelReport, ...]:
     """Each launch of a compiled configuration with the figures of its kernel.
+
+    Args:
+        artefacts: what compiling gave.
+        arch: the architecture that it was compiled for.
 
     Raises:
         CompileError: a launch's kernel is not in the cubin.
@@ -175,7 +183,7 @@ def describe(artefacts: Artefacts, device: Device) -> tuple[KernelReport, ...]:
                 resources=kernel,
                 counts=counts[name],
                 occupancy=occupancy(
-                    device,
+                    capability_of(arch),
                     threads=launch.threads,
                     registers=kernel.registers,
                     smem=kernel.static_smem + (launch.dynamic_smem or 0),
@@ -200,6 +208,18 @@ def symbol_of(launch: RecordedLaunch, symbols: list[str]) -> str:
             "Give each kernel of a launch a name of its own, by set_name_prefix."
         )
     return found[0]
+
+
+def capability_of(arch: str) -> tuple[int, int]:
+    """The compute capability of an architecture: (9, 0) for ``"sm_90a"``.
+
+    Raises:
+        UnsupportedError: it is not written so.
+    """
+    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+    if match is None:
+        raise UnsupportedError(f"{arch!r} is not an architecture such as 'sm_90a'.", requirement="a name like sm_90a")
+    return int(match.group(1)), int(match.group(2))
 
 
 def floors_us(nbytes: int) -> dict[str, float]:

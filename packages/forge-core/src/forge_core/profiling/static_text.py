@@ -15,7 +15,7 @@ _KINDS = ("ld.global", "st.global", "ld.shared", "st.shared", "cp.async", "ld.lo
 def report_text(report: StaticReport) -> str:
     """The report for a terminal: a block for the choice, one for each kernel, one for the bytes."""
     lines = [
-        f"{report.operator}: variant {report.variant} on {report.device.arch} ({report.device.name})",
+        f"{report.operator}: variant {report.variant} on {report.arch} ({_gpu(report)})",
         f"  why            {report.why}",
         f"  configuration  {_config(report.config)}",
     ]
@@ -54,6 +54,11 @@ def _kernel(kernel: KernelReport, report: StaticReport) -> list[str]:
         f"    accesses     bytes a thread: {'; '.join(widths) or 'none'}",
         f"    in the code  {', '.join(kinds) or 'no barriers, shuffles or asynchronous copies'}",
     ]
+
+
+def _gpu(report: StaticReport) -> str:
+    near = "" if report.device.arch == report.arch else ", the nearest known"
+    return f"{report.device.name}{near}"
 
 
 def _one(name: str) -> str:
