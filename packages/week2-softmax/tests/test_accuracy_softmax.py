@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from functools import partial
+
 import pytest
 import torch
 
@@ -61,7 +64,7 @@ def accumulator(dtype):
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
-def check_forward(x, dim, variant="auto", what=""):
+def check_softmax(x, dim, variant="auto", what=""):
     exact, acc = x.double(), accumulator(x.dtype)
     y = week2.softmax(x, dim, variant=variant)
     bound = softmax_bound(exact, dim, acc)
@@ -71,6 +74,10 @@ def check_forward(x, dim, variant="auto", what=""):
     off = (y.double().sum(dim) - 1).abs()
     if x.is_cuda or x.dtype.itemsize > 2:  # PyTorch's own for CPU tensors is less exact than that in half precision
         assert bool(((off <= total) | exact.softmax(dim).sum(dim).isnan()).all()), f"rows sum to 1: {what}"
+
+
+def check_logarithms(x, dim, variant="auto", what=""):
+    exact, acc = x.double(), accumulator(x.dtype)
     got = week2.log_softmax(x, dim, variant=variant)
     bound = log_softmax_bound(exact, dim, acc)
     assert_near_float64(got, exact.log_softmax(dim), torch.log_softmax(x, dim), floor=bound, what=f"log {what}")
@@ -79,15 +86,14 @@ def check_forward(x, dim, variant="auto", what=""):
     assert_near_float64(got, exact.logsumexp(dim), torch.logsumexp(x, dim), floor=bound, what=f"lse {what}")
 
 
-def peer_backward(name, *args):
-    return getattr(torch.ops.aten, name)(*args)
-
-
-def check_backward(x, dim, variant="auto", what="", *, logsumexp=True):
-    """The gradients on the outputs that PyTorch saved, which tells their error from the forward pass's."""
+def gradient_of(x):
     generator = torch.Generator(device=x.device).manual_seed(5)
-    grad = torch.randn(x.shape, device=x.device, generator=generator, dtype=torch.float64).to(x.dtype)
-    acc = accumulator(x.dtype)
+    return torch.randn(x.shape, device=x.device, generator=generator, dtype=torch.float64).to(x.dtype)
+
+
+def check_softmax_backward(x, dim, variant="auto", what=""):
+    """The gradient on the output that PyTorch saved, which tells its error from the forward pass's."""
+    grad, acc = gradient_of(x), accumulator(x.dtype)
     g64 = grad.double()
     y = torch.softmax(x, dim)
     p = y.double()
@@ -95,42 +101,57 @@ def check_backward(x, dim, variant="auto", what="", *, logsumexp=True):
     exact = p * (g64 - dot)
     got = week2.softmax_backward(grad, y, dim, variant=variant)
     bound = softmax_gradient_bound(g64, p, dim, acc)
-    peer = peer_backward("_softmax_backward_data", grad, y, dim, x.dtype)
+    peer = torch.ops.aten._softmax_backward_data(grad, y, dim, x.dtype)
     assert_near_float64(got, exact, peer, floor=bound, what=f"softmax' {what}")
     # A row's gradients sum to 0, but for roundings: theirs, and those of y, whose sum is not quite 1.
     total = (bound + half_ulp(exact.nan_to_num(0.0), x.dtype)).sum(dim) + (dot.squeeze(dim) * (1 - p.sum(dim))).abs()
     off = got.double().sum(dim).abs()
     if x.is_cuda or x.dtype.itemsize > 2:
         assert bool(((off <= total) | exact.sum(dim).isnan()).all()), f"gradient rows sum to 0: {what}"
+
+
+def check_log_softmax_backward(x, dim, variant="auto", what=""):
+    grad, acc = gradient_of(x), accumulator(x.dtype)
+    g64 = grad.double()
     log = torch.log_softmax(x, dim)
     l64 = log.double()
     exact = g64 - l64.exp() * g64.sum(dim, keepdim=True)
-    peer = peer_backward("_log_softmax_backward_data", grad, log, dim, x.dtype)
+    peer = torch.ops.aten._log_softmax_backward_data(grad, log, dim, x.dtype)
     bound = log_softmax_gradient_bound(g64, l64, dim, acc)
     got = week2.log_softmax_backward(grad, log, dim, variant=variant)
     assert_near_float64(got, exact, peer, floor=bound, what=f"log_softmax' {what}")
-    if logsumexp:
-        lse = torch.logsumexp(x, dim, keepdim=True)
-        some = grad.narrow(dim, 0, 1)
-        exact = some.double() * (x.double() - lse.double()).exp()
-        bound = logsumexp_gradient_bound(some.double(), x.double(), lse.double(), acc)
-        got = week2.logsumexp_backward(some, x, lse, dim, keepdim=True, variant=variant)
-        assert_near_float64(got, exact, some * (x - lse).exp(), floor=bound, what=f"logsumexp' {what}")
+
+
+def check_logsumexp_backward(x, dim, variant="auto", what=""):
+    acc = accumulator(x.dtype)
+    grad = gradient_of(x).narrow(dim, 0, 1)
+    lse = torch.logsumexp(x, dim, keepdim=True)
+    exact = grad.double() * (x.double() - lse.double()).exp()
+    bound = logsumexp_gradient_bound(grad.double(), x.double(), lse.double(), acc)
+    got = week2.logsumexp_backward(grad, x, lse, dim, keepdim=True, variant=variant)
+    assert_near_float64(got, exact, grad * (x - lse).exp(), floor=bound, what=f"logsumexp' {what}")
+
+
+#: Each check, with the number of tensors of whole rows that its operator reads, and that operator's name.
+CHECKS = {
+    "softmax": (check_softmax, 1),
+    "logarithms": (check_logarithms, 1),
+    "softmax_backward": (check_softmax_backward, 2),
+    "log_softmax_backward": (check_log_softmax_backward, 2),
+    "logsumexp_backward": (check_logsumexp_backward, 1),
+}
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_rows_and_columns(dtype, kind, device):
-    counts = COUNTS + COUNTS_GPU if device == "cuda" else COUNTS[::3]
-    for count in counts:
+def test_rows_and_columns(dtype, name, device):
+    check, _ = CHECKS[name]
+    for count, kind in itertools.product(COUNTS + COUNTS_GPU if device == "cuda" else COUNTS[::9], KINDS):
         x = numbers(kind, 3, count, dtype, device)
-        check_forward(x, -1, what=f"{kind} {count} rows")
-        check_backward(x, -1, what=f"{kind} {count} rows")
-        if count <= 65536:
-            columns = x.t().contiguous()
-            check_forward(columns, 0, what=f"{kind} {count} columns")
-            check_backward(columns, 0, what=f"{kind} {count} columns")
+        check(x, -1, what=f"{kind} {count} rows")
+        if count <= 8193:
+            check(x.t().contiguous(), 0, what=f"{kind} {count} columns")
 
 
 @pytest.mark.gpu
@@ -139,45 +160,28 @@ def test_rows_and_columns(dtype, kind, device):
 def test_many_rows(dtype, rows):
     for count in (1, 2, 7, 32, 33, 64, 100, 129, 256, 1000, 1024, 2048, 3333):
         x = numbers("wide", rows, count, dtype, "cuda")
-        check_forward(x, -1, what=f"{rows}x{count} rows")
-        check_backward(x, -1, what=f"{rows}x{count} rows")
-        check_forward(x, 0, what=f"{rows}x{count} columns")
+        for check in (check_softmax, check_softmax_backward):
+            check(x, -1, what=f"{rows}x{count} rows")
+            check(x, 0, what=f"{rows}x{count} columns")
+        check_logarithms(x, -1, what=f"{rows}x{count} rows")
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", ["random", "huge", "infinite", "sorted"])
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_each_variant(variant, dtype, kind, attempt):
+def test_each_variant(variant, dtype, attempt):
     done = 0
-    for count in (1, 2, 3, 5, 8, 31, 33, 64, 100, 257, 1000, 1025, 2048, 4097, 8200, 50257, 2**17, 2**18 + 1):
-        rows = 5 if count <= 8200 else 3
-        x = numbers(kind, rows, count, dtype, "cuda")
-        for y, dim in ((x, -1), (x.t().contiguous(), 0)):
-            if dim == 0 and count > 8200:
-                continue
-            what = f"{variant} {kind} {tuple(y.shape)} {dim}"
-            can = attempt.able(variant, y, dim)
-            done += attempt(lambda y=y, dim=dim, what=what: check_forward(y, dim, variant, what) or 1, can) or 0
-            can = attempt.able(variant, y, dim, tensors=2)
-            back = lambda y=y, dim=dim, what=what: check_backward(y, dim, variant, what, logsumexp=False) or 1  # noqa: E731
-            done += attempt(back, can) or 0
-    assert done >= 12
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_each_variant_of_logsumexp_backward(variant, attempt):
-    for count in (1, 2, 100, 1025, 8200):
-        x = numbers("random", 5, count, torch.float32, "cuda")
-        for y, dim in ((x, -1), (x.t().contiguous(), 0)):
-            lse = torch.logsumexp(y, dim)
-            grad = torch.randn_like(lse)
-            can = attempt.able(variant, y, dim, op="logsumexp_backward")
-            call = lambda g=grad, y=y, e=lse, d=dim: week2.logsumexp_backward(g, y, e, d, variant=variant)  # noqa: E731
-            got = attempt(call, can)
-            if got is not None:
-                torch.testing.assert_close(got, grad.unsqueeze(dim) * torch.softmax(y, dim), atol=1e-6, rtol=1e-5)
+    for count in (1, 2, 3, 5, 8, 31, 33, 64, 100, 257, 1025, 2048, 4097, 8200, 50257, 2**18 + 1):
+        for name, kind in itertools.product(CHECKS, ("random", "huge", "infinite", "sorted")):
+            check, tensors = CHECKS[name]
+            x = numbers(kind, 3, count, dtype, "cuda")
+            for y, dim in ((x, -1), (x.t().contiguous(), 0)):
+                if dim == -1 or count <= 8200:
+                    what = f"{variant} {name} {kind} {tuple(y.shape)} {dim}"
+                    can = attempt.able(variant, y, dim, tensors=tensors, op=name)
+                    call = partial(check, y, dim, variant, what)
+                    done += attempt(lambda call=call: call() or 1, can) or 0
+    assert done >= 100
 
 
 @pytest.mark.gpu
@@ -187,8 +191,8 @@ def test_the_longest_rows(dtype):
     for rows, count in ((1, 2**20), (1, 2**20 + 3), (2, 2**22 + 1), (1, 2**24), (300, 2**17 + 5)):
         for kind in ("random", "huge", "sorted"):
             x = numbers(kind, rows, count, dtype, "cuda")
-            check_forward(x, -1, what=f"{kind} {rows}x{count}")
-            check_backward(x, -1, what=f"{kind} {rows}x{count}")
+            for check, _ in CHECKS.values():
+                check(x, -1, what=f"{kind} {rows}x{count}")
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -237,7 +241,7 @@ def test_end_to_end_gradients(dtype, device):
 
 
 @pytest.mark.gpu
-@pytest.mark.large(24)
+@pytest.mark.large(60)
 def test_more_than_two_to_the_31_elements():
     for shape in ((2**31 // 50257 + 1, 50257), (2, 2**30 + 8), (2**25 + 1, 64), (2**31 // 7 + 1, 7)):
         x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
@@ -245,13 +249,11 @@ def test_more_than_two_to_the_31_elements():
         grad = week2.softmax_backward(x, y)
         lse = week2.logsumexp(x, -1)
         for rows in (slice(0, 2), slice(shape[0] // 2, shape[0] // 2 + 2), slice(shape[0] - 2, shape[0])):
-            part = x[rows].double()
-            p = part.softmax(-1)
-            bound = softmax_bound(part, -1, torch.float32)
-            assert_near_float64(y[rows], p, torch.softmax(x[rows], -1), floor=bound, what=f"{shape}")
+            torch.testing.assert_close(y[rows], torch.softmax(x[rows], -1))
             want = torch.ops.aten._softmax_backward_data(x[rows], y[rows], -1, x.dtype)
-            torch.testing.assert_close(grad[rows], want)
-            torch.testing.assert_close(lse[rows], torch.logsumexp(x[rows], -1))
+            largest = want.abs().max().item()
+            torch.testing.assert_close(grad[rows], want, rtol=0.02, atol=1e-5 * largest)
+            torch.testing.assert_close(lse[rows], torch.logsumexp(x[rows].float(), -1).bfloat16())
         del x, y, grad, lse
         torch.cuda.empty_cache()
     # A dimension that is not the last, with strides past 2^31.

@@ -27,6 +27,18 @@ def same(got, want, what=""):
     torch.testing.assert_close(got, want, equal_nan=True, msg=lambda text: f"{what}: {text}")
 
 
+def lse_of(x, dim, keepdim=False):
+    """PyTorch's, rounded once: its own in half precision is made of several operations, each of which rounds."""
+    if x.dtype.is_floating_point and x.dtype.itemsize == 2:
+        return torch.logsumexp(x.float(), dim, keepdim).to(x.dtype)
+    return torch.logsumexp(x, dim, keepdim)
+
+
+def same_lse(got, x, dim, what=""):
+    """On the CPU the reference is PyTorch's own, with its roundings."""
+    same(got, lse_of(x, dim) if x.is_cuda else torch.logsumexp(x, dim), what)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", PAIRS)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -62,9 +74,9 @@ def test_every_layout(shape, device):
         for dim in range(len(shape)):
             for op, (ours, theirs) in PAIRS.items():
                 same(ours(x, dim), theirs(x, dim), f"{op} {name} {dim}")
-            same(week2.logsumexp(x, dim), torch.logsumexp(x, dim), f"logsumexp {name} {dim}")
+            same_lse(week2.logsumexp(x, dim), x, dim, f"logsumexp {name} {dim}")
         both = (0, len(shape) - 1)
-        same(week2.logsumexp(x, both), torch.logsumexp(x, both), f"logsumexp {name} {both}")
+        same_lse(week2.logsumexp(x, both), x, both, f"logsumexp {name} {both}")
 
 
 def _as_numbers(bits):
@@ -96,7 +108,7 @@ def test_nan_and_infinities(dtype, device):
         for dim in (0, 1):
             for name, (ours, theirs) in PAIRS.items():
                 same(ours(x, dim), theirs(x, dim), f"{name} {count} {dim}")
-            same(week2.logsumexp(x, dim), torch.logsumexp(x, dim), f"logsumexp {count} {dim}")
+            same_lse(week2.logsumexp(x, dim), x, dim, f"logsumexp {count} {dim}")
     rows = week2.softmax(x)
     assert rows[[1, 2, 3, 4, 6, 7, 8]].isnan().all()
     assert rows[5, 6] == 0
