@@ -26,7 +26,10 @@ from record import FOLDER
 PAGE = ROOT / "docs" / "profiling.md"
 
 HEADING = (
-    "| Variant | Case | Time, µs | DRAM | L2 | SM | Read | Occupancy | Limited by | Waits for | Bound by | Found |",
+    (
+        "| Variant | Case | Time, \N{MICRO SIGN}s | DRAM | L2 | SM | Read | Occupancy | Limited by | Waits for "
+        "| Bound by | Found |"
+    ),
     "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | --- | --- |",
 )
 
