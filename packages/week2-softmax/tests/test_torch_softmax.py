@@ -134,7 +134,7 @@ def test_export(name: str, device: str) -> None:
 @pytest.mark.parametrize("name", PAIRS)
 def test_gradients(name: str, dim: int, device: str) -> None:
     ours, _ = PAIRS[name]
-    for shape in ((2, 3, 4), (3, 1, 70)):
+    for shape in ((2, 3, 4), (2, 1, 33)):
         x = torch.randn(shape, device=device, dtype=torch.float64, requires_grad=True)
         assert torch.autograd.gradcheck(lambda y: ours(y, dim), x)
         if shape[-1] == 4:
