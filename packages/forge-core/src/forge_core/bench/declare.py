@@ -17,6 +17,9 @@ from forge_core.bench.inputs import LAYOUTS, random_tensor
 
 __all__ = [
     "CUDA_GPU",
+    "CUPY",
+    "LIGER",
+    "QUACK",
     "TRITON",
     "Bench",
     "Case",
@@ -109,6 +112,9 @@ def Package(distribution: str, module: str) -> Requirement:  # noqa: N802 - read
 
 CUDA_GPU = Requirement("a CUDA GPU", lambda device: device.type == "cuda")
 TRITON = Package("triton", "triton")
+QUACK = Package("quack-kernels", "quack")
+LIGER = Package("liger-kernel", "liger_kernel")
+CUPY = Package("cupy-cuda12x or cupy-cuda13x", "cupy")
 
 
 @dataclass(frozen=True)
