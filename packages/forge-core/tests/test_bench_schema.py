@@ -60,7 +60,7 @@ def test_a_suite_is_read(bench):
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("version: 1", "version: 2", r"pkg/suites\.yaml: expected 'version: 1'"),
+        ("version: 1", "version: 2", r"pkg/suites\.yaml:2: expected 'version: 1'"),
         ("suites:", "suite:", "and a mapping 'suites'"),
         ("cpu: true", "cpus: true", "suite small: .*unknown field `cpus`"),
         ("cpu: true", "cpu: maybe", r"suite small: Expected `bool`, got `str` - at `\$\.cpu`"),

@@ -16,6 +16,7 @@ from torch.utils.dlpack import from_dlpack
 from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Package, Peer, Traffic, compiled
 from forge_core.testing.tolerances import half_ulp
 from forge_week1_reduce import ops, ref
+from forge_week1_reduce.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,4 +110,5 @@ BENCH = Bench(
     package="forge_week1_reduce",
     suites=Path(__file__).with_name("suites.yaml"),
     operators=(_operator("sum_rows", -1), _operator("sum_columns", 0)),
+    thresholds=THRESHOLDS,
 )

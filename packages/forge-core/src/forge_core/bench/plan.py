@@ -14,7 +14,7 @@ from forge_core.bench.schema import ALL, AUTO, CaseGroup, Suite, Target, expand,
 from forge_core.bench.derived import suites_of
 from forge_core.errors import BenchmarkError
 
-__all__ = ["GROUP", "PlannedCase", "Run", "Selection", "UsageError", "discover", "plan"]
+__all__ = ["GROUP", "PlannedCase", "Run", "Selection", "UsageError", "discover", "packages_named", "plan"]
 
 #: The entry-point group in which packages name their :class:`~forge_core.bench.declare.Bench`.
 GROUP = "forge.bench"
@@ -120,7 +120,7 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection) -> Run:
         UsageError: no such suite, operator, variant, shape, dtype or peer.
         BenchmarkError: a ``suites.yaml`` is not what is expected.
     """
-    benches = _chosen(benches, selection)
+    benches = packages_named(benches, selection.packages)
     suites = [(bench, suites_of(bench)) for bench in benches]
     of_suite = [(bench, table[name]) for bench, table in suites if name in table]
     of_operator = [bench for bench in benches if name in bench.by_name]
@@ -137,15 +137,19 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection) -> Run:
     )
 
 
-def _chosen(benches: Sequence[Bench], selection: Selection) -> list[Bench]:
-    """The packages that were asked for, each by its week, its import name, or the name it is installed by."""
-    if not selection.packages:
+def packages_named(benches: Sequence[Bench], asked: Sequence[str]) -> list[Bench]:
+    """The packages that were asked for, each by its week, its import name, or the name it is installed by; or all.
+
+    Raises:
+        UsageError: no package has one of the names.
+    """
+    if not asked:
         return list(benches)
     names = {bench.name: {bench.name, bench.package, bench.package.replace("_", "-")} for bench in benches}
-    for asked in selection.packages:
-        if not any(asked in known for known in names.values()):
-            raise UsageError(f"no package {asked!r} declares benchmarks; packages: {', '.join(sorted(names))}")
-    return [bench for bench in benches if names[bench.name] & set(selection.packages)]
+    for name in asked:
+        if not any(name in known for known in names.values()):
+            raise UsageError(f"no package {name!r} declares benchmarks; packages: {', '.join(sorted(names))}")
+    return [bench for bench in benches if names[bench.name] & set(asked)]
 
 
 def _check_names(selection: Selection) -> None:

@@ -177,7 +177,8 @@ def load_suites(bench: Bench) -> dict[str, Suite]:
         raise BenchmarkError(f"{'/'.join(path.parts[-2:])}: {error}") from error
     file = Place(path, Lines(text))
     if not isinstance(raw, dict) or raw.get("version") != VERSION or not isinstance(raw.get("suites"), dict):
-        raise file.error(f"expected 'version: {VERSION}' and a mapping 'suites'.")
+        wrong = "suites" if isinstance(raw, dict) and raw.get("version") == VERSION else "version"
+        raise file.at(wrong, words="").error(f"expected 'version: {VERSION}' and a mapping 'suites'.")
     if unknown := sorted(set(raw) - {"version", "suites"}):
         raise file.at(unknown[0], words="").error(
             f"expected the keys version and suites only, got {', '.join(unknown)}."

@@ -1,0 +1,99 @@
+"""Which record a page shows, and the pages that show one.
+
+A page holds the tables of a suite between ``<!-- bench:SUITE begin -->`` and ``<!-- bench:SUITE end -->``.  They are
+those of the newest record of that suite; one command brings every page up to date, and a test holds them together:
+
+    forge-cute bench report --pages
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from forge_core.bench import records, report
+from forge_core.bench.records import Record
+from forge_core.errors import BenchmarkError
+
+__all__ = ["PAGES", "Source", "gather", "markers", "newest", "refresh", "with_markers"]
+
+#: Where the pages of a checkout are looked for.
+PAGES = ("README.md", "docs/*.md", "docs/*/*.md", "packages/*/README.md")
+MARKER = re.compile(r"^<!-- bench:([\w-]+) begin -->$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A record and the name of its file."""
+
+    record: Record
+    source: str
+
+
+def gather(places: Iterable[Path]) -> list[Source]:
+    """The records in some files and folders; other JSON files in a folder are passed over, named ones are not.
+
+    Raises:
+        BenchmarkError: a file that was named is no record, or there is none at all.
+    """
+    found = []
+    for place in places:
+        if place.is_file():
+            found.append(Source(records.load(place), place.name))
+            continue
+        for path in sorted(place.rglob("*.json")):
+            if records.is_record(path):
+                found.append(Source(records.load(path), path.name))
+    if not found:
+        raise BenchmarkError(f"expected a record or a folder of records, found none in {', '.join(map(str, places))}")
+    return found
+
+
+def newest(found: Iterable[Source]) -> dict[str, Source]:
+    """Of each suite, the newest record.
+
+    Raises:
+        BenchmarkError: the records are of several machines; one page shows one.
+    """
+    chosen: dict[str, Source] = {}
+    for entry in sorted(found, key=lambda entry: entry.record.date):
+        chosen[entry.record.suite] = entry
+    machines = sorted({entry.record.environment.gpu for entry in chosen.values()})
+    if len(machines) > 1:
+        raise BenchmarkError(f"the records are of several machines, {' and '.join(machines)}: name those of one")
+    return chosen
+
+
+def markers(text: str) -> list[str]:
+    """The suites whose tables a page has a place for, in order."""
+    return MARKER.findall(text)
+
+
+def with_markers(root: Path) -> list[Path]:
+    """The pages of a checkout that have a place for tables."""
+    pages = [page for pattern in PAGES for page in sorted(root.glob(pattern))]
+    return [page for page in dict.fromkeys(pages) if markers(page.read_text(encoding="utf-8"))]
+
+
+def refresh(page: Path, found: Mapping[str, Source], *, strict: bool = True) -> list[str]:
+    """Brings a page's tables up to date; returns the suites whose tables it has.
+
+    Args:
+        page: the page.
+        found: the records by suite.
+        strict: whether a page without a place for one of the records is an error.
+
+    Raises:
+        BenchmarkError: the page cannot be read or its markers do not pair; or, with `strict`, a marker is missing.
+    """
+    wanted = list(found) if strict else [name for name in markers(page.read_text(encoding="utf-8")) if name in found]
+    if strict and len(found) > 1:
+        present = markers(page.read_text(encoding="utf-8"))
+        wanted = [name for name in found if name in present]
+        if not wanted:
+            raise BenchmarkError(f"{page}: expected the line '<!-- bench:{next(iter(found))} begin -->' or the like.")
+    for suite in wanted:
+        report.replace_between_markers(page, found[suite].record)
+    return wanted
