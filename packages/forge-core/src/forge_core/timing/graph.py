@@ -74,10 +74,24 @@ class GraphTimer(EventTimer):
         self._previous = graph
         return [start.elapsed_time(end) for start, end in pairs]
 
-    @staticmethod
-    def _abandon(graph: torch.cuda.CUDAGraph) -> None:
-        """Ends a capture that failed, so that the next one can begin."""
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Ends a capture that failed, and puts torch's allocator and random numbers out of capturing again.
+
+        torch leaves both as they were when the driver invalidates a capture: the allocator goes on recording to the
+        pool, and the generators refuse to draw until some capture has ended as it should.
+        """
         try:
             graph.capture_end()
         except RuntimeError:
-            return  # the capture had been invalidated, and this is how the driver says that it is over
+            index = torch.cuda.current_device() if self.device.index is None else self.device.index
+            end = getattr(torch._C, "_cuda_endAllocateToPool", None)
+            if end is not None:
+                end(index, self._pool)
+        self._pool = torch.cuda.graph_pool_handle()
+        scratch = torch.empty(1, device=self.device)
+        torch.cuda.synchronize(self.device)
+        healing = torch.cuda.CUDAGraph()
+        healing.capture_begin(pool=self._pool)
+        scratch.zero_()
+        healing.capture_end()
+        self._previous = healing
