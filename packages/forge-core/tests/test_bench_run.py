@@ -236,7 +236,7 @@ def test_a_missing_requirement_is_named(invoke):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("nothing",), "no suite and no operator is named 'nothing'; suites: gpu, latency, quick; operators: swap"),
+        (("nothing",), "no suite and no operator is named 'nothing'; suites: cold, full, gpu, latency, quick; operators: swap"),
         (("quick", "--variant", "narrow"), "no variant 'narrow'; variants: auto, naive, wide"),
         (("swap", "--variant", "narrow"), "no variant 'narrow'; variants: auto, naive, wide"),
         (("quick", "--variant", "naive"), "the backend is 'ref', which has none"),
@@ -249,9 +249,9 @@ def test_a_missing_requirement_is_named(invoke):
         (("quick", "--device", "tpu"), "expected cpu, cuda or cuda:N, got 'tpu'"),
     ],
 )
-def test_bad_usage_is_exit_status_2_and_lists_what_there_is(invoke, arguments, message):
+def test_bad_usage_is_exit_status_3_and_lists_what_there_is(invoke, arguments, message):
     result, record = invoke(*arguments)
-    assert result.exit_code == 2, result.output
+    assert result.exit_code == 3, result.output
     assert message in " ".join(result.output.split())
     assert record is None
 

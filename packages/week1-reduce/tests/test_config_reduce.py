@@ -106,3 +106,23 @@ def test_more_than_two_to_the_31_rows_are_numbered_by_64_bits():
     assert config.wide
     assert told((2**32,), dtype=torch.int8, view=lambda x: x.expand(3, 2**32).t()[::1]).variant
     assert told((2**31 + 5, 2), 0, dtype=torch.int8).config.wide
+
+
+def test_loads_are_marked_as_read_once_where_they_are_and_where_it_pays():
+    def marked(shape, dim=-1, **kwargs):
+        config = told(shape, dim, **kwargs).config
+        return getattr(config, "row", config).once
+
+    for shape, dim in (
+        ((32768, 256), -1),
+        ((32768, 1024), -1),
+        ((64, 131072), -1),
+        ((16, 2**22), -1),
+        ((32768, 256), 0),
+    ):
+        assert marked(shape, dim)
+    for shape, dim in (((32768, 4096), -1), ((8192, 65536), -1), ((1, 2**28), -1), ((32768, 4096), 0)):
+        assert not marked(shape, dim)  # more than 256 MB
+    assert not marked((1, 1024), view=lambda x: x.expand(4096, 1024))  # each row is the same memory
+    assert not marked((1000, 1001), 0)  # chunks at the tiles' edges belong to two blocks
+    assert not marked((4096, 63))  # loads of 4 bytes

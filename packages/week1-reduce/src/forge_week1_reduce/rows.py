@@ -21,7 +21,7 @@ from forge_week1_reduce.configs import (
 from forge_week1_reduce.problem import MAX_ALIGN, Problem
 from forge_week1_reduce.thresholds import THRESHOLDS
 
-__all__ = ["automatic", "cluster", "max_cluster", "short", "split", "split_parts", "vectorized"]
+__all__ = ["automatic", "cluster", "max_cluster", "read_once", "short", "split", "split_parts", "vectorized"]
 
 _NOT_ROWS = "reads rows, and no reduced dimension is contiguous here"
 _LIMIT = 2**31
@@ -32,6 +32,18 @@ SHORT_LOADS = 256
 
 #: Blocks that fill an H200's multiprocessors, each with 512 threads.
 BLOCKS_PER_SM = 4
+
+#: Bytes of an input up to which its loads are marked as read once.  They then take less of the L2 cache from what a
+#: producer left there, so less of that is written back meanwhile: 13 instead of 26 MB (ncu), which is 13 % at
+#: 32768 x 1024 bf16 and 4 % at 32768 x 4096 bf16.  Of more bytes the marked loads have the lower rate: 1 % at 512 MB, 2
+#: to 7 % at 1 GB and more.
+ONCE_UP_TO = 2**28
+
+
+def read_once(problem: Problem, width: int) -> bool:
+    """Whether loads of ``width`` bytes are to be marked: no element is read twice, and there are few enough."""
+    whole = problem.rows * problem.count * problem.itemsize
+    return width == MAX_ALIGN and problem.read_bytes == whole <= ONCE_UP_TO
 
 
 def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[Config, str] | None:
@@ -82,14 +94,15 @@ def vectorized(problem: Problem, arithmetic: Arithmetic, device: Device) -> Vect
     if outer_rank and loads >= _LIMIT:
         return f"numbers the loads of a row with 32 bits, and {loads} of {width} bytes are too many"
     threads, unroll = _threads(loads)
-    return VectorizedConfig(arithmetic, width, peel, threads, unroll, len(problem.kept), outer_rank)
+    once = read_once(problem, width)
+    return VectorizedConfig(arithmetic, width, peel, threads, unroll, len(problem.kept), outer_rank, once)
 
 
 def _threads(loads: int) -> tuple[int, int]:
     """Threads of a block and loads in flight, for a row (or a part of one) of so many loads."""
-    for limit, threads in ((1536, 512), (768, 256), (384, 128)):
+    for limit, threads, unroll in ((1536, 512, 4), (768, 256, 4), (384, 256, 2)):
         if loads >= limit:
-            return threads, 4
+            return threads, unroll
     return 64, 4
 
 
@@ -105,7 +118,9 @@ def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConf
     # Two loads a thread, more only where 32 lanes are not enough.
     lanes = min(32, _power_of_two(-(-loads // 2)))
     unroll = _power_of_two(-(-loads // lanes))
-    rows = max(1, 4 // unroll)
+    # Marked loads want two in flight, others four: 1736 against 1705 GB/s at 32768 x 256 bf16.
+    once = read_once(problem, width)
+    rows = max(1, (2 if once else 4) // unroll)
     return ShortConfig(
         arithmetic,
         width,
@@ -115,6 +130,7 @@ def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConf
         exact=loads == lanes * unroll,
         kept_rank=len(problem.kept),
         wide=problem.rows >= _LIMIT,
+        once=once,
     )
 
 
@@ -141,11 +157,9 @@ def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> Cluster
     if problem.rows >= 2**16:
         return "numbers rows along the grid's second axis, which has 65535 places"
     blocks = min(max(_wanted_blocks(problem, device), 2), most)
-    # 256 threads with 8 loads in flight against 512 with 4: 2024 against 1956 GB/s at 64 x 131072 fp32, 1551 against
-    # 1307 for bf16 (H200, 2026-11).
-    part = problem.count * problem.itemsize // row.width // blocks
-    threads, unroll = (256, 8) if part >= 2048 else _threads(part)
-    return ClusterConfig(replace(row, threads=threads, unroll=unroll), blocks)
+    # At most 256 threads: 512 lose 3 % at 64 x 131072 fp32, 16 % for bf16; 8 loads in flight lose 5 % to 4 for bf16.
+    threads, unroll = _threads(problem.count * problem.itemsize // row.width // blocks)
+    return ClusterConfig(replace(row, threads=min(threads, 256), unroll=unroll), blocks)
 
 
 def _part_of(row: VectorizedConfig, problem: Problem, parts: int) -> VectorizedConfig:
@@ -155,12 +169,12 @@ def _part_of(row: VectorizedConfig, problem: Problem, parts: int) -> VectorizedC
 
 
 def split_parts(problem: Problem, device: Device) -> int:
-    """Parts of a row in two passes: as many as fill the GPU once."""
+    """Parts of a row in two passes: as many as fill the GPU once, a power of two (33 lose 1 to 2 % to 32)."""
     if _wanted_blocks(problem, device) == 1:
         return 2
     row_bytes = problem.count * problem.itemsize
     most = min(BLOCKS_PER_SM * device.sm_count // problem.rows, row_bytes // THRESHOLDS.value("min_part_bytes", device))
-    return max(2, most)
+    return max(2, 1 << (most.bit_length() - 1))
 
 
 def split(problem: Problem, arithmetic: Arithmetic, device: Device) -> SplitConfig | str:

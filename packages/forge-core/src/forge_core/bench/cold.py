@@ -71,12 +71,14 @@ def measure_cold(planned: PlannedCase, context: Context) -> Outcome:
     for name in planned.peers:
         peer = planned.operator.peer(name)
         missing = peer.missing(context.device) if peer is not None else ["its declaration"]
-        if not missing:
+        cannot = "" if peer is None else peer.unable(case)
+        text = f"needs {' and '.join(missing)}" if missing else cannot
+        if not text:
             names.append(name)
         elif planned.peers_asked:
-            raise BenchmarkError(f"peer {name} needs {' and '.join(missing)}", case=case.name, peer=name)
+            raise BenchmarkError(f"peer {name} {text}", case=case.name, peer=name)
         else:
-            outcome.left_out[name] = f"needs {' and '.join(missing)}"
+            outcome.left_out[name] = text
     for name in names:
         asked = {
             "package": planned.bench.package,
