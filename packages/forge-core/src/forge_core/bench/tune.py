@@ -28,6 +28,8 @@ from forge_core.bench.inputs import generator_for
 from forge_core.bench.schema import AUTO, CaseGroup, expand
 from forge_core.device import Device, query
 from forge_core.errors import BenchmarkError
+from forge_core.op import Operator
+from forge_core.op.table import LaunchTable
 from forge_core.thresholds import Threshold, Thresholds
 
 __all__ = ["Outcome", "TuneRecord", "choose", "table_text", "tune"]
@@ -123,21 +125,24 @@ class DeviceMeasure:
         self, operator: OperatorBench, threshold: Threshold, value: int, inputs: tuple[torch.Tensor, ...]
     ) -> tuple[Callable[..., Any], Any]:
         """The operator as it is with one threshold set, with a table of launches of its own; and what it launches."""
-        from forge_core.op.table import LaunchTable
-
-        call, keywords = operator.call(AUTO), {}
-        if isinstance(call, partial):
-            call, keywords = call.func, dict(call.keywords)
-        declared: Any = call
-        table = LaunchTable(declared.schema, declared._check_real, declared._plan)
+        table, keywords = launches_anew(operator)
 
         def launch(*arguments: torch.Tensor) -> torch.Tensor:
             with self.thresholds.override(threshold.name, value):
                 return table.launch(None, arguments, keywords)
 
         launch(*inputs)
-        bound = next(iter(table._bound.values()))
-        return launch, (bound.name, id(bound.launch), bound.arguments)
+        return launch, tuple(table.launches())
+
+
+def launches_anew(operator: OperatorBench) -> tuple[LaunchTable, dict[str, Any]]:
+    """An empty table of launches of the operator that a declaration calls, and the options that it calls it with."""
+    call, keywords = operator.call(AUTO), {}
+    if isinstance(call, partial):
+        call, keywords = call.func, dict(call.keywords)
+    if not isinstance(call, Operator):
+        raise BenchmarkError(f"{operator.name}: expected a declaration that calls an Operator, got {call!r}")
+    return call._served.table.anew(), keywords
 
 
 def tune(bench: Bench, device: torch.device, measure: Measure | None = None) -> tuple[TuneRecord, Path, str]:
