@@ -147,6 +147,15 @@ def test_a_small_change_within_chance_is_not_reported():
     assert len(compare(record(1, noise=0.002), record(2, 1.02, noise=0.002)).moved) == 3
 
 
+def test_a_single_short_run_accuses_nobody_of_what_an_address_may_cost():
+    """A few microseconds differ by some percent from run to run; one run cannot show it, three do."""
+    one = compare(record(1, runs=1, noise=0.005), record(2, 1.06, only=1024, runs=1, noise=0.005))
+    assert one.regressions == []
+    assert [change.case for change in one.suspects] == ["transpose 1024x1024 float32"]
+    three = compare(record(1, noise=0.005), record(2, 1.06, only=1024, noise=0.005))
+    assert len(three.regressions) == 1
+
+
 def test_what_is_gone_what_is_new_and_what_broke_is_said():
     old, new = record(1), record(2, variant="vectorized")
     bad = msgspec.structs.replace(new.cases[1], contenders=[], error="wrong result")
@@ -162,12 +171,21 @@ def test_texts_for_a_pull_request_and_a_commit():
     found = compare(record(1), record(2, 1.3, only=4096))
     text = comparison_markdown(found)
     assert "**1 regressions** at 5 %." in text
-    assert re.search(r"\| transpose 4096x4096 float32 \| auto \| .* us \| .* us \| \+\d+\.\d % \| .* \| REGRESSION \|", text)
+    assert re.search(
+        r"\| transpose 4096x4096 float32 \| auto \| .* us \| .* us \| \+\d+\.\d % \| .* \| REGRESSION \|", text
+    )
     block = commit_message(found)
-    assert block.startswith("Bench: week0, NVIDIA H200\n  aaaaaaaaaaaa -> aaaaaaaaaaaa\n  transpose 4096x4096 float32\n")
+    assert block.startswith(
+        "Bench: week0, NVIDIA H200\n  aaaaaaaaaaaa -> aaaaaaaaaaaa\n  transpose 4096x4096 float32\n"
+    )
     assert "  2 of 3 unchanged; controls " in block
     assert max(map(len, block.splitlines())) <= 72
-    assert (time_text(0.00755), time_text(0.263), time_text(1.25), time_text(2500)) == ("7.55 us", "263 us", "1.25 ms", "2.5 s")
+    assert (time_text(0.00755), time_text(0.263), time_text(1.25), time_text(2500)) == (
+        "7.55 us",
+        "263 us",
+        "1.25 ms",
+        "2.5 s",
+    )
     assert percent(-0.083) == "-8.3 %"
 
 
@@ -176,7 +194,9 @@ def run(tmp_path):
     def run(old, new, *options):
         for name, made in (("old", old), ("new", new)):
             (tmp_path / f"{name}.json").write_text(made.dumps())
-        result = CliRunner().invoke(command, ["compare", str(tmp_path / "old.json"), str(tmp_path / "new.json"), *options])
+        result = CliRunner().invoke(
+            command, ["compare", str(tmp_path / "old.json"), str(tmp_path / "new.json"), *options]
+        )
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, " ".join(result.output.split())
 

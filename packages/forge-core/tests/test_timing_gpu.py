@@ -210,7 +210,7 @@ def test_a_call_on_another_stream_is_refused(side):
         return "" if torch.equal(got, want) else "elements differ"
 
     assert check_stream(lambda x: x * 2, (x,), agree)
-    with pytest.raises(BenchmarkError, match="landed on another stream .*elements differ"):
+    with pytest.raises(BenchmarkError, match=r"landed on another stream .*elements differ"):
         check_stream(astray, (x,), agree, case="c", contender="astray")
 
     def waits(x):

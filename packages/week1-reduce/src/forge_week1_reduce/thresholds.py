@@ -17,7 +17,7 @@ THRESHOLDS = Thresholds(
             default=8192,
             about="Bytes of a row for each of the blocks that share it, below which one more costs more than it gains.",
             candidates=(2048, 4096, 8192, 16384, 32768),
-            # Rows of 64 KB to 512 KB, too few to fill the GPU with one block each: how far they are cut is the question.
+            # Rows of 32 to 512 KB, too few to fill the GPU with a block each: how far they are cut is the question.
             probes=(Probe("sum_rows", ("64x16384", "64x131072", "16x65536"), ("float32", "bfloat16")),),
         ),
     ),

@@ -74,9 +74,7 @@ class Share(click.ParamType[tuple[int, int]]):
 
     name = "share"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         """The two numbers."""
         match = re.fullmatch(r"(\d+)/(\d+)", str(value))
         if match is None or not 1 <= int(match[1]) <= int(match[2]):

@@ -23,6 +23,9 @@ __all__ = ["COMMANDS", "console"]
 
 DEFAULT_THRESHOLD = 0.05
 RECORDS = Path("docs/records")
+RESULTS = Path("results/report")
+#: The report that README shows pictures of.
+DOCS = Path("docs/report")
 
 
 def console(*, error: bool = False) -> Console:
@@ -116,16 +119,16 @@ def compare_command(
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Replace what stands between the markers <!-- bench:SUITE begin --> and end of this page; repeatable.",
 )
-@click.option("--pages", "all_pages", is_flag=True, help="Likewise, of every page of the checkout that has markers.")
+@click.option(
+    "--pages", "all_pages", is_flag=True, help="Every page of this checkout that has markers, and docs/report."
+)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("results/report"),
-    show_default=True,
-    help="Where the HTML file and the pictures go.",
+    help="Where the HTML file and the pictures go; default: results/report.",
 )
 def report_command(
-    sources: tuple[Path, ...], as_markdown: bool, into: tuple[Path, ...], all_pages: bool, out: Path
+    sources: tuple[Path, ...], as_markdown: bool, into: tuple[Path, ...], all_pages: bool, out: Path | None
 ) -> None:
     """Make a page with plots from records (one self-contained HTML file, and pictures), or tables.
 
@@ -134,15 +137,16 @@ def report_command(
     with exits.told():
         found = pages.newest(pages.gather(sources or (RECORDS,)))
         if as_markdown:
-            click.echo("\n".join(report.markdown(record) for record in found.values()), nl=False)
+            click.echo("\n".join(report.markdown(entry.record) for entry in found.values()), nl=False)
         if into or all_pages:
             for page in [*into, *(pages.with_markers(Path()) if all_pages else [])]:
                 for suite in pages.refresh(page, found, strict=page in into):
                     click.echo(f"{page}: the block bench:{suite} is now that of {found[suite].source}")
-        elif not as_markdown:
+        if all_pages or not (as_markdown or into):
             from forge_core.bench.html import write_report  # the plotting library takes a second to import
 
-            for path in write_report(list(found.values()), out):
+            folder = out or (DOCS if all_pages else RESULTS)
+            for path in write_report(list(found.values()), folder):
                 click.echo(str(path))
 
 

@@ -29,6 +29,11 @@ DRAWS = 2000
 CONFIDENCE = 0.99
 #: The largest probability, of samples that came from one distribution, at which the rank test says that they did not.
 RANK_LEVEL = 0.01
+#: What two runs of one kernel can differ by beyond what the samples of either show, in milliseconds: where an address
+#: or a clock falls differently for a whole run.  Several runs show it themselves; a single one cannot.  H200,
+#: 2026-11-21: docs/records/h200/compare-planted-2026-11-21.txt, 4.7 % at 6 us, 2.8 % at 65 us at most in 20 pairs.
+RUN_FLOOR_MS = 0.0004
+ENOUGH_RUNS = 3
 #: Changes below this are not worth a line, however sure they are.
 WORTH = 0.01
 SEED = 20240229
@@ -181,6 +186,8 @@ def _change(
     new_draws, new_figure, new_values = _drawn(new, [now for _, now in controls], generator)
     moved = (new_draws - old_draws).sort().values
     margin = (1 - CONFIDENCE) / 2
+    few = min(len(old.runs), len(new.runs)) < ENOUGH_RUNS
+    floor = RUN_FLOOR_MS / min(old.median_ms, new.median_ms) if few else 0.0
     control = quantile([math.log(now.median_ms / was.median_ms) for was, now in controls], 0.5) if controls else 0.0
     before, after = (f"{c.variant} {c.config}".strip() for c in (old, new))
     return Change(
@@ -189,8 +196,8 @@ def _change(
         old_ms=old.median_ms,
         new_ms=new.median_ms,
         change=math.expm1(new_figure - old_figure),
-        low=math.expm1(float(moved[int(margin * DRAWS)])),
-        high=math.expm1(float(moved[int((1 - margin) * DRAWS) - 1])),
+        low=math.expm1(float(moved[int(margin * DRAWS)]) - floor),
+        high=math.expm1(float(moved[int((1 - margin) * DRAWS) - 1]) + floor),
         control=math.expm1(control),
         rank_p=_rank_p(old_values, new_values),
         became=f"{before or 'unknown'} -> {after or 'unknown'}" if before != after else "",

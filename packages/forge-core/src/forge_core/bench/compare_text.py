@@ -40,13 +40,12 @@ def summary(found: Comparison) -> list[str]:
     compared = len(found.changes)
     slower = sum(c.slower(found.threshold) for c in found.changes)
     faster = sum(c.faster(found.threshold) for c in found.changes)
-    lines = [
+    text = (
         f"{compared} compared: {slower} slower and {faster} faster by more than {found.threshold * 100:.3g} %, "
         f"{compared - slower - faster} within; the controls (the ceiling's copy, and peers of the same versions) "
         f"moved by {percent(found.control)}, which is taken out."
-    ]
-    if found.rerun:
-        lines.append(found.rerun)
+    )
+    lines = [text, found.rerun] if found.rerun else [text]
     lines += [f"ERROR: {name}: {error}" for name, error in found.broken.items()]
     lines += [f"Only in the old record: {', '.join(found.gone)}."] if found.gone else []
     lines += [f"Only in the new record: {', '.join(found.added)}."] if found.added else []
@@ -89,10 +88,11 @@ def commit_message(found: Comparison) -> str:
     """The block that the commit of a kernel's change carries, in lines of at most 72 characters."""
     lines = [f"Bench: {found.new.suite}, {_where(found.new)}", f"  {_which(found.old)} -> {_which(found.new)}"]
     for change in found.moved:
+        times = f"{time_text(change.old_ms)} -> {time_text(change.new_ms)}"
+        interval = f"{percent(change.low)} to {percent(change.high)}"
         lines += [
             f"  {change.case}{'' if change.contender == 'forge' else ', ' + _name(change)}",
-            f"    {time_text(change.old_ms)} -> {time_text(change.new_ms)}: {percent(change.change)} "
-            f"({percent(change.low)} to {percent(change.high)})",
+            f"    {times}: {percent(change.change)} ({interval})",
         ]
     same = len(found.changes) - len(found.moved)
     lines.append(f"  {same} of {len(found.changes)} unchanged; controls {percent(found.control)}")

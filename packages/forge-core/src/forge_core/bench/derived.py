@@ -1,4 +1,4 @@
-"""The suites that no package has to write: `full`, every case of its suites, and `cold`, the first call of each operator.
+"""The suites that no package has to write: `full`, every case of its suites, and `cold`, its operators' first calls.
 
 A package that declares a suite of that name has its own.
 """

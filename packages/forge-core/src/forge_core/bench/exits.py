@@ -25,7 +25,8 @@ def usage_is_3() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        error.exit_code = BAD_USAGE
+        # An attribute of the class in click; here it is the error's own.
+        vars(error)["exit_code"] = BAD_USAGE
         raise
 
 

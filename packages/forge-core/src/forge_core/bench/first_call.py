@@ -53,9 +53,7 @@ def run(asked: Asked) -> First:
     from forge_core.bench.schema import AUTO, parse_shape
     from forge_core.timing import quantile
 
-    operator = next(
-        bench.by_name[asked["operator"]] for bench in plan.discover() if bench.package == asked["package"]
-    )
+    operator = next(bench.by_name[asked["operator"]] for bench in plan.discover() if bench.package == asked["package"])
     case = Case(asked["operator"], parse_shape(asked["shape"]), dtypes.parse(asked["dtype"]), asked["layout"])
     inputs = operator.inputs(case, device, generator_for(device, seed=asked["seed"], what=case.name))
     name = asked["contender"]

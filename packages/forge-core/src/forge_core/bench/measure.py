@@ -30,7 +30,7 @@ from forge_core.timing import (
     host_times,
     time_interleaved,
 )
-from forge_core.timing.clocks import slowed_by
+from forge_core.timing.clocks import disturbances
 from forge_core.timing.l2 import L2Policy
 
 __all__ = ["OURS", "Context", "Described", "Outcome", "measure", "our_name"]
@@ -147,7 +147,7 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
         else:
             _time_device(planned, context, calls, fresh, outcome)
         check("after")
-    outcome.notes += _disturbances(outcome, context.device)
+    outcome.notes += disturbances(outcome.timings.values(), context.device)
     return outcome
 
 
@@ -171,17 +171,6 @@ def _check_streams(
         )
         if not told:
             outcome.notes.append(f"{name} waits for the GPU, so the stream that it works on was not checked.")
-
-
-def _disturbances(outcome: Outcome, device: torch.device) -> list[str]:
-    notes = []
-    moved = next((timing for timing in outcome.timings.values() if timing.clocks_moved), None)
-    if moved is not None:
-        notes.append(f"The clock moved while the samples were taken: {moved.clocks}.")
-    slowed = slowed_by(device) if device.type == "cuda" else []
-    if slowed:
-        notes.append(f"The GPU was slowed down by {' and '.join(slowed)}.")
-    return notes
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ import torch
 
 from forge_core import dtypes
 from forge_core.bench.declare import Bench, Case, OperatorBench
-from forge_core.bench.schema import ALL, AUTO, CaseGroup, Suite, Target, expand, parse_shape
 from forge_core.bench.derived import suites_of
+from forge_core.bench.schema import ALL, AUTO, CaseGroup, Suite, Target, expand, parse_shape
 from forge_core.errors import BenchmarkError
 
 __all__ = ["GROUP", "PlannedCase", "Run", "Selection", "UsageError", "discover", "packages_named", "plan"]

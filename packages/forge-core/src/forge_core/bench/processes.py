@@ -44,7 +44,8 @@ def run_bench(
         text=True,
         env={**os.environ, **(environment or {})},
     )
-    last = _follow(child, on_case)
+    with child:
+        last = _follow(child, on_case)
     if not record.exists():
         raise BenchmarkError(f"a process of the bench ended with status {child.returncode} and no record: {last}")
     return load(record)

@@ -25,7 +25,6 @@ __all__ = [
     "Record",
     "Run",
     "Verdict",
-    "is_record",
     "load",
     "thin",
 ]
@@ -291,15 +290,6 @@ def load(path: Path) -> Record:
         return msgspec.convert({**raw, "schema_version": SCHEMA_VERSION}, Record)
     except msgspec.ValidationError as error:
         raise BenchmarkError(f"{path}: expected a record of a benchmark: {error}") from error
-
-
-def is_record(path: Path) -> bool:
-    """Whether a JSON file says that it is a record; what else is wrong with it, :func:`load` tells."""
-    try:
-        raw = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
-        return False
-    return isinstance(raw, dict) and "schema_version" in raw and "cases" in raw
 
 
 def thin(samples: Sequence[float], keep: int) -> list[float]:

@@ -52,6 +52,9 @@ def tables(record: Record) -> list[Table]:
     found = []
     for operator in dict.fromkeys(case.operator for case in record.cases):
         cases = [case for case in record.cases if case.operator == operator]
+        if record.timer == "cold":
+            found.append(_cold_table(operator, cases))
+            continue
         found.append(_operator_table(operator, cases, host=host))
         several = [case for case in cases if len(_ours(case)) > 1]
         if several:
@@ -73,6 +76,7 @@ def remarks(record: Record) -> list[str]:
             text += f" A target of {at_least} counts as reached when the ratio{over} is at least {met_from}."
         lines.append(text)
     lines += _means(record)
+    lines += [f"{case.name}: {note}" for case in record.cases for note in case.notes]
     left_out = sorted({(name, why) for case in record.cases for name, why in case.left_out.items()})
     lines += [f"Left out: {name}: {why.rstrip('.')}." for name, why in left_out]
     lines.append(f"Method: {record.method}; median of the samples.")
@@ -174,6 +178,21 @@ def _variants_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Ta
             rows.append((*_label(case), shown, _figure(ours, host=host), *share, _share(ours.of_best_peer)))
     head = ["shape", "dtype", "variant", unit, *([] if host else ["of ceiling"]), "of best peer"]
     return Table(f"{operator}: variants side by side", tuple(head), tuple(rows), labels=3)
+
+
+def _cold_table(operator: str, cases: list[CaseRecord]) -> Table:
+    rows = []
+    for case in cases:
+        if case.error:
+            rows.append((*_label(case), "ERROR", *[NOTHING] * 4))
+        for contender in case.contenders:
+            cold = contender.cold
+            if cold is not None:
+                seconds = (cold.import_s, cold.empty_s, cold.kept_s)
+                again = f"{cold.again_us:.1f}"
+                rows.append((*_label(case), contender.name, *(f"{value:.3f}" for value in seconds), again))
+    head = ("shape", "dtype", "contender", "import s", "empty caches s", "kept caches s", "next call us")
+    return Table(f"{operator}: first call of a process", head, tuple(rows), labels=3)
 
 
 def _imports_table(record: Record) -> Table:

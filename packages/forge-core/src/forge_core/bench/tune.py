@@ -137,7 +137,8 @@ class DeviceMeasure:
 
 def launches_anew(operator: OperatorBench) -> tuple[LaunchTable, dict[str, Any]]:
     """An empty table of launches of the operator that a declaration calls, and the options that it calls it with."""
-    call, keywords = operator.call(AUTO), {}
+    call: Any = operator.call(AUTO)
+    keywords: dict[str, Any] = {}
     if isinstance(call, partial):
         call, keywords = call.func, dict(call.keywords)
     if not isinstance(call, Operator):
@@ -177,9 +178,7 @@ def tune(bench: Bench, device: torch.device, measure: Measure | None = None) -> 
     return record, thresholds.folder / f"{stem}.toml", table_text(figures, date, bench.name, outcomes)
 
 
-def _one(
-    bench: Bench, thresholds: Thresholds, threshold: Threshold, figures: Device, measure: Measure
-) -> Outcome:
+def _one(bench: Bench, thresholds: Thresholds, threshold: Threshold, figures: Device, measure: Measure) -> Outcome:
     was = thresholds.value(threshold.name, figures)
     values = tuple(dict.fromkeys((was, *threshold.candidates)))
     times: dict[str, dict[int, float]] = {}
@@ -206,9 +205,7 @@ def choose(was: int, times: Sequence[dict[int, float]]) -> tuple[int, dict[int, 
         was: the value in force, which is among the candidates.
         times: for each case, the time with each candidate.
     """
-    means = {
-        value: math.exp(sum(math.log(row[value] / row[was]) for row in times) / len(times)) for value in times[0]
-    }
+    means = {value: math.exp(sum(math.log(row[value] / row[was]) for row in times) / len(times)) for value in times[0]}
     best = min(means, key=lambda value: means[value])
     return (best if means[best] < 1 - WORTH else was), means
 

@@ -1,10 +1,10 @@
 """How long a call takes, and how that was measured.
 
 `interleave` runs contenders launch by launch under one timer: `events` (CUDA events behind a backlog of GPU work, the
-default), `graph` (the same events inside a CUDA graph), `cupti` (the hardware's trace), or `wall` (perf_counter, for the
-CPU).  `l2` says what state the cache is in before each launch, `streams` finds out a call that works on another stream,
-`host` times what the caller's thread pays for an eager call, `floor` refuses times that no memory could deliver,
-`result` holds the samples, and `accuracy` shows how far the timers themselves can be trusted.
+default), `graph` (the same events inside a CUDA graph), `cupti` (the hardware's trace), or `wall` (perf_counter, for
+the CPU).  `l2` says what state the cache is in before each launch, `streams` finds out a call that works on another
+stream, `host` times what the caller's thread pays for an eager call, `floor` refuses times that no memory could
+deliver, `result` holds the samples, and `accuracy` shows how far the timers themselves can be trusted.
 """
 
 from __future__ import annotations

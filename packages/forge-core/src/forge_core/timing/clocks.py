@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-__all__ = ["busy_cpu", "driver_version", "other_users", "slowed_by", "sm_clock_mhz"]
+from forge_core.timing.result import Timing
+
+__all__ = ["busy_cpu", "disturbances", "driver_version", "other_users", "slowed_by", "sm_clock_mhz"]
 
 #: Share of the cores that others may keep busy before a note says so.
 BUSY_SHARE = 0.5
@@ -77,7 +80,7 @@ def other_users(device: torch.device) -> int | None:
         running = nvml.nvmlDeviceGetComputeRunningProcesses(_handle(nvml, device))
     except nvml.NVMLError:
         return None
-    return sum(process.pid != os.getpid() for process in running)
+    return sum(int(process.pid) != os.getpid() for process in running)
 
 
 def busy_cpu() -> str:
@@ -88,6 +91,18 @@ def busy_cpu() -> str:
     if load < BUSY_SHARE * cores:
         return ""
     return f"The machine was shared: load average {load:.1f} on {cores} cores when the run began."
+
+
+def disturbances(timings: Iterable[Timing], device: torch.device) -> list[str]:
+    """What disturbed a measurement that has just ended: a clock that moved, a GPU that is slowed down."""
+    notes = []
+    moved = next((timing for timing in timings if timing.clocks_moved), None)
+    if moved is not None:
+        notes.append(f"The clock moved while the samples were taken: {moved.clocks}.")
+    slowed = slowed_by(device) if device.type == "cuda" else []
+    if slowed:
+        notes.append(f"The GPU was slowed down by {' and '.join(slowed)}.")
+    return notes
 
 
 def driver_version() -> str | None:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 
 from forge_core.errors import BenchmarkError
 from forge_core.timing.events import EventTimer
@@ -69,7 +70,7 @@ def between_marks(spans: Sequence[Span], launches: int) -> list[float]:
     for span in ordered:
         if span.stream != stream:
             raise BenchmarkError(
-                f"{span.name} landed on stream {span.stream}; the current stream is {stream}, and a launch has to use it"
+                f"{span.name} landed on stream {span.stream}, and the current stream, which it has to use, is {stream}"
             )
     samples = []
     for begin, end in zip(marks[1::2], marks[2::2], strict=True):
@@ -112,7 +113,7 @@ class CuptiTimer(EventTimer):
     def _spans(self, traced: Any) -> list[Span]:
         spans = []
         for event in traced.profiler.kineto_results.events():
-            if event.device_type() != torch.autograd.DeviceType.CUDA or event.is_user_annotation():
+            if event.device_type() != DeviceType.CUDA or event.is_user_annotation():
                 continue
             kind = event.activity_type() if hasattr(event, "activity_type") else "kernel"
             if kind and "sync" in str(kind).lower():

@@ -226,12 +226,12 @@ def time_interleaved(
     policy = policy or Policy()
     run = _Run(contenders, timer, before, warm=warm)
     began = time.perf_counter()
-    warm = run.rounds(max(1, policy.warmup))
+    first = run.rounds(max(1, policy.warmup))
     while (time.perf_counter() - began) * 1e3 < policy.warmup_ms:
         run.rounds(max(1, timer.batch_launches // len(contenders)))
     warmup = run.turn
     clock_before = timer.clock_mhz()
-    round_ms = sum(min(samples) for samples in warm.values())
+    round_ms = sum(min(samples) for samples in first.values())
     taken = run.rounds(policy.rounds(round_ms))
     clock_after = timer.clock_mhz()
     timings = {

@@ -14,8 +14,8 @@ from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from forge_core.bench.html.canvas import Plot
     from forge_core.bench.html.data import Dot
-    from forge_core.bench.html.plots import Plot
 
 __all__ = ["PAGE", "stamp_of", "write_report"]
 
@@ -59,11 +59,18 @@ def write_report(sources: Sequence[Source], folder: Path) -> list[Path]:
     ordered = sorted(sources, key=lambda entry: (entry.record.timer != "device", entry.record.suite))
     sections = [
         Section(
-            entry.record, entry.source, figures_of(entry.record), _plots(entry), tables(entry.record), remarks(entry.record)
+            entry.record,
+            entry.source,
+            figures_of(entry.record),
+            _plots(entry),
+            tables(entry.record),
+            remarks(entry.record),
         )
         for entry in ordered
     ]
-    overview = _overview([dot for entry in ordered if entry.record.timer == "device" for dot in timed(entry.record)], ordered)
+    overview = _overview(
+        [dot for entry in ordered if entry.record.timer == "device" for dot in timed(entry.record)], ordered
+    )
     environment = ordered[0].record.environment
     machine = environment.gpu if environment.device == "cuda" else "the CPU"
     stamp = stamp_of(sources)

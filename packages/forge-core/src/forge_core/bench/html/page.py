@@ -8,13 +8,19 @@ import re
 from collections.abc import Iterable, Sequence
 from importlib import resources
 
+from forge_core.bench.html.canvas import Plot
 from forge_core.bench.html.data import Figures
-from forge_core.bench.html.plots import Plot
 from forge_core.bench.html.theme import THEMES, inline
 from forge_core.bench.records import Record
 from forge_core.bench.tables import Table, headline
 
 __all__ = ["Section", "page"]
+
+LEAD = (
+    "How fast the kernels are, against what a user would call instead, and against a copy of as many bytes in the same "
+    "run. Every figure is the median of interleaved launches with a cold L2, checked against PyTorch before and after "
+    "the timing. <span class=pointer>Rest the pointer on a point for its figures.</span>"
+)
 
 #: Colours of the page that no plot needs.
 EXTRA = {
@@ -74,9 +80,7 @@ def page(machine: str, sections: Sequence[Section], overview: Sequence[Plot], st
         f"<h1>Measured on {_e(machine)}</h1>",
         "</div>",
         '<button class="theme" type="button" data-now="auto">theme: auto</button></div>',
-        '<p class="lead">How fast the kernels are, against what a user would call instead, and against a copy of as '
-        "many bytes in the same run. Every figure is the median of interleaved launches with a cold L2, checked "
-        "against PyTorch before and after the timing. Rest the pointer on a point for its figures.</p>",
+        f'<p class="lead">{LEAD}</p>',
         f'<nav aria-label="suites">{"<a href=#overview>overview</a>" if overview else ""}{links}</nav>',
         "</div></header>",
         "<main>",
@@ -142,8 +146,12 @@ def _cards(figures: Figures) -> str:
         cards.append(("hot", f"{figures.of_ceiling:.1%}", "of the ceiling, median"))
     if figures.targets:
         cards.append(("", f"{figures.reached} of {figures.targets}", "targets reached"))
-    cards.append(("", str(figures.cases), "cases measured" if not figures.errors else f"cases, {figures.errors} errors"))
-    shown = "".join(f'<div class="card {kind}"><b>{_e(value)}</b><span>{_e(what)}</span></div>' for kind, value, what in cards)
+    cards.append(
+        ("", str(figures.cases), "cases measured" if not figures.errors else f"cases, {figures.errors} errors")
+    )
+    shown = "".join(
+        f'<div class="card {kind}"><b>{_e(value)}</b><span>{_e(what)}</span></div>' for kind, value, what in cards
+    )
     return f'<div class="cards">{shown}</div>'
 
 

@@ -6,153 +6,19 @@ tooltip is tied.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
+from forge_core.bench.html.canvas import Canvas, Plot, drawn, legend, size_axis
 from forge_core.bench.html.data import Dot, Rung, dtypes_of, operators_of
-from forge_core.bench.html.theme import THEMES, stand_in, svg_of, with_tooltips
+from forge_core.bench.html.theme import THEMES, stand_in
 
-__all__ = ["Plot", "bandwidth", "ladder", "latency", "roofline", "speedup"]
+__all__ = ["bandwidth", "ladder", "latency", "roofline", "speedup"]
 
-WIDE, NARROW = 9.2, 4.6
 MARKERS = {"float32": "o", "bfloat16": "s", "int8": "^"}
 OPERATORS = ("float32", "bfloat16", "int8", "other")
-
-STYLE: dict[str, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "forge",
-    "font.family": ["DejaVu Sans"],
-    "font.size": 9.5,
-    "axes.titlesize": 10.5,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": stand_in("grid"),
-    "axes.labelcolor": stand_in("muted"),
-    "axes.titlecolor": stand_in("ink"),
-    "text.color": stand_in("ink"),
-    "xtick.color": stand_in("muted"),
-    "ytick.color": stand_in("muted"),
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.minor.size": 0,
-    "grid.color": stand_in("grid"),
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "figure.constrained_layout.use": True,
-    "legend.frameon": False,
-    "legend.labelcolor": stand_in("muted"),
-    "legend.fontsize": 9,
-}
-
-
-@dataclass
-class Plot:
-    """One plot in both widths.
-
-    Attributes:
-        name: for ids and for the pictures' files.
-        title: what it shows.
-        note: how to read it, in a sentence.
-        wide, narrow: the SVG, with stand-ins for colours.
-    """
-
-    name: str
-    title: str
-    note: str
-    wide: str = field(default="", repr=False)
-    narrow: str = field(default="", repr=False)
-
-
-class Canvas:
-    """The figure of one width, with the tooltips of what is on it."""
-
-    def __init__(self, *, narrow: bool) -> None:
-        self.narrow = narrow
-        self.width = NARROW if narrow else WIDE
-        self.tooltips: dict[str, str] = {}
-        self.figure = Figure()
-
-    def axes(self, height: float, columns: int = 1, *, sharey: bool = False, narrow_height: float = 0) -> list[Axes]:
-        """Axes side by side; on a phone, below each other."""
-        rows, cols = (columns, 1) if self.narrow else (1, columns)
-        tall = (narrow_height or height) * rows if self.narrow else height
-        self.figure.set_size_inches(self.width, tall)
-        grid = self.figure.subplots(rows, cols, squeeze=False, sharey=sharey)
-        return [axis for row in grid for axis in row]
-
-    def dot(self, axis: Axes, x: float, y: float, text: str, *, colour: str, hollow: bool = False, **style: Any) -> None:
-        """A point with a tooltip."""
-        group = f"p{len(self.tooltips)}"
-        self.tooltips[group] = text
-        plain = {
-            "marker": "o",
-            "markersize": 6,
-            "color": stand_in(colour),
-            "markerfacecolor": stand_in("paper" if hollow else colour),
-            "markeredgecolor": stand_in(colour if hollow else "paper"),
-            "markeredgewidth": 1.4 if hollow else 0.8,
-        }
-        axis.plot([x], [y], gid=group, linestyle="none", **{**plain, **style})
-
-    def svg(self, name: str, title: str) -> str:
-        """The finished drawing."""
-        return with_tooltips(svg_of(self.figure, name=name, title=title), name, self.tooltips)
-
-
-def drawn(name: str, title: str, note: str, draw: Callable[[Canvas], None]) -> Plot:
-    """Draws a plot in both widths."""
-    plot = Plot(name, title, note)
-    with mpl.rc_context(STYLE):
-        for narrow in (False, True):
-            canvas = Canvas(narrow=narrow)
-            draw(canvas)
-            svg = canvas.svg(f"{name}-{'n' if narrow else 'w'}", title)
-            if narrow:
-                plot.narrow = svg
-            else:
-                plot.wide = svg
-    return plot
-
-
-def size_text(nbytes: float) -> str:
-    """Bytes by 1024s, for an axis: ``"64 MB"``."""
-    for unit in ("B", "KB", "MB"):
-        if nbytes < 1024:
-            return f"{nbytes:.3g} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.3g} GB"
-
-
-def _size_axis(axis: Axes, sizes: Iterable[float], *, ticks: int = 6) -> None:
-    sizes = list(sizes)
-    axis.set_xscale("log", base=2)
-    low, high = math.log2(min(sizes)), math.log2(max(sizes))
-    pad = max(0.6, (high - low) * 0.06)
-    axis.set_xlim(2 ** (low - pad), 2 ** (high + pad))
-    step = max(1, math.ceil((high - low + 2 * pad) / ticks))
-    places = [2.0**n for n in range(math.floor(low - pad), math.ceil(high + pad) + 1) if n % step == 0]
-    axis.xaxis.set_major_locator(FixedLocator(places))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: size_text(value)))
-
-
-def _legend(axis: Axes | Figure, entries: Sequence[tuple[str, str, dict[str, Any]]], **place: Any) -> None:
-    handles = [
-        Line2D([], [], color=stand_in(colour), label=label, **{"linestyle": "none", "marker": "o", **style})
-        for label, colour, style in entries
-    ]
-    axis.legend(handles=handles, handletextpad=0.4, columnspacing=1.4, **place)
 
 
 def _figures_text(dot: Dot, unit: str) -> str:
@@ -191,14 +57,14 @@ def bandwidth(operator: str, dots: Sequence[Dot]) -> Plot:
                     canvas.dot(axis, dot.nbytes, dot.peer, text, colour="peer", hollow=True, markersize=5.5)
             for dot in mine:
                 canvas.dot(axis, dot.nbytes, dot.ours, _figures_text(dot, "GB/s"), colour="forge", zorder=3)
-            _size_axis(axis, [dot.nbytes for dot in dots], ticks=5)
+            size_axis(axis, [dot.nbytes for dot in dots], ticks=5)
             axis.set_ylim(0, top * 1.06)
             axis.grid(axis="y")
             axis.spines["left"].set_visible(False)
             axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         panels[0].set_ylabel("GB/s")
         panels[-1].set_xlabel("bytes that must move")
-        _legend(
+        legend(
             canvas.figure,
             [
                 ("forge", "forge", {}),
@@ -246,9 +112,10 @@ def speedup(operator: str, dots: Sequence[Dot]) -> Plot | None:
         for side in ("left", "bottom"):
             axis.spines[side].set_visible(False)
         entries = [
-            (d, d if d in THEMES["light"] else "other", {"marker": MARKERS.get(d, "D"), "markersize": 7}) for d in dtypes
+            (d, d if d in THEMES["light"] else "other", {"marker": MARKERS.get(d, "D"), "markersize": 7})
+            for d in dtypes
         ]
-        _legend(canvas.figure, entries, loc="outside upper right", ncols=len(entries))
+        legend(canvas.figure, entries, loc="outside upper right", ncols=len(entries))
 
     note = "To the right of 1 forge is faster than whatever a user would call instead, the fastest of the peers."
     return drawn(f"speedup-{operator}", f"{operator}: speed-up over the best peer", note, draw)
@@ -320,7 +187,7 @@ def latency(name: str, title: str, note: str, dots: Sequence[Dot]) -> Plot:
         entries: list[tuple[str, str, dict[str, Any]]] = [("forge", "forge", {}), ("best peer", "peer", HOLLOW)]
         if any(dot.ceiling for dot in dots):
             entries.append(("ceiling", "ceiling", {"marker": "|", "markersize": 12, "markeredgewidth": 1.6}))
-        _legend(canvas.figure, entries, loc="outside upper right", ncols=3)
+        legend(canvas.figure, entries, loc="outside upper right", ncols=3)
 
     return drawn(name, title, note, draw)
 
@@ -343,7 +210,7 @@ def roofline(dots: Sequence[Dot], specified_gbs: float | None, launch_us: float)
         knee = roof * launch_us * 1e3
         axis.plot([low, knee, high], [low / (launch_us * 1e3), roof, roof], color=stand_in("ink"), linewidth=1.6)
         curve = [low * (high / low) ** (n / 80) for n in range(81)]
-        reach = max(max(dot.ceiling or 0 for dot in dots), max(dot.ours for dot in dots))
+        reach = max(max(dot.ceiling or 0, dot.ours) for dot in dots)
         axis.plot(
             curve, [x / (launch_us * 1e3 + x / reach) for x in curve], color=stand_in("ceiling"), linewidth=1.6,
             linestyle=(0, (4, 2)),
@@ -351,7 +218,7 @@ def roofline(dots: Sequence[Dot], specified_gbs: float | None, launch_us: float)
         for dot in dots:
             colour = OPERATORS[operators.index(dot.operator) % len(OPERATORS)]
             canvas.dot(axis, dot.nbytes, dot.ours, _figures_text(dot, "GB/s"), colour=colour, zorder=3)
-        _size_axis(axis, [low * 1.5, high / 1.5], ticks=7)
+        size_axis(axis, [low * 1.5, high / 1.5], ticks=7)
         axis.set_yscale("log")
         axis.set_ylim(min(dot.ours for dot in dots) / 2.5, roof * 1.5)
         axis.yaxis.set_major_locator(FixedLocator([100, 200, 500, 1000, 2000, 5000, 10000]))
@@ -359,14 +226,16 @@ def roofline(dots: Sequence[Dot], specified_gbs: float | None, launch_us: float)
         axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axis.grid()
         label = f"specified: {roof:,.0f} GB/s" if specified_gbs else f"best copy: {roof:,.0f} GB/s"
-        axis.annotate(label, (high, roof), xytext=(-4, 5), textcoords="offset points", ha="right", color=stand_in("ink"))
+        axis.annotate(
+            label, (high, roof), xytext=(-4, 5), textcoords="offset points", ha="right", color=stand_in("ink")
+        )
         axis.set_ylabel("GB/s")
         axis.set_xlabel("bytes that must move")
         entries: list[tuple[str, str, dict[str, Any]]] = [
             (name, OPERATORS[n % len(OPERATORS)], {}) for n, name in enumerate(operators)
         ]
         entries.append(("launch, then memory", "ceiling", {"linestyle": (0, (4, 2)), "marker": "", "linewidth": 1.6}))
-        _legend(canvas.figure, entries, loc="outside upper right", ncols=2 if canvas.narrow else 4)
+        legend(canvas.figure, entries, loc="outside upper right", ncols=2 if canvas.narrow else 4)
 
     note = (
         f"These operators calculate next to nothing, so two things bound them: a launch ({launch_us:.1f} us here, the "
