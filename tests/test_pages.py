@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -63,3 +64,23 @@ def test_readme_shows_pictures_that_are_there(root):
     assert shown
     assert [path for path in shown if not (root / path).exists()] == []
     assert "docs/report/index.html" in text
+
+
+def test_the_timers_table_is_that_of_its_record(root):
+    record = max((root / "docs" / "records" / "h200").glob("stopwatch-accuracy-*.json"))
+    rows = json.loads(record.read_text(encoding="utf-8"))["rows"]
+    text = (root / "docs" / "measurement.md").read_text(encoding="utf-8")
+    assert record.name in text
+    shown = {
+        cells[0]: cells[1:]
+        for line in text.splitlines()
+        if line.startswith(("| spin ", "| copy "))
+        and (cells := [cell.strip() for cell in line.strip("| ").split("|")])[0] in {row["work"] for row in rows}
+    }
+    wanted = {}
+    for row in rows:
+        cells = wanted.setdefault(row["work"], [f"{row['known']:.2f}" if row["known"] else "-"])
+        cells += [f"{row['median']:.2f}", "-" if row["error"] is None else f"{row['error']:+.2f}"]
+    assert len(wanted) == 10
+    # Medians of the same launches differ by nanoseconds from timer to timer; the column shows those of the events.
+    assert shown == wanted

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import re
+import subprocess
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,6 +18,7 @@ from forge_core.bench.compare_text import commit_message, comparison_markdown, p
 from forge_core.bench.environment import Environment
 from forge_core.bench.processes import pool, union
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Run, load
+from forge_core.errors import BenchmarkError
 
 SHAPES = (1024, 2048, 4096)
 H200 = Environment(
@@ -284,3 +287,80 @@ def test_a_record_of_version_1_is_compared(run, tmp_path):
     assert "stopwatch" not in text
     assert load(path).stopwatch == "events"
     assert compare(load(path), record(2, 1.1)).regressions
+
+
+# ------------------------------------------------------------------------------------- the old sources and the new ones
+
+
+def git(folder, *arguments):
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def two_sources(tmp_path, monkeypatch):
+    """A checkout whose commit before this one is the old sources; returns its folder and that commit."""
+    root = tmp_path / "repo"
+    source = root / "packages" / "week0" / "src"
+    source.mkdir(parents=True)
+    git(root, "init", "-q")
+    for text in ("old", "new"):
+        (source / "kernel.py").write_text(text)
+        git(root, "add", ".")
+        git(root, "commit", "-q", "-m", text)
+    monkeypatch.setattr(rerun, "_root", lambda: root)
+    monkeypatch.setattr(rerun.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(rerun.torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    return root, git(root, "rev-parse", "HEAD~1")
+
+
+@pytest.fixture
+def suspected(two_sources):
+    environment = msgspec.structs.replace(H200, commit=two_sources[1])
+    return compare(record(1, environment=environment), record(2, 1.1, only=2048))
+
+
+def test_suspects_run_by_turns_from_a_worktree_of_the_old_commit(two_sources, suspected, monkeypatch):
+    ran = []
+
+    def run_bench(arguments, file, *, environment):
+        (source,) = environment["PYTHONPATH"].split(":")
+        ran.append((Path(source) / "kernel.py").read_text())
+        assert arguments == ["week0", "--shape", "2048x2048", "--dtype", "float32", "--seed", "0"]
+        return record(60 + len(ran), 1.1 if ran[-1] == "new" else 1.0, only=2048)
+
+    monkeypatch.setattr(rerun, "run_bench", run_bench)
+    found = rerun.confirm(suspected)
+    assert ran == ["old", "new", "new", "old"]
+    assert len(found.regressions) == 1
+    assert git(two_sources[0], "worktree", "list").count("\n") == 0  # the old sources are gone again
+
+
+def test_a_process_that_fails_leaves_the_records_verdict_and_says_so(suspected, monkeypatch):
+    def run_bench(arguments, file, *, environment):
+        raise BenchmarkError("a process of the bench ended with status 1")
+
+    monkeypatch.setattr(rerun, "run_bench", run_bench)
+    found = rerun.confirm(suspected)
+    assert "could not be measured again: a process of the bench ended with status 1" in found.rerun
+    assert found.changes == suspected.changes
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        ({"gpu": "NVIDIA B200"}, "this is NVIDIA H200, and the records are of NVIDIA B200"),
+        ({"sources": {"forge_core": "0" * 64}}, "the sources here are not those of the new record (forge_core)"),
+        ({"commit": "not a checkout"}, "the old record has no clean commit; name a checkout of it by --old-source"),
+        ({"dirty": True}, "the old record has no clean commit"),
+    ],
+)
+def test_what_stands_in_the_way_is_said(two_sources, change, why):
+    environment = msgspec.structs.replace(H200, **change)
+    found = compare(record(1, environment=environment), record(2, 1.1, environment=environment))
+    assert why in rerun.confirm(found).rerun
+
+
+def test_without_suspects_nothing_is_measured(two_sources):
+    assert rerun.confirm(compare(record(1), record(2))).rerun == ""

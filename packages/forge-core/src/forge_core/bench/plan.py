@@ -97,11 +97,17 @@ def discover() -> list[Bench]:
     """The declarations of all installed packages.
 
     Raises:
-        BenchmarkError: an entry point names something that is not a :class:`Bench`.
+        BenchmarkError: an entry point names something that is not a :class:`Bench`, or cannot be imported.
     """
     found = []
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: entry.name):
-        bench = entry.load()
+        try:
+            bench = entry.load()
+        except ImportError as error:
+            raise BenchmarkError(
+                f"entry point {entry.name} = {entry.value} of {GROUP} cannot be imported ({error}): what is "
+                "installed and its sources do not belong together; install it again"
+            ) from error
         if not isinstance(bench, Bench):
             raise BenchmarkError(
                 f"entry point {entry.name} = {entry.value} of {GROUP}: expected a forge_core.bench.Bench, "

@@ -7,16 +7,19 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from forge_core.bench.records import ContenderRecord, Record, load, thin
+from forge_core.bench.records import INTERRUPTED, ContenderRecord, Record, interrupted_note, load, thin
 from forge_core.errors import BenchmarkError
 from forge_core.timing import quantile
 
 __all__ = ["pool", "run_bench", "spread", "union"]
+
+POLL_S = 0.05
 
 
 def run_bench(
@@ -76,32 +79,26 @@ def spread(
         BenchmarkError: one of them left no record.
     """
     found: dict[int, Record] = {}
-    failed: list[BenchmarkError] = []
+    failed: list[Exception] = []
 
     def one(number: int, device: str) -> None:
         share = [*arguments, "--device", device, "--share", f"{number + 1}/{len(devices)}"]
         try:
             found[number] = run_bench(share, folder / f"{number}.json", on_case=on_case)
-        except BenchmarkError as error:
+        except Exception as error:  # noqa: BLE001 - raised again below, where it can be seen
             failed.append(error)
 
-    threads = [threading.Thread(target=one, args=(n, device)) for n, device in enumerate(devices)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        _join(thread)
+    for number, device in enumerate(devices):
+        threading.Thread(target=one, args=(number, device)).start()
+    # Not by joining: a join that an interrupt breaks off may take the thread for done.
+    while len(found) + len(failed) < len(devices):
+        try:
+            time.sleep(POLL_S)
+        except KeyboardInterrupt:
+            continue  # the processes were interrupted, too: they write what they have, and that is waited for
     if failed:
         raise failed[0]
     return [found[number] for number in range(len(devices))]
-
-
-def _join(thread: threading.Thread) -> None:
-    while True:
-        try:
-            thread.join()
-        except KeyboardInterrupt:
-            continue  # as above
-        return
 
 
 def union(records: Sequence[Record], devices: Sequence[str]) -> Record:
@@ -115,6 +112,10 @@ def union(records: Sequence[Record], devices: Sequence[str]) -> Record:
     ]
     gpus = list(dict.fromkeys(record.environment.gpu for record in records))
     notes = list(dict.fromkeys(note for record in records for note in record.notes))
+    not_run = [name for record in records for name in record.not_run]
+    if any(record.interrupted for record in records):
+        notes = [note for note in notes if not note.startswith(INTERRUPTED)]
+        notes.append(interrupted_note(len(cases), len(cases) + len(not_run)))
     if len(gpus) > 1:
         notes.append(f"The devices differ: {', '.join(gpus)}.")
     return msgspec.structs.replace(
@@ -124,7 +125,7 @@ def union(records: Sequence[Record], devices: Sequence[str]) -> Record:
         imports=[entry for record in records for entry in record.imports],
         seconds=max(record.seconds for record in records),
         interrupted=any(record.interrupted for record in records),
-        not_run=[name for record in records for name in record.not_run],
+        not_run=not_run,
         devices=list(devices),
     )
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeElapsedColumn
-from rich.text import Text
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 __all__ = ["ends", "progress"]
 
@@ -31,18 +30,6 @@ def ends(done: int, total: int, seconds: float, now: dt.datetime) -> str:
     return f"ends about {(now + dt.timedelta(seconds=left)):%H:%M:%S}"
 
 
-class _Ends(TextColumn):
-    """A column with the estimated end."""
-
-    def __init__(self) -> None:
-        super().__init__("")
-
-    def render(self, task: Task) -> Text:
-        """The text of the column."""
-        elapsed = task.elapsed or 0.0
-        return Text(ends(int(task.completed), int(task.total or 0), elapsed, dt.datetime.now().astimezone()))
-
-
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
     """A bar on a terminal; in a log, a line for each case, so that a long run shows where it is.
@@ -50,18 +37,18 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
     Yields:
         What to call with a case's name when it is done.
     """
+    began, done = time.perf_counter(), 0
+
+    def until() -> str:
+        nonlocal done
+        done += 1
+        return ends(done, total, time.perf_counter() - began, dt.datetime.now().astimezone())
+
     if not sys.stderr.isatty():
-        began, done = time.perf_counter(), 0
-
-        def line(name: str) -> None:
-            nonlocal done
-            done += 1
-            until = ends(done, total, time.perf_counter() - began, dt.datetime.now().astimezone())
-            click.echo(f"[{done}/{total}] {name} ({until})", err=True)
-
-        yield line
+        yield lambda name: click.echo(f"[{done + 1}/{total}] {name} ({until()})", err=True)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), _Ends())
+    words = TextColumn("{task.description}"), TextColumn("{task.fields[until]}")
+    columns = (words[0], BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), words[1])
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("measuring", total=total)
-        yield lambda name: bar.update(task, advance=1, description=f"done: {name}")
+        task = bar.add_task("measuring", total=total, until="")
+        yield lambda name: bar.update(task, advance=1, description=f"done: {name}", until=until())

@@ -16,6 +16,7 @@ from forge_core.bench.environment import Environment
 from forge_core.errors import BenchmarkError
 
 __all__ = [
+    "INTERRUPTED",
     "READABLE",
     "SCHEMA_VERSION",
     "CaseRecord",
@@ -25,6 +26,7 @@ __all__ = [
     "Record",
     "Run",
     "Verdict",
+    "interrupted_note",
     "load",
     "thin",
 ]
@@ -37,6 +39,14 @@ READABLE = (1, 2)
 KEPT_SAMPLES = 48
 
 Kind = Literal["ours", "peer", "ceiling"]
+
+#: How the note of a run that was stopped begins.
+INTERRUPTED = "Interrupted: "
+
+
+def interrupted_note(done: int, wanted: int) -> str:
+    """The note of a run that was stopped."""
+    return f"{INTERRUPTED}{done} of {wanted} cases were measured."
 
 
 class Run(msgspec.Struct, frozen=True):

@@ -48,6 +48,15 @@ def confirm(found: Comparison, *, old_source: Path | None = None) -> Comparison:
     shapes = [part for shape in dict.fromkeys(case.shape_text for case in cases) for part in ("--shape", shape)]
     dtypes = [part for dtype in dict.fromkeys(case.dtype for case in cases) for part in ("--dtype", dtype)]
     arguments = [found.new.suite, *shapes, *dtypes, "--seed", str(found.new.seed)]
+    try:
+        return _measured_again(found, names, arguments, old_source, root)
+    except BenchmarkError as error:
+        return replace(found, rerun=f"The suspects could not be measured again: {error}.")
+
+
+def _measured_again(
+    found: Comparison, names: set[str], arguments: Sequence[str], old_source: Path | None, root: Path
+) -> Comparison:
     with tempfile.TemporaryDirectory(prefix="forge-rerun-") as folder, _checkout(found, old_source, root) as old:
         sources, numbers = {"old": old, "new": root}, iter(range(len(TURNS)))
 
@@ -87,6 +96,8 @@ def _obstacle(found: Comparison, old_source: Path | None) -> str:
     here = torch.cuda.get_device_name()
     if here != found.new.environment.gpu:
         return f"this is {here}, and the records are of {found.new.environment.gpu}"
+    if not (_root() / "packages").is_dir():
+        return "this is an installed package and no checkout, and the old sources are needed, too"
     if sources_here(found.new.environment.sources):
         return f"the sources here are not those of the new record ({sources_here(found.new.environment.sources)})"
     if old_source is not None:

@@ -15,7 +15,7 @@ from forge_core.bench.cold import measure_cold
 from forge_core.bench.environment import read_environment
 from forge_core.bench.measure import Context, Outcome, measure
 from forge_core.bench.plan import PlannedCase, Run
-from forge_core.bench.records import ImportRecord, Record, Verdict
+from forge_core.bench.records import ImportRecord, Record, Verdict, interrupted_note
 from forge_core.bench.schema import Target
 from forge_core.bench.summary import summarise
 from forge_core.device import query
@@ -133,7 +133,7 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
         for entry in done
     ]
     if interrupted:
-        notes.append(f"Interrupted: {len(done)} of {len(measured)} cases were measured.")
+        notes.append(interrupted_note(len(done), len(measured)))
     method = next((timing.method for e in measured for o in e.outcomes for timing in o.timings.values()), timer.method)
     return Record(
         suite=run.name,
