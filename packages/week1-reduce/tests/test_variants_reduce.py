@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 import forge_week1_reduce as week1
 from forge_core.device import SPECS, query
 from forge_core.errors import UnsupportedError
+from forge_core.op.launch import load
 from forge_week1_reduce.arithmetic import Arithmetic
 from forge_week1_reduce.config import plan
 from forge_week1_reduce.problem import Problem
@@ -187,27 +189,39 @@ def make(shape, start, expanded, dtype, device):
     return flat[start:].view(stored).expand(shape)
 
 
+def planned(x, dims, variant, device):
+    """An uninitialised result and the launches that write it, or None where the variant refuses.
+
+    Loads are marked as read once from the L2's size on, so the second launch is that for a GPU without an L2.
+    """
+    dims = tuple(sorted(d % x.ndim for d in dims))
+    dst = x.dtype if x.is_floating_point() else torch.int64
+    out = x.new_empty([n for d, n in enumerate(x.shape) if d not in dims], dtype=dst)
+    problem, arithmetic = Problem.of(x, dims, out, False), Arithmetic.of("sum", x.dtype, dst, None)
+    try:
+        return out, [plan("f", problem, arithmetic, d, variant) for d in (device, replace(device, l2_bytes=0))]
+    except UnsupportedError:
+        return None
+
+
+def ways_of(variant, config):
+    if variant == "short":
+        return {(config.width, config.once)}
+    if variant == "column":
+        way = "cluster" if config.blocks > 1 else "two passes" if config.finish else "alone"
+        return {(config.width, config.shifts), way, ("once", config.once)}
+    row = getattr(config, "row", config)
+    return {(row.width, row.peel, row.outer_rank > 0), ("once", row.once)}
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_the_smallest_problems_take_every_way(dtype):
     size = dtype.itemsize
     taken = {name: set() for name in ("short", "vectorized", "cluster", "split", "column")}
     for (shape, dims, start, expanded), variant in itertools.product(smallest(size), taken):
-        x = make(shape, start, expanded, dtype, "cpu")
-        dims_ = tuple(sorted(d % len(shape) for d in dims))
-        out = torch.empty([n for d, n in enumerate(shape) if d not in dims_], dtype=dtype)
-        problem = Problem.of(x, dims_, out, False)
-        try:
-            config = plan("f", problem, Arithmetic.of("sum", dtype, dtype, None), SPECS["H200"], variant).config
-        except UnsupportedError:
-            continue
-        if variant == "short":
-            taken[variant].add((config.width, config.once))
-        elif variant == "column":
-            way = "cluster" if config.blocks > 1 else "two passes" if config.finish else "alone"
-            taken[variant] |= {(config.width, config.shifts), way, ("once", config.once)}
-        else:
-            row = getattr(config, "row", config)
-            taken[variant] |= {(row.width, row.peel, row.outer_rank > 0), ("once", row.once)}
+        found = planned(make(shape, start, expanded, dtype, "cpu"), dims, variant, SPECS["H200"])
+        for config in {launch.config for launch in found[1]} if found else ():
+            taken[variant] |= ways_of(variant, config)
     plain = {(width, False) for width in widths(size)}
     assert taken["short"] == {*plain, (16, True)}
     ways = {(16, True, False), *((width, False, True) for width in widths(size))}
@@ -224,14 +238,22 @@ def test_the_smallest_problems_take_every_way(dtype):
 @pytest.mark.parametrize("variant", ["auto", *VARIANTS])
 def test_smallest_problems(variant, dtype):
     """The subset for compute-sanitizer; the test above says what it holds."""
-    done = 0
+    device, done = query(torch.device("cuda", 0)), 0
     for shape, dims, start, expanded in smallest(dtype.itemsize):
-        x = make(shape, start, expanded, dtype, "cuda")
-        try:
-            got = week1.reduce_sum(x, dims, variant=variant)
-        except UnsupportedError:
+        x = make(shape, start, expanded, dtype, "cuda:0")
+        found = planned(x, dims, variant, device)
+        if found is None:
             continue
         want = x.double().sum(dims)
+        got = week1.reduce_sum(x, dims, variant=variant)
         assert torch.equal(got, want.to(got.dtype)), (shape, dims, start)
         done += 1
+        out, (own, marked) = found
+        if marked.config == own.config:
+            continue
+        kernel = load(marked.builder)(marked.config, arch=device.arch)
+        scratch = [torch.empty(marked.workspace, dtype=torch.uint8, device="cuda:0")] if marked.workspace else []
+        pointers = [t.data_ptr() for t in (x, out, *scratch)]
+        kernel(*pointers, *marked.arguments, torch.cuda.current_stream().cuda_stream)
+        assert torch.equal(out, want.to(out.dtype)), (shape, dims, start, "marked as read once")
     assert done >= len(widths(dtype.itemsize))

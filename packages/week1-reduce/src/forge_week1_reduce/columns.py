@@ -29,12 +29,16 @@ SMALL_BYTES = 2**23
 
 #: Parts up to which a cluster shares the rows of a matrix that fills the GPU; above, a second pass adds them up.  Where
 #: the grid is a whole wave, larger clusters find no room beside each other, the less the more of a group's
-#: multiprocessors are switched off: 2191 against 2665 GB/s at 32768 x 1024 bf16 on one H200.  A grid of half as many
-#: blocks as multiprocessors has room: 1452 against 1298 GB/s at 32768 x 256 bf16.
+#: multiprocessors are switched off: 2178 against 2715 GB/s at 32768 x 1024 bf16 on one H200.  A grid of half as many
+#: blocks as multiprocessors has room: 1469 against 1351 GB/s at 32768 x 256 bf16.
 CLUSTER_UP_TO = 4
 
-#: Waves that a number of tiles which fills none evenly is cut into: 20 % at 4096 x 50257.
-UNEVEN_WAVES = 8
+#: Waves that a number of tiles which fills none evenly is cut into: 20 % at 4096 x 50257 from one to eight, and 2 to
+#: 3 % more from there to sixteen.
+UNEVEN_WAVES = 16
+
+# Columns are marked as read once from SMALL_BYTES on, rows from the L2's size on (``rows.ONCE_UP_TO`` tells what that
+# costs the next reader): 6 % at 32768 x 256 fp32, where torch.compile would win by 2 % without.
 
 #: Bytes of a row from which reading it by aligned chunks wins over narrower loads.
 SHIFT_FROM_BYTES = 1024
@@ -109,8 +113,10 @@ def _tile(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCon
         lanes = 8
         threads = 256 if small or shifts > 1 else 512
         unroll = 4 if small else unroll  # fewer rows a thread leave more parts: 5 % at 1024 x 1024 bf16
-        while lanes < 32 and -(-loads // lanes) * matrices * 256 > wave:
-            lanes *= 2
+        # The widest tiles that leave a wave: of 512 threads up to 16 lanes, 1 % at 32768 x 16384 fp32.
+        for most, block in ((16, threads), (32, 256)):
+            while lanes < most and -(-loads // lanes) * matrices * block > wave:
+                lanes *= 2
         if -(-loads // lanes) * matrices * threads > wave:
             threads = 256
         lanes = 32 if shifts > 1 else min(lanes, _power_of_two(loads))
@@ -126,7 +132,7 @@ def _tile(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCon
         and all(d.dst * problem.out_itemsize % vector_bytes == 0 for d in around)
     )
     # Where rows are shifted, neighbouring blocks share some loads.
-    once = shifts == 1 and read_once(problem, width)
+    once = shifts == 1 and read_once(problem, width, device, at_least=SMALL_BYTES)
     ranks = (len(around), len(problem.reduced))
     return ColumnConfig(arithmetic, width, lanes, groups, unroll, 1, shifts, packed, *ranks, once=once)
 

@@ -33,23 +33,28 @@ SHORT_LOADS = 256
 #: Blocks that fill an H200's multiprocessors, each with 512 threads.
 BLOCKS_PER_SM = 4
 
-#: Bytes of an input up to which its loads are marked as read once.  They then take less of the L2 cache from what a
-#: producer left there, so less of that is written back meanwhile: 13 instead of 26 MB (ncu), which is 13 % at
-#: 32768 x 1024 bf16 and 4 % at 32768 x 4096 bf16.  Of more bytes the marked loads have the lower rate: 1 % at 512 MB, 2
-#: to 7 % at 1 GB and more.
+#: Bytes of an input up to which, from the L2 cache's size on, its loads are marked as read once.  They then take less
+#: of the L2 from what a producer left there, and less of that is written back meanwhile (13 instead of 26 MB): 13 % at
+#: 32768 x 1024 bf16, 7 % in fp32, 3 % at 32768 x 4096 bf16.  Of more bytes, marked loads have the lower rate: 1 % at
+#: 512 MB, 2 to 8 % from 1 GB on.  An input that fits the L2 is left there for its next reader, who gains more by it
+#: than this one loses: 3.4 us against 1.1 us at 32768 x 256 fp32.
 ONCE_UP_TO = 2**28
 
 
-def read_once(problem: Problem, width: int) -> bool:
-    """Whether loads of ``width`` bytes are to be marked: no element is read twice, and there are few enough."""
+def read_once(problem: Problem, width: int, device: Device, *, at_least: int | None = None) -> bool:
+    """Whether loads of ``width`` bytes are to be marked; only where no element is read twice.
+
+    ``at_least`` is the bytes from which they are, where that is not the L2's size.
+    """
     whole = problem.rows * problem.count * problem.itemsize
-    return width == MAX_ALIGN and problem.read_bytes == whole <= ONCE_UP_TO
+    least = device.l2_bytes if at_least is None else min(at_least, device.l2_bytes)
+    return width == MAX_ALIGN and problem.read_bytes == whole and least < whole <= ONCE_UP_TO
 
 
 def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[Config, str] | None:
     """The configuration for a problem of kind ``inner``, and why; None where no kernel for rows can do it."""
     brief = short(problem, arithmetic, device)
-    if isinstance(brief, ShortConfig) and problem.rows * brief.lanes >= 32 * device.sm_count:
+    if isinstance(brief, ShortConfig) and problem.rows * brief.lanes >= _threads_worth(brief, device):
         many = f"{brief.lanes} lanes a row, {brief.rows_per_block} rows a block"
         return brief, f"rows of {problem.count} elements: {many}"
     block = vectorized(problem, arithmetic, device)
@@ -67,6 +72,14 @@ def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple
     if isinstance(parts, SplitConfig):
         return parts, f"only {problem.rows} rows: {split_parts(problem, device)} blocks a row, and a second pass"
     return block, f"{problem.rows} rows of {row_bytes} bytes: a block a row"
+
+
+def _threads_worth(brief: ShortConfig, device: Device) -> int:
+    """Threads from which many rows a block are worth it: a warp on each multiprocessor, or a wave for long rows.
+
+    Of few rows of more than 128 loads, a block each has more of them on their way: 2 % at 1024 x 1024 fp32.
+    """
+    return (32 if brief.unroll <= 4 else 1024) * device.sm_count
 
 
 def _wanted_blocks(problem: Problem, device: Device) -> int:
@@ -93,17 +106,18 @@ def vectorized(problem: Problem, arithmetic: Arithmetic, device: Device) -> Vect
     loads = problem.count * problem.itemsize // width
     if outer_rank and loads >= _LIMIT:
         return f"numbers the loads of a row with 32 bits, and {loads} of {width} bytes are too many"
-    threads, unroll = _threads(loads)
-    once = read_once(problem, width)
+    once = read_once(problem, width, device)
+    threads, unroll = _threads(loads, once=once)
     return VectorizedConfig(arithmetic, width, peel, threads, unroll, len(problem.kept), outer_rank, once)
 
 
-def _threads(loads: int) -> tuple[int, int]:
+def _threads(loads: int, *, once: bool = False) -> tuple[int, int]:
     """Threads of a block and loads in flight, for a row (or a part of one) of so many loads."""
-    for limit, threads, unroll in ((1536, 512, 4), (768, 256, 4), (384, 256, 2)):
-        if loads >= limit:
-            return threads, unroll
-    return 64, 4
+    if 768 <= loads < 1536:
+        return (512, 2) if once else (256, 4)  # less than 1 % either way at 1024 loads
+    if loads >= 768:
+        return 512, 4
+    return (256, 2) if loads >= 384 else (64, 4)  # 256 x 2 wins 3 % from 128 x 4 at 32768 x 4096 bf16
 
 
 def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConfig | str:
@@ -118,8 +132,8 @@ def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConf
     # Two loads a thread, more only where 32 lanes are not enough.
     lanes = min(32, _power_of_two(-(-loads // 2)))
     unroll = _power_of_two(-(-loads // lanes))
-    # Marked loads want two in flight, others four: 1736 against 1705 GB/s at 32768 x 256 bf16.
-    once = read_once(problem, width)
+    # Marked loads want two in flight, others four: 1 % at 16777216 x 8 bf16.
+    once = read_once(problem, width, device)
     rows = max(1, (2 if once else 4) // unroll)
     return ShortConfig(
         arithmetic,

@@ -49,6 +49,7 @@ class HeldConfig(_RowConfig):
         chunks: chunks of a thread, for each tensor.
         blocks: blocks that share a row: 1, a cluster of 2, 4, 8 or 16, or 0 for any number that need not meet.
         staged: how many of the tensors that are read, the last ones, wait in shared memory and not in registers.
+        resident: blocks that the compiler leaves registers for on each multiprocessor; 0 leaves it to choose.
     """
 
     lanes: int = 128
@@ -56,6 +57,7 @@ class HeldConfig(_RowConfig):
     chunks: int = 4
     blocks: int = 1
     staged: int = 0
+    resident: int = 0
 
     @property
     def rows_per_block(self) -> int:
@@ -66,7 +68,7 @@ class HeldConfig(_RowConfig):
     def kernel_name(self) -> str:
         """What a profiler shows."""
         idea = f"cluster{self.blocks}" if self.blocks > 1 else "single_pass"
-        staged = f"_s{self.staged}" if self.staged else ""
+        staged = (f"_s{self.staged}" if self.staged else "") + (f"_m{self.resident}" if self.resident else "")
         return (
             f"{self.arithmetic.name}_{idea}_v{self.vector}_{self.lanes}l_{self.threads}t_c{self.chunks}{staged}"
             f"{self._flags}"

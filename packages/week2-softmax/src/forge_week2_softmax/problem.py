@@ -174,7 +174,9 @@ class Problem:
         while True:
             places = {self._begins(i, count) for i in sides}
             if len(places) == 1:
-                return count, any(*places) or self.length % count != 0
+                edges = any(*places) or self.length % count != 0
+                # A row of less than two chunks would be nothing but edges.
+                return (1, False) if edges and self.length < 2 * count else (count, edges)
             count //= 2
 
     def columns(self) -> int:

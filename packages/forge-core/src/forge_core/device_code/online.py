@@ -15,7 +15,8 @@ empty set is (-inf, 0): it changes no other, since exp(-inf) = 0.
 
 *In floating point.*  One of the two factors is exp(0) = 1, so a merge takes one exponential and one fused
 multiply-add: s + t e, where e belongs to the smaller maximum.  Which one that is does not depend on the order of the
-operands, so two lanes that exchange their pairs get the same bits.  Each merge rounds once, relative to a sum of
+operands, so two lanes that exchange their pairs get the same bits.  Where many pairs meet at once, all take the step to
+their common maximum first and are then added up.  Each merge rounds once, relative to a sum of
 non-negative terms; a tree of depth k therefore adds a relative error of at most k 2^-24 (for fp32) to the sum, beside
 that of the exponentials.
 
@@ -84,6 +85,24 @@ class MaxSum:
         factor = self.dtype(cutlass.select_(low == high, self.dtype(1), exponential(low - high)))
         return Maximum(self.dtype).combine((high,), (low,))[0], high_sum + low_sum * factor
 
+    def together(self, acc: tuple[Any, ...], across: Any) -> tuple[Any, ...]:
+        """The pair of many lanes: their maximum first, then one exponential a lane, then a plain sum."""
+        top = across(acc[0], self._maximum)
+        return top, across(acc[1] * exponential(acc[0] - self.base(top)), _add)
+
+    def many(self, pairs: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+        """The pair of some pairs, whose exponentials do not wait for each other."""
+        top = tree([pair[0] for pair in pairs], self._maximum)
+        base = self.base(top)
+        return top, tree([pair[1] * exponential(pair[0] - base) for pair in pairs], _add)
+
+    def base(self, top: Any) -> Any:
+        """What is subtracted where the maximum is ``top``: 0 for -inf, the maximum of nothing but -inf."""
+        return self.dtype(cutlass.select_(top == lowest(self.dtype), self.dtype(0), top))
+
+    def _maximum(self, a: Any, b: Any) -> Any:
+        return Maximum(self.dtype).combine((a,), (b,))[0]
+
     def of(self, values: list[Any], strands: int = 4, top: Any = None) -> tuple[Any, ...]:
         """The pair of some numbers.
 
@@ -93,9 +112,8 @@ class MaxSum:
             top: their maximum, where it is known.
         """
         if top is None:
-            top = tree([(v,) for v in values], Maximum(self.dtype).combine)[0]
-        # The maximum of nothing but -inf is subtracted from no other number; once a call, not once a number.
-        base = self.dtype(cutlass.select_(top == lowest(self.dtype), self.dtype(0), top))
+            top = tree(values, self._maximum)
+        base = self.base(top)  # once a call, not once a number
         return top, strand_sum([exponential(v - base) for v in values], strands)
 
 
@@ -127,4 +145,8 @@ def strand_sum(terms: list[Any], strands: int) -> Any:
     sums = terms[:strands]
     for i in range(len(sums), len(terms)):
         sums[i % strands] = sums[i % strands] + terms[i]
-    return tree(sums, lambda a, b: a + b)
+    return tree(sums, _add)
+
+
+def _add(a: Any, b: Any) -> Any:
+    return a + b

@@ -47,6 +47,8 @@ class Served:
 
     def by_kernels(self) -> bool:
         """Whether nobody asked for the reference."""
+        if self.chosen is None and settings.untouched():
+            return True
         return (settings.requested_backend() or self.chosen) != "ref"
 
     def resolve(self, device: torch.device, variant: str) -> str:

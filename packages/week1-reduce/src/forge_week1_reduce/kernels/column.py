@@ -127,16 +127,21 @@ class Column:
             cute.arch.griddepcontrol_launch_dependents()
         thread, _, _ = cute.arch.thread_idx()
         block, part, _ = cute.arch.block_idx()
-        matrix = Uint32(block) // tiles
-        tile_start = Int64(Uint32(block) % tiles) * config.tile
+        # Divisions by what is not known when the kernel is compiled cost more than the loads of a short column.
+        matrix, tile = Uint32(0), Uint32(block)
+        if cutlass.const_expr(config.kept_rank > 0):
+            matrix, tile = Uint32(block) // tiles, Uint32(block) % tiles
+        tile_start = Int64(tile) * config.tile
         src_offset, dst_offset = entry_offsets(matrix, kept, 2)
         lane, group = thread % config.lanes, thread // config.lanes
 
-        # This part's rows, and this thread's among them.
-        span = (reduced[0] + (parts - 1)) // parts
-        first = Int64(part) * span + Int64(group)
-        end = cutlass.min(reduced[0], Int64(part) * span + span)
-        count = Int32(cutlass.max(end - first + (config.groups - 1), Int64(0)) // config.groups)
+        # This part's rows, and this thread's among them.  There are less than 2^31, and groups alone have all of them.
+        first, count = Int64(group), Int32(reduced[0])
+        if cutlass.const_expr(config.groups > 1):
+            span = Int64((Uint32(reduced[0]) + Uint32(parts - 1)) // Uint32(parts))
+            first = Int64(part) * span + Int64(group)
+            end = cutlass.min(reduced[0], Int64(part) * span + span)
+            count = Int32(cutlass.max(end - first + (config.groups - 1), Int64(0)) // config.groups)
 
         base = src.toint() + src_offset + tile_start * values.size
         shift = Int64(0)

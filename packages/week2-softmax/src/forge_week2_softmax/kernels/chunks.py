@@ -8,8 +8,9 @@ after it:
     place       -3         2         7         12                element in the row, here -3, 2, 7, 12
 
 A chunk inside the row is one access.  Of a chunk at an edge the elements inside are read and written one by one, so
-that nothing outside the row is touched, be it another row's or nobody's.  All tensors begin at the same place of a
-chunk, so chunk c of one belongs to chunk c of the others.
+that nothing outside the row is touched, be it another row's or nobody's: by the chunk's own thread, or, where that
+would make the code of every chunk longer, by the first lanes of the row, an element each.  All tensors begin at the
+same place of a chunk, so chunk c of one belongs to chunk c of the others.
 """
 
 from __future__ import annotations
@@ -21,7 +22,22 @@ import cutlass.cute as cute
 
 from forge_core.device_code.memory import SHARED, Int32, Int64, elements_at, load_element, store_element
 
-__all__ = ["clear", "copy_async", "count", "new_chunks", "read", "row_scalars", "row_start", "split_arguments", "write"]
+__all__ = [
+    "chunk_addresses",
+    "chunk_bytes",
+    "clear",
+    "copy_async",
+    "count",
+    "edge_place",
+    "element_bytes",
+    "new_chunks",
+    "read",
+    "read_element",
+    "row_scalars",
+    "row_start",
+    "split_arguments",
+    "write",
+]
 
 
 def split_arguments(args: tuple[Any, ...], pointers: int, integers: int) -> tuple[tuple[Any, ...], ...]:
@@ -62,16 +78,35 @@ def row_scalars(program: Any, starts: Any) -> tuple[Any, ...]:
     return tuple(load_element(starts[i], program.src(i)).to(program.acc) for i in program.scalars)
 
 
+def chunk_addresses(program: Any, config: Any, starts: Any, chunk: Any) -> list[Any]:
+    """For each tensor the address of a chunk; that of the row where the tensor is spread, or has one element a row.
+
+    Further chunks of a thread lie at constant distances, :func:`chunk_bytes` each, which cost no registers.
+    """
+    return [s + Int64(chunk) * chunk_bytes(program, config, i) for i, s in enumerate(starts)]
+
+
+def chunk_bytes(program: Any, config: Any, side: int) -> int:
+    """The distance of two chunks of a tensor."""
+    return config.vector * element_bytes(program, config, side)
+
+
+def element_bytes(program: Any, config: Any, side: int) -> int:
+    """The distance of two elements of a row: 0 where a tensor is spread, or has one element a row."""
+    apart = side + 1 == program.sides or not config.spread[side]
+    return int(program.sizes[side]) if apart and not program.arithmetic.on_rows[side] else 0
+
+
 @cute.jit
 def read(
     program: cutlass.Constexpr,
     config: cutlass.Constexpr,
     side: cutlass.Constexpr,
-    start: Any,
-    chunk: Any,
+    address: Any,
     place: Any,
     length: Any,
     rChunk: Any,
+    pieces: cutlass.Constexpr,
 ):
     """Reads one chunk of a tensor; elements outside the row stay as they are in registers.
 
@@ -79,21 +114,28 @@ def read(
         program: the computation.
         config: the kernel's; of it ``vector``, ``edges`` and ``spread`` matter.
         side: which tensor.
-        start: the address of its row's first chunk.
-        chunk: the chunk's number in the row.
+        address: the chunk's; that of the row where the tensor is spread.
         place: the number of its first element in the row, negative where the row begins inside it.
         length: elements of the row.
         rChunk: registers.
+        pieces: of a chunk at an edge, whether the elements inside are read, or none.
     """
     vector, size = config.vector, program.sizes[side]
-    if cutlass.const_expr(config.spread[side]):
+    if cutlass.const_expr(config.edges and not pieces):
+        if (place >= 0) & (place + vector <= length):
+            if cutlass.const_expr(config.spread[side]):
+                element = program.load(side, address)
+                for v in cutlass.range_constexpr(vector):
+                    rChunk[v] = element
+            else:
+                program.fetch(side, address, rChunk)
+    elif cutlass.const_expr(config.spread[side]):
         if place < length:
-            element = program.load(side, start)
+            element = program.load(side, address)
             for v in cutlass.range_constexpr(vector):
                 if (place + v >= 0) & (place + v < length):
                     rChunk[v] = element
     elif cutlass.const_expr(config.edges):
-        address = start + Int64(chunk) * (vector * size)
         if (place >= 0) & (place + vector <= length):
             program.fetch(side, address, rChunk)
         else:
@@ -102,26 +144,25 @@ def read(
                     rChunk[v] = program.load(side, address + v * size)
     else:
         if place < length:
-            program.fetch(side, start + Int64(chunk) * (vector * size), rChunk)
+            program.fetch(side, address, rChunk)
 
 
 @cute.jit
 def write(
     program: cutlass.Constexpr,
     config: cutlass.Constexpr,
-    start: Any,
-    chunk: Any,
+    address: Any,
     place: Any,
     length: Any,
     rOut: Any,
+    pieces: cutlass.Constexpr,
 ):
     """Writes one chunk of results; the arguments are those of :func:`read`."""
     vector, size = config.vector, program.sizes[-1]
-    address = start + Int64(chunk) * (vector * size)
     if cutlass.const_expr(config.edges):
         if (place >= 0) & (place + vector <= length):
             cute.autovec_copy(rOut, elements_at(address, program.dst, vector))
-        else:
+        elif cutlass.const_expr(pieces):
             for v in cutlass.range_constexpr(vector):
                 if (place + v >= 0) & (place + v < length):
                     store_element(rOut[v], address + v * size, program.dst)
@@ -135,15 +176,13 @@ def copy_async(
     program: cutlass.Constexpr,
     config: cutlass.Constexpr,
     side: cutlass.Constexpr,
-    start: Any,
-    chunk: Any,
+    address: Any,
     place: Any,
     length: Any,
     slot: Any,
 ):
     """Begins to copy one chunk of 16 bytes to an address of shared memory; the arguments are those of :func:`read`."""
     vector, size = config.vector, program.sizes[side]
-    address = start + Int64(chunk) * (vector * size)
     dtype = program.src(side)
     if (place >= 0) & (place + vector <= length):
         cute.arch.inline_ptx(
@@ -151,10 +190,41 @@ def copy_async(
         )
     else:
         for v in cutlass.range_constexpr(vector):
-            element = program.neutral(side)
-            if (place + v >= 0) & (place + v < length):
-                element = load_element(address + v * size, dtype)
-            store_element(element, slot + v * size, dtype, SHARED)
+            store_element(program.neutral(side), slot + v * size, dtype, SHARED)
+
+
+def edge_place(config: Any, lane: Any, length: Any, shift: Any, turn: int) -> tuple[Any, Any]:
+    """Which element of those before the first whole chunk of a row, and after the last one, is a lane's.
+
+    There are less than ``vector`` on each side: lanes 0, 1, ... have the first ones, lanes ``vector``, ... the last.
+
+    Returns:
+        Its number in the row, and whether there is such an element.
+    """
+    vector = config.vector
+    head = cutlass.min((0 - shift) & (vector - 1), length)
+    tail = head + (length - head) // vector * vector
+    number = lane + turn * config.lanes
+    place = Int32(cutlass.select_(number < vector, number, tail + number - vector))
+    limit = Int32(cutlass.select_(number < vector, head, length))
+    return place, (place < limit) & (number < 2 * vector)
+
+
+@cute.jit
+def read_element(
+    program: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    side: cutlass.Constexpr,
+    start: Any,
+    place: Any,
+    inside: Any,
+    rEdge: Any,
+    turn: cutlass.Constexpr,
+):
+    """Reads one element of a row that begins at ``start``."""
+    if inside:
+        size = 0 if cutlass.const_expr(config.spread[side]) else program.sizes[side]
+        rEdge[turn] = program.load(side, start + Int64(place) * size)
 
 
 def count(config: Any, length: Any, shift: Any) -> Any:

@@ -24,14 +24,13 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-import torch
-from cutlass import BFloat16, Boolean, Float16, Float32, Int32, Uint8, Uint32
+from cutlass import BFloat16, Float16, Uint32
 
-from forge_core.device_code.memory import elements_at, load_element, store_element
-from forge_core.device_code.monoid import Maximum, Monoid, Sum, lowest
+from forge_core.device_code.memory import store_element
+from forge_core.device_code.monoid import Maximum, Sum, lowest
 from forge_core.device_code.online import MaxSum, exponential, packed_maximum, strand_sum, tree
 from forge_core.dtypes import cute_dtype
-from forge_week2_softmax.arithmetic import Arithmetic
+from forge_week2_softmax.kernels.elements import Elements, whole_words
 
 __all__ = ["Program"]
 
@@ -39,59 +38,27 @@ __all__ = ["Program"]
 STRANDS = 4
 
 
-def _stored(dtype: torch.dtype) -> Any:
-    # A bool lies in memory as a byte.
-    return Uint8 if dtype is torch.bool else cute_dtype(dtype)
-
-
-def _whole_words(rChunks: Any) -> bool:
-    """Whether 16-bit elements lie in pairs: all of a chunk, and not one place of many."""
-    inner = cute.rank(rChunks) - 1
-    stride = rChunks.stride[inner] if isinstance(rChunks.stride, tuple) else rChunks.stride
-    return bool(stride == 1 and cute.size(rChunks, mode=[inner]) % 2 == 0)
-
-
 @dataclass(frozen=True)
-class Program:
+class Program(Elements):
     """The steps of one computation.
 
     Frozen, so that the DSL lets it be used inside branches and loops.
 
     Attributes:
-        arithmetic: what is computed.
+        in_place: exponentials take the place of the elements in registers, so that the map is one multiplication; a
+            thread's are relative to its own maximum.  See :meth:`can_replace`.
     """
 
-    arithmetic: Arithmetic
+    in_place: bool = False
 
     @property
-    def acc(self) -> Any:
-        """The type that everything is computed in."""
-        return cute_dtype(self.arithmetic.acc)
-
-    @property
-    def dst(self) -> Any:
-        """The type of a result in memory."""
-        return _stored(self.arithmetic.dst)
-
-    @property
-    def sides(self) -> int:
-        """Tensors: those that are read, and the one that is written."""
-        return len(self.arithmetic.sources) + 1
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """For each tensor, bytes of an element."""
-        return tuple(d.itemsize for d in (*self.arithmetic.sources, self.arithmetic.dst))
-
-    @property
-    def elements(self) -> tuple[int, ...]:
-        """The tensors that are read element by element, by number."""
-        return tuple(i for i, on_row in enumerate(self.arithmetic.on_rows[:-1]) if not on_row)
-
-    @property
-    def scalars(self) -> tuple[int, ...]:
-        """The tensors of which a row has one element, by number."""
-        return tuple(i for i, on_row in enumerate(self.arithmetic.on_rows[:-1]) if on_row)
+    def can_replace(self) -> bool:
+        """Whether an exponential has room where its element waits, at full precision."""
+        return (
+            self.arithmetic.op == "softmax"
+            and not self.arithmetic.backward
+            and self.arithmetic.sources[0] is self.arithmetic.via is self.arithmetic.acc
+        )
 
     @property
     def one_result(self) -> bool:
@@ -99,72 +66,11 @@ class Program:
         return self.arithmetic.on_rows[-1]
 
     @property
-    def monoid(self) -> Monoid | None:
-        """How two accumulators become one; None where there is nothing to reduce."""
+    def monoid(self) -> Any:
+        """How two accumulators become one, a ``Monoid``; None where there is nothing to reduce."""
         if not self.arithmetic.backward:
             return MaxSum(self.acc)
         return None if self.arithmetic.op == "logsumexp" else Sum(self.acc)
-
-    # -- elements -----------------------------------------------------------------------------------------------
-
-    def src(self, side: int) -> Any:
-        """The type of an element in memory."""
-        return _stored(self.arithmetic.sources[side])
-
-    def kept(self, side: int) -> Any:
-        """The type in which an element waits in registers: as it is stored, but integers as what they become."""
-        dtype = self.arithmetic.sources[side]
-        return cute_dtype(dtype if dtype.is_floating_point else self.arithmetic.via)
-
-    def neutral(self, side: int) -> Any:
-        """What stands where there is no element: it changes no accumulator."""
-        return self.kept(side)(0.0 if self.arithmetic.backward else float("-inf"))
-
-    def load(self, side: int, address: Any) -> Any:
-        """The element at an address, as it waits in registers."""
-        x = load_element(address, self.src(side))
-        return x if self.src(side) is self.kept(side) else self._from_integer(side, x)
-
-    def fetch(self, side: int, address: Any, rChunk: Any) -> None:
-        """Loads a chunk, whose address is a multiple of its bytes (or of 16)."""
-        count = cute.size(rChunk)
-        if self.src(side) is self.kept(side):
-            cute.autovec_copy(elements_at(address, self.src(side), count), rChunk)
-            return
-        rRaw = cute.make_rmem_tensor(count, self.src(side))
-        cute.autovec_copy(elements_at(address, self.src(side), count), rRaw)
-        for i in range(count):
-            rChunk[i] = self._from_integer(side, rRaw[i])
-
-    def _from_integer(self, side: int, x: Any) -> Any:
-        if self.arithmetic.sources[side] is torch.bool:
-            x = Int32(Boolean(x != Uint8(0)))
-        target = self.kept(side)
-        # PyTorch rounds an integer to fp32 before it rounds it to a 16-bit type.
-        return x.to(Float32).to(target) if target.width < 32 else x.to(target)
-
-    def forget(self, chunks: list[Any], zero: Any) -> None:
-        """Makes the compiler forget what it computed from some chunks of 16-bit elements.
-
-        It would otherwise keep their conversions to 32 bits from the reduction to the map, in twice the registers, and
-        half as many blocks would be resident.
-
-        Args:
-            chunks: for each tensor of :attr:`elements`, registers.
-            zero: a 32-bit zero that the compiler does not know to be one.
-        """
-        for side, rChunks in zip(self.elements, chunks, strict=True):
-            if self.kept(side).width == 16 and _whole_words(rChunks):
-                rWords = cute.recast_tensor(rChunks, Uint32)
-                for i in range(cute.size(rWords)):
-                    rWords[i] = rWords[i] ^ zero
-
-    def value(self, side: int, x: Any) -> Any:
-        """An element as it waits in registers, in the type of the computation."""
-        if not self.arithmetic.backward:
-            via = cute_dtype(self.arithmetic.via)
-            x = x if self.kept(side) is via else x.to(via)
-        return x if type(x) is self.acc else x.to(self.acc)
 
     # -- the reduction ------------------------------------------------------------------------------------------
 
@@ -196,20 +102,49 @@ class Program:
 
     def gather(self, chunks: list[Any]) -> tuple[Any, ...]:
         """The accumulator of some elements."""
-        columns = self._values(chunks)
-        if not self.arithmetic.backward:
-            return MaxSum(self.acc).of([x for (x,) in columns], STRANDS, self._packed_top(chunks[0]))
-        return (strand_sum([self.term(*column) for column in columns], STRANDS),)
+        return self.gather_all([chunks])
+
+    def gather_all(self, groups: list[list[Any]], *, apart: bool = False) -> tuple[Any, ...]:
+        """The accumulator of some groups of elements.
+
+        Args:
+            groups: each as ``chunks`` of :meth:`absorb`.
+            apart: the groups lie in memory, and need not stay in registers between the maximum and the sum.
+        """
+        if self.arithmetic.backward:
+            sums = [strand_sum([self.term(*column) for column in self._values(chunks)], STRANDS) for chunks in groups]
+            return (tree(sums, lambda a, b: a + b),)
+        top = tree([self.top(chunks) for chunks in groups], self._maximum)
+        if apart:
+            cute.arch.sync_warp()  # the compiler takes no value over it that can be read again
+        return top, tree([self.sum_below(chunks, top) for chunks in groups], lambda a, b: a + b)
+
+    def top(self, chunks: list[Any]) -> Any:
+        """The maximum of some elements."""
+        packed = self._packed_top(chunks[0])
+        return tree([x for (x,) in self._values(chunks)], self._maximum) if packed is None else packed
+
+    def sum_below(self, chunks: list[Any], top: Any) -> Any:
+        """The sum of exp(x - top) over some elements."""
+        base = MaxSum(self.acc).base(top)  # once a call, not once an element
+        terms = [exponential(x - base) for (x,) in self._values(chunks)]
+        if self.in_place:
+            for i, term in enumerate(terms):
+                chunks[0][i] = term
+        return strand_sum(terms, STRANDS)
+
+    def _maximum(self, a: Any, b: Any) -> Any:
+        return Maximum(self.acc).combine((a,), (b,))[0]
 
     def _packed_top(self, rChunks: Any) -> Any:
         """The maximum of 16-bit elements, two at a time, without their conversions; None for others."""
         kept = self.kept(0)
         kind = {Float16: "f16x2", BFloat16: "bf16x2"}.get(kept)
-        if kind is None or cute_dtype(self.arithmetic.via) is not kept or not _whole_words(rChunks):
+        if kind is None or cute_dtype(self.arithmetic.via) is not kept or not whole_words(rChunks):
             return None
         rTop = cute.make_rmem_tensor(2, kept)
         cute.recast_tensor(rTop, Uint32)[0] = packed_maximum(cute.recast_tensor(rChunks, Uint32), kind)
-        return Maximum(self.acc).combine((rTop[0].to(self.acc),), (rTop[1].to(self.acc),))[0]
+        return self._maximum(rTop[0].to(self.acc), rTop[1].to(self.acc))
 
     def term(self, g: Any, y: Any) -> Any:
         """What one element adds to the sum of a backward pass."""
@@ -222,28 +157,20 @@ class Program:
             for i in range(count)
         ]
 
-    # -- the three passes of naive ------------------------------------------------------------------------------
-
-    def top(self, chunks: list[Any]) -> Any:
-        """The maximum of some elements."""
-        return tree([column for column in self._values(chunks)], Maximum(self.acc).combine)[0]
-
-    def sum_below(self, chunks: list[Any], top: Any) -> Any:
-        """The sum of exp(x - top) over some elements."""
-        base = self.acc(cutlass.select_(top == lowest(self.acc), self.acc(0), top))
-        return strand_sum([exponential(x - base) for (x,) in self._values(chunks)], STRANDS)
-
     # -- results ------------------------------------------------------------------------------------------------
 
-    def constants(self, total: tuple[Any, ...], scalars: tuple[Any, ...]) -> tuple[Any, ...]:
+    def constants(self, total: tuple[Any, ...], scalars: tuple[Any, ...], own: tuple[Any, ...] = ()) -> tuple[Any, ...]:
         """What the map needs to know of a row; computed once a row.
 
         Args:
             total: the row's accumulator.
             scalars: the row's element of each tensor of :attr:`scalars`, in the type of the computation.
+            own: the thread's accumulator, where its exponentials are :attr:`in_place`.
         """
         if self.arithmetic.backward:
             return total or scalars
+        if self.in_place:
+            return (exponential(own[0] - total[0]) / total[1],)
         if self.arithmetic.op == "softmax":
             return total[0], self.acc(1) / total[1]
         return total[0], cute.math.log(total[1])
@@ -268,6 +195,8 @@ class Program:
     def apply(self, column: tuple[Any, ...], constants: tuple[Any, ...]) -> Any:
         """The result of one element."""
         op, backward = self.arithmetic.op, self.arithmetic.backward
+        if self.in_place:
+            return column[0] * constants[0]
         if not backward:
             below = column[0] - constants[0]
             return exponential(below) * constants[1] if op == "softmax" else below - constants[1]

@@ -58,9 +58,9 @@ def load_turn(
                 side = program.elements[i]
                 place = Int64(c) * config.vector - Int64(shift)
                 if cutlass.const_expr(config.reduced_rank > 0):
-                    chunk.read(program, config, side, addresses[side], 0, Int64(0), Int64(1), held[i][(u, None)])
+                    chunk.read(program, config, side, addresses[side], Int64(0), Int64(1), held[i][(u, None)], True)
                 else:
-                    chunk.read(program, config, side, starts[side], c, place, length, held[i][(u, None)])
+                    chunk.read(program, config, side, addresses[side], place, length, held[i][(u, None)], True)
 
 
 @cute.jit
@@ -84,15 +84,15 @@ def write_turn(
         if c < end:
             addresses = _addresses(program, config, starts, c, reduced)
             if cutlass.const_expr(config.reduced_rank > 0):
-                chunk.write(program, config, addresses[-1], 0, Int64(0), Int64(1), rOut)
+                chunk.write(program, config, addresses[-1], Int64(0), Int64(1), rOut, True)
             else:
                 place = Int64(c) * config.vector - Int64(shift)
-                chunk.write(program, config, starts[-1], c, place, length, rOut)
+                chunk.write(program, config, addresses[-1], place, length, rOut, True)
 
 
 def _addresses(program: Any, config: Any, starts: Any, c: Any, reduced: Any) -> list[Any]:
     if config.reduced_rank == 0:
-        return list(starts)
+        return chunk.chunk_addresses(program, config, starts, c)
     index = Int64(c) if config.wide else Uint32(c)
     return [s + o for s, o in zip(starts, entry_offsets(index, reduced, program.sides), strict=True)]
 
