@@ -202,6 +202,36 @@ def test_an_operator_that_is_wrong_while_it_is_timed_is_caught(invoke):
     assert "wrong result in a timed launch" in record.cases[0].error
 
 
+def test_an_output_that_is_an_earlier_one_is_caught(invoke):
+    """What a kernel does that was captured wrongly: the first call is right, and the others return it again."""
+    first = []
+
+    def stale(x):
+        if not first:
+            first.append(swap(x))
+        return first[0].clone()
+
+    result, record = invoke("quick", "--shape", "8x6", ours=stale)
+    assert result.exit_code == 1
+    assert "wrong result after the timing" in record.cases[0].error
+    assert "elements differ" in record.cases[0].error
+
+
+def test_uneven_samples_are_noted(invoke, monkeypatch):
+    now = [0]
+
+    def clock():
+        now[0] += [100_000, 500_000][now[0] // 1_000_000 % 2] if now[0] else 1
+        return now[0]
+
+    monkeypatch.setattr("forge_core.timing.wall.WallTimer.__init__.__defaults__", (clock,))
+    result, record = invoke("quick", "--shape", "8x6")
+    assert result.exit_code == 0, result.output
+    (note,) = [note for note in record.cases[0].notes if note.startswith("Uneven samples")]
+    assert "forge" in note
+    assert "wider than a quarter of the median: swap 8x6 float32." in result.output
+
+
 def test_an_exception_is_recorded_with_its_type(invoke):
     def fails(x):
         raise RuntimeError("out of luck")

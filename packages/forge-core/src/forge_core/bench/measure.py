@@ -147,7 +147,7 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
         else:
             _time_device(planned, context, calls, fresh, outcome)
         check("after")
-    outcome.notes += disturbances(outcome.timings.values(), context.device)
+    outcome.notes += disturbances(outcome.timings, context.device)
     return outcome
 
 

@@ -9,6 +9,7 @@ from statistics import geometric_mean
 from forge_core.bench.measure import OURS
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Verdict
 from forge_core.bench.schema import BANDWIDTH, BEST_PEER
+from forge_core.timing.clocks import UNEVEN_NOTE
 
 __all__ = ["Table", "headline", "remarks", "tables"]
 
@@ -76,7 +77,7 @@ def remarks(record: Record) -> list[str]:
             text += f" A target of {at_least} counts as reached when the ratio{over} is at least {met_from}."
         lines.append(text)
     lines += _means(record)
-    lines += [f"{case.name}: {note}" for case in record.cases for note in case.notes]
+    lines += _disturbed(record)
     left_out = sorted({(name, why) for case in record.cases for name, why in case.left_out.items()})
     lines += [f"Left out: {name}: {why.rstrip('.')}." for name, why in left_out]
     lines.append(f"Method: {record.method}; median of the samples.")
@@ -85,6 +86,17 @@ def remarks(record: Record) -> list[str]:
             "GB/s are of the bytes that must move at least (each input read once, each output written once); the "
             "ceiling is a copy of the same bytes, interleaved in the same run."
         )
+    return lines
+
+
+def _disturbed(record: Record) -> list[str]:
+    """The cases' notes; uneven samples, which a busy machine gives to many cases, in one line."""
+    noted = [(case.name, note) for case in record.cases for note in case.notes]
+    uneven = list(dict.fromkeys(name for name, note in noted if note.startswith(UNEVEN_NOTE)))
+    lines = [f"{name}: {note}" for name, note in noted if not note.startswith(UNEVEN_NOTE)]
+    if uneven:
+        some = ", ".join(uneven[:4]) + (f" and {len(uneven) - 4} more" if len(uneven) > 4 else "")
+        lines.append(f"{UNEVEN_NOTE}: {some}.")
     return lines
 
 

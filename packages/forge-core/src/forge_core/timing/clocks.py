@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from forge_core.timing.result import Timing
 
-__all__ = ["busy_cpu", "disturbances", "driver_version", "other_users", "slowed_by", "sm_clock_mhz"]
+__all__ = ["UNEVEN_NOTE", "busy_cpu", "disturbances", "driver_version", "other_users", "slowed_by", "sm_clock_mhz"]
 
 #: Share of the cores that others may keep busy before a note says so.
 BUSY_SHARE = 0.5
+
+#: Spread from which samples count as uneven, and the words for it.
+UNEVEN = 0.25
+UNEVEN_NOTE = "Uneven samples, of which the middle 60 % are wider than a quarter of the median"
 
 #: Reasons for a lowered clock that a reader must know of, by the name of NVML's bit.
 _REASONS = {
@@ -93,15 +97,23 @@ def busy_cpu() -> str:
     return f"The machine was shared: load average {load:.1f} on {cores} cores when the run began."
 
 
-def disturbances(timings: Iterable[Timing], device: torch.device) -> list[str]:
-    """What disturbed a measurement that has just ended: a clock that moved, a GPU that is slowed down."""
+def disturbances(timings: Mapping[str, Timing], device: torch.device) -> list[str]:
+    """What disturbed a measurement that has just ended: a clock that moved, a GPU that is slowed down, uneven samples.
+
+    Args:
+        timings: by contender.
+        device: where they were taken.
+    """
     notes = []
-    moved = next((timing for timing in timings if timing.clocks_moved), None)
+    moved = next((timing for timing in timings.values() if timing.clocks_moved), None)
     if moved is not None:
         notes.append(f"The clock moved while the samples were taken: {moved.clocks}.")
     slowed = slowed_by(device) if device.type == "cuda" else []
     if slowed:
         notes.append(f"The GPU was slowed down by {' and '.join(slowed)}.")
+    uneven = [name for name, timing in timings.items() if timing.spread > UNEVEN]
+    if uneven:
+        notes.append(f"{UNEVEN_NOTE} ({', '.join(uneven)}).")
     return notes
 
 
