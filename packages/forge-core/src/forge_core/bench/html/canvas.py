@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,7 +117,8 @@ def drawn(name: str, title: str, note: str, draw: Callable[[Canvas], None]) -> P
         for narrow in (False, True):
             canvas = Canvas(narrow=narrow)
             draw(canvas)
-            svg = canvas.svg(f"{name}-{'n' if narrow else 'w'}", title)
+            # The prefix of ids stands at every point, so it is short: it only has to differ from plot to plot.
+            svg = canvas.svg(f"p{zlib.crc32(name.encode()):x}{'n' if narrow else 'w'}", title)
             if narrow:
                 plot.narrow = svg
             else:

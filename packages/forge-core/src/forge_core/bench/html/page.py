@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib import resources
 
@@ -21,6 +22,9 @@ LEAD = (
     "run. Every figure is the median of interleaved launches with a cold L2, checked against PyTorch before and after "
     "the timing. <span class=pointer>Rest the pointer on a point for its figures.</span>"
 )
+
+#: How often a style has to occur to become a class.
+OFTEN = 6
 
 #: Colours of the page that no plot needs.
 EXTRA = {
@@ -88,8 +92,18 @@ def page(machine: str, sections: Sequence[Section], overview: Sequence[Plot], st
     if overview:
         parts += ['<section id="overview">', "<h2>Overview</h2>", *map(_figure, overview), "</section>"]
     parts += [_section(section) for section in sections]
+    figures, classes = _classes("\n".join(parts))
+    parts = [figures.replace("</style>", f"{classes}</style>", 1)]
     parts += ["</main>", _footer(sections), f"<script>\n{_asset('report.js')}</script>", "</body>", "</html>"]
     return "\n".join(parts) + "\n"
+
+
+def _classes(text: str) -> tuple[str, str]:
+    """The text with the styles that occur often as classes, and the classes: half of a plot is its points' styles."""
+    counted = Counter(re.findall(r' style="([^"]+)"', text))
+    names = {style: f"s{number}" for number, (style, count) in enumerate(counted.most_common()) if count >= OFTEN}
+    text = re.sub(r' style="([^"]+)"', lambda m: f' class="{names[m[1]]}"' if m[1] in names else m[0], text)
+    return text, "".join(f".{name} {{ {style} }}\n" for style, name in names.items())
 
 
 def _e(text: object) -> str:

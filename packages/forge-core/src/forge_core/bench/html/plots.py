@@ -200,7 +200,12 @@ def roofline(dots: Sequence[Dot], specified_gbs: float | None, launch_us: float)
         specified_gbs: the memory's specified bandwidth, where it is known.
         launch_us: the shortest time of any case, which a launch does not fall below.
     """
-    operators = operators_of(dots)
+    # Colours first, then other shapes of the same colours.
+    shapes = "os^Dv"
+    looks = {
+        name: (OPERATORS[n % len(OPERATORS)], shapes[n // len(OPERATORS) % len(shapes)])
+        for n, name in enumerate(operators_of(dots))
+    }
 
     def draw(canvas: Canvas) -> None:
         (axis,) = canvas.axes(4.2, narrow_height=3.8)
@@ -216,8 +221,8 @@ def roofline(dots: Sequence[Dot], specified_gbs: float | None, launch_us: float)
             linestyle=(0, (4, 2)),
         )  # fmt: skip
         for dot in dots:
-            colour = OPERATORS[operators.index(dot.operator) % len(OPERATORS)]
-            canvas.dot(axis, dot.nbytes, dot.ours, _figures_text(dot, "GB/s"), colour=colour, zorder=3)
+            colour, marker = looks[dot.operator]
+            canvas.dot(axis, dot.nbytes, dot.ours, _figures_text(dot, "GB/s"), colour=colour, marker=marker, zorder=3)
         size_axis(axis, [low * 1.5, high / 1.5], ticks=7)
         axis.set_yscale("log")
         axis.set_ylim(min(dot.ours for dot in dots) / 2.5, roof * 1.5)
@@ -232,7 +237,7 @@ def roofline(dots: Sequence[Dot], specified_gbs: float | None, launch_us: float)
         axis.set_ylabel("GB/s")
         axis.set_xlabel("bytes that must move")
         entries: list[tuple[str, str, dict[str, Any]]] = [
-            (name, OPERATORS[n % len(OPERATORS)], {}) for n, name in enumerate(operators)
+            (name, colour, {"marker": marker}) for name, (colour, marker) in looks.items()
         ]
         entries.append(("launch, then memory", "ceiling", {"linestyle": (0, (4, 2)), "marker": "", "linewidth": 1.6}))
         legend(canvas.figure, entries, loc="outside upper right", ncols=2 if canvas.narrow else 4)

@@ -81,11 +81,11 @@ def svg_of(figure: Figure, *, name: str, title: str) -> str:
     text = text[text.index("<svg ") :]
     box = re.search(r'viewBox="([^"]*)"', text)
     body = text[text.index(">") + 1 :]
-    body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
-    body = re.sub(r'(xlink:href="#|url\(#)', rf"\1{name}-", body)
+    body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\g<1>"', body)
+    body = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", body)
     body = _smaller(body, name)
     head = (
-        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        '<svg xmlns="http://www.w3.org/2000/svg" '
         f'viewBox="{box[1] if box else "0 0 1 1"}" font-family="sans-serif" stroke-linejoin="round" role="img" '
         f'aria-label="{_escaped(title)}">'
     )
@@ -101,6 +101,7 @@ def _smaller(body: str, name: str) -> str:
     referred = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
     kept = re.compile(rf"{re.escape(name)}-(?:p|b)\d+")  # the groups that tooltips are tied to
     body = re.sub(r' id="([^"]+)"', lambda m: m[0] if m[1] in referred or kept.fullmatch(m[1]) else "", body)
+    body = body.replace("xlink:href", "href")
     body = re.sub(r"<g ?/>|<defs>\s*</defs>", "", body)
     body = re.sub(r">\s+<", "><", body)
     return re.sub(r"\s*\n\s*", " ", body)
