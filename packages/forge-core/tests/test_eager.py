@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from forge_core.device import SPECS
-from forge_core.op import Launch, eager, guard, table
+from forge_core.op import Launch, guard, table
 from forge_core.op.eager import NOT_SERVED, EagerPath
 from forge_core.op.schema import Schema
+from forge_core.op.served import Served
 
 seen: list[tuple[Any, ...]] = []
 
@@ -47,10 +48,13 @@ def path(monkeypatch: pytest.MonkeyPatch) -> EagerPath:
     monkeypatch.setattr(table, "_current_device", lambda: -1)  # what a CPU tensor's get_device() is
     monkeypatch.setattr(table, "_raw_stream", lambda index: 0)
     monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
-    monkeypatch.setattr(eager, "plain_cuda", lambda x: type(x) in (torch.Tensor, torch.nn.Parameter))
+    monkeypatch.setattr(guard, "plain_cuda", lambda x: type(x) in (torch.Tensor, torch.nn.Parameter))
     seen.clear()
-    launches = table.LaunchTable(schema, lambda out, named: torch.empty(named["x"].shape, device="meta"), plan)
-    return EagerPath(schema, launches, backward, keep)
+
+    def like(x: torch.Tensor, factor: int, variant: str) -> torch.Tensor:
+        return x.new_empty(x.shape)
+
+    return EagerPath(schema, Served(schema, like, like, plan), backward, keep)
 
 
 def test_a_call_that_needs_no_gradient_records_nothing(path: EagerPath) -> None:

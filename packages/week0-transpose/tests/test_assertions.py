@@ -54,6 +54,7 @@ def test_assertions_are_compiled_in_for_debugging_alone(
     without = kernel.build.compile(config, arch="sm_90a").ptx
     assert "trap;" in debug
     assert as_bytes(message) in debug
+    assert as_bytes(f"{name}.py") in debug, "a failed check says where it stands"
     assert "trap" not in plain
     assert "printf" not in plain
     assert plain == without, "a check that is compiled out leaves nothing behind"

@@ -248,12 +248,13 @@ def test_more_than_two_to_the_31_elements():
         y = week2.softmax(x)
         grad = week2.softmax_backward(x, y)
         lse = week2.logsumexp(x, -1)
-        for rows in (slice(0, 2), slice(shape[0] // 2, shape[0] // 2 + 2), slice(shape[0] - 2, shape[0])):
-            torch.testing.assert_close(y[rows], torch.softmax(x[rows], -1))
-            want = torch.ops.aten._softmax_backward_data(x[rows], y[rows], -1, x.dtype)
-            largest = want.abs().max().item()
-            torch.testing.assert_close(grad[rows], want, rtol=0.02, atol=1e-5 * largest)
-            torch.testing.assert_close(lse[rows], torch.logsumexp(x[rows].float(), -1).bfloat16())
+        for row in (0, shape[0] // 2, shape[0] - 1):
+            part, p = x[row].float(), y[row].float()
+            torch.testing.assert_close(y[row], torch.softmax(part, -1).bfloat16())
+            torch.testing.assert_close(lse[row], torch.logsumexp(part, -1).bfloat16())
+            # PyTorch's own gradient rounds each product to bf16 before it adds them.
+            want = p * (part - (p * part).sum())
+            torch.testing.assert_close(grad[row].float(), want, rtol=2.0**-8, atol=1e-4 * want.abs().max().item())
         del x, y, grad, lse
         torch.cuda.empty_cache()
     # A dimension that is not the last, with strides past 2^31.

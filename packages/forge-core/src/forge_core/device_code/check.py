@@ -11,11 +11,13 @@ from __future__ import annotations
 from typing import Any
 
 from cutlass.cute.testing import assert_
+from cutlass.cutlass_dsl import dsl_user_op
 
 __all__ = ["check"]
 
 
-def check(condition: Any, message: str) -> None:
+@dsl_user_op  # fills in the place of the call, which the message of a failed check begins with
+def check(condition: Any, message: str, *, loc: Any = None, ip: Any = None) -> None:
     """Fails the launch where a condition does not hold, in a kernel compiled with device assertions.
 
     May be called anywhere in a kernel, inside branches too.
@@ -23,5 +25,7 @@ def check(condition: Any, message: str) -> None:
     Args:
         condition: a condition on GPU values, or a Python bool where it follows from the configuration alone.
         message: what should be so, as a sentence without its full stop.
+        loc: where in the source; filled in by the DSL.
+        ip: where in the code that is being built; likewise.
     """
-    assert_(condition, message)
+    assert_(condition, message, loc=loc, ip=ip)

@@ -28,6 +28,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from forge_core import checks, settings
 from forge_core import device as devices
@@ -71,7 +72,8 @@ class Operator:
         self._plan = plan
         self._variants = dict(variants)
         self._served = Served(schema, self.like, reference, plan, ambient)
-        self._eager = EagerPath(schema, self._served.table, backward, setup_context)
+        self._eager = EagerPath(schema, self._served, backward, setup_context)
+        self._call_past = self._eager.call
         library = _libraries.get(schema.namespace)
         if library is None:
             # Kept for the life of the process: an operator whose library is collected vanishes.
@@ -102,11 +104,11 @@ class Operator:
         """Runs the operator; the decorated function's docstring says what it takes."""
         result: torch.Tensor
         # Dynamo folds this condition, so that a compiled graph holds the registered operator and nothing else.
-        if torch.compiler.is_compiling():
+        if is_compiling():
             result = self._op(*args, **kwargs)
             return result
-        if quiet() and self._served.by_kernels():
-            result = self._eager.call(args, kwargs)
+        if quiet():
+            result = self._call_past(args, kwargs)
             if result is not NOT_SERVED:
                 return result
         values = self._check_call(self.schema.name, args, kwargs)
@@ -127,12 +129,12 @@ class Operator:
         Raises:
             ArgumentError: ``out`` is not that; nothing was written.
         """
-        if torch.compiler.is_compiling():
+        if is_compiling():
             self._out_op(*args, out=out, **kwargs)
             return out
         op = f"{self.schema.name}_out"
         checks.is_tensor(op, "out", out)
-        if quiet() and self._served.by_kernels():
+        if quiet():
             result: torch.Tensor = self._eager.call_out(out, args, kwargs)
             if result is not NOT_SERVED:
                 return result

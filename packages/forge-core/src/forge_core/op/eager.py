@@ -1,23 +1,29 @@
 """The short way of an eager call: past the dispatcher, to the table of launches.
 
     call --- nothing that listens is active (``guard``), plain CUDA tensors, no reference asked for
-      |---- no gradient to record ---------> table.launch(...)
-      `---- a tensor needs a gradient -----> Function.apply(..., table) ---> table.launch(...), setup_context(...)
+      |---- no gradient to record ---------> the launch
+      `---- a tensor needs a gradient -----> Function.apply(..., launch) ---> the launch, setup_context(...)
 
 Both are the operator's own launch and its own rules, so a call gives the same whether it comes this way or through the
 dispatcher.  ``torch.library`` records through an ``autograd.Function`` as well, behind four more dispatches.
+
+A call of one tensor, with at most one int beside it, is looked up in a small table in front of the other: that is the
+common call, and what it costs is what the rest of this module is written for.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from forge_core.op.guard import grad_enabled, plain_cuda
+from forge_core import settings
+from forge_core.op import guard, table
 from forge_core.op.schema import Schema
-from forge_core.op.table import LaunchTable
+from forge_core.op.served import Served
+from forge_core.op.table import ALIGNMENT_MASK, Bound
 
 __all__ = ["NOT_SERVED", "EagerPath"]
 
@@ -30,56 +36,108 @@ class EagerPath:
 
     Args:
         schema: the operator's.
-        table: its launches.
+        served: its launches, and who serves it.
         backward: its gradient in the form of ``torch.library``; None where it is not differentiable.
         setup_context: what the gradient keeps, in that form.
+
+    Attributes:
+        call: runs a call, given as the tuple and the dict of its arguments, whose thread is quiet (``guard.quiet``);
+            NOT_SERVED where it has to take the dispatcher.
     """
 
     def __init__(
         self,
         schema: Schema,
-        table: LaunchTable,
+        served: Served,
         backward: Callable[..., Any] | None,
         setup_context: Callable[..., None] | None,
     ) -> None:
         # How many arguments a call must pass by position for all of its tensors to be among them.
         self._positions = 1 + max(schema.parameters.index(name) for name in schema.tensors)
-        self._launch = table.launch
-        self._record = None if backward is None else _recorder(schema, table, backward, setup_context)
+        self._served = served
+        self._record = None if backward is None else _recorder(schema, served, backward, setup_context)
+        self.call = self._any_call if self._positions > 1 else _of_one_tensor(served, self._any_call, self._record)
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a call whose thread is quiet, see ``guard.quiet``; NOT_SERVED where it has to take the dispatcher."""
-        if len(args) < self._positions or not plain_cuda(args[0]):
+    def _any_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if len(args) < self._positions or not self._served.by_kernels():
             return NOT_SERVED
-        needs_gradient = args[0].requires_grad
-        if self._positions > 1:
-            for other in args[1:]:
-                if isinstance(other, torch.Tensor):
-                    if not plain_cuda(other):
-                        return NOT_SERVED
-                    needs_gradient = needs_gradient or other.requires_grad
-        if needs_gradient and grad_enabled():
+        needs_gradient = False
+        for value in args[: self._positions]:
+            if isinstance(value, torch.Tensor) or value is args[0]:
+                if not guard.plain_cuda(value):
+                    return NOT_SERVED
+                needs_gradient = needs_gradient or value.requires_grad
+        if needs_gradient and guard.grad_enabled():
             return NOT_SERVED if self._record is None else self._record(*args, kwargs)
-        return self._launch(None, args, kwargs)
+        return self._served.table.launch(None, args, kwargs)
 
     def call_out(self, out: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The same for an out form, which records nothing and refuses what needs a gradient at the dispatcher."""
-        if len(args) < self._positions or not plain_cuda(out):
+        if len(args) < self._positions or not self._served.by_kernels():
             return NOT_SERVED
-        tensors = [out, *(a for a in args if isinstance(a, torch.Tensor))]
-        if not all(map(plain_cuda, tensors)) or (any(t.requires_grad for t in tensors) and grad_enabled()):
+        tensors = [out, args[0], *(a for a in args[1:] if isinstance(a, torch.Tensor))]
+        if not all(map(guard.plain_cuda, tensors)):
             return NOT_SERVED
-        return self._launch(out, args, kwargs)
+        if any(t.requires_grad for t in tensors) and guard.grad_enabled():
+            return NOT_SERVED
+        return self._served.table.launch(out, args, kwargs)
+
+
+def _of_one_tensor(
+    served: Served, otherwise: Callable[..., Any], record: Callable[..., torch.Tensor] | None
+) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    """The short way of the common call; any other goes ``otherwise``."""
+    ready: dict[Any, Bound] = {}
+    ambient = served.table.ambient
+    untouched, plain_cuda, grad_enabled = settings.untouched, guard.plain_cuda, guard.grad_enabled
+    shows = table.log.isEnabledFor
+
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        count = len(args)
+        if kwargs or not (count == 1 or (count == 2 and type(args[1]) is int)) or served.chosen or not untouched():
+            return otherwise(args, kwargs)
+        x = args[0]
+        if not plain_cuda(x):
+            return NOT_SERVED
+        index = x.get_device()
+        if index != table._current_device():
+            return otherwise(args, kwargs)
+        # Everything that a launch depends on, as in `LaunchTable.find`.
+        key = (
+            x.dtype,
+            x.shape,
+            x.stride(),
+            index,
+            x.data_ptr() & ALIGNMENT_MASK,
+            args[1] if count == 2 else None,
+            None if ambient is None else ambient(),
+        )
+        bound = ready.get(key)
+        if bound is None:
+            found = served.table.find(None, args, kwargs)
+            if found.special:
+                return otherwise(args, kwargs)
+            if len(ready) >= table.MAX_BOUND:
+                ready.clear()
+            bound = ready[key] = found
+        elif shows(logging.DEBUG):
+            table.log.debug("cache hit: %s %s", served.table.name, bound.name)
+        if x.requires_grad and grad_enabled():
+            return NOT_SERVED if record is None else record(*args, bound)
+        out = table._new(bound.shape, bound.strides, bound.dtype)
+        bound.launch(x.data_ptr(), out.data_ptr(), *bound.arguments, table._raw_stream(index))
+        return out
+
+    return call
 
 
 def _recorder(
     schema: Schema,
-    table: LaunchTable,
+    served: Served,
     backward: Callable[..., Any],
     setup_context: Callable[..., None] | None,
 ) -> Callable[..., torch.Tensor]:
-    """A function of a call's positional arguments and, last, its keywords, which records the call for autograd."""
-    launch = table.launch
+    """A function of a call's positional arguments and, last, its keywords or its launch, which records the call."""
     count = schema.positional
     keywords = schema.parameters[count:]
     defaults = schema.defaults
@@ -88,12 +146,17 @@ def _recorder(
     no_keywords = {name: defaults[name] for name in keywords if name in defaults}
 
     def forward(ctx: Any, *call: Any) -> torch.Tensor:
-        args, kwargs = call[:-1], call[-1]
-        output = launch(None, args, kwargs)
+        args, last = call[:-1], call[-1]
+        if type(last) is Bound:
+            x = args[0]
+            output = table._new(last.shape, last.strides, last.dtype)
+            last.launch(x.data_ptr(), output.data_ptr(), *last.arguments, table._raw_stream(x.get_device()))
+        else:
+            output = served.table.launch(None, args, last)
         if setup_context is None:
             return output
-        if kwargs:
-            named = schema.bind(args, kwargs)
+        if type(last) is dict and last:
+            named = schema.bind(args, last)
             args = tuple(named[name] for name in schema.parameters[:count])
             given = {name: named[name] for name in keywords}
         else:
@@ -105,7 +168,7 @@ def _recorder(
         return output
 
     def gradient(ctx: Any, *grads: torch.Tensor) -> Any:
-        # One for each positional parameter, and one for the keywords; autograd drops Nones past what a call passed.
+        # One for each positional parameter, and one for what comes last; autograd drops Nones past what a call passed.
         found = backward(ctx, *grads)
         return (*found, None) if isinstance(found, tuple) else (found, None)
 

@@ -18,7 +18,7 @@ from forge_core import device as devices
 from forge_core.op.launch import Launch, load
 from forge_core.op.schema import Schema
 
-__all__ = ["LaunchTable"]
+__all__ = ["ALIGNMENT_MASK", "MAX_BOUND", "Bound", "LaunchTable"]
 
 log = logging.getLogger("forge_core")
 
@@ -45,13 +45,13 @@ _new: Callable[..., torch.Tensor] = getattr(torch._C._dynamo.guards, "_empty_str
 
 
 @dataclass(frozen=True)
-class _Bound:
+class Bound:
     """A launch ready to go: the output to allocate, the native function and its integers."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
-    launch: Callable[..., Any] | None  # None: there is nothing to compute, the output is empty
+    launch: Callable[..., Any]
     arguments: tuple[int | tuple[int, ...], ...]
     debug: bool
     name: str  # the variant, for the log
@@ -77,11 +77,12 @@ class LaunchTable:
         plan: Callable[..., Launch],
         ambient: Callable[[], Hashable] | None = None,
     ) -> None:
+        self.name = schema.qualified
+        self.ambient = ambient
         self._schema = schema
-        self._ambient = ambient
         self._check = check
         self._plan = plan
-        self._bound: dict[Any, _Bound] = {}
+        self._bound: dict[Any, Bound] = {}
 
     def __len__(self) -> int:
         return len(self._bound)
@@ -96,24 +97,26 @@ class LaunchTable:
 
     def launch(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """Runs a call on plain CUDA tensors, into ``out`` or into a new tensor; raises what the checks raise."""
-        # Every line here is part of an eager call's host time, so the common case is written out.
-        x = args[0]
-        index = x.get_device()
+        index = args[0].get_device()
         if index != _current_device():
             with torch.cuda.device(index):
-                return self.launch(out, args, kwargs)
-        address = x.data_ptr()
+                return self.run(self.find(out, args, kwargs), out, args)
+        return self.run(self.find(out, args, kwargs), out, args)
+
+    def find(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
+        """The launch of a call, made ready if it was not seen before; raises what the checks raise."""
+        x = args[0]
         key: Any = (
             x.dtype,
             x.shape,
             x.stride(),
-            index,
-            address & ALIGNMENT_MASK,
+            x.get_device(),
+            x.data_ptr() & ALIGNMENT_MASK,
             None if len(args) == 1 else args[1] if len(args) == 2 and type(args[1]) is int else _freeze(args[1:]),
             _freeze(tuple(kwargs.items())) if kwargs else None,
             None if out is None else _freeze(out),
             settings.debug_requested(),
-            None if self._ambient is None else self._ambient(),
+            None if self.ambient is None else self.ambient(),
         )
         bound = self._bound.get(key)
         if bound is None:
@@ -128,41 +131,42 @@ class LaunchTable:
                 named = self._schema.bind(args, kwargs)
                 for name in self._schema.tensors:
                     checks.no_overlap(f"{self._schema.name}_out", out, name, named[name])
+        return bound
+
+    def run(self, bound: Bound, out: torch.Tensor | None, args: tuple[Any, ...]) -> torch.Tensor:
+        """Runs a launch on the current device, which is that of the tensors."""
+        index = args[0].get_device()
         if out is not None:
             # A kernel writes through an address, so autograd has to be told that the tensor is no longer what it was.
             _count_a_write(out)
         else:
             out = _new(bound.shape, bound.strides, bound.dtype)
-        launch = bound.launch
-        if launch is None:
-            return out
-        if not bound.special:
-            launch(address, out.data_ptr(), *bound.arguments, _raw_stream(index))
-            return out
         pointers = [a.data_ptr() for a in args if isinstance(a, torch.Tensor)]
         pointers.append(out.data_ptr())
         if bound.workspace:
             # Given back when this call returns; the allocator hands it out again behind this launch only.
             scratch = _new((bound.workspace,), (1,), torch.uint8)
             pointers.append(scratch.data_ptr())
-        launch(*pointers, *bound.arguments, _raw_stream(index))
+        bound.launch(*pointers, *bound.arguments, _raw_stream(index))
         if bound.debug and not torch.cuda.is_current_stream_capturing():
             torch.cuda.synchronize(index)
         return out
 
-    def _bind(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Bound:
+    def _bind(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
         """Checks a call that was not seen before, plans it, and compiles its kernel."""
         named = self._schema.bind(args, kwargs)
         expected = self._check(out, named)
         output = expected if out is None else out
         debug = settings.debug_requested()
         if output.numel() == 0:
-            return _Bound(tuple(output.shape), output.stride(), output.dtype, None, (), debug, "nothing to do")
+            return Bound(
+                tuple(output.shape), output.stride(), output.dtype, _nothing, (), debug, "nothing to do", special=True
+            )
         target = devices.query(args[0].device)
         plan = self._plan(target, output, *named.values())
         log.debug("%s: %s %s: %s", self._schema.qualified, plan.variant, plan.config, plan.why)
         kernel = load(plan.builder)(plan.config, arch=target.arch)
-        return _Bound(
+        return Bound(
             shape=tuple(output.shape),
             strides=output.stride(),
             dtype=output.dtype,
@@ -173,6 +177,10 @@ class LaunchTable:
             workspace=plan.workspace,
             special=debug or plan.workspace > 0 or len(self._schema.tensors) > 1,
         )
+
+
+def _nothing(*arguments: Any) -> None:
+    """The launch of a call whose output is empty."""
 
 
 def _count_a_write(out: torch.Tensor) -> None:
