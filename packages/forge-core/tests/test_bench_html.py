@@ -22,6 +22,7 @@ from forge_core.bench.html import data, stamp_of, write_report
 from forge_core.errors import BenchmarkError
 
 RECORDS = Path(__file__).parents[3] / "docs" / "records" / "h200"
+HOST = max(RECORDS.glob("host-*.json"))
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PHONE = 390
 
@@ -81,8 +82,9 @@ window.addEventListener("load", function () {
 
 @pytest.fixture(scope="module")
 def week0():
-    found = pages.newest(pages.gather([RECORDS]))
-    return [found["week0"], found["host"]]
+    found = [entry for entry in pages.gather([RECORDS]) if entry.packages == ("forge_week0_transpose",)]
+    newest = pages.newest(found)
+    return [newest["week0"], newest["host"]]
 
 
 @pytest.fixture(scope="module")
@@ -255,13 +257,13 @@ def test_the_numbers_behind_the_plots_are_the_record_s(week0):
 
 def test_the_command_writes_the_page_and_says_what_it_lacks(tmp_path, monkeypatch):
     out = tmp_path / "out"
-    result = CliRunner().invoke(command, ["report", str(RECORDS / "host-2026-11-21.json"), "--out", str(out)])
+    result = CliRunner().invoke(command, ["report", str(HOST), "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert str(out / "index.html") in result.output.splitlines()
     assert (out / "latency-host-dark.svg").exists()
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "matplotlib" else real(name, *a))
-    result = CliRunner().invoke(command, ["report", str(RECORDS / "host-2026-11-21.json"), "--out", str(out)])
+    result = CliRunner().invoke(command, ["report", str(HOST), "--out", str(out)])
     assert result.exit_code == 1
     assert "pip install 'forge-cute-core[report]'" in result.output
 
@@ -277,3 +279,27 @@ def test_a_folder_without_records_and_records_of_two_machines_are_refused(week0,
     )
     with pytest.raises(BenchmarkError, match="several machines, B200 and NVIDIA H200"):
         pages.newest([*week0, pages.Source(other, "other.json")])
+
+
+def test_of_each_suite_and_package_the_newest_record_counts(week0, tmp_path):
+    record, host = week0[0].record, week0[1].record
+    moved = msgspec.structs.replace(
+        host, cases=[msgspec.structs.replace(case, package="forge_week1_reduce") for case in host.cases]
+    )
+    later = msgspec.structs.replace(record, date="2099-01-01T00:00:00+00:00")
+    for name, made in {
+        "week0-2026-11-21": record,
+        "week0-2099-01-01": later,
+        "week0-2099-01-02-again": later,
+        "host-2026-11-21": host,
+        "week1-host-2026-11-21": moved,
+    }.items():
+        (tmp_path / f"{name}.json").write_text(made.dumps())
+    found = pages.newest(pages.gather([tmp_path]))
+    assert {name: entry.source.removesuffix(".json") for name, entry in found.items()} == {
+        "week0": "week0-2099-01-01",
+        "host-week0": "host-2026-11-21",
+        "host-week1": "week1-host-2026-11-21",
+    }
+    # What was named is taken, whatever its name.
+    assert len(pages.gather([tmp_path / "week0-2099-01-02-again.json"])) == 1

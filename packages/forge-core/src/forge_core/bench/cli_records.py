@@ -146,7 +146,11 @@ def report_command(
             from forge_core.bench.html import write_report  # the plotting library takes a second to import
 
             folder = out or (DOCS if all_pages else RESULTS)
-            for path in write_report(list(found.values()), folder):
+            written = write_report(list(found.values()), folder)
+            # Pictures of records that are no longer shown; only where the folder is the report's own.
+            for path in set(folder.glob("*.svg")) - set(written) if folder == DOCS else ():
+                path.unlink()
+            for path in written:
                 click.echo(str(path))
 
 

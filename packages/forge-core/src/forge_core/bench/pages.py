@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -23,19 +23,40 @@ __all__ = ["PAGES", "Source", "gather", "markers", "newest", "refresh", "with_ma
 
 #: Where the pages of a checkout are looked for.
 PAGES = ("README.md", "docs/*.md", "docs/*/*.md", "packages/*/README.md")
+FURTHER = re.compile(r"\d{4}-\d{2}-\d{2}-.+$")
 MARKER = re.compile(r"^<!-- bench:([\w-]+) begin -->$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A record and the name of its file."""
+    """A record on a page.
+
+    Attributes:
+        record: the record.
+        source: the name of its file.
+        name: what the page calls it: its suite, with the packages where several records are of parts of it.
+    """
 
     record: Record
     source: str
+    name: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name, or the suite's."""
+        return self.name or self.record.suite
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages whose cases it has."""
+        return tuple(sorted({case.package for case in self.record.cases}))
 
 
 def gather(places: Iterable[Path]) -> list[Source]:
-    """The records in some files and folders; other JSON files in a folder are passed over, named ones are not.
+    """The records in some files and folders.
+
+    In a folder, other JSON files are passed over, and so is what has more in its name than a date at its end: a further
+    run, such as ``week0-2026-11-21-again.json``, is evidence beside the record that the pages show.
 
     Raises:
         BenchmarkError: a file that was named is no record, or there is none at all.
@@ -45,7 +66,7 @@ def gather(places: Iterable[Path]) -> list[Source]:
         if place.is_file():
             found.append(Source(records.load(place), place.name))
             continue
-        inside = [path for path in sorted(place.rglob("*.json")) if _is_record(path)]
+        inside = [path for path in sorted(place.rglob("*.json")) if not FURTHER.search(path.stem) and _is_record(path)]
         found += [Source(records.load(path), path.name) for path in inside]
     if not found:
         raise BenchmarkError(f"expected a record or a folder of records, found none in {', '.join(map(str, places))}")
@@ -62,14 +83,23 @@ def _is_record(path: Path) -> bool:
 
 
 def newest(found: Iterable[Source]) -> dict[str, Source]:
-    """Of each suite, the newest record.
+    """Of each suite, the newest record; of a suite that several packages have, the newest of each.
+
+    Returns:
+        By the name on the page: the suite's, or, where there are several of it, with that of the packages.
 
     Raises:
         BenchmarkError: the records are of several machines; one page shows one.
     """
-    chosen: dict[str, Source] = {}
+    latest: dict[tuple[str, tuple[str, ...]], Source] = {}
     for entry in sorted(found, key=lambda entry: entry.record.date):
-        chosen[entry.record.suite] = entry
+        latest[entry.record.suite, entry.packages] = entry
+    suites = [suite for suite, _ in latest]
+    chosen = {}
+    for (suite, packages), entry in latest.items():
+        words = [suite, *(package.removeprefix("forge_").split("_")[0] for package in packages)]
+        name = suite if suites.count(suite) == 1 else "-".join(words)
+        chosen[name] = replace(entry, name=name)
     machines = sorted({entry.record.environment.gpu for entry in chosen.values()})
     if len(machines) > 1:
         raise BenchmarkError(f"the records are of several machines, {' and '.join(machines)}: name those of one")

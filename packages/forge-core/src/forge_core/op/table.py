@@ -89,7 +89,7 @@ class LaunchTable:
 
     def anew(self) -> LaunchTable:
         """An empty table of the same operator: its calls are planned again, under whatever holds then."""
-        return LaunchTable(self._schema, self._check, self._plan, self._ambient)
+        return LaunchTable(self._schema, self._check, self._plan, self.ambient)
 
     def launches(self) -> list[tuple[str, int, tuple[int | tuple[int, ...], ...]]]:
         """What has been bound: for each, the variant, which compiled kernel, and the integers it is launched with."""

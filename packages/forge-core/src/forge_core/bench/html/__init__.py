@@ -56,10 +56,11 @@ def write_report(sources: Sequence[Source], folder: Path) -> list[Path]:
     from forge_core.bench.html.page import Section, page
     from forge_core.bench.html.theme import picture
 
-    ordered = sorted(sources, key=lambda entry: (entry.record.timer != "device", entry.record.suite))
+    ordered = sorted(sources, key=lambda entry: (entry.record.timer != "device", entry.title))
     sections = [
         Section(
             entry.record,
+            entry.title,
             entry.source,
             figures_of(entry.record),
             _plots(entry),
@@ -95,7 +96,7 @@ def _plots(entry: Source) -> list[Plot]:
     if record.timer != "device":
         if host := host_dots(record):
             note = "What one eager call costs the thread that makes it, on small tensors."
-            found.append(plots.latency(f"latency-{record.suite}", "Host time of an eager call", note, host))
+            found.append(plots.latency(f"latency-{entry.title}", "Host time of an eager call", note, host))
         return found
     for operator in operators_of(dots):
         mine = [dot for dot in dots if dot.operator == operator]
@@ -105,7 +106,7 @@ def _plots(entry: Source) -> list[Plot]:
         found += [plots.ladder(operator, rungs)] if rungs else []
     if small := small_dots(record):
         note = "Cases of 16 MB and less, where a launch costs as much as the memory does."
-        found.append(plots.latency(f"latency-{record.suite}", "Latency of small shapes", note, small))
+        found.append(plots.latency(f"latency-{entry.title}", "Latency of small shapes", note, small))
     return found
 
 

@@ -38,6 +38,7 @@ class Section:
 
     Args:
         record: its record.
+        title: what the page calls it.
         source: the name of the record's file.
         figures: what it comes down to.
         plots: its plots.
@@ -48,13 +49,14 @@ class Section:
     def __init__(
         self,
         record: Record,
+        title: str,
         source: str,
         figures: Figures,
         plots: Sequence[Plot],
         tables: Sequence[Table],
         remarks: Sequence[str],
     ) -> None:
-        self.record, self.source, self.figures = record, source, figures
+        self.record, self.title, self.source, self.figures = record, title, source, figures
         self.plots, self.tables, self.remarks = plots, tables, remarks
 
 
@@ -67,7 +69,7 @@ def page(machine: str, sections: Sequence[Section], overview: Sequence[Plot], st
         overview: the plots over all suites.
         stamp: what the page was made from, for the test that it is up to date.
     """
-    links = "".join(f'<a href="#{_e(s.record.suite)}">{_e(s.record.suite)}</a>' for s in sections)
+    links = "".join(f'<a href="#{_e(s.title)}">{_e(s.title)}</a>' for s in sections)
     parts = [
         "<!doctype html>",
         '<html lang="en">',
@@ -137,8 +139,8 @@ def _figure(plot: Plot) -> str:
 def _section(section: Section) -> str:
     record = section.record
     parts = [
-        f'<section id="{_e(record.suite)}">',
-        f"<h2>{_e(record.suite)}</h2>",
+        f'<section id="{_e(section.title)}">',
+        f"<h2>{_e(section.title)}</h2>",
         f'<p class="meta">{_e(headline(record))}</p>',
         *(f'<p class="bad">{_e(note)}</p>' for note in record.notes),
         _cards(section.figures),
@@ -203,7 +205,7 @@ def _footer(sections: Sequence[Section]) -> str:
     for section in sections:
         environment = section.record.environment
         commit = environment.commit + (" with changes" if environment.dirty else "")
-        rows += [f"<dt>{_e(section.record.suite)}</dt><dd>{_e(section.source)}; made from commit {_e(commit)}</dd>"]
+        rows += [f"<dt>{_e(section.title)}</dt><dd>{_e(section.source)}; made from commit {_e(commit)}</dd>"]
     return (
         "<footer><p>Bandwidth is GB/s of 1e9 bytes over the bytes that must move at least: each input read once, each "
         "output written once. The ceiling is a device-to-device copy of the same bytes in the same run. How it is "
