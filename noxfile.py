@@ -28,6 +28,8 @@ DIST = ROOT / "dist"
 CONSTRAINTS = ROOT / "constraints.txt"
 # What `nox -s build` made is looked at by these tests alone; see testpaths in pyproject.toml.
 RELEASE_TESTS = ROOT / "tests" / "release"
+# The profilers' runners; programs that are started by path.
+PROFILING = ROOT / "tools" / "profiling"
 
 
 @dataclass(frozen=True)
@@ -174,8 +176,9 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["env"])
 def types(session: nox.Session) -> None:
-    """Types of the packages' sources and of this file, by mypy in its strict mode."""
+    """Types of the packages' sources, of the tools and of this file, by mypy in its strict mode."""
     sources = [str((package.path / "src").relative_to(ROOT)) for package in packages()]
+    sources.append(str(PROFILING.relative_to(ROOT)))
     python(session, "-m", "mypy", *sources, "noxfile.py", *session.posargs, MYPYPATH=os.pathsep.join(sources))
 
 
@@ -186,6 +189,12 @@ def types(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Benchmarks: `nox -s bench -- smoke`, or what `forge-cute bench --help` lists."""
     python(session, "-m", "forge_core.cli", "bench", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"], default=False)
+def profile(session: nox.Session) -> None:
+    """Profilers: `nox -s profile -- ncu week0`, nsys, sanitizer, torch; `-- --help` lists what they take."""
+    python(session, str((PROFILING / "run.py").relative_to(ROOT)), *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)

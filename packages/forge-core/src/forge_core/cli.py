@@ -3,6 +3,8 @@
     forge-cute --version
     forge-cute doctor [--json]          what this machine has, and what is wrong with it
     forge-cute bench ...                benchmarks; see `forge-cute bench --help`
+    forge-cute inspect OPERATOR ...     what kernel a call would run and what it takes, without a GPU
+    forge-cute layout ...               thread-value layouts and swizzles as SVG, with their bank conflicts
     forge-cute settings [--json]        the FORGE_* variables, what they do, and their values
 
 A command's module is imported when the command is called, so that `--help` and `doctor` answer on a machine where
@@ -26,7 +28,11 @@ from forge_core.errors import ForgeError, SettingsError
 __all__ = ["main"]
 
 # The command's name, where it lives, and its line in the help.
-LAZY_COMMANDS = {"bench": ("forge_core.bench.cli:bench", "Measure operators and report what was measured.")}
+LAZY_COMMANDS = {
+    "bench": ("forge_core.bench.cli:bench", "Measure operators and report what was measured."),
+    "inspect": ("forge_core.profiling.inspect_command:inspect", "Show what kernel a call would run; needs no GPU."),
+    "layout": ("forge_core.profiling.layout_command:layout", "Draw thread-value layouts and swizzles as SVG."),
+}
 
 
 class Commands(click.Group):

@@ -48,7 +48,6 @@ class HeldConfig(_RowConfig):
         threads: threads of a block; more than ``lanes`` only where those are at most 32.
         chunks: chunks of a thread, for each tensor.
         blocks: blocks that share a row: 1, a cluster of 2, 4, 8 or 16, or 0 for any number that need not meet.
-        staged: how many of the tensors that are read, the last ones, wait in shared memory and not in registers.
         resident: blocks that the compiler leaves registers for on each multiprocessor; 0 leaves it to choose.
     """
 
@@ -56,7 +55,6 @@ class HeldConfig(_RowConfig):
     threads: int = 128
     chunks: int = 4
     blocks: int = 1
-    staged: int = 0
     resident: int = 0
 
     @property
@@ -68,9 +66,9 @@ class HeldConfig(_RowConfig):
     def kernel_name(self) -> str:
         """What a profiler shows."""
         idea = f"cluster{self.blocks}" if self.blocks > 1 else "single_pass"
-        staged = (f"_s{self.staged}" if self.staged else "") + (f"_m{self.resident}" if self.resident else "")
+        resident = f"_m{self.resident}" if self.resident else ""
         return (
-            f"{self.arithmetic.name}_{idea}_v{self.vector}_{self.lanes}l_{self.threads}t_c{self.chunks}{staged}"
+            f"{self.arithmetic.name}_{idea}_v{self.vector}_{self.lanes}l_{self.threads}t_c{self.chunks}{resident}"
             f"{self._flags}"
         )
 

@@ -38,9 +38,7 @@ def _bucket(chunks: int) -> int | None:
     return next((c for c in CHUNKS if c >= chunks), None)
 
 
-def held(
-    problem: Problem, arithmetic: Arithmetic, lanes: int, threads: int, blocks: int = 1, staged: int = 0
-) -> HeldConfig | str:
+def held(problem: Problem, arithmetic: Arithmetic, lanes: int, threads: int, blocks: int = 1) -> HeldConfig | str:
     """A row held by ``lanes`` threads of each of ``blocks`` blocks; or why not."""
     if problem.kind != "inner":
         return NOT_ROWS
@@ -63,8 +61,7 @@ def held(
         threads=threads,
         chunks=chunks,
         blocks=blocks,
-        staged=staged,
-        resident=_resident(chunks * (inputs_of(arithmetic) - staged), vector, arithmetic, threads) if lanes > 32 else 0,
+        resident=_resident(chunks * inputs_of(arithmetic), vector, arithmetic, threads) if lanes > 32 else 0,
     )
 
 
@@ -77,7 +74,7 @@ def _resident(chunks: int, vector: int, arithmetic: Arithmetic, threads: int) ->
     need = words + (24 if words <= 40 else 40)
     if arithmetic.acc.itemsize == 8:
         return 0  # exponentials of fp64 are long, and take what they need
-    return min(65536 // (threads * max(need, 48)), 16)
+    return min(65536 // (threads * max(need, 40)), 16)
 
 
 def inputs_of(arithmetic: Arithmetic) -> int:

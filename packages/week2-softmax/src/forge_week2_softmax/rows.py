@@ -112,7 +112,7 @@ def single_pass(problem: Problem, arithmetic: Arithmetic, device: Device) -> Hel
         return _any_blocks(problem, arithmetic)
     if n <= 128:
         # Two chunks a lane, more only where 32 lanes are not enough.
-        return held(problem, arithmetic, min(32, power_of_two(-(-n // 2))), 128 if n <= 16 else 64)
+        return held(problem, arithmetic, min(32, power_of_two(-(-n // 2))), 128 if n <= 64 else 64)
     # Two chunks a thread as far as 512 threads go, then more; 1024 threads for what these cannot hold.
     threads = min(512, max(64, power_of_two(-(-n // (4 if n <= 256 else 2)))))
     found = held(problem, arithmetic, threads, threads)

@@ -28,6 +28,9 @@ class Explanation:
         read: bytes that must be read at least.
         written: bytes that must be written at least.
         key: the compiled kernel's cache key, or None for the reference.
+        builder: ``"module:attribute"`` of what builds the kernel, or None for the reference.
+        arguments: the integers that the kernel is launched with.
+        workspace: bytes of scratch memory.
     """
 
     operator: str
@@ -39,6 +42,9 @@ class Explanation:
     read: int
     written: int
     key: str | None
+    builder: str | None = None
+    arguments: tuple[int | tuple[int, ...], ...] = ()
+    workspace: int = 0
 
     @classmethod
     def of_reference(cls, operator: str, inputs: Sequence[torch.Tensor], output: torch.Tensor) -> Explanation:
@@ -69,6 +75,9 @@ class Explanation:
             read=launch.read,
             written=launch.written,
             key=load(launch.builder).key(launch.config, arch=arch).digest,
+            builder=launch.builder,
+            arguments=launch.arguments,
+            workspace=launch.workspace,
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -20,13 +20,12 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from forge_core.device_code.memory import SHARED, Int32, Int64, elements_at, load_element, store_element
+from forge_core.device_code.memory import Int32, Int64, elements_at, load_element, store_element
 
 __all__ = [
     "chunk_addresses",
     "chunk_bytes",
     "clear",
-    "copy_async",
     "count",
     "edge_place",
     "element_bytes",
@@ -169,28 +168,6 @@ def write(
     else:
         if place < length:
             cute.autovec_copy(rOut, elements_at(address, program.dst, vector))
-
-
-@cute.jit
-def copy_async(
-    program: cutlass.Constexpr,
-    config: cutlass.Constexpr,
-    side: cutlass.Constexpr,
-    address: Any,
-    place: Any,
-    length: Any,
-    slot: Any,
-):
-    """Begins to copy one chunk of 16 bytes to an address of shared memory; the arguments are those of :func:`read`."""
-    vector, size = config.vector, program.sizes[side]
-    dtype = program.src(side)
-    if (place >= 0) & (place + vector <= length):
-        cute.arch.inline_ptx(
-            "cp.async.cg.shared.global [{$r0}], [{$r1}], 16;", read_only_args=[Int32(slot), Int64(address)]
-        )
-    else:
-        for v in cutlass.range_constexpr(vector):
-            store_element(program.neutral(side), slot + v * size, dtype, SHARED)
 
 
 def edge_place(config: Any, lane: Any, length: Any, shift: Any, turn: int) -> tuple[Any, Any]:

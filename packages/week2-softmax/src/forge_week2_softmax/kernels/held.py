@@ -17,9 +17,6 @@ and computes the results from what it holds:
                   v  constants of the row: max, 1 / sum
     write       [16 B]  [16 B]  ...        the same chunks, from the same registers
 
-Chunks wait in registers, or (``staged``) in shared memory, where ``cp.async`` puts them without passing registers;
-each thread reads back its own, so that needs no barrier.
-
 Bytes moved: each element is read once and written once, so the bound is DRAM bandwidth.  A block alternates between
 loading, exchanging and storing; several resident on a multiprocessor overlap, which is why long rows are better held
 by several small blocks than by one that fills the multiprocessor.
@@ -38,11 +35,9 @@ from forge_core.cache import Traceable, compile_cached
 from forge_core.device_code.block import SLOTS_BYTES, reduce_block
 from forge_core.device_code.cluster import mailbox_bytes, open_mailbox, reduce_by_mail
 from forge_core.device_code.memory import (
-    SHARED,
     Int32,
     Int64,
     Uint32,
-    elements_at,
     entry_offsets,
     example_arguments,
     name_kernel,
@@ -54,9 +49,6 @@ from forge_week2_softmax.kernels import chunks as chunk
 from forge_week2_softmax.kernels.program import Program
 
 __all__ = ["Held", "build"]
-
-#: Bytes of a chunk that waits in shared memory.
-SLOT = 16
 
 #: Lets the driver choose how much of a multiprocessor's memory is shared memory.
 CARVEOUT = -1
@@ -70,19 +62,16 @@ class Held:
 
     def __init__(self, config: HeldConfig) -> None:
         self.config = config
-        program = Program(config.arithmetic)
-        self.program = Program(config.arithmetic, in_place=program.can_replace and not config.staged)
+        self.program = Program(config.arithmetic)
         monoid = self.program.monoid
-        #: Tensors of which chunks wait in shared memory, behind what the exchange needs.
-        self.staged = self.program.elements[len(self.program.elements) - config.staged :]
-        self.slots = 0
+        #: Bytes of shared memory that the exchange needs.
+        self.smem_bytes = 0
         if monoid is not None and config.blocks > 1:
-            self.slots = mailbox_bytes(monoid, config.threads, config.blocks)
+            self.smem_bytes = mailbox_bytes(monoid, config.threads, config.blocks)
         elif monoid is not None and config.lanes > WARP:
-            self.slots = len(monoid.types) * SLOTS_BYTES
+            self.smem_bytes = len(monoid.types) * SLOTS_BYTES
         #: Elements of a lane outside whole chunks.
         self.turns = max(1, 2 * config.vector // config.lanes)
-        self.smem_bytes = self.slots + config.staged * config.chunks * config.threads * SLOT
 
     @cute.jit
     def __call__(self, *args: Any):
@@ -142,7 +131,6 @@ class Held:
 
         places = chunk.chunk_addresses(program, config, starts, first)
         place = first * config.vector - shift
-        slots = shared + self.slots + thread * SLOT
         held = chunk.new_chunks(program, config, config.chunks)
         chunk.clear(program, held)
         for u in cutlass.range_constexpr(config.chunks):
@@ -150,26 +138,19 @@ class Held:
             for i in cutlass.range_constexpr(len(program.elements)):
                 side = program.elements[i]
                 address = places[side] + u * (config.lanes * chunk.chunk_bytes(program, config, side))
-                if cutlass.const_expr(side in self.staged):
-                    slot = slots + (self.staged.index(side) * config.chunks + u) * (config.threads * SLOT)
-                    chunk.copy_async(program, config, side, address, at, limit, slot)
-                else:
-                    chunk.read(program, config, side, address, at, limit, held[i][(u, None)], False)
+                chunk.read(program, config, side, address, at, limit, held[i][(u, None)], False)
         edge = self.read_edges(starts, thread, rank, length, shift)
-        if cutlass.const_expr(config.staged > 0):
-            cute.arch.cp_async_commit_group()
-            cute.arch.cp_async_wait_group(0)
 
-        own, total = self.reduce(held, edge, slots, shared, thread, rank)
+        total = self.reduce(held, edge, shared, thread, rank)
         if cutlass.const_expr(program.one_result):
             self.finish(total, starts[program.sides - 1], thread, rank, row, kept)
         else:
             if cutlass.const_expr(program.monoid is not None):
                 program.forget(held, Uint32(length) >> 31)
-            constants = program.constants(total, chunk.row_scalars(program, starts), own)
+            constants = program.constants(total, chunk.row_scalars(program, starts))
             rOut = cute.make_rmem_tensor(config.vector, program.dst)
             for u in cutlass.range_constexpr(config.chunks):
-                program.map(self.take(held, slots, u), constants, rOut)
+                program.map([rChunks[(u, None)] for rChunks in held], constants, rOut)
                 address = places[-1] + u * (config.lanes * chunk.chunk_bytes(program, config, program.sides - 1))
                 chunk.write(program, config, address, place + u * (config.lanes * config.vector), limit, rOut, False)
             self.write_edges(starts, thread, rank, length, shift, edge, constants)
@@ -201,34 +182,17 @@ class Held:
                 if inside & (rank == 0):
                     store_element(y, starts[-1] + Int64(place + shift) * program.sizes[-1], program.dst)
 
-    def take(self, held: list[Any], slots: Any, u: int) -> list[Any]:
-        """Chunk ``u`` of each tensor, in registers."""
-        found = []
-        for side, rChunks in zip(self.program.elements, held, strict=True):
-            rChunk = rChunks[(u, None)]
-            if side in self.staged:
-                slot = slots + (self.staged.index(side) * self.config.chunks + u) * (self.config.threads * SLOT)
-                rChunk = cute.make_rmem_tensor(self.config.vector, self.program.kept(side))
-                cute.autovec_copy(elements_at(slot, self.program.src(side), self.config.vector, SHARED), rChunk)
-            found.append(rChunk)
-        return found
-
-    def reduce(
-        self, held: list[Any], edge: list[Any], slots: Any, shared: Any, thread: Any, rank: Any
-    ) -> tuple[Any, ...]:
+    def reduce(self, held: list[Any], edge: list[Any], shared: Any, thread: Any, rank: Any) -> tuple[Any, ...]:
         """The row's accumulator, for every thread."""
         config, program, monoid = self.config, self.program, self.program.monoid
         if monoid is None:
-            return (), ()
-        groups = [self.take(held, slots, u) for u in range(config.chunks)] if config.staged else [held]
-        if config.edges:
-            groups.append(edge)
-        acc = program.gather_all(groups, apart=config.staged > 0)
+            return ()
+        acc = program.gather_all([held, edge] if config.edges else [held])
         if config.blocks > 1:
-            return acc, reduce_by_mail(acc, monoid, config.threads, config.blocks, shared, thread, rank)
+            return reduce_by_mail(acc, monoid, config.threads, config.blocks, shared, thread, rank)
         if config.lanes > WARP:
-            return acc, reduce_block(acc, monoid, config.threads, shared, thread)
-        return acc, reduce_lanes(acc, monoid, config.lanes)
+            return reduce_block(acc, monoid, config.threads, shared, thread)
+        return reduce_lanes(acc, monoid, config.lanes)
 
     @cute.jit
     def finish(self, total: tuple, address: Any, thread: Any, rank: Any, row: Any, kept: tuple):

@@ -43,22 +43,7 @@ class Program(Elements):
     """The steps of one computation.
 
     Frozen, so that the DSL lets it be used inside branches and loops.
-
-    Attributes:
-        in_place: exponentials take the place of the elements in registers, so that the map is one multiplication; a
-            thread's are relative to its own maximum.  See :meth:`can_replace`.
     """
-
-    in_place: bool = False
-
-    @property
-    def can_replace(self) -> bool:
-        """Whether an exponential has room where its element waits, at full precision."""
-        return (
-            self.arithmetic.op == "softmax"
-            and not self.arithmetic.backward
-            and self.arithmetic.sources[0] is self.arithmetic.via is self.arithmetic.acc
-        )
 
     @property
     def one_result(self) -> bool:
@@ -104,19 +89,16 @@ class Program(Elements):
         """The accumulator of some elements."""
         return self.gather_all([chunks])
 
-    def gather_all(self, groups: list[list[Any]], *, apart: bool = False) -> tuple[Any, ...]:
+    def gather_all(self, groups: list[list[Any]]) -> tuple[Any, ...]:
         """The accumulator of some groups of elements.
 
         Args:
             groups: each as ``chunks`` of :meth:`absorb`.
-            apart: the groups lie in memory, and need not stay in registers between the maximum and the sum.
         """
         if self.arithmetic.backward:
             sums = [strand_sum([self.term(*column) for column in self._values(chunks)], STRANDS) for chunks in groups]
             return (tree(sums, lambda a, b: a + b),)
         top = tree([self.top(chunks) for chunks in groups], self._maximum)
-        if apart:
-            cute.arch.sync_warp()  # the compiler takes no value over it that can be read again
         return top, tree([self.sum_below(chunks, top) for chunks in groups], lambda a, b: a + b)
 
     def top(self, chunks: list[Any]) -> Any:
@@ -127,11 +109,7 @@ class Program(Elements):
     def sum_below(self, chunks: list[Any], top: Any) -> Any:
         """The sum of exp(x - top) over some elements."""
         base = MaxSum(self.acc).base(top)  # once a call, not once an element
-        terms = [exponential(x - base) for (x,) in self._values(chunks)]
-        if self.in_place:
-            for i, term in enumerate(terms):
-                chunks[0][i] = term
-        return strand_sum(terms, STRANDS)
+        return strand_sum([exponential(x - base) for (x,) in self._values(chunks)], STRANDS)
 
     def _maximum(self, a: Any, b: Any) -> Any:
         return Maximum(self.acc).combine((a,), (b,))[0]
@@ -159,18 +137,15 @@ class Program(Elements):
 
     # -- results ------------------------------------------------------------------------------------------------
 
-    def constants(self, total: tuple[Any, ...], scalars: tuple[Any, ...], own: tuple[Any, ...] = ()) -> tuple[Any, ...]:
+    def constants(self, total: tuple[Any, ...], scalars: tuple[Any, ...]) -> tuple[Any, ...]:
         """What the map needs to know of a row; computed once a row.
 
         Args:
             total: the row's accumulator.
             scalars: the row's element of each tensor of :attr:`scalars`, in the type of the computation.
-            own: the thread's accumulator, where its exponentials are :attr:`in_place`.
         """
         if self.arithmetic.backward:
             return total or scalars
-        if self.in_place:
-            return (exponential(own[0] - total[0]) / total[1],)
         if self.arithmetic.op == "softmax":
             return total[0], self.acc(1) / total[1]
         return total[0], cute.math.log(total[1])
@@ -195,8 +170,6 @@ class Program(Elements):
     def apply(self, column: tuple[Any, ...], constants: tuple[Any, ...]) -> Any:
         """The result of one element."""
         op, backward = self.arithmetic.op, self.arithmetic.backward
-        if self.in_place:
-            return column[0] * constants[0]
         if not backward:
             below = column[0] - constants[0]
             return exponential(below) * constants[1] if op == "softmax" else below - constants[1]

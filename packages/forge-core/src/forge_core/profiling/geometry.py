@@ -1,0 +1,153 @@
+"""Grid, block and shared memory of a launch, worked out on the host without launching.
+
+The host side of a kernel class, its ``__call__``, is a ``@cute.jit`` method that calculates a grid from the launch's
+integers and launches one or several kernels.  Its arithmetic is plain, so it runs as plain Python over plain integers:
+on a copy of the object in which every kernel is replaced by a recorder that notes what it would have been launched
+with.  Nothing of the CUDA driver or of the DSL's runtime takes part.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from forge_core.errors import CompileError
+
+__all__ = ["RecordedLaunch", "record_launches"]
+
+# Objects hold objects whose kernels they launch too: a second pass is one deep.
+_DEPTH = 3
+
+
+@dataclass(frozen=True)
+class RecordedLaunch:
+    """What one kernel would be launched with.
+
+    Attributes:
+        name: the name that the kernel is given, which its symbol begins with; empty where it is given none.
+        grid: blocks along x, y, z.
+        block: threads along x, y, z.
+        cluster: blocks of a cluster along x, y, z.
+        dynamic_smem: bytes of dynamic shared memory of a block; None where the compiler is left to find it.
+    """
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    dynamic_smem: int | None
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.block[0] * self.block[1] * self.block[2]
+
+
+class _NoAddress(int):
+    """An address that nothing is at: what stands for a pointer, which no grid depends on."""
+
+    def toint(self) -> int:
+        return int(self)
+
+
+class _Recorder:
+    """Stands where a kernel was: takes its name, its arguments, and notes its launch."""
+
+    def __init__(self, log: list[RecordedLaunch]) -> None:
+        self._log = log
+        self._name = ""
+
+    def set_name_prefix(self, prefix: str, **_: Any) -> None:
+        self._name = prefix
+
+    def __call__(self, *_: Any, **__: Any) -> _Recorder:
+        return self
+
+    def launch(self, *, grid: Any, block: Any, cluster: Any = None, smem: Any = 0, **_: Any) -> None:
+        self._log.append(
+            RecordedLaunch(
+                name=self._name,
+                grid=_three(grid),
+                block=_three(block),
+                cluster=_three(cluster or (1, 1, 1)),
+                dynamic_smem=None if smem is None else _integer(smem),
+            )
+        )
+
+
+def record_launches(function: Any, arguments: tuple[Any, ...], *, pointers: int = 2) -> tuple[RecordedLaunch, ...]:
+    """The launches that a kernel object's ``__call__`` would make, in order.
+
+    Args:
+        function: the object that ``Traceable.function`` holds.
+        arguments: the launch's integers and tuples of integers, without pointers and stream.
+        pointers: how many pointers come before them.
+
+    Raises:
+        CompileError: the launch cannot be worked out from these integers alone.
+    """
+    log: list[RecordedLaunch] = []
+    host = _plain(function, log, _DEPTH)
+    call = inspect.unwrap(type(function).__call__)
+    try:
+        call(host, *([_NoAddress()] * pointers), *arguments, None)
+    except Exception as error:  # whatever the class's own host code raises, in the one place that runs it
+        raise CompileError(
+            f"{type(function).__name__}: the launch cannot be worked out on the host: {error!r}"
+        ) from error
+    if not log:
+        raise CompileError(f"{type(function).__name__}: its __call__ launches no kernel that could be recorded")
+    return tuple(log)
+
+
+def _plain(thing: Any, log: list[RecordedLaunch], depth: int) -> Any:
+    """A copy of a kernel object whose kernels are recorders and whose traced methods are plain ones."""
+    traced = {
+        name: attribute
+        for kind in reversed(type(thing).__mro__)
+        for name, attribute in vars(kind).items()
+        if getattr(attribute, "_decorator_kind", None) in ("kernel", "jit") or hasattr(attribute, "set_name_prefix")
+    }
+    if not traced:
+        return thing
+    plain = copy.copy(thing)
+    for name, attribute in traced.items():
+        if name == "__call__":
+            continue
+        is_kernel = attribute._decorator_kind == "kernel" if hasattr(attribute, "_decorator_kind") else True
+        value = _Recorder(log) if is_kernel else inspect.unwrap(attribute).__get__(plain)
+        object.__setattr__(plain, name, value)
+    if depth:
+        for name, value in list(vars(plain).items()):
+            if name not in traced and hasattr(type(value), "__dict__"):
+                inner = _plain(value, log, depth - 1)
+                if inner is not value:
+                    object.__setattr__(plain, name, _called_plainly(inner))
+    return plain
+
+
+def _called_plainly(thing: Any) -> Any:
+    """A kernel object whose call is its plain ``__call__``; Python looks calls up in the class, so it gets one."""
+    kind = type(thing)
+    call = inspect.unwrap(kind.__call__)
+    plain = type(kind.__name__, (kind,), {"__call__": call})
+    thing.__class__ = plain
+    return thing
+
+
+def _three(value: Any) -> tuple[int, int, int]:
+    sizes = [_integer(item) for item in value]
+    x, y, z = (*sizes, 1, 1, 1)[:3]
+    return x, y, z
+
+
+def _integer(value: Any) -> int:
+    # The DSL's integers keep a constant in .value.
+    return int(getattr(value, "value", value))

@@ -1,0 +1,151 @@
+"""The command ``forge-cute layout``: thread-value layouts and swizzles as SVG, with what memory makes of them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from forge_core import dtypes
+from forge_core.bench.plan import discover
+from forge_core.errors import ArgumentError
+from forge_core.profiling.drawing import to_svg
+from forge_core.profiling.find import explain_named
+from forge_core.profiling.layouts import Drawing, swizzled_tile, tiled_copy
+
+__all__ = ["layout"]
+
+HELP = """Draw which thread accesses what, and count sectors and bank conflicts: no GPU needed.
+
+\b
+forge-cute layout copy --threads 16x8 --values 1x8 --dtype bfloat16 --out copy.svg
+forge-cute layout swizzle --bits 3 --base 4 --shift 3 --row-bytes 128 --out swizzle.svg
+forge-cute layout kernel transpose --shape 4096x4096 --dtype bfloat16 --out transpose.svg
+"""
+
+
+@click.group(help=HELP)
+def layout() -> None:
+    """See :data:`HELP`."""
+
+
+def _pair(context: click.Context, parameter: click.Parameter, value: str) -> tuple[int, int]:
+    """Two positive integers, written ``16x8``."""
+    rows, x, columns = value.partition("x")
+    if not (x and rows.isdigit() and columns.isdigit() and int(rows) and int(columns)):
+        raise click.BadParameter(f"expected ROWSxCOLUMNS such as 16x8, got {value!r}", ctx=context, param=parameter)
+    return int(rows), int(columns)
+
+
+def _show(drawing: Drawing, out: Path | None, as_json: bool) -> None:
+    if out is not None:
+        out.write_text(to_svg(drawing), encoding="utf-8")
+    if as_json:
+        panels = [
+            {"title": panel.title, "shared": panel.shared, "summary": panel.summary(), "accesses": len(panel.accesses)}
+            for panel in drawing.panels
+        ]
+        click.echo(json.dumps({"title": drawing.title, "panels": panels}, indent=2))
+        return
+    click.echo(drawing.title)
+    for panel in drawing.panels:
+        click.echo(f"  {panel.title}: {panel.summary()}")
+    if out is not None:
+        click.echo(f"written: {out}")
+
+
+OUT = click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the SVG.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+
+
+@layout.command("copy")
+@click.option("--threads", required=True, callback=_pair, help="Rows and columns of the threads, for example 16x8.")
+@click.option(
+    "--values", required=True, callback=_pair, help="Rows and columns of a thread's elements, for example 1x8."
+)
+@click.option("--dtype", default="float32", show_default=True, help="The elements' dtype.")
+@click.option("--row-bytes", type=int, help="Distance from row to row of the tile; by default its width.")
+@click.option("--by-column", is_flag=True, help="Number the threads down the columns first.")
+@OUT
+@JSON
+def copy(
+    threads: tuple[int, int],
+    values: tuple[int, int],
+    dtype: str,
+    row_bytes: int | None,
+    by_column: bool,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """The thread-value layout of a tiled copy of a row-major tile."""
+    try:
+        itemsize = dtypes.itemsize(dtypes.parse(dtype))
+        width = threads[1] * values[1] * itemsize
+        drawing = tiled_copy(
+            threads=threads, values=values, row_bytes=row_bytes or width, itemsize=itemsize, by_column=by_column
+        )
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    _show(drawing, out, as_json)
+
+
+@layout.command("swizzle")
+@click.option("--bits", type=int, default=3, show_default=True, help="B of Swizzle<B, M, S>.")
+@click.option("--base", type=int, default=4, show_default=True, help="M, over bytes.")
+@click.option("--shift", type=int, default=3, show_default=True, help="S.")
+@click.option("--rows", type=click.IntRange(min=1), default=32, show_default=True, help="Rows of the tile.")
+@click.option("--row-bytes", type=click.IntRange(min=1), default=128, show_default=True, help="Bytes of a row.")
+@click.option("--width", type=click.Choice(["1", "2", "4", "8", "16"]), default="16", help="Bytes of a lane's access.")
+@OUT
+@JSON
+def swizzle(
+    bits: int, base: int, shift: int, rows: int, row_bytes: int, width: str, out: Path | None, as_json: bool
+) -> None:
+    """A tile of shared memory under CuTe's Swizzle<bits, base, shift>; --bits 0 is none."""
+    try:
+        drawing = swizzled_tile(bits, base, shift, rows=rows, row_bytes=row_bytes, width=int(width))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    _show(drawing, out, as_json)
+
+
+@layout.command("kernel")
+@click.argument("operator")
+@click.option("--shape", required=True, help="The first input's sizes.")
+@click.option("--dtype", required=True, help="Its dtype.")
+@click.option("--variant", default="auto", show_default=True, help="The kernel.")
+@click.option("--arch", default="sm_90a", show_default=True, help="The architecture.")
+@OUT
+@JSON
+def kernel(operator: str, shape: str, dtype: str, variant: str, arch: str, out: Path | None, as_json: bool) -> None:
+    """The layouts of an operator's kernel, where its package declares them (a module ``layouts``)."""
+    explanation = explain_named(operator, shape=shape, dtype=dtype, variant=variant, arch=arch)
+    _show(kernel_drawing(explanation.config, explanation.variant or "ref"), out, as_json)
+
+
+def kernel_drawing(config: Any, variant: str) -> Drawing:
+    """The drawing that a package declares for a configuration.
+
+    Raises:
+        ArgumentError: none of the packages declares one.
+    """
+    drawn: list[str] = []
+    for bench in discover():
+        name = f"{bench.package}.layouts"
+        if importlib.util.find_spec(name) is None:
+            continue
+        maps = importlib.import_module(name).LAYOUTS
+        drawn += [kind.__name__ for kind in maps]
+        if type(config) in maps:
+            drawing: Drawing = maps[type(config)](config)
+            return drawing
+    raise ArgumentError(
+        op="layout",
+        argument="variant",
+        expected=f"a kernel whose package declares its index maps: {', '.join(drawn) or 'none'}",
+        got=f"{variant!r} ({type(config).__name__})",
+    )

@@ -1,0 +1,102 @@
+"""What a kernel's PTX says of its memory accesses and its synchronisation: counted where they stand, not how often run.
+
+A loop's body counts once, so these figures say how wide the accesses are and which kinds there are; how often each is
+executed is a profiler's to count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+__all__ = ["PtxCounts", "count_instructions"]
+
+_ENTRY = re.compile(r"^\.(?:visible|weak)\s+\.entry\s+([\w$]+)\s*\(", re.MULTILINE)
+# The opcode of an instruction, after an optional predicate.
+_OPCODE = re.compile(r"^\s*(?:@!?%\w+\s+)?([a-z]\w*(?:\.[\w:]+)*)[\s;]", re.MULTILINE)
+_LOCAL = re.compile(r"^\s*\.local\s+\.align\s+\d+\s+\.b8\s+\w+\[(\d+)\]", re.MULTILINE)
+_COPY_BYTES = re.compile(r"cp\.async\.c[ag]\.shared\.global\S*\s+\[[^\]]*\],\s*\[[^\]]*\],\s*(\d+)")
+
+#: What is counted beside loads and stores: the name, and the opcodes it begins with.
+KINDS: dict[str, tuple[str, ...]] = {
+    "barriers": ("bar.", "barrier.sync", "barrier.arrive", "barrier.red"),
+    "cluster barriers": ("barrier.cluster.",),
+    "mbarrier operations": ("mbarrier.",),
+    "shuffles": ("shfl.",),
+    "votes": ("vote.", "match.", "redux."),
+    "async copies": ("cp.async.ca.", "cp.async.cg."),
+    "bulk copies": ("cp.async.bulk.", "cp.reduce.async.bulk."),
+    "atomics": ("atom.", "red."),
+    "matrix instructions": ("mma.", "wmma.", "wgmma.mma", "tcgen05.mma"),
+}
+
+
+@dataclass(frozen=True)
+class PtxCounts:
+    """What stands in one kernel's PTX.
+
+    Attributes:
+        accesses: how often each access occurs, by kind, memory and bytes a thread: ``{"ld.global.16": 4}``.  An
+            asynchronous copy to shared memory is ``cp.async.16``.
+        kinds: how often each of :data:`KINDS` occurs; those that do not are left out.
+        local_bytes: bytes of local arrays that the source itself declares; a stack frame beyond them is spills.
+    """
+
+    accesses: dict[str, int]
+    kinds: dict[str, int]
+    local_bytes: int
+
+    def widths(self, access: str) -> list[int]:
+        """The bytes of a thread's accesses of one kind, for example ``"ld.global"``, widest first."""
+        found = {int(name.rpartition(".")[2]) for name in self.accesses if name.rpartition(".")[0] == access}
+        return sorted(found, reverse=True)
+
+
+def count_instructions(ptx: str) -> dict[str, PtxCounts]:
+    """Each kernel of a PTX module, by name.
+
+    Raises:
+        ValueError: the text holds no kernel.
+    """
+    starts = [(match.group(1), match.start()) for match in _ENTRY.finditer(ptx)]
+    if not starts:
+        raise ValueError("expected PTX with an .entry, found none")
+    ends = [begin for _, begin in starts[1:]] + [len(ptx)]
+    return {name: _count(ptx[begin:end]) for (name, begin), end in zip(starts, ends, strict=True)}
+
+
+def _count(body: str) -> PtxCounts:
+    accesses: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    for opcode in _OPCODE.findall(body):
+        access = _access(opcode)
+        if access:
+            accesses[access] += 1
+        for kind, prefixes in KINDS.items():
+            if opcode.startswith(prefixes):
+                kinds[kind] += 1
+    for size in _COPY_BYTES.findall(body):
+        accesses[f"cp.async.{size}"] += 1
+    local = sum(int(size) for size in _LOCAL.findall(body))
+    return PtxCounts(dict(sorted(accesses.items())), dict(kinds), local)
+
+
+def _access(opcode: str) -> str:
+    """``"ld.global.16"`` for ``ld.global.nc.v4.b32``; empty for what is no access to global, shared or local memory."""
+    kind, *words = opcode.split(".")
+    if kind not in ("ld", "st", "ldmatrix", "stmatrix"):
+        return ""
+    # shared::cta and shared::cluster: the second can be another block's.
+    space = next((word for word in words if word.partition("::")[0] in ("global", "shared", "local")), None)
+    if space is None:
+        return ""
+    if kind in ("ldmatrix", "stmatrix"):
+        count = next((int(word[1:]) for word in words if re.fullmatch(r"x\d", word)), 1)
+        return f"{kind}.shared.{4 * count}"
+    element = re.fullmatch(r"[bufs](?:f)?(\d+)", words[-1])
+    if element is None:
+        return ""
+    lanes = next((int(word[1:]) for word in words if re.fullmatch(r"v[248]", word)), 1)
+    name = "cluster" if space == "shared::cluster" else space.partition("::")[0]
+    return f"{kind}.{name}.{lanes * int(element.group(1)) // 8}"

@@ -1,0 +1,213 @@
+"""Layouts: index maps, the sectors and bank conflicts that follow from them, the drawings, and the command."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from forge_core.cli import main
+from forge_core.profiling.drawing import MOST_ROWS, to_svg
+from forge_core.profiling.layouts import (
+    Access,
+    Drawing,
+    Panel,
+    coalescing,
+    conflicts,
+    swizzle,
+    swizzled_tile,
+    tiled_copy,
+)
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def lanes(step, width, space="global", count=32, start=0):
+    return Access("access", tuple(start + lane * step for lane in range(count)), width, space)
+
+
+# ---------------------------------------------------------------------------------------------------- global memory
+
+
+@pytest.mark.parametrize(
+    "access, sectors, used, lines",
+    [
+        (lanes(4, 4), 4, 100, 1),
+        (lanes(16, 16), 16, 100, 4),
+        (lanes(128, 4), 32, 12.5, 32),
+        (lanes(1, 1), 1, 100, 1),
+        (lanes(4, 4, start=16), 5, 80, 2),  # begins in the middle of a sector
+        (lanes(0, 4), 1, 100, 1),  # one address for all: a broadcast
+        (lanes(32, 16), 32, 50, 8),
+    ],
+)
+def test_what_a_warp_touches(access, sectors, used, lines):
+    found = coalescing(access)
+    assert (found.requests, found.sectors, found.used_pct, found.lines) == (1, sectors, used, lines)
+    assert found.sectors_per_request == sectors
+
+
+def test_warps_are_counted_one_by_one_and_idle_ones_not_at_all():
+    busy = tuple(4 * t for t in range(40))
+    access = Access("tail", (*busy, *[None] * 56), 4)
+    found = coalescing(access)
+    assert (found.requests, found.sectors) == (2, 5)
+
+
+# ------------------------------------------------------------------------------------------------------- shared memory
+
+
+@pytest.mark.parametrize(
+    "access, passes, ideal, worst",
+    [
+        (lanes(4, 4, "shared"), 1, 1, 1),
+        (lanes(128, 4, "shared"), 32, 1, 32),  # a column of a tile of 32 words
+        (lanes(132, 4, "shared"), 1, 1, 1),  # the same with a column of padding
+        (lanes(8, 4, "shared"), 2, 1, 2),
+        (lanes(16, 16, "shared"), 4, 4, 1),  # 16 bytes go by eight lanes
+        (lanes(128, 16, "shared"), 32, 4, 8),
+        (lanes(8, 8, "shared"), 2, 2, 1),
+        (lanes(0, 4, "shared"), 1, 1, 1),  # the same word: shared
+        (lanes(1, 1, "shared"), 1, 1, 1),
+        (lanes(66, 2, "shared"), 1, 1, 1),  # the first column of 2-byte elements, padded by one element
+        (lanes(66, 2, "shared", start=2), 2, 1, 2),  # the second: its last lane comes back to the first bank
+    ],
+)
+def test_passes_of_a_warp(access, passes, ideal, worst):
+    found = conflicts(access)
+    assert (found.passes, found.ideal, found.worst, found.extra) == (passes, ideal, worst, passes - ideal)
+
+
+@given(st.integers(0, 4), st.integers(2, 5), st.integers(0, 4), st.integers(0, 2**14 - 1))
+def test_a_swizzle_is_its_own_inverse(bits, base, more, offset):
+    apply = swizzle(bits, base, bits + more)
+    assert apply(apply(offset)) == offset
+    assert apply(offset) >> (base + bits + bits + more) == offset >> (base + bits + bits + more)
+
+
+def test_a_swizzle_permutes_the_chunks_of_each_row():
+    apply = swizzle(3, 4, 3)
+    for row in range(16):
+        places = [apply(row * 128 + chunk * 16) for chunk in range(8)]
+        assert sorted(places) == [row * 128 + chunk * 16 for chunk in range(8)]
+        assert [place % 128 // 16 for place in places] == [chunk ^ row % 8 for chunk in range(8)]
+
+
+def test_a_negative_shift_takes_the_low_bits_up():
+    apply = swizzle(2, 3, -3)
+    assert apply(0b01000) == 0b01000 ^ 0b01000 << 3
+
+
+def test_the_swizzle_frees_the_columns():
+    def passes(bits):
+        along, down = swizzled_tile(bits, 4, 3, rows=32, row_bytes=128, width=16).panels
+        return [sum(conflicts(a).extra for a in panel.accesses) for panel in (along, down)]
+
+    assert passes(3) == [0, 0]
+    assert passes(0) == [0, 224]
+
+
+@pytest.mark.parametrize("arguments", [(-1, 4, 3), (3, -1, 3), (3, 4, 2)])
+def test_a_swizzle_that_does_not_exist(arguments):
+    with pytest.raises(ValueError, match="expected bits"):
+        swizzle(*arguments)
+
+
+# ---------------------------------------------------------------------------------------------------------- drawings
+
+
+def test_a_tiled_copy_touches_each_byte_once():
+    drawing = tiled_copy(threads=(4, 8), values=(2, 12), row_bytes=8 * 24, itemsize=2)
+    (panel,) = drawing.panels
+    touched = sorted(p + i for a in panel.accesses for p in a.places for i in range(a.width))
+    assert touched == list(range(8 * 8 * 24))
+    assert {a.width for a in panel.accesses} == {8}, "12 elements of 2 bytes are three accesses of 8"
+
+
+def test_threads_down_the_columns_waste_sectors():
+    row = tiled_copy(threads=(32, 4), values=(1, 1), row_bytes=16, itemsize=4).panels[0]
+    column = tiled_copy(threads=(32, 4), values=(1, 1), row_bytes=128, itemsize=4, by_column=True).panels[0]
+    assert row.summary() == "4.00 sectors a request, 100 % of them used, 1.00 lines"
+    assert column.summary() == "32.00 sectors a request, 12 % of them used, 32.00 lines"
+
+
+def test_a_copy_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="at least 128 bytes"):
+        tiled_copy(threads=(1, 32), values=(1, 1), row_bytes=64, itemsize=4)
+    with pytest.raises(ValueError, match="expected values that are"):
+        tiled_copy(threads=(1, 1), values=(1, 3), row_bytes=64, itemsize=16 // 3)
+
+
+def test_the_drawing_has_a_cell_for_each_access_at_its_place():
+    drawing = swizzled_tile(3, 4, 3, rows=8, row_bytes=128, width=16)
+    root = ET.fromstring(to_svg(drawing))  # noqa: S314 - our own
+    cells = [group.find(f"{SVG}rect") for group in root.iter(f"{SVG}g")]
+    assert len(cells) == 2 * 64
+    corners = {(cell.get("x"), cell.get("y")) for cell in cells}
+    assert len(corners) == 2 * 64, "no two cells lie on each other"
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert "Swizzle<3, 4, 3>: 8 rows of 128 bytes, 16 bytes a lane" in texts
+    assert texts.count("8 passes for 2 requests, no bank conflicts") == 2
+    assert {f"b{4 * i}" for i in range(8)} <= set(texts)
+    width, height = int(root.get("width")), int(root.get("height"))
+    assert all(int(c.get("x")) + int(c.get("width")) <= width and int(c.get("y")) < height for c in cells)
+
+
+def test_a_long_tile_is_cut_and_says_so():
+    panel = Panel("long", 4, (Access("a", tuple(4 * t for t in range(96)), 4),))
+    text = to_svg(Drawing("a < b", (panel,)))
+    assert text.count("<rect") == 1 + MOST_ROWS
+    assert f"the first {MOST_ROWS} of 96 rows are drawn" in text
+    assert "a &lt; b" in text
+
+
+# ----------------------------------------------------------------------------------------------------------- command
+
+
+def run(*words):
+    result = CliRunner().invoke(main, ["layout", *words])
+    return result.exit_code, result.output
+
+
+def test_the_command_draws_and_counts(tmp_path):
+    out = tmp_path / "copy.svg"
+    status, text = run("copy", "--threads", "16x8", "--values", "1x8", "--dtype", "bfloat16", "--out", str(out))
+    assert status == 0 and "16.00 sectors a request, 100 % of them used, 4.00 lines" in text
+    assert ET.fromstring(out.read_text()).tag == f"{SVG}svg"  # noqa: S314 - as above
+    status, text = run("swizzle", "--bits", "0", "--json")
+    assert status == 0
+    assert (
+        json.loads(text)["panels"][1]["summary"] == "256 passes where 32 would do: 224 by bank conflicts, up to 8-way"
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("copy", "--threads", "16", "--values", "1x8"),
+        ("copy", "--threads", "0x4", "--values", "1x8"),
+        ("copy", "--threads", "4x4", "--values", "1x8", "--dtype", "int3"),
+        ("copy", "--threads", "4x4", "--values", "1x8", "--row-bytes", "8"),
+        ("swizzle", "--shift", "1"),
+        ("swizzle", "--row-bytes", "100"),
+        ("swizzle", "--width", "3"),
+    ],
+)
+def test_bad_usage(words):
+    assert run(*words)[0] == 2
+
+
+def test_a_kernels_own_layout():
+    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+    case = ("transpose", "--shape", "4096x4096", "--dtype", "float32")
+    status, text = run("kernel", *case)
+    assert status == 0, text
+    assert text.count("no bank conflicts") == 2 and text.count("100 % of them used") == 2
+    status, text = run("kernel", *case, "--variant", "naive")
+    assert "32.00 sectors a request, 12 % of them used" in text
+    status, text = run("kernel", *case, "--variant", "shifted")
+    assert status == 1 and "expected a kernel whose package declares its index maps" in text

@@ -1,0 +1,379 @@
+"""The static report: cubin, PTX, occupancy rules, launches worked out on the host, and the command that shows them."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from forge_core.cli import main
+from forge_core.device import SPECS, spec_for
+from forge_core.errors import ArgumentError, CompileError, UnsupportedError
+from forge_core.profiling import sass
+from forge_core.profiling.cubin import read_cubin
+from forge_core.profiling.geometry import RecordedLaunch, record_launches
+from forge_core.profiling.occupancy import LIMITS, occupancy
+from forge_core.profiling.ptx import count_instructions
+from forge_core.profiling.static import floors_us, symbol_of
+
+# --------------------------------------------------------------------------------------------------------- occupancy
+
+
+@pytest.mark.parametrize(
+    "threads, registers, smem, blocks, percent, limiters",
+    [
+        (256, 32, 0, 8, 100.0, ("warps", "registers")),
+        (256, 33, 0, 6, 75.0, ("registers",)),  # 40 registers a thread are given out, 12 warps a part of the file
+        (256, 68, 32768, 3, 37.5, ("registers",)),
+        (32, 16, 0, 32, 50.0, ("blocks",)),
+        (1024, 64, 0, 1, 50.0, ("registers",)),
+        (128, 32, 100 * 1024, 2, 12.5, ("shared memory",)),
+        (1024, 65, 0, 0, 0.0, ("registers",)),  # does not fit at all
+        (96, 255, 0, 2, 9.375, ("registers",)),
+    ],
+)
+def test_occupancy_of_an_h200(threads, registers, smem, blocks, percent, limiters):
+    found = occupancy((9, 0), threads=threads, registers=registers, smem=smem)
+    assert (found.blocks, found.percent, found.limiters) == (blocks, percent, limiters)
+    assert found.warps == blocks * -(-threads // 32)
+    assert found.blocks == min(found.allowed.values())
+
+
+def test_cuda_takes_its_share_of_shared_memory_from_each_block():
+    # 228 KiB hold three blocks of 75 KiB and their 1 KiB each, and not three of 75 KiB and 128 bytes.
+    assert occupancy((9, 0), threads=32, registers=16, smem=75 * 1024).allowed["shared memory"] == 3
+    assert occupancy((9, 0), threads=32, registers=16, smem=75 * 1024 + 1).allowed["shared memory"] == 2
+    assert occupancy((9, 0), threads=32, registers=16, smem=227 * 1024).blocks == 1
+    assert occupancy((9, 0), threads=32, registers=16, smem=227 * 1024 + 1).blocks == 0
+
+
+def test_a_thread_is_given_sixteen_registers_at_least():
+    assert occupancy((9, 0), threads=128, registers=14, smem=0).allowed["registers"] == 32
+
+
+def test_smaller_multiprocessors_hold_less():
+    by_arch = {
+        gpu: occupancy(SPECS[gpu].capability, threads=1024, registers=32, smem=0).warps for gpu in ("A100", "RTX 4090")
+    }
+    assert by_arch == {"A100": 64, "RTX 4090": 32}
+    for spec in SPECS.values():
+        limits = LIMITS[spec.capability]
+        assert (limits.smem, limits.smem_block) == (spec.smem_per_sm, spec.smem_per_block)
+
+
+def test_what_no_kernel_has_is_refused():
+    with pytest.raises(ValueError, match="1 to 1024 threads"):
+        occupancy((9, 0), threads=2048, registers=32, smem=0)
+    with pytest.raises(UnsupportedError, match=r"compute capability 7\.5 are not known"):
+        occupancy((7, 5), threads=32, registers=32, smem=0)
+
+
+# --------------------------------------------------------------------------------------------------------------- PTX
+
+PTX = """
+.version 8.8
+.visible .entry first_0(.param .u64 p)
+{
+    .local .align 4 .b8 __local_depot0[48];
+    ld.param.b64 %rd1, [p];
+    ld.global.nc.L1::no_allocate.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];
+    @%p1 ld.global.b16 %rs1, [%rd1];
+    @!%p1 st.global.v2.f32 [%rd1], {%f1, %f2};
+    st.shared.b8 [%r1], %rs1;
+    ld.shared::cluster.b32 %r9, [%r1];
+    cp.async.cg.shared.global [%r1], [%rd1], 16, 16;
+    cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r2, %r3}], [%r4];
+    mbarrier.init.shared.b64 [%r1], 1;
+    shfl.sync.bfly.b32 %r5, %r1, 16, 31, -1;
+    shfl.sync.bfly.b32 %r5, %r1, 8, 31, -1;
+    bar.sync 0;
+    barrier.cluster.arrive;
+    atom.global.add.u32 %r7, [%rd1], 1;
+    ret;
+}
+.visible .entry second_1(.param .u64 p)
+{
+    ld.local.b32 %r1, [%rd1];
+    ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2, %r3, %r4}, [%r5];
+    ret;
+}
+"""
+
+
+def test_what_stands_in_the_ptx_is_counted_by_kernel():
+    found = count_instructions(PTX)
+    assert set(found) == {"first_0", "second_1"}
+    first = found["first_0"]
+    assert first.accesses == {
+        "cp.async.16": 1,
+        "ld.cluster.4": 1,
+        "ld.global.16": 1,
+        "ld.global.2": 1,
+        "st.global.8": 1,
+        "st.shared.1": 1,
+    }
+    assert first.kinds == {
+        "barriers": 1,
+        "cluster barriers": 1,
+        "mbarrier operations": 1,
+        "shuffles": 2,
+        "async copies": 1,
+        "bulk copies": 1,
+        "atomics": 1,
+    }
+    assert first.local_bytes == 48
+    assert first.widths("ld.global") == [16, 2]
+    assert found["second_1"].accesses == {"ld.local.4": 1, "ldmatrix.shared.16": 1}
+
+
+def test_text_without_a_kernel_is_refused():
+    with pytest.raises(ValueError, match="found none"):
+        count_instructions("nothing")
+    with pytest.raises(ValueError, match="expected a cubin"):
+        read_cubin(b"nothing")
+    # An ELF object, and no cubin.
+    header = b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 1, 62, 1, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0)
+    with pytest.raises(ValueError, match="expected a cubin"):
+        read_cubin(header)
+
+
+# ---------------------------------------------------------------------------------------------------- launches by hand
+
+
+class Kernel:
+    """What a decorated kernel is to its class: callable, with a name to be set."""
+
+    _decorator_kind = "kernel"
+
+    def set_name_prefix(self, name, **_):
+        raise AssertionError("the kernel itself was reached")
+
+
+class Second:
+    kernel = Kernel()
+
+    def __init__(self, threads):
+        self.threads = threads
+
+    def __call__(self, src, n, stream):
+        self.kernel.set_name_prefix("second")
+        self.kernel(src).launch(grid=(n, 1, 1), block=(self.threads, 1, 1), smem=None, stream=stream)
+
+
+class First:
+    kernel = Kernel()
+
+    def __init__(self):
+        self.finish = Second(64)
+
+    def __call__(self, src, dst, n, sizes, stream):
+        self.kernel.set_name_prefix("first")
+        self.kernel(src, dst).launch(grid=[n // 4, sizes[0]], block=(256, 1, 1), cluster=(2, 1, 1), smem=4096)
+        self.finish(dst, n, stream)
+
+
+def test_host_code_runs_over_plain_integers_and_its_launches_are_noted():
+    first = First()
+    assert record_launches(first, (40, (3,))) == (
+        RecordedLaunch("first", (10, 3, 1), (256, 1, 1), (2, 1, 1), 4096),
+        RecordedLaunch("second", (40, 1, 1), (64, 1, 1), (1, 1, 1), None),
+    )
+    assert isinstance(first.finish, Second) and type(first.finish) is Second, "the object itself is untouched"
+    assert "kernel" not in vars(first)
+
+
+def test_a_launch_that_needs_more_than_integers_is_an_error():
+    with pytest.raises(CompileError, match="cannot be worked out on the host: TypeError"):
+        record_launches(First(), (40,))
+
+    class Silent(First):
+        def __call__(self, src, dst, stream):
+            pass
+
+    with pytest.raises(CompileError, match="launches no kernel"):
+        record_launches(Silent(), ())
+
+
+def test_a_launch_finds_its_kernel_by_name():
+    launch = RecordedLaunch("sum", (1, 1, 1), (32, 1, 1), (1, 1, 1), 0)
+    assert symbol_of(launch, ["sum_finish_1", "sum_0"]) == "sum_0"
+    with pytest.raises(CompileError, match="expected one kernel named 'sum'"):
+        symbol_of(launch, ["mean_0", "max_1"])
+
+
+def test_floors_are_bytes_over_the_specified_bandwidth():
+    assert floors_us(4_800_000_000) == pytest.approx(
+        {"A100": 2354.1, "H100": 1432.0, "H200": 1000.0, "B200": 600.0}, rel=1e-4
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ command
+
+
+@pytest.fixture(scope="module")
+def run():
+    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+    runner = CliRunner()
+
+    def call(*words):
+        result = runner.invoke(main, list(words), catch_exceptions=True)
+        return result.exit_code, result.output
+
+    return call
+
+
+SMALL = ("inspect", "transpose", "--shape", "4096x4096", "--dtype", "bfloat16")
+
+
+def test_inspect_shows_what_was_chosen_and_what_it_takes(run, tmp_path):
+    status, text = run(*SMALL, "--variant", "tiled", "--cubin", str(tmp_path / "k.cubin"))
+    assert status == 0, text
+    for part in (
+        "forge_week0::transpose: variant tiled on sm_90a (NVIDIA H200)",
+        "variant='tiled' was asked for",
+        "TiledConfig(itemsize=2, tile=32",
+        "16,384 blocks of 256 threads",
+        "spills       none",
+        "0 bytes static, 2,112 dynamic",
+        "occupancy    100.0 %",
+        "ld.global 2; st.global 2; ld.shared 2; st.shared 2",
+        "1 barrier",
+        "67,108,864 at least: 33,554,432 read, 33,554,432 written",
+        "A100 32.91   H100 20.02   H200 13.98   B200 8.39",
+        "a floor for cold caches at the specified bandwidth, not a prediction",
+    ):
+        assert part in text, part
+    (kernel,) = read_cubin((tmp_path / "k.cubin").read_bytes())
+    assert f"registers    {kernel.registers} a thread" in text
+    assert kernel.name == "transpose_tiled_2B_32x32_b0_0" and kernel.barriers == 1
+    # --extended-lambda of nothing: the block's size is what the launch says.
+    assert kernel.block == (256, 1, 1)
+
+
+def test_inspect_as_json_for_another_architecture(run):
+    status, text = run(*SMALL[:-3], "1024x1024", *SMALL[-2:], "--arch", "sm_80", "--json")
+    assert status == 0, text
+    found = json.loads(text)
+    assert found["arch"] == "sm_80" and found["variant"] == "vectorized"
+    (kernel,) = found["kernels"]
+    assert kernel["occupancy"]["blocks"] >= 1 and kernel["registers"] > 16
+    assert found["bytes"] == {"read": 2**21, "written": 2**21}
+
+
+def test_an_architecture_without_a_known_gpu_has_limits_of_its_own(run):
+    status, text = run(*SMALL, "--variant", "naive", "--arch", "sm_86")
+    assert status == 0 and "on sm_86 (NVIDIA A100-SXM4-80GB, the nearest known)" in text
+    assert "blocks allowed: warps 6, blocks 16" in text
+
+
+def test_inspect_prints_ptx(run):
+    status, text = run(*SMALL, "--variant", "naive", "--ptx")
+    assert status == 0 and ".target sm_90a" in text and ".entry naive_2B_rank2_0" in text
+
+
+def test_sass_needs_a_disassembler_and_says_which(run, monkeypatch):
+    monkeypatch.setattr(sass, "find_nvdisasm", lambda: None)
+    status, text = run(*SMALL, "--variant", "naive", "--sass")
+    assert status == 1 and "pip install nvidia-cuda-nvdisasm" in text
+
+
+def test_a_disassembler_that_fails_is_an_error(tmp_path):
+    tool = tmp_path / "nvdisasm"
+    tool.write_text("#!/bin/sh\necho 'nvdisasm fatal: unknown architecture' >&2; exit 3\n")
+    tool.chmod(0o755)
+    with pytest.raises(UnsupportedError, match=r"exit status 3.*unknown architecture.*-U nvidia-cuda-nvdisasm"):
+        sass.disassemble(b"x", tool)
+
+
+def test_local_accesses_are_counted_in_a_disassembly():
+    text = (
+        '\t.section\t.text.k_0,"ax",@progbits\n'
+        "        /*0000*/                   LDC R1, c[0x0][0x28] ;\n"
+        "        /*0010*/              @!P0 STL.64 [R1], R2 ;\n"
+        "        /*0020*/                   LDL R4, [R1] ;\n"
+        "        /*0030*/                   LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;\n"
+    )
+    assert sass.count_sass(text) == {
+        "k_0": {
+            "local loads": 1,
+            "local stores": 1,
+            "global loads": 1,
+            "global stores": 0,
+            "shared loads": 0,
+            "shared stores": 0,
+            "instructions": 4,
+        }
+    }
+
+
+def test_what_cannot_be_inspected_says_why(run):
+    for words, said in (
+        (("inspect", "nothing", *SMALL[2:]), "expected one of copy, transpose"),
+        ((*SMALL, "--variant", "skinny"), "variant 'skinny' was asked for"),
+        ((*SMALL, "--arg", "colour=1"), "expected arguments of forge_week0::transpose"),
+        ((*SMALL[:-1], "float99"), "such as 4096x4096 and bfloat16"),
+        ((*SMALL, "--layout", "diagonal"), "expected one of contiguous"),
+        (("inspect", "reduce_sum", *SMALL[2:], "--arg", "dim=("), "expected a Python literal"),
+    ):
+        status, text = run(*words)
+        assert status == 1 and said in text, (words, text)
+    for words in ((*SMALL, "--ptx", "--json"), (*SMALL, "--arg", "dim")):
+        assert run(*words)[0] == 2
+
+
+def test_an_operator_of_several_dimensions_takes_its_arguments_by_name(run):
+    status, text = run(
+        "inspect", "reduce_sum", "--shape", "64x32x16", "--dtype", "float16", "--arg", "dim=[0,2]", "--json"
+    )
+    assert status == 0, text
+    assert json.loads(text)["bytes"] == {"read": 64 * 32 * 16 * 2, "written": 64}
+
+
+def test_layouts_of_the_input_are_those_of_the_benchmarks():
+    from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
+    from forge_core.profiling.find import meta_tensor
+
+    cpu = torch.device("cpu")
+    for layout in LAYOUTS:
+        real = random_tensor(
+            (6, 10), torch.float32, device=cpu, generator=generator_for(cpu, seed=0, what="x"), layout=layout
+        )
+        meta = meta_tensor((6, 10), torch.float32, layout)
+        assert (meta.shape, meta.stride(), meta.storage_offset()) == (real.shape, real.stride(), real.storage_offset())
+    with pytest.raises(ArgumentError, match="for shape"):
+        meta_tensor((6,), torch.float32, "permuted")
+
+
+def test_an_architecture_stands_for_its_largest_gpu():
+    assert spec_for("sm_90a").name == "NVIDIA H200"
+
+
+LINES = """
+import sys
+from forge_core.profiling.find import explain_named
+from forge_core.profiling.static import inspect_explained
+found = explain_named("transpose", shape="64x64", dtype="int8", variant="naive", arch="sm_90a")
+print(found.key)
+print(inspect_explained(found, arch="sm_90a").ptx)
+"""
+
+
+def test_line_information_on_request_and_never_from_the_cache_of_a_build_without():
+    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+    plain = {name: value for name, value in os.environ.items() if name != "CUTE_DSL_LINEINFO"}
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", LINES], capture_output=True, text=True, check=True, env={**plain, **more}
+        ).stdout
+        for more in ({}, {"CUTE_DSL_LINEINFO": "1"})
+    ]
+    (key, ptx), (other_key, with_lines) = (text.split("\n", 1) for text in texts)
+    assert ".loc" not in ptx and ".loc" in with_lines
+    assert "kernels/naive.py" in with_lines
+    assert key != other_key

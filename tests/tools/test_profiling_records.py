@@ -1,0 +1,344 @@
+"""The profiles recorded on the H200: static figures agree with ncu's, and the diagnosis names the planted faults.
+
+A record holds the machine code that it is of (tools/profiling/record.py), so what is read out of that is compared with
+what ncu said, whatever has become of the sources.  Where a kernel's PTX is still the recorded one, the whole path from
+the call to the figures is compared too.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from forge_core.profiling import diagnosis
+from forge_core.profiling.cubin import read_cubin
+from forge_core.profiling.diagnosis import RULES, Needed
+from forge_core.profiling.extraction import extract
+from forge_core.profiling.layout_command import kernel_drawing
+from forge_core.profiling.layouts import coalescing, conflicts
+from forge_core.profiling.occupancy import occupancy
+from forge_core.profiling.readers import read_profile
+from forge_week0_transpose.configs import NaiveConfig, RowsConfig, TiledConfig, VectorizedConfig
+
+FOLDER = Path(__file__).parents[2] / "docs" / "records" / "h200" / "profiling"
+NAMES = ("planted", "week0", "week1", "week2")
+WEEKS = NAMES[1:]
+
+#: A thread is given at least so many registers, and ncu reports what it was given.
+LEAST_REGISTERS = 16
+
+
+@pytest.fixture(scope="module")
+def tools(root):
+    folder = str(root / "tools" / "profiling")
+    sys.path.insert(0, folder)
+    names = ("common", "kernels", "ncu_extract", "notes", "record", "works")
+    yield {name: importlib.import_module(name) for name in names}
+    sys.path.remove(folder)
+    for name in [name for name in sys.modules if name.partition(".")[0] in names]:
+        del sys.modules[name]
+
+
+def record(name):
+    """Each recorded launch: its work in the manifest, the launch worked out on the host, the machine code, ncu's."""
+    profiles = iter(read_profile(FOLDER / f"{name}.csv"))
+    works = json.loads((FOLDER / f"{name}.manifest.json").read_text())["works"]
+    kernels = json.loads((FOLDER / f"{name}.kernels.json").read_text())
+    assert [work["name"] for work in works] == [entry["work"] for entry in kernels]
+    for work, entry in zip(works, kernels, strict=True):
+        for number, launch in enumerate(work["launches"]):
+            yield work, number, launch, entry, next(profiles)
+    assert next(profiles, None) is None
+
+
+LAUNCHES = [(name, index) for name in NAMES for index, _ in enumerate(record(name))]
+
+
+@pytest.fixture(params=LAUNCHES, ids=lambda item: f"{item[0]}-{item[1]}")
+def launch(request):
+    name, index = request.param
+    return list(record(name))[index]
+
+
+# ------------------------------------------------------------------------------------------------ static against ncu
+
+
+def agrees(profile, *, registers, static, dynamic, grid, block):
+    """Asserts that what was worked out without a GPU is what ncu saw."""
+    threads = block[0] * block[1] * block[2]
+    assert profile.get("registers") == max(registers, LEAST_REGISTERS)
+    assert profile.get("smem_static") == static
+    assert profile.get("smem_dynamic") == dynamic
+    assert profile.get("grid") == grid[0] * grid[1] * grid[2]
+    assert profile.get("block") == threads
+    held = occupancy((9, 0), threads=threads, registers=registers, smem=static + dynamic)
+    assert profile.get("occupancy_max_pct") == pytest.approx(held.percent, abs=0.005)
+    for limit in ("warps", "blocks", "registers"):
+        assert profile.get(f"limit_{limit}") == held.allowed[limit]
+
+
+def test_what_the_machine_code_says_is_what_ncu_saw(tools, launch):
+    _, _, worked_out, entry, profile = launch
+    resources = {kernel.name: kernel for kernel in read_cubin(tools["record"].unpack(entry["cubin"]))}
+    kernel = resources[profile.name]
+    assert profile.name.rpartition("_")[0] == worked_out["name"]
+    assert kernel.block == tuple(worked_out["block"])
+    assert len(profile.name) <= 64 and "cutlass" not in profile.name, "a name that a person can filter on"
+    agrees(
+        profile,
+        registers=kernel.registers,
+        static=kernel.static_smem,
+        dynamic=worked_out["dynamic_smem"],
+        grid=worked_out["grid"],
+        block=worked_out["block"],
+    )
+    spilled = (profile.get("local_loads") or 0) + (profile.get("local_stores") or 0)
+    assert (kernel.stack_bytes > 0) == (spilled > 0)
+
+
+def test_a_wrong_figure_would_be_seen(tools):
+    _, _, worked_out, entry, profile = next(record("week0"))
+    (kernel,) = read_cubin(tools["record"].unpack(entry["cubin"]))
+    right = {
+        "registers": kernel.registers,
+        "static": kernel.static_smem,
+        "dynamic": worked_out["dynamic_smem"],
+        "grid": worked_out["grid"],
+        "block": worked_out["block"],
+    }
+    agrees(profile, **right)
+    for key, wrong in (
+        ("registers", 40),
+        ("static", 1024),
+        ("dynamic", 16),
+        ("grid", (1, 1, 1)),
+        ("block", (128, 1, 1)),
+    ):
+        with pytest.raises(AssertionError):
+            agrees(profile, **{**right, key: wrong})
+
+
+WORKS = [(name, i) for name in WEEKS for i, _ in enumerate(json.loads((FOLDER / f"{name}.kernels.json").read_text()))]
+
+
+@pytest.mark.parametrize("name, index", WORKS)
+def test_what_is_compiled_today_is_what_ncu_saw(tools, name, index):
+    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+    from forge_core.profiling.static import describe
+
+    work = json.loads((FOLDER / f"{name}.manifest.json").read_text())["works"][index]
+    rows = [row for row in record(name) if row[0] == work]
+    artefacts = tools["record"].compile_work(work["case"], arch="sm_90a")
+    if hashlib.sha256(artefacts.ptx.encode()).hexdigest() != rows[0][3]["ptx_sha256"]:
+        pytest.skip(f"{work['name']}: its code is no longer the recorded one; record it anew on an H200")
+    for kernel, (*_, profile) in zip(describe(artefacts, "sm_90a"), rows, strict=True):
+        assert kernel.name == profile.name
+        agrees(
+            profile,
+            registers=kernel.resources.registers,
+            static=kernel.resources.static_smem,
+            dynamic=kernel.launch.dynamic_smem,
+            grid=kernel.launch.grid,
+            block=kernel.launch.block,
+        )
+
+
+@pytest.mark.parametrize("name", WEEKS)
+def test_every_variant_is_recorded(name):
+    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+    from forge_core.bench.plan import discover
+
+    works = json.loads((FOLDER / f"{name}.manifest.json").read_text())["works"]
+    (bench,) = (bench for bench in discover() if bench.name == name)
+    operator = bench.by_name[works[0]["case"]["operator"]]
+    assert [work["variant"] for work in works] == list(operator.variants())
+
+
+# --------------------------------------------------------------------------------------------- index maps against ncu
+
+
+#: The configurations that the record of week 0 was made with; the names of their kernels say the same.
+RECORDED = {
+    "naive": NaiveConfig(2, 2),
+    "tiled": TiledConfig(2, 32),
+    "vectorized": VectorizedConfig(2, 16, 16),
+    "rows": RowsConfig(16),
+}
+
+
+@pytest.mark.parametrize("variant", RECORDED)
+def test_counts_from_the_index_maps_are_those_of_ncu(variant):
+    _, _, launch, _, profile = next(row for row in record("week0") if row[0]["variant"] == variant)
+    config = RECORDED[variant]
+    assert config.kernel_name == launch["name"]
+    panels = kernel_drawing(config, variant).panels
+    sides = [panel for panel in panels if not panel.shared]
+    for panel, kind in ((sides[0], "load"), (sides[-1], "store")):
+        found = [coalescing(access) for access in panel.accesses]
+        requests, sectors = sum(c.requests for c in found), sum(c.sectors for c in found)
+        assert profile.get(f"{kind}_sectors") / profile.get(f"{kind}_requests") == pytest.approx(
+            sectors / requests, rel=1e-3
+        )
+        used = 100 * sum(c.ideal for c in found) / sectors
+        assert profile.get(f"{kind}_used_pct") == pytest.approx(used, abs=0.01)
+    shared = [conflicts(access) for panel in panels if panel.shared for access in panel.accesses]
+    blocks = launch["grid"][0]
+    assert profile.get("shared_wavefronts") == blocks * sum(c.passes for c in shared)
+
+
+# ---------------------------------------------------------------------------------------------------------- diagnosis
+
+
+def diagnosed(name):
+    for work, number, _, _, profile in record(name):
+        needed = Needed(work["read"], work["written"]) if number == 0 else Needed(0, 0)
+        yield work, extract(profile, needed)
+
+
+RULE_OF = {
+    "uncoalesced": "uncoalesced",
+    "bank_conflicts": "bank conflicts",
+    "spills": "spills",
+    "too_little_work": "too little work",
+    "reread": "re-read",
+}
+
+
+def test_the_diagnosis_names_each_planted_fault_first_and_none_in_its_sound_twin():
+    seen = []
+    for work, found in diagnosed("planted"):
+        rules = [finding.rule for finding in found.diagnosis.findings]
+        if work["case"]["sound"]:
+            assert rules == [], (work["name"], found.diagnosis.text)
+        else:
+            assert rules[0] == RULE_OF[work["case"]["fault"]], (work["name"], found.diagnosis.text)
+            assert found.diagnosis.findings[0].sentence in found.diagnosis.text
+            seen.append(work["case"]["fault"])
+    assert seen == list(RULE_OF)
+
+
+def test_the_naive_kernels_are_told_what_is_wrong_with_them():
+    by_name = {(name, work["variant"]): found for name in ("week0", "week1") for work, found in diagnosed(name)}
+    for name in ("week0", "week1"):
+        assert by_name[name, "naive"].diagnosis.findings[0].rule == "uncoalesced"
+
+
+@pytest.mark.parametrize(
+    "name, variants",
+    [
+        ("week0", ("vectorized", "shifted", "skinny", "rows")),
+        ("week1", ("vectorized", "short")),
+        ("week2", ("single_pass",)),
+    ],
+)
+def test_what_auto_picks_has_no_fault_and_is_bound_by_memory(name, variants):
+    found = {work["variant"]: found.diagnosis for work, found in diagnosed(name)}
+    for variant in variants:
+        assert [finding.rule for finding in found[variant].findings] == [], found[variant].text
+        assert found[variant].bound == "DRAM"
+
+
+def test_an_extract_has_every_figure_that_the_diagnosis_needs():
+    for name in NAMES:
+        for _, found in diagnosed(name):
+            assert {
+                "duration_us", "memory_pct", "sm_pct", "dram_pct", "dram_read_mb", "dram_written_mb", "l2_hit_pct",
+                "bank_conflicts", "occupancy_pct", "occupancy_max_pct", "registers", "smem_dynamic", "local_loads",
+                "pipe_tensor_pct", "pipe_fma_pct", "pipe_alu_pct", "pipe_lsu_pct",
+            } <= set(found.figures), found.profile.name  # fmt: skip
+            assert found.limiter and found.stalls and len(found.diagnosis.text) > 60
+
+
+# --------------------------------------------------------------------------------------------------------------- page
+
+
+@pytest.fixture(scope="module")
+def page(root):
+    return (root / "docs" / "profiling.md").read_text(encoding="utf-8")
+
+
+def test_the_page_holds_what_the_records_say(tools, page):
+    assert re.findall(r"<!-- profile:(\w+) begin -->", page) == list(NAMES)
+    assert tools["notes"].filled(page) == page, "python tools/profiling/notes.py makes it anew"
+    assert tools["notes"].main(["--check"]) == 0
+
+
+def test_the_page_lists_the_rules_as_they_are(page):
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([^|]+\?) \| ([^|]+) \|$", page.split("## The rules of the diagnosis")[1], re.MULTILINE
+    )
+    assert [name for name, *_ in rows] == [rule.name for rule in RULES]
+    for row in rows:
+        assert re.search(r"  +".join(map(re.escape, row)), diagnosis.__doc__), row
+
+
+@pytest.mark.parametrize("name", WEEKS)
+def test_the_page_has_a_note_on_what_limits_each_variant(page, name):
+    notes = page.split(f"<!-- profile:{name} end -->")[1].split("\n#")[0]
+    variants = {work["variant"] for work in json.loads((FOLDER / f"{name}.manifest.json").read_text())["works"]}
+    assert {variant for variant in variants if f"`{variant}`" not in notes} == set()
+
+
+# ------------------------------------------------------------------------------------------------------------ command
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_recorded_text_is_what_the_extraction_says_today(tools, name, capsys):
+    assert tools["ncu_extract"].main([str(FOLDER / f"{name}.csv")]) == 0
+    said = capsys.readouterr().out.rstrip("\n")
+    kept = (FOLDER / f"{name}.txt").read_text().rstrip("\n")
+    assert kept == said or kept.startswith(said + "\n\n"), "python tools/profiling/ncu_extract.py makes it anew"
+
+
+def test_one_kernel_as_json(tools, capsys):
+    assert tools["ncu_extract"].main([str(FOLDER / "planted.csv"), "--json", "--kernel", "reread_0"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["findings"] == ["re-read"] and found["needed"] == {"read": 2**28, "written": 2**28}
+    words = [
+        str(FOLDER / "planted.csv"),
+        "--json",
+        "--kernel",
+        "reread_0",
+        "--read",
+        str(2**29),
+        "--written",
+        str(2**28),
+    ]
+    assert tools["ncu_extract"].main(words) == 0
+    assert json.loads(capsys.readouterr().out)[0]["findings"] == [], "told that it may read twice"
+
+
+def test_compare_sets_two_side_by_side(tools, capsys):
+    paths = [str(FOLDER / "week0.csv"), str(FOLDER / "week0.csv")]
+    assert tools["ncu_extract"].main(["compare", *paths, "--kernel", "vectorized"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"A: {paths[0]}\nB: {paths[1]}\n") and text.count("Bound by the memory's bandwidth") == 2
+
+
+def test_what_cannot_be_read_is_an_error(tools, tmp_path, capsys):
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    for words in ([str(tmp_path / "x.csv")], [str(FOLDER / "week0.csv"), "--kernel", "nothing"]):
+        assert tools["ncu_extract"].main(words) == 2
+        assert "ProfileError" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        tools["ncu_extract"].main([str(FOLDER / "week0.csv"), "--read", "5"])
+
+
+def test_a_pruned_table_says_the_same(tools, tmp_path):
+    file = FOLDER / "week0.csv"
+    pruned = tmp_path / "week0.csv"
+    pruned.write_text(tools["ncu_extract"].prune(file))
+    assert pruned.read_text() == file.read_text(), "the record is pruned already"
+    rows = [[*row, "1"] for row in csv.reader(file.read_text().splitlines())]
+    rows[0][-1] = "unknown__counter.sum"
+    with (tmp_path / "wide.csv").open("w", newline="") as out:
+        out.write("==PROF== Connected\n")
+        csv.writer(out, quoting=csv.QUOTE_ALL).writerows(rows)
+    assert tools["ncu_extract"].prune(tmp_path / "wide.csv") == file.read_text()

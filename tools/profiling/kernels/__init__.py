@@ -1,0 +1,1 @@
+"""Kernels that the profilers are tried on."""

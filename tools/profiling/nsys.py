@@ -1,0 +1,48 @@
+"""Nsight Systems: when each launch runs, and what the host does meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from common import CannotProfile, Request, find_tool, refuse_trouble, run_tool, written
+
+INSTALL = "Install Nsight Systems (https://developer.nvidia.com/nsight-systems)."
+
+#: Enough calls to see a rhythm.
+CALLS = 20
+
+
+def command_for(request: Request, executable: str, stem: Path) -> list[str]:
+    """The whole command line."""
+    words = [executable, "profile", "--trace", request.sets or "cuda,nvtx", "--sample", "none", "--cpuctxsw", "none"]
+    if not request.command:
+        words += ["--capture-range", "cudaProfilerApi", "--capture-range-end", "stop"]
+    words += ["--force-overwrite", "true", "--output", str(stem)]
+    return [*words, *request.target(stem.with_suffix(".manifest.json"), calls=CALLS)]
+
+
+def run(request: Request) -> int:
+    """Records a timeline and prints its kernels.
+
+    Raises:
+        CannotProfile: nsys is missing or failed.
+    """
+    executable = find_tool("nsys", install=INSTALL)
+    stem = request.stem()
+    log, report, text = (stem.with_suffix(end) for end in (".log", ".nsys-rep", ".txt"))
+    status, output = run_tool(command_for(request, executable, stem), log, request.environment())
+    refuse_trouble("nsys", status, output, log)
+    if not report.exists():
+        raise CannotProfile(f"nsys ended well and wrote no {report} (output in {log})")
+    done = subprocess.run(
+        [executable, "stats", "--report", "cuda_gpu_kern_sum,nvtx_sum", "--force-export", "true", str(report)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    refuse_trouble("nsys stats", done.returncode, done.stdout + done.stderr, log)
+    text.write_text(done.stdout, encoding="utf-8")
+    sys.stdout.write(f"\n{done.stdout}\n{written([report, text, log])}\n")
+    return 0
