@@ -116,8 +116,27 @@ def tests(session: nox.Session) -> None:
         folders = [str((package.path / "tests").relative_to(ROOT)) for package in chosen]
     else:
         folders = [str((package.path / "tests").relative_to(ROOT)) for package in packages()] + ["tests"]
+    _browser(session)
     workers, variables = _workers(session, rest)
     python(session, "-m", "pytest", *workers, *folders, *rest, **variables)
+
+
+def _browser(session: nox.Session) -> None:
+    """Installs Chromium, which the tests of the report look at its page with, where it is missing and may be."""
+    if any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome", "chrome")):
+        return
+    if shutil.which("apt-get") is None or os.geteuid() != 0:
+        session.warn("no Chromium on PATH: the tests of the report will fail; install it with your system's packages")
+        return
+    for words in (("update",), ("install", "-y", "--no-install-recommends", "chromium")):
+        # Any status will do: where it fails, the tests that need the browser say what to do.
+        session.run(
+            *("apt-get", "-q", *words),
+            external=True,
+            silent=True,
+            success_codes=range(256),
+            env={"DEBIAN_FRONTEND": "noninteractive"},
+        )
 
 
 def _split(session: nox.Session, words: list[str]) -> tuple[list[Package], list[str]]:
@@ -176,6 +195,12 @@ def bench(session: nox.Session) -> None:
 def profile(session: nox.Session) -> None:
     """Profilers: `nox -s profile -- ncu week0`, nsys, sanitizer, torch; `-- --help` lists what they take."""
     python(session, str((PROFILING / "run.py").relative_to(ROOT)), *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"], default=False)
+def tune(session: nox.Session) -> None:
+    """Thresholds of a package's select_config, measured on this GPU: `nox -s tune -- week1 --device cuda:0`."""
+    python(session, "-m", "forge_core.cli", "bench", "tune", *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)

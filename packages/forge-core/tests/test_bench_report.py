@@ -114,8 +114,8 @@ def test_a_record_survives_the_disk(record, tmp_path):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"schema_version": 2}, "schema_version 1, got 2"),
-        ({"schema_version": None}, "schema_version 1, got None"),
+        ({"schema_version": 3}, "schema_version 1 or 2, got 3"),
+        ({"schema_version": None}, "schema_version 1 or 2, got None"),
         ({"cases": 3}, r"Expected `array`, got `int` - at `\$\.cases`"),
     ],
 )

@@ -202,6 +202,36 @@ def test_an_operator_that_is_wrong_while_it_is_timed_is_caught(invoke):
     assert "wrong result in a timed launch" in record.cases[0].error
 
 
+def test_an_output_that_is_an_earlier_one_is_caught(invoke):
+    """What a kernel does that was captured wrongly: the first call is right, and the others return it again."""
+    first = []
+
+    def stale(x):
+        if not first:
+            first.append(swap(x))
+        return first[0].clone()
+
+    result, record = invoke("quick", "--shape", "8x6", ours=stale)
+    assert result.exit_code == 1
+    assert "wrong result after the timing" in record.cases[0].error
+    assert "elements differ" in record.cases[0].error
+
+
+def test_uneven_samples_are_noted(invoke, monkeypatch):
+    now = [0]
+
+    def clock():
+        now[0] += [100_000, 500_000][now[0] // 1_000_000 % 2] if now[0] else 1
+        return now[0]
+
+    monkeypatch.setattr("forge_core.timing.wall.WallTimer.__init__.__defaults__", (clock,))
+    result, record = invoke("quick", "--shape", "8x6")
+    assert result.exit_code == 0, result.output
+    (note,) = [note for note in record.cases[0].notes if note.startswith("Uneven samples")]
+    assert "forge" in note
+    assert "wider than a quarter of the median: swap 8x6 float32." in result.output
+
+
 def test_an_exception_is_recorded_with_its_type(invoke):
     def fails(x):
         raise RuntimeError("out of luck")
@@ -236,7 +266,10 @@ def test_a_missing_requirement_is_named(invoke):
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (("nothing",), "no suite and no operator is named 'nothing'; suites: gpu, latency, quick; operators: swap"),
+        (
+            ("nothing",),
+            "no suite and no operator is named 'nothing'; suites: cold, full, gpu, latency, quick; operators: swap",
+        ),
         (("quick", "--variant", "narrow"), "no variant 'narrow'; variants: auto, naive, wide"),
         (("swap", "--variant", "narrow"), "no variant 'narrow'; variants: auto, naive, wide"),
         (("quick", "--variant", "naive"), "the backend is 'ref', which has none"),
@@ -249,9 +282,9 @@ def test_a_missing_requirement_is_named(invoke):
         (("quick", "--device", "tpu"), "expected cpu, cuda or cuda:N, got 'tpu'"),
     ],
 )
-def test_bad_usage_is_exit_status_2_and_lists_what_there_is(invoke, arguments, message):
+def test_bad_usage_is_exit_status_3_and_lists_what_there_is(invoke, arguments, message):
     result, record = invoke(*arguments)
-    assert result.exit_code == 2, result.output
+    assert result.exit_code == 3, result.output
     assert message in " ".join(result.output.split())
     assert record is None
 
@@ -318,6 +351,126 @@ def test_list_names_suites_operators_variants_and_peers(invoke):
     output = CliRunner().invoke(command, ["list"]).output
     assert "suite     quick        Two cases on the CPU." in output
     assert "operator  swap         variants: naive, wide; peers: eager" in output
+
+
+def test_an_interrupt_keeps_what_was_measured(invoke):
+    def pulled(x):
+        if x.shape == (5, 7):
+            raise KeyboardInterrupt
+        return swap(x)
+
+    result, record = invoke("quick", ours=pulled)
+    assert result.exit_code == 1, result.output
+    assert [case.name for case in record.cases] == ["swap 8x6 float32"]
+    assert record.cases[0].contenders
+    assert record.interrupted
+    assert record.not_run == ["swap 5x7 float32"]
+    assert "Interrupted: 1 of 2 cases were measured." in result.output
+
+
+def test_cases_are_selected_by_package_and_operator(invoke):
+    for package in ("stand-in", "forge_core", "forge-core"):
+        assert invoke("quick", "--package", package)[0].exit_code == 0
+    assert invoke("quick", "--operator", "swap")[0].exit_code == 0
+    for option, message in (
+        (("--package", "week9"), "no package 'week9' declares benchmarks; packages: stand-in"),
+        (("--operator", "sort"), "suite quick has no operator 'sort'; operators: swap"),
+        (("--device", "cpu", "--devices", "cpu,cpu"), "expected one of them"),
+        (("--share", "3/2"), "expected a share such as 1/2"),
+        (("--timer", "sundial"), "'sundial' is not one of 'events', 'graph', 'cupti'"),
+        (("--l2", "hot"), "'hot' is not one of 'cold', 'flushed', 'warm'"),
+    ):
+        result, _ = invoke("quick", *option)
+        assert result.exit_code == 3
+        assert message in " ".join(result.output.split())
+    assert "No GPU devices found" in invoke("quick", "--devices", "all")[0].output
+
+
+def test_the_full_suite_is_every_case_once(invoke):
+    result, record = invoke("full", "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert [case.name for case in record.cases] == ["swap 8x6 float32", "swap 5x7 float32", "swap 8x6 int8"]
+    assert record.cases[2].left_out  # the variants that the suite for the GPU names
+
+
+def test_a_share_is_every_nth_case(invoke):
+    _, record = invoke("full", "--device", "cpu", "--share", "2/2")
+    assert [case.name for case in record.cases] == ["swap 5x7 float32"]
+
+
+def test_a_busy_machine_and_a_clock_that_moved_are_noted(invoke, monkeypatch):
+    monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
+    monkeypatch.setattr("forge_core.timing.wall.WallTimer.clock_mhz", lambda self: clocks.pop(0))
+    clocks = [1980, 1700]
+    result, record = invoke("quick", "--shape", "8x6")
+    assert any(note.startswith("The machine was shared: load average 1000.0 on ") for note in record.notes)
+    assert record.cases[0].notes == ["The clock moved while the samples were taken: 1980 MHz to 1700 MHz."]
+    assert "swap 8x6 float32: The clock moved" in result.output
+
+
+def test_first_calls_are_measured_with_empty_and_with_kept_caches(invoke, monkeypatch):
+    from forge_core.bench import cold
+
+    asked = []
+
+    def start(what, caches):
+        asked.append((what["contender"], what["backend"], caches["FORGE_CACHE_DIR"]))
+        first = 2.0 if sum(entry[2] == caches["FORGE_CACHE_DIR"] for entry in asked) == 1 else 0.5
+        return {"import_s": 0.1, "first_s": first, "again_us": 30.0}
+
+    monkeypatch.setattr(cold, "start", start)
+    result, record = invoke("cold", "--iterations", "2")
+    assert result.exit_code == 0, result.output
+    assert [name for name, _, _ in asked] == ["forge"] * 4 + ["eager"] * 4
+    assert len({folder for _, _, folder in asked}) == 4  # each pair of processes has caches of its own
+    assert {(name, backend) for name, backend, _ in asked} == {("forge", "ref"), ("eager", None)}
+    forge = record.cases[0].contender("forge")
+    assert (forge.cold.empty_s, forge.cold.kept_s, forge.cold.again_us) == (2.0, 0.5, 30.0)
+    assert forge.median_ms == 2000.0
+    assert forge.gbs is None
+    assert record.timer == "cold"
+    assert "swap: first call of a process" in result.output
+
+
+def test_a_first_call_in_a_process_of_its_own():
+    from forge_core.bench.cold import start
+
+    asked = {"package": "forge_week0_transpose", "operator": "copy", "shape": "64x48", "dtype": "int8"}
+    first = start(
+        {**asked, "layout": "contiguous", "contender": "forge", "device": "cpu", "backend": "ref", "seed": 0}, {}
+    )
+    assert 0 < first["import_s"] < 30
+    assert 0 < first["first_s"] < 30
+    assert 0 < first["again_us"] < 1e5
+    from forge_core.errors import BenchmarkError
+
+    with pytest.raises(
+        BenchmarkError, match=r"failed in a fresh process: .*UnsupportedError|failed in a fresh process"
+    ):
+        start({**asked, "layout": "odd", "contender": "forge", "device": "cpu", "backend": "ref", "seed": 0}, {})
+
+
+def test_a_suite_is_spread_over_devices(tmp_path):
+    """Two processes on the CPU stand for two GPUs; the packages are the real ones, for a process has no stand-ins."""
+    path = tmp_path / "record.json"
+    arguments = ["smoke", "--package", "week0", "--operator", "copy", "--dtype", "int8", "--devices", "cpu,cpu"]
+    result = CliRunner().invoke(command, [*arguments, "--backend", "ref", "--json", str(path)])
+    assert result.exit_code == 0, result.output
+    record = load(path)
+    assert [case.name for case in record.cases] == ["copy 1024x1024 int8", "copy 1000003 int8"]
+    assert record.devices == ["cpu", "cpu"]
+    assert "[2/2] copy" in result.output
+
+
+def test_the_end_is_estimated():
+    import datetime as dt
+
+    from forge_core.bench.progress import ends
+
+    now = dt.datetime(2026, 11, 21, 10, 0, 0)  # noqa: DTZ001 - a time of day, whatever the zone
+    assert ends(0, 10, 3.0, now) == ""
+    assert ends(2, 10, 60.0, now) == "ends about 10:04:00"
+    assert ends(10, 10, 60.0, now) == "ends about 10:00:00"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -390,5 +543,5 @@ def test_work_on_another_stream_is_refused():
     planned = plan.PlannedCase(bench, operator, case, ("auto",), ())
     device = torch.device("cuda", 0)
     context = Context("test", device, "ref", Policy(warmup=1, iterations=5), EventTimer(device))
-    with pytest.raises(BenchmarkError, match=r"roofline floor|wrong result"):
+    with pytest.raises(BenchmarkError, match="landed on another stream"):
         measure(planned, context)

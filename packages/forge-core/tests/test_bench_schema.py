@@ -60,7 +60,7 @@ def test_a_suite_is_read(bench):
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("version: 1", "version: 2", r"pkg/suites\.yaml: expected 'version: 1'"),
+        ("version: 1", "version: 2", r"pkg/suites\.yaml:2: expected 'version: 1'"),
         ("suites:", "suite:", "and a mapping 'suites'"),
         ("cpu: true", "cpus: true", "suite small: .*unknown field `cpus`"),
         ("cpu: true", "cpu: maybe", r"suite small: Expected `bool`, got `str` - at `\$\.cpu`"),
@@ -124,3 +124,32 @@ def test_targets_judge_shares_and_times():
     time = Target(operator="neg", of="eager", at_most=1.2)
     assert time.met(1.2)
     assert not time.met(1.21)
+
+
+@pytest.mark.parametrize(
+    "old, new, line",
+    [
+        ("version: 1", "version: 2", 2),
+        ("cpu: true", "cpus: true", 6),
+        ("cpu: true", "cpu: maybe", 6),
+        ("variants: all", "variants: [narrow]", 9),
+        ("layout: permuted", "layout: shuffled", 10),
+        ("of: eager", "of: best", 13),
+        ("at_least: 0.9,", "at_most: 1, at_least: 0.9,", 12),
+        ("  small:", "  neg:", 4),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(bench, old, new, line):
+    with pytest.raises(BenchmarkError) as caught:
+        load_suites(bench(GOOD.replace(old, new, 1)))
+    assert str(caught.value).startswith(f"pkg/suites.yaml:{line}: ")
+
+
+def test_lines_are_found_in_block_style_too():
+    from forge_core.bench.lines import Lines
+
+    lines = Lines("a:\n  - b: 1\n    c:\n      - 2\n      - 3\n")
+    assert [lines.of("a"), lines.of("a", 0, "c"), lines.of("a", 0, "c", 1), lines.of("a", 0, "nothing")] == [1, 3, 5, 2]
+    assert lines.of_message("Expected `str`, got `int` - at `$.c[1]`", "a", 0) == 5
+    assert lines.of_message("Object contains unknown field `b`", "a", 0) == 2
+    assert Lines("a: [").of("a") == 1

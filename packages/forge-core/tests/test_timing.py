@@ -245,3 +245,114 @@ def test_the_event_timer_needs_a_cuda_device():
 
     with pytest.raises(UnsupportedError, match="CUDA device, got cpu"):
         EventTimer(torch.device("cpu"))
+
+
+# --------------------------------------------------------------------------------------------- the state of the cache
+
+
+def test_a_warm_cache_is_made_by_an_untimed_call_of_its_own_on_the_same_buffers():
+    calls = []
+
+    class Twice(FakeTimer):
+        """Takes every batch twice, as a timer does whose backlog ran out."""
+
+        def batch(self, launches, before=None):
+            for launch in launches:
+                before()
+                launch()
+            return super().batch(launches, before)
+
+    timer = Twice({"x": 1.0, "y": 2.0})
+
+    def contender_of(name):
+        def call(number):
+            timer.ran.append(name)
+            calls.append((name, number))
+
+        return Contender(call, [(0,), (1,), (2,)])
+
+    time_interleaved(
+        {name: contender_of(name) for name in ("x", "y")},
+        timer=timer,
+        policy=Policy(warmup=1, iterations=3),
+        warm=True,
+    )
+    assert len(calls) == 2 * 2 * 2 * 4
+    assert calls[::2] == calls[1::2]
+    assert {number for _, number in calls} == {0, 1, 2}
+
+
+def test_the_policies_say_what_they_do():
+    import torch
+
+    from forge_core.timing.l2 import POLICIES, l2_policy
+
+    device, l2 = torch.device("cpu"), 1000
+    made = {name: l2_policy(name, device, l2) for name in POLICIES}
+    assert [name for name, policy in made.items() if policy.warm] == ["warm"]
+    assert [name for name, policy in made.items() if policy.before is None] == ["warm"]
+    assert (made["cold"].sets(500), made["flushed"].sets(500), made["warm"].sets(500)) == (7, 2, 2)
+    for name, policy in made.items():
+        assert policy.describe(500).startswith(f"{name}: ")
+        if policy.before is not None:
+            policy.before()
+    with pytest.raises(ValueError, match="expected one of cold, flushed, warm, got 'hot'"):
+        l2_policy("hot", device, l2)
+
+
+def test_a_clock_that_moved_is_noticed():
+    def timing(*clocks):
+        return Timing((1.0,), method="m", clocks_mhz=clocks)
+
+    assert timing(1980, 1755).clocks_moved
+    assert not timing(1980, 1965).clocks_moved
+    assert not timing(1980, None).clocks_moved
+
+
+# ------------------------------------------------------------------------------------------------------ CUPTI's trace
+
+
+def trace(*work, stream=7):
+    """Spans one after the other, 10 ns apart: marks by "|", others by name, duration, and perhaps a stream."""
+    from forge_core.timing.cupti import MARK, Span
+
+    spans, now = [], 0
+    for entry in work:
+        name, duration, *rest = (f"void {MARK}(long)", 5) if entry == "|" else entry
+        spans.append(Span(name, rest[0] if rest else stream, now, now + duration))
+        now += duration + 10
+    return spans
+
+
+def test_a_sample_is_from_the_first_kernel_s_begin_to_the_last_one_s_end():
+    from forge_core.timing.cupti import between_marks
+
+    spans = trace("|", ("copy", 500), "|", ("a", 1000), "|", ("copy", 500), "|", ("a", 300), ("b", 400), "|")
+    assert between_marks(spans[::-1], 2) == pytest.approx([1e-3, 0.71e-3])
+
+
+@pytest.mark.parametrize(
+    "work, message",
+    [
+        (("|", "|", ("a", 10), "|", "|"), "has 4 marks, expected 3: records were lost"),
+        (("|", "|", "|"), "put no work on the GPU"),
+        (("|", ("stray", 10, 13), "|", ("a", 10), "|"), "stray landed on stream 13, and the current .* is 7"),
+    ],
+)
+def test_a_trace_that_cannot_be_believed_is_refused(work, message):
+    from forge_core.timing.cupti import between_marks
+
+    with pytest.raises(BenchmarkError, match=message):
+        between_marks(trace(*work), 1)
+
+
+@pytest.mark.parametrize("name", ["events", "graph", "cupti"])
+def test_every_timer_of_the_gpu_needs_one(name):
+    import torch
+
+    from forge_core.timing.accuracy import make_timer
+
+    with pytest.raises(UnsupportedError, match="CUDA device, got cpu"):
+        make_timer(name, torch.device("cpu"))
+    with pytest.raises(ValueError, match="expected one of events, graph, cupti, got 'sundial'"):
+        make_timer("sundial", torch.device("cpu"))

@@ -19,6 +19,7 @@ from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Packa
 from forge_core.testing.tolerances import half_ulp
 from forge_week1_reduce import ops, ref
 from forge_week1_reduce.arithmetic import result_dtype
+from forge_week1_reduce.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,4 +125,5 @@ BENCH = Bench(
         _operator("sum_columns", 0),
         _operator("sum_one_row", 0, _traffic_with_result),
     ),
+    thresholds=THRESHOLDS,
 )

@@ -34,6 +34,7 @@ from forge_week1_reduce.configs import (
     VectorizedConfig,
 )
 from forge_week1_reduce.problem import Dim, Problem
+from forge_week1_reduce.thresholds import THRESHOLDS
 
 __all__ = ["VARIANTS", "launch_arguments", "plan", "select_config", "workspace_bytes"]
 
@@ -90,7 +91,7 @@ def plan(op: str, problem: Problem, arithmetic: Arithmetic, device: Device, vari
         builder=VARIANTS[_NAMES[type(config)]].path,
         config=config,
         arguments=launch_arguments(config, problem, parts),
-        why=why,
+        why=why + THRESHOLDS.note(device),
         read=problem.read_bytes,
         written=problem.written_bytes,
         workspace=workspace_bytes(config, problem, parts),

@@ -19,6 +19,7 @@ from forge_week1_reduce.configs import (
     VectorizedConfig,
 )
 from forge_week1_reduce.problem import MAX_ALIGN, Problem
+from forge_week1_reduce.thresholds import THRESHOLDS
 
 __all__ = ["automatic", "cluster", "max_cluster", "read_once", "short", "split", "split_parts", "vectorized"]
 
@@ -84,14 +85,11 @@ def _threads_worth(brief: ShortConfig, device: Device) -> int:
 def _wanted_blocks(problem: Problem, device: Device) -> int:
     """Blocks for each row that fill the GPU: a power of two, and 1 where a row is too short to share."""
     row_bytes = problem.count * problem.itemsize
+    least = THRESHOLDS.value("min_part_bytes", device)
     blocks = 1
-    while problem.rows * blocks * 2 <= BLOCKS_PER_SM * device.sm_count and row_bytes // (2 * blocks) >= MIN_PART_BYTES:
+    while problem.rows * blocks * 2 <= BLOCKS_PER_SM * device.sm_count and row_bytes // (2 * blocks) >= least:
         blocks *= 2
     return blocks
-
-
-#: Bytes of a row for each of the blocks that share it, below which one more costs more than it gains.
-MIN_PART_BYTES = 8192
 
 
 def vectorized(problem: Problem, arithmetic: Arithmetic, device: Device) -> VectorizedConfig | str:
@@ -189,7 +187,7 @@ def split_parts(problem: Problem, device: Device) -> int:
     if _wanted_blocks(problem, device) == 1:
         return 2
     row_bytes = problem.count * problem.itemsize
-    most = min(BLOCKS_PER_SM * device.sm_count // problem.rows, row_bytes // MIN_PART_BYTES)
+    most = min(BLOCKS_PER_SM * device.sm_count // problem.rows, row_bytes // THRESHOLDS.value("min_part_bytes", device))
     return max(2, 1 << (most.bit_length() - 1))
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from forge_core.bench.declare import (
     CUDA_GPU,
+    CUPY,
+    LIGER,
+    QUACK,
     TRITON,
     Bench,
     Case,
@@ -21,6 +24,9 @@ from forge_core.bench.declare import (
 
 __all__ = [
     "CUDA_GPU",
+    "CUPY",
+    "LIGER",
+    "QUACK",
     "TRITON",
     "Bench",
     "Case",

@@ -1,31 +1,28 @@
-"""The command ``forge-cute bench``: run, list, show, report.
+"""The command ``forge-cute bench``: run, list, show, compare, report, tune, accuracy, stamp.
 
-Exit status: 0 all right, 1 a wrong result or an error, 2 bad usage.
+Exit status: 0 all right, 1 a wrong result or an error, 2 a regression (of ``compare``), 3 bad usage.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
-import msgspec
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from forge_core.bench import cli_records, exits, processes, report, runner
 from forge_core.bench import plan as planning
-from forge_core.bench import records, report, runner
-from forge_core.bench.environment import stamp
+from forge_core.bench.derived import suites_of
+from forge_core.bench.progress import progress
 from forge_core.bench.records import Record
-from forge_core.bench.schema import load_suites
-from forge_core.errors import BenchmarkError, ForgeError
-from forge_core.timing import Policy
+from forge_core.errors import BenchmarkError
+from forge_core.timing import TIMERS, Policy
+from forge_core.timing.l2 import POLICIES
 
 __all__ = ["bench"]
 
@@ -36,30 +33,53 @@ HELP = """Measure operators, show and report what was measured.
 \b
 forge-cute bench smoke                     a suite; short for `bench run smoke`
 forge-cute bench transpose --shape 8192x8192 --dtype bfloat16
-forge-cute bench report RECORD --into README.md
+forge-cute bench week1 --devices all --out results
+forge-cute bench compare OLD NEW --fail-on-regression 5%
+forge-cute bench report docs/records/h200  one HTML file and pictures
+
+\b
+Exit status: 0 all right, 1 a wrong result or an error, 2 a regression, 3 bad usage.
 """
+
+#: Options that a process of a spread run is given anew.
+OWN = ("device_text", "devices_text", "json_path", "out", "share", "name")
 
 
 class RunByDefault(click.Group):
     """A group whose first word may also be what its ``run`` command takes: ``bench smoke`` is ``bench run smoke``."""
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """As click's, but bad usage ends with status 3."""
+        with exits.usage_is_3():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's, but bad usage ends with status 3."""
+        with exits.usage_is_3():
+            return super().invoke(ctx)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Puts ``run`` before a first word that is no command."""
         if args and self.get_command(ctx, args[0]) is None:
             args = ["run", *args]
         return super().resolve_command(ctx, args)
 
 
-@contextmanager
-def _errors() -> Iterator[None]:
-    """Turns Forge's errors into a message and the exit status."""
-    try:
-        yield
-    except planning.UsageError as error:
-        raise click.UsageError(str(error)) from error
-    except ForgeError as error:
-        raise click.ClickException(str(error)) from error
+class Share(click.ParamType[tuple[int, int]]):
+    """A share of the cases: ``2/3`` is the second of three."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+        """The two numbers."""
+        match = re.fullmatch(r"(\d+)/(\d+)", str(value))
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            self.fail(f"expected a share such as 1/2, got {value!r}", param, ctx)
+        return int(match[1]), int(match[2])
 
 
 @click.group(cls=RunByDefault, help=HELP)
@@ -67,107 +87,119 @@ def bench() -> None:
     """The group; what it says to a user stands in HELP."""
 
 
+for command in cli_records.COMMANDS:
+    bench.add_command(command)
+
+
 @bench.command("run")
 @click.argument("name", metavar="SUITE_OR_OPERATOR")
 @click.option("--backend", type=click.Choice(["kernel", "ref"]), help="Default: kernel on a GPU, ref on the CPU.")
+@click.option("--package", "packages", multiple=True, metavar="week0", help="Only this package's cases; repeatable.")
+@click.option("--operator", "operators", multiple=True, metavar="NAME", help="Only this operator's; repeatable.")
 @click.option("--variant", "variants", multiple=True, metavar="NAME", help="A variant, or 'all'; repeatable.")
 @click.option("--shape", "shapes", multiple=True, metavar="4096x4096", help="Repeatable; selects in a suite.")
 @click.option("--dtype", "dtypes", multiple=True, metavar="bfloat16", help="Repeatable; selects in a suite.")
 @click.option("--peer", "peers", multiple=True, metavar="NAME", help="Only these peers; repeatable.")
 @click.option("--device", "device_text", metavar="cuda:0|cpu", help="Default: the first GPU, if there is one.")
-@click.option(
-    "--warmup",
-    type=click.IntRange(min=0),
-    help="Exactly so many rounds first, at least one.",
-)
+@click.option("--devices", "devices_text", metavar="all|cuda:0,cuda:1", help="Spread the cases over several GPUs.")
+@click.option("--timer", "stopwatch", type=click.Choice(list(TIMERS)), default="events", show_default=True)
+@click.option("--l2", type=click.Choice(POLICIES), default="cold", show_default=True, help="Before each launch.")
+@click.option("--warmup", type=click.IntRange(min=0), help="Exactly so many rounds first, at least one.")
 @click.option("--iterations", type=click.IntRange(min=1), help="Samples of each contender.")
 @click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Runs of the whole suite.")
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True)
 @click.option("--json", "json_path", metavar="FILE|-", help="Write the record there; '-' is standard output.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write record and Markdown to a folder.")
+@click.option("--share", type=Share(), hidden=True, help="This process's share of a spread run.")
 @click.pass_context
 def run_command(
     ctx: click.Context,
     name: str,
     backend: str | None,
+    packages: tuple[str, ...],
+    operators: tuple[str, ...],
     variants: tuple[str, ...],
     shapes: tuple[str, ...],
     dtypes: tuple[str, ...],
     peers: tuple[str, ...],
     device_text: str | None,
+    devices_text: str | None,
+    stopwatch: str,
+    l2: str,
     warmup: int | None,
     iterations: int | None,
     repeats: int,
     seed: int,
     json_path: str | None,
     out: Path | None,
+    share: tuple[int, int] | None,
 ) -> None:
-    """Run a suite, or measure an operator."""
-    selection = planning.Selection(variants, shapes, dtypes, peers)
+    """Run a suite, or measure an operator.  Ctrl-C ends the run and keeps what was measured."""
+    selection = planning.Selection(variants, shapes, dtypes, peers, packages, operators)
     # With the record on standard output, everything for people goes to standard error.
-    console = _console(error=json_path == "-")
-    with _errors():
+    console = cli_records.console(error=json_path == "-")
+    with exits.told():
         run = planning.plan(planning.discover(), name, selection)
-        device = _device(device_text, run)
-        chosen = backend or ("kernel" if device.type == "cuda" else "ref")
-        if chosen == "ref" and set(variants) - {"auto"}:
-            raise planning.UsageError("--variant names a kernel, and the backend is 'ref', which has none")
-        options = runner.Options(device, chosen, _policy(device, warmup, iterations), repeats, seed)
-        with _progress(repeats * len(run.cases) + len(run.imports)) as on_case:
-            record = runner.run_all(run, options, on_case=on_case)
+        if share is not None:
+            number, shares = share
+            run = replace(run, cases=run.cases[number - 1 :: shares], imports=run.imports if number == 1 else ())
+        devices = _devices(devices_text, device_text)
+        if len(devices) > 1:
+            record = _spread(ctx, name, devices, repeats * len(run.cases) + len(run.imports))
+        else:
+            device = _device(devices[0] if devices else device_text, run)
+            chosen = backend or ("kernel" if device.type == "cuda" else "ref")
+            if chosen == "ref" and set(variants) - {"auto"}:
+                raise planning.UsageError("--variant names a kernel, and the backend is 'ref', which has none")
+            policy = _policy(device, warmup, iterations)
+            options = runner.Options(device, chosen, policy, repeats, seed, stopwatch, l2)
+            with progress(repeats * len(run.cases) + len(run.imports)) as on_case:
+                record = runner.run_all(run, options, on_case=on_case)
         report.print_record(record, console)
         _write(record, json_path, out, console)
-    ctx.exit(1 if record.errors else 0)
+    ctx.exit(exits.WRONG if record.errors or record.interrupted else exits.ALL_RIGHT)
 
 
 @bench.command("list")
 def list_command() -> None:
     """List the suites, the operators, their variants and peers."""
-    with _errors():
+    with exits.told():
         for found in planning.discover():
-            for suite_name, suite in load_suites(found).items():
+            for suite_name, suite in suites_of(found).items():
                 click.echo(f"suite     {suite_name:12} {suite.about} ({found.package})")
             for operator in found.operators:
                 known = ", ".join(operator.variants())
-                versus = ", ".join(peer.name for peer in operator.peers)
+                versus = ", ".join(
+                    f"{peer.name} (needs {' and '.join(r.name for r in peer.requires)})" if peer.requires else peer.name
+                    for peer in operator.peers
+                )
                 click.echo(f"operator  {operator.name:12} variants: {known}; peers: {versus}")
 
 
-@bench.command("show")
-@click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def show_command(record: Path) -> None:
-    """Print the tables of a record."""
-    with _errors():
-        report.print_record(records.load(record), _console())
+def _devices(text: str | None, device: str | None) -> list[str]:
+    """The devices of a spread run; empty where it was not asked for."""
+    if text is None:
+        return []
+    if device is not None:
+        raise planning.UsageError("--device and --devices were given: expected one of them")
+    if text == "all":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if count == 0:
+            raise BenchmarkError("--devices all: No GPU devices found")
+        return [f"cuda:{index}" for index in range(count)]
+    return text.split(",")
 
 
-@bench.command("report")
-@click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option(
-    "--into",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Replace what stands between the markers <!-- bench:SUITE begin --> and end of this page.",
-)
-def report_command(record: Path, into: Path | None) -> None:
-    """Make Markdown tables from a record."""
-    with _errors():
-        loaded = records.load(record)
-        if into is None:
-            click.echo(report.markdown(loaded), nl=False)
-        else:
-            report.replace_between_markers(into, loaded)
-            click.echo(f"{into}: the block bench:{loaded.suite} is now that of {record.name}")
-
-
-@bench.command("stamp")
-@click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def stamp_command(record: Path) -> None:
-    """Write this checkout's commit into a record that was made from the same sources on a machine without git."""
-    with _errors():
-        loaded = records.load(record)
-        stamped = msgspec.structs.replace(loaded, environment=stamp(loaded.environment))
-        record.write_text(stamped.dumps(), encoding="utf-8")
-        click.echo(f"{record}: made from commit {stamped.environment.commit}")
+def _spread(ctx: click.Context, name: str, devices: list[str], total: int) -> Record:
+    arguments = [name]
+    for parameter in ctx.command.params:
+        if isinstance(parameter, click.Option) and parameter.name not in OWN:
+            value = ctx.params[str(parameter.name)]
+            given = value if parameter.multiple else [] if value is None else [value]
+            arguments += [part for one in given for part in (parameter.opts[-1], str(one))]
+    with tempfile.TemporaryDirectory(prefix="forge-spread-") as folder, progress(total) as on_case:
+        shares = processes.spread(arguments, devices, Path(folder), on_case)
+    return processes.union(shares, devices)
 
 
 def _device(text: str | None, run: planning.Run) -> torch.device:
@@ -199,32 +231,6 @@ def _device(text: str | None, run: planning.Run) -> torch.device:
 def _policy(device: torch.device, warmup: int | None, iterations: int | None) -> Policy:
     policy = replace(runner.default_policy(device), iterations=iterations)
     return policy if warmup is None else replace(policy, warmup=warmup, warmup_ms=0.0)
-
-
-def _console(*, error: bool = False) -> Console:
-    console = Console(stderr=error)
-    # Rich wraps to 80 columns where there is no terminal; a table in a log or a file must keep its rows whole.
-    return console if console.is_terminal else Console(stderr=error, width=240)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on a terminal; in a log, a line for each case, so that a long run shows where it is."""
-    if not sys.stderr.isatty():
-        numbers = itertools.count(1)
-        yield lambda name: click.echo(f"[{next(numbers)}/{total}] {name}", err=True)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("measuring", total=total)
-        yield lambda name: bar.update(task, advance=1, description=f"done: {name}")
 
 
 def _write(record: Record, json_path: str | None, out: Path | None, console: Console) -> None:

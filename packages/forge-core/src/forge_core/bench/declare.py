@@ -14,9 +14,13 @@ import torch
 from forge_core import dtypes
 from forge_core.bench.gate import exact
 from forge_core.bench.inputs import LAYOUTS, random_tensor
+from forge_core.thresholds import Thresholds
 
 __all__ = [
     "CUDA_GPU",
+    "CUPY",
+    "LIGER",
+    "QUACK",
     "TRITON",
     "Bench",
     "Case",
@@ -109,6 +113,9 @@ def Package(distribution: str, module: str) -> Requirement:  # noqa: N802 - read
 
 CUDA_GPU = Requirement("a CUDA GPU", lambda device: device.type == "cuda")
 TRITON = Package("triton", "triton")
+QUACK = Package("quack-kernels", "quack")
+LIGER = Package("liger-kernel", "liger_kernel")
+CUPY = Package("cupy-cuda12x or cupy-cuda13x", "cupy")
 
 
 @dataclass(frozen=True)
@@ -199,12 +206,14 @@ class Bench:
         package: the import name of the package, for the record's digest of the sources.
         operators: what can be measured.
         suites: the file that lists the suites.
+        thresholds: what the tuner measures; None where nothing is tuned.
     """
 
     name: str
     package: str
     operators: tuple[OperatorBench, ...]
     suites: Path
+    thresholds: Thresholds | None = None
     by_name: dict[str, OperatorBench] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ import torch
 from forge_core.errors import BenchmarkError
 from forge_core.timing.clocks import driver_version
 
-__all__ = ["NOT_READ", "Environment", "read_environment", "stamp"]
+__all__ = ["NOT_READ", "Environment", "read_environment", "sources_here", "stamp"]
 
 NOT_READ = "not read"
 GIT_SECONDS = 20
@@ -136,6 +136,11 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def sources_here(sources: dict[str, str]) -> str:
+    """The packages whose sources here are others than those that a record was made from; "" if there are none."""
+    return ", ".join(package for package, digest in sources.items() if _digest(package) != digest)
 
 
 def stamp(environment: Environment) -> Environment:

@@ -15,6 +15,7 @@ from forge_core.bench import gate
 from forge_core.bench.declare import Inputs
 from forge_core.bench.inputs import generator_for
 from forge_core.bench.plan import PlannedCase
+from forge_core.bench.records import Cold
 from forge_core.bench.schema import AUTO, CEILING
 from forge_core.device import query
 from forge_core.errors import ArgumentError, BenchmarkError, UnsupportedError
@@ -24,11 +25,13 @@ from forge_core.timing import (
     Timer,
     Timing,
     check_floor,
+    check_stream,
     floor_ms,
     host_times,
-    sets_for,
     time_interleaved,
 )
+from forge_core.timing.clocks import disturbances
+from forge_core.timing.l2 import L2Policy
 
 __all__ = ["OURS", "Context", "Described", "Outcome", "measure", "our_name"]
 
@@ -50,7 +53,8 @@ class Context:
         seed: the seed of all inputs.
         run: the number of this run of the suite, from 0; each run has data of its own.
         host: whether host time is measured instead of device time.
-        before: the work that comes before every timed launch; None on the CPU.
+        l2: how the L2 is prepared before every timed launch; None on the CPU.
+        start: what runs a first call in a fresh process, for suites with the timer ``cold``.
     """
 
     suite: str
@@ -61,7 +65,8 @@ class Context:
     seed: int = 0
     run: int = 0
     host: bool = False
-    before: Callable[[], object] | None = None
+    l2: L2Policy | None = None
+    start: Callable[..., dict[str, float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +89,8 @@ class Outcome:
         left_out: contenders that were left out, and what was missing.
         floor_ms: the time below which a sample was refused; 0 where there is none.
         l2: the state of the cache before each launch.
+        notes: what disturbed the measurement, and what could not be checked.
+        cold: what first calls cost, by contender; of suites with the timer ``cold``.
     """
 
     timings: dict[str, Timing] = field(default_factory=dict)
@@ -92,6 +99,8 @@ class Outcome:
     left_out: dict[str, str] = field(default_factory=dict)
     floor_ms: float = 0.0
     l2: str = ""
+    notes: list[str] = field(default_factory=list)
+    cold: dict[str, Cold] = field(default_factory=dict)
 
 
 def our_name(variant: str) -> str:
@@ -129,6 +138,8 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
     with settings.use_settings(backend=context.backend), _current(context.device):
         calls = _contenders(planned, context, fresh("explained"), outcome)
         outcome.first_call_s = check("before")
+        if context.device.type == "cuda" and context.run == 0:
+            _check_streams(planned, context, calls, fresh("streams"), outcome)
         if context.host:
             inputs = fresh("timed")
             outcome.timings = host_times({name: partial(call, *inputs) for name, call in calls.items()})
@@ -136,7 +147,30 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
         else:
             _time_device(planned, context, calls, fresh, outcome)
         check("after")
+    outcome.notes += disturbances(outcome.timings, context.device)
     return outcome
+
+
+def _check_streams(
+    planned: PlannedCase,
+    context: Context,
+    calls: dict[str, Callable[..., torch.Tensor]],
+    inputs: Inputs,
+    outcome: Outcome,
+) -> None:
+    """Refuses a contender whose work lands on another stream than the current one."""
+    want = planned.operator.reference(*inputs)
+    for name, call in calls.items():
+        told = check_stream(
+            call,
+            inputs,
+            lambda got: planned.operator.agree(got, want),
+            suite=context.suite,
+            case=planned.case.name,
+            contender=name,
+        )
+        if not told:
+            outcome.notes.append(f"{name} waits for the GPU, so the stream that it works on was not checked.")
 
 
 @contextlib.contextmanager
@@ -194,18 +228,20 @@ def _time_device(
 ) -> None:
     case, operator, device = planned.case, planned.operator, context.device
     traffic = operator.traffic(case)
-    if device.type == "cuda":
+    policy = context.l2
+    if policy is not None:
         figures = query(device)
-        count = sets_for(traffic.total, figures.l2_bytes)
-        outcome.l2 = (
-            f"cold: {count} buffer sets of {traffic.total / 1e6:.3g} MB rotate, and an untimed copy of twice the L2's "
-            f"{figures.l2_bytes / 1e6:.3g} MB comes before each launch"
-        )
-        outcome.floor_ms = floor_ms(
-            read=traffic.read,
-            written=traffic.written,
-            l2_bytes=figures.l2_bytes,
-            bandwidth_gbs=figures.bandwidth_gbs,
+        count, outcome.l2 = policy.sets(traffic.total), policy.describe(traffic.total)
+        # A warm L2 may serve every byte, so no DRAM bandwidth bounds the time.
+        outcome.floor_ms = (
+            0.0
+            if policy.warm
+            else floor_ms(
+                read=traffic.read,
+                written=traffic.written,
+                l2_bytes=figures.l2_bytes,
+                bandwidth_gbs=figures.bandwidth_gbs,
+            )
         )
     else:
         count, outcome.l2 = CPU_SETS, f"caches as found: {CPU_SETS} buffer sets rotate"
@@ -214,7 +250,14 @@ def _time_device(
     contenders[CEILING] = Contender(_copy_into, [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets])
     _reserve(operator.reference(*sets[0]), count + len(contenders))
 
-    run = time_interleaved(contenders, timer=context.timer, policy=context.policy, l2=outcome.l2, before=context.before)
+    run = time_interleaved(
+        contenders,
+        timer=context.timer,
+        policy=context.policy,
+        l2=outcome.l2,
+        before=policy.before if policy is not None else None,
+        warm=policy is not None and policy.warm,
+    )
 
     for name, (index, output) in run.last.items():
         if name == CEILING:

@@ -10,10 +10,11 @@ import torch
 
 from forge_core import dtypes
 from forge_core.bench.declare import Bench, Case, OperatorBench
-from forge_core.bench.schema import ALL, AUTO, CaseGroup, Suite, Target, expand, load_suites, parse_shape
+from forge_core.bench.derived import suites_of
+from forge_core.bench.schema import ALL, AUTO, CaseGroup, Suite, Target, expand, parse_shape
 from forge_core.errors import BenchmarkError
 
-__all__ = ["GROUP", "PlannedCase", "Run", "Selection", "UsageError", "discover", "plan"]
+__all__ = ["GROUP", "PlannedCase", "Run", "Selection", "UsageError", "discover", "packages_named", "plan"]
 
 #: The entry-point group in which packages name their :class:`~forge_core.bench.declare.Bench`.
 GROUP = "forge.bench"
@@ -28,6 +29,8 @@ class Selection:
     """What the command line asked for; empty means the suite's own choice.
 
     Attributes:
+        packages: the weeks, by any of their names.
+        operators: names.
         variants: names, or ``("all",)``.
         shapes: as typed, for example ``"4096x4096"``.
         dtypes: as typed, for example ``"bfloat16"``.
@@ -38,6 +41,8 @@ class Selection:
     shapes: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Run:
     Attributes:
         name: the suite's or the operator's name.
         cases: the cases in order.
-        timer: ``"device"`` or ``"host"``.
+        timer: ``"device"``, ``"host"`` or ``"cold"``.
         cpu: whether it runs on the CPU without being told to, where there is no GPU.
         imports: modules whose import is timed, with the targets for each.
         targets_for: the GPUs that the targets are meant for; on others they are not judged.
@@ -92,11 +97,17 @@ def discover() -> list[Bench]:
     """The declarations of all installed packages.
 
     Raises:
-        BenchmarkError: an entry point names something that is not a :class:`Bench`.
+        BenchmarkError: an entry point names something that is not a :class:`Bench`, or cannot be imported.
     """
     found = []
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda entry: entry.name):
-        bench = entry.load()
+        try:
+            bench = entry.load()
+        except ImportError as error:
+            raise BenchmarkError(
+                f"entry point {entry.name} = {entry.value} of {GROUP} cannot be imported ({error}): what is "
+                "installed and its sources do not belong together; install it again"
+            ) from error
         if not isinstance(bench, Bench):
             raise BenchmarkError(
                 f"entry point {entry.name} = {entry.value} of {GROUP}: expected a forge_core.bench.Bench, "
@@ -115,7 +126,8 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection) -> Run:
         UsageError: no such suite, operator, variant, shape, dtype or peer.
         BenchmarkError: a ``suites.yaml`` is not what is expected.
     """
-    suites = [(bench, load_suites(bench)) for bench in benches]
+    benches = packages_named(benches, selection.packages)
+    suites = [(bench, suites_of(bench)) for bench in benches]
     of_suite = [(bench, table[name]) for bench, table in suites if name in table]
     of_operator = [bench for bench in benches if name in bench.by_name]
     _check_names(selection)
@@ -131,6 +143,21 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection) -> Run:
     )
 
 
+def packages_named(benches: Sequence[Bench], asked: Sequence[str]) -> list[Bench]:
+    """The packages that were asked for, each by its week, its import name, or the name it is installed by; or all.
+
+    Raises:
+        UsageError: no package has one of the names.
+    """
+    if not asked:
+        return list(benches)
+    names = {bench.name: {bench.name, bench.package, bench.package.replace("_", "-")} for bench in benches}
+    for name in asked:
+        if not any(name in known for known in names.values()):
+            raise UsageError(f"no package {name!r} declares benchmarks; packages: {', '.join(sorted(names))}")
+    return [bench for bench in benches if names[bench.name] & set(asked)]
+
+
 def _check_names(selection: Selection) -> None:
     for parse, texts in ((parse_shape, selection.shapes), (dtypes.parse, selection.dtypes)):
         for text in texts:
@@ -143,9 +170,12 @@ def _check_names(selection: Selection) -> None:
 def _plan_suite(name: str, found: list[tuple[Bench, Suite]], selection: Selection) -> Run:
     _check_asked(name, [bench.by_name[group.operator] for bench, suite in found for group in suite.cases], selection)
     cases: list[PlannedCase] = []
+    seen: set[tuple[str, str]] = set()
     for bench, suite in found:
         for group in suite.cases:
             operator = bench.by_name[group.operator]
+            if selection.operators and group.operator not in selection.operators:
+                continue
             # Operators have variants and peers of their own: what was asked for selects those that have it.
             if selection.variants and not set(selection.variants) & {AUTO, ALL, *operator.variants()}:
                 continue
@@ -155,7 +185,9 @@ def _plan_suite(name: str, found: list[tuple[Bench, Suite]], selection: Selectio
             if selection.peers:
                 peers = _kept(selection.peers, [peer.name for peer in operator.peers])
             for case in expand(group, bench, f"suite {name}", suite.peers):
-                if _selected(case, selection):
+                # A derived suite may hold a case of several suites: the first one decides.
+                if _selected(case, selection) and (bench.name, case.name) not in seen:
+                    seen.add((bench.name, case.name))
                     targets = tuple(target for target in suite.targets if target.applies(case))
                     asked = bool(selection.peers)
                     cases.append(PlannedCase(bench, operator, case, variants, peers, targets, lenient, asked))
@@ -164,7 +196,8 @@ def _plan_suite(name: str, found: list[tuple[Bench, Suite]], selection: Selectio
         for _, suite in found
         for module in suite.imports
     ]
-    if not cases and (selection.shapes or selection.dtypes or not imports):
+    narrowed = bool(selection.shapes or selection.dtypes or selection.operators)
+    if not cases and (narrowed or not imports):
         raise UsageError(
             f"suite {name} has no case of shape {' or '.join(selection.shapes) or 'any'} and dtype "
             f"{' or '.join(selection.dtypes) or 'any'}; name an operator to measure any shape and dtype"
@@ -177,7 +210,7 @@ def _plan_suite(name: str, found: list[tuple[Bench, Suite]], selection: Selectio
         cases=tuple(cases),
         timer=timers.pop(),
         cpu=all(suite.cpu for _, suite in found),
-        imports=tuple(imports),
+        imports=() if selection.operators else tuple(imports),
         targets_for=tuple({suite.targets_for for _, suite in found if suite.targets_for}),
         packages=tuple(bench.package for bench, _ in found),
     )
@@ -199,7 +232,11 @@ def _plan_operator(bench: Bench, operator: OperatorBench, selection: Selection) 
 
 
 def _check_asked(suite: str, operators: list[OperatorBench], selection: Selection) -> None:
-    """Every variant and peer that was asked for has to belong to at least one operator of the suite."""
+    """Every operator, variant and peer that was asked for has to belong to at least one case of the suite."""
+    names = list(dict.fromkeys(operator.name for operator in operators))
+    for name in selection.operators:
+        if name not in names:
+            raise UsageError(f"suite {suite} has no operator {name!r}; operators: {', '.join(names) or 'none'}")
     variants = [AUTO, *dict.fromkeys(name for operator in operators for name in operator.variants())]
     peers = list(dict.fromkeys(peer.name for operator in operators for peer in operator.peers))
     for name in selection.variants:

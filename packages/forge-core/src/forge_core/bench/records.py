@@ -16,22 +16,37 @@ from forge_core.bench.environment import Environment
 from forge_core.errors import BenchmarkError
 
 __all__ = [
+    "INTERRUPTED",
+    "READABLE",
     "SCHEMA_VERSION",
     "CaseRecord",
+    "Cold",
     "ContenderRecord",
     "ImportRecord",
     "Record",
     "Run",
     "Verdict",
+    "interrupted_note",
     "load",
     "thin",
 ]
 
-SCHEMA_VERSION = 1
+#: What is written.  Version 2 added stopwatch, l2_policy, interrupted, not_run, devices; a case's device and notes; a
+#: contender's cold figures.  All have defaults, so records of version 1 are read as they are.
+SCHEMA_VERSION = 2
+READABLE = (1, 2)
 #: Samples of a contender that a record keeps, over all runs; the summaries are of all samples.
 KEPT_SAMPLES = 48
 
 Kind = Literal["ours", "peer", "ceiling"]
+
+#: How the note of a run that was stopped begins.
+INTERRUPTED = "Interrupted: "
+
+
+def interrupted_note(done: int, wanted: int) -> str:
+    """The note of a run that was stopped."""
+    return f"{INTERRUPTED}{done} of {wanted} cases were measured."
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -54,6 +69,24 @@ class Run(msgspec.Struct, frozen=True):
     clocks: str = "not read"
 
 
+class Cold(msgspec.Struct, frozen=True):
+    """What a first call costs, in fresh processes: the medians.
+
+    Attributes:
+        import_s: seconds of importing the package, after torch.
+        empty_s: seconds of the first call with empty caches, compiling included.
+        kept_s: seconds of the first call of a process that finds the caches as an earlier one left them.
+        again_us: microseconds of a call once the kernel is in memory.
+        processes: how many of each kind.
+    """
+
+    import_s: float
+    empty_s: float
+    kept_s: float
+    again_us: float
+    processes: int
+
+
 class ContenderRecord(msgspec.Struct, frozen=True):
     """One contender of one case: the median over the runs of each figure, and each run.
 
@@ -69,6 +102,7 @@ class ContenderRecord(msgspec.Struct, frozen=True):
         variant, config, why: what was launched and why; the reference for the CPU and for ``--backend ref``.
         correct: the verdict of the gate.
         first_call_s: seconds of the first call of the first run, compiling included.
+        cold: what a first call costs in a fresh process; of suites with the timer ``cold``.
     """
 
     name: str
@@ -87,6 +121,12 @@ class ContenderRecord(msgspec.Struct, frozen=True):
     why: str = ""
     correct: str = ""
     first_call_s: float | None = None
+    cold: Cold | None = None
+
+    def samples_by_run(self) -> list[list[float]]:
+        """The kept samples, in milliseconds, of each run; every run kept as many."""
+        count = len(self.samples_ms) // max(1, len(self.runs))
+        return [self.samples_ms[n * count : (n + 1) * count] for n in range(len(self.runs))] if count else []
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -125,6 +165,8 @@ class CaseRecord(msgspec.Struct, frozen=True):
         tolerance: how results were compared with the reference.
         floor_ms: the time below which a sample would have been refused; 0 where there is none.
         l2: the state of the cache before each launch.
+        device: which of several devices it ran on; "" where there was one.
+        notes: what disturbed the measurement: a clock that moved, a processor that was slowed down.
     """
 
     name: str
@@ -144,6 +186,8 @@ class CaseRecord(msgspec.Struct, frozen=True):
     tolerance: str = ""
     floor_ms: float = 0.0
     l2: str = ""
+    device: str = ""
+    notes: list[str] = []
 
     def contender(self, name: str) -> ContenderRecord | None:
         """The contender of that name, or None."""
@@ -170,10 +214,10 @@ class Record(msgspec.Struct, frozen=True):
     """A run of a suite.
 
     Attributes:
-        schema_version: 1.
+        schema_version: 2; a record of version 1 is read as one of version 2.
         suite: the suite's or the operator's name.
         date: UTC, ISO 8601.
-        timer: ``"device"`` or ``"host"``.
+        timer: what was timed: ``"device"``, ``"host"``, or ``"cold"``, the first call of a process.
         backend: ``"kernel"`` or ``"ref"``.
         method: how times were taken, in words.
         notes: what a reader must know before the figures.
@@ -184,6 +228,11 @@ class Record(msgspec.Struct, frozen=True):
         empty_pair_us: what a sample's two events cost on their own, in every sample; None off the GPU.
         seconds: how long it all took.
         cases, imports: the figures.
+        stopwatch: the timer's name: ``"events"``, ``"graph"``, ``"cupti"`` or ``"wall"``.
+        l2_policy: ``"cold"``, ``"flushed"`` or ``"warm"``.
+        interrupted: whether the run was stopped before its end; the figures are those of what was measured.
+        not_run: the cases that were not reached.
+        devices: the devices that the cases were spread over, where there were several.
     """
 
     suite: str
@@ -200,6 +249,11 @@ class Record(msgspec.Struct, frozen=True):
     seconds: float
     cases: list[CaseRecord]
     imports: list[ImportRecord] = []
+    stopwatch: str = "events"
+    l2_policy: str = "cold"
+    interrupted: bool = False
+    not_run: list[str] = []
+    devices: list[str] = []
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -239,10 +293,11 @@ def load(path: Path) -> Record:
     except (OSError, msgspec.DecodeError) as error:
         raise BenchmarkError(f"{path}: expected a record of a benchmark: {error}") from error
     version = raw.get("schema_version") if isinstance(raw, dict) else None
-    if version != SCHEMA_VERSION:
-        raise BenchmarkError(f"{path}: expected a record with schema_version {SCHEMA_VERSION}, got {version}.")
+    if version not in READABLE:
+        known = " or ".join(map(str, READABLE))
+        raise BenchmarkError(f"{path}: expected a record with schema_version {known}, got {version}.")
     try:
-        return msgspec.convert(raw, Record)
+        return msgspec.convert({**raw, "schema_version": SCHEMA_VERSION}, Record)
     except msgspec.ValidationError as error:
         raise BenchmarkError(f"{path}: expected a record of a benchmark: {error}") from error
 

@@ -11,16 +11,20 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from forge_core import settings
+from forge_core.bench.cold import measure_cold
 from forge_core.bench.environment import read_environment
 from forge_core.bench.measure import Context, Outcome, measure
 from forge_core.bench.plan import PlannedCase, Run
-from forge_core.bench.records import ImportRecord, Record, Verdict
+from forge_core.bench.records import ImportRecord, Record, Verdict, interrupted_note
 from forge_core.bench.schema import Target
 from forge_core.bench.summary import summarise
 from forge_core.device import query
 from forge_core.errors import BenchmarkError
 from forge_core.timing import Policy, Timer, WallTimer, import_times
-from forge_core.timing.events import EventTimer, copy_past_l2
+from forge_core.timing.accuracy import make_timer
+from forge_core.timing.clocks import busy_cpu, other_users
+from forge_core.timing.events import EventTimer
+from forge_core.timing.l2 import L2Policy, l2_policy
 
 __all__ = ["NO_GPU_NOTE", "Options", "default_policy", "run_all"]
 
@@ -39,6 +43,8 @@ class Options:
         policy: how many samples; None is what suits the device.
         repeats: runs of the whole suite.
         seed: the seed of all inputs.
+        stopwatch: the timer of a GPU, one of ``forge_core.timing.TIMERS``.
+        l2: the state of the L2 before each launch, one of ``forge_core.timing.l2.POLICIES``.
     """
 
     device: torch.device
@@ -46,6 +52,8 @@ class Options:
     policy: Policy | None = None
     repeats: int = 1
     seed: int = 0
+    stopwatch: str = "events"
+    l2: str = "cold"
 
 
 @dataclass
@@ -65,7 +73,8 @@ def default_policy(device: torch.device) -> Policy:
 def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lambda name: None) -> Record:
     """Runs everything, and returns the record.
 
-    An error in one case is recorded with its message, and the others still run: see ``Record.errors``.
+    An error in one case is recorded with its message, and the others still run: see ``Record.errors``.  An interrupt
+    (Ctrl-C) ends the run, and the record holds what was measured until then: see ``Record.interrupted``.
 
     Args:
         run: what to measure.
@@ -90,7 +99,8 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
     began = time.perf_counter()
     date = dt.datetime.now(dt.UTC).replace(microsecond=0)
     device = options.device
-    timer, before, empty_pair_us = _timer(device)
+    notes = _shared(device)
+    timer, l2, empty_pair_us = _stopwatch(options, device_time=run.timer == "device")
     context = Context(
         suite=run.name,
         device=device,
@@ -99,20 +109,31 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
         timer=timer,
         seed=options.seed,
         host=run.timer == "host",
-        before=before,
+        l2=l2,
     )
     measured = [_Measured(planned) for planned in run.cases]
-    for number in range(options.repeats):
-        for entry in measured:
-            _measure_one(entry, replace(context, run=number))
-            on_case(entry.planned.case.name)
+    imports: list[ImportRecord] = []
     environment = read_environment(device, run.packages)
     judged = options.backend == "kernel" and all(gpu in environment.gpu for gpu in run.targets_for)
-    notes = _notes(run, options, environment.gpu, judged=judged)
+    interrupted = False
+    try:
+        for number in range(options.repeats):
+            for entry in measured:
+                _measure_one(entry, replace(context, run=number), cold=run.timer == "cold")
+                on_case(entry.planned.case.name)
+        for module, targets in run.imports:
+            imports.append(_import(module, targets, judged=judged))
+            on_case(f"import {module}")
+    except KeyboardInterrupt:
+        interrupted = True
+    done = [entry for entry in measured if entry.outcomes or entry.error]
+    not_run = [entry.planned.case.name for entry in measured if entry not in done]
     cases = [
-        summarise(entry.planned, entry.outcomes, entry.error, host=context.host, judged=judged) for entry in measured
+        summarise(entry.planned, entry.outcomes, entry.error, host=run.timer != "device", judged=judged)
+        for entry in done
     ]
-    imports = [_import(module, targets, on_case, judged=judged) for module, targets in run.imports]
+    if interrupted:
+        notes.append(interrupted_note(len(done), len(measured)))
     method = next((timing.method for e in measured for o in e.outcomes for timing in o.timings.values()), timer.method)
     return Record(
         suite=run.name,
@@ -120,7 +141,7 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
         timer=run.timer,
         backend=options.backend,
         method=method,
-        notes=notes,
+        notes=[*_notes(run, options, environment.gpu, judged=judged), *notes],
         environment=environment,
         seed=options.seed,
         repeats=options.repeats,
@@ -129,24 +150,39 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
         seconds=round(time.perf_counter() - began, 1),
         cases=cases,
         imports=imports,
+        stopwatch=options.stopwatch if device.type == "cuda" else "wall",
+        l2_policy=options.l2 if device.type == "cuda" else "as found",
+        interrupted=interrupted,
+        not_run=not_run,
     )
 
 
-def _timer(device: torch.device) -> tuple[Timer, Callable[[], object] | None, float | None]:
-    """The timer, what comes before each launch, and what a sample's two events cost on their own in microseconds."""
-    if device.type != "cuda":
+def _stopwatch(options: Options, *, device_time: bool) -> tuple[Timer, L2Policy | None, float | None]:
+    """The timer, the L2 policy, and what a sample's two events cost on their own, in microseconds."""
+    device = options.device
+    if device.type != "cuda" or not device_time:
         return WallTimer(), None, None
     with torch.cuda.device(device):
-        timer = EventTimer(device)
-        before = copy_past_l2(device, query(device).l2_bytes)
-        return timer, before, round(timer.empty_pair_ms() * 1e3, 3)
+        timer = make_timer(options.stopwatch, device)
+        policy = l2_policy(options.l2, device, query(device).l2_bytes)
+        empty_pair_us = round(timer.empty_pair_ms() * 1e3, 3) if isinstance(timer, EventTimer) else None
+        return timer, policy, empty_pair_us
 
 
-def _measure_one(entry: _Measured, context: Context) -> None:
+def _shared(device: torch.device) -> list[str]:
+    """Notes on who else uses the machine when the run begins."""
+    notes = [busy_cpu()]
+    others = other_users(device) if device.type == "cuda" else None
+    if others:
+        notes.append(f"The GPU was shared: {others} other process{'es' * (others > 1)} computed on it.")
+    return [note for note in notes if note]
+
+
+def _measure_one(entry: _Measured, context: Context, *, cold: bool) -> None:
     if entry.error:
         return  # an earlier run of the suite has shown that the case cannot be believed
     try:
-        entry.outcomes.append(measure(entry.planned, context))
+        entry.outcomes.append(measure_cold(entry.planned, context) if cold else measure(entry.planned, context))
     except Exception as error:  # noqa: BLE001 - recorded with its type, shown, and made exit status 1; the others run
         text = str(error).strip() or "no message"
         kind = "" if isinstance(error, BenchmarkError) else f"{type(error).__name__}: "
@@ -168,13 +204,11 @@ def _notes(run: Run, options: Options, gpu: str, *, judged: bool) -> list[str]:
     return notes
 
 
-def _import(module: str, targets: tuple[Target, ...], on_case: Callable[[str], None], *, judged: bool) -> ImportRecord:
+def _import(module: str, targets: tuple[Target, ...], *, judged: bool) -> ImportRecord:
     try:
         timing = import_times(module)
     except BenchmarkError as error:
         return ImportRecord(module=module, median_s=0.0, samples_s=[], method="", error=str(error))
-    finally:
-        on_case(f"import {module}")
     seconds = [round(sample / 1e3, 4) for sample in timing.samples_ms]
     median = round(timing.median_ms / 1e3, 4)
     verdicts = [

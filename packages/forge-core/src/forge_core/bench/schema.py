@@ -11,13 +11,14 @@
         targets:
           - {operator: transpose, of: ceiling, at_least: 0.97, shapes: [4096x4096], dtypes: [float32]}
 
-Every mistake is an error that names file, suite and entry, and says what was expected: a misspelt key, an unknown
+Every mistake is an error that names file, line, suite and entry, and says what was expected: a misspelt key, an unknown
 operator, dtype, layout, variant or peer, a case listed twice, a target that no case can reach.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +27,7 @@ import msgspec
 from forge_core import dtypes
 from forge_core.bench.declare import Bench, Case
 from forge_core.bench.inputs import LAYOUTS
+from forge_core.bench.lines import Lines
 from forge_core.errors import BenchmarkError
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ class Suite(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         about: one sentence.
         cases: what to run.
         peers: whom to run against, unless a group of cases names its own.
-        timer: ``"device"`` or ``"host"``, what the calling thread pays.
+        timer: ``"device"``; ``"host"``, what the calling thread pays; or ``"cold"``, what a process's first call costs.
         cpu: whether it is run on the CPU, where there is no GPU, without being told to.
         imports: modules whose import is timed.
         targets: what is to be reached.
@@ -127,7 +129,7 @@ class Suite(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     about: str
     cases: list[CaseGroup] = []
     peers: list[str] = []
-    timer: Literal["device", "host"] = "device"
+    timer: Literal["device", "host", "cold"] = "device"
     cpu: bool = False
     imports: list[str] = []
     targets: list[Target] = []
@@ -145,105 +147,149 @@ def parse_shape(text: str | int) -> tuple[int, ...]:
     return tuple(int(size) for size in str(text).split("x"))
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where in the file something stands, for messages.
+
+    Attributes:
+        path: the file.
+        lines: its lines.
+        keys: the way to the entry.
+        words: the same in words, for example ``"suite smoke, cases entry 2"``.
+    """
+
+    path: Path
+    lines: Lines
+    keys: tuple[str | int, ...] = ()
+    words: str = ""
+
+    def at(self, *keys: str | int, words: str) -> Place:
+        """A place below this one."""
+        return Place(self.path, self.lines, (*self.keys, *keys), words)
+
+    def error(self, message: str) -> BenchmarkError:
+        """The error that names file, line, entry, and what is wrong."""
+        # The package's folder and the file name it well enough; the folders above differ from machine to machine.
+        shown = "/".join(self.path.parts[-2:])
+        line = self.lines.of_message(message, *self.keys)
+        return BenchmarkError(f"{shown}:{line}: {self.words + ': ' if self.words else ''}{message}")
+
+
 def load_suites(bench: Bench) -> dict[str, Suite]:
     """Reads and checks the suites of a package.
 
     Raises:
-        BenchmarkError: the file cannot be read, or is not what is expected.
+        BenchmarkError: the file cannot be read, or is not what is expected; the message names the line.
     """
     path = bench.suites
     try:
-        raw = msgspec.yaml.decode(path.read_bytes())
+        text = path.read_text(encoding="utf-8")
+        raw = msgspec.yaml.decode(text)
     except (OSError, msgspec.DecodeError) as error:
-        raise BenchmarkError(f"{_shown(path)}: {error}") from error
+        raise BenchmarkError(f"{'/'.join(path.parts[-2:])}: {error}") from error
+    file = Place(path, Lines(text))
     if not isinstance(raw, dict) or raw.get("version") != VERSION or not isinstance(raw.get("suites"), dict):
-        raise BenchmarkError(f"{_shown(path)}: expected 'version: {VERSION}' and a mapping 'suites'.")
+        wrong = "suites" if isinstance(raw, dict) and raw.get("version") == VERSION else "version"
+        raise file.at(wrong, words="").error(f"expected 'version: {VERSION}' and a mapping 'suites'.")
     if unknown := sorted(set(raw) - {"version", "suites"}):
-        raise BenchmarkError(f"{_shown(path)}: expected the keys version and suites only, got {', '.join(unknown)}.")
-    return {str(name): _suite(bench, str(name), content) for name, content in raw["suites"].items()}
+        raise file.at(unknown[0], words="").error(
+            f"expected the keys version and suites only, got {', '.join(unknown)}."
+        )
+    return {
+        str(name): _suite(bench, str(name), content, file.at("suites", name, words=f"suite {name}"))
+        for name, content in raw["suites"].items()
+    }
 
 
-def _shown(path: Path) -> str:
-    # The package's folder and the file name it well enough; the folders above differ from machine to machine.
-    return "/".join(path.parts[-2:])
-
-
-def _suite(bench: Bench, name: str, content: Any) -> Suite:
-    place = f"{_shown(bench.suites)}: suite {name}"
+def _suite(bench: Bench, name: str, content: Any, place: Place) -> Suite:
     if name in bench.by_name:
-        raise BenchmarkError(f"{place}: the name is an operator's; a suite needs one of its own.")
+        raise place.error("the name is an operator's; a suite needs one of its own.")
+
+    def entry(key: str, number: int) -> Place:
+        return place.at(key, number - 1, words=f"{place.words}, {key} entry {number}")
+
     if isinstance(content, dict):
         # Entry by entry, so that the message has the entry's number; the whole afterwards, for the other keys.
         for key, kind in (("cases", CaseGroup), ("targets", Target)):
             entries = content.get(key)
-            for number, entry in enumerate(entries if isinstance(entries, list) else [], start=1):
-                _convert(entry, kind, f"{place}, {key} entry {number}")
+            for number, value in enumerate(entries if isinstance(entries, list) else [], start=1):
+                _convert(value, kind, entry(key, number))
     suite: Suite = _convert(content, Suite, place)
     names: set[str] = set()
     cases = []
     for number, group in enumerate(suite.cases, start=1):
-        where = f"{place}, cases entry {number}"
+        where = entry("cases", number)
         for case in expand(group, bench, where, suite.peers):
             if case.name in names:
-                raise BenchmarkError(f"{where}: expected each case once, got {case.name} again.")
+                raise where.error(f"expected each case once, got {case.name} again.")
             names.add(case.name)
             cases.append((case, suite.peers if group.peers is None else group.peers))
     for number, target in enumerate(suite.targets, start=1):
-        _check_target(target, suite, cases, f"{place}, targets entry {number}")
+        _check_target(target, suite, cases, entry("targets", number))
     return suite
 
 
-def _convert(entry: Any, kind: Any, where: str) -> Any:
+def _convert(entry: Any, kind: Any, where: Place) -> Any:
     try:
         return msgspec.convert(entry, kind)
     except msgspec.ValidationError as error:
-        raise BenchmarkError(f"{where}: {error}") from error
+        raise where.error(str(error)) from error
 
 
-def _parse_each(entries: list[Any], parse: Any, where: str) -> list[Any]:
+def _parse_each(entries: list[Any], parse: Any, where: Place | str) -> list[Any]:
     try:
         return [parse(entry) for entry in entries]
     except ValueError as error:
-        raise BenchmarkError(f"{where}: {error}") from error
+        raise _error(where, str(error)) from error
 
 
-def _known(what: str, names: list[str], known: list[str], where: str) -> None:
+def _error(where: Place | str, message: str) -> BenchmarkError:
+    return BenchmarkError(f"{where}: {message}") if isinstance(where, str) else where.error(message)
+
+
+def _key(where: Place | str, key: str) -> Place | str:
+    """The place of one of an entry's keys."""
+    return where if isinstance(where, str) else where.at(key, words=where.words)
+
+
+def _known(what: str, names: list[str], known: list[str], where: Place | str) -> None:
     for name in names:
         if name not in known:
-            raise BenchmarkError(f"{where}: expected one of the {what}s {', '.join(known) or '(none)'}, got {name!r}.")
+            raise _error(where, f"expected one of the {what}s {', '.join(known) or '(none)'}, got {name!r}.")
 
 
-def expand(group: CaseGroup, bench: Bench, where: str, suite_peers: list[str]) -> list[Case]:
+def expand(group: CaseGroup, bench: Bench, where: Place | str, suite_peers: list[str]) -> list[Case]:
     """The cases of a group, each shape with each dtype.
 
     Raises:
         BenchmarkError: an unknown operator, variant, peer, layout, dtype or shape.
     """
-    _known("operator", [group.operator], list(bench.by_name), where)
+    _known("operator", [group.operator], list(bench.by_name), _key(where, "operator"))
     operator = bench.by_name[group.operator]
-    _known("layout", [group.layout], list(LAYOUTS), where)
-    _known("peer", suite_peers if group.peers is None else group.peers, [peer.name for peer in operator.peers], where)
+    _known("layout", [group.layout], list(LAYOUTS), _key(where, "layout"))
+    peers = suite_peers if group.peers is None else group.peers
+    _known("peer", peers, [peer.name for peer in operator.peers], _key(where, "peers"))
     if group.variants != ALL:
-        _known("variant", list(group.variants), [AUTO, *operator.variants()], where)
-    shapes: list[tuple[int, ...]] = _parse_each(group.shapes, parse_shape, where)
-    kinds: list[torch.dtype] = _parse_each(group.dtypes, dtypes.parse, where)
+        _known("variant", list(group.variants), [AUTO, *operator.variants()], _key(where, "variants"))
+    shapes: list[tuple[int, ...]] = _parse_each(group.shapes, parse_shape, _key(where, "shapes"))
+    kinds: list[torch.dtype] = _parse_each(group.dtypes, dtypes.parse, _key(where, "dtypes"))
     return [Case(group.operator, shape, dtype, group.layout) for shape in shapes for dtype in kinds]
 
 
-def _check_target(target: Target, suite: Suite, cases: list[tuple[Case, list[str]]], where: str) -> None:
+def _check_target(target: Target, suite: Suite, cases: list[tuple[Case, list[str]]], where: Place) -> None:
     if (target.at_least is None) == (target.at_most is None):
-        raise BenchmarkError(f"{where}: expected either at_least or at_most.")
+        raise where.error("expected either at_least or at_most.")
     if target.of == "import":
-        _known("imported module", [target.operator], suite.imports, where)
+        _known("imported module", [target.operator], suite.imports, _key(where, "operator"))
         return
-    _parse_each(target.shapes or [], parse_shape, where)
-    _parse_each(target.dtypes or [], dtypes.parse, where)
+    _parse_each(target.shapes or [], parse_shape, _key(where, "shapes"))
+    _parse_each(target.dtypes or [], dtypes.parse, _key(where, "dtypes"))
     held = [peers for case, peers in cases if target.applies(case)]
     if not held:
-        raise BenchmarkError(f"{where}: expected a target for cases of this suite, got one that applies to none.")
+        raise where.error("expected a target for cases of this suite, got one that applies to none.")
     if target.of in (CEILING, BANDWIDTH):
-        if suite.timer == "host":
-            raise BenchmarkError(f"{where}: host time has no {target.of}; expected a peer's name.")
+        if suite.timer != "device":
+            raise where.error(f"{suite.timer} time has no {target.of}; expected a peer's name.")
         return
     for peers in held:
-        _known("peer", [target.of], [BEST_PEER, *peers] if peers else [], where)
+        _known("peer", [target.of], [BEST_PEER, *peers] if peers else [], _key(where, "of"))

@@ -56,6 +56,7 @@ def summarise(planned: PlannedCase, outcomes: Sequence[Outcome], error: str, *, 
         tolerance=operator.tolerance,
         floor_ms=round(first.floor_ms, 6),
         l2=first.l2,
+        notes=list(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
     )
 
 
@@ -118,9 +119,16 @@ def _contender(
         variant=described.variant,
         config=described.config,
         why=described.why,
-        correct="exact copy" if kind == "ceiling" else f"{tolerance}, before and after the timing",
+        correct=_correct(kind, tolerance, cold=bool(outcomes[0].cold)),
         first_call_s=_median([outcomes[0].first_call_s.get(name)], 3),
+        cold=outcomes[0].cold.get(name),
     )
+
+
+def _correct(kind: Kind, tolerance: str, *, cold: bool) -> str:
+    if cold:
+        return f"{tolerance}, after the first call"
+    return "exact copy" if kind == "ceiling" else f"{tolerance}, before and after the timing"
 
 
 def _verdict(target: Target, outcomes: list[Outcome], peers: list[str], nbytes: int, *, host: bool) -> Verdict | None:

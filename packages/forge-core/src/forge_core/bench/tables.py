@@ -9,6 +9,7 @@ from statistics import geometric_mean
 from forge_core.bench.measure import OURS
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Verdict
 from forge_core.bench.schema import BANDWIDTH, BEST_PEER
+from forge_core.timing.clocks import UNEVEN_NOTE
 
 __all__ = ["Table", "headline", "remarks", "tables"]
 
@@ -52,6 +53,9 @@ def tables(record: Record) -> list[Table]:
     found = []
     for operator in dict.fromkeys(case.operator for case in record.cases):
         cases = [case for case in record.cases if case.operator == operator]
+        if record.timer == "cold":
+            found.append(_cold_table(operator, cases))
+            continue
         found.append(_operator_table(operator, cases, host=host))
         several = [case for case in cases if len(_ours(case)) > 1]
         if several:
@@ -73,6 +77,7 @@ def remarks(record: Record) -> list[str]:
             text += f" A target of {at_least} counts as reached when the ratio{over} is at least {met_from}."
         lines.append(text)
     lines += _means(record)
+    lines += _disturbed(record)
     left_out = sorted({(name, why) for case in record.cases for name, why in case.left_out.items()})
     lines += [f"Left out: {name}: {why.rstrip('.')}." for name, why in left_out]
     lines.append(f"Method: {record.method}; median of the samples.")
@@ -81,6 +86,17 @@ def remarks(record: Record) -> list[str]:
             "GB/s are of the bytes that must move at least (each input read once, each output written once); the "
             "ceiling is a copy of the same bytes, interleaved in the same run."
         )
+    return lines
+
+
+def _disturbed(record: Record) -> list[str]:
+    """The cases' notes; uneven samples, which a busy machine gives to many cases, in one line."""
+    noted = [(case.name, note) for case in record.cases for note in case.notes]
+    uneven = list(dict.fromkeys(name for name, note in noted if note.startswith(UNEVEN_NOTE)))
+    lines = [f"{name}: {note}" for name, note in noted if not note.startswith(UNEVEN_NOTE)]
+    if uneven:
+        some = ", ".join(uneven[:4]) + (f" and {len(uneven) - 4} more" if len(uneven) > 4 else "")
+        lines.append(f"{UNEVEN_NOTE}: {some}.")
     return lines
 
 
@@ -174,6 +190,21 @@ def _variants_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Ta
             rows.append((*_label(case), shown, _figure(ours, host=host), *share, _share(ours.of_best_peer)))
     head = ["shape", "dtype", "variant", unit, *([] if host else ["of ceiling"]), "of best peer"]
     return Table(f"{operator}: variants side by side", tuple(head), tuple(rows), labels=3)
+
+
+def _cold_table(operator: str, cases: list[CaseRecord]) -> Table:
+    rows = []
+    for case in cases:
+        if case.error:
+            rows.append((*_label(case), "ERROR", *[NOTHING] * 4))
+        for contender in case.contenders:
+            cold = contender.cold
+            if cold is not None:
+                seconds = (cold.import_s, cold.empty_s, cold.kept_s)
+                again = f"{cold.again_us:.1f}"
+                rows.append((*_label(case), contender.name, *(f"{value:.3f}" for value in seconds), again))
+    head = ("shape", "dtype", "contender", "import s", "empty caches s", "kept caches s", "next call us")
+    return Table(f"{operator}: first call of a process", head, tuple(rows), labels=3)
 
 
 def _imports_table(record: Record) -> Table:

@@ -87,6 +87,14 @@ class LaunchTable:
     def __len__(self) -> int:
         return len(self._bound)
 
+    def anew(self) -> LaunchTable:
+        """An empty table of the same operator: its calls are planned again, under whatever holds then."""
+        return LaunchTable(self._schema, self._check, self._plan, self.ambient)
+
+    def launches(self) -> list[tuple[str, int, tuple[int | tuple[int, ...], ...]]]:
+        """What has been bound: for each, the variant, which compiled kernel, and the integers it is launched with."""
+        return [(bound.name, id(bound.launch), bound.arguments) for bound in self._bound.values()]
+
     def launch(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """Runs a call on plain CUDA tensors, into ``out`` or into a new tensor; raises what the checks raise."""
         index = args[0].get_device()

@@ -15,6 +15,7 @@ every launch and is not part of its sample.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import deque
@@ -136,9 +137,12 @@ def launch_order(names: Sequence[str], turn: int) -> list[str]:
 class _Run:
     """The running launch counter and the outputs that are kept alive."""
 
-    def __init__(self, contenders: Mapping[str, Contender], timer: Timer, before: Callable[[], object] | None) -> None:
+    def __init__(
+        self, contenders: Mapping[str, Contender], timer: Timer, before: Callable[[], object] | None, *, warm: bool
+    ) -> None:
         self.contenders = contenders
         self.before = before
+        self.warm = warm
         self.timer = timer
         self.names = list(contenders)
         self.sets = {len(contender.sets) for contender in contenders.values()}
@@ -160,6 +164,21 @@ class _Run:
 
         return launch
 
+    def _warmer(self, order: Sequence[str], first: int) -> Callable[[], object]:
+        """What comes before each launch of a batch, in turn: the same contender on the same buffers, untimed."""
+        calls = [
+            (self.contenders[name].call, self.contenders[name].sets[(first + n) % self.count])
+            for n, name in enumerate(order)
+        ]
+        # A timer that takes a batch again begins with its first launch again, so the turns come round with it.
+        turns = itertools.cycle(calls)
+
+        def warm() -> None:
+            call, arguments = next(turns)
+            call(*arguments)
+
+        return warm
+
     def rounds(self, count: int) -> dict[str, list[float]]:
         """Runs `count` rounds and returns the samples of each contender, in milliseconds."""
         samples: dict[str, list[float]] = {name: [] for name in self.names}
@@ -171,7 +190,10 @@ class _Run:
                 order += launch_order(self.names, self.turn)
                 self.turn += 1
             left -= a_batch
-            taken = self.timer.batch([self._launch(name) for name in order], self.before)
+            first = self.launched
+            launches = [self._launch(name) for name in order]
+            before = self._warmer(order, first) if self.warm else self.before
+            taken = self.timer.batch(launches, before)
             for name, sample in zip(order, taken, strict=True):
                 samples[name].append(sample)
         return samples
@@ -184,6 +206,7 @@ def time_interleaved(
     policy: Policy | None = None,
     l2: str = "not controlled",
     before: Callable[[], object] | None = None,
+    warm: bool = False,
 ) -> Interleaved:
     """Times contenders against each other.
 
@@ -194,20 +217,21 @@ def time_interleaved(
         l2: the state of the cache before each launch, in words, as the caller arranged it with the buffer sets and
             with `before`.
         before: work that puts the device into the same state before every launch; not part of any sample.
+        warm: every launch follows an untimed one of the same contender on the same buffers, in place of `before`.
 
     Raises:
         ValueError: no contenders, or unequal numbers of buffer sets.
         BenchmarkError: the timer could not take a sample.
     """
     policy = policy or Policy()
-    run = _Run(contenders, timer, before)
+    run = _Run(contenders, timer, before, warm=warm)
     began = time.perf_counter()
-    warm = run.rounds(max(1, policy.warmup))
+    first = run.rounds(max(1, policy.warmup))
     while (time.perf_counter() - began) * 1e3 < policy.warmup_ms:
         run.rounds(max(1, timer.batch_launches // len(contenders)))
     warmup = run.turn
     clock_before = timer.clock_mhz()
-    round_ms = sum(min(samples) for samples in warm.values())
+    round_ms = sum(min(samples) for samples in first.values())
     taken = run.rounds(policy.rounds(round_ms))
     clock_after = timer.clock_mhz()
     timings = {

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 __all__ = ["Timing", "quantile"]
 
+#: Share of the SM clock that two readings may lie apart before the clock counts as moved.
+CLOCK_TOLERANCE = 0.02
+
 
 def quantile(values: Sequence[float], share: float) -> float:
     """The value below which `share` of the values lie, interpolated between neighbours.
@@ -96,6 +99,12 @@ class Timing:
             return "not read"
         shown = ["not read" if clock is None else f"{clock} MHz" for clock in (before, after)]
         return " to ".join(shown)
+
+    @property
+    def clocks_moved(self) -> bool:
+        """Whether the SM clock differed by more than 2 % between the two readings."""
+        before, after = self.clocks_mhz
+        return before is not None and after is not None and abs(after - before) > CLOCK_TOLERANCE * before
 
     def bandwidth_gbs(self, nbytes: int) -> float:
         """Bytes over the median time, in GB/s of 1e9 bytes."""

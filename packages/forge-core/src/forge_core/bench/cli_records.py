@@ -1,0 +1,227 @@
+"""The commands of ``forge-cute bench`` that work on records: show, compare, report, stamp, accuracy, tune."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import torch
+from rich.console import Console
+
+from forge_core.bench import compare_text, exits, pages, records, report, rerun
+from forge_core.bench import plan as planning
+from forge_core.bench.compare import compare
+from forge_core.bench.environment import stamp
+from forge_core.bench.plan import UsageError
+from forge_core.errors import BenchmarkError
+
+__all__ = ["COMMANDS", "console"]
+
+DEFAULT_THRESHOLD = 0.05
+RECORDS = Path("docs/records")
+RESULTS = Path("results/report")
+#: The report that README shows pictures of.
+DOCS = Path("docs/report")
+
+
+def console(*, error: bool = False) -> Console:
+    """A console that wraps on a terminal only: rows in a log or a file must stay whole."""
+    plain = Console(stderr=error)
+    return plain if plain.is_terminal else Console(stderr=error, width=240)
+
+
+class Percentage(click.ParamType[float]):
+    """A share, written ``5%`` or ``0.05``."""
+
+    name = "percentage"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share as a number."""
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*(%?)", str(value).strip())
+        share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+        if not 0 < share < 1:
+            self.fail(f"expected a share between 0 and 1, such as 5% or 0.05, got {value!r}", param, ctx)
+        return share
+
+
+record_argument = click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+
+
+@click.command("show")
+@record_argument
+def show_command(record: Path) -> None:
+    """Print the tables of a record."""
+    with exits.told():
+        report.print_record(records.load(record), console())
+
+
+@click.command("compare")
+@click.argument("old", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("new", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--fail-on-regression", "threshold", type=Percentage(), metavar="5%", help="Exit status 2 from here on.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="For a pull request.")
+@click.option("--commit-message", is_flag=True, help="The block that a kernel change's commit carries.")
+@click.option("--rerun/--no-rerun", "again", default=True, show_default=True, help="Measure the suspects again.")
+@click.option(
+    "--old-source",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="A checkout of the old sources; without it, one is made of the old record's commit.",
+)
+@click.pass_context
+def compare_command(
+    ctx: click.Context,
+    old: Path,
+    new: Path,
+    threshold: float | None,
+    as_markdown: bool,
+    commit_message: bool,
+    again: bool,
+    old_source: Path | None,
+) -> None:
+    """Say what moved between two records, by their samples; the suspects are measured again where a GPU is there."""
+    with exits.told():
+        before, after = records.load(old), records.load(new)
+        for field in ("suite", "timer"):
+            pair = getattr(before, field), getattr(after, field)
+            if pair[0] != pair[1]:
+                raise UsageError(f"the records are of different {field}s, {pair[0]} and {pair[1]}")
+        if before.environment.gpu != after.environment.gpu:
+            raise UsageError(
+                f"the records are of different machines, {before.environment.gpu} and {after.environment.gpu}; times "
+                "of one say nothing about the other"
+            )
+        found = compare(before, after, threshold or DEFAULT_THRESHOLD)
+        if again:
+            found = rerun.confirm(found, old_source=old_source)
+    if as_markdown:
+        click.echo(compare_text.comparison_markdown(found), nl=False)
+    elif commit_message:
+        click.echo(compare_text.commit_message(found), nl=False)
+    else:
+        compare_text.print_comparison(found, console())
+    if found.broken:
+        ctx.exit(exits.WRONG)
+    ctx.exit(exits.REGRESSION if threshold is not None and found.regressions else exits.ALL_RIGHT)
+
+
+@click.command("report")
+@click.argument("sources", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[RECORD|FOLDER]...")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the tables as Markdown instead.")
+@click.option(
+    "--into",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Replace what stands between the markers <!-- bench:SUITE begin --> and end of this page; repeatable.",
+)
+@click.option(
+    "--pages", "all_pages", is_flag=True, help="Every page of this checkout that has markers, and docs/report."
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the HTML file and the pictures go; default: results/report.",
+)
+def report_command(
+    sources: tuple[Path, ...], as_markdown: bool, into: tuple[Path, ...], all_pages: bool, out: Path | None
+) -> None:
+    """Make a page with plots from records (one self-contained HTML file, and pictures), or tables.
+
+    Without RECORD, the records are those in docs/records.  Of several records of a suite on one GPU the newest counts.
+    """
+    with exits.told():
+        found = pages.newest(pages.gather(sources or (RECORDS,)))
+        if as_markdown:
+            click.echo("\n".join(report.markdown(entry.record) for entry in found.values()), nl=False)
+        if into or all_pages:
+            for page in [*into, *(pages.with_markers(Path()) if all_pages else [])]:
+                for suite in pages.refresh(page, found, strict=page in into):
+                    click.echo(f"{page}: the block bench:{suite} is now that of {found[suite].source}")
+        if all_pages or not (as_markdown or into):
+            from forge_core.bench.html import write_report  # the plotting library takes a second to import
+
+            folder = out or (DOCS if all_pages else RESULTS)
+            written = write_report(list(found.values()), folder)
+            # Pictures of records that are no longer shown; only where the folder is the report's own.
+            for path in set(folder.glob("*.svg")) - set(written) if folder == DOCS else ():
+                path.unlink()
+            for path in written:
+                click.echo(str(path))
+
+
+@click.command("stamp")
+@record_argument
+def stamp_command(record: Path) -> None:
+    """Write this checkout's commit into a record that was made from the same sources on a machine without git."""
+    with exits.told():
+        loaded = records.load(record)
+        stamped = msgspec.structs.replace(loaded, environment=stamp(loaded.environment))
+        record.write_text(stamped.dumps(), encoding="utf-8")
+        click.echo(f"{record}: made from commit {stamped.environment.commit}")
+
+
+@click.command("accuracy")
+@click.option("--device", "device_text", default="cuda", show_default=True, metavar="cuda:0")
+@click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows there.")
+def accuracy_command(device_text: str, json_path: Path | None) -> None:
+    """Time kernels that know how long they ran, by every timer: what the stopwatch itself is worth."""
+    from forge_core.timing.accuracy import measure_accuracy
+
+    with exits.told():
+        if not torch.cuda.is_available():
+            raise BenchmarkError("the timers of the GPU are what is tried here: No GPU devices found")
+        rows = measure_accuracy(torch.device(device_text))
+        for row in rows:
+            error = "" if row.error is None else f"  error {row.error:+.3f} us"
+            click.echo(f"{row.work:14} {row.timer:7} {row.median:10.3f} us{error}")
+        if json_path is not None:
+            json_path.write_text(json.dumps([row.as_dict() for row in rows], indent=1) + "\n", encoding="utf-8")
+
+
+@click.command("tune")
+@click.argument("week", metavar="PACKAGE")
+@click.option("--device", "device_text", default="cuda", show_default=True, metavar="cuda:0")
+@click.option(
+    "--record",
+    "record_folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("results"),
+    show_default=True,
+    help="Where the record of what was measured goes.",
+)
+@click.option("--dry-run", is_flag=True, help="Measure, print the table, and leave the package's as it is.")
+def tune_command(week: str, device_text: str, record_folder: Path, dry_run: bool) -> None:
+    """Measure the thresholds of a package's select_config on this GPU, and write its table for it."""
+    from forge_core.bench.tune import tune
+
+    with exits.told():
+        chosen = planning.packages_named(planning.discover(), (week,))
+        if not torch.cuda.is_available():
+            raise BenchmarkError("thresholds are measured on a GPU: No GPU devices found")
+        device = torch.device(device_text)
+        with torch.cuda.device(device):
+            record, path, text = tune(chosen[0], torch.device("cuda", torch.cuda.current_device()))
+        record_folder.mkdir(parents=True, exist_ok=True)
+        saved = record_folder / f"tune-{week}-{path.stem}-{record.date}.json"
+        saved.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+        click.echo(text, nl=False)
+        click.echo(f"record: {saved}", err=True)
+        if not dry_run:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            click.echo(f"table: {path.parent.parent.name}/{path.parent.name}/{path.name}", err=True)
+
+
+COMMANDS: tuple[click.Command, ...] = (
+    show_command,
+    compare_command,
+    report_command,
+    stamp_command,
+    accuracy_command,
+    tune_command,
+)

@@ -1,0 +1,235 @@
+"""The tuner: what each threshold of ``select_config`` is to be on this GPU.
+
+For each threshold of a package, every candidate's choice runs on the cases around it, interleaved launch by launch as
+any contenders are.  Candidates that choose the same launch are one.  The candidate with the least geometric mean of
+time over the cases wins, but what is in force keeps its place unless it is beaten by more than a percent.  What was
+measured goes into a record, and what was chosen into the package's table for this GPU::
+
+    nox -s tune -- week1 --device cuda:0
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from forge_core.bench.declare import Bench, Case, OperatorBench
+from forge_core.bench.environment import Environment, read_environment
+from forge_core.bench.inputs import generator_for
+from forge_core.bench.schema import AUTO, CaseGroup, expand
+from forge_core.device import Device, query
+from forge_core.errors import BenchmarkError
+from forge_core.op import Operator
+from forge_core.op.table import LaunchTable
+from forge_core.thresholds import Threshold, Thresholds
+
+__all__ = ["Outcome", "TuneRecord", "choose", "table_text", "tune"]
+
+#: What a candidate has to gain over the value in force.
+WORTH = 0.01
+
+#: Takes a case and the candidates, and returns milliseconds for each.
+Measure = Callable[[OperatorBench, Case, Threshold, Sequence[int]], dict[int, float]]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What was measured of one threshold.
+
+    Attributes:
+        name, about: the threshold's.
+        was: the value in force before.
+        value: the value that was chosen.
+        gain: time with `was` over time with `value`, the geometric mean over the cases.
+        times_ms: for each case, the median time with each candidate.
+        shares: for each candidate, its time over the chosen one's, the geometric mean over the cases.
+    """
+
+    name: str
+    about: str
+    was: int
+    value: int
+    gain: float
+    times_ms: dict[str, dict[str, float]]
+    shares: dict[str, float]
+
+
+class TuneRecord(msgspec.Struct, frozen=True):
+    """What the tuner leaves in ``docs/records``: the machine, how it was measured, and each threshold's outcome."""
+
+    tune: str
+    date: str
+    method: str
+    environment: Environment
+    thresholds: list[Outcome]
+
+
+@dataclass
+class DeviceMeasure:
+    """Measures candidates on a CUDA device.
+
+    Attributes:
+        thresholds: the package's.
+        device: the CUDA device, which has to be the current one.
+    """
+
+    thresholds: Thresholds
+    device: torch.device
+    method: str = field(init=False, default="")
+
+    def __call__(
+        self, operator: OperatorBench, case: Case, threshold: Threshold, values: Sequence[int]
+    ) -> dict[int, float]:
+        """Milliseconds of each candidate; candidates that launch the same share a figure."""
+        from forge_core.timing import Contender, Policy, time_interleaved
+        from forge_core.timing.events import EventTimer
+        from forge_core.timing.l2 import l2_policy
+
+        timer = EventTimer(self.device)
+        policy = l2_policy("cold", self.device, query(self.device).l2_bytes)
+        nbytes = operator.traffic(case).total
+
+        def inputs(number: int) -> tuple[torch.Tensor, ...]:
+            generator = generator_for(self.device, seed=0, what=f"{case.name}, set {number}")
+            return operator.inputs(case, self.device, generator)
+
+        sets = [inputs(number) for number in range(policy.sets(nbytes))]
+        want = operator.reference(*sets[0])
+        calls: dict[Any, tuple[int, Callable[..., Any]]] = {}
+        same: dict[int, int] = {}
+        for value in values:
+            call, signature = self._planned_with(operator, threshold, value, sets[0])
+            problem = operator.agree(call(*sets[0]), want)
+            if problem:
+                raise BenchmarkError(f"wrong result with {threshold.name} = {value}: {problem}", case=case.name)
+            same[value] = calls.setdefault(signature, (value, call))[0]
+        run = time_interleaved(
+            {str(value): Contender(call, sets) for value, call in calls.values()},
+            timer=timer,
+            policy=Policy(warmup_ms=100.0),
+            l2=policy.describe(nbytes),
+            before=policy.before,
+        )
+        self.method = timer.method
+        return {value: run.timings[str(twin)].median_ms for value, twin in same.items()}
+
+    def _planned_with(
+        self, operator: OperatorBench, threshold: Threshold, value: int, inputs: tuple[torch.Tensor, ...]
+    ) -> tuple[Callable[..., Any], Any]:
+        """The operator as it is with one threshold set, with a table of launches of its own; and what it launches."""
+        table, keywords = launches_anew(operator)
+
+        def launch(*arguments: torch.Tensor) -> torch.Tensor:
+            with self.thresholds.override(threshold.name, value):
+                return table.launch(None, arguments, keywords)
+
+        launch(*inputs)
+        return launch, tuple(table.launches())
+
+
+def launches_anew(operator: OperatorBench) -> tuple[LaunchTable, dict[str, Any]]:
+    """An empty table of launches of the operator that a declaration calls, and the options that it calls it with."""
+    call: Any = operator.call(AUTO)
+    keywords: dict[str, Any] = {}
+    if isinstance(call, partial):
+        call, keywords = call.func, dict(call.keywords)
+    if not isinstance(call, Operator):
+        raise BenchmarkError(f"{operator.name}: expected a declaration that calls an Operator, got {call!r}")
+    return call._served.table.anew(), keywords
+
+
+def tune(bench: Bench, device: torch.device, measure: Measure | None = None) -> tuple[TuneRecord, Path, str]:
+    """Measures every threshold of a package.
+
+    Args:
+        bench: the package's declaration.
+        device: the CUDA device to measure.
+        measure: measures candidates; by default on the device.
+
+    Returns:
+        The record, the table's path, and the table's text; neither is written.
+
+    Raises:
+        BenchmarkError: the package declares no thresholds, or a candidate gives a wrong result.
+    """
+    if bench.thresholds is None:
+        raise BenchmarkError(f"{bench.package} declares no thresholds: there is nothing to tune")
+    thresholds = bench.thresholds
+    figures = query(device)
+    taken = measure or DeviceMeasure(thresholds, device)
+    outcomes = [_one(bench, thresholds, threshold, figures, taken) for threshold in thresholds.declared]
+    date = dt.datetime.now(dt.UTC).date().isoformat()
+    record = TuneRecord(
+        tune=bench.name,
+        date=date,
+        method=getattr(taken, "method", ""),
+        environment=read_environment(device, [bench.package]),
+        thresholds=outcomes,
+    )
+    stem = re.sub(r"[^a-z0-9]+", "-", figures.name.lower()).strip("-")
+    return record, thresholds.folder / f"{stem}.toml", table_text(figures, date, bench.name, outcomes)
+
+
+def _one(bench: Bench, thresholds: Thresholds, threshold: Threshold, figures: Device, measure: Measure) -> Outcome:
+    was = thresholds.value(threshold.name, figures)
+    values = tuple(dict.fromkeys((was, *threshold.candidates)))
+    times: dict[str, dict[int, float]] = {}
+    for probe in threshold.probes:
+        group = CaseGroup(probe.operator, list(probe.shapes), list(probe.dtypes))
+        for case in expand(group, bench, f"threshold {threshold.name}", []):
+            times[case.name] = measure(bench.by_name[probe.operator], case, threshold, values)
+    value, means = choose(was, list(times.values()))
+    return Outcome(
+        name=threshold.name,
+        about=threshold.about,
+        was=was,
+        value=value,
+        gain=round(means[was] / means[value], 4),
+        times_ms={case: {str(v): round(ms, 6) for v, ms in row.items()} for case, row in times.items()},
+        shares={str(v): round(mean / means[value], 4) for v, mean in means.items()},
+    )
+
+
+def choose(was: int, times: Sequence[dict[int, float]]) -> tuple[int, dict[int, float]]:
+    """The candidate to take, and each one's geometric mean of time over the cases, relative to the one in force.
+
+    Args:
+        was: the value in force, which is among the candidates.
+        times: for each case, the time with each candidate.
+    """
+    means = {value: math.exp(sum(math.log(row[value] / row[was]) for row in times) / len(times)) for value in times[0]}
+    best = min(means, key=lambda value: means[value])
+    return (best if means[best] < 1 - WORTH else was), means
+
+
+def table_text(device: Device, date: str, week: str, outcomes: Sequence[Outcome]) -> str:
+    """The table as TOML."""
+    lines = [
+        f"# Written by `nox -s tune -- {week}`: what select_config decides by on this GPU, and on others like it that",
+        "# were never measured.  gain: time with the value in force before, over time with this one; shares: the time",
+        "# with each value that was tried, over that with this one; geometric means over the cases.",
+        f'device = "{device.name}"',
+        f"capability = [{device.capability[0]}, {device.capability[1]}]",
+        f"sm_count = {device.sm_count}",
+        f'date = "{date}"',
+    ]
+    for outcome in outcomes:
+        shares = ", ".join(f'"{value}" = {share:.3f}' for value, share in outcome.shares.items())
+        lines += [
+            "",
+            f"# {outcome.about}",
+            f"[{outcome.name}]",
+            f"value = {outcome.value}",
+            f"was = {outcome.was}",
+            f"gain = {outcome.gain:.3f}",
+            f"shares = {{ {shares} }}",
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,126 @@
+"""The timer that asks the hardware's trace: CUPTI, through torch's profiler.
+
+CUPTI notes when each kernel began and ended, so nothing around a launch is part of its sample.  A launch is told from
+its neighbours by short spinning kernels on both sides, all on one stream:
+
+    stream    spin | before | spin kernel kernel spin | before | spin kernel kernel spin | ...
+    sample 0                      |-------------|
+
+From the first kernel's begin to the last one's end is the sample; the first spin is the backlog that keeps the host out
+of the gap between two kernels of one launch.  The trace names the stream of every kernel, so work that landed on
+another one is seen and refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._C._autograd import DeviceType
+
+from forge_core.errors import BenchmarkError
+from forge_core.timing.events import EventTimer
+
+__all__ = ["CuptiTimer", "Span", "between_marks"]
+
+#: The kernel behind ``torch.cuda._sleep``, as the trace names it.
+MARK = "spin_kernel"
+MARK_CYCLES = 1000
+BACKLOG_MS = 5.0
+
+
+@dataclass(frozen=True)
+class Span:
+    """One piece of work on the GPU, as the trace tells it.
+
+    Attributes:
+        name: the kernel's, or what kind of copy it was.
+        stream: the number of the stream it ran on.
+        start_ns: when it began.
+        end_ns: when it ended.
+    """
+
+    name: str
+    stream: int
+    start_ns: int
+    end_ns: int
+
+
+def between_marks(spans: Sequence[Span], launches: int) -> list[float]:
+    """Milliseconds between the marks around each launch.
+
+    Args:
+        spans: all that the GPU did, in any order: a first mark, then for each launch what came before it, a mark, its
+            own work, and a mark.
+        launches: how many.
+
+    Raises:
+        BenchmarkError: work on another stream, other marks than expected, or a launch without any work.
+    """
+    ordered = sorted(spans, key=lambda span: span.start_ns)
+    marks = [n for n, span in enumerate(ordered) if MARK in span.name]
+    if len(marks) != 2 * launches + 1:
+        raise BenchmarkError(
+            f"the trace of {launches} launches has {len(marks)} marks, expected {2 * launches + 1}: records were lost, "
+            "or a contender launches the kernel that the marks are made of"
+        )
+    stream = ordered[marks[0]].stream
+    for span in ordered:
+        if span.stream != stream:
+            raise BenchmarkError(
+                f"{span.name} landed on stream {span.stream}, and the current stream, which it has to use, is {stream}"
+            )
+    samples = []
+    for begin, end in zip(marks[1::2], marks[2::2], strict=True):
+        work = ordered[begin + 1 : end]
+        if not work:
+            raise BenchmarkError("a launch put no work on the GPU: nothing ran between its marks")
+        samples.append((max(span.end_ns for span in work) - work[0].start_ns) * 1e-6)
+    return samples
+
+
+class CuptiTimer(EventTimer):
+    """Times launches on the current stream of one CUDA device by the begin and end that CUPTI notes of each kernel.
+
+    Args:
+        device: the CUDA device; make it the current one before timing.
+    """
+
+    method = "CUPTI through torch's profiler: from the begin of a launch's first kernel to the end of its last"
+
+    def batch(
+        self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[float]:
+        """Milliseconds of each launch; ``before`` is enqueued before each and is not part of its sample.
+
+        Raises:
+            BenchmarkError: a launch landed on another stream or did nothing, or records were lost.
+        """
+        torch.cuda.synchronize(self.device)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as traced:
+            torch.cuda._sleep(int(BACKLOG_MS * self._cycles_per_ms))
+            for launch in launches:
+                if before is not None:
+                    before()
+                torch.cuda._sleep(MARK_CYCLES)
+                launch()
+                torch.cuda._sleep(MARK_CYCLES)
+            torch.cuda.synchronize(self.device)
+        return between_marks(self._spans(traced), len(launches))
+
+    def _spans(self, traced: Any) -> list[Span]:
+        spans = []
+        for event in traced.profiler.kineto_results.events():
+            if event.device_type() != DeviceType.CUDA or event.is_user_annotation():
+                continue
+            kind = event.activity_type() if hasattr(event, "activity_type") else "kernel"
+            if kind and "sync" in str(kind).lower():
+                continue
+            spans.append(Span(event.name(), event.device_resource_id(), event.start_ns(), event.end_ns()))
+        return spans
+
+    def empty_pair_ms(self, samples: int = 20) -> float:
+        """What the marks add to a sample: nothing, for a sample begins and ends with its own kernels."""
+        return 0.0

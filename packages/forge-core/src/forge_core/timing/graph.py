@@ -1,0 +1,97 @@
+"""The timer that replays: each batch of launches is captured in a CUDA graph, and the graph is timed.
+
+A graph holds the launches and the events around them, so the host takes no part once it is launched: no backlog is
+needed, and a contender with many small kernels is timed as a program that replays graphs would run it.
+
+    capture   [before | start0 launch0 end0 | before | start1 launch1 end1 | ... ]
+    replay    one launch of the whole; the events are nodes of the graph and carry the GPU's own time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from forge_core.errors import BenchmarkError
+from forge_core.timing.events import EventTimer
+
+__all__ = ["GraphTimer"]
+
+
+class GraphTimer(EventTimer):
+    """Times launches inside a CUDA graph, on one CUDA device.
+
+    Args:
+        device: the CUDA device; make it the current one before timing.
+    """
+
+    method = "CUDA graph: each batch of launches captured with CUDA events around each launch, and replayed"
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._side = torch.cuda.Stream(device)
+        self._pool = torch.cuda.graph_pool_handle()
+        # The graph before the last: while one of its kind lives, the memory of the pool is reused and not given back.
+        self._previous: torch.cuda.CUDAGraph | None = None
+
+    def batch(
+        self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[float]:
+        """Milliseconds of each launch; ``before`` is captured before each and is not part of its sample.
+
+        Raises:
+            BenchmarkError: a contender cannot be captured: it synchronises, or works on a stream of its own.
+        """
+        pairs = [
+            (
+                torch.cuda.Event(enable_timing=True, external=True),
+                torch.cuda.Event(enable_timing=True, external=True),
+            )
+            for _ in launches
+        ]
+        graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize(self.device)
+        with torch.cuda.stream(self._side):
+            graph.capture_begin(pool=self._pool)
+            try:
+                for launch, (start, end) in zip(launches, pairs, strict=True):
+                    if before is not None:
+                        before()
+                    start.record(self._side)
+                    launch()
+                    end.record(self._side)
+                graph.capture_end()
+            except RuntimeError as error:
+                self._abandon(graph)
+                first = str(error).strip().splitlines()[0]
+                raise BenchmarkError(
+                    f"a launch cannot be captured in a CUDA graph ({first}): it synchronises, or it works on another "
+                    "stream than the current one"
+                ) from error
+            graph.replay()
+        torch.cuda.synchronize(self.device)
+        self._previous = graph
+        return [start.elapsed_time(end) for start, end in pairs]
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """Ends a capture that failed, and puts torch's allocator and random numbers out of capturing again.
+
+        torch leaves both as they were when the driver invalidates a capture: the allocator goes on recording to the
+        pool, and the generators refuse to draw until some capture has ended as it should.
+        """
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            index = torch.cuda.current_device() if self.device.index is None else self.device.index
+            end = getattr(torch._C, "_cuda_endAllocateToPool", None)
+            if end is not None:
+                end(index, self._pool)
+        self._pool = torch.cuda.graph_pool_handle()
+        scratch = torch.empty(1, device=self.device)
+        torch.cuda.synchronize(self.device)
+        healing = torch.cuda.CUDAGraph()
+        healing.capture_begin(pool=self._pool)
+        scratch.zero_()
+        healing.capture_end()
+        self._previous = healing

@@ -1,0 +1,91 @@
+"""Whether a call does its work on the current stream, found out by holding that stream up.
+
+    current   |<--- spinning --------------------------->| the call's work -> the right result over the poison
+    other                        | poison the output |
+    astray          the work  -> the poison over the right result
+
+The call is enqueued on a stream that is busy spinning.  Work on that stream cannot begin; work that went astray does
+begin, and is done long before the output is overwritten by another stream.  When all is over, the output holds the
+result only if the work waited as it should.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from forge_core.errors import BenchmarkError
+
+__all__ = ["check_stream"]
+
+POISON = 0xA5
+#: How long work that went astray gets to finish: so long, plus so many times what the call takes.
+SETTLE_S = 0.001
+SETTLE_FACTOR = 3.0
+#: Milliseconds of spinning beyond that, in turn, until one is long enough for the host.
+SPINS_MS = (4.0, 40.0, 400.0)
+CYCLES_PER_MS = 2_000_000  # at 2 GHz; a slower clock spins longer, which does no harm
+
+
+def check_stream(
+    call: Callable[..., torch.Tensor],
+    inputs: tuple[torch.Tensor, ...],
+    agree: Callable[[torch.Tensor], str],
+    *,
+    suite: str = "",
+    case: str = "",
+    contender: str = "",
+) -> bool:
+    """Refuses a call that works on another stream than the current one.
+
+    Args:
+        call: takes the inputs; it was called before and gave the right result.
+        inputs: on one CUDA device, which is the current one.
+        agree: takes the result and returns "" or what is wrong with it.
+        suite: the suite's name, for the message.
+        case: the case's name, for the message.
+        contender: the contender's name, for the message.
+
+    Returns:
+        Whether it could be told: not of a call that waits for the GPU, which never runs ahead of it.
+
+    Raises:
+        BenchmarkError: the work landed on another stream.
+    """
+    device = inputs[0].device
+    current, other, gate = torch.cuda.Stream(device), torch.cuda.Stream(device), torch.cuda.Event()
+    torch.cuda.synchronize(device)
+    began = time.perf_counter()
+    call(*inputs)
+    torch.cuda.synchronize(device)
+    settle_s = SETTLE_S + SETTLE_FACTOR * (time.perf_counter() - began)
+    for spin_ms in SPINS_MS:
+        with torch.cuda.stream(current):
+            torch.cuda._sleep(int((spin_ms + settle_s * 1e3) * CYCLES_PER_MS))
+            gate.record(current)
+            got = call(*inputs)
+        time.sleep(settle_s)
+        with torch.cuda.stream(other):
+            _bytes_of(got).fill_(POISON)
+        other.synchronize()
+        covered = not gate.query()
+        torch.cuda.synchronize(device)
+        if covered:
+            problem = agree(got)
+            if problem:
+                raise BenchmarkError(
+                    "a launch landed on another stream than the current one: its result was there while the current "
+                    f"stream was still busy, and what was written over it stayed ({problem})",
+                    suite=suite,
+                    case=case,
+                    peer=contender,
+                )
+            return True
+        del got
+    return False
+
+
+def _bytes_of(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=x.device).set_(x.untyped_storage())

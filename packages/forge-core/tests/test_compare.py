@@ -1,0 +1,366 @@
+"""Comparing records: what is slower is found, what is not is left alone, and the machine's share is taken out."""
+
+from __future__ import annotations
+
+import random
+import re
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from forge_core.bench import rerun
+from forge_core.bench.cli import bench as command
+from forge_core.bench.compare import compare
+from forge_core.bench.compare_text import commit_message, comparison_markdown, percent, time_text
+from forge_core.bench.environment import Environment
+from forge_core.bench.processes import pool, union
+from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Run, load
+from forge_core.errors import BenchmarkError
+
+SHAPES = (1024, 2048, 4096)
+H200 = Environment(
+    device="cuda",
+    gpu="NVIDIA H200",
+    driver="580.1",
+    cuda="13.0",
+    torch="2.11.0",
+    dsl="4.8.1",
+    triton="3.6.0",
+    python="3.12.3",
+    system="Linux",
+    commit="a" * 40,
+    dirty=False,
+    sources={},
+)
+
+
+def contender(rng, name, kind, milliseconds, noise, runs, variant=""):
+    taken = [[milliseconds * rng.gauss(1, noise) for _ in range(16)] for _ in range(runs)]
+    medians = [sorted(samples)[8] for samples in taken]
+    return ContenderRecord(
+        name=name,
+        kind=kind,
+        median_ms=sorted(medians)[len(medians) // 2],
+        p20_ms=milliseconds,
+        p80_ms=milliseconds,
+        spread=noise,
+        gbs=100 / milliseconds,
+        of_ceiling=0.9,
+        of_best_peer=1.0,
+        runs=[Run(median, median, median, 16) for median in medians],
+        samples_ms=[sample for samples in taken for sample in samples],
+        variant=variant,
+        config=f"Config({variant})" if variant else "",
+    )
+
+
+def record(seed, slow=1.0, *, machine=1.0, noise=0.02, runs=3, variant="tiled", only=None, suite="week0", **changes):
+    """A run in which our kernel takes `slow` times as long (in the case `only`) and everything `machine` times."""
+    rng = random.Random(seed)
+    cases = []
+    for n in SHAPES:
+        base = n * n * 8 / 4e9 * machine
+        factor = slow if only in (None, n) else 1.0
+        cases.append(
+            CaseRecord(
+                name=f"transpose {n}x{n} float32",
+                package="forge_week0_transpose",
+                operator="transpose",
+                shape=[n, n],
+                dtype="float32",
+                layout="contiguous",
+                read=4 * n * n,
+                written=4 * n * n,
+                traffic="once",
+                contenders=[
+                    contender(rng, "forge", "ours", base * 1.1 * factor, noise, runs, variant),
+                    contender(rng, "eager", "peer", base * 3, noise, runs),
+                    contender(rng, "ceiling", "ceiling", base, noise, runs),
+                ],
+                best_peer="eager",
+            )
+        )
+    plain = {
+        "suite": suite,
+        "date": f"2026-11-2{seed % 10}T10:00:00+00:00",
+        "timer": "device",
+        "backend": "kernel",
+        "method": "a clock",
+        "notes": [],
+        "environment": H200,
+        "seed": 0,
+        "repeats": runs,
+        "warmup": 5,
+        "empty_pair_us": 3.0,
+        "seconds": 1.0,
+        "cases": cases,
+    }
+    return Record(**{**plain, **changes})
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_a_tenth_slower_is_always_found_and_the_same_never_accused(runs):
+    for seed in range(8):
+        old = record(seed, runs=runs)
+        found = compare(old, record(1000 + seed, 1.10, only=2048, runs=runs))
+        assert [change.case for change in found.regressions] == ["transpose 2048x2048 float32"]
+        assert found.regressions[0].change == pytest.approx(0.10, abs=0.03)
+        assert found.regressions[0].low < 0.10 < found.regressions[0].high
+        assert compare(old, record(2000 + seed, runs=runs)).regressions == []
+
+
+def test_what_the_machine_moved_by_is_taken_out():
+    found = compare(record(1), record(2, machine=1.2))
+    assert found.regressions == []
+    assert found.control == pytest.approx(0.2, abs=0.02)
+    # A slower machine does not hide a slower kernel either.
+    found = compare(record(1), record(2, 1.1, machine=0.8))
+    assert len(found.regressions) == 3
+    assert found.regressions[0].new_ms < found.regressions[0].old_ms
+
+
+def test_a_peer_of_another_version_is_no_control():
+    newer = msgspec.structs.replace(H200, torch="2.13.0")
+    new = record(2, environment=newer)
+    cases = [
+        msgspec.structs.replace(
+            case,
+            contenders=[
+                msgspec.structs.replace(c, median_ms=c.median_ms / 2, samples_ms=[s / 2 for s in c.samples_ms])
+                if c.name == "eager"
+                else c
+                for c in case.contenders
+            ],
+        )
+        for case in new.cases
+    ]
+    found = compare(record(1), msgspec.structs.replace(new, cases=cases))
+    assert found.control == pytest.approx(0, abs=0.02)
+    assert found.notes == ["torch: 2.11.0 -> 2.13.0."]
+
+
+def test_a_small_change_within_chance_is_not_reported():
+    found = compare(record(1, noise=0.1), record(2, 1.02, noise=0.1))
+    assert found.regressions == []
+    assert found.moved == []
+    # The same change with quiet samples is.
+    assert len(compare(record(1, noise=0.002), record(2, 1.02, noise=0.002)).moved) == 3
+
+
+def test_a_single_short_run_accuses_nobody_of_what_an_address_may_cost():
+    """A few microseconds differ by some percent from run to run; one run cannot show it, three do."""
+    one = compare(record(1, runs=1, noise=0.005), record(2, 1.06, only=1024, runs=1, noise=0.005))
+    assert one.regressions == []
+    assert [change.case for change in one.suspects] == ["transpose 1024x1024 float32"]
+    three = compare(record(1, noise=0.005), record(2, 1.06, only=1024, noise=0.005))
+    assert len(three.regressions) == 1
+
+
+def test_what_is_gone_what_is_new_and_what_broke_is_said():
+    old, new = record(1), record(2, variant="vectorized")
+    bad = msgspec.structs.replace(new.cases[1], contenders=[], error="wrong result")
+    added = msgspec.structs.replace(new.cases[2], name="transpose 9x9 float32")
+    found = compare(old, msgspec.structs.replace(new, cases=[new.cases[0], bad, added]))
+    assert found.gone == ["transpose 4096x4096 float32"]
+    assert found.added == ["transpose 9x9 float32"]
+    assert found.broken == {"transpose 2048x2048 float32": "wrong result"}
+    assert found.changes[0].became == "tiled Config(tiled) -> vectorized Config(vectorized)"
+
+
+def test_texts_for_a_pull_request_and_a_commit():
+    found = compare(record(1), record(2, 1.3, only=4096))
+    text = comparison_markdown(found)
+    assert "**1 regressions** at 5 %." in text
+    assert re.search(
+        r"\| transpose 4096x4096 float32 \| auto \| .* us \| .* us \| \+\d+\.\d % \| .* \| REGRESSION \|", text
+    )
+    block = commit_message(found)
+    assert block.startswith(
+        "Bench: week0, NVIDIA H200\n  aaaaaaaaaaaa -> aaaaaaaaaaaa\n  transpose 4096x4096 float32\n"
+    )
+    assert "  2 of 3 unchanged; controls " in block
+    assert max(map(len, block.splitlines())) <= 72
+    assert (time_text(0.00755), time_text(0.263), time_text(1.25), time_text(2500)) == (
+        "7.55 us",
+        "263 us",
+        "1.25 ms",
+        "2.5 s",
+    )
+    assert percent(-0.083) == "-8.3 %"
+
+
+@pytest.fixture
+def run(tmp_path):
+    def run(old, new, *options):
+        for name, made in (("old", old), ("new", new)):
+            (tmp_path / f"{name}.json").write_text(made.dumps())
+        result = CliRunner().invoke(
+            command, ["compare", str(tmp_path / "old.json"), str(tmp_path / "new.json"), *options]
+        )
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, " ".join(result.output.split())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "new, options, status, words",
+    [
+        (record(2), ("--fail-on-regression", "5%"), 0, "0 slower and 0 faster by more than 5 %, 3 within"),
+        (record(2, 1.1), ("--fail-on-regression", "5%"), 2, "REGRESSION"),
+        (record(2, 1.1), ("--fail-on-regression", "0.05"), 2, "3 slower"),
+        (record(2, 1.1), ("--fail-on-regression", "20%"), 0, "0 slower"),
+        (record(2, 1.1), (), 0, "3 slower"),
+        (record(2, 0.9), ("--fail-on-regression", "5%"), 0, "3 faster"),
+        (record(2, 1.1), ("--fail-on-regression", "5%", "--markdown"), 2, "**3 regressions**"),
+        (record(2, 1.1), ("--fail-on-regression", "5%", "--commit-message"), 2, "Bench: week0"),
+        (record(2), ("--fail-on-regression", "much"), 3, "such as 5% or 0.05, got 'much'"),
+        (record(2), ("--fail-on-regression", "120%"), 3, "between 0 and 1"),
+        (record(2, suite="week1"), (), 3, "different suites, week0 and week1"),
+        (record(2, timer="host"), (), 3, "different timers, device and host"),
+        (record(2, environment=msgspec.structs.replace(H200, gpu="NVIDIA B200")), (), 3, "NVIDIA H200 and NVIDIA B200"),
+    ],
+)
+def test_the_exit_status_says_what_was_found(run, new, options, status, words):
+    code, output = run(record(1), new, *options)
+    assert (code, words in output) == (status, True), output
+
+
+def test_a_case_that_became_an_error_is_status_1(run):
+    new = record(2)
+    cases = [msgspec.structs.replace(new.cases[0], contenders=[], error="it broke"), *new.cases[1:]]
+    code, output = run(record(1), msgspec.structs.replace(new, cases=cases), "--fail-on-regression", "5%")
+    assert code == 1
+    assert "ERROR: transpose 1024x1024 float32: it broke" in output
+
+
+def test_suspects_are_not_measured_again_without_a_gpu_and_that_is_said(run):
+    code, output = run(record(1), record(2, 1.1), "--fail-on-regression", "5%")
+    assert code == 2
+    assert "The suspects were not measured again: there is no GPU here." in output
+
+
+@pytest.mark.parametrize("truth, regressions", [(1.0, 0), (1.1, 1)])
+def test_measuring_by_turns_decides_what_the_records_only_suspected(truth, regressions):
+    first = compare(record(1), record(2, 1.1, only=2048))
+    assert len(first.suspects) == 1
+    asked = []
+
+    def measure(which):
+        asked.append(which)
+        slow = truth if which == "new" else 1.0
+        return record(50 + len(asked), slow, only=2048, machine=1 + 0.05 * len(asked), runs=1)
+
+    found = rerun.in_turns(first, {"transpose 2048x2048 float32"}, measure)
+    assert asked == ["old", "new", "new", "old"]
+    assert len(found.regressions) == regressions
+    assert found.rerun.startswith("1 suspect cases were measured again, old new new old in turn")
+
+
+def test_runs_are_pooled_and_shares_united():
+    parts = [record(n, runs=1) for n in range(3)]
+    pooled = pool(parts)
+    forge = pooled.cases[0].contender("forge")
+    assert pooled.repeats == 3
+    assert len(forge.runs) == 3
+    assert [samples[0] for samples in forge.samples_by_run()] == pytest.approx(
+        [part.cases[0].contender("forge").samples_ms[0] for part in parts], abs=1e-6
+    )
+    whole = record(5)
+    shares = [msgspec.structs.replace(whole, cases=whole.cases[n::2], notes=["A note."]) for n in range(2)]
+    united = union(shares, ["cuda:0", "cuda:1"])
+    assert [case.name for case in united.cases] == [case.name for case in whole.cases]
+    assert [case.device for case in united.cases] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert united.notes == ["A note."]
+    assert united.devices == ["cuda:0", "cuda:1"]
+
+
+def test_a_record_of_version_1_is_compared(run, tmp_path):
+    path = tmp_path / "v1.json"
+    text = record(1).dumps().replace('"schema_version": 2', '"schema_version": 1')
+    for key in ("stopwatch", "l2_policy", "interrupted", "not_run", "devices"):
+        text = re.sub(rf',\n "{key}": [^\n,]*', "", text)
+    path.write_text(text)
+    assert "stopwatch" not in text
+    assert load(path).stopwatch == "events"
+    assert compare(load(path), record(2, 1.1)).regressions
+
+
+# ------------------------------------------------------------------------------------- the old sources and the new ones
+
+
+def git(folder, *arguments):
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def two_sources(tmp_path, monkeypatch):
+    """A checkout whose commit before this one is the old sources; returns its folder and that commit."""
+    root = tmp_path / "repo"
+    source = root / "packages" / "week0" / "src"
+    source.mkdir(parents=True)
+    git(root, "init", "-q")
+    for text in ("old", "new"):
+        (source / "kernel.py").write_text(text)
+        git(root, "add", ".")
+        git(root, "commit", "-q", "-m", text)
+    monkeypatch.setattr(rerun, "_root", lambda: root)
+    monkeypatch.setattr(rerun.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(rerun.torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    return root, git(root, "rev-parse", "HEAD~1")
+
+
+@pytest.fixture
+def suspected(two_sources):
+    environment = msgspec.structs.replace(H200, commit=two_sources[1])
+    return compare(record(1, environment=environment), record(2, 1.1, only=2048))
+
+
+def test_suspects_run_by_turns_from_a_worktree_of_the_old_commit(two_sources, suspected, monkeypatch):
+    ran = []
+
+    def run_bench(arguments, file, *, environment):
+        (source,) = environment["PYTHONPATH"].split(":")
+        ran.append((Path(source) / "kernel.py").read_text())
+        assert arguments == ["week0", "--shape", "2048x2048", "--dtype", "float32", "--seed", "0"]
+        return record(60 + len(ran), 1.1 if ran[-1] == "new" else 1.0, only=2048)
+
+    monkeypatch.setattr(rerun, "run_bench", run_bench)
+    found = rerun.confirm(suspected)
+    assert ran == ["old", "new", "new", "old"]
+    assert len(found.regressions) == 1
+    assert git(two_sources[0], "worktree", "list").count("\n") == 0  # the old sources are gone again
+
+
+def test_a_process_that_fails_leaves_the_records_verdict_and_says_so(suspected, monkeypatch):
+    def run_bench(arguments, file, *, environment):
+        raise BenchmarkError("a process of the bench ended with status 1")
+
+    monkeypatch.setattr(rerun, "run_bench", run_bench)
+    found = rerun.confirm(suspected)
+    assert "could not be measured again: a process of the bench ended with status 1" in found.rerun
+    assert found.changes == suspected.changes
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        ({"gpu": "NVIDIA B200"}, "this is NVIDIA H200, and the records are of NVIDIA B200"),
+        ({"sources": {"forge_core": "0" * 64}}, "the sources here are not those of the new record (forge_core)"),
+        ({"commit": "not a checkout"}, "the old record has no clean commit; name a checkout of it by --old-source"),
+        ({"dirty": True}, "the old record has no clean commit"),
+    ],
+)
+def test_what_stands_in_the_way_is_said(two_sources, change, why):
+    environment = msgspec.structs.replace(H200, **change)
+    found = compare(record(1, environment=environment), record(2, 1.1, environment=environment))
+    assert why in rerun.confirm(found).rerun
+
+
+def test_without_suspects_nothing_is_measured(two_sources):
+    assert rerun.confirm(compare(record(1), record(2))).rerun == ""

@@ -1,0 +1,73 @@
+"""Comparing on a GPU: a kernel that moves a tenth more is caught every time, and the same kernel is never accused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from forge_core.bench import Bench, OperatorBench, Peer, Traffic, plan, runner
+from forge_core.bench.compare import compare
+from forge_core.bench.inputs import random_tensor
+from forge_core.bench.schema import CaseGroup, expand
+from forge_core.timing import Policy
+
+pytestmark = pytest.mark.gpu
+
+TRIES = 20
+THRESHOLD = 0.05
+#: A tenth more rows than the case has lie behind it, for the planted kernel to move.
+MORE = 1.1
+
+
+def rows_of(x):
+    return round(x.shape[0] / MORE)
+
+
+def honest(x):
+    return x[: rows_of(x)].clone()
+
+
+def slower(x):
+    """The same result, for a tenth more bytes."""
+    return x.clone()[: rows_of(x)]
+
+
+def inputs(case, device, generator):
+    rows, cols = case.shape
+    return (random_tensor((round(rows * MORE), cols), case.dtype, device=device, generator=generator),)
+
+
+def record(call, shapes):
+    operator = OperatorBench(
+        name="rows",
+        call=lambda variant: call,
+        variants=list,
+        explain=lambda given, variant: None,
+        reference=honest,
+        traffic=lambda case: Traffic(case.nbytes, case.nbytes, "each element once"),
+        peers=(Peer("eager", lambda case: honest),),
+        inputs=inputs,
+    )
+    bench = Bench("stand-in", "forge_core", (operator,), None)
+    cases = expand(CaseGroup("rows", shapes, ["bfloat16"]), bench, "here", [])
+    planned = tuple(plan.PlannedCase(bench, operator, case, ("auto",), ("eager",)) for case in cases)
+    run = plan.Run("planted", planned, packages=("forge_core",))
+    policy = Policy(warmup_ms=40.0, budget_ms=100.0)
+    done = runner.run_all(run, runner.Options(torch.device("cuda", 0), "ref", policy))
+    assert done.errors == []
+    return done
+
+
+def test_a_tenth_slower_is_caught_in_20_of_20_and_the_same_accused_in_none_of_20(record_property):
+    shapes = ["1000x1000", "4000x4096", "8000x8192"]
+    caught, accused, seen = 0, 0, []
+    for _ in range(TRIES):
+        old, same, planted = record(honest, shapes), record(honest, shapes), record(slower, shapes[1:])
+        found = compare(old, planted, THRESHOLD)
+        caught += len(found.regressions) == len(shapes) - 1
+        unchanged = compare(old, same, THRESHOLD)
+        accused += len(unchanged.regressions) > 0
+        seen.append(([round(c.change, 4) for c in found.changes], [round(c.change, 4) for c in unchanged.changes]))
+    record_property("planted and unchanged changes", seen)
+    assert caught == TRIES
+    assert accused == 0
