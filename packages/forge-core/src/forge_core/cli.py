@@ -3,6 +3,7 @@
     forge-cute --version
     forge-cute doctor [--json]          what this machine has, and what is wrong with it
     forge-cute bench ...                benchmarks; see `forge-cute bench --help`
+    forge-cute cache ...                compiled kernels; see `forge-cute cache --help`
     forge-cute settings [--json]        the FORGE_* variables, what they do, and their values
 
 A command's module is imported when the command is called, so that `--help` and `doctor` answer on a machine where
@@ -26,7 +27,10 @@ from forge_core.errors import ForgeError, SettingsError
 __all__ = ["main"]
 
 # The command's name, where it lives, and its line in the help.
-LAZY_COMMANDS = {"bench": ("forge_core.bench.cli:bench", "Measure operators and report what was measured.")}
+LAZY_COMMANDS = {
+    "bench": ("forge_core.bench.cli:bench", "Measure operators and report what was measured."),
+    "cache": ("forge_core.cache.cli:cache", "Show, check, warm and ship compiled kernels."),
+}
 
 
 class Commands(click.Group):

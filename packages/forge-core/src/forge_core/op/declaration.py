@@ -31,12 +31,13 @@ import torch
 
 from forge_core import checks, settings
 from forge_core import device as devices
+from forge_core.cache import builder_at
 from forge_core.errors import UnsupportedError
 from forge_core.op.backend import check_variant, resolve
 from forge_core.op.explanation import Explanation
 from forge_core.op.functorch import functorch_function
 from forge_core.op.guard import has_tangent, plain_cuda, quiet, transformed
-from forge_core.op.launch import Launch, Variant, load
+from forge_core.op.launch import Launch, Variant
 from forge_core.op.register import Rules, register
 from forge_core.op.schema import Schema
 from forge_core.op.table import LaunchTable
@@ -187,7 +188,8 @@ class Operator:
             arch=target.arch,
             read=launch.read,
             written=launch.written,
-            key=load(launch.builder).key(launch.config, arch=target.arch).digest,
+            key=builder_at(launch.builder).key(launch.config, arch=target.arch).digest,
+            builder=launch.builder,
         )
 
     def like(self, *args: Any, **kwargs: Any) -> torch.Tensor:

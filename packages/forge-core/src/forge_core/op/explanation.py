@@ -23,6 +23,7 @@ class Explanation:
         read: bytes that must be read at least.
         written: bytes that must be written at least.
         key: the compiled kernel's cache key, or None for the reference.
+        builder: the import path of the kernel's builder, or None for the reference.
     """
 
     operator: str
@@ -34,6 +35,7 @@ class Explanation:
     read: int
     written: int
     key: str | None
+    builder: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

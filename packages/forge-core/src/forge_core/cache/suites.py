@@ -1,0 +1,63 @@
+"""The kernels that the benchmark suites run, for compiling them before anybody waits for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from forge_core.bench import plan as planning
+from forge_core.bench.plan import PlannedCase, Run
+from forge_core.bench.schema import load_suites
+from forge_core.cache.key import canonical, tag
+from forge_core.cache.parallel import Request
+from forge_core.errors import ArgumentError, UnsupportedError
+from forge_core.settings import use_settings
+
+__all__ = ["all_suites", "kernels_of", "requests"]
+
+
+def all_suites() -> list[str]:
+    """The names of the suites of all installed packages."""
+    return sorted({name for bench in planning.discover() for name in load_suites(bench)})
+
+
+def requests(names: Sequence[str], archs: Iterable[str]) -> list[Request]:
+    """The kernels of some suites (or operators) on some architectures, each once.
+
+    Args:
+        names: as ``forge-cute bench`` takes them; none means all suites.
+        archs: for example ``["sm_90a"]``.
+
+    Raises:
+        UsageError: no such suite or operator.
+    """
+    benches = planning.discover()
+    runs = [planning.plan(benches, name, planning.Selection()) for name in names or all_suites()]
+    return _once(request for arch in archs for run in runs for request in kernels_of(run, arch))
+
+
+def kernels_of(run: Run, arch: str) -> list[Request]:
+    """The kernels of a run on an architecture, each once."""
+    with use_settings(arch=arch, backend=None):
+        return _once(request for case in run.cases for request in _of_case(case, arch))
+
+
+def _once(found: Iterable[Request]) -> list[Request]:
+    # Not by equality, to which 1 and True are the same.
+    return list({(r.builder, r.arch, canonical(tag(r.config))): r for r in found}.values())
+
+
+def _of_case(planned: PlannedCase, arch: str) -> Iterable[Request]:
+    # Meta tensors have shapes, strides and storage offsets, which is all that the choice of a kernel depends on.
+    meta = torch.device("meta")
+    inputs = planned.operator.inputs(planned.case, meta, torch.Generator())
+    for variant in planned.variants:
+        try:
+            told = planned.operator.explain(inputs, variant)
+        except (ArgumentError, UnsupportedError):
+            if variant not in planned.lenient:
+                raise
+            continue
+        if told.builder is not None:
+            yield Request(told.builder, told.config, arch)

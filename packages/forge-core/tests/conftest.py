@@ -1,0 +1,172 @@
+"""A project of its own for the cache's tests: kernels whose compiler is a fake, so that hundreds compile in a second."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from forge_core.cache import store as storing
+from forge_core.settings import VARIABLES
+
+HELPER = """
+SCALE = 3
+"""
+
+CONFIGS = '''
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Config:
+    tile: int = 16
+
+    @property
+    def edge(self):
+        return self.tile
+'''
+
+KERNELS = '''
+import os
+import time
+
+from PROJECT.configs import Config
+from PROJECT.helper import SCALE
+
+from forge_core.cache import Compiled, CompileCached
+from forge_core.cache.entry import Image
+
+
+def note(what):
+    with open(os.environ["FAKE_LOG"], "a") as log:
+        log.write(f"{what}\\n")
+
+
+def launcher(text):
+    return lambda: int(text.split()[1])
+
+
+class Fake:
+    """Objects are texts: the symbol, and what the kernel computes."""
+
+    def compile(self, build, config, key, *, keep_ptx=False):
+        note(f"compiled {config.tile} {key.arch}")
+        time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+        text = f"{key.symbol} {build(config)} {key.arch} ".ljust(5000, "x")
+        return Compiled(launch=launcher(text), key=key, seconds=0.5, owner=text)
+
+    def image(self, compiled):
+        return Image(compiled.owner.encode(), linked=True, seconds=compiled.seconds)
+
+    def load(self, path, symbol, *, linked):
+        text = path.read_text()
+        if not text.startswith(symbol):
+            raise OSError("undefined symbol")
+        note(f"loaded {symbol}")
+        return launcher(text), None
+
+
+def build(config):
+    """What the kernel computes."""
+    if config.tile == 13:
+        os._exit(3)  # a compiler that takes the process with it
+    return config.edge * SCALE
+
+
+build = CompileCached(build, compiler=Fake())
+'''
+
+
+@dataclass
+class Project:
+    """The project on disk, imported.
+
+    Attributes:
+        name: the package's name.
+        base: a folder that every user reaches, for all of this; pytest's own are closed.
+        root: the package's folder.
+        cache: the folder that FORGE_CACHE_DIR names.
+        log: what the fake compiler did, one line each.
+    """
+
+    name: str
+    base: Path
+    root: Path
+    cache: Path
+    log: Path
+
+    def module(self, name: str) -> ModuleType:
+        return importlib.import_module(f"{self.name}.{name}")
+
+    @property
+    def build(self):
+        return self.module("kernels").build
+
+    def config(self, tile: int = 16):
+        return self.module("configs").Config(tile)
+
+    @property
+    def path(self) -> str:
+        """The builder's import path."""
+        return f"{self.name}.kernels:build"
+
+    @property
+    def store(self) -> storing.Store:
+        return storing.Store.of_user(self.cache, max_bytes=0)
+
+    def did(self, what: str) -> int:
+        """How often the fake compiler compiled, or loaded."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return sum(line.startswith(what) for line in lines)
+
+    def fresh(self) -> None:
+        """As a new process: nothing in memory, nothing logged yet."""
+        self.build.clear()
+        storing._told.clear()
+
+
+@pytest.fixture
+def project(monkeypatch, request):
+    """An importable project, a cache folder of its own, and no FORGE_* variable."""
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable.name, raising=False)
+    name = f"fake_kernels_{abs(hash(request.node.nodeid)) % 10**9}"
+    base = Path(tempfile.mkdtemp(prefix="forge-test-"))
+    base.chmod(0o755)
+    made = Project(name, base, base / "project" / name, base / "cache", base / "log")
+    made.root.mkdir(parents=True)
+    for file, text in (("__init__", ""), ("helper", HELPER), ("configs", CONFIGS), ("kernels", KERNELS)):
+        (made.root / f"{file}.py").write_text(text.replace("PROJECT", name))
+    made.log.touch()
+    made.log.chmod(0o666)
+    monkeypatch.syspath_prepend(str(made.root.parent))
+    monkeypatch.setenv("FORGE_CACHE_DIR", str(made.cache))
+    monkeypatch.setenv("FAKE_LOG", str(made.log))
+    monkeypatch.setattr(storing, "_told", set())
+    yield made
+    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+        del sys.modules[module]
+    for path in [base, *base.rglob("*")]:
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o700)
+    shutil.rmtree(base)
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    """Makes a path look as if it belonged to another user."""
+
+    def make(path: Path) -> None:
+        if os.geteuid() == 0:
+            os.lchown(path, 12345, -1)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)
+
+    return make
