@@ -1,12 +1,14 @@
-"""A project of its own for the cache's tests: kernels whose compiler is a fake, so that hundreds compile in a second."""
+"""A project for the cache's tests: kernels whose compiler is a fake, so that hundreds compile in a second."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +22,7 @@ HELPER = """
 SCALE = 3
 """
 
-CONFIGS = '''
+CONFIGS = """
 from dataclasses import dataclass
 
 
@@ -31,9 +33,9 @@ class Config:
     @property
     def edge(self):
         return self.tile
-'''
+"""
 
-KERNELS = '''
+KERNELS = """
 import os
 import time
 
@@ -54,7 +56,7 @@ def launcher(text):
 
 
 class Fake:
-    """Objects are texts: the symbol, and what the kernel computes."""
+    # Objects are texts: the symbol, and what the kernel computes.
 
     def compile(self, build, config, key, *, keep_ptx=False):
         note(f"compiled {config.tile} {key.arch}")
@@ -74,14 +76,40 @@ class Fake:
 
 
 def build(config):
-    """What the kernel computes."""
     if config.tile == 13:
         os._exit(3)  # a compiler that takes the process with it
     return config.edge * SCALE
 
 
 build = CompileCached(build, compiler=Fake())
-'''
+"""
+
+
+REAL_CONFIGS = """
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Config:
+    threads: int = 128
+"""
+
+REAL_KERNELS = """
+import cutlass
+import cutlass.cute as cute
+
+from PROJECT.configs import Config
+
+from forge_core.cache import Traceable, compile_cached
+from forge_core.env_check.kernel import AddOne
+
+
+@compile_cached
+def build(config):
+    pointers = [cute.runtime.make_ptr(cutlass.Uint32, 0, cute.AddressSpace.gmem, assumed_align=16) for _ in range(2)]
+    stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
+    return Traceable(AddOne(config), (*pointers, cutlass.Int32(1), stream), name="forge_env_check")
+"""
 
 
 @dataclass
@@ -109,8 +137,23 @@ class Project:
     def build(self):
         return self.module("kernels").build
 
-    def config(self, tile: int = 16):
-        return self.module("configs").Config(tile)
+    def config(self, *values):
+        return self.module("configs").Config(*values)
+
+    def python(self, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Runs a program in a new process that finds this project and its cache; `Config` and `build` are there."""
+        found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(self.root.parent), *filter(None, sys.path)])}
+        start = (
+            f"import sys\nfrom forge_core.cache import builder_at\nfrom {self.name}.configs import Config\n"
+            f"build = builder_at({self.path!r})\n"
+        )
+        return subprocess.run(
+            [sys.executable, "-c", start + program],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**found, **environment},
+        )
 
     @property
     def path(self) -> str:
@@ -120,6 +163,12 @@ class Project:
     @property
     def store(self) -> storing.Store:
         return storing.Store.of_user(self.cache, max_bytes=0)
+
+    def edit(self, old: str, new: str) -> None:
+        """Changes the source of the kernels, before they are imported."""
+        file = self.root / "kernels.py"
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
 
     def did(self, what: str) -> int:
         """How often the fake compiler compiled, or loaded."""
@@ -134,7 +183,18 @@ class Project:
 
 @pytest.fixture
 def project(monkeypatch, request):
-    """An importable project, a cache folder of its own, and no FORGE_* variable."""
+    """An importable project with a fake compiler, a cache folder of its own, and no FORGE_* variable."""
+    files = {"__init__": "", "helper": HELPER, "configs": CONFIGS, "kernels": KERNELS}
+    yield from _project(monkeypatch, request, files)
+
+
+@pytest.fixture
+def real_project(monkeypatch, request):
+    """The same with one kernel for the real compiler."""
+    yield from _project(monkeypatch, request, {"__init__": "", "configs": REAL_CONFIGS, "kernels": REAL_KERNELS})
+
+
+def _project(monkeypatch, request, files) -> Iterator[Project]:
     for variable in VARIABLES:
         monkeypatch.delenv(variable.name, raising=False)
     name = f"fake_kernels_{abs(hash(request.node.nodeid)) % 10**9}"
@@ -142,7 +202,7 @@ def project(monkeypatch, request):
     base.chmod(0o755)
     made = Project(name, base, base / "project" / name, base / "cache", base / "log")
     made.root.mkdir(parents=True)
-    for file, text in (("__init__", ""), ("helper", HELPER), ("configs", CONFIGS), ("kernels", KERNELS)):
+    for file, text in files.items():
         (made.root / f"{file}.py").write_text(text.replace("PROJECT", name))
     made.log.touch()
     made.log.chmod(0o666)

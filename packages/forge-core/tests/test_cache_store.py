@@ -483,13 +483,11 @@ def _on_a_full_disk(project, answers):
         answers.put(os.strerror(ctypes.get_errno()))
         return
     os.environ["FAKE_LOG"] = os.devnull
-    values, origins = [], []
-    for tile in range(20, 60):
-        values.append(project.build.get(project.config(tile), arch=ARCH).launch() == tile * 3)
+    tiles = range(20, 60)
+    values = [project.build.get(project.config(tile), arch=ARCH).launch() == tile * 3 for tile in tiles]
     project.build.clear()
     stored = [entry for entry in project.store.entries() if isinstance(entry, Entry)]
-    for tile in range(20, 60):
-        origins.append(project.build.get(project.config(tile), arch=ARCH).origin)
+    origins = [project.build.get(project.config(tile), arch=ARCH).origin for tile in tiles]
     told = [subject for subject in storing._told if subject.startswith("write")]
     left = files_below(project.store.root / "work")
     checks = [project.store.verify(entry) for entry in stored]

@@ -198,7 +198,7 @@ def test_a_workspace_is_allocated_for_each_call_and_follows_the_output(monkeypat
     def plan(device: Any, out: torch.Tensor, x: torch.Tensor, *rest: Any) -> Planned:
         return Planned("simple", "nowhere:build", None, (7, (8, 9)), "it is so", 0, 0, workspace=int(x.shape[0]) - 3)
 
-    monkeypatch.setattr(table, "load", lambda path: builder)
+    monkeypatch.setattr(table, "builder_at", lambda path: builder)
     monkeypatch.setattr(table.devices, "query", lambda device: Device("a GPU", (9, 0), 1, 1, 1, 1, 1.0))
     schema = Schema.parse("forge_core_test::half(Tensor x) -> Tensor")
     launches = table.LaunchTable(schema, lambda out, named: torch.empty(2, device="meta"), plan)

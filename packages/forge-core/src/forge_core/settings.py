@@ -114,7 +114,7 @@ def _parse_arch(text: str) -> str:
 def _parse_bytes(text: str) -> int:
     word = text.strip().lower().removesuffix("b").removesuffix("i")
     scale = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}.get(word[-1:], 1)
-    number = word[:-1] if scale > 1 else word
+    number = word[:-1].rstrip() if scale > 1 else word
     if not number.isdigit():
         raise ValueError(text)
     return int(number) * scale

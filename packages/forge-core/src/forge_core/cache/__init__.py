@@ -23,4 +23,4 @@ from forge_core.cache.compile import Compiled, Traceable
 from forge_core.cache.key import KernelKey
 from forge_core.cache.toolchain import require_dsl
 
-__all__ = ["CompileCached", "Compiled", "KernelKey", "Traceable", "compile_cached", "builder_at", "require_dsl"]
+__all__ = ["CompileCached", "Compiled", "KernelKey", "Traceable", "builder_at", "compile_cached", "require_dsl"]

@@ -17,7 +17,6 @@ import configparser
 import functools
 import importlib.util
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -79,8 +78,7 @@ def _of_packages(path: tuple[str, ...]) -> list[tuple[str, Path]]:
     found = []
     for _, _, folder in dist_infos(path):
         try:
-            with open(os.path.join(folder, "entry_points.txt"), encoding="utf-8") as file:
-                text = file.read()
+            text = (folder / "entry_points.txt").read_text(encoding="utf-8")
         except OSError:
             continue
         if GROUP in text:

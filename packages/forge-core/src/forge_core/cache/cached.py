@@ -27,9 +27,9 @@ from forge_core.cache.key import KernelKey, canonical, classes_of, tag
 from forge_core.cache.sources import Sources, fingerprint
 from forge_core.cache.store import Store, tell_once
 from forge_core.cache.toolchain import require_dsl
-from forge_core.errors import CacheError, CompileError, ForgeError, MissingKernelError
+from forge_core.errors import CompileError, ForgeError, MissingKernelError
 
-__all__ = ["CompileCached", "build_command", "compile_cached", "builder_at", "user_store"]
+__all__ = ["CompileCached", "build_command", "builder_at", "compile_cached", "user_store"]
 
 log = logging.getLogger("forge_core")
 
@@ -161,9 +161,7 @@ class CompileCached(Generic[Config]):
         """
         builder = self._imported()
         with _compile_lock:
-            return builder._compiler.compile(
-                builder._function(), config, self.key(config, arch=arch), keep_ptx=True
-            )
+            return builder._compiler.compile(builder._function(), config, self.key(config, arch=arch), keep_ptx=True)
 
     def ensure(self, config: Config, *, arch: str, store: Store) -> tuple[Entry, bool]:
         """Makes sure that a kernel is in a store, without loading it.

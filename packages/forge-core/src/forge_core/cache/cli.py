@@ -6,7 +6,6 @@ Exit status: 0 all right, 1 something is damaged, failed or missing, 2 bad usage
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,9 +149,11 @@ def prune(max_bytes: str | None, older_than: float | None, stale: bool, as_json:
     from forge_core.cache import upkeep
 
     store = _store()
-    limit = store.max_bytes if max_bytes is None else settings.Settings.from_environ(
-        {"FORGE_CACHE_MAX_BYTES": max_bytes}
-    ).cache_max_bytes
+    limit = (
+        store.max_bytes
+        if max_bytes is None
+        else settings.Settings.from_environ({"FORGE_CACHE_MAX_BYTES": max_bytes}).cache_max_bytes
+    )
     removed = upkeep.prune(store, max_bytes=limit, older_than_days=older_than, stale=stale)
     if as_json:
         click.echo(json.dumps({reason: [str(path) for path in paths] for reason, paths in removed.items()}, indent=1))
@@ -301,5 +302,4 @@ def _sound(store: Store) -> Iterator[Entry]:
 
 
 def _count(folder: Path) -> int:
-    return len(os.listdir(folder)) if folder.is_dir() else 0
-
+    return len(list(folder.iterdir())) if folder.is_dir() else 0

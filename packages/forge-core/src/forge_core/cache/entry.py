@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,12 +132,10 @@ def read_entry(folder: Path, *, check: bool, digest: str = "") -> Entry:
 def _parse(text: bytes, folder: Path, digest: str) -> Entry:
     try:
         told = json.loads(text)
-        if told["format"] != FORMAT:
-            raise ValueError(f"format {told['format']!r} instead of {FORMAT}")
+        _expect(told["format"], FORMAT)
         key = KernelKey.from_description(told["key"])
         described, compiled = told["object"], told["compiled"]
-        if described["file"] not in OBJECTS:
-            raise ValueError(f"unknown object file {described['file']!r}")
+        _expect(described["file"], *OBJECTS)
         entry = Entry(
             key=key,
             folder=folder,
@@ -156,10 +153,15 @@ def _parse(text: bytes, folder: Path, digest: str) -> Entry:
     if described.get("symbol") != key.symbol:
         raise Damaged(f"{DESCRIPTION} names another function")
     try:
-        used = os.stat(entry.object).st_mtime
+        used = entry.object.stat().st_mtime
     except OSError as error:
         raise Damaged(f"{entry.file} is missing: {error.strerror}") from None
     return Entry(**{**_fields(entry), "used": used})
+
+
+def _expect(value: Any, *allowed: Any) -> None:
+    if value not in allowed:
+        raise ValueError(f"expected {' or '.join(map(str, allowed))}, got {value!r}")
 
 
 def _typed(value: Any, kind: type) -> Any:

@@ -45,7 +45,8 @@ def check_folder(folder: Path, *, what: str, way_out: str) -> Path:
     trusted = {os.geteuid(), 0}
 
     def refuse(reason: str) -> CacheError:
-        return CacheError(f"{what} {folder} {reason}, so no native code is loaded from it. {way_out}", folder=str(folder))
+        told = f"{what} {folder} {reason}, so no native code is loaded from it. {way_out}"
+        return CacheError(told, folder=str(folder))
 
     link = os.lstat(folder)
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in trusted:

@@ -240,14 +240,18 @@ class KernelKey:
             raise ValueError("the fields of the key are not the known ones")
         values: dict[str, Any] = {"config": canonical(told["config"])}
         for name in ("name", "arch", "options", "host"):
-            if not isinstance(told[name], str):
-                raise ValueError(f"the key's {name} is not a text")
-            values[name] = told[name]
+            values[name] = _text(told[name], name)
         for name in ("toolchain", "environment", "sources"):
-            if not isinstance(told[name], dict) or not all(isinstance(v, str) for v in told[name].values()):
-                raise ValueError(f"the key's {name} is not a table of texts")
-            values[name] = tuple(sorted(told[name].items()))
+            if not isinstance(told[name], dict):
+                raise ValueError(f"the key's {name} is not a table")  # noqa: TRY004 - the file is wrong, not the caller
+            values[name] = tuple(sorted((inner, _text(value, name)) for inner, value in told[name].items()))
         return cls(**values)
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"the key's {name} is not a text")  # noqa: TRY004 - the file is wrong, not the caller
+    return value
 
 
 def dsl_environment(environ: Mapping[str, str]) -> Pairs:

@@ -9,6 +9,7 @@ interpreter (see ``worker``) that sees no GPU; a thread of this process feeds it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -17,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from forge_core import settings
@@ -128,9 +130,7 @@ def compile_all(
     return [outcomes[digest] for digest in digests]
 
 
-def _feed(
-    waiting: queue.SimpleQueue[tuple[str, Request]], store: Store, done: Callable[[Outcome], None]
-) -> None:
+def _feed(waiting: queue.SimpleQueue[tuple[str, Request]], store: Store, done: Callable[[Outcome], None]) -> None:
     """Gives kernels to one worker until there are none; a worker that ends is replaced."""
     worker: _Worker | None = None
     try:
@@ -205,10 +205,8 @@ class _Worker:
     def end(self) -> str:
         """Lets the worker end, and says how it did."""
         if self._process.stdin is not None:
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
-            except BrokenPipeError:
-                pass
         try:
             status = self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
@@ -228,5 +226,5 @@ def _environment(environ: os._Environ[str], path: Sequence[str]) -> dict[str, st
         # No GPU is touched, whatever a library does when it is imported.
         "CUDA_VISIBLE_DEVICES": "",
         # A worker finds what this process finds.
-        "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in path),
+        "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in path),
     }

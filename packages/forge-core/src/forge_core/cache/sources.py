@@ -22,7 +22,6 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -66,7 +65,7 @@ class _Module:
 
 def _state(path: str) -> tuple[int, int]:
     try:
-        found = os.stat(path)
+        found = Path(path).stat()
     except OSError:
         return (0, -1)
     return max(found.st_mtime_ns, found.st_ctime_ns), found.st_size
@@ -144,13 +143,13 @@ def _locate(name: str) -> _Module | None:
         origin = spec.origin if spec.has_location and spec.origin else ""
         return _Module(name, origin if origin.endswith(".py") else "", tuple(spec.submodule_search_locations or ()))
     for folder in folders:
-        inside = os.path.join(folder, last)
-        if os.path.isfile(os.path.join(inside, "__init__.py")):
-            return _Module(name, os.path.join(inside, "__init__.py"), (inside,))
-        if os.path.isfile(f"{inside}.py"):
+        inside = Path(folder, last)
+        if (inside / "__init__.py").is_file():
+            return _Module(name, str(inside / "__init__.py"), (str(inside),))
+        if inside.with_name(f"{last}.py").is_file():
             return _Module(name, f"{inside}.py")
-        if os.path.isdir(inside):
-            return _Module(name, "", (inside,))  # a namespace package
+        if inside.is_dir():
+            return _Module(name, "", (str(inside),))  # a namespace package
     return None
 
 

@@ -27,7 +27,17 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from forge_core.cache.entry import DESCRIPTION, FORMAT, OBJECTS, Damaged, Entry, Image, check_object, describe, read_entry
+from forge_core.cache.entry import (
+    DESCRIPTION,
+    FORMAT,
+    OBJECTS,
+    Damaged,
+    Entry,
+    Image,
+    check_object,
+    describe,
+    read_entry,
+)
 from forge_core.cache.folders import check_folder, make_private
 from forge_core.cache.key import KernelKey
 
@@ -135,7 +145,7 @@ class Store:
         aside = self.root / "damaged" / f"{folder.name}.{time.time_ns()}"
         try:
             make_private(aside.parent)
-            os.rename(folder, aside)
+            folder.rename(aside)
         except OSError:  # gone already, or a folder that cannot be written: a miss all the same
             return None
         try:
@@ -145,7 +155,7 @@ class Store:
         # What was moved is correct: between the judgement and the move, somebody had repaired it.  It goes back, unless
         # there is one again.
         try:
-            os.rename(aside, folder)
+            aside.rename(folder)
         except OSError:
             remove_tree(aside)
         try:
@@ -242,7 +252,7 @@ class Store:
             target = root / key.arch / key.digest
             make_private(target.parent)
             try:
-                os.rename(work, target)
+                work.rename(target)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
@@ -286,7 +296,7 @@ class Store:
         trash = self.root / "work" / f"removed.{os.getpid()}.{next(_numbers)}"
         try:
             make_private(trash.parent)
-            os.rename(folder, trash)
+            folder.rename(trash)
         except FileNotFoundError:
             return False
         remove_tree(trash)

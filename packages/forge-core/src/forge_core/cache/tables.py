@@ -80,8 +80,11 @@ def as_dict(entry: Entry, *, full: bool = False) -> dict[str, Any]:
 def print_entries(entries: Sequence[Entry], root: Path) -> None:
     """One line for each kernel."""
     table = Table(box=None, pad_edge=False)
-    for name, justify in (("key", "left"), ("arch", "left"), ("kernel", "left"), ("config", "left"), ("size", "right")):
-        table.add_column(name, justify=justify, no_wrap=name != "config")  # type: ignore[arg-type]
+    table.add_column("key", no_wrap=True)
+    table.add_column("arch", no_wrap=True)
+    table.add_column("kernel", no_wrap=True)
+    table.add_column("config", overflow="fold")
+    table.add_column("size", justify="right", no_wrap=True)
     table.add_column("compiled in", justify="right", no_wrap=True)
     table.add_column("used", no_wrap=True)
     for entry in entries:
@@ -89,13 +92,16 @@ def print_entries(entries: Sequence[Entry], root: Path) -> None:
         table.add_row(
             told["digest"][:12],
             told["arch"],
-            escape(told["builder"].partition(":")[0].removesuffix(":build")),
+            escape(told["builder"].removesuffix(":build")),
             escape(told["config"]),
             size(entry.bytes),
             f"{entry.seconds:.2f} s",
             told["used"][:16].replace("T", " "),
         )
+    # Where no terminal says how wide it is, nothing is cut off: the lines go to a file, or to grep.
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=400)
     if entries:
         console.print(table)
     total = sum(entry.bytes for entry in entries)

@@ -12,7 +12,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from forge_core.errors import UnsupportedError
@@ -45,7 +45,7 @@ def _require(name: str, modules: Iterable[str], why: str) -> None:
         )
 
 
-def dist_infos(path: Iterable[str]) -> Iterable[tuple[str, str, str]]:
+def dist_infos(path: Iterable[str]) -> Iterator[tuple[str, str, Path]]:
     """Name, version and folder of each distribution on a search path, from the folders' names alone.
 
     ``importlib.metadata`` opens and parses a file for each, which takes longer than loading a kernel.
@@ -53,16 +53,15 @@ def dist_infos(path: Iterable[str]) -> Iterable[tuple[str, str, str]]:
     seen: set[str] = set()
     for entry in path:
         try:
-            names = os.listdir(entry or ".")
+            found = sorted(item.name for item in os.scandir(entry or ".") if item.name.endswith(".dist-info"))
         except OSError:
             continue
-        for found in names:
-            if found.endswith(".dist-info"):
-                name, _, version = found.removesuffix(".dist-info").partition("-")
-                name = re.sub(r"[-_.]+", "-", name).lower()
-                if name not in seen:  # the first on the path is the one that is imported
-                    seen.add(name)
-                    yield name, version, os.path.join(entry or ".", found)
+        for folder in found:
+            name, _, version = folder.removesuffix(".dist-info").partition("-")
+            name = re.sub(r"[-_.]+", "-", name).lower()
+            if name not in seen:  # the first on the path is the one that is imported
+                seen.add(name)
+                yield name, version, Path(entry, folder)
 
 
 @functools.cache
@@ -103,8 +102,8 @@ def cuda_variant() -> str | None:
     libraries = folder / "dsl_packages" / "cutlass" / "_mlir" / "_mlir_libs"
     installed = {
         int(match.group(1))
-        for entry in (os.listdir(libraries) if libraries.is_dir() else ())
-        if (match := re.match(r"_cutlass_ir\.cu(\d+)\..*\.so$", entry))
+        for entry in libraries.glob("_cutlass_ir.cu*.so")
+        if (match := re.match(r"_cutlass_ir\.cu(\d+)\.", entry.name))
     }
     driver = _driver_major()
     usable = {major for major in installed if driver is None or major <= driver}

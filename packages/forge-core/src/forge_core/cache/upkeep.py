@@ -102,7 +102,7 @@ def check_bundle_target(out: Path) -> None:
         written = json.loads(manifest.read_bytes())["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CacheError(
-            f"--out {out}: the folder is not empty, and no bundle of kernels: {error}. Choose another one, or empty it.",
+            f"--out {out}: the folder is not empty, and no bundle of kernels: {error}. Choose another, or empty it.",
             folder=str(out),
         ) from error
     if written != FORMAT:
@@ -141,7 +141,7 @@ def finish_bundle(store: Store) -> dict[str, Any]:
     _check_files(root, entries)
     temporary = root / f".{MANIFEST}.{os.getpid()}"
     temporary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, root / MANIFEST)
+    temporary.replace(root / MANIFEST)
     return told
 
 
