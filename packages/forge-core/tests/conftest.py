@@ -15,7 +15,8 @@ from types import ModuleType
 
 import pytest
 
-from forge_core.cache import store as storing
+from forge_core.cache import files
+from forge_core.cache.store import Store
 from forge_core.settings import VARIABLES
 
 HELPER = """
@@ -161,8 +162,8 @@ class Project:
         return f"{self.name}.kernels:build"
 
     @property
-    def store(self) -> storing.Store:
-        return storing.Store.of_user(self.cache, max_bytes=0)
+    def store(self) -> Store:
+        return Store.of_user(self.cache, max_bytes=0)
 
     def edit(self, old: str, new: str) -> None:
         """Changes the source of the kernels, before they are imported."""
@@ -178,14 +179,14 @@ class Project:
     def fresh(self) -> None:
         """As a new process: nothing in memory, nothing logged yet."""
         self.build.clear()
-        storing._told.clear()
+        files._told.clear()
 
 
 @pytest.fixture
 def project(monkeypatch, request):
     """An importable project with a fake compiler, a cache folder of its own, and no FORGE_* variable."""
-    files = {"__init__": "", "helper": HELPER, "configs": CONFIGS, "kernels": KERNELS}
-    yield from _project(monkeypatch, request, files)
+    texts = {"__init__": "", "helper": HELPER, "configs": CONFIGS, "kernels": KERNELS}
+    yield from _project(monkeypatch, request, texts)
 
 
 @pytest.fixture
@@ -194,7 +195,7 @@ def real_project(monkeypatch, request):
     yield from _project(monkeypatch, request, {"__init__": "", "configs": REAL_CONFIGS, "kernels": REAL_KERNELS})
 
 
-def _project(monkeypatch, request, files) -> Iterator[Project]:
+def _project(monkeypatch, request, texts) -> Iterator[Project]:
     for variable in VARIABLES:
         monkeypatch.delenv(variable.name, raising=False)
     name = f"fake_kernels_{abs(hash(request.node.nodeid)) % 10**9}"
@@ -202,14 +203,14 @@ def _project(monkeypatch, request, files) -> Iterator[Project]:
     base.chmod(0o755)
     made = Project(name, base, base / "project" / name, base / "cache", base / "log")
     made.root.mkdir(parents=True)
-    for file, text in files.items():
+    for file, text in texts.items():
         (made.root / f"{file}.py").write_text(text.replace("PROJECT", name))
     made.log.touch()
     made.log.chmod(0o666)
     monkeypatch.syspath_prepend(str(made.root.parent))
     monkeypatch.setenv("FORGE_CACHE_DIR", str(made.cache))
     monkeypatch.setenv("FAKE_LOG", str(made.log))
-    monkeypatch.setattr(storing, "_told", set())
+    monkeypatch.setattr(files, "_told", set())
     yield made
     for module in [module for module in sys.modules if module.partition(".")[0] == name]:
         del sys.modules[module]

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from forge_core.cache import files
 from forge_core.cache import store as storing
 from forge_core.cache.entry import Damaged, Entry, Image
 from forge_core.cache.store import Store
@@ -428,7 +429,7 @@ def test_a_read_only_folder_serves_and_does_not_keep(project):
     def ask():
         there, new = (project.build.get(project.config(tile), arch=ARCH) for tile in (16, 32))
         again = project.build.get(project.config(32), arch=ARCH)
-        return there.origin, there.launch(), new.origin, new.launch(), again is new, sorted(storing._told)
+        return there.origin, there.launch(), new.origin, new.launch(), again is new, sorted(files._told)
 
     answers = fork.SimpleQueue()
     assert in_child(_as_ordinary_user, ask, answers) == 0
@@ -458,7 +459,7 @@ def _with_small_files(project, answers):
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
     os.environ["FAKE_LOG"] = os.devnull
     found = project.build.get(project.config(), arch=ARCH)
-    answers.put((found.launch(), [s for s in storing._told if s.startswith("write")]))
+    answers.put((found.launch(), [s for s in files._told if s.startswith("write")]))
 
 
 def test_a_write_that_fails_in_the_middle_leaves_nothing(project):
@@ -488,7 +489,7 @@ def _on_a_full_disk(project, answers):
     project.build.clear()
     stored = [entry for entry in project.store.entries() if isinstance(entry, Entry)]
     origins = [project.build.get(project.config(tile), arch=ARCH).origin for tile in tiles]
-    told = [subject for subject in storing._told if subject.startswith("write")]
+    told = [subject for subject in files._told if subject.startswith("write")]
     left = files_below(project.store.root / "work")
     checks = [project.store.verify(entry) for entry in stored]
     answers.put((all(values), len(stored), origins.count("cache"), told, left, checks))
@@ -710,7 +711,7 @@ def test_the_least_recently_used_kernels_go_first(project):
     now = time.time()
     for age, tile in enumerate([3, 1, 6, 2, 5, 4]):  # 3 was used last
         os.utime(folders[tile] / "kernel.so", (now - 1000 * (age + 1),) * 2)
-    size = storing.tree_bytes(folders[1])
+    size = files.tree_bytes(folders[1])
     project.fresh()
     project.build.get(project.config(4), arch=ARCH)  # a use makes the oldest the youngest
     with use_settings(cache_max_bytes=int(4.5 * size)):

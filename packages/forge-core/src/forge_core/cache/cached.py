@@ -19,17 +19,17 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from forge_core import settings
-from forge_core.cache import bundle
+from forge_core.cache import lookup
 from forge_core.cache.compile import Compiled, Compiler, DslCompiler, Traceable, compile_options
 from forge_core.cache.entry import Entry, Image
-from forge_core.cache.folders import default_folder
-from forge_core.cache.key import KernelKey, canonical, classes_of, tag
+from forge_core.cache.files import tell_once
+from forge_core.cache.key import KernelKey, classes_of
 from forge_core.cache.sources import Sources, fingerprint
-from forge_core.cache.store import Store, tell_once
+from forge_core.cache.store import Store
 from forge_core.cache.toolchain import require_dsl
-from forge_core.errors import CompileError, ForgeError, MissingKernelError
+from forge_core.errors import CompileError
 
-__all__ = ["CompileCached", "build_command", "builder_at", "compile_cached", "user_store"]
+__all__ = ["CompileCached", "builder_at", "compile_cached"]
 
 log = logging.getLogger("forge_core")
 
@@ -65,22 +65,6 @@ class _Memory:
 
 #: Every builder that was decorated or named, by its name.
 _known: dict[str, CompileCached[Any]] = {}
-
-
-def user_store() -> Store | None:
-    """The cache on disk under the settings in force; None where it is switched off."""
-    current = settings.current()
-    if not current.cache:
-        return None
-    return Store.of_user(current.cache_dir or default_folder(), max_bytes=current.cache_max_bytes)
-
-
-def build_command(name: str, config: Any, *, arch: str) -> str:
-    """The command that compiles one kernel into the cache."""
-    import shlex
-
-    words = ["forge-cute", "cache", "warm", "--arch", arch, "--kernel", name, "--config", canonical(tag(config))]
-    return shlex.join(words)
 
 
 class CompileCached(Generic[Config]):
@@ -228,8 +212,8 @@ class CompileCached(Generic[Config]):
         found = by_key.get(key.digest)
         if found is not None:
             return found, True
-        store = user_store() if self._shared and sources is not None else None
-        found = self._from_disk(key, store) if self._shared and sources is not None else None
+        store = lookup.user_store() if self._shared and sources is not None else None
+        found = lookup.find(key, store, self._compiler) if self._shared and sources is not None else None
         if found is None:
             with _compile_lock:
                 found = by_key.get(key.digest)
@@ -240,56 +224,25 @@ class CompileCached(Generic[Config]):
         by_key[key.digest] = found
         return found, False
 
-    def _from_disk(self, key: KernelKey, store: Store | None) -> Compiled | None:
-        for candidate in key.equivalents():
-            entry = store.find(candidate) if store is not None else None
-            found = self._load(entry, "cache") if entry is not None else None
-            if found is not None:
-                return found
-        for shipped in bundle.installed():
-            for candidate in key.equivalents():
-                entry = shipped.find(candidate)
-                found = self._load(entry, "bundle") if entry is not None else None
-                if found is not None:
-                    return found
-        return None
-
-    def _load(self, entry: Entry, origin: str) -> Compiled | None:
-        start = time.perf_counter()
-        try:
-            launch, owner = self._compiler.load(entry.object, entry.key.symbol, linked=entry.linked)
-        except ForgeError:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever the loader says, the kernel can be compiled; it is told
-            tell_once(f"load {entry.object}", "the compiled kernel %s cannot be loaded: %s", entry.object, error)
-            return None
-        log.debug("loaded: %s [%s] in %.1f ms", entry.object, origin, (time.perf_counter() - start) * 1e3)
-        return Compiled(launch=launch, key=entry.key, seconds=entry.seconds, origin=origin, owner=owner)
-
     def _make(self, config: Config, key: KernelKey, sources: Sources | None, store: Store | None) -> Compiled:
         if not settings.current().jit:
-            raise MissingKernelError(
-                f"{self.name} for {key.arch} is neither in the compile cache nor in a bundle "
-                f"({_places(store)}), and FORGE_JIT=0 forbids to compile it.",
-                key=key.digest,
-                command=build_command(self.name, config, arch=key.arch),
-            )
+            raise lookup.missing(key, store)
         if store is None:
             builder = self._imported()
             return builder._compiler.compile(builder._function(), config, key)
         with store.lock(key):
             entry = store.find(key)  # another process may have been faster
-            found = self._load(entry, "cache") if entry is not None else None
+            found = lookup.load(entry, "cache", self._compiler) if entry is not None else None
             if found is not None:
                 return found
             try:
                 compiled, image = self._compile_image(config, key, sources)
-            except _ChangedError as error:
+            except lookup.SourcesChanged as error:
                 tell_once(f"changed {error.path}", "%s", error)
                 return error.compiled
             entry = store.publish(key, image)
         # What is stored is what runs, here as in every later process.
-        loaded = self._load(entry, "compiled") if entry is not None else None
+        loaded = lookup.load(entry, "compiled", self._compiler) if entry is not None else None
         return loaded or compiled
 
     def _compile_image(self, config: Config, key: KernelKey, sources: Sources | None) -> tuple[Compiled, Image]:
@@ -297,7 +250,7 @@ class CompileCached(Generic[Config]):
         compiled = builder._compiler.compile(builder._function(), config, key)
         changed = sources.changed_since(builder._imported_ns) if sources is not None else None
         if changed is not None:
-            raise _ChangedError(self.name, changed, compiled)
+            raise lookup.SourcesChanged(self.name, changed, compiled)
         return compiled, builder._compiler.image(compiled)
 
     def _check_shared(self, sources: Sources | None) -> None:
@@ -324,23 +277,6 @@ class CompileCached(Generic[Config]):
         if self._build is None:
             raise CompileError(f"{self.name}: the builder is not imported")
         return self._build
-
-
-class _ChangedError(CompileError):
-    """The sources changed under the process that compiled: the kernel is right, and its key would not be."""
-
-    def __init__(self, name: str, path: str, compiled: Compiled) -> None:
-        self.path = path
-        self.compiled = compiled
-        super().__init__(
-            f"{name} is not stored: {path} changed after this process imported it. Restart to have it cached."
-        )
-
-
-def _places(store: Store | None) -> str:
-    cache = f"cache {store.root}" if store is not None else "the cache is switched off"
-    bundles = bundle.installed()
-    return f"{cache}; bundles: {', '.join(str(b.root) for b in bundles) or 'none'}"
 
 
 def compile_cached(build: Callable[[Config], Traceable]) -> CompileCached[Config]:

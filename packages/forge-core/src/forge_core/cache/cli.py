@@ -15,10 +15,11 @@ import click
 
 from forge_core import settings
 from forge_core.cache import bundle, tables
-from forge_core.cache.cached import user_store
 from forge_core.cache.entry import Entry
+from forge_core.cache.files import folders_in, tree_bytes
 from forge_core.cache.folders import default_folder
-from forge_core.cache.store import Store, tree_bytes
+from forge_core.cache.lookup import user_store
+from forge_core.cache.store import Store
 from forge_core.errors import CacheError, ForgeError
 
 __all__ = ["cache"]
@@ -108,7 +109,7 @@ def stats(as_json: bool) -> None:
         "folder": str(store.root),
         "on": current.cache,
         "max_bytes": current.cache_max_bytes,
-        "set_aside": _count(store.root / "damaged"),
+        "set_aside": len(folders_in(store.root / "damaged")),
         "bundles": [str(shipped.root) for shipped in bundle.installed()],
     }
     if as_json:
@@ -266,22 +267,19 @@ def _compile(
     *,
     as_json: bool,
 ) -> int:
-    from forge_core.cache.key import untag
-    from forge_core.cache.parallel import Request, compile_all
+    from forge_core.cache import suites as known
+    from forge_core.cache.parallel import compile_all
 
     if (kernel is None) != (config is None) or (kernel is not None and suites):
         raise click.UsageError("--kernel and --config go together, and without --suite")
     start = time.perf_counter()
     if kernel is not None and config is not None:
         try:
-            value = untag(json.loads(config))
-        except (ValueError, TypeError, ImportError, AttributeError) as error:
+            wanted = known.one(kernel, config, archs)
+        except ValueError as error:
             raise click.UsageError(f"--config: {error}") from error
-        wanted = [Request(kernel, value, arch) for arch in archs]
     else:
-        from forge_core.cache.suites import requests
-
-        wanted = requests(suites, archs)
+        wanted = known.requests(suites, archs)
     with tables.progress(len(wanted)) as on_done:
         outcomes = compile_all(wanted, store, jobs=jobs, on_done=on_done)
     told = tables.summary(outcomes, time.perf_counter() - start)
@@ -299,7 +297,3 @@ def _sound(store: Store) -> Iterator[Entry]:
             click.echo(f"damaged: {found[0]}: {found[1]}", err=True)
         else:
             yield found
-
-
-def _count(folder: Path) -> int:
-    return len(list(folder.iterdir())) if folder.is_dir() else 0

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from forge_core.cache import native
 from forge_core.cache.entry import Image
+from forge_core.cache.files import tell_once
 from forge_core.cache.key import KernelKey
 from forge_core.cache.toolchain import require_dsl
 from forge_core.errors import CompileError
@@ -146,8 +147,6 @@ class DslCompiler:
         try:
             return Image(native.link(data), linked=True, seconds=compiled.seconds)
         except native.LinkError as error:
-            from forge_core.cache.store import tell_once
-
             tell_once(
                 "linker",
                 "compiled kernels are stored as they are, because %s. A new process then imports the DSL to load "

@@ -20,9 +20,7 @@ import contextlib
 import datetime as dt
 import errno
 import itertools
-import logging
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +28,6 @@ from pathlib import Path
 from forge_core.cache.entry import (
     DESCRIPTION,
     FORMAT,
-    OBJECTS,
     Damaged,
     Entry,
     Image,
@@ -38,12 +35,11 @@ from forge_core.cache.entry import (
     describe,
     read_entry,
 )
+from forge_core.cache.files import folders_in, last_used, remove_tree, tell_once, tree_bytes, write_new
 from forge_core.cache.folders import check_folder, make_private
 from forge_core.cache.key import KernelKey
 
-__all__ = ["LOCK_TIMEOUT_S", "Store", "remove_tree"]
-
-log = logging.getLogger("forge_core")
+__all__ = ["LOCK_TIMEOUT_S", "Store"]
 
 #: A process that waits longer for another's compilation goes on without the lock.
 LOCK_TIMEOUT_S = 600.0
@@ -52,14 +48,6 @@ _USE_STEP_S = 60.0
 _NOT_ENTRIES = frozenset({"work", "damaged", "locks"})
 
 _numbers = itertools.count()
-_told: set[str] = set()
-
-
-def tell_once(subject: str, message: str, *args: object) -> None:
-    """Logs a warning, once in a process for each subject."""
-    if subject not in _told:
-        _told.add(subject)
-        log.warning(message, *args)
 
 
 def _reached(step: str) -> None:
@@ -244,10 +232,10 @@ class Store:
         make_private(work)
         try:
             _reached("folder made")
-            _write(work / image.file, image.data)
+            write_new(work / image.file, image.data)
             _reached("object written")
             made = dt.datetime.now(dt.UTC).replace(microsecond=0).isoformat()
-            _write(work / DESCRIPTION, describe(key, image, made))
+            write_new(work / DESCRIPTION, describe(key, image, made))
             _reached("description written")
             target = root / key.arch / key.digest
             make_private(target.parent)
@@ -277,10 +265,10 @@ class Store:
         root = self.folder()
         if root is None:
             return []
-        found = [(True, _touched(folder), folder) for folder in _folders(root / "damaged")]
-        for arch in _folders(root):
+        found = [(True, last_used(folder), folder) for folder in folders_in(root / "damaged")]
+        for arch in folders_in(root):
             if arch.name not in _NOT_ENTRIES:
-                found += [(False, _touched(folder), folder) for folder in _folders(arch)]
+                found += [(False, last_used(folder), folder) for folder in folders_in(arch)]
         sizes = {folder: tree_bytes(folder) for _, _, folder in found}
         total, removed = sum(sizes.values()), []
         for _, _, folder in sorted(found, key=lambda item: (not item[0], item[1])):
@@ -301,39 +289,3 @@ class Store:
             return False
         remove_tree(trash)
         return True
-
-
-def _write(path: Path, data: bytes) -> None:
-    # Without fsync: what a power cut leaves half-written fails its checksum, and is compiled again.
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-
-
-def _folders(folder: Path) -> list[Path]:
-    try:
-        return [Path(found.path) for found in os.scandir(folder) if found.is_dir(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
-
-
-def _touched(folder: Path) -> float:
-    """When an entry was last used: the object carries the time."""
-    for name in OBJECTS:
-        with contextlib.suppress(OSError):
-            return (folder / name).stat().st_mtime
-    return 0.0
-
-
-def tree_bytes(folder: Path) -> int:
-    """The size of the files in a folder; those that vanish meanwhile count nothing."""
-    total = 0
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += path.lstat().st_size
-    return total
-
-
-def remove_tree(folder: Path) -> None:
-    """Removes a folder and what is in it, if it is there."""
-    shutil.rmtree(folder, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -9,12 +10,12 @@ import torch
 from forge_core.bench import plan as planning
 from forge_core.bench.plan import PlannedCase, Run
 from forge_core.bench.schema import load_suites
-from forge_core.cache.key import canonical, tag
+from forge_core.cache.key import canonical, tag, untag
 from forge_core.cache.parallel import Request
 from forge_core.errors import ArgumentError, UnsupportedError
 from forge_core.settings import use_settings
 
-__all__ = ["all_suites", "kernels_of", "requests"]
+__all__ = ["all_suites", "kernels_of", "one", "requests"]
 
 
 def all_suites() -> list[str]:
@@ -35,6 +36,19 @@ def requests(names: Sequence[str], archs: Iterable[str]) -> list[Request]:
     benches = planning.discover()
     runs = [planning.plan(benches, name, planning.Selection()) for name in names or all_suites()]
     return _once(request for arch in archs for run in runs for request in kernels_of(run, arch))
+
+
+def one(builder: str, config: str, archs: Iterable[str]) -> list[Request]:
+    """One kernel, by its builder's import path and its configuration as a MissingKernelError prints it.
+
+    Raises:
+        ValueError: the configuration cannot be read.
+    """
+    try:
+        value = untag(json.loads(config))
+    except (ValueError, TypeError, ImportError, AttributeError, KeyError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    return [Request(builder, value, arch) for arch in archs]
 
 
 def kernels_of(run: Run, arch: str) -> list[Request]:

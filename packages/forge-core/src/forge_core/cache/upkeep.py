@@ -12,10 +12,11 @@ from typing import Any
 import forge_core
 from forge_core.cache.bundle import MANIFEST
 from forge_core.cache.entry import DESCRIPTION, FORMAT, OBJECTS, Entry
+from forge_core.cache.files import remove_tree
 from forge_core.cache.host import host_levels
 from forge_core.cache.key import classes_modules
 from forge_core.cache.sources import fingerprint
-from forge_core.cache.store import Store, remove_tree
+from forge_core.cache.store import Store
 from forge_core.cache.toolchain import toolchain
 from forge_core.errors import CacheError
 
