@@ -258,6 +258,15 @@ def tree(tmp_path, monkeypatch):
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from TREE import helper", set()),
         ("from forge_core.cache import compile_cached\nimport torch, os, cutlass", set()),
         ("text = 'from TREE import helper'  # import TREE.helper", set()),
+        ('"""\nfrom TREE import helper\n"""', set()),
+        ("import torch; import TREE.helper as h", {"helper"}),
+        ("import torch, TREE.helper as h", {"helper"}),
+        ("if True: from TREE import helper", {"helper"}),
+        ("from \\\n  TREE import helper", {"helper"}),
+        ("import torch as \\\n  t, TREE.helper as h", {"helper"}),
+        ("import torch\rfrom TREE import helper", {"helper"}),
+        ("from\tTREE\timport helper", {"helper"}),
+        ("from.helper import f", {"helper"}),
     ],
 )
 def test_every_form_of_import_is_followed(tree, statement, reached):

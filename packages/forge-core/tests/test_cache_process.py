@@ -450,3 +450,45 @@ def test_hits_are_logged_at_debug(project, caplog):
     assert [record.levelname for record in caplog.records] == ["DEBUG"]
     assert "cache hit" in caplog.text
     assert all(isinstance(found, Entry) for found in project.store.entries())
+
+
+# ------------------------------------------------------------------------------------------- the bench and the tests
+
+
+def test_what_is_missing_is_compiled_ahead_and_little_is_not(project, monkeypatch):
+    from forge_core.cache import suites
+
+    asked = []
+    monkeypatch.setattr(suites, "compile_all", lambda requests, store, **kwargs: asked.extend(requests) or asked)
+    wanted = [Request(project.path, project.config(tile), ARCH) for tile in range(16, 22)]
+    for settings in ({"jit": False}, {"cache": False}):
+        with use_settings(**settings):
+            assert suites.ahead(wanted) == []
+    project.build.get(project.config(16), arch=ARCH)
+    assert [request.config.tile for request in suites.ahead(wanted)] == [17, 18, 19, 20, 21]
+    for tile in (17, 18):
+        project.build.get(project.config(tile), arch=ARCH)
+    assert suites.ahead(wanted) == []
+    assert len(asked) == 5
+
+
+def test_the_tests_can_be_warmed_once_for_all_workers(project, monkeypatch, request):
+    from types import SimpleNamespace
+
+    from forge_core.cache import suites
+    from forge_core.testing import plugin
+
+    asked = []
+    monkeypatch.setattr(suites, "ahead", asked.append)
+    monkeypatch.setattr(suites, "requests", lambda names, archs: (names, archs))
+    monkeypatch.setenv("FORGE_ARCH", ARCH)
+
+    def start(names, **more):
+        plugin.pytest_sessionstart(SimpleNamespace(config=SimpleNamespace(getoption=lambda name: names, **more)))
+
+    start([])
+    start(["week1"], workerinput={})
+    assert asked == []
+    start(["week1"])
+    assert asked == [(["week1"], [ARCH])]
+    assert request.config.getoption("--forge-warm") == []

@@ -24,6 +24,8 @@ from forge_core.bench import records, report, runner
 from forge_core.bench.environment import stamp
 from forge_core.bench.records import Record
 from forge_core.bench.schema import load_suites
+from forge_core.cache import suites
+from forge_core.device import query
 from forge_core.errors import BenchmarkError, ForgeError
 from forge_core.timing import Policy
 
@@ -113,6 +115,8 @@ def run_command(
         if chosen == "ref" and set(variants) - {"auto"}:
             raise planning.UsageError("--variant names a kernel, and the backend is 'ref', which has none")
         options = runner.Options(device, chosen, _policy(device, warmup, iterations), repeats, seed)
+        if chosen == "kernel" and device.type == "cuda":
+            suites.ahead(suites.kernels_of(run, query(device).arch))
         with _progress(repeats * len(run.cases) + len(run.imports)) as on_case:
             record = runner.run_all(run, options, on_case=on_case)
         report.print_record(record, console)

@@ -22,6 +22,7 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -80,6 +81,7 @@ def fingerprint(roots: Iterable[str]) -> Sources | None:
     Returns:
         None where a root has no source file, as in an interactive session.
     """
+    _locate.cache_clear()
     roots = list(dict.fromkeys(roots))
     own = {name.partition(".")[0] for name in roots}
     pairs: dict[str, str] = {}
@@ -89,7 +91,7 @@ def fingerprint(roots: Iterable[str]) -> Sources | None:
     while waiting:
         name = waiting.pop()
         top = name.partition(".")[0]
-        if name in seen or top in _NOT_FOLLOWED or name == _BOUNDARY or name.startswith(f"{_BOUNDARY}."):
+        if name in seen or top in _NOT_FOLLOWED or f"{name}.".startswith(f"{_BOUNDARY}."):
             continue
         seen.add(name)
         module = _locate(name)
@@ -123,8 +125,9 @@ def _version(top: str) -> str:
     return " ".join(sorted(f"{name}=={importlib.metadata.version(name)}" for name in set(names))) or "no version"
 
 
+@functools.lru_cache(maxsize=4096)
 def _locate(name: str) -> _Module | None:
-    """Where a module lies, without importing it or its parents."""
+    """Where a module lies, without importing it or its parents; remembered during one fingerprint."""
     loaded = sys.modules.get(name)
     path = getattr(loaded, "__file__", None)
     if path is not None and path.endswith(".py"):
@@ -173,10 +176,28 @@ def _read(path: str, changed: int, size: int) -> tuple[str, _Imports] | None:
         text = Path(path).read_bytes()
     except OSError:
         return None
-    return hashlib.sha256(text).hexdigest(), _imports(text)
+    return hashlib.sha256(text).hexdigest(), _imports(text, is_package=path.endswith("__init__.py"))
 
 
-def _imports(text: bytes) -> _Imports:
+# Where an import statement could begin, and what it names: more places than there are, text in strings for one, and
+# never fewer.
+_MAYBE_IMPORT = re.compile(rb"(?:^|[;:])[ \t\f]*(from|import)\b[ \t]*([\w.]*)([^\n]*)", re.MULTILINE)
+
+
+def _may_lead_on(text: bytes) -> bool:
+    """Whether a file could import anything that is followed.  Most do not, and parsing takes most of the time."""
+    if b"import_module" in text or b"__import__" in text or b"\r" in text:
+        return True
+    for statement, name, rest in _MAYBE_IMPORT.findall(text):
+        strange = b"\\" in rest or b";" in rest or rest[:1] not in b" \t,#" or (statement == b"import" and b"," in rest)
+        if strange or name.partition(b".")[0].decode() not in _NOT_FOLLOWED:
+            return True
+    return False
+
+
+def _imports(text: bytes, *, is_package: bool) -> _Imports:
+    if not is_package and not _may_lead_on(text):
+        return _Imports((), (), frozenset(), computed=False)
     try:
         tree = ast.parse(text)
     except SyntaxError:  # importing it will say so
@@ -208,7 +229,9 @@ def _imports(text: bytes) -> _Imports:
                     statements.append((0, first.value, None))
                 else:
                     computed = True
-    return _Imports(tuple(statements), tuple(filter(None, attributes)), _bound(tree), computed)
+    return _Imports(
+        tuple(statements), tuple(filter(None, attributes)), _bound(tree) if is_package else frozenset(), computed
+    )
 
 
 def _is_type_checking(test: ast.expr) -> bool:

@@ -7,15 +7,22 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from forge_core import settings
 from forge_core.bench import plan as planning
 from forge_core.bench.plan import PlannedCase, Run
 from forge_core.bench.schema import load_suites
+from forge_core.cache.cached import builder_at
 from forge_core.cache.key import canonical, tag, untag
-from forge_core.cache.parallel import Request
+from forge_core.cache.lookup import user_store
+from forge_core.cache.parallel import Outcome, Request, compile_all
+from forge_core.cache.tables import progress
 from forge_core.errors import ArgumentError, UnsupportedError
-from forge_core.settings import use_settings
 
-__all__ = ["all_suites", "kernels_of", "one", "requests"]
+__all__ = ["ahead", "all_suites", "kernels_of", "one", "requests"]
+
+
+# Fewer kernels than this are compiled sooner by the process that wants them.
+WORTH_IT = 4
 
 
 def all_suites() -> list[str]:
@@ -51,9 +58,25 @@ def one(builder: str, config: str, archs: Iterable[str]) -> list[Request]:
     return [Request(builder, value, arch) for arch in archs]
 
 
+def ahead(wanted: Sequence[Request], *, jobs: int | None = None) -> list[Outcome]:
+    """Compiles what the user's cache lacks, several at a time, with a progress bar; for the bench and for tests.
+
+    A kernel that cannot be compiled is left to whoever launches it, where the error has its place.  Nothing is done
+    where the cache or compiling is switched off, or where so little is missing that starting workers takes longer.
+    """
+    store = user_store()
+    if store is None or not settings.current().jit:
+        return []
+    missing = [r for r in wanted if store.find(builder_at(r.builder).key(r.config, arch=r.arch)) is None]
+    if len(missing) < WORTH_IT:
+        return []
+    with progress(len(missing)) as on_done:
+        return compile_all(missing, store, jobs=jobs, on_done=on_done)
+
+
 def kernels_of(run: Run, arch: str) -> list[Request]:
     """The kernels of a run on an architecture, each once."""
-    with use_settings(arch=arch, backend=None):
+    with settings.use_settings(arch=arch, backend=None):
         return _once(request for case in run.cases for request in _of_case(case, arch))
 
 
