@@ -24,6 +24,9 @@ class Planted:
         monkeypatch.setattr(table, "builder_at", lambda path: lambda config, arch: self.kernel)
         monkeypatch.setattr(table, "_current_device", lambda: -1)
         monkeypatch.setattr(table, "_raw_stream", lambda index: 77)
+        monkeypatch.setattr(
+            table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype)
+        )
         self.table = table.LaunchTable(Schema.parse(text), self.check, self.plan)
 
     def kernel(self, *arguments: Any) -> None:
@@ -61,6 +64,10 @@ def test_whatever_a_launch_depends_on_is_planned_apart(one: Planted) -> None:
         ((storage[1:13].view(3, 4),), {}),
         ((x, [1]), {}),
         ((x, [0, 1]), {}),
+        ((x, 1), {}),
+        ((x, True), {}),  # equal to 1, and to be refused where 1 is not
+        ((x,), {"dim": 1}),
+        ((x,), {"dim": 1.0}),
         ((x,), {"variant": "slow"}),
     ]
     for args, kwargs in calls * 2:

@@ -7,6 +7,7 @@ predicates.  They write each byte of the output with a counter, so that a test c
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,19 +130,24 @@ def vectorized(config: VectorizedConfig, case: Case, m: Machine) -> None:
     size, v, width = config.itemsize, config.chunk_items, config.src_width
     items = width // size
     row_tiles, col_tiles = -(-case.rows // config.tile_rows), -(-case.cols // config.tile_cols)
-    for block in range(row_tiles * col_tiles):
-        row_tile, col_tile = block % row_tiles, block // row_tiles
-        row_base, col_base = row_tile * config.tile_rows, col_tile * config.tile_cols
-        rows_left, cols_left = min(case.rows - row_base, config.tile_rows), min(case.cols - col_base, config.tile_cols)
+    blocks, chunks = -(-case.rows // v), case.cols // items
+    inner, outer = (col_tiles, row_tiles) if config.by_columns else (row_tiles, col_tiles)
+    for along, within in itertools.product(range(outer), range(inner)):
+        row_tile, col_tile = (along, within) if config.by_columns else (within, along)
+        first_block, first_chunk = row_tile * config.row_chunks, col_tile * config.col_chunks
+        assert first_block < blocks and first_chunk < chunks
         for thread in range(config.threads):
             cc, row_block = thread % config.col_chunks, thread // config.col_chunks
-            chunk = min(cc, cols_left // items - 1)
-            row = min(row_block * v, rows_left - 1 if config.ragged else rows_left - v)
-            address = m.src_base + (row_base + row) * case.src_pitch + col_base * size + chunk * width
+            chunk = min(first_chunk + cc, chunks - 1)
+            if config.ragged:
+                row = min((first_block + row_block) * v, case.rows - 1)
+            else:
+                row = min(first_block + row_block, blocks - 1) * v
+            address = m.src_base + row * case.src_pitch + chunk * width
             block_rows = []
             for k in range(v):
                 block_rows.append(to_words(m.load(address, width)))
-                if not config.ragged or row + k + 1 < rows_left:
+                if not config.ragged or row + k + 1 < case.rows:
                     address += case.src_pitch
             for j, column in enumerate(words.transpose_chunks(block_rows, size, permute)):
                 place = (cc * items + j) * config.line_bytes + words.swizzle(row_block, cc) * CHUNK
@@ -156,8 +162,10 @@ def vectorized(config: VectorizedConfig, case: Case, m: Machine) -> None:
                     line * config.line_bytes + words.swizzle(inside // CHUNK, line // items) * CHUNK + inside % CHUNK
                 )
                 data = m.get(thread, i, place, config.dst_width)
-                if part * (config.dst_width // size) < rows_left and line < cols_left:
-                    at = m.dst_base + (col_base + line) * case.dst_pitch + row_base * size + inside
+                begin = first_block * CHUNK + inside
+                lines = min(chunks - first_chunk, config.col_chunks) * items
+                if begin < case.rows * size and line < lines:
+                    at = m.dst_base + (col_tile * config.tile_cols + line) * case.dst_pitch + begin
                     m.store(at, data, config.dst_width)
 
 
@@ -165,8 +173,9 @@ def shifted(config: ShiftedConfig, case: Case, m: Machine) -> None:
     size, v = config.itemsize, config.chunk_items
     row_tiles, col_tiles = -(-(case.rows + config.reach) // config.tile_rows), -(-case.cols // config.tile_cols)
     end = m.src_base + (case.rows - 1) * case.src_pitch + case.cols * size
-    for block in range(row_tiles * col_tiles):
-        row_tile, col_tile = block % row_tiles, block // row_tiles
+    inner, outer = (col_tiles, row_tiles) if config.by_columns else (row_tiles, col_tiles)
+    for along, within in itertools.product(range(outer), range(inner)):
+        row_tile, col_tile = (along, within) if config.by_columns else (within, along)
         row_base, col_base = row_tile * config.tile_rows, col_tile * config.tile_cols
         first = row_base - config.halo
         cols_left = min(case.cols - col_base, config.tile_cols)

@@ -159,10 +159,13 @@ def test_empty_problems_plan_without_a_crash() -> None:
     ("size", "shape", "tile"),
     [
         (4, (4096, 4096), (64, 64)),
-        (4, (1472, 1472), (64, 64)),  # 529 tiles, more than 4 for each of 132
-        (4, (1408, 1408), (64, 32)),  # 484 tiles
-        (2, (4096, 4096), (128, 128)),
-        (2, (1024, 1024), (64, 128)),
+        (4, (3328, 3264), (64, 64)),  # 2652 tiles, more than 20 for each of 132
+        (4, (3264, 3264), (32, 64)),  # 2601 tiles
+        (4, (131072, 64), (32, 64)),
+        (8, (4096, 4096), (32, 32)),
+        (2, (8192, 8192), (128, 128)),
+        (2, (4096, 4096), (64, 128)),
+        (2, (1024, 1024), (64, 64)),
         (1, (8192, 8192), (256, 256)),
         (1, (4096, 4096), (128, 128)),
         (1, (1024, 1024), (128, 128)),
@@ -175,21 +178,71 @@ def test_fewer_tiles_make_them_smaller(size: int, shape: tuple[int, int], tile: 
 
 
 def test_the_threshold_counts_the_device_s_multiprocessors() -> None:
-    problem = transposition(1472, 1472)  # 529 tiles of 64x64: more than 4 for each of 132, not of 148
+    problem = transposition(3328, 3264)  # 2652 tiles of 64x64: more than 20 for each of 132, not of 148
     tiles = {}
     for name in ("A100", "H200", "B200"):
         config = auto(problem, SPECS[name])
         assert isinstance(config, VectorizedConfig)
-        tiles[name] = config.tile_cols
+        tiles[name] = config.tile_rows
     assert tiles == {"A100": 64, "H200": 64, "B200": 32}
 
 
 def test_a_tile_is_not_wider_than_the_matrix() -> None:
-    wide = auto(transposition(131072, 128, size=2))
+    wide = auto(transposition(262144, 128, size=2))
     narrow = auto(transposition(131072, 64, size=2))
     assert isinstance(wide, VectorizedConfig)
     assert isinstance(narrow, VectorizedConfig)
     assert (wide.row_chunks, narrow.row_chunks) == (16, 8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "by_columns"),
+    [
+        ((32768, 1000), 2, True),  # rows of 15.6 lines, 8 tiles beside one another
+        ((32768, 1000), 4, True),
+        ((32768, 1000), 1, True),
+        ((32768, 1024), 2, False),  # whole lines
+        ((32768, 2048), 2, False),
+        ((16384, 2056), 2, False),  # 17 tiles
+        ((8200, 1000), 2, False),  # output rows share lines, too
+        ((1000, 32768), 2, False),
+        ((32768, 56), 2, False),  # one tile
+        ((32768, 1001), 2, True),
+        ((32768, 1001), 4, True),
+        ((8191, 8193), 4, False),
+        ((50257, 768), 2, False),
+    ],
+)
+def test_blocks_walk_along_columns_where_input_rows_alone_share_lines(
+    shape: tuple[int, int], size: int, by_columns: bool
+) -> None:
+    config = auto(transposition(*shape, size=size))
+    assert isinstance(config, VectorizedConfig | ShiftedConfig)
+    assert config.by_columns is by_columns
+
+
+@pytest.mark.parametrize(
+    ("shape", "flat"),
+    [
+        ((64, 65535 * 64), False),  # 65535 tiles of 64 columns
+        ((64, 65535 * 64 + 4), True),
+        ((65535, 16, 64), False),
+        ((65536, 16, 64), True),
+        ((65535 * 64, 1000), False),  # along the columns, 65535 tiles of 64 rows
+        ((65536 * 64, 1000), True),
+    ],
+)
+def test_tiles_that_two_dimensions_of_a_grid_cannot_hold_are_numbered(shape: tuple[int, ...], flat: bool) -> None:
+    config = select_config("transpose", transposition(*shape), H200, "vectorized")[0]
+    assert isinstance(config, VectorizedConfig)
+    assert config.by_columns is (shape[-1] == 1000)
+    assert config.flat is flat
+
+
+def test_chunks_beyond_32_bits_are_refused() -> None:
+    problem = transposition(4, 2**34 + 4, size=1)
+    with pytest.raises(UnsupportedError, match="numbers the chunks of a row and of a column by 32 bits"):
+        plan("transpose", problem, H200, "vectorized")
 
 
 @pytest.mark.parametrize(("size", "row_chunks"), [(1, 32), (2, 32), (4, 32)])

@@ -64,12 +64,16 @@ CONFIGS: dict[str, list[Any]] = {
         VectorizedConfig(16, batch_rank=2),
         VectorizedConfig(1, 8, 8, 4, 8),
         VectorizedConfig(2, 8, 8, 8, 4),
+        VectorizedConfig(2, by_columns=True),
+        VectorizedConfig(4, 8, 16, batch_rank=1, flat=True),
+        VectorizedConfig(1, 8, 8, 4, 16, by_columns=True, flat=True),
     ],
     "shifted": [
         ShiftedConfig(4, True, True),
         ShiftedConfig(2, True, True),
         ShiftedConfig(1, True, True, 16, 8),
         ShiftedConfig(8, True, False, 8, 8, 1),
+        ShiftedConfig(2, True, False, 16, 8, 0, 3, by_columns=True),
         ShiftedConfig(2, False, True, 32, 16),
         ShiftedConfig(4, False, True, 32, 16),
     ],
@@ -131,6 +135,10 @@ def test_compiles_with_the_accesses_it_declares(
         assert found[f"ld.global.{config.src_width}"] == config.chunk_items
         assert found[f"st.global.{config.dst_width}"] == config.stores
         assert widths(found, "st.shared") == {16}
+        assert ptx.count("ld.global.L2::cache_hint") == config.chunk_items
+        assert ptx.count("createpolicy.fractional.L2::evict_last") == 1
+        if config.batch_rank < 2:
+            assert ("div.u32" in ptx or "rem.u32" in ptx) == config.flat, "only numbers of tiles need a division"
     elif isinstance(config, ShiftedConfig):
         # Elements only at the ends of rows; everything else by whole chunks.
         assert loads == {16} | ({config.itemsize} if config.src_shift else set())
@@ -148,6 +156,8 @@ HOT: list[Any] = [
     VectorizedConfig(1),
     VectorizedConfig(2),
     VectorizedConfig(4),
+    VectorizedConfig(2, by_columns=True),
+    VectorizedConfig(4, 8, 16),
     ShiftedConfig(1, True, True, 16, 8),
     ShiftedConfig(2, True, True),
     ShiftedConfig(4, True, True),

@@ -123,9 +123,9 @@ def test_run_places_are_a_permutation(lines: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("row_chunks, col_chunks", [(8, 8), (16, 8), (8, 16)])
-def test_vectorized(size: int, row_chunks: int, col_chunks: int) -> None:
-    config = VectorizedConfig(size, row_chunks, col_chunks)
+@pytest.mark.parametrize("row_chunks, col_chunks, by_columns", [(8, 8, False), (16, 8, True), (8, 16, False)])
+def test_vectorized(size: int, row_chunks: int, col_chunks: int, by_columns: bool) -> None:
+    config = VectorizedConfig(size, row_chunks, col_chunks, by_columns=by_columns)
     v = config.chunk_items
     case = Case(rows := config.tile_rows + 3 * v, cols := config.tile_cols + v, cols * size, rows * size)
     machine = run_matrix(models.vectorized, config, case)
@@ -157,7 +157,7 @@ def test_vectorized_around_its_tiles(rows: int, cols: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 @pytest.mark.parametrize("src_shift, dst_shift", [(True, True), (True, False), (False, True), (False, False)])
 def test_shifted(size: int, src_shift: bool, dst_shift: bool) -> None:
-    config = ShiftedConfig(size, src_shift, dst_shift, 8, 8)
+    config = ShiftedConfig(size, src_shift, dst_shift, 8, 8, by_columns=not dst_shift)
     v = config.chunk_items
     rows = config.tile_rows + (3 * v + 1 if dst_shift else 3 * v)
     cols = config.tile_cols + (2 * v - 1 if src_shift else v)

@@ -213,13 +213,14 @@ SMALLEST = [
     *((variant, size, (*shape, 1)) for variant in ("auto", "naive", "tiled") for size in (1, 2, 4, 8, 16)
       for shape in ((3, 5), (33, 17), (2, 3, 33, 21))),
     *(("vectorized", size, (*shape, 0)) for size in (1, 2, 4, 8, 16)
-      for shape in ((16, 16), (48, 80), (272, 288), (3, 32, 48))),
+      for shape in ((16, 16), (48, 80), (272, 288), (256, 264), (3, 32, 48))),
     # Rows in and out of 8 and 4 bytes, as far as the elements allow.
     *(("vectorized", size, (rows // size, cols // size, 0)) for size in (1, 2, 4, 8)
       for rows, cols in ((168, 176), (176, 168), (164, 172), (172, 176), (176, 172))
       if not (rows % size or cols % size)),
     *(("shifted", size, shape) for size in (1, 2, 4, 8)
-      for shape in ((3, 17, 1), (33, 17, 1), (129, 67, 0), (272, 261, 3), (259, 272, 0), (3, 65, 67, 1))),
+      for shape in ((3, 17, 1), (33, 17, 1), (129, 67, 0), (272, 261, 3), (259, 272, 0), (256, 261, 0),
+                    (3, 65, 67, 1))),
     *(("skinny", size, (*shape, offset)) for size in (1, 2, 4, 8) for offset in (0, 1)
       for shape in ((2, 2100), (2051, 3), (8, 2048), (2048, 7), (2, 3, 2048))),
     *(("rows", size, shape) for size in (1, 2, 4, 8, 16) for shape in ((1, 77, 0), (33, 1, 1))),

@@ -49,6 +49,18 @@ def test_every_shape_is_measured_and_is_to_beat_its_best_peer(operator, dtype):
             assert any(t.of == "best_peer" and t.at_least == 1.0 and t.applies(case) for t in suite.targets), case.name
 
 
+def test_one_row_over_the_first_dimension_is_held_against_a_copy():
+    suite = load_suites(BENCH)["week1"]
+    mine = [case for case in cases_of(suite) if case.operator == "sum_one_row"]
+    assert {(case.shape_text, case.dtype_text) for case in mine} == {
+        ("1x268435456", "float32"),
+        ("1x268435456", "bfloat16"),
+    }
+    for case in mine:
+        assert BENCH.by_name["sum_one_row"].traffic(case).total == 2 * case.nbytes
+        assert any(t.of == "ceiling" and t.at_least == 0.97 and t.applies(case) for t in suite.targets)
+
+
 @pytest.mark.parametrize("operator", BENCH.operators, ids=lambda operator: operator.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
 def test_peers_on_the_cpu_agree_with_the_reference(operator, dtype):
@@ -59,7 +71,10 @@ def test_peers_on_the_cpu_agree_with_the_reference(operator, dtype):
         if not peer.missing(torch.device("cpu")):
             assert operator.agree(peer.make(case)(x), want) == "", peer.name
     assert operator.agree(operator.call("auto")(x), want) == ""
-    assert operator.traffic(case).total == x.nbytes
+    traffic = operator.traffic(case)
+    assert traffic.read == x.nbytes
+    # Reductions are quoted over what they read; the sum of one row is held against a copy, which writes as much.
+    assert traffic.written == (want.nbytes if operator.name == "sum_one_row" else 0)
 
 
 @pytest.mark.parametrize("operator", BENCH.operators, ids=lambda operator: operator.name)

@@ -18,7 +18,8 @@ def told(shape, dim=-1, *, arch="sm_90a", dtype=torch.float32, view=None, **kwar
 @pytest.mark.parametrize(
     "shape, dim, variant",
     [
-        ((1024, 1024), -1, "short"),
+        ((1024, 1024), -1, "vectorized"),
+        ((1024, 512), -1, "short"),
         ((32768, 256), -1, "short"),
         ((2**24, 8), -1, "short"),
         ((2**20, 3), -1, "short"),
@@ -106,3 +107,20 @@ def test_more_than_two_to_the_31_rows_are_numbered_by_64_bits():
     assert config.wide
     assert told((2**32,), dtype=torch.int8, view=lambda x: x.expand(3, 2**32).t()[::1]).variant
     assert told((2**31 + 5, 2), 0, dtype=torch.int8).config.wide
+
+
+def test_loads_are_marked_as_read_once_where_they_are_and_where_it_pays():
+    def marked(shape, dim=-1, **kwargs):
+        config = told(shape, dim, **kwargs).config
+        return getattr(config, "row", config).once
+
+    for shape, dim in (((32768, 1024), -1), ((16, 2**22), -1), ((32768, 1024), 0), ((16, 2**22), 0)):
+        assert marked(shape, dim)
+    for shape, dim in (((32768, 4096), -1), ((8192, 65536), -1), ((1, 2**28), -1), ((32768, 4096), 0)):
+        assert not marked(shape, dim)  # more than 256 MB: the rate is what counts
+    for shape, dim in (((32768, 256), -1), ((64, 131072), -1), ((1024, 1024), 0)):
+        assert not marked(shape, dim)  # it fits the L2, where its next reader may find it
+    assert marked((32768, 256), 0)  # columns are marked earlier
+    assert not marked((1, 1024), view=lambda x: x.expand(2**15, 1024))  # each row is the same memory
+    assert not marked((30000, 1001), 0)  # chunks at the tiles' edges belong to two blocks
+    assert not marked((2**19, 63))  # loads of 4 bytes

@@ -18,7 +18,16 @@ from typing import Any
 
 from forge_core.errors import SettingsError
 
-__all__ = ["VARIABLES", "Settings", "Variable", "current", "debug_requested", "requested_backend", "use_settings"]
+__all__ = [
+    "VARIABLES",
+    "Settings",
+    "Variable",
+    "current",
+    "debug_requested",
+    "requested_backend",
+    "untouched",
+    "use_settings",
+]
 
 BACKENDS = ("kernel", "ref")
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
@@ -241,6 +250,16 @@ def _environ_text(name: str, encoded: bytes) -> str | None:
         return os.environ.get(name)
     value = _raw.get(encoded)
     return None if value is None else os.fsdecode(value)
+
+
+def untouched() -> bool:
+    """Whether nobody set ``backend`` or ``debug``: neither a block around the call nor a variable, empty or not."""
+    return (
+        _overrides.get() is _NO_OVERRIDES
+        and _raw is not None
+        and b"FORGE_BACKEND" not in _raw
+        and b"FORGE_DEBUG" not in _raw
+    )
 
 
 def requested_backend() -> str | None:

@@ -21,7 +21,7 @@ from typing import NoReturn, TypeVar
 from forge_core.device import Device
 from forge_core.errors import ArgumentError, UnsupportedError
 from forge_core.op.launch import Launch, Variant
-from forge_week0_transpose import choices
+from forge_week0_transpose import choices, tiling
 from forge_week0_transpose.choices import TILE_SIZES
 from forge_week0_transpose.configs import (
     CHUNK,
@@ -217,25 +217,25 @@ def _transposition(problem: Problem, matrix: Matrix, device: Device) -> tuple[Co
     if isinstance(skinny, SkinnyConfig):
         side = "rows" if skinny.gather else "columns"
         return skinny, f"only {skinny.lines} {side}, so the {side} are interleaved in registers"
-    src, dst = choices.widths(problem, matrix)
-    vectorized = choices.vectorized(problem, matrix, device)
+    src, dst = tiling.widths(problem, matrix)
+    vectorized = tiling.vectorized(problem, matrix, device)
     if (
         isinstance(vectorized, VectorizedConfig)
         # H200, 2026-11-21: rows of 8-byte words on both sides reach 0.72 to 0.86 of a copy at 8190x8198 and the like,
         # shifted ones 0.88 to 0.91; where only the input's are, at 32768x1000 int8, it is 0.91 against 0.84.
         and src >= CHUNK // 2
         and dst == CHUNK
-        and choices.fills(matrix, vectorized)
+        and tiling.fills(matrix, vectorized)
     ):
         return vectorized, (
             f"rows of whole {vectorized.src_width}-byte words in and {vectorized.dst_width}-byte words out, "
             f"tile {vectorized.tile_rows}x{vectorized.tile_cols}"
         )
-    shifted = choices.shifted(problem, matrix, device)
+    shifted = tiling.shifted(problem, matrix, device)
     if (
         isinstance(shifted, ShiftedConfig)
         and (shifted.src_shift or shifted.dst_shift)
-        and choices.fills(matrix, shifted)
+        and tiling.fills(matrix, shifted)
     ):
         sides = [name for name, shift in (("input", shifted.src_shift), ("output", shifted.dst_shift)) if shift]
         return shifted, f"{' and '.join(sides)} rows do not begin and end at 16-byte boundaries"
@@ -261,7 +261,7 @@ def _try(entry: Variant, problem: Problem, device: Device, tile_size: int | None
         return "transposes matrices, and this layout is none"
     if entry is _SKINNY:
         return choices.skinny(problem, matrix)
-    choose = choices.vectorized if entry is _VECTORIZED else choices.shifted
+    choose = tiling.vectorized if entry is _VECTORIZED else tiling.shifted
     return choose(problem, matrix, device)
 
 

@@ -1,11 +1,13 @@
 """What week 1 measures: its operators, what they move, and whom they are measured against.
 
-A case's dimension is part of the operator's name: ``sum_rows`` reduces the last dimension, ``sum_columns`` the first.
+A case's dimension is part of the operator's name: ``sum_rows`` reduces the last dimension, ``sum_columns`` the first;
+``sum_one_row`` reduces a first dimension of size 1, which is a copy, and is held against one of the same bytes.
 The cases and the targets stand in ``suites.yaml``.
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,7 @@ from torch.utils.dlpack import from_dlpack
 from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Package, Peer, Traffic, compiled
 from forge_core.testing.tolerances import half_ulp
 from forge_week1_reduce import ops, ref
+from forge_week1_reduce.arithmetic import result_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +29,11 @@ __all__ = ["BENCH"]
 def _traffic(case: Case) -> Traffic:
     # The result is a few percent of the input at most, except for rows of a few elements; reductions are quoted so.
     return Traffic(case.nbytes, 0, "each element is read once; bandwidth is quoted over the input's bytes")
+
+
+def _traffic_with_result(case: Case) -> Traffic:
+    written = math.prod(case.shape[1:]) * result_dtype("sum", case.dtype, None).itemsize
+    return Traffic(case.nbytes, written, "each element is read once and each sum written once; of one row, a copy")
 
 
 def _call(dim: int) -> Callable[[str], Callable[..., torch.Tensor]]:
@@ -75,25 +83,28 @@ def _cub(dim: int) -> Callable[[Case], Callable[..., torch.Tensor]]:
         import cupy  # type: ignore[import-not-found]  # an optional peer
 
         cupy._core.set_reduction_accelerators(["cub"])
+        # One row is the whole array, which CUB reduces by many blocks; as a row among rows it would get a single one.
+        whole = dim == -1 and case.shape[0] == 1
 
         def call(x: torch.Tensor) -> torch.Tensor:
             # CuPy runs on a stream of its own unless it is told which.
             with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
-                return from_dlpack(cupy.sum(cupy.from_dlpack(x), axis=dim))
+                found = cupy.sum(cupy.from_dlpack(x), axis=None if whole else dim)
+                return from_dlpack(found.reshape(1) if whole else found)
 
         return call
 
     return make
 
 
-def _operator(name: str, dim: int) -> OperatorBench:
+def _operator(name: str, dim: int, traffic: Callable[[Case], Traffic] = _traffic) -> OperatorBench:
     return OperatorBench(
         name=name,
         call=_call(dim),
         variants=ops.reduce_sum.variants,
         explain=_explain(dim),
         reference=_reference(dim),
-        traffic=_traffic,
+        traffic=traffic,
         peers=(
             Peer("eager", _eager(dim)),
             Peer("compile", compiled(partial(torch.sum, dim=dim)), requires=(CUDA_GPU, TRITON)),
@@ -108,5 +119,9 @@ BENCH = Bench(
     name="week1",
     package="forge_week1_reduce",
     suites=Path(__file__).with_name("suites.yaml"),
-    operators=(_operator("sum_rows", -1), _operator("sum_columns", 0)),
+    operators=(
+        _operator("sum_rows", -1),
+        _operator("sum_columns", 0),
+        _operator("sum_one_row", 0, _traffic_with_result),
+    ),
 )

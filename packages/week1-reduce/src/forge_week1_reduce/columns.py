@@ -12,7 +12,7 @@ from forge_core.device import Device
 from forge_week1_reduce.arithmetic import Arithmetic
 from forge_week1_reduce.configs import ColumnConfig, Config, FinishConfig
 from forge_week1_reduce.problem import MAX_ALIGN, Problem, alignment_of
-from forge_week1_reduce.rows import max_cluster
+from forge_week1_reduce.rows import max_cluster, read_once
 
 __all__ = ["automatic", "column", "split_parts"]
 
@@ -27,12 +27,18 @@ THREADS_PER_SM = 1024
 MIN_TURNS = 4
 SMALL_BYTES = 2**23
 
-#: Parts up to which a cluster shares the rows; above, a second pass adds them up.  For 4-byte elements a cluster of 8
-#: loses 2 % to it at 32768 x 1024, for 2-byte ones it gains as much.
-CLUSTER_UP_TO_WIDE = 4
+#: Parts up to which a cluster shares the rows of a matrix that fills the GPU; above, a second pass adds them up.  Where
+#: the grid is a whole wave, larger clusters find no room beside each other, the less the more of a group's
+#: multiprocessors are switched off: 2178 against 2715 GB/s at 32768 x 1024 bf16 on one H200.  A grid of half as many
+#: blocks as multiprocessors has room: 1469 against 1351 GB/s at 32768 x 256 bf16.
+CLUSTER_UP_TO = 4
 
-#: Waves that a number of tiles which fills none evenly is cut into: 20 % at 4096 x 50257.
-UNEVEN_WAVES = 8
+#: Waves that a number of tiles which fills none evenly is cut into: 20 % at 4096 x 50257 from one to eight, and 2 to
+#: 3 % more from there to sixteen.
+UNEVEN_WAVES = 16
+
+# Columns are marked as read once from SMALL_BYTES on, rows from the L2's size on (``rows.ONCE_UP_TO`` tells what that
+# costs the next reader): 6 % at 32768 x 256 fp32, where torch.compile would win by 2 % without.
 
 #: Bytes of a row from which reading it by aligned chunks wins over narrower loads.
 SHIFT_FROM_BYTES = 1024
@@ -71,8 +77,9 @@ def column(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCo
     if parts == 1:
         return config
     most = max_cluster(device)
-    if problem.itemsize > 2 and problem.count * problem.kept[-1].size * problem.itemsize > SMALL_BYTES:
-        most = min(most, CLUSTER_UP_TO_WIDE)
+    small = problem.count * problem.kept[-1].size * problem.itemsize <= SMALL_BYTES
+    if not small and tiles * parts > device.sm_count // 2:
+        most = min(most, CLUSTER_UP_TO)
     if parts <= most and _even(tiles):
         return replace(config, blocks=parts)
     finish = FinishConfig(
@@ -103,11 +110,13 @@ def _tile(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCon
         lanes, groups, unroll = 128, 1, min(8, _power_of_two(max(rows, 1)))
     else:
         small = rows * cols.size * matrices * size <= SMALL_BYTES
-        lanes = 16 if small and size >= 4 else 8
+        lanes = 8
         threads = 256 if small or shifts > 1 else 512
         unroll = 4 if small else unroll  # fewer rows a thread leave more parts: 5 % at 1024 x 1024 bf16
-        while lanes < 32 and -(-loads // lanes) * matrices * 256 > wave:
-            lanes *= 2
+        # The widest tiles that leave a wave: of 512 threads up to 16 lanes, 1 % at 32768 x 16384 fp32.
+        for most, block in ((16, threads), (32, 256)):
+            while lanes < most and -(-loads // lanes) * matrices * block > wave:
+                lanes *= 2
         if -(-loads // lanes) * matrices * threads > wave:
             threads = 256
         lanes = 32 if shifts > 1 else min(lanes, _power_of_two(loads))
@@ -122,7 +131,10 @@ def _tile(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCon
         and problem.dst_align >= vector_bytes
         and all(d.dst * problem.out_itemsize % vector_bytes == 0 for d in around)
     )
-    return ColumnConfig(arithmetic, width, lanes, groups, unroll, 1, shifts, packed, len(around), len(problem.reduced))
+    # Where rows are shifted, neighbouring blocks share some loads.
+    once = shifts == 1 and read_once(problem, width, device, at_least=SMALL_BYTES)
+    ranks = (len(around), len(problem.reduced))
+    return ColumnConfig(arithmetic, width, lanes, groups, unroll, 1, shifts, packed, *ranks, once=once)
 
 
 def _tiles(config: ColumnConfig, problem: Problem) -> int:

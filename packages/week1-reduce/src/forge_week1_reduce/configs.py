@@ -84,6 +84,7 @@ class VectorizedConfig:
         unroll: loads of a thread in flight.
         kept_rank: dimensions of the result.
         outer_rank: reduced dimensions around the contiguous one.
+        once: loads of 16 bytes are marked as read by nobody again.
     """
 
     arithmetic: Arithmetic
@@ -93,12 +94,14 @@ class VectorizedConfig:
     unroll: int = 4
     kept_rank: int = 1
     outer_rank: int = 0
+    once: bool = False
 
     @property
     def body(self) -> str:
         """The part of a kernel's name that says how a row is read."""
         peel = "_peel" if self.peel else ""
-        return f"{self.width}B{peel}_{self.threads}t_u{self.unroll}_k{self.kept_rank}o{self.outer_rank}"
+        once = "_once" if self.once else ""
+        return f"{self.width}B{peel}_{self.threads}t_u{self.unroll}_k{self.kept_rank}o{self.outer_rank}{once}"
 
     @property
     def kernel_name(self) -> str:
@@ -120,6 +123,7 @@ class ShortConfig:
         kept_rank: dimensions of the result.
         wide: rows are numbered by 64-bit integers, needed from 2^31 on.
         threads: threads of a block.
+        once: loads of 16 bytes are marked as read by nobody again.
     """
 
     arithmetic: Arithmetic
@@ -131,6 +135,7 @@ class ShortConfig:
     kept_rank: int = 1
     wide: bool = False
     threads: int = 128
+    once: bool = False
 
     @property
     def rows_per_block(self) -> int:
@@ -140,7 +145,7 @@ class ShortConfig:
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
-        flags = ("_exact" if self.exact else "") + ("_wide" if self.wide else "")
+        flags = "".join(f"_{flag}" for flag in ("exact", "wide", "once") if getattr(self, flag))
         return (
             f"{self.arithmetic.name}_short_{self.width}B_{self.lanes}l_u{self.unroll}_r{self.rows}"
             f"_k{self.kept_rank}{flags}"
@@ -231,6 +236,7 @@ class ColumnConfig:
         kept_rank: kept dimensions around the contiguous one.
         reduced_rank: reduced dimensions.
         finish: the second pass, or None.
+        once: loads of 16 bytes are marked as read by nobody again.
     """
 
     arithmetic: Arithmetic
@@ -244,6 +250,7 @@ class ColumnConfig:
     kept_rank: int = 0
     reduced_rank: int = 1
     finish: FinishConfig | None = None
+    once: bool = False
 
     @property
     def threads(self) -> int:
@@ -263,7 +270,8 @@ class ColumnConfig:
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
-        flags = (f"_shift{self.shifts}" if self.shifts > 1 else "") + ("_packed" if self.packed else "")
+        shifts = f"_shift{self.shifts}" if self.shifts > 1 else ""
+        flags = shifts + "".join(f"_{flag}" for flag in ("packed", "once") if getattr(self, flag))
         cluster = f"_cluster{self.blocks}" if self.blocks > 1 else "_split" if self.finish else ""
         return (
             f"{self.arithmetic.name}_column{cluster}_{self.width}B_{self.lanes}x{self.groups}_u{self.unroll}"

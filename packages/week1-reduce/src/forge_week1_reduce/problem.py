@@ -25,7 +25,8 @@ from dataclasses import dataclass
 
 import torch
 
-from forge_core.errors import DimError, RepeatedDimError, ShapeError
+from forge_core.dims import normalize_dims, result_shape
+from forge_core.errors import DimError, ShapeError
 
 __all__ = ["MAX_ALIGN", "Dim", "Problem", "alignment_of", "check_not_empty", "normalize_dims", "result_shape"]
 
@@ -40,47 +41,6 @@ class Dim:
     size: int
     src: int
     dst: int = 0
-
-
-def normalize_dims(op: str, dim: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
-    """The reduced dimensions, sorted, none negative.
-
-    Args:
-        op: for messages.
-        dim: an int, a sequence of ints, or None for all; an empty sequence means all too, as in PyTorch.
-        ndim: dimensions of the tensor; a tensor without any has the dimensions 0 and -1, as in PyTorch.
-
-    Raises:
-        DimError: out of range; an IndexError too.
-        RepeatedDimError: given twice; a RuntimeError too.
-    """
-    if dim is None:
-        return tuple(range(ndim))
-    given = (dim,) if isinstance(dim, int) else tuple(dim)
-    if not given:
-        return tuple(range(ndim))
-    span = max(ndim, 1)
-    found = []
-    for one in given:
-        if isinstance(one, bool) or not isinstance(one, int):
-            raise DimError(op=op, argument="dim", expected="an int, a tuple of ints, or None", got=type(one).__name__)
-        if not -span <= one < span:
-            raise DimError(
-                op=op, argument="dim", expected=f"a dimension in the range from {-span} to {span - 1}", got=str(one)
-            )
-        if one % span in found:
-            raise RepeatedDimError(
-                op=op, argument="dim", expected="each dimension once", got=f"dimension {one % span} again in {given}"
-            )
-        found.append(one % span)
-    return tuple(sorted(found)) if ndim else ()
-
-
-def result_shape(shape: Sequence[int], dims: Sequence[int], keepdim: bool) -> tuple[int, ...]:
-    """The sizes of the result."""
-    if keepdim:
-        return tuple(1 if i in dims else size for i, size in enumerate(shape))
-    return tuple(size for i, size in enumerate(shape) if i not in dims)
 
 
 def check_not_empty(op: str, shape: Sequence[int], dims: Sequence[int]) -> None:

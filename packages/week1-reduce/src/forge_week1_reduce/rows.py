@@ -20,7 +20,7 @@ from forge_week1_reduce.configs import (
 )
 from forge_week1_reduce.problem import MAX_ALIGN, Problem
 
-__all__ = ["automatic", "cluster", "max_cluster", "short", "split", "split_parts", "vectorized"]
+__all__ = ["automatic", "cluster", "max_cluster", "read_once", "short", "split", "split_parts", "vectorized"]
 
 _NOT_ROWS = "reads rows, and no reduced dimension is contiguous here"
 _LIMIT = 2**31
@@ -32,11 +32,28 @@ SHORT_LOADS = 256
 #: Blocks that fill an H200's multiprocessors, each with 512 threads.
 BLOCKS_PER_SM = 4
 
+#: Bytes of an input up to which, from the L2 cache's size on, its loads are marked as read once.  They then take less
+#: of the L2 from what a producer left there, and less of that is written back meanwhile (13 instead of 26 MB): 13 % at
+#: 32768 x 1024 bf16, 7 % in fp32, 3 % at 32768 x 4096 bf16.  Of more bytes, marked loads have the lower rate: 1 % at
+#: 512 MB, 2 to 8 % from 1 GB on.  An input that fits the L2 is left there for its next reader, who gains more by it
+#: than this one loses: 3.4 us against 1.1 us at 32768 x 256 fp32.
+ONCE_UP_TO = 2**28
+
+
+def read_once(problem: Problem, width: int, device: Device, *, at_least: int | None = None) -> bool:
+    """Whether loads of ``width`` bytes are to be marked; only where no element is read twice.
+
+    ``at_least`` is the bytes from which they are, where that is not the L2's size.
+    """
+    whole = problem.rows * problem.count * problem.itemsize
+    least = device.l2_bytes if at_least is None else min(at_least, device.l2_bytes)
+    return width == MAX_ALIGN and problem.read_bytes == whole and least < whole <= ONCE_UP_TO
+
 
 def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[Config, str] | None:
     """The configuration for a problem of kind ``inner``, and why; None where no kernel for rows can do it."""
     brief = short(problem, arithmetic, device)
-    if isinstance(brief, ShortConfig) and problem.rows * brief.lanes >= 32 * device.sm_count:
+    if isinstance(brief, ShortConfig) and problem.rows * brief.lanes >= _threads_worth(brief, device):
         many = f"{brief.lanes} lanes a row, {brief.rows_per_block} rows a block"
         return brief, f"rows of {problem.count} elements: {many}"
     block = vectorized(problem, arithmetic, device)
@@ -54,6 +71,14 @@ def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple
     if isinstance(parts, SplitConfig):
         return parts, f"only {problem.rows} rows: {split_parts(problem, device)} blocks a row, and a second pass"
     return block, f"{problem.rows} rows of {row_bytes} bytes: a block a row"
+
+
+def _threads_worth(brief: ShortConfig, device: Device) -> int:
+    """Threads from which many rows a block are worth it: a warp on each multiprocessor, or a wave for long rows.
+
+    Of few rows of more than 128 loads, a block each has more of them on their way: 2 % at 1024 x 1024 fp32.
+    """
+    return (32 if brief.unroll <= 4 else 1024) * device.sm_count
 
 
 def _wanted_blocks(problem: Problem, device: Device) -> int:
@@ -83,16 +108,18 @@ def vectorized(problem: Problem, arithmetic: Arithmetic, device: Device) -> Vect
     loads = problem.count * problem.itemsize // width
     if outer_rank and loads >= _LIMIT:
         return f"numbers the loads of a row with 32 bits, and {loads} of {width} bytes are too many"
-    threads, unroll = _threads(loads)
-    return VectorizedConfig(arithmetic, width, peel, threads, unroll, len(problem.kept), outer_rank)
+    once = read_once(problem, width, device)
+    threads, unroll = _threads(loads, once=once)
+    return VectorizedConfig(arithmetic, width, peel, threads, unroll, len(problem.kept), outer_rank, once)
 
 
-def _threads(loads: int) -> tuple[int, int]:
+def _threads(loads: int, *, once: bool = False) -> tuple[int, int]:
     """Threads of a block and loads in flight, for a row (or a part of one) of so many loads."""
-    for limit, threads in ((1536, 512), (768, 256), (384, 128)):
-        if loads >= limit:
-            return threads, 4
-    return 64, 4
+    if 768 <= loads < 1536:
+        return (512, 2) if once else (256, 4)  # less than 1 % either way at 1024 loads
+    if loads >= 768:
+        return 512, 4
+    return (256, 2) if loads >= 384 else (64, 4)  # 256 x 2 wins 3 % from 128 x 4 at 32768 x 4096 bf16
 
 
 def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConfig | str:
@@ -107,7 +134,9 @@ def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConf
     # Two loads a thread, more only where 32 lanes are not enough.
     lanes = min(32, _power_of_two(-(-loads // 2)))
     unroll = _power_of_two(-(-loads // lanes))
-    rows = max(1, 4 // unroll)
+    # Marked loads want two in flight, others four: 1 % at 16777216 x 8 bf16.
+    once = read_once(problem, width, device)
+    rows = max(1, (2 if once else 4) // unroll)
     return ShortConfig(
         arithmetic,
         width,
@@ -117,6 +146,7 @@ def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConf
         exact=loads == lanes * unroll,
         kept_rank=len(problem.kept),
         wide=problem.rows >= _LIMIT,
+        once=once,
     )
 
 
@@ -143,11 +173,9 @@ def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> Cluster
     if problem.rows >= 2**16:
         return "numbers rows along the grid's second axis, which has 65535 places"
     blocks = min(max(_wanted_blocks(problem, device), 2), most)
-    # 256 threads with 8 loads in flight against 512 with 4: 2024 against 1956 GB/s at 64 x 131072 fp32, 1551 against
-    # 1307 for bf16 (H200, 2026-11).
-    part = problem.count * problem.itemsize // row.width // blocks
-    threads, unroll = (256, 8) if part >= 2048 else _threads(part)
-    return ClusterConfig(replace(row, threads=threads, unroll=unroll), blocks)
+    # At most 256 threads: 512 lose 3 % at 64 x 131072 fp32, 16 % for bf16; 8 loads in flight lose 5 % to 4 for bf16.
+    threads, unroll = _threads(problem.count * problem.itemsize // row.width // blocks)
+    return ClusterConfig(replace(row, threads=min(threads, 256), unroll=unroll), blocks)
 
 
 def _part_of(row: VectorizedConfig, problem: Problem, parts: int) -> VectorizedConfig:
@@ -157,12 +185,12 @@ def _part_of(row: VectorizedConfig, problem: Problem, parts: int) -> VectorizedC
 
 
 def split_parts(problem: Problem, device: Device) -> int:
-    """Parts of a row in two passes: as many as fill the GPU once."""
+    """Parts of a row in two passes: as many as fill the GPU once, a power of two (33 lose 1 to 2 % to 32)."""
     if _wanted_blocks(problem, device) == 1:
         return 2
     row_bytes = problem.count * problem.itemsize
     most = min(BLOCKS_PER_SM * device.sm_count // problem.rows, row_bytes // MIN_PART_BYTES)
-    return max(2, most)
+    return max(2, 1 << (most.bit_length() - 1))
 
 
 def split(problem: Problem, arithmetic: Arithmetic, device: Device) -> SplitConfig | str:

@@ -119,12 +119,15 @@ class Peer:
         name: as ``--peer`` takes it.
         make: takes a case and returns the call, which takes the inputs and returns the result.  It runs before
             anything is timed, so that compiling or planning happens there and in the first call.
-        requires: what has to be there; a peer is left out for nothing else.
+        requires: what has to be there.
+        unable: takes a case and returns why the peer cannot do it, as its own error would say, or "".  A peer is left
+            out for these two reasons and for nothing else; an error of its own is an error.
     """
 
     name: str
     make: Callable[[Case], Callable[..., torch.Tensor]]
     requires: tuple[Requirement, ...] = ()
+    unable: Callable[[Case], str] = lambda case: ""
 
     def missing(self, device: torch.device) -> list[str]:
         """The names of the requirements that are not met."""

@@ -174,8 +174,9 @@ def _contenders(
     for name in planned.peers:
         peer = operator.peer(name)
         missing = peer.missing(context.device) if peer is not None else ["its declaration"]
-        if peer is None or missing:
-            text = f"needs {' and '.join(missing)}"
+        cannot = "" if peer is None else peer.unable(planned.case)
+        if peer is None or missing or cannot:
+            text = f"needs {' and '.join(missing)}" if missing else cannot
             if planned.peers_asked:
                 raise BenchmarkError(f"peer {name} {text}", suite=context.suite, case=planned.case.name, peer=name)
             outcome.left_out[name] = text

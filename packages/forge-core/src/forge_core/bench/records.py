@@ -93,7 +93,8 @@ class Verdict(msgspec.Struct, frozen=True):
     """One target and what was measured.
 
     Attributes:
-        of: what it is measured against: ``"ceiling"``, ``"best_peer"``, a peer's name, or ``"import"``.
+        of: what it is measured against: ``"ceiling"``, ``"best_peer"``, a peer's name, or ``"import"``; or ``"GB/s"``,
+            which is against nothing.
         at_least, at_most: the target; one of the two.
         value: the measured figure: the median over the runs.
         met: whether it is reached.

@@ -31,11 +31,23 @@ from forge_core.errors import BenchmarkError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ALL", "AUTO", "BEST_PEER", "CEILING", "CaseGroup", "Suite", "Target", "load_suites", "parse_shape"]
+__all__ = [
+    "ALL",
+    "AUTO",
+    "BANDWIDTH",
+    "BEST_PEER",
+    "CEILING",
+    "CaseGroup",
+    "Suite",
+    "Target",
+    "load_suites",
+    "parse_shape",
+]
 
 AUTO = "auto"
 ALL = "all"
 CEILING = "ceiling"
+BANDWIDTH = "GB/s"
 BEST_PEER = "best_peer"
 VERSION = 1
 
@@ -65,8 +77,8 @@ class Target(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defau
 
     Attributes:
         operator: the operator's name; or, with `of` ``import``, the module's.
-        of: ``"ceiling"``, ``"best_peer"``, a peer's name, or ``"import"``.
-        at_least: the least bandwidth, as a share of that of `of`.
+        of: ``"ceiling"``, ``"best_peer"``, a peer's name, ``"GB/s"``, or ``"import"``.
+        at_least: the least bandwidth, as a share of that of `of`; or in GB/s itself.
         at_most: the most time: host time as a multiple of that of `of`, or seconds of import.
         met_from: the measured share that counts as `at_least` reached; without it, `at_least` itself.
         shapes: the cases it holds for; without it, all.
@@ -229,9 +241,9 @@ def _check_target(target: Target, suite: Suite, cases: list[tuple[Case, list[str
     held = [peers for case, peers in cases if target.applies(case)]
     if not held:
         raise BenchmarkError(f"{where}: expected a target for cases of this suite, got one that applies to none.")
-    if target.of == CEILING:
+    if target.of in (CEILING, BANDWIDTH):
         if suite.timer == "host":
-            raise BenchmarkError(f"{where}: host time has no ceiling; expected a peer's name.")
+            raise BenchmarkError(f"{where}: host time has no {target.of}; expected a peer's name.")
         return
     for peers in held:
         _known("peer", [target.of], [BEST_PEER, *peers] if peers else [], where)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from forge_core.bench.measure import OURS, Described, Outcome
 from forge_core.bench.plan import PlannedCase
 from forge_core.bench.records import KEPT_SAMPLES, CaseRecord, ContenderRecord, Kind, Run, Verdict, thin
-from forge_core.bench.schema import BEST_PEER, CEILING, Target
+from forge_core.bench.schema import BANDWIDTH, BEST_PEER, CEILING, Target
 from forge_core.timing import quantile
 
 __all__ = ["ratio", "summarise"]
@@ -36,7 +36,7 @@ def summarise(planned: PlannedCase, outcomes: Sequence[Outcome], error: str, *, 
     by_time = {contender.name: contender.median_ms for contender in contenders}
     verdicts = []
     if judged and OURS in by_time:
-        found = [_verdict(target, usable, peers, host=host) for target in planned.targets]
+        found = [_verdict(target, usable, peers, traffic.total, host=host) for target in planned.targets]
         verdicts = [verdict for verdict in found if verdict is not None]
     return CaseRecord(
         name=case.name,
@@ -123,10 +123,13 @@ def _contender(
     )
 
 
-def _verdict(target: Target, outcomes: list[Outcome], peers: list[str], *, host: bool) -> Verdict | None:
+def _verdict(target: Target, outcomes: list[Outcome], peers: list[str], nbytes: int, *, host: bool) -> Verdict | None:
     """The verdict on one target; None where what it compares with was left out, which the record names."""
     values = []
     for outcome in outcomes:
+        if target.of == BANDWIDTH:
+            values.append(nbytes / (outcome.timings[OURS].median_ms * 1e6))
+            continue
         other = _fastest(outcome, peers) if target.of == BEST_PEER and peers else target.of
         if other not in outcome.timings:
             return None

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import geometric_mean
 
 from forge_core.bench.measure import OURS
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Verdict
-from forge_core.bench.schema import BEST_PEER
+from forge_core.bench.schema import BANDWIDTH, BEST_PEER
 
 __all__ = ["Table", "headline", "remarks", "tables"]
 
@@ -71,6 +72,7 @@ def remarks(record: Record) -> list[str]:
             over = "" if record.repeats == 1 else f", the median over {record.repeats} runs,"
             text += f" A target of {at_least} counts as reached when the ratio{over} is at least {met_from}."
         lines.append(text)
+    lines += _means(record)
     left_out = sorted({(name, why) for case in record.cases for name, why in case.left_out.items()})
     lines += [f"Left out: {name}: {why.rstrip('.')}." for name, why in left_out]
     lines.append(f"Method: {record.method}; median of the samples.")
@@ -80,6 +82,21 @@ def remarks(record: Record) -> list[str]:
             "ceiling is a copy of the same bytes, interleaved in the same run."
         )
     return lines
+
+
+def _means(record: Record) -> list[str]:
+    """The geometric mean of each operator's ratio to the best peer of each case."""
+    found: dict[str, list[float]] = {}
+    for case in record.cases:
+        ours = case.contender(OURS)
+        if not case.error and ours is not None and ours.of_best_peer:
+            found.setdefault(case.operator, []).append(ours.of_best_peer)
+    what = "time over the best peer's" if record.timer == "host" else "bandwidth over the best peer's"
+    return [
+        f"{operator}: {what}, geometric mean over {len(ratios)} cases: {geometric_mean(ratios):.3f}."
+        for operator, ratios in found.items()
+        if len(ratios) > 1
+    ]
 
 
 def _ours(case: CaseRecord) -> list[ContenderRecord]:
@@ -111,7 +128,9 @@ def _targets(verdicts: Sequence[Verdict]) -> str:
     for verdict in verdicts:
         wanted = f"{verdict.at_least:g}" if verdict.at_most is None else f"at most {verdict.at_most:g}"
         of = "" if verdict.of == "import" else f" of {'best peer' if verdict.of == BEST_PEER else verdict.of}"
-        words.append(f"{wanted}{of}: {'reached' if verdict.met else f'NOT reached ({verdict.value:.4f})'}")
+        of = f" {BANDWIDTH}" if verdict.of == BANDWIDTH else of
+        value = f"{verdict.value:.0f}" if verdict.of == BANDWIDTH else f"{verdict.value:.4f}"
+        words.append(f"{wanted}{of}: {'reached' if verdict.met else f'NOT reached ({value})'}")
     return "; ".join(words) or NOTHING
 
 

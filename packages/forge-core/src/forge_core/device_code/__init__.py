@@ -1,7 +1,9 @@
 """Building blocks that kernels share on the GPU.
 
+    check      assertions on the GPU, compiled in by FORGE_DEBUG=1 alone
     memory     addresses, accesses of a stated width, offsets of an entry of some dimensions
     monoid     how two accumulators become one: sum, product, maximum, minimum; a week adds its own
+    online     the (max, sum) pair of a softmax, its identity and its proof
     warp       a reduction among the lanes of a warp
     block      a reduction among the warps of a block, through shared memory
     cluster    a reduction among the blocks of a cluster, through distributed shared memory

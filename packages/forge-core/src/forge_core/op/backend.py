@@ -1,10 +1,11 @@
 """Which backend serves a call: the kernel, or the PyTorch reference.
 
-Resolved at each call: the innermost :func:`backend` block, else ``FORGE_BACKEND``, else kernels for CUDA tensors and
-the reference for CPU tensors.  A backend that was asked for and cannot serve the call is an error.
+Resolved at each call: the innermost :func:`backend` block, else ``FORGE_BACKEND``, else the operator's own choice
+(``Operator.set_default_backend``) for CUDA tensors, kernels where there is none, and the reference for CPU tensors.  A
+backend that was asked for by a block or by ``FORGE_BACKEND`` and cannot serve the call is an error.
 
 A backward pass runs on a thread of autograd's own, which a block does not reach: gradients of CUDA tensors follow
-``FORGE_BACKEND``.
+``FORGE_BACKEND`` and the operator's own choice.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ def backend(name: str) -> Iterator[None]:
         yield
 
 
-def resolve(op: str, device: torch.device, variant: str) -> str:
+def resolve(op: str, device: torch.device, variant: str, chosen: str | None = None) -> str:
     """The backend that serves a call: ``"kernel"`` or ``"ref"``.
 
     Args:
         op: the operator's name, for messages.
         device: where the call's tensors are.
         variant: the variant that the call names.
+        chosen: the operator's own choice for CUDA tensors.
 
     Raises:
         DeviceError: kernels, or one variant of them, were asked for and the tensors are not on a CUDA device.
@@ -48,6 +50,8 @@ def resolve(op: str, device: torch.device, variant: str) -> str:
     """
     asked = settings.requested_backend()
     on_gpu = device.type == "cuda"
+    if asked is None and on_gpu:
+        asked = chosen
     if not on_gpu and (asked == "kernel" or variant != "auto"):
         what = f"variant {variant!r}" if variant != "auto" else "backend 'kernel'"
         raise DeviceError(

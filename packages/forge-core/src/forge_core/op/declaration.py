@@ -14,7 +14,7 @@
 
 The decorated name is an :class:`Operator`.  A call takes one of two ways:
 
-    call --- plain CUDA tensors, nothing listening at the dispatcher --- table of bound launches --- kernel
+    call --- plain CUDA tensors, nothing listening at the dispatcher --- eager --- table of launches --- kernel
       `----- anything else --- torch.ops.<namespace>.<name> --- fake, autograd, vmap, autocast, CPU, CUDA --- ...
 
 Both end in the same launch, and the table's key holds everything a launch depends on: dtypes, shapes, strides,
@@ -24,23 +24,23 @@ devices, alignments, and every other argument.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
 
 from forge_core import checks, settings
 from forge_core import device as devices
-from forge_core.cache import builder_at
 from forge_core.errors import UnsupportedError
-from forge_core.op.backend import check_variant, resolve
+from forge_core.op.backend import check_variant
+from forge_core.op.eager import NOT_SERVED, EagerPath
 from forge_core.op.explanation import Explanation
 from forge_core.op.functorch import functorch_function
-from forge_core.op.guard import has_tangent, plain_cuda, quiet, transformed
+from forge_core.op.guard import has_tangent, quiet, transformed
 from forge_core.op.launch import Launch, Variant
 from forge_core.op.register import Rules, register
 from forge_core.op.schema import Schema
-from forge_core.op.table import LaunchTable
+from forge_core.op.served import Served
 
 __all__ = ["Operator", "operator"]
 
@@ -62,6 +62,7 @@ class Operator:
         backward: Callable[..., Any] | None = None,
         vmap: Callable[..., Any] | None = None,
         autocast: torch.dtype | None = None,
+        ambient: Callable[[], Hashable] | None = None,
     ) -> None:
         functools.update_wrapper(self, like)
         self.schema = schema
@@ -69,10 +70,8 @@ class Operator:
         self._like = like
         self._plan = plan
         self._variants = dict(variants)
-        self._autocast = autocast
-        # How many arguments a call must pass by position for all of its tensors to be among them.
-        self._positions = 1 + max(schema.parameters.index(name) for name in schema.tensors)
-        self._table = LaunchTable(schema, self._check_real, plan)
+        self._served = Served(schema, self.like, reference, plan, ambient)
+        self._eager = EagerPath(schema, self._served.table, backward, setup_context)
         library = _libraries.get(schema.namespace)
         if library is None:
             # Kept for the life of the process: an operator whose library is collected vanishes.
@@ -82,8 +81,8 @@ class Operator:
             schema,
             Rules(
                 like=self.like,
-                cuda=self._run_cuda,
-                cpu=self._run_cpu,
+                cuda=self._served.on_cuda,
+                cpu=self._served.on_cpu,
                 backward=backward,
                 setup_context=setup_context,
                 vmap=vmap,
@@ -106,8 +105,10 @@ class Operator:
         if torch.compiler.is_compiling():
             result = self._op(*args, **kwargs)
             return result
-        if self._may_bypass(args):
-            return self._table.launch(None, args, kwargs)
+        if quiet() and self._served.by_kernels():
+            result = self._eager.call(args, kwargs)
+            if result is not NOT_SERVED:
+                return result
         values = self._check_call(self.schema.name, args, kwargs)
         if self._transformable is not None and transformed(values):
             return self._transformable(*values)
@@ -131,8 +132,10 @@ class Operator:
             return out
         op = f"{self.schema.name}_out"
         checks.is_tensor(op, "out", out)
-        if self._may_bypass(args) and plain_cuda(out):
-            return self._table.launch(out, args, kwargs)
+        if quiet() and self._served.by_kernels():
+            result: torch.Tensor = self._eager.call_out(out, args, kwargs)
+            if result is not NOT_SERVED:
+                return result
         self._check_call(op, args, kwargs)
         checks.materialised(op, "out", out)
         self._out_op(*args, out=out, **kwargs)
@@ -162,35 +165,13 @@ class Operator:
             arch = settings.current().arch
         variant = named.get("variant", "auto")
         check_variant(self.schema.name, variant, tuple(self._variants))
-        chosen = "kernel" if arch is not None else resolve(self.schema.name, x.device, variant)
-        output = self._like_meta(named)
+        chosen = "kernel" if arch is not None else self._served.resolve(x.device, variant)
+        output = self._served.metadata(named)
         if chosen == "ref":
-            why = "Backend 'ref' was asked for." if x.is_cuda else "CPU tensors are served by the reference."
-            return Explanation(
-                operator=self.schema.qualified,
-                backend="ref",
-                variant=None,
-                config=None,
-                why=why,
-                arch=None,
-                read=x.numel() * x.element_size(),
-                written=output.numel() * output.element_size(),
-                key=None,
-            )
+            inputs = [named[name] for name in self.schema.tensors]
+            return Explanation.of_reference(self.schema.qualified, inputs, output)
         target = devices.spec_for(arch) if arch is not None else devices.query(x.device)
-        launch = self._plan(target, output, *named.values())
-        return Explanation(
-            operator=self.schema.qualified,
-            backend="kernel",
-            variant=launch.variant,
-            config=launch.config,
-            why=launch.why,
-            arch=target.arch,
-            read=launch.read,
-            written=launch.written,
-            key=builder_at(launch.builder).key(launch.config, arch=target.arch).digest,
-            builder=launch.builder,
-        )
+        return Explanation.of_launch(self.schema.qualified, self._plan(target, output, *named.values()), target.arch)
 
     def like(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Checks a call's metadata and allocates its output, on whatever device or mode the tensors have.
@@ -204,43 +185,30 @@ class Operator:
             check_variant(self.schema.name, named["variant"], tuple(self._variants))
         return self._like(*args, **kwargs)
 
+    @property
+    def default_backend(self) -> str:
+        """What serves CUDA tensors where neither a ``backend`` block nor ``FORGE_BACKEND`` says otherwise."""
+        return self._served.chosen or "kernel"
+
+    def set_default_backend(self, name: str) -> None:
+        """Chooses the backend of this operator's CUDA tensors for the whole process, autograd's threads included.
+
+        A :func:`~forge_core.op.backend` block and ``FORGE_BACKEND`` still win over it.  CPU tensors are served by the
+        reference whichever is chosen.
+
+        Args:
+            name: ``"kernel"``, which is where it starts, or ``"ref"``.
+
+        Raises:
+            ArgumentError: another name; nothing is changed.
+        """
+        checks.one_of(f"{self.schema.name}.set_default_backend", "name", name, settings.BACKENDS)
+        self._served.chosen = None if name == "kernel" else name
+
     def __repr__(self) -> str:
         return f"<forge operator {self.schema.text}>"
 
-    # -- what the dispatcher calls ------------------------------------------------------------------------------
-
-    def _run_cpu(self, out: torch.Tensor | None, *args: Any, **kwargs: Any) -> torch.Tensor:
-        named = self.schema.bind(args, kwargs)
-        self._check_real(out, named)
-        resolve(self.schema.name, named[self.schema.parameters[0]].device, named.get("variant", "auto"))
-        return self._run_reference(out, named)
-
-    def _run_cuda(self, out: torch.Tensor | None, *args: Any, **kwargs: Any) -> torch.Tensor:
-        named = self.schema.bind(args, kwargs)
-        variant = named.get("variant", "auto")
-        if resolve(self.schema.name, named[self.schema.parameters[0]].device, variant) == "ref":
-            self._check_real(out, named)
-            return self._run_reference(out, named)
-        return self._table.launch(out, args, kwargs)
-
-    def _run_reference(self, out: torch.Tensor | None, named: dict[str, Any]) -> torch.Tensor:
-        result = self.reference(**{name: value for name, value in named.items() if name != "variant"})
-        return result if out is None else out.copy_(result)
-
-    def _check_real(self, out: torch.Tensor | None, named: dict[str, Any]) -> torch.Tensor:
-        """All checks of a call, before anything is written; returns the output's metadata as a meta tensor."""
-        expected = self._like_meta(named)
-        if out is not None:
-            op = f"{self.schema.name}_out"
-            device = named[self.schema.parameters[0]].device
-            checks.like_output(op, out, shape=expected.shape, dtype=expected.dtype, device=device)
-            for name in self.schema.tensors:
-                checks.no_overlap(op, out, name, named[name])
-        return expected
-
-    def _like_meta(self, named: dict[str, Any]) -> torch.Tensor:
-        """As :meth:`like` on meta tensors: all the checks, and no memory."""
-        return self.like(**{name: _meta(value) for name, value in named.items()})
+    # -- before the dispatcher ----------------------------------------------------------------------------------
 
     def _check_call(self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """What must be refused before the dispatcher sees the call; returns all arguments, by position."""
@@ -259,25 +227,6 @@ class Operator:
             )
         return values
 
-    def _may_bypass(self, args: tuple[Any, ...]) -> bool:
-        """Whether a call may skip the dispatcher; see ``guard``.  Arguments passed by name never do."""
-        if not args or not plain_cuda(args[0]) or not quiet(has_autocast_rule=self._autocast is not None):
-            return False
-        if self._positions > 1 and not (
-            len(args) >= self._positions and all(plain_cuda(a) for a in args if isinstance(a, torch.Tensor))
-        ):
-            return False
-        return settings.requested_backend() != "ref"
-
-
-def _meta(value: Any) -> Any:
-    """A strided tensor's shape, strides and dtype without its memory; anything else as it is, for the checks."""
-    if not isinstance(value, torch.Tensor) or value.is_nested or value.is_quantized:
-        return value
-    if value.layout is not torch.strided:
-        return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
-
 
 def operator(
     schema: str,
@@ -289,6 +238,7 @@ def operator(
     backward: Callable[..., Any] | None = None,
     vmap: Callable[..., Any] | None = None,
     autocast: torch.dtype | None = None,
+    ambient: Callable[[], Hashable] | None = None,
 ) -> Callable[[Callable[..., torch.Tensor]], Operator]:
     """Declares an operator; decorates the function that checks a call and allocates its output.
 
@@ -303,7 +253,11 @@ def operator(
         setup_context: see ``torch.library.register_autograd``.
         backward: the gradient; calls the public operators, so that it can be differentiated in turn.
         vmap: see ``torch.library.register_vmap``.
-        autocast: the dtype that autocast casts floating-point inputs to; None where the operator has no rule.
+        autocast: the dtype of the computation under autocast: it is passed as ``dtype`` where the schema has a
+            parameter of that name, so that inputs are converted as they are read, and inputs are cast to it where not;
+            None where the operator has no rule.
+        ambient: what of the process's state, beside the arguments, the output's metadata depends on, for example
+            ``torch.get_default_dtype``; None for nothing.
 
     Raises:
         ValueError: the schema is not functional, or does not begin with a tensor.
@@ -320,6 +274,7 @@ def operator(
             backward=backward,
             vmap=vmap,
             autocast=autocast,
+            ambient=ambient,
         )
 
     return declare

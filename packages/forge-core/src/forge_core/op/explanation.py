@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import torch
+
+from forge_core.cache import builder_at
+from forge_core.op.launch import Launch
 
 __all__ = ["Explanation"]
 
@@ -36,6 +42,38 @@ class Explanation:
     written: int
     key: str | None
     builder: str | None = None
+
+    @classmethod
+    def of_reference(cls, operator: str, inputs: Sequence[torch.Tensor], output: torch.Tensor) -> Explanation:
+        """Of a call that the reference serves."""
+        asked = inputs[0].is_cuda
+        return cls(
+            operator=operator,
+            backend="ref",
+            variant=None,
+            config=None,
+            why="Backend 'ref' was asked for." if asked else "CPU tensors are served by the reference.",
+            arch=None,
+            read=sum(x.numel() * x.element_size() for x in inputs),
+            written=output.numel() * output.element_size(),
+            key=None,
+        )
+
+    @classmethod
+    def of_launch(cls, operator: str, launch: Launch, arch: str) -> Explanation:
+        """Of a call that a kernel serves on a GPU of that architecture."""
+        return cls(
+            operator=operator,
+            backend="kernel",
+            variant=launch.variant,
+            config=launch.config,
+            why=launch.why,
+            arch=arch,
+            read=launch.read,
+            written=launch.written,
+            key=builder_at(launch.builder).key(launch.config, arch=arch).digest,
+            builder=launch.builder,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -91,7 +91,30 @@ def _register_functional(library: torch.library.Library, schema: Schema, rules: 
         torch.library.register_vmap(schema.qualified, rules.vmap, lib=library)
     if rules.autocast is not None:
         for device_type in ("cuda", "cpu"):
-            torch.library.register_autocast(schema.qualified, device_type, rules.autocast, lib=library)
+            if "dtype" in schema.parameters:
+                key = f"Autocast{device_type.upper()}"
+                library.impl(schema.name, _with_dtype(schema, key, rules.autocast), key)
+            else:
+                torch.library.register_autocast(schema.qualified, device_type, rules.autocast, lib=library)
+
+
+#: The dtypes that autocast is for: it leaves fp64 and integers as they are.
+_AUTOCAST_FROM = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def _with_dtype(schema: Schema, key: str, dtype: torch.dtype) -> Callable[..., torch.Tensor]:
+    """Autocast by the operator's own ``dtype``: the input is converted as it is read, not in a pass of its own."""
+    excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+
+    def call(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if args[0].dtype in _AUTOCAST_FROM and kwargs.get("dtype") is None:
+            kwargs["dtype"] = dtype
+        with torch._C._ExcludeDispatchKeyGuard(excluded):
+            result: torch.Tensor = overload(*args, **kwargs)
+        return result
+
+    overload = getattr(getattr(torch.ops, schema.namespace), schema.name).default
+    return call
 
 
 def _register_out(library: torch.library.Library, schema: Schema, rules: Rules) -> None:

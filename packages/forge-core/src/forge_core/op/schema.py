@@ -15,6 +15,7 @@ __all__ = ["Schema"]
 
 # What torch calls the types whose values can be checked by Python's own.
 _SIMPLE: dict[str, type] = {"int": int, "str": str, "bool": bool}
+_LISTS = {"List[int]": False, "Optional[List[int]]": True}
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Schema:
         defaults: the default of each parameter that has one.
         tensors: names of the tensor parameters.
         simple: the Python type of each parameter that is an int, a str or a bool.
+        lists: the parameters that are an int or several, each with whether None is taken too.
     """
 
     text: str
@@ -40,6 +42,7 @@ class Schema:
     defaults: dict[str, Any]
     tensors: tuple[str, ...]
     simple: dict[str, type]
+    lists: dict[str, bool]
 
     @classmethod
     def parse(cls, text: str) -> Schema:
@@ -66,6 +69,7 @@ class Schema:
             defaults={a.name: a.default_value for a in arguments if a.has_default_value()},
             tensors=tuple(a.name for a in arguments if str(a.type) == "Tensor"),
             simple={a.name: _SIMPLE[str(a.type)] for a in arguments if str(a.type) in _SIMPLE},
+            lists={a.name: _LISTS[str(a.type)] for a in arguments if str(a.type) in _LISTS},
         )
 
     @property
@@ -89,7 +93,7 @@ class Schema:
         return f"{head}_out({arguments}, {star}Tensor(a!) out) -> ()"
 
     def check(self, op: str, named: dict[str, Any]) -> None:
-        """Raises ArgumentError for a tensor, an int, a str or a bool that is something else.
+        """Raises ArgumentError for a tensor, an int, a str, a bool or a list of ints that is something else.
 
         The dispatcher checks too, and says so as a RuntimeError about a schema that the caller has never seen.
         """
@@ -97,12 +101,17 @@ class Schema:
             checks.is_tensor(op, name, named[name])
         for name, kind in self.simple.items():
             value = named[name]
-            # A symbolic integer of a traced graph is an integer; True is none.
-            fits = isinstance(value, (kind, torch.SymInt)) if kind is int else isinstance(value, kind)
-            if not fits or (kind is int and isinstance(value, bool)):
+            if not (_is_int(value) if kind is int else isinstance(value, kind)):
                 raise ArgumentError(
                     op=op, argument=name, expected=f"an argument of type {kind.__name__}", got=repr(value)
                 )
+
+        for name, optional in self.lists.items():
+            value = named[name]
+            several = isinstance(value, (list, tuple)) and all(map(_is_int, value))
+            if not (several or _is_int(value) or (optional and value is None)):
+                expected = "an int or a tuple of ints" + (", or None" if optional else "")
+                raise ArgumentError(op=op, argument=name, expected=expected, got=repr(value))
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Names every argument of a call, defaults filled in.
@@ -125,3 +134,8 @@ class Schema:
                     raise TypeError(f"{self.name}() missing required argument: '{name}'")
                 bound[name] = self.defaults[name]
         return {name: bound[name] for name in self.parameters}
+
+
+def _is_int(value: object) -> bool:
+    """Whether it is an integer, a symbolic one of a traced graph among them; True is none."""
+    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)

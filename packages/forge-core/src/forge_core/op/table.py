@@ -7,7 +7,7 @@ no checks, no planning, no compiler.  A call that was not is checked, planned an
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,17 @@ _raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
 
 
+def _empty_on_current_device(
+    shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:  # pragma: no cover - for a torch without the function below
+    return torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+
+
+# The allocation that torch.compile's generated code makes: from the same caching allocator, without a way through the
+# dispatcher where nothing listens.  0.65 us against 1.1 of empty_like and 1.6 of empty_strided.
+_new: Callable[..., torch.Tensor] = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", _empty_on_current_device)
+
+
 @dataclass(frozen=True)
 class _Bound:
     """A launch ready to go: the output to allocate, the native function and its integers."""
@@ -46,6 +57,7 @@ class _Bound:
     debug: bool
     name: str  # the variant, for the log
     workspace: int = 0
+    special: bool = False  # more is to be done than to pass the pointers of one input and the output
 
 
 class LaunchTable:
@@ -56,6 +68,7 @@ class LaunchTable:
         check: ``check(out, named)``: all checks of a call, raising before anything is written; returns a meta tensor
             of the output's shape, strides and dtype.
         plan: the operator's choice of a kernel.
+        ambient: what of the process's state, beside the arguments, an output's metadata depends on; None for nothing.
     """
 
     def __init__(
@@ -63,11 +76,12 @@ class LaunchTable:
         schema: Schema,
         check: Callable[[torch.Tensor | None, dict[str, Any]], torch.Tensor],
         plan: Callable[..., Launch],
+        ambient: Callable[[], Hashable] | None = None,
     ) -> None:
         self._schema = schema
+        self._ambient = ambient
         self._check = check
         self._plan = plan
-        self._one_tensor = len(schema.tensors) == 1
         self._bound: dict[Any, _Bound] = {}
 
     def __len__(self) -> int:
@@ -77,22 +91,24 @@ class LaunchTable:
         """Runs a call on plain CUDA tensors, into ``out`` or into a new tensor; raises what the checks raise."""
         # Every line here is part of an eager call's host time, so the common case is written out.
         x = args[0]
-        key = (
+        index = x.get_device()
+        if index != _current_device():
+            with torch.cuda.device(index):
+                return self.launch(out, args, kwargs)
+        address = x.data_ptr()
+        key: Any = (
             x.dtype,
             x.shape,
             x.stride(),
-            x.get_device(),
-            x.data_ptr() & ALIGNMENT_MASK,
-            (args[1:] if self._one_tensor else _freeze(args[1:])) if len(args) > 1 else None,
-            tuple(kwargs.items()) if kwargs else None,
+            index,
+            address & ALIGNMENT_MASK,
+            None if len(args) == 1 else args[1] if len(args) == 2 and type(args[1]) is int else _freeze(args[1:]),
+            _freeze(tuple(kwargs.items())) if kwargs else None,
             None if out is None else _freeze(out),
             settings.debug_requested(),
+            None if self._ambient is None else self._ambient(),
         )
-        try:
-            bound = self._bound.get(key)
-        except TypeError:  # a list among the arguments, as `dim=[0, 1]`
-            key = _freeze(key)
-            bound = self._bound.get(key)
+        bound = self._bound.get(key)
         if bound is None:
             bound = self._bind(out, args, kwargs)
             if len(self._bound) >= MAX_BOUND:
@@ -109,24 +125,22 @@ class LaunchTable:
             # A kernel writes through an address, so autograd has to be told that the tensor is no longer what it was.
             _count_a_write(out)
         else:
-            out = torch.empty_strided(bound.shape, bound.strides, dtype=bound.dtype, device=x.device)
+            out = _new(bound.shape, bound.strides, bound.dtype)
         launch = bound.launch
         if launch is None:
             return out
-        index = x.get_device()
-        if index == _current_device() and self._one_tensor and not bound.debug and not bound.workspace:
-            launch(x.data_ptr(), out.data_ptr(), *bound.arguments, _raw_stream(index))
+        if not bound.special:
+            launch(address, out.data_ptr(), *bound.arguments, _raw_stream(index))
             return out
-        with torch.cuda.device(index):
-            pointers = [a.data_ptr() for a in args if isinstance(a, torch.Tensor)]
-            pointers.append(out.data_ptr())
-            if bound.workspace:
-                # Given back when this call returns; the allocator hands it out again behind this launch only.
-                scratch = torch.empty(bound.workspace, dtype=torch.uint8, device=x.device)
-                pointers.append(scratch.data_ptr())
-            launch(*pointers, *bound.arguments, _raw_stream(index))
-            if bound.debug and not torch.cuda.is_current_stream_capturing():
-                torch.cuda.synchronize(index)
+        pointers = [a.data_ptr() for a in args if isinstance(a, torch.Tensor)]
+        pointers.append(out.data_ptr())
+        if bound.workspace:
+            # Given back when this call returns; the allocator hands it out again behind this launch only.
+            scratch = _new((bound.workspace,), (1,), torch.uint8)
+            pointers.append(scratch.data_ptr())
+        launch(*pointers, *bound.arguments, _raw_stream(index))
+        if bound.debug and not torch.cuda.is_current_stream_capturing():
+            torch.cuda.synchronize(index)
         return out
 
     def _bind(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Bound:
@@ -150,6 +164,7 @@ class LaunchTable:
             debug=debug,
             name=plan.variant,
             workspace=plan.workspace,
+            special=debug or plan.workspace > 0 or len(self._schema.tensors) > 1,
         )
 
 
@@ -159,9 +174,9 @@ def _count_a_write(out: torch.Tensor) -> None:
 
 
 def _freeze(value: Any) -> Any:
-    """A hashable value that says all that a launch can depend on."""
+    """A hashable value that says all that a launch can depend on; an int is told from an equal bool or float."""
     if isinstance(value, torch.Tensor):
-        return (value.dtype, value.shape, value.stride(), value.device, value.data_ptr() & ALIGNMENT_MASK)
+        return (value.dtype, value.shape, value.stride(), value.get_device(), value.data_ptr() & ALIGNMENT_MASK)
     if isinstance(value, (tuple, list)):
-        return tuple(_freeze(item) for item in value)
-    return value
+        return tuple([_freeze(item) for item in value])
+    return (type(value), value)

@@ -3,7 +3,7 @@
 A result is compared with the same operation in float64, and its error may be at most
 
     2 * PyTorch's own error      for the same input and dtype, element by element or the largest of the case
-  + the bound of a tree          ceil(log2 N) * eps(accumulator) * sum |x|
+  + the derived bound            of what is computed: for a sum ceil(log2 N) * eps(accumulator) * sum |x|
   + half an ulp of the output    rounding the result to its dtype, which nobody can avoid
 
 The first term lets an ill-conditioned input be as inaccurate for Forge as it is for PyTorch; the second is what adding
@@ -17,10 +17,27 @@ import math
 
 import torch
 
-__all__ = ["FACTOR", "assert_near_float64", "half_ulp", "tree_bound"]
+__all__ = [
+    "FACTOR",
+    "assert_near_float64",
+    "half_ulp",
+    "log_softmax_bound",
+    "log_softmax_gradient_bound",
+    "logsumexp_bound",
+    "logsumexp_gradient_bound",
+    "softmax_bound",
+    "softmax_gradient_bound",
+    "tree_bound",
+]
+
+Dims = int | tuple[int, ...]
 
 #: How much worse than PyTorch a result may be.
 FACTOR = 2.0
+
+
+def _depth(count: int) -> int:
+    return max(1, math.ceil(math.log2(count))) if count > 0 else 0
 
 
 def tree_bound(magnitude: torch.Tensor, count: int, accumulator: torch.dtype) -> torch.Tensor:
@@ -34,8 +51,141 @@ def tree_bound(magnitude: torch.Tensor, count: int, accumulator: torch.dtype) ->
     Returns:
         The bound, float64, of the shape of ``magnitude``.
     """
-    depth = max(1, math.ceil(math.log2(count))) if count > 0 else 0
-    return depth * torch.finfo(accumulator).eps * magnitude
+    return _depth(count) * torch.finfo(accumulator).eps * magnitude
+
+
+# The exponentials.  With m the largest of a row, d = m - x, p = softmax(x), S = sum exp(-d), N numbers a row, and eps
+# that of the accumulator, to first order in eps:
+#
+#   exp(-d)      x - m rounds to 1/2 eps d, the factor log2(e) and the product with it to another eps d; exp2 of the
+#                GPU adds 2 eps (PTX: 2^-22):                                       (1.5 d + 2) eps, relative
+#   a merge      brings a sum to a larger maximum: exp(-d') of its own, on top.  The d' of an element's merges and its
+#                first d add up to its d, and a balanced tree has log2 N merges:    (1.5 d + 2 (1 + log2 N)) eps
+#   S            the mean of that over the elements, by weight p, and log2 N additions.  The mean of d by weight p is
+#                the entropy of p less log S, which is at most ln N:                (1.5 ln N + 3 log2 N + 2) eps
+#
+# An exponential below the smallest normal number may be flushed to zero.
+
+
+def _of_sum(count: int) -> float:
+    return 1.5 * math.log(max(count, 1)) + 3 * _depth(count) + 2
+
+
+def _count(x: torch.Tensor, dim: Dims) -> int:
+    dims = (dim,) if isinstance(dim, int) else dim
+    return math.prod(x.shape[i] for i in dims) if x.ndim else 1
+
+
+def _distance(x: torch.Tensor, dim: Dims) -> torch.Tensor:
+    """How far each element is below the largest of its row; -inf, whose exponential is exact, as no distance."""
+    far = x.amax(dim, keepdim=True) - x
+    return torch.where(far.isfinite(), far, 0.0)
+
+
+def softmax_bound(x: torch.Tensor, dim: int, accumulator: torch.dtype) -> torch.Tensor:
+    """What ``exp(-d) / S`` can lose: the errors of both, and 4 eps for the reciprocal and the product.
+
+    Args:
+        x: the input, float64.
+        dim: the dimension of a row.
+        accumulator: the dtype that is computed in.
+
+    Returns:
+        The bound, float64, of the shape of ``x``.
+    """
+    info = torch.finfo(accumulator)
+    factor = 1.5 * _distance(x, dim) + 2 + _of_sum(_count(x, dim)) + 4
+    return torch.softmax(x, dim).nan_to_num(0.0) * factor * info.eps + info.tiny
+
+
+def log_softmax_bound(x: torch.Tensor, dim: int, accumulator: torch.dtype) -> torch.Tensor:
+    """What ``-d - log S`` can lose: the error of S, 4 eps of the logarithm, and a rounding of each of the numbers.
+
+    Args:
+        x: the input, float64.
+        dim: the dimension of a row.
+        accumulator: the dtype that is computed in.
+
+    Returns:
+        The bound, float64, of the shape of ``x``.
+    """
+    size = torch.log_softmax(x, dim).nan_to_num(0.0, 0.0, 0.0).abs()
+    return (2 * size + _of_sum(_count(x, dim)) + 4) * torch.finfo(accumulator).eps
+
+
+def logsumexp_bound(x: torch.Tensor, dim: Dims, accumulator: torch.dtype) -> torch.Tensor:
+    """What ``m + log S`` can lose: the error of S, 4 eps of the logarithm, and a rounding of both numbers.
+
+    Args:
+        x: the input, float64.
+        dim: the dimensions that are reduced.
+        accumulator: the dtype that is computed in.
+
+    Returns:
+        The bound, float64, of the shape of the result without ``dim``.
+    """
+    size = torch.logsumexp(x, dim).nan_to_num(0.0, 0.0, 0.0).abs()
+    count = _count(x, dim)
+    return (size + math.log(max(count, 1)) + _of_sum(count) + 4) * torch.finfo(accumulator).eps
+
+
+def softmax_gradient_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, accumulator: torch.dtype) -> torch.Tensor:
+    """What ``y * (grad - sum(y * grad))`` can lose: the tree of the sum, its products, and a rounding of each step.
+
+    Args:
+        grad: the gradient of the output, float64.
+        y: the output that was saved, float64.
+        dim: the dimension of a row.
+        accumulator: the dtype that is computed in.
+
+    Returns:
+        The bound, float64, of the shape of ``y``.
+    """
+    eps = torch.finfo(accumulator).eps
+    product = grad * y
+    total = (_depth(_count(y, dim)) + 1) * product.abs().sum(dim, keepdim=True)
+    return y.abs() * eps * (total + 2 * (grad - product.sum(dim, keepdim=True)).abs())
+
+
+def log_softmax_gradient_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, accumulator: torch.dtype) -> torch.Tensor:
+    """What ``grad - exp(y) * sum(grad)`` can lose: the tree of the sum, the exponential, and a rounding of each step.
+
+    Args:
+        grad: the gradient of the output, float64.
+        y: the output that was saved, float64.
+        dim: the dimension of a row.
+        accumulator: the dtype that is computed in.
+
+    Returns:
+        The bound, float64, of the shape of ``y``.
+    """
+    info = torch.finfo(accumulator)
+    total = grad.sum(dim, keepdim=True).abs()
+    tree = _depth(_count(y, dim)) * grad.abs().sum(dim, keepdim=True)
+    size = torch.where(y.isfinite(), y.abs(), 0.0)
+    part = y.exp() * (tree + (1.5 * size + 4) * total)
+    return (part + grad.abs()) * info.eps + info.tiny * total
+
+
+def logsumexp_gradient_bound(
+    grad: torch.Tensor, x: torch.Tensor, lse: torch.Tensor, accumulator: torch.dtype
+) -> torch.Tensor:
+    """What ``grad * exp(x - lse)`` can lose: the exponential, and a rounding of the product.
+
+    Args:
+        grad: the gradient of the output, float64, with the reduced dimensions in place.
+        x: the input, float64.
+        lse: the output that was saved, float64, with the reduced dimensions in place.
+        accumulator: the dtype that is computed in.
+
+    Returns:
+        The bound, float64, of the shape of ``x``.
+    """
+    info = torch.finfo(accumulator)
+    far = (x - lse).abs()
+    far = torch.where(far.isfinite(), far, 0.0)
+    weight = (x - lse).exp().nan_to_num(0.0)
+    return grad.abs() * (weight * (1.5 * far + 4) * info.eps + info.tiny)
 
 
 def half_ulp(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -33,6 +33,7 @@ from forge_week0_transpose.kernels.memory import (
     Uint32,
     access_unit,
     batch_offsets,
+    check,
     example_arguments,
     name_kernel,
     view,
@@ -70,12 +71,14 @@ class Naive:
         unit, count = access_unit(config.itemsize)
         rElement = cute.make_rmem_tensor(cute.make_layout((config.items, count), stride=(count, 1)), unit)
         first = Int64(block) * (config.items * config.threads) + Int64(thread)
+        check(((src.toint() | dst.toint()) & (config.itemsize - 1)) == 0, "both tensors begin at whole elements")
         targets = []
         for i in cutlass.range_constexpr(config.items):
             # Past the end the last element is read again instead of branching, so that all reads are in flight.
             index = cutlass.min(first + i * config.threads, dims[0] - 1)
             # Below 2^32 elements 32-bit divisions do, and cost a fifth.
             number = index if cutlass.const_expr(config.wide_index) else Uint32(index)
+            check((index >= 0) & (index < dims[0]), "an element's number is below their count")
             src_offset, dst_offset = batch_offsets(number, dims)
             cute.autovec_copy(view(src.toint() + src_offset, config.itemsize), rElement[i, None])
             targets.append(dst.toint() + dst_offset)

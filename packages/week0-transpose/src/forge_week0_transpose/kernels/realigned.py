@@ -33,6 +33,7 @@ from forge_week0_transpose.kernels.memory import (
     Int64,
     Uint32,
     batch_offsets,
+    check,
     chunk_tensor,
     example_arguments,
     funnel_shift_right,
@@ -95,6 +96,8 @@ class RealignedCopy:
                 src_offset, dst_offset = batch_offsets(number // per_row, outer)
                 src_row += src_offset
                 dst_row += dst_offset
+            check(((src_row | dst_row | length) & (config.itemsize - 1)) == 0, "rows begin and end at elements")
+            check((src_row >= src.toint()) & (src_row + length <= end), "the row lies inside the source")
             # The chunk's first byte, counted from the row's first: negative where the row begins inside the chunk.
             begin = chunk * CHUNK - (dst_row & (CHUNK - 1))
             first = (src_row + begin) & -CHUNK

@@ -32,6 +32,7 @@ from forge_week0_transpose.kernels.memory import (
     Int64,
     Uint32,
     batch_offsets,
+    check,
     example_arguments,
     move,
     name_kernel,
@@ -79,8 +80,11 @@ class RowCopy:
                 src_offset, dst_offset = batch_offsets(number // per_row, outer)
                 src_address += src_offset
                 dst_address += dst_offset
+            check(((src_address | dst_address) & (width - 1)) == 0, "rows begin at multiples of an access's width")
             src_address += chunk * width
             dst_address += chunk * width
+            check(chunk * width < length, "the chunk begins inside the row")
+            check((length % (config.tail or width)) == 0, "rows are whole accesses")
             if cutlass.const_expr(config.tail == 0):
                 move(src_address, dst_address, width)
             else:

@@ -46,10 +46,13 @@ from forge_week0_transpose.kernels.memory import (
     Int64,
     Uint32,
     batch_offsets,
+    check,
     chunk_tensor,
     example_arguments,
     funnel_shift_left,
     funnel_shift_right,
+    hold_policy,
+    load_held,
     move,
     name_kernel,
     permute,
@@ -116,25 +119,30 @@ class Shifted:
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
 
-        # Which tile: down the rows first, then along the columns, then the batch.
-        rest = Uint32(block)
-        row_tile, rest = rest % row_tiles, rest // row_tiles
-        col_tile = rest
+        # Which tile: down the rows first, or along the columns, then the batch.
+        inner, outer = (col_tiles, row_tiles) if cutlass.const_expr(config.by_columns) else (row_tiles, col_tiles)
+        place, along = Uint32(block) % inner, Uint32(block) // inner
         src_base, dst_base = src.toint(), dst.toint()
         if cutlass.const_expr(config.batch_rank > 0):
-            col_tile = rest % col_tiles
-            src_step, dst_step = batch_offsets(rest // col_tiles, batch)
+            src_step, dst_step = batch_offsets(along // outer, batch)
+            along = along % outer
             src_base += src_step
             dst_base += dst_step
+        row_tile, col_tile = (along, place) if cutlass.const_expr(config.by_columns) else (place, along)
         # The tile's first output chunk of an unshifted row, and the first row that is loaded: V before it.
         row_base = Int64(row_tile) * config.tile_rows
         first = row_base - config.halo
         col_base = Int64(col_tile) * config.tile_cols
         cols_left = Int32(cutlass.min(cols - col_base, Int64(config.tile_cols)))
+        check((row_base < rows + config.reach) & (cols_left > 0), "the tile begins inside the matrix")
+        src_unit, dst_unit = (size if shift else CHUNK for shift in (config.src_shift, config.dst_shift))
+        check(((src_base | src_pitch) & (src_unit - 1)) == 0, "input rows begin at multiples of an element or a chunk")
+        check(((dst_base | dst_pitch) & (dst_unit - 1)) == 0, "output rows begin at multiples of an element or a chunk")
+        check((src_pitch >= cols * size) | (not config.src_shift), "shifted input rows do not overlap")
 
         cc, row_block = thread % config.col_chunks, thread // config.col_chunks
         shared = cute.arch.get_dyn_smem(Uint32, alignment=128).toint()
-        rRow = chunk_tensor(v)
+        rRow, policy = chunk_tensor(v), hold_policy()
         # Rows of the tile that exist, counted from the first loaded one; the others repeat the nearest.
         low = Int32(cutlass.max(-first, Int64(0)))
         high = Int32(cutlass.min(rows - first, Int64(config.lines))) - 1
@@ -149,8 +157,8 @@ class Shifted:
             for k in cutlass.range_constexpr(v):
                 chunk = segment & -CHUNK
                 offsets.append(Uint32(segment) & (CHUNK - 1))
-                cute.autovec_copy(view(cutlass.min(chunk, last), CHUNK), rPair[2 * k, None])
-                cute.autovec_copy(view(cutlass.min(chunk + CHUNK, last), CHUNK), rPair[2 * k + 1, None])
+                load_held(cutlass.min(chunk, last), rPair[2 * k, None], CHUNK, policy)
+                load_held(cutlass.min(chunk + CHUNK, last), rPair[2 * k + 1, None], CHUNK, policy)
                 segment += select((line + k >= low) & (line + k < high), src_pitch, Int64(0))
             for k in cutlass.range_constexpr(v):
                 words = funnel_right(
@@ -169,7 +177,7 @@ class Shifted:
             nearest = cutlass.min(cutlass.max(line, low), high)
             address = src_base + (first + Int64(nearest)) * src_pitch + col_base * size + Int64(chunk * CHUNK)
             for k in cutlass.range_constexpr(v):
-                cute.autovec_copy(view(address, CHUNK), rRow[k, None])
+                load_held(address, rRow[k, None], CHUNK, policy)
                 address += select((line + k >= low) & (line + k < high), src_pitch, Int64(0))
 
         columns = transpose_chunks([[rRow[k, w] for w in range(4)] for k in range(v)], size, permute)

@@ -38,6 +38,7 @@ from forge_week0_transpose.kernels.memory import (
     Int64,
     Uint32,
     batch_offsets,
+    check,
     chunk_tensor,
     example_arguments,
     load_parts,
@@ -100,6 +101,10 @@ class Skinny:
         src_lines, src_run = src_base + base * size, src_base + base * (n * size)
         dst_lines, dst_run = dst_base + base * size, dst_base + base * (n * size)
         left = Int32(cutlass.min(length - base, Int64(config.tile)))
+        check(left > 0, "the tile begins inside the lines")
+        lines_at, run_at = (src_base, dst_base) if cutlass.const_expr(config.gather) else (dst_base, src_base)
+        check(((lines_at | pitch) & (config.line_width - 1)) == 0, "lines begin at multiples of an access's width")
+        check((run_at & (config.run_width - 1)) == 0, "the run begins at a multiple of an access's width")
         if left == config.tile:
             if cutlass.const_expr(config.gather):
                 self._gather_tile(src_lines, dst_run, pitch, thread)

@@ -37,6 +37,7 @@ from forge_week0_transpose.kernels.memory import (
     Int64,
     Uint32,
     batch_offsets,
+    check,
     example_arguments,
     move,
     name_kernel,
@@ -113,6 +114,10 @@ class Tiled:
         row_base, col_base = Int64(row_tile) * tile, Int64(col_tile) * tile
         rows_left = Int32(cutlass.min(rows - row_base, Int64(tile)))
         cols_left = Int32(cutlass.min(cols - col_base, Int64(tile)))
+        check((rows_left > 0) & (cols_left > 0), "the tile begins inside the matrix")
+        check(((src_base | dst_base) & (size - 1)) == 0, "both matrices begin at multiples of an element")
+        steps = src_pitch | src_step | dst_pitch | dst_step
+        check((steps & (size - 1)) == 0, "rows and columns lie at multiples of an element")
 
         shared = cute.arch.get_dyn_smem(Uint32, alignment=16).toint()
         for i in cutlass.range_constexpr(config.steps):

@@ -7,13 +7,13 @@ columns, and ``groups`` of them one below the other; a thread walks down, ``unro
 
                  columns ->
     group 0      [l0][l1][l2] ... rows 0, G, 2G, ...       each place of a load has an accumulator in registers
-    group 1      [l0][l1][l2] ... rows 1, G+1, ...         lanes of one warp that share columns: shuffles
-    ...                                                    warps of the block: shared memory, one barrier
-    group G-1                                              then a thread a column adds the warps' in order
+    group 1      [l0][l1][l2] ... rows 1, G+1, ...         ``tile`` tells how the groups' become one
+    ...
+    group G-1
 
-Few columns make few tiles, so the rows are cut as well.  ``blocks`` of a cluster exchange their tiles through
-distributed shared memory, each finishing its share of the columns; or, for more parts than a cluster holds and on
-older GPUs, accumulators go to a workspace and ``finish`` adds them up in the order of the parts.
+Few columns make few tiles, so the rows are cut as well, into parts that are ``blocks`` of a cluster; or, for more parts
+than a cluster holds and on older GPUs, accumulators go to a workspace and ``finish`` adds them up in the order of the
+parts.
 
 Rows that begin anywhere.  Rows whose number is the same modulo ``shifts`` begin at the same distance from a 16-byte
 boundary, and ``groups`` is a multiple of ``shifts``: so a thread, at every row it visits, loads an aligned chunk that
@@ -36,23 +36,20 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.cluster import announce, store_remote
+from forge_core.device_code.cluster import announce
 from forge_core.device_code.memory import (
     CHUNK,
-    SHARED,
     Int32,
     Int64,
     Uint32,
     elements_at,
     entry_offsets,
     example_arguments,
-    load_element,
     name_kernel,
-    store_element,
 )
-from forge_core.device_code.warp import WARP, reduce_lanes
 from forge_week1_reduce.configs import ColumnConfig
 from forge_week1_reduce.kernels.finish import Finish
+from forge_week1_reduce.kernels.tile import finish_tile, gather, tile_bytes
 from forge_week1_reduce.kernels.values import Values
 
 __all__ = ["Column", "build"]
@@ -65,17 +62,6 @@ class Column:
         self.config = config
         self.values = Values(config.arithmetic)
         self.size = self.values.acc.width // 8
-        self.warps = max(config.threads // WARP, 1)
-        # Columns that one block of a cluster finishes.
-        self.share = -(-config.tile // config.blocks)
-
-    @property
-    def smem_bytes(self) -> int:
-        """Shared memory of a block: the warps' accumulators, and what the cluster sends."""
-        if self.config.groups == 1:
-            return 0
-        received = self.share * self.config.blocks if self.config.blocks > 1 else 0
-        return (self.warps * self.config.tile + received) * self.size
 
     @cute.jit
     def __call__(
@@ -118,7 +104,7 @@ class Column:
             grid=(Int32(tiles * kept[0]), Int32(parts), 1),
             block=(config.threads, 1, 1),
             cluster=(1, config.blocks, 1) if cutlass.const_expr(config.blocks > 1) else None,
-            smem=self.smem_bytes,
+            smem=tile_bytes(config, self.size),
             stream=stream,
         )
 
@@ -141,16 +127,21 @@ class Column:
             cute.arch.griddepcontrol_launch_dependents()
         thread, _, _ = cute.arch.thread_idx()
         block, part, _ = cute.arch.block_idx()
-        matrix = Uint32(block) // tiles
-        tile_start = Int64(Uint32(block) % tiles) * config.tile
+        # Divisions by what is not known when the kernel is compiled cost more than the loads of a short column.
+        matrix, tile = Uint32(0), Uint32(block)
+        if cutlass.const_expr(config.kept_rank > 0):
+            matrix, tile = Uint32(block) // tiles, Uint32(block) % tiles
+        tile_start = Int64(tile) * config.tile
         src_offset, dst_offset = entry_offsets(matrix, kept, 2)
         lane, group = thread % config.lanes, thread // config.lanes
 
-        # This part's rows, and this thread's among them.
-        span = (reduced[0] + (parts - 1)) // parts
-        first = Int64(part) * span + Int64(group)
-        end = cutlass.min(reduced[0], Int64(part) * span + span)
-        count = Int32(cutlass.max(end - first + (config.groups - 1), Int64(0)) // config.groups)
+        # This part's rows, and this thread's among them.  There are less than 2^31, and groups alone have all of them.
+        first, count = Int64(group), Int32(reduced[0])
+        if cutlass.const_expr(config.groups > 1):
+            span = Int64((Uint32(reduced[0]) + Uint32(parts - 1)) // Uint32(parts))
+            first = Int64(part) * span + Int64(group)
+            end = cutlass.min(reduced[0], Int64(part) * span + span)
+            count = Int32(cutlass.max(end - first + (config.groups - 1), Int64(0)) // config.groups)
 
         base = src.toint() + src_offset + tile_start * values.size
         shift = Int64(0)
@@ -170,10 +161,13 @@ class Column:
             self.store_columns(rAcc, out.toint() + dst_offset, column, cols, col_step, reduced[0])
         else:
             shared = cute.arch.get_dyn_smem(Uint32, alignment=16).toint()
-            self.gather(rAcc, shared, lane, Int32(shift), thread)
-            self.finish_tile(
-                shared, out, dst_offset, matrix, tile_start, cols, col_step, part, reduced[0], kept[0], thread
-            )
+            gather(values, config, rAcc, shared, lane, Int32(shift), thread)
+            start, step = out.toint() + dst_offset, col_step
+            if cutlass.const_expr(config.finish is not None):
+                # Into the workspace instead: part by part, matrix by matrix.
+                start = out.toint() + (Int64(part) * kept[0] + Int64(matrix)) * cols * self.size
+                step = Int64(self.size)
+            finish_tile(values, config, shared, start, step, tile_start, cols, part, reduced[0], thread)
 
     @cute.jit
     def row_address(self, address: Any, row: Any, reduced: tuple) -> Any:
@@ -193,7 +187,7 @@ class Column:
         for turn in cutlass.range(turns):
             for u in cutlass.range_constexpr(unroll):
                 row = first + Int64(turn * unroll + u) * groups
-                self.values.fetch(self.row_address(address, row, reduced), rChunks[(u, None)])
+                self.values.fetch(self.row_address(address, row, reduced), rChunks[(u, None)], once=config.once)
             for u in cutlass.range_constexpr(unroll):
                 self.values.add_places(rChunks[(u, None)], rAcc)
         done = turns * unroll
@@ -202,7 +196,7 @@ class Column:
                 self.values.clear(rChunks[(u, None)])
                 if done + u < count:
                     row = first + Int64(done + u) * groups
-                    self.values.fetch(self.row_address(address, row, reduced), rChunks[(u, None)])
+                    self.values.fetch(self.row_address(address, row, reduced), rChunks[(u, None)], once=config.once)
             for u in cutlass.range_constexpr(unroll):
                 self.values.add_places(rChunks[(u, None)], rAcc)
 
@@ -236,72 +230,6 @@ class Column:
             for v in cutlass.range_constexpr(vector):
                 if column + v < cols:
                     values.store((rAcc[v],), count, base + (column + v) * col_step)
-
-    @cute.jit
-    def gather(self, rAcc: Any, shared: Any, lane: Any, shift: Any, thread: Any):
-        """Puts each warp's accumulators of the tile into shared memory."""
-        config, values = self.config, self.values
-        for v in cutlass.range_constexpr(config.vector):
-            acc = (rAcc[v],)
-            if cutlass.const_expr(config.lanes < WARP):
-                acc = reduce_lanes(acc, values.monoid, WARP // config.lanes, config.lanes)
-            place = lane * config.vector + v - shift
-            if (thread % WARP < config.lanes) & (place >= 0) & (place < config.tile):
-                start = shared + (thread // WARP * config.tile + place) * self.size
-                store_element(acc[0], start, values.acc, SHARED)
-        cute.arch.sync_threads()
-
-    @cute.jit
-    def finish_tile(
-        self,
-        shared: Any,
-        out: cute.Pointer,
-        dst_offset: Any,
-        matrix: Any,
-        tile_start: Any,
-        cols: Any,
-        col_step: Any,
-        part: Any,
-        count: Any,
-        matrices: Any,
-        thread: Any,
-    ):
-        """Adds up the warps' accumulators, and passes them on: to memory, to the cluster, or to the workspace."""
-        config, values, size = self.config, self.values, self.size
-        received = shared + self.warps * config.tile * size
-        if cutlass.const_expr(config.blocks > 1):
-            cute.arch.cluster_wait()
-        for turn in cutlass.range_constexpr(-(-config.tile // config.threads)):
-            place = turn * config.threads + thread
-            if place < config.tile:
-                acc = (load_element(shared + place * size, values.acc, SHARED),)
-                for warp in cutlass.range_constexpr(1, self.warps):
-                    start = shared + (warp * config.tile + place) * size
-                    acc = values.monoid.combine(acc, (load_element(start, values.acc, SHARED),))
-                column = tile_start + Int64(place)
-                if cutlass.const_expr(config.blocks > 1):
-                    start = received + (part * self.share + place % self.share) * size
-                    store_remote(acc[0], start, values.acc, place // self.share)
-                else:
-                    if column < cols:
-                        if cutlass.const_expr(config.finish is not None):
-                            entry = (Int64(part) * matrices + Int64(matrix)) * cols + column
-                            store_element(acc[0], out.toint() + entry * size, values.acc)
-                        else:
-                            values.store(acc, count, out.toint() + dst_offset + column * col_step)
-        if cutlass.const_expr(config.blocks > 1):
-            cute.arch.cluster_arrive()
-            cute.arch.cluster_wait()
-            for turn in cutlass.range_constexpr(-(-self.share // config.threads)):
-                own = turn * config.threads + thread
-                place = part * self.share + own
-                column = tile_start + Int64(place)
-                if (own < self.share) & (place < config.tile) & (column < cols):
-                    acc = (load_element(received + own * size, values.acc, SHARED),)
-                    for rank in cutlass.range_constexpr(1, config.blocks):
-                        start = received + (rank * self.share + own) * size
-                        acc = values.monoid.combine(acc, (load_element(start, values.acc, SHARED),))
-                    values.store(acc, count, out.toint() + dst_offset + column * col_step)
 
 
 class SplitColumn(Column):

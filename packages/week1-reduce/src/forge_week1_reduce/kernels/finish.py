@@ -23,8 +23,10 @@ from forge_week1_reduce.kernels.values import Values
 
 __all__ = ["Finish"]
 
-#: Threads of a block where a thread has a result.
+#: Threads of a block where a thread has a result, and the partials that each has on their way before it adds the first:
+#: the L2's latency is what this pass consists of.
 THREADS = 128
+BATCH = 32
 
 
 class Finish:
@@ -92,7 +94,20 @@ class Finish:
             row = Int64(block) * THREADS + Int64(thread)
             if row < kept[0]:
                 start = partial.toint() + row * row_step
-                for part in cutlass.range(Int32(parts), unroll=8):
-                    acc = values.monoid.combine((acc,), (values.load(start + Int64(part) * part_step),))[0]
+                rPart = values.new_strands(BATCH)
+                turns = Int32(parts) // BATCH
+                for turn in cutlass.range(turns):
+                    for u in cutlass.range_constexpr(BATCH):
+                        rPart[u] = values.load(start + Int64(turn * BATCH + u) * part_step)
+                    for u in cutlass.range_constexpr(BATCH):
+                        acc = values.monoid.combine((acc,), (rPart[u],))[0]
+                if turns * BATCH < Int32(parts):
+                    for u in cutlass.range_constexpr(BATCH):
+                        part = turns * BATCH + u
+                        rPart[u] = values.monoid.identity()[0]
+                        if part < Int32(parts):
+                            rPart[u] = values.load(start + Int64(part) * part_step)
+                    for u in cutlass.range_constexpr(BATCH):
+                        acc = values.monoid.combine((acc,), (rPart[u],))[0]
                 _, dst_offset = entry_offsets(Uint32(row), kept, 2)
                 values.store((acc,), count, dst.toint() + dst_offset)

@@ -75,7 +75,7 @@ class Short:
                 if cutlass.const_expr(not config.exact):
                     inside = inside & (chunk < chunks)
                 if inside:
-                    values.fetch(start + Int64(chunk) * width, rChunks[(k * unroll + u, None)])
+                    values.fetch(start + Int64(chunk) * width, rChunks[(k * unroll + u, None)], once=config.once)
         for k in cutlass.range_constexpr(rows):
             rAcc = values.new_lanes(width)
             for u in cutlass.range_constexpr(unroll):

@@ -43,7 +43,7 @@ def _run(
     for turn in cutlass.range(turns):
         for u in cutlass.range_constexpr(unroll):
             place = turn * (threads * unroll) + u * threads + thread
-            values.fetch(_address(config, start, place, first, outer, per_run), rChunks[(u, None)])
+            values.fetch(_address(config, start, place, first, outer, per_run), rChunks[(u, None)], once=config.once)
         for u in cutlass.range_constexpr(unroll):
             values.add(rChunks[(u, None)], rAcc)
     done = turns * (threads * unroll)
@@ -52,7 +52,9 @@ def _run(
             values.clear(rChunks[(u, None)])
             place = done + u * threads + thread
             if place < count:
-                values.fetch(_address(config, start, place, first, outer, per_run), rChunks[(u, None)])
+                values.fetch(
+                    _address(config, start, place, first, outer, per_run), rChunks[(u, None)], once=config.once
+                )
         for u in cutlass.range_constexpr(unroll):
             values.add(rChunks[(u, None)], rAcc)
 

@@ -137,9 +137,26 @@ class Values:
         for i in range(cute.size(rChunk)):
             rChunk[i] = self.neutral()
 
-    def fetch(self, address: Any, rChunk: Any) -> None:
-        """Loads a chunk, whose address is a multiple of its bytes."""
-        cute.autovec_copy(elements_at(address, self.src, cute.size(rChunk)), rChunk)
+    def fetch(self, address: Any, rChunk: Any, *, once: bool = False) -> None:
+        """Loads a chunk, whose address is a multiple of its bytes.
+
+        Args:
+            address: in bytes.
+            rChunk: where to.
+            once: nobody reads these 16 bytes again: the load asks the caches to keep others instead.
+        """
+        if not once:
+            cute.autovec_copy(elements_at(address, self.src, cute.size(rChunk)), rChunk)
+            return
+        # A copy's cache hint does not reach the instruction in CuTe DSL 4.8, so the instruction is written out.
+        words = cute.arch.inline_ptx(
+            "ld.global.L1::no_allocate.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
+            write_only_types=[Int32] * 4,
+            read_only_args=[address],
+        )
+        rWords = cute.recast_tensor(rChunk, Int32)
+        for i, word in enumerate(words):
+            rWords[i] = word
 
     def add(self, rChunk: Any, rAcc: Any) -> None:
         """Adds a chunk to a thread's accumulators of one row: place by place, or all to one."""

@@ -1,97 +1,12 @@
-"""The configurations of week 0's kernels: plain data, one frozen dataclass a kernel.
-
-``config.py`` chooses among them.  A configuration holds only what the kernel is compiled for; sizes, strides and
-addresses are arguments of the launch, so that another shape never compiles another kernel.
-"""
+"""Configurations of the kernels that transpose tile by tile."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "NaiveConfig",
-    "RealignedConfig",
-    "RowsConfig",
-    "ShiftedConfig",
-    "SkinnyConfig",
-    "TiledConfig",
-    "VectorizedConfig",
-]
+from forge_week0_transpose.kernels.words import CHUNK
 
-#: Bytes of a chunk, the widest access of a thread.
-CHUNK = 16
-
-
-@dataclass(frozen=True)
-class NaiveConfig:
-    """``kernels/naive.py``.
-
-    Attributes:
-        itemsize: bytes of an element: 1, 2, 4, 8 or 16.
-        rank: dimensions of the canonical problem.
-        wide_index: elements are numbered by 64-bit integers, needed from 2^32 on.
-        items: elements of a thread, a block's width apart; more than one where no other kernel can do the problem.
-        threads: threads of a block.
-    """
-
-    itemsize: int
-    rank: int
-    wide_index: bool = False
-    items: int = 1
-    threads: int = 256
-
-    @property
-    def kernel_name(self) -> str:
-        """What a profiler shows."""
-        items = f"_x{self.items}" if self.items > 1 else ""
-        return f"naive_{self.itemsize}B_rank{self.rank}{items}{'_wide' if self.wide_index else ''}"
-
-
-@dataclass(frozen=True)
-class RowsConfig:
-    """``kernels/rows.py``.
-
-    Attributes:
-        width: bytes of a thread's access: 1, 2, 4, 8 or 16.
-        rank: outer dimensions.
-        tail: width of the accesses that copy an incomplete last chunk; 0 where every row is whole chunks.
-        wide_index: chunks are numbered by 64-bit integers, needed from 2^32 on.
-        threads: threads of a block.
-    """
-
-    width: int
-    rank: int = 0
-    tail: int = 0
-    wide_index: bool = False
-    threads: int = 128
-
-    @property
-    def kernel_name(self) -> str:
-        """What a profiler shows."""
-        tail = f"_tail{self.tail}B" if self.tail else ""
-        return f"copy_rows_{self.width}B_rank{self.rank}{tail}{'_wide' if self.wide_index else ''}"
-
-
-@dataclass(frozen=True)
-class RealignedConfig:
-    """``kernels/realigned.py``.
-
-    Attributes:
-        itemsize: bytes of an element: 1, 2, 4 or 8.
-        rank: outer dimensions.
-        wide_index: chunks are numbered by 64-bit integers, needed from 2^32 on.
-        threads: threads of a block.
-    """
-
-    itemsize: int
-    rank: int = 0
-    wide_index: bool = False
-    threads: int = 128
-
-    @property
-    def kernel_name(self) -> str:
-        """What a profiler shows."""
-        return f"copy_realigned_{self.itemsize}B_rank{self.rank}{'_wide' if self.wide_index else ''}"
+__all__ = ["ShiftedConfig", "SkinnyConfig", "TiledConfig", "VectorizedConfig"]
 
 
 @dataclass(frozen=True)
@@ -142,6 +57,8 @@ class VectorizedConfig:
         src_width: bytes of a thread's load: 16, 8 or 4, not below the element.
         dst_width: bytes of a thread's store, likewise.
         batch_rank: dimensions around the matrix.
+        by_columns: blocks walk along the input's columns before they move down its rows.
+        flat: tiles are numbered by one dimension of the grid, because the other two cannot hold that many.
     """
 
     itemsize: int
@@ -150,6 +67,8 @@ class VectorizedConfig:
     src_width: int = 16
     dst_width: int = 16
     batch_rank: int = 0
+    by_columns: bool = False
+    flat: bool = False
 
     @property
     def ragged(self) -> bool:
@@ -194,9 +113,10 @@ class VectorizedConfig:
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
+        how = f"{'_cols' if self.by_columns else ''}{'_flat' if self.flat else ''}"
         return (
             f"transpose_vectorized_{self.itemsize}B_{self.tile_rows}x{self.tile_cols}"
-            f"_ld{self.src_width}_st{self.dst_width}_b{self.batch_rank}"
+            f"_ld{self.src_width}_st{self.dst_width}_b{self.batch_rank}{how}"
         )
 
 
@@ -213,6 +133,7 @@ class ShiftedConfig:
         col_chunks: 16-byte chunks of an input row in the tile, a multiple of 8.
         batch_rank: dimensions around the matrix.
         blocks_per_sm: blocks that a multiprocessor must be able to hold, which bounds the registers of a thread.
+        by_columns: blocks walk along the input's columns before they move down its rows.
     """
 
     itemsize: int
@@ -222,6 +143,7 @@ class ShiftedConfig:
     col_chunks: int = 16
     batch_rank: int = 0
     blocks_per_sm: int = 2
+    by_columns: bool = False
 
     @property
     def chunk_items(self) -> int:
@@ -287,7 +209,8 @@ class ShiftedConfig:
     def kernel_name(self) -> str:
         """What a profiler shows."""
         shifts = ("src" if self.src_shift else "") + ("dst" if self.dst_shift else "")
-        return f"transpose_shifted_{self.itemsize}B_{self.tile_rows}x{self.tile_cols}_{shifts}_b{self.batch_rank}"
+        how = "_cols" if self.by_columns else ""
+        return f"transpose_shifted_{self.itemsize}B_{self.tile_rows}x{self.tile_cols}_{shifts}_b{self.batch_rank}{how}"
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,152 @@
+"""The (max, sum) pair: a maximum and a sum of exponentials in one pass.
+
+A set X of numbers is summed up by the pair
+
+    (m, s)        m = max of X,        s = sum over x in X of exp(x - m)
+
+and the pair of a union follows from the pairs of its parts, with m = max(a, b):
+
+    (a, s) + (b, t) = (m,  s exp(a - m) + t exp(b - m))
+
+*Proof.*  For a part with maximum a, s exp(a - m) = sum of exp(x - a) exp(a - m) = sum of exp(x - m).  The sums of two
+parts that have no element in common add up to the sum of the union, and the maximum of the union is m.  So any tree of
+merges over a row gives the same pair, whatever its shape: merging is associative and commutative.  The pair of the
+empty set is (-inf, 0): it changes no other, since exp(-inf) = 0.
+
+*In floating point.*  One of the two factors is exp(0) = 1, so a merge takes one exponential and one fused
+multiply-add: s + t e, where e belongs to the smaller maximum.  Which one that is does not depend on the order of the
+operands, so two lanes that exchange their pairs get the same bits.  Where many pairs meet at once, all take the step to
+their common maximum first and are then added up.  Each merge rounds once, relative to a sum of
+non-negative terms; a tree of depth k therefore adds a relative error of at most k 2^-24 (for fp32) to the sum, beside
+that of the exponentials.
+
+*The exponential.*  exp(d) is computed as 2^(d log2(e)), for fp32 by one multiplication and the instruction
+``ex2.approx.ftz``.  With d = fl(x - m) <= 0, rounding d, log2(e) and the product shifts the exponent by at most
+3 |d| 2^-24 relative to e, and the instruction adds 2^-22, so
+
+    |exp computed - exp(x - m)|  <=  (4 + 3 |d|) 2^-24 exp(d)  <=  5.2 * 2^-24
+
+since |d| exp(d) <= 1/e; results below 2^-126 become 0.  The maximum is subtracted before the multiplication and not
+folded into it as fma(x, log2 e, -m log2 e): rounding m log2(e) would leave a factor of 2^(m 2^-24), which overflows for
+a row such as 1e30, 1e30.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Float32, Uint32
+
+from forge_core.device_code.monoid import Maximum, lowest
+
+__all__ = ["MaxSum", "exponential", "packed_maximum", "strand_sum", "tree"]
+
+LOG2_E = math.log2(math.e)
+
+
+def exponential(x: Any) -> Any:
+    """exp(x), for fp32 within (4 + 3 |x|) 2^-24 of it, relatively; 0 for -inf, and for what is below 2^-126."""
+    if isinstance(x, Float32):
+        return cute.math.exp2(x * Float32(LOG2_E), fastmath=True)
+    return cute.math.exp(x)
+
+
+@dataclass(frozen=True)
+class MaxSum:
+    """The pair of a union.
+
+    Attributes:
+        dtype: the DSL's type of both parts: fp32 or fp64.
+    """
+
+    dtype: Any
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        """The type of each part."""
+        return (self.dtype, self.dtype)
+
+    def identity(self) -> tuple[Any, ...]:
+        """The pair of nothing."""
+        return (lowest(self.dtype), self.dtype(0))
+
+    def combine(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+        """One exponential, one fused multiply-add; a NaN in either pair spoils both parts."""
+        first = a[0] >= b[0]
+        high = self.dtype(cutlass.select_(first, a[0], b[0]))
+        low = self.dtype(cutlass.select_(first, b[0], a[0]))
+        high_sum = self.dtype(cutlass.select_(first, a[1], b[1]))
+        low_sum = self.dtype(cutlass.select_(first, b[1], a[1]))
+        # Equal maxima need no factor; among them are two of -inf, whose difference would be NaN.
+        factor = self.dtype(cutlass.select_(low == high, self.dtype(1), exponential(low - high)))
+        return Maximum(self.dtype).combine((high,), (low,))[0], high_sum + low_sum * factor
+
+    def together(self, acc: tuple[Any, ...], across: Any) -> tuple[Any, ...]:
+        """The pair of many lanes: their maximum first, then one exponential a lane, then a plain sum."""
+        top = across(acc[0], self._maximum)
+        return top, across(acc[1] * exponential(acc[0] - self.base(top)), _add)
+
+    def many(self, pairs: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+        """The pair of some pairs, whose exponentials do not wait for each other."""
+        top = tree([pair[0] for pair in pairs], self._maximum)
+        base = self.base(top)
+        return top, tree([pair[1] * exponential(pair[0] - base) for pair in pairs], _add)
+
+    def base(self, top: Any) -> Any:
+        """What is subtracted where the maximum is ``top``: 0 for -inf, the maximum of nothing but -inf."""
+        return self.dtype(cutlass.select_(top == lowest(self.dtype), self.dtype(0), top))
+
+    def _maximum(self, a: Any, b: Any) -> Any:
+        return Maximum(self.dtype).combine((a,), (b,))[0]
+
+    def of(self, values: list[Any], strands: int = 4, top: Any = None) -> tuple[Any, ...]:
+        """The pair of some numbers.
+
+        Args:
+            values: one or more.
+            strands: sums that do not wait for each other.
+            top: their maximum, where it is known.
+        """
+        if top is None:
+            top = tree(values, self._maximum)
+        base = self.base(top)  # once a call, not once a number
+        return top, strand_sum([exponential(v - base) for v in values], strands)
+
+
+def packed_maximum(rWords: Any, kind: str) -> Any:
+    """The maxima of the lower and of the upper halves of some words, in one instruction a word; NaN wins.
+
+    Args:
+        rWords: registers, 32-bit words of two 16-bit numbers each.
+        kind: ``"f16x2"`` or ``"bf16x2"``.
+    """
+    return tree(
+        [rWords[i] for i in range(cute.size(rWords))],
+        lambda a, b: cute.arch.inline_ptx(
+            f"max.NaN.{kind} {{$w0}}, {{$r0}}, {{$r1}};", write_only_types=[Uint32], read_only_args=[a, b]
+        ),
+    )
+
+
+def tree(parts: list[Any], combine: Any) -> Any:
+    """Many become one, in a tree: first with the one half as far as there are."""
+    while len(parts) > 1:
+        half = (len(parts) + 1) // 2
+        parts = [combine(parts[i], parts[i + half]) if i + half < len(parts) else parts[i] for i in range(half)]
+    return parts[0]
+
+
+def strand_sum(terms: list[Any], strands: int) -> Any:
+    """The sum of some terms: ``strands`` running sums, term i to number i % strands, and a tree of those."""
+    sums = terms[:strands]
+    for i in range(len(sums), len(terms)):
+        sums[i % strands] = sums[i % strands] + terms[i]
+    return tree(sums, _add)
+
+
+def _add(a: Any, b: Any) -> Any:
+    return a + b

@@ -1,0 +1,140 @@
+"""The short way of an eager call, driven without a GPU: a planted plan, compiler and device stand in for the real."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+
+from forge_core.device import SPECS
+from forge_core.op import Launch, eager, guard, table
+from forge_core.op.eager import NOT_SERVED, EagerPath
+from forge_core.op.schema import Schema
+
+seen: list[tuple[Any, ...]] = []
+
+
+def keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, keyword_only_inputs: dict[str, Any]) -> None:
+    seen.append((inputs[1:], keyword_only_inputs))
+    ctx.save_for_backward(inputs[0], output)
+    ctx.factor = inputs[1]
+
+
+def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+    x, output = ctx.saved_tensors
+    assert torch.equal(output, x * ctx.factor)
+    return grad * ctx.factor, None
+
+
+def kernel(source: int, target: int, count: int, factor: int, stream: int) -> None:
+    """Multiplies fp32 numbers at an address, as a kernel would."""
+    x, y = ((ctypes.c_float * count).from_address(a) for a in (source, target))
+    for i in range(count):
+        y[i] = x[i] * factor
+
+
+@pytest.fixture
+def path(monkeypatch: pytest.MonkeyPatch) -> EagerPath:
+    schema = Schema.parse("ns::scale(Tensor x, int factor=2, *, str variant='auto') -> Tensor")
+
+    def plan(device: Any, out: torch.Tensor, x: torch.Tensor, factor: int, variant: str) -> Launch:
+        return Launch("simple", "nowhere:build", None, (x.numel(), factor), "why", 0, 0)
+
+    monkeypatch.setattr(table.devices, "query", lambda device: SPECS["H200"])
+    monkeypatch.setattr(table, "builder_at", lambda path: lambda config, arch: kernel)
+    monkeypatch.setattr(table, "_current_device", lambda: -1)  # what a CPU tensor's get_device() is
+    monkeypatch.setattr(table, "_raw_stream", lambda index: 0)
+    monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
+    monkeypatch.setattr(eager, "plain_cuda", lambda x: type(x) in (torch.Tensor, torch.nn.Parameter))
+    seen.clear()
+    launches = table.LaunchTable(schema, lambda out, named: torch.empty(named["x"].shape, device="meta"), plan)
+    return EagerPath(schema, launches, backward, keep)
+
+
+def test_a_call_that_needs_no_gradient_records_nothing(path: EagerPath) -> None:
+    x = torch.randn(3, 4)
+    y = path.call((x, 3), {})
+    assert torch.equal(y, x * 3)
+    assert not y.requires_grad
+    x.requires_grad_()
+    with torch.no_grad():
+        assert not path.call((x,), {}).requires_grad
+    assert seen == []
+
+
+def test_a_call_that_needs_a_gradient_is_recorded_by_the_operator_s_own_rules(path: EagerPath) -> None:
+    for leaf in (torch.randn(3, 4, requires_grad=True), torch.nn.Parameter(torch.randn(3, 4))):
+        for args, kwargs, factor, variant in (
+            ((), {}, 2, "auto"),
+            ((5,), {}, 5, "auto"),
+            ((), {"factor": 7}, 7, "auto"),
+            ((5,), {"variant": "simple"}, 5, "simple"),
+        ):
+            y = path.call((leaf, *args), kwargs)
+            assert torch.equal(y, leaf.detach() * factor)
+            assert y.grad_fn is not None
+            assert seen[-1] == ((factor,), {"variant": variant})
+            (grad,) = torch.autograd.grad(y, leaf, torch.full_like(y, 10.0))
+            assert torch.equal(grad, torch.full_like(grad, 10.0 * factor))
+    other = torch.randn(3, 4)
+    y = path.call((other * leaf, 3), {})
+    y.sum().backward()
+    assert torch.equal(leaf.grad, 3 * other)
+
+
+def test_autograd_watches_over_what_was_kept(path: EagerPath) -> None:
+    x = torch.randn(3, 4, requires_grad=True)
+    y = path.call((x,), {})
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    y = path.call((x,), {})
+    y.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        y.sum().backward()
+
+
+def test_what_is_not_plain_takes_the_dispatcher(path: EagerPath) -> None:
+    class Subclass(torch.Tensor):
+        pass
+
+    x = torch.zeros(3)
+    assert path.call((), {"x": x}) is NOT_SERVED
+    assert path.call((x.as_subclass(Subclass),), {}) is NOT_SERVED
+    assert path.call((3,), {}) is NOT_SERVED
+
+
+def test_an_out_that_needs_a_gradient_takes_the_dispatcher(path: EagerPath) -> None:
+    x, out = torch.ones(3), torch.zeros(3)
+    assert path.call_out(out, (x, 4), {}) is out
+    assert torch.equal(out, torch.full((3,), 4.0))
+    assert path.call_out(out, (x.clone().requires_grad_(),), {}) is NOT_SERVED
+    assert path.call_out(out.clone().requires_grad_(), (x,), {}) is NOT_SERVED
+
+
+def test_whatever_listens_at_the_dispatcher_is_noticed() -> None:
+    from torch.overrides import TorchFunctionMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Listener(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    class Hook(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return func(*args, **(kwargs or {}))
+
+    assert guard.quiet()
+    found = []
+    with Listener():
+        found.append(guard.quiet())
+    with Hook():
+        found.append(guard.quiet())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found.append(guard.quiet())
+    torch.func.vmap(lambda x: (found.append(guard.quiet()), x)[1])(torch.zeros(2))
+    torch.func.grad(lambda x: (found.append(guard.quiet()), x)[1])(torch.zeros(()))
+    assert found == [False] * 5
+    assert guard.quiet()

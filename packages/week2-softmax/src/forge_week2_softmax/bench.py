@@ -1,0 +1,229 @@
+"""What week 2 measures: its operators, what they move, and whom they are measured against.
+
+``softmax`` is the forward pass and ``softmax_backward`` the gradient alone, on an output that is there.
+``softmax_grad`` is the forward pass on an input that needs a gradient, for the host time of recording it.  The cases
+and the targets stand in ``suites.yaml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Package, Peer, Traffic, compiled
+from forge_core.bench.inputs import random_tensor
+from forge_core.testing.tolerances import half_ulp
+from forge_week2_softmax import backward, ops, ref
+
+__all__ = ["BENCH"]
+
+Inputs = tuple[torch.Tensor, ...]
+
+# ------------------------------------------------------------------------------------------------ what it is to be
+
+#: Elements that are compared, or computed in float64, at once: bounds the memory of the check itself.
+PIECE = 2**26
+
+#: Of rows of up to 2^20 standard normal numbers, d is at most 13 with near certainty, so that the bound of
+#: ``forge_core.testing.tolerances.softmax_bound`` is at most 110 eps of fp32.
+RELATIVE = 110 * 2.0**-23
+
+#: A gradient's error is relative to the larger ones of its row: (log2 N + 3) eps of fp32 times the sum of |y * grad|,
+#: which is below 1, times y, which is at most twice the largest gradient of the row for these inputs.
+OF_ROW = 64 * 2.0**-23
+
+
+def _by_pieces(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
+    """A function of rows, some of them at a time; the result in the dtype of the first tensor."""
+    rows = max(1, PIECE // max(1, tensors[0].shape[-1]))
+    out = torch.empty_like(tensors[0])
+    for start in range(0, out.shape[0], rows):
+        part = slice(start, start + rows)
+        out[part] = function(*(t[part].detach().double() for t in tensors))
+    return out
+
+
+def _reference(x: torch.Tensor) -> torch.Tensor:
+    return _by_pieces(partial(ref.softmax, dim=-1), x)
+
+
+def _reference_backward(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return _by_pieces(lambda g, p: p * (g - (p * g).sum(-1, keepdim=True)), grad, y)
+
+
+def _differs(got: torch.Tensor, want: torch.Tensor, allowed: Callable[[torch.Tensor], torch.Tensor]) -> str:
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"expected {tuple(want.shape)} {want.dtype}, got {tuple(got.shape)} {got.dtype}"
+    wrong = 0
+    rows = max(1, PIECE // max(1, want.shape[-1]))
+    for start in range(0, want.shape[0], rows):
+        part = slice(start, start + rows)
+        exact = want[part].double()
+        near = (got[part].detach().double() - exact).abs() <= allowed(exact) + 2 * half_ulp(exact, want.dtype)
+        wrong += int((~near).sum())
+    return f"{wrong} of {want.numel()} results are further away than rounding explains" if wrong else ""
+
+
+def _agree(got: torch.Tensor, want: torch.Tensor) -> str:
+    """Compares a softmax of standard normal numbers with float64's, rounded to the output's dtype."""
+    return _differs(got, want, lambda exact: RELATIVE * exact)
+
+
+def _agree_backward(got: torch.Tensor, want: torch.Tensor) -> str:
+    """The same of a gradient."""
+    return _differs(got, want, lambda exact: OF_ROW * exact.abs().amax(-1, keepdim=True))
+
+
+# ------------------------------------------------------------------------------------------------------- our calls
+
+
+def _call(variant: str) -> Callable[..., torch.Tensor]:
+    return ops.softmax if variant == "auto" else partial(ops.softmax, variant=variant)
+
+
+def _call_backward(variant: str) -> Callable[..., torch.Tensor]:
+    return backward.softmax_backward if variant == "auto" else partial(backward.softmax_backward, variant=variant)
+
+
+def _explain(inputs: Inputs, variant: str) -> Any:
+    return ops.softmax.explain(*inputs, variant=variant)
+
+
+def _explain_backward(inputs: Inputs, variant: str) -> Any:
+    return backward.softmax_backward.explain(*inputs, variant=variant)
+
+
+def _with_gradient(case: Case, device: torch.device, generator: torch.Generator) -> Inputs:
+    x = random_tensor(case.shape, case.dtype, device=device, generator=generator, layout=case.layout)
+    return (x.requires_grad_(),)
+
+
+def _gradient_and_output(case: Case, device: torch.device, generator: torch.Generator) -> Inputs:
+    grad, x = (
+        random_tensor(case.shape, case.dtype, device=device, generator=generator, layout=case.layout) for _ in "gx"
+    )
+    return grad, torch.softmax(x, -1)
+
+
+# ----------------------------------------------------------------------------------------------------------- peers
+
+
+def _eager_backward(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.ops.aten._softmax_backward_data(grad, y, -1, y.dtype)
+    return found
+
+
+def _quack(case: Case) -> Callable[..., torch.Tensor]:
+    from quack.softmax import softmax_fwd  # type: ignore[import-not-found]  # an optional peer
+
+    found: Callable[..., torch.Tensor] = softmax_fwd
+    return found
+
+
+def _quack_backward(case: Case) -> Callable[..., torch.Tensor]:
+    from quack.softmax import softmax_bwd
+
+    found: Callable[..., torch.Tensor] = softmax_bwd
+    return found
+
+
+#: What quack 0.6.5 divides a row over: at most 16 blocks of a cluster, 227 KB of shared memory each on sm_90.
+QUACK_ROW_BYTES = 16 * 227 * 1024
+
+
+def _quack_unable(case: Case, tensors: int = 1) -> str:
+    count, size = case.shape[-1], case.dtype.itemsize
+    if count % (16 // size):
+        return f"Input N {count} is not divisible by vector size {16 // size}"
+    if tensors * count * size > QUACK_ROW_BYTES:
+        return f"N = {count} of {tensors * size} bytes is more than the shared memory of a cluster of 16 blocks"
+    return ""
+
+
+def _liger(case: Case) -> Callable[..., torch.Tensor]:
+    from liger_kernel.transformers.functional import liger_softmax  # type: ignore[import-not-found]  # optional
+
+    found: Callable[..., torch.Tensor] = liger_softmax
+    return found
+
+
+def _liger_backward(case: Case) -> Callable[..., torch.Tensor]:
+    # What LigerSoftmaxFunction.backward calls, with what its forward pass keeps for it.
+    from liger_kernel.ops.softmax import _softmax_backward  # type: ignore[import-not-found]
+    from liger_kernel.ops.utils import calculate_settings  # type: ignore[import-not-found]
+
+    block, warps = calculate_settings(case.shape[-1])
+
+    def call(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = _softmax_backward(grad, y, block, warps, multi_block_launch=False)
+        return found
+
+    return call
+
+
+LIGER_LONGEST = 65536
+
+
+def _liger_unable(case: Case) -> str:
+    count = case.shape[-1]
+    return f"n = {count} exceeds the recommended Triton blocksize = {LIGER_LONGEST}" if count > LIGER_LONGEST else ""
+
+
+QUACK = (CUDA_GPU, Package("quack-kernels", "quack"))
+LIGER = (CUDA_GPU, TRITON, Package("liger-kernel", "liger_kernel"))
+EAGER = partial(torch.softmax, dim=-1)
+
+
+# ---------------------------------------------------------------------------------------------------- declarations
+
+
+def _forward(name: str, **changes: Any) -> OperatorBench:
+    return OperatorBench(
+        name=name,
+        call=_call,
+        variants=ops.softmax.variants,
+        explain=_explain,
+        reference=_reference,
+        traffic=lambda case: Traffic(case.nbytes, case.nbytes, "each element is read once and written once"),
+        peers=(
+            Peer("eager", lambda case: EAGER),
+            Peer("compile", compiled(EAGER), requires=(CUDA_GPU, TRITON)),
+            Peer("quack", _quack, requires=QUACK, unable=_quack_unable),
+            Peer("liger", _liger, requires=LIGER, unable=_liger_unable),
+        ),
+        agree=_agree,
+        tolerance="one ulp of the output plus 110 eps of fp32 of it, against float64",
+        **changes,
+    )
+
+
+BACKWARD = OperatorBench(
+    name="softmax_backward",
+    call=_call_backward,
+    variants=backward.softmax_backward.variants,
+    explain=_explain_backward,
+    reference=_reference_backward,
+    traffic=lambda case: Traffic(
+        2 * case.nbytes, case.nbytes, "gradient and output are read once, the input's gradient is written once"
+    ),
+    inputs=_gradient_and_output,
+    peers=(
+        Peer("eager", lambda case: _eager_backward),
+        Peer("compile", compiled(_eager_backward), requires=(CUDA_GPU, TRITON)),
+        Peer("quack", _quack_backward, requires=QUACK, unable=partial(_quack_unable, tensors=2)),
+        Peer("liger", _liger_backward, requires=LIGER, unable=_liger_unable),
+    ),
+    agree=_agree_backward,
+    tolerance="one ulp of the output plus 64 eps of fp32 of the row's largest, against float64",
+)
+
+BENCH = Bench(
+    name="week2",
+    package="forge_week2_softmax",
+    suites=Path(__file__).with_name("suites.yaml"),
+    operators=(_forward("softmax"), _forward("softmax_grad", inputs=_with_gradient), BACKWARD),
+)

@@ -1,0 +1,172 @@
+"""The configurations of week 2's kernels: plain data, one frozen dataclass a kernel.
+
+``config.py`` chooses among them.  A configuration holds only what the kernel is compiled for; sizes, strides and
+addresses are arguments of the launch, so that another shape never compiles another kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forge_week2_softmax.arithmetic import Arithmetic
+
+__all__ = ["ColumnConfig", "Config", "HeldConfig", "SplitConfig", "SweepConfig"]
+
+
+@dataclass(frozen=True)
+class _RowConfig:
+    """What the kernels that walk along rows have in common.
+
+    Attributes:
+        arithmetic: what is computed.
+        vector: elements of a chunk, at most 16 bytes of every tensor.
+        edges: rows begin or end inside a chunk.
+        kept_rank: dimensions that number the rows.
+        spread: for each tensor that is read, whether a row of it is one element, repeated.
+        wide: rows are numbered by 64-bit integers, needed from 2^31 on.
+    """
+
+    arithmetic: Arithmetic
+    vector: int
+    edges: bool
+    kept_rank: int
+    spread: tuple[bool, ...]
+    wide: bool = False
+
+    @property
+    def _flags(self) -> str:
+        spread = "_spread" + "".join(str(i) for i, s in enumerate(self.spread) if s) if any(self.spread) else ""
+        return f"_k{self.kept_rank}{'_edges' if self.edges else ''}{spread}{'_wide' if self.wide else ''}"
+
+
+@dataclass(frozen=True)
+class HeldConfig(_RowConfig):
+    """``kernels/held.py``: ``single_pass`` and ``cluster``.
+
+    Attributes:
+        lanes: threads of a block that share a row: a power of two up to 1024.
+        threads: threads of a block; more than ``lanes`` only where those are at most 32.
+        chunks: chunks of a thread, for each tensor.
+        blocks: blocks that share a row: 1, a cluster of 2, 4, 8 or 16, or 0 for any number that need not meet.
+        staged: how many of the tensors that are read, the last ones, wait in shared memory and not in registers.
+        resident: blocks that the compiler leaves registers for on each multiprocessor; 0 leaves it to choose.
+    """
+
+    lanes: int = 128
+    threads: int = 128
+    chunks: int = 4
+    blocks: int = 1
+    staged: int = 0
+    resident: int = 0
+
+    @property
+    def rows_per_block(self) -> int:
+        """Rows of a block."""
+        return self.threads // self.lanes
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        idea = f"cluster{self.blocks}" if self.blocks > 1 else "single_pass"
+        staged = (f"_s{self.staged}" if self.staged else "") + (f"_m{self.resident}" if self.resident else "")
+        return (
+            f"{self.arithmetic.name}_{idea}_v{self.vector}_{self.lanes}l_{self.threads}t_c{self.chunks}{staged}"
+            f"{self._flags}"
+        )
+
+
+@dataclass(frozen=True)
+class SweepConfig(_RowConfig):
+    """``kernels/sweep.py``: ``naive`` and ``online``.
+
+    Attributes:
+        idea: ``"naive"`` (maximum, sum, write: three reads) or ``"online"`` (two).
+        threads: threads of a block: 32 times a power of two.
+        unroll: chunks of a thread in flight, for each tensor.
+        reduced_rank: dimensions within a row, or 0 where it is contiguous.
+    """
+
+    idea: str = "online"
+    threads: int = 256
+    unroll: int = 4
+    reduced_rank: int = 0
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        return f"{self.arithmetic.name}_{self.idea}_{self.body}"
+
+    @property
+    def body(self) -> str:
+        """The part of a kernel's name that says how a row is read."""
+        return f"v{self.vector}_{self.threads}t_u{self.unroll}r{self.reduced_rank}{self._flags}"
+
+
+@dataclass(frozen=True)
+class SplitConfig:
+    """``kernels/split.py``.
+
+    Attributes:
+        row: how each block reads its part of a row.
+        dependent: the second pass is launched while the first one runs (sm_90 and newer).
+    """
+
+    row: SweepConfig
+    dependent: bool = False
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """What is computed."""
+        return self.row.arithmetic
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows, with what each of the two passes adds."""
+        return f"{self.arithmetic.name}_split_{self.row.body}{'_dep' if self.dependent else ''}"
+
+
+@dataclass(frozen=True)
+class ColumnConfig:
+    """``kernels/column.py``.
+
+    Attributes:
+        arithmetic: what is computed.
+        vector: neighbouring rows of a thread, at most 16 bytes of every tensor.
+        lanes: threads across neighbouring rows: a power of two up to 32.
+        groups: threads down a row; with ``lanes``, 32 times a power of two.
+        chunks: loads of a thread in flight, for each tensor.
+        held: a row is at most ``groups * chunks`` elements, so it is read once.
+        kept_rank: dimensions that number the rows, but for the innermost.
+        reduced_rank: dimensions within a row.
+    """
+
+    arithmetic: Arithmetic
+    vector: int
+    lanes: int
+    groups: int
+    chunks: int
+    held: bool
+    kept_rank: int
+    reduced_rank: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.lanes * self.groups
+
+    @property
+    def tile(self) -> int:
+        """Rows of a block."""
+        return self.vector * self.lanes
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        held = "_held" if self.held else ""
+        return (
+            f"{self.arithmetic.name}_column_v{self.vector}_{self.lanes}x{self.groups}_c{self.chunks}{held}"
+            f"_k{self.kept_rank}r{self.reduced_rank}"
+        )
+
+
+Config = HeldConfig | SweepConfig | SplitConfig | ColumnConfig

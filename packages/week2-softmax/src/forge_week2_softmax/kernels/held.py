@@ -1,0 +1,247 @@
+"""One read, one write: the row stays on chip.  ``single_pass`` and ``cluster``.
+
+    out[k...] = map(row, reduce(row))        the row contiguous in every tensor, at any address
+
+How the data moves.  A row is held by some lanes of a warp, by a block, or by a cluster of blocks (sm_90 and newer).
+A thread asks for all of its chunks before it uses the first, reduces them, exchanges one accumulator with the others,
+and computes the results from what it holds:
+
+    lane        0       1     ...  T-1  |  0       1    ...           T = lanes * blocks
+    chunk       [16 B]  [16 B]          |  [16 B]  ...                all in flight at once
+                  |
+                  v  (max, sum) of the thread's elements
+    lanes        shuffles                  every lane has its warp's
+    block        shared memory             a slot for each warp
+    cluster      distributed shared memory each warp writes to all blocks: a slot for every warp of the cluster
+                  |
+                  v  constants of the row: max, 1 / sum
+    write       [16 B]  [16 B]  ...        the same chunks, from the same registers
+
+Chunks wait in registers, or (``staged``) in shared memory, where ``cp.async`` puts them without passing registers;
+each thread reads back its own, so that needs no barrier.
+
+Bytes moved: each element is read once and written once, so the bound is DRAM bandwidth.  A block alternates between
+loading, exchanging and storing; several resident on a multiprocessor overlap, which is why long rows are better held
+by several small blocks than by one that fills the multiprocessor.
+
+Limits: what fits: 16 chunks a thread; clusters of up to 16 blocks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+
+from forge_core.cache import Traceable, compile_cached
+from forge_core.device_code.block import SLOTS_BYTES, reduce_block
+from forge_core.device_code.cluster import mailbox_bytes, open_mailbox, reduce_by_mail
+from forge_core.device_code.memory import (
+    SHARED,
+    Int32,
+    Int64,
+    Uint32,
+    elements_at,
+    entry_offsets,
+    example_arguments,
+    name_kernel,
+    store_element,
+)
+from forge_core.device_code.warp import WARP, reduce_lanes
+from forge_week2_softmax.configs import HeldConfig
+from forge_week2_softmax.kernels import chunks as chunk
+from forge_week2_softmax.kernels.program import Program
+
+__all__ = ["Held", "build"]
+
+#: Bytes of a chunk that waits in shared memory.
+SLOT = 16
+
+#: Lets the driver choose how much of a multiprocessor's memory is shared memory.
+CARVEOUT = -1
+
+#: A block of a cluster begins at a multiple of so many chunks, so that two blocks do not share a line of memory.
+LINE = 8
+
+
+class Held:
+    """The kernel for one configuration."""
+
+    def __init__(self, config: HeldConfig) -> None:
+        self.config = config
+        program = Program(config.arithmetic)
+        self.program = Program(config.arithmetic, in_place=program.can_replace and not config.staged)
+        monoid = self.program.monoid
+        #: Tensors of which chunks wait in shared memory, behind what the exchange needs.
+        self.staged = self.program.elements[len(self.program.elements) - config.staged :]
+        self.slots = 0
+        if monoid is not None and config.blocks > 1:
+            self.slots = mailbox_bytes(monoid, config.threads, config.blocks)
+        elif monoid is not None and config.lanes > WARP:
+            self.slots = len(monoid.types) * SLOTS_BYTES
+        #: Elements of a lane outside whole chunks.
+        self.turns = max(1, 2 * config.vector // config.lanes)
+        self.smem_bytes = self.slots + config.staged * config.chunks * config.threads * SLOT
+
+    @cute.jit
+    def __call__(self, *args: Any):
+        """Launches the blocks of all rows.
+
+        The arguments are the tensors' pointers; the elements of a row; where any number of blocks may share a row, how
+        many; the number of rows, then size and step in bytes for each tensor of each dimension, innermost first; the
+        stream.
+        """
+        config, integers = self.config, 1 + (self.config.blocks == 0)
+        addresses, given, (kept,) = chunk.split_arguments(args, self.program.sides, integers)
+        blocks = config.blocks if cutlass.const_expr(config.blocks > 0) else given[-1]
+        rows = (kept[0] + (config.rows_per_block - 1)) // config.rows_per_block
+        name_kernel(self.kernel, config.kernel_name)
+        self.kernel(addresses, Int32(given[0]), Uint32(blocks), kept).launch(
+            grid=(Int32(rows * blocks), 1, 1),
+            block=(config.threads, 1, 1),
+            cluster=(config.blocks, 1, 1) if cutlass.const_expr(config.blocks > 1) else None,
+            smem=self.smem_bytes,
+            # With a carveout stated, the compiler asks no device: a kernel compiles where there is none.
+            min_blocks_per_mp=config.resident,
+            preferred_smem_carveout=CARVEOUT if cutlass.const_expr(config.resident > 0) else None,
+            stream=args[-1],
+        )
+
+    @cute.kernel
+    def kernel(self, addresses: tuple, length: Int32, blocks: Uint32, kept: tuple):
+        config, program = self.config, self.program
+        thread, _, _ = cute.arch.thread_idx()
+        number, _, _ = cute.arch.block_idx()
+        shared = Int32(0)
+        if cutlass.const_expr(self.smem_bytes > 0):
+            shared = Int32(cute.arch.get_dyn_smem(Uint32, alignment=16).toint())
+        if cutlass.const_expr(config.blocks > 1):
+            open_mailbox(program.monoid, config.threads, config.blocks, shared, thread)
+        rank, block = Int32(0), Uint32(number)
+        if cutlass.const_expr(config.blocks != 1):
+            rank, block = Int32(Uint32(number) % blocks), Uint32(number) // blocks
+        row = Int64(block) * config.rows_per_block + Int64(thread // config.lanes)
+        own = row
+        if cutlass.const_expr(config.rows_per_block > 1):
+            # Lanes beyond the last row take part in the shuffles: they stand in that row and hold nothing of it.
+            own = cutlass.min(row, kept[0] - 1)
+            length = Int32(cutlass.select_(row < kept[0], length, Int32(0)))
+        offsets = entry_offsets(own if cutlass.const_expr(config.wide) else Uint32(own), kept, program.sides)
+        starts, shift = chunk.row_start(program, config, addresses, offsets)
+        first, limit = thread % config.lanes, length
+        if cutlass.const_expr(config.blocks != 1):
+            # Each block has as many chunks as the others, in whole lines of memory; it sees no more of the row.
+            span = Int32(config.lanes * config.chunks)
+            if cutlass.const_expr(config.blocks > 1):
+                span = (
+                    (chunk.count(config, length, shift) + (LINE * config.blocks - 1)) // (LINE * config.blocks) * LINE
+                )
+            first = first + rank * span
+            limit = cutlass.min(length, (rank + 1) * span * config.vector - shift)
+
+        places = chunk.chunk_addresses(program, config, starts, first)
+        place = first * config.vector - shift
+        slots = shared + self.slots + thread * SLOT
+        held = chunk.new_chunks(program, config, config.chunks)
+        chunk.clear(program, held)
+        for u in cutlass.range_constexpr(config.chunks):
+            at = place + u * (config.lanes * config.vector)
+            for i in cutlass.range_constexpr(len(program.elements)):
+                side = program.elements[i]
+                address = places[side] + u * (config.lanes * chunk.chunk_bytes(program, config, side))
+                if cutlass.const_expr(side in self.staged):
+                    slot = slots + (self.staged.index(side) * config.chunks + u) * (config.threads * SLOT)
+                    chunk.copy_async(program, config, side, address, at, limit, slot)
+                else:
+                    chunk.read(program, config, side, address, at, limit, held[i][(u, None)], False)
+        edge = self.read_edges(starts, thread, rank, length, shift)
+        if cutlass.const_expr(config.staged > 0):
+            cute.arch.cp_async_commit_group()
+            cute.arch.cp_async_wait_group(0)
+
+        own, total = self.reduce(held, edge, slots, shared, thread, rank)
+        if cutlass.const_expr(program.one_result):
+            self.finish(total, starts[program.sides - 1], thread, rank, row, kept)
+        else:
+            if cutlass.const_expr(program.monoid is not None):
+                program.forget(held, Uint32(length) >> 31)
+            constants = program.constants(total, chunk.row_scalars(program, starts), own)
+            rOut = cute.make_rmem_tensor(config.vector, program.dst)
+            for u in cutlass.range_constexpr(config.chunks):
+                program.map(self.take(held, slots, u), constants, rOut)
+                address = places[-1] + u * (config.lanes * chunk.chunk_bytes(program, config, program.sides - 1))
+                chunk.write(program, config, address, place + u * (config.lanes * config.vector), limit, rOut, False)
+            self.write_edges(starts, thread, rank, length, shift, edge, constants)
+
+    @cute.jit
+    def read_edges(self, starts: Any, thread: Any, rank: Any, length: Any, shift: Any):
+        """For each tensor that is read by element, this lane's share of those outside whole chunks, in registers."""
+        config, program = self.config, self.program
+        edge = []
+        if cutlass.const_expr(config.edges):
+            edge = [cute.make_rmem_tensor(self.turns, program.kept(side)) for side in program.elements]
+            chunk.clear(program, edge)
+            for turn in cutlass.range_constexpr(self.turns):
+                place, inside = chunk.edge_place(config, thread % config.lanes, length, shift, turn)
+                for i in cutlass.range_constexpr(len(program.elements)):
+                    side = program.elements[i]
+                    start = starts[side] + Int64(shift) * chunk.element_bytes(program, config, side)
+                    chunk.read_element(program, config, side, start, place, inside & (rank == 0), edge[i], turn)
+        return edge
+
+    @cute.jit
+    def write_edges(self, starts: Any, thread: Any, rank: Any, length: Any, shift: Any, edge: Any, constants: tuple):
+        """Writes the results of what :meth:`read_edges` read."""
+        config, program = self.config, self.program
+        if cutlass.const_expr(config.edges):
+            for turn in cutlass.range_constexpr(self.turns):
+                place, inside = chunk.edge_place(config, thread % config.lanes, length, shift, turn)
+                y = program.outcome([rEdge[turn] for rEdge in edge], constants)
+                if inside & (rank == 0):
+                    store_element(y, starts[-1] + Int64(place + shift) * program.sizes[-1], program.dst)
+
+    def take(self, held: list[Any], slots: Any, u: int) -> list[Any]:
+        """Chunk ``u`` of each tensor, in registers."""
+        found = []
+        for side, rChunks in zip(self.program.elements, held, strict=True):
+            rChunk = rChunks[(u, None)]
+            if side in self.staged:
+                slot = slots + (self.staged.index(side) * self.config.chunks + u) * (self.config.threads * SLOT)
+                rChunk = cute.make_rmem_tensor(self.config.vector, self.program.kept(side))
+                cute.autovec_copy(elements_at(slot, self.program.src(side), self.config.vector, SHARED), rChunk)
+            found.append(rChunk)
+        return found
+
+    def reduce(
+        self, held: list[Any], edge: list[Any], slots: Any, shared: Any, thread: Any, rank: Any
+    ) -> tuple[Any, ...]:
+        """The row's accumulator, for every thread."""
+        config, program, monoid = self.config, self.program, self.program.monoid
+        if monoid is None:
+            return (), ()
+        groups = [self.take(held, slots, u) for u in range(config.chunks)] if config.staged else [held]
+        if config.edges:
+            groups.append(edge)
+        acc = program.gather_all(groups, apart=config.staged > 0)
+        if config.blocks > 1:
+            return acc, reduce_by_mail(acc, monoid, config.threads, config.blocks, shared, thread, rank)
+        if config.lanes > WARP:
+            return acc, reduce_block(acc, monoid, config.threads, shared, thread)
+        return acc, reduce_lanes(acc, monoid, config.lanes)
+
+    @cute.jit
+    def finish(self, total: tuple, address: Any, thread: Any, rank: Any, row: Any, kept: tuple):
+        if (thread % self.config.lanes == 0) & (rank == 0) & (row < kept[0]):
+            self.program.store_result(total, address)
+
+
+@compile_cached
+def build(config: HeldConfig) -> Traceable:
+    """What to compile for a configuration."""
+    held = Held(config)
+    sides = held.program.sides
+    arguments = example_arguments(
+        pointers=sides, wide=1 + (config.blocks == 0), tuples=(1 + (1 + sides) * config.kept_rank,)
+    )
+    return Traceable(held, arguments, name=config.kernel_name)

@@ -1,0 +1,212 @@
+"""The public operators of week 2: softmax and its family.
+
+Each body checks a call's metadata and allocates its output; that is the operator's fake, and the first step of a real
+call.  What runs is decided by ``config.plan_forward``; the gradients are operators too, in ``backward``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from forge_core import checks
+from forge_core.device import Device
+from forge_core.dims import normalize_dim, normalize_dims, result_shape
+from forge_core.errors import DTypeError
+from forge_core.op import Launch, Operator, operator
+from forge_week2_softmax import backward, gradients, ref
+from forge_week2_softmax.backward import FLOATS
+from forge_week2_softmax.config import VARIANTS, plan_forward
+
+__all__ = ["DTYPES", "log_softmax", "logsumexp", "softmax", "softmax_online"]
+
+Dims = int | Sequence[int] | None
+
+#: What is converted to a floating-point dtype as it is loaded, by softmax only where ``dtype`` says to which.
+INTEGERS: tuple[torch.dtype, ...] = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+)
+
+#: What the operators take.
+DTYPES: tuple[torch.dtype, ...] = (*INTEGERS, *FLOATS)
+
+
+def _name(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _output(op: str, x: torch.Tensor, dim: int, dtype: torch.dtype | None) -> torch.Tensor:
+    checks.is_tensor(op, "x", x)
+    checks.strided(op, "x", x)
+    normalize_dim(op, dim, x.ndim)
+    names = ", ".join(map(_name, FLOATS))
+    if dtype is not None and dtype not in FLOATS:
+        raise DTypeError(op=op, argument="dtype", expected=f"None or one of {names}", got=_name(dtype))
+    if dtype is None and x.dtype in INTEGERS:
+        raise DTypeError(
+            op=op,
+            argument="x",
+            expected=f"one of the dtypes {names}, or a dtype= to convert to",
+            got=_name(x.dtype),
+            hint="Pass dtype=torch.float32.",
+        )
+    checks.supported_dtype(op, "x", x, DTYPES)
+    return x.new_empty(x.shape, dtype=dtype or x.dtype)
+
+
+def _plan_softmax(
+    device: Device, out: torch.Tensor, x: torch.Tensor, dim: int, dtype: torch.dtype | None, variant: str
+) -> Launch:
+    return plan_forward("softmax", out, x, (normalize_dim("softmax", dim, x.ndim),), dtype, device, variant)
+
+
+def _plan_log_softmax(
+    device: Device, out: torch.Tensor, x: torch.Tensor, dim: int, dtype: torch.dtype | None, variant: str
+) -> Launch:
+    return plan_forward("log_softmax", out, x, (normalize_dim("log_softmax", dim, x.ndim),), dtype, device, variant)
+
+
+def _plan_logsumexp(
+    device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool, variant: str
+) -> Launch:
+    convert = None if x.dtype.is_floating_point else out.dtype
+    return plan_forward("logsumexp", out, x, normalize_dims("logsumexp", dim, x.ndim), convert, device, variant)
+
+
+# vmap's rules name the operators below, so they are functions of their own.
+
+
+def _vmap_of(name: str) -> Any:
+    def rule(info: Any, in_dims: Any, x: torch.Tensor, dim: int = -1, **kwargs: Any) -> tuple[torch.Tensor, int]:
+        (x,) = gradients.map_first(info, in_dims[:1], x)
+        if x.ndim == 1:  # An example without dimensions is a row of one element.
+            return OPERATORS[name](x.unsqueeze(1), 1, **kwargs).squeeze(1), 0
+        return OPERATORS[name](x, normalize_dim("vmap", dim, x.ndim - 1) + 1, **kwargs), 0
+
+    return rule
+
+
+def _vmap_logsumexp(
+    info: Any, in_dims: Any, x: torch.Tensor, dim: Dims, keepdim: bool = False, **kwargs: Any
+) -> tuple[torch.Tensor, int]:
+    (x,) = gradients.map_first(info, in_dims[:1], x)
+    if x.ndim == 1:
+        return logsumexp(x.unsqueeze(1), (1,), keepdim=False, **kwargs), 0
+    return logsumexp(x, tuple(i + 1 for i in normalize_dims("vmap", dim, x.ndim - 1)), keepdim, **kwargs), 0
+
+
+@operator(
+    "forge_week2::softmax(Tensor x, int dim=-1, *, ScalarType? dtype=None, str variant='auto') -> Tensor",
+    reference=ref.softmax,
+    plan=_plan_softmax,
+    variants=VARIANTS,
+    setup_context=gradients.keep_output,
+    backward=backward.of_softmax,
+    vmap=_vmap_of("softmax"),
+    autocast=torch.float32,
+)
+def softmax(x: torch.Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, variant: str = "auto") -> torch.Tensor:
+    """``exp(x) / sum(exp(x))`` along one dimension, without overflow; ``torch.softmax``.
+
+    Args:
+        x: any rank, strides and storage offset; fp16, bf16, fp32 or fp64; with ``dtype`` an integer or bool too.
+        dim: the dimension whose elements add up to 1; the last one unless another is named.
+        dtype: the dtype of the result, which each element is converted to as it is loaded; None for that of ``x``.
+        variant: ``"auto"``, or one of ``softmax.variants()``; the gradient is then asked of the same variant.
+
+    Returns:
+        A contiguous tensor of the shape of ``x``; differentiable.  A row that holds NaN or +inf, or nothing but -inf,
+        is NaN.  fp16, bf16 and fp32 are computed in fp32, fp64 in fp64; the same input on the same device gives the
+        same bits every time.  Under autocast ``dtype`` is float32.
+
+    Raises:
+        DimError: a dimension out of range; an IndexError too.
+        DTypeError: integers without ``dtype``, complex numbers, or a ``dtype`` that is not floating point; a
+            RuntimeError too.
+        LayoutError: sparse, quantised or nested.
+        ArgumentError: an unknown variant, or one named for CPU tensors.
+        UnsupportedError: a variant that cannot do this layout.
+    """
+    return _output("softmax", x, dim, dtype)
+
+
+#: The course's name of the same operator.
+softmax_online = softmax
+
+
+@operator(
+    "forge_week2::log_softmax(Tensor x, int dim=-1, *, ScalarType? dtype=None, str variant='auto') -> Tensor",
+    reference=ref.log_softmax,
+    plan=_plan_log_softmax,
+    variants=VARIANTS,
+    setup_context=gradients.keep_output,
+    backward=backward.of_log_softmax,
+    vmap=_vmap_of("log_softmax"),
+    autocast=torch.float32,
+)
+def log_softmax(
+    x: torch.Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, variant: str = "auto"
+) -> torch.Tensor:
+    """``x - log(sum(exp(x)))`` along one dimension, without overflow; ``torch.log_softmax``.
+
+    Args:
+        x: as for :func:`softmax`.
+        dim: as for :func:`softmax`.
+        dtype: as for :func:`softmax`.
+        variant: as for :func:`softmax`.
+
+    Returns:
+        As :func:`softmax`; NaN in the same rows, -inf where ``x`` is -inf in others.
+
+    Raises:
+        DimError, DTypeError, LayoutError, ArgumentError, UnsupportedError: as :func:`softmax`.
+    """
+    return _output("log_softmax", x, dim, dtype)
+
+
+@operator(
+    "forge_week2::logsumexp(Tensor x, int[1]? dim, bool keepdim=False, *, str variant='auto') -> Tensor",
+    reference=ref.logsumexp,
+    plan=_plan_logsumexp,
+    variants=VARIANTS,
+    setup_context=gradients.keep_input_and_output,
+    backward=backward.of_logsumexp,
+    vmap=_vmap_logsumexp,
+    autocast=torch.float32,
+    ambient=torch.get_default_dtype,
+)
+def logsumexp(x: torch.Tensor, dim: Dims, keepdim: bool = False, *, variant: str = "auto") -> torch.Tensor:
+    """``log(sum(exp(x)))`` over some dimensions, without overflow; ``torch.logsumexp``.
+
+    Args:
+        x: any rank, strides and storage offset; bool, integers, fp16, bf16, fp32 or fp64.
+        dim: the dimensions to reduce: an int, a tuple of ints, or None (or an empty tuple) for all.
+        keepdim: whether they stay, with size 1.
+        variant: ``"auto"``, or one of ``logsumexp.variants()``; the gradient is then asked of the same variant.
+
+    Returns:
+        A contiguous tensor of the dtype of ``x``, of PyTorch's default dtype for integers and bool; differentiable.
+        It is +inf where a row holds +inf, -inf where it holds nothing but -inf (or nothing), NaN where it holds NaN.
+
+    Raises:
+        DimError: a dimension out of range; an IndexError too.
+        RepeatedDimError: a dimension given twice; a RuntimeError too.
+        DTypeError: complex numbers; a RuntimeError too.
+        LayoutError, ArgumentError, UnsupportedError: as :func:`softmax`.
+    """
+    checks.is_tensor("logsumexp", "x", x)
+    checks.strided("logsumexp", "x", x)
+    checks.supported_dtype("logsumexp", "x", x, DTYPES)
+    shape = result_shape(x.shape, normalize_dims("logsumexp", dim, x.ndim), keepdim)
+    return x.new_empty(shape, dtype=x.dtype if x.dtype.is_floating_point else torch.get_default_dtype())
+
+
+#: The operators by name, for vmap's rules.
+OPERATORS: dict[str, Operator] = {"softmax": softmax, "log_softmax": log_softmax}

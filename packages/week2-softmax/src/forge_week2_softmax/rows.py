@@ -1,0 +1,232 @@
+"""The choice among the kernels that walk along rows.
+
+The thresholds were chosen on an H200 (2026-11-21, softmax of fp32 and bf16 matrices of 64 KB to 4 GB over their
+columns); what was measured stands in docs/records/h200/week2-designs-2026-11-21.txt.  Lengths are counted in chunks of
+16 bytes, so that one rule serves all dtypes.
+"""
+
+from __future__ import annotations
+
+from forge_core.device import Device
+from forge_week2_softmax.arithmetic import Arithmetic
+from forge_week2_softmax.configs import Config, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.holding import (
+    LIMIT,
+    NOT_ROWS,
+    held,
+    independent,
+    inputs_of,
+    power_of_two,
+    row_chunks,
+    spread_of,
+)
+from forge_week2_softmax.problem import Problem
+
+__all__ = ["automatic", "cluster", "max_cluster", "naive", "online", "parts", "single_pass", "split"]
+
+
+def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[str, Config, str]:
+    """The variant and configuration for a problem of kind ``inner``, and why."""
+    what = f"{problem.rows} rows of {problem.length} elements"
+    few = problem.rows * 16 * 2 <= device.sm_count
+    if few and row_chunks(problem) > FEW_ROWS_SPLIT_FROM:
+        several = split(problem, arithmetic, device)
+        if isinstance(several, SplitConfig):
+            return "split", several, f"{what}: many blocks a row, and a second pass"
+    one = single_pass(problem, arithmetic, device)
+    if isinstance(one, HeldConfig) and (_fits_a_block(problem, arithmetic, device) or max_cluster(device) == 1):
+        many = f"{one.lanes} lanes a row" if one.lanes <= 32 else "a block a row"
+        return "single_pass", one, f"{what}: {many}, {one.chunks} chunks a lane"
+    together = cluster(problem, arithmetic, device)
+    if isinstance(together, HeldConfig):
+        return "cluster", together, f"{what}: {together.blocks} blocks a row"
+    if isinstance(one, HeldConfig):
+        return "single_pass", one, f"{what}: a block a row"
+    several = split(problem, arithmetic, device)
+    if isinstance(several, SplitConfig) and problem.rows < 4 * device.sm_count:
+        return "split", several, f"{what}: many blocks a row, and a second pass"
+    return "online", online(problem, arithmetic, device), f"{what}: a block a row, two reads"
+
+
+#: Chunks of a row from which many blocks and a second pass are faster than one cluster, where rows are so few that
+#: their clusters leave half of the GPU idle.
+FEW_ROWS_SPLIT_FROM = 32768
+
+#: Chunks of a row that one block holds; longer rows get a cluster.  A backward pass holds two tensors.
+BLOCK_CHUNKS = {1: 2048, 2: 1024}
+
+
+def _fits_a_block(problem: Problem, arithmetic: Arithmetic, device: Device) -> bool:
+    """Whether a block for each row does, and a cluster would not do better."""
+    n = row_chunks(problem)
+    if n <= 64 or independent(arithmetic):
+        return True
+    return n <= BLOCK_CHUNKS[inputs_of(arithmetic)] and problem.rows * 2 > device.sm_count
+
+
+def naive(problem: Problem, arithmetic: Arithmetic, device: Device) -> SweepConfig:
+    """Three passes, element by element; does every problem."""
+    return _elements("naive", problem, arithmetic)
+
+
+def online(problem: Problem, arithmetic: Arithmetic, device: Device) -> SweepConfig:
+    """Two passes, by chunk where the row is contiguous, else element by element."""
+    if problem.kind != "inner":
+        return _elements("online", problem, arithmetic)
+    vector, edges = problem.vector()
+    return SweepConfig(
+        arithmetic,
+        vector,
+        edges,
+        len(problem.kept),
+        spread_of(problem, arithmetic),
+        problem.rows >= LIMIT,
+        idea="online",
+        threads=512 if row_chunks(problem) >= 2048 else 128,
+        unroll=4 if len(arithmetic.sources) == 1 else 2,
+    )
+
+
+def _elements(idea: str, problem: Problem, arithmetic: Arithmetic) -> SweepConfig:
+    threads = min(256, max(32, power_of_two(problem.length // 4)))
+    return SweepConfig(
+        arithmetic,
+        vector=1,
+        edges=False,
+        kept_rank=len(problem.kept),
+        spread=(False,) * (problem.sides - 1),  # a stride of 0 is a stride as any other
+        wide=problem.rows >= LIMIT or problem.length >= LIMIT,
+        idea=idea,
+        threads=threads,
+        unroll=4 if len(arithmetic.sources) == 1 else 2,
+        reduced_rank=len(problem.reduced),
+    )
+
+
+def single_pass(problem: Problem, arithmetic: Arithmetic, device: Device) -> HeldConfig | str:
+    """A row by one block or by some of its lanes; or why not."""
+    if problem.kind != "inner":
+        return NOT_ROWS
+    n = row_chunks(problem)
+    if n > 1024 and independent(arithmetic):
+        return _any_blocks(problem, arithmetic)
+    if n <= 128:
+        # Two chunks a lane, more only where 32 lanes are not enough.
+        return held(problem, arithmetic, min(32, power_of_two(-(-n // 2))), 128 if n <= 16 else 64)
+    # Two chunks a thread as far as 512 threads go, then more; 1024 threads for what these cannot hold.
+    threads = min(512, max(64, power_of_two(-(-n // (4 if n <= 256 else 2)))))
+    found = held(problem, arithmetic, threads, threads)
+    return held(problem, arithmetic, 1024, 1024) if isinstance(found, str) else found
+
+
+def _any_blocks(problem: Problem, arithmetic: Arithmetic) -> HeldConfig | str:
+    """A row by as many blocks of 256 threads and 4 chunks as it takes."""
+    vector, edges = problem.vector()
+    if problem.rows * -(-row_chunks(problem) // 1024) >= LIMIT:
+        return "has at most 2^31 blocks"
+    return HeldConfig(
+        arithmetic,
+        vector,
+        edges,
+        len(problem.kept),
+        spread_of(problem, arithmetic),
+        problem.rows >= LIMIT,
+        lanes=256,
+        threads=256,
+        chunks=4,
+        blocks=0,
+    )
+
+
+def max_cluster(device: Device) -> int:
+    """The largest cluster: 16 blocks where a GPU takes more than the 8 that every one does."""
+    if device.capability < (9, 0):
+        return 1
+    return 16 if device.capability[0] in (9, 10) else 8
+
+
+def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> HeldConfig | str:
+    """A row by a cluster of blocks; or why not."""
+    most = max_cluster(device)
+    if most == 1:
+        return f"needs thread-block clusters (sm_90 or newer), and this is {device.arch}"
+    if problem.kind != "inner":
+        return NOT_ROWS
+    if independent(arithmetic):
+        return "has nothing to exchange between the blocks of a row"
+    n, inputs = row_chunks(problem), inputs_of(arithmetic)
+    if problem.rows * 16 <= device.sm_count or n <= 1024:
+        # Few rows: as many blocks as there are, with little work each.
+        blocks = 2
+        while blocks < most and problem.rows * blocks * 2 <= device.sm_count:
+            blocks *= 2
+        largest = 128 if n <= 1024 * blocks else 512
+        return _cluster_of(problem, arithmetic, blocks, min(largest, max(64, power_of_two(-(-n // (2 * blocks))))))
+    # Forward, rows of 32-bit elements did better with small blocks; everything else with larger ones.
+    threads = 256 if inputs == 1 and problem.itemsizes[0] >= 4 else 512
+    for blocks, chunks in CLUSTERS[inputs]:
+        if blocks <= most and n <= blocks * threads * chunks:
+            return _cluster_of(problem, arithmetic, blocks, threads)
+    return _cluster_of(problem, arithmetic, most, 512)
+
+
+#: Blocks of a cluster and chunks of a thread, as far as one tensor (or each of two) is to be held so.
+CLUSTERS = {
+    1: ((2, 10), (4, 10), (8, 10), (16, 10)),
+    2: ((2, 5), (4, 5), (8, 8), (16, 8)),
+}
+
+
+def _cluster_of(problem: Problem, arithmetic: Arithmetic, blocks: int, threads: int) -> HeldConfig | str:
+    found = held(problem, arithmetic, threads, threads, blocks)
+    while isinstance(found, str) and threads < 1024:
+        threads *= 2
+        found = held(problem, arithmetic, threads, threads, blocks)
+    return found
+
+
+def split(problem: Problem, arithmetic: Arithmetic, device: Device) -> SplitConfig | str:
+    """Many blocks a row, and a second pass; or why not."""
+    if problem.kind != "inner":
+        return NOT_ROWS
+    if independent(arithmetic):
+        return "has nothing to exchange between the blocks of a row"
+    if problem.rows >= 2**16:
+        return "numbers rows along the grid's second axis, which has 65535 places"
+    vector, edges = problem.vector()
+    threads, blocks = _split_shape(problem, arithmetic)
+    share = -(-row_chunks(problem) // (max(1, blocks * device.sm_count // problem.rows) * threads))
+    row = SweepConfig(
+        arithmetic,
+        vector,
+        edges,
+        len(problem.kept),
+        spread_of(problem, arithmetic),
+        threads=threads,
+        # The second pass holds its first turn before it waits: all of a part, where that is short.
+        unroll=min(8 if threads == 128 else 4, power_of_two(share)),
+    )
+    return SplitConfig(row, dependent=device.capability >= (9, 0))
+
+
+def _split_shape(problem: Problem, arithmetic: Arithmetic) -> tuple[int, int]:
+    """Threads of a block, and blocks for each multiprocessor."""
+    if row_chunks(problem) * problem.rows > LONG_SPLIT:
+        return 512, 4
+    return (512, 1) if inputs_of(arithmetic) == 1 and problem.itemsizes[0] >= 4 else (128, 2)
+
+
+#: Chunks of all rows from which a split is bound by memory, and no longer by latency.
+LONG_SPLIT = 2**20
+
+
+def parts(config: Config, problem: Problem, device: Device) -> int:
+    """Blocks of a row, for a kernel that takes any number of them; 1 for the others."""
+    if isinstance(config, HeldConfig) and config.blocks == 0:
+        return -(-row_chunks(problem) // (config.lanes * config.chunks))
+    if not isinstance(config, SplitConfig):
+        return 1
+    row = config.row
+    _, blocks = _split_shape(problem, config.arithmetic)
+    fill = max(1, blocks * device.sm_count // problem.rows)
+    return max(1, min(fill, -(-row_chunks(problem) // row.threads), 1024))

@@ -1,0 +1,139 @@
+"""Week 2's benchmark: the suites say what is promised, and what they call agrees with the reference on the CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from forge_core.bench import Case
+from forge_core.bench.schema import expand, load_suites
+from forge_week2_softmax.bench import BENCH
+
+#: The shapes of the recorded peers.
+SHAPES = {
+    "4096x256",
+    "32768x128",
+    "32768x1024",
+    "32768x4096",
+    "32768x8192",
+    "32768x16384",
+    "16384x32768",
+    "8192x65536",
+    "8192x131072",
+    "4096x262144",
+    "8192x50257",
+    "4096x151936",
+    "1x1048576",
+    "8x32000",
+}
+MEASURED = ("softmax", "softmax_backward")
+
+
+def cases_of(suite, operator, dtype):
+    found = [case for group in suite.cases for case in expand(group, BENCH, "here", suite.peers)]
+    return [case for case in found if (case.operator, case.dtype_text) == (operator, dtype)]
+
+
+def test_the_suites_are_sound():
+    suites = load_suites(BENCH)
+    assert set(suites) == {"smoke", "week2", "host"}
+    assert suites["smoke"].cpu
+    assert suites["week2"].peers == ["eager", "compile", "quack", "liger"]
+
+
+@pytest.mark.parametrize("operator", MEASURED)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_shape_is_measured_and_is_to_beat_its_best_peer(operator, dtype):
+    suite = load_suites(BENCH)["week2"]
+    mine = {case.shape_text: case for case in cases_of(suite, operator, dtype)}
+    assert set(mine) - {"16384x8192"} == SHAPES
+    for name in SHAPES:
+        held = [t for t in suite.targets if t.of == "best_peer" and t.applies(mine[name])]
+        assert [t.at_least for t in held] == [1.5 if name == "1x1048576" else 1.0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_long_rows_are_held_against_the_memory(dtype):
+    suite = load_suites(BENCH)["week2"]
+    for case in cases_of(suite, "softmax", dtype):
+        large = case.nbytes >= 2**28 and 1024 <= case.shape[1] <= 262144
+        held = {t.at_least for t in suite.targets if t.of == "ceiling" and t.applies(case)}
+        whole = case.shape[1] * case.dtype.itemsize % 16 == 0
+        wanted = 0.90 if not whole else 0.98 if case.shape[1] <= 16384 else 0.97
+        if case.shape_text in SHAPES:
+            assert held == ({wanted} if large else {0.7143} if case.shape_text == "8x32000" else set()), case.name
+    for case in cases_of(suite, "softmax_backward", dtype):
+        large = case.nbytes >= 2**28 and 1024 <= case.shape[1] <= 262144
+        held = {t.at_least for t in suite.targets if t.of == "GB/s" and t.applies(case)}
+        if case.shape_text in SHAPES:
+            assert held == ({3700 if case.shape[1] == 50257 else 4200} if large else set()), case.name
+
+
+def test_host_time_has_its_targets():
+    suite = load_suites(BENCH)["host"]
+    assert {t.operator: t.at_most for t in suite.targets} == {"softmax": 1.25, "softmax_grad": 1.8}
+
+
+@pytest.mark.parametrize("operator", BENCH.operators, ids=lambda operator: operator.name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_peers_on_the_cpu_agree_with_the_reference(operator, dtype):
+    case = Case(operator.name, (60, 130), dtype)
+    inputs = operator.inputs(case, torch.device("cpu"), torch.Generator().manual_seed(0))
+    want = operator.reference(*inputs)
+    assert want.dtype is dtype
+    for peer in operator.peers:
+        if not peer.missing(torch.device("cpu")):
+            assert operator.agree(peer.make(case)(*inputs), want) == "", peer.name
+    got = operator.call("auto")(*inputs)
+    assert operator.agree(got, want) == ""
+    assert got.requires_grad == (operator.name == "softmax_grad")
+    assert operator.traffic(case).total == sum(x.nbytes for x in inputs) + want.nbytes
+
+
+@pytest.mark.parametrize("operator", BENCH.operators, ids=lambda operator: operator.name)
+def test_the_gate_notices_what_is_wrong(operator):
+    case = Case(operator.name, (64, 640), torch.float32)
+    inputs = operator.inputs(case, torch.device("cpu"), torch.Generator().manual_seed(0))
+    want = operator.reference(*inputs)
+    assert operator.agree(want[:-1], want)
+    assert operator.agree(want.double(), want)
+    assert operator.agree(want.roll(1, 0), want)
+    assert operator.agree(want.roll(1, 1), want)
+    assert operator.agree(torch.zeros_like(want), want)
+    broken = want.clone()
+    broken[3, 7] = float("nan")
+    assert operator.agree(broken, want)
+    lost = [x.detach().clone() for x in inputs]
+    lost[0][:, -1] = -9.0  # an element of each row left out of the sum
+    assert operator.agree(operator.reference(*lost)[:, :-1], want[:, :-1])
+
+
+def test_peers_are_left_out_where_they_cannot_and_the_reason_is_their_own():
+    forward, backward = (BENCH.by_name[name] for name in MEASURED)
+
+    def reason(operator, peer, shape, dtype):
+        return operator.peer(peer).unable(Case(operator.name, shape, dtype))
+
+    for dtype in (torch.bfloat16, torch.float32):
+        assert "not divisible" in reason(forward, "quack", (8192, 50257), dtype)
+        assert "not divisible" in reason(backward, "quack", (8192, 50257), dtype)
+        assert "65536" in reason(forward, "liger", (8192, 131072), dtype)
+        assert reason(forward, "liger", (8192, 65536), dtype) == ""
+        assert reason(backward, "quack", (4096, 262144), dtype) == ""
+        assert "cluster" in reason(backward, "quack", (1, 2**20), dtype)
+    assert "cluster" in reason(forward, "quack", (1, 2**20), torch.float32)
+    assert reason(forward, "quack", (1, 2**20), torch.bfloat16) == ""
+
+
+def test_declaring_the_benchmark_imports_no_cutlass_and_touches_no_gpu():
+    code = (
+        "import sys, forge_week2_softmax.bench, torch\n"
+        "from forge_core.bench.schema import load_suites\n"
+        "load_suites(forge_week2_softmax.bench.BENCH)\n"
+        "assert 'cutlass' not in sys.modules and not torch.cuda.is_initialized()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,152 @@
+"""Every kernel compiles for every architecture, without a GPU, and its PTX has the instructions that its page names."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from forge_core.device import ARCHES, SPECS, spec_for
+from forge_core.errors import UnsupportedError
+from forge_core.op.launch import load
+from forge_core.testing.objects import stack_bytes
+from forge_week2_softmax.config import VARIANTS, plan_backward, plan_forward
+
+H200 = SPECS["H200"]
+SHAPES = {
+    "naive": ((64, 1000), 1),
+    "online": ((64, 50257), 1),
+    "single_pass": ((4096, 8192), 1),
+    "cluster": ((64, 65536), 1),
+    "split": ((1, 2**20), 1),
+    "column": ((4096, 1024), 0),
+}
+#: One operator for each variant and architecture, so that all operators meet all variants somewhere.
+OPS = ("softmax", "log_softmax", "logsumexp")
+
+
+def planned(variant, op="softmax", *, backward=False, dtype=torch.float32, device=H200, shape=None, dim=None):
+    default, default_dim = SHAPES[variant]
+    shape, dim = shape or default, default_dim if dim is None else dim
+    x = torch.empty(shape, dtype=dtype, device="meta")
+    kept = torch.empty(shape[1 - dim], dtype=dtype, device="meta")
+    if not backward:
+        return plan_forward(op, kept if op == "logsumexp" else x, x, (dim,), None, device, variant)
+    saved = (x, kept) if op == "logsumexp" else (x,)
+    return plan_backward(op, x, kept if op == "logsumexp" else x, saved, (dim,), device, variant)
+
+
+def compiled(variant, op="softmax", **kwargs):
+    launch = planned(variant, op, **kwargs)
+    device = kwargs.get("device", H200)
+    return load(launch.builder).compile(launch.config, arch=device.arch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_for_every_architecture(variant, arch):
+    device = spec_for(arch)
+    if variant == "cluster" and device.capability < (9, 0):
+        with pytest.raises(UnsupportedError, match="sm_90 or newer"):
+            planned(variant, device=device)
+        return
+    turn = list(VARIANTS).index(variant) + ARCHES.index(arch)
+    op, dtype = OPS[turn % 3], (torch.bfloat16, torch.float32, torch.float16)[turn // 3 % 3]
+    for backward in (False, True):
+        if backward and op == "logsumexp" and variant in ("cluster", "split"):
+            op = "softmax"
+        launch = planned(variant, op, backward=backward, dtype=dtype, device=device)
+        ptx = load(launch.builder).compile(launch.config, arch=arch).ptx
+        assert f".target {arch}" in ptx
+        # The order in which sums are added must not depend on which block is first: no atomics, of any type.
+        assert not re.search(r"\b(atom|red)\.", ptx)
+
+
+@pytest.mark.parametrize("variant", ["online", "single_pass", "cluster", "split", "column"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_accesses_are_128_bits_wide(variant, dtype):
+    ptx = compiled(variant, dtype=dtype).ptx
+    assert len(re.findall(r"ld\.global(\.\w+)*\.v4\.[bfu]32", ptx)) >= 2
+    assert len(re.findall(r"st\.global(\.\w+)*\.v4\.[bfu]32", ptx)) >= 2
+
+
+def count(pattern, ptx):
+    return len(re.findall(pattern, ptx))
+
+
+def test_one_read_and_one_write():
+    # The row stays in registers: as many stores as loads, where two passes need twice as many loads.
+    for dtype in (torch.float32, torch.bfloat16):
+        launch = planned("single_pass", dtype=dtype)
+        ptx = compiled("single_pass", dtype=dtype).ptx
+        assert count(r"ld\.global(\.\w+)*\.v4", ptx) == count(r"st\.global(\.\w+)*\.v4", ptx) == launch.config.chunks
+        ptx = compiled("online", dtype=dtype, shape=(4096, 8192)).ptx
+        assert count(r"ld\.global(\.\w+)*\.v4", ptx) == 2 * count(r"st\.global(\.\w+)*\.v4", ptx) > 0
+
+
+def test_what_each_step_adds_and_leaves_out():
+    lanes = compiled("single_pass", shape=(4096, 256)).ptx
+    assert count(r"\bbar(rier)?\.sync", lanes) == 0  # a warp's lanes need no barrier
+    assert count(r"shfl\.sync\.bfly", lanes) == 2 * 5  # a maximum and a sum
+    block = compiled("single_pass", shape=(4096, 4096)).ptx
+    assert count(r"\bbar(rier)?\.sync", block) == 1
+    cluster = compiled("cluster").ptx
+    assert count(r"\bbar(rier)?\.sync", cluster) == 0  # warps write to all blocks at once
+    assert count(r"st\.async\.shared::cluster", cluster) == 2
+    assert count(r"barrier\.cluster\.wait", cluster) == 1
+    assert count(r"mbarrier\.try_wait", cluster) >= 1
+
+
+def test_exponentials_take_one_instruction_and_are_not_taken_twice_in_fp32():
+    launch = planned("single_pass")
+    elements = launch.config.chunks * launch.config.vector
+    exponentials = count(r"ex2\.approx\.ftz\.f32", compiled("single_pass").ptx)
+    assert elements <= exponentials <= elements + 4  # and those of the exchange
+    assert count(r"ex2\.approx\.ftz\.f32", compiled("single_pass", "log_softmax").ptx) <= elements + 4
+    # 16-bit elements wait as they are stored; their exponentials would need twice the registers.
+    bf16 = planned("single_pass", dtype=torch.bfloat16).config
+    ptx = compiled("single_pass", dtype=torch.bfloat16).ptx
+    assert count(r"ex2\.approx\.ftz\.f32", ptx) >= 2 * bf16.chunks * bf16.vector
+    assert count(r"max\.NaN\.bf16x2", ptx) == bf16.chunks * bf16.vector // 2 - 1
+
+
+@pytest.mark.parametrize("arch, dependent", [("sm_80", False), ("sm_89", False), ("sm_90a", True), ("sm_120a", True)])
+def test_the_second_pass_waits_on_the_gpu_where_it_can(arch, dependent):
+    ptx = compiled("split", device=spec_for(arch)).ptx
+    assert count(r"\.entry", ptx) == 2
+    assert ("griddepcontrol.wait" in ptx) == dependent
+    assert ("griddepcontrol.launch_dependents" in ptx) == dependent
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(4096, 256), (32768, 8192), (8192, 50257), (4096, 151936)], ids=str)
+def test_nothing_spills(shape, dtype, backward, tmp_path):
+    import cutlass.cute as cute
+
+    x = torch.empty(shape, dtype=dtype, device="meta")
+    launch = (
+        plan_backward("softmax", x, x, (x,), (1,), H200)
+        if backward
+        else plan_forward("softmax", x, x, (1,), None, H200)
+    )
+    source = load(launch.builder).__wrapped__(launch.config)
+    options = f"--enable-tvm-ffi --gpu-arch sm_90a --keep-cubin --dump-dir={tmp_path}"
+    found = cute.compile(source.function, *source.arguments, options=options)
+    # Of the caller's frame 8 bytes may be reserved; a spilled register is more.
+    assert stack_bytes(bytes(found.__cubin__)) <= 16
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.int32, torch.uint8], ids=str)
+def test_integers_are_converted_on_load(dtype):
+    x, out = torch.empty(64, 1003, dtype=dtype, device="meta"), torch.empty(64, 1003, device="meta")
+    launch = plan_forward("softmax", out, x, (1,), torch.float32, H200)
+    assert load(launch.builder).compile(launch.config, arch="sm_90a").ptx
+
+
+def test_fp64_is_computed_in_fp64():
+    ptx = compiled("cluster", dtype=torch.float64).ptx
+    assert "ex2.approx.ftz.f32" not in ptx
+    assert count(r"st\.async\.shared::cluster\.\S*f64", ptx) == 2

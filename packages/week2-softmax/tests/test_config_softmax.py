@@ -1,0 +1,215 @@
+"""The choice of kernel and configuration, asserted for GPUs that this machine does not have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from forge_core.device import SPECS, spec_for
+from forge_core.errors import ArgumentError, UnsupportedError
+from forge_week2_softmax.config import VARIANTS, plan_backward, plan_forward
+from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.problem import Problem
+
+ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+H200 = SPECS["H200"]
+
+
+def meta(shape, dtype=torch.float32):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def forward(x, dims=(1,), *, op="softmax", device=H200, variant="auto", convert=None):
+    kept = [s for i, s in enumerate(x.shape) if i not in dims]
+    out = meta(kept if op == "logsumexp" else x.shape, convert or x.dtype)
+    return plan_forward(op, out, x, dims, convert, device, variant)
+
+
+def backward(x, dims=(1,), *, op="softmax", device=H200, variant="auto", grad=None):
+    kept = meta([s for i, s in enumerate(x.shape) if i not in dims], x.dtype)
+    saved = (x, kept) if op == "logsumexp" else (x,)
+    grad = grad if grad is not None else kept if op == "logsumexp" else x
+    return plan_backward(op, torch.empty_like(x), grad, saved, dims, device, variant)
+
+
+@pytest.mark.parametrize(
+    "shape, dims, dtype, variant",
+    [
+        ((4096, 256), (1,), torch.bfloat16, "single_pass"),
+        ((32768, 1024), (1,), torch.float32, "single_pass"),
+        ((32768, 8192), (1,), torch.float32, "single_pass"),
+        ((32768, 16384), (1,), torch.bfloat16, "single_pass"),
+        ((32768, 16384), (1,), torch.float32, "cluster"),
+        ((8192, 50257), (1,), torch.bfloat16, "cluster"),
+        ((4096, 262144), (1,), torch.float32, "cluster"),
+        ((8, 32000), (1,), torch.bfloat16, "cluster"),
+        ((1, 2**20), (1,), torch.bfloat16, "split"),
+        ((16, 2**22), (1,), torch.float32, "split"),
+        ((2000, 2**22), (1,), torch.float32, "online"),
+        ((4096, 1000), (0,), torch.float32, "column"),
+        ((2**20, 1), (1,), torch.float32, "column"),
+        ((0, 5), (1,), torch.float32, "naive"),
+    ],
+    ids=str,
+)
+def test_what_is_picked_on_an_h200(shape, dims, dtype, variant):
+    found = forward(meta(shape, dtype), dims)
+    assert found.variant == variant
+    assert found.why
+    assert VARIANTS[found.variant].path == found.builder
+
+
+def test_a_backward_pass_holds_two_tensors_and_shares_a_row_sooner():
+    x = meta((32768, 8192))
+    assert forward(x).variant == "single_pass"
+    assert backward(x).variant == "cluster"
+    assert backward(meta((4096, 16384)), op="logsumexp").config.blocks == 0  # blocks that need not meet
+    assert forward(meta((4096, 0)), op="logsumexp").variant == "naive"
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
+def test_no_configuration_is_beyond_the_hardware(arch, dtype):
+    device = spec_for(arch)
+    for rows in (1, 3, 17, 100, 1000, 40000):
+        for cols in (1, 2, 3, 8, 100, 1024, 5001, 20_000, 50257, 262_144, 2_000_000):
+            for dims in ((1,), (0,)):
+                for x in (meta((rows, cols), dtype), meta((rows, cols + 1), dtype)[:, :-1]):
+                    for launch in (forward(x, dims, device=device), backward(x, dims, device=device)):
+                        check(launch, device)
+
+
+def check(launch, device):
+    config = launch.config
+    row = config.row if isinstance(config, SplitConfig) else config
+    assert 32 <= row.threads <= 1024
+    assert row.threads & (row.threads - 1) == 0
+    assert row.vector * max(d.itemsize for d in config.arithmetic.sources) <= 16
+    if isinstance(config, HeldConfig):
+        assert config.blocks <= (1 if device.capability < (9, 0) else 8 if device.capability >= (12, 0) else 16)
+        assert config.lanes == config.threads or config.lanes <= 32
+        assert config.blocks == 1 or config.lanes == config.threads >= 64
+        # Registers: what is held, and some to compute with; 64 K of them for each multiprocessor.
+        held = sum(not r for r in config.arithmetic.on_rows[:-1]) - config.staged
+        assert config.chunks * 4 * held <= (64 if config.threads <= 512 else 32)
+        assert config.resident * config.threads * 48 <= 65536
+        if not config.arithmetic.backward:
+            length = launch.arguments[0]
+            assert length <= config.vector * config.chunks * config.lanes * max(config.blocks, 1)
+    if isinstance(config, ColumnConfig):
+        assert config.lanes <= 32
+        assert config.threads % 32 == 0
+        assert not config.held or config.groups * config.chunks >= launch.arguments[2][0]
+    if isinstance(config, SplitConfig):
+        assert 1 <= launch.arguments[1] <= 1024
+        assert config.dependent == (device.capability >= (9, 0))
+        assert launch.workspace > 0
+    else:
+        assert launch.workspace == 0
+
+
+def test_a_length_compiles_no_kernel_of_its_own():
+    configs = {
+        forward(meta((rows, cols), dtype)).config
+        for dtype in (torch.float32, torch.bfloat16)
+        for rows in (500, 40000)
+        for cols in range(100, 60000, 97)
+    }
+    assert len(configs) < 120, f"{len(configs)} kernels for 2472 problems"
+
+
+def test_rows_that_begin_anywhere_are_read_by_whole_chunks():
+    assert forward(meta((8192, 50257))).config.edges
+    assert forward(meta((8192, 50257))).config.vector == 4
+    assert forward(meta((8192, 50257), torch.bfloat16)).config.vector == 8
+    assert not forward(meta((8192, 50256))).config.edges
+    # A row of less than two chunks would be nothing but edges.
+    short = forward(meta((8192, 7))).config
+    assert (short.vector, short.edges) == (1, False)
+
+
+def problem(x_address, out_address, strides=(1000, 1000), sizes=(2, 2), length=1000):
+    return Problem.make((50, length), (1,), [(strides[0], 1), (strides[1], 1)], sizes, (x_address, out_address))
+
+
+@pytest.mark.parametrize(
+    "case, expected",
+    [
+        (problem(0, 0), (8, False)),
+        (problem(6, 6), (8, True)),
+        (problem(0, 8), (4, False)),  # in different places of a chunk: smaller chunks, until they agree
+        (problem(2, 6), (2, True)),
+        (problem(0, 2), (1, False)),
+        (problem(0, 0, (1001, 1001)), (8, True)),
+        (problem(0, 0, (1001, 1000)), (1, False)),
+        (problem(0, 0, (1004, 1000)), (4, False)),
+        (problem(0, 0, sizes=(2, 4)), (4, False)),
+        (problem(4, 8, sizes=(2, 4)), (4, True)),  # two elements into a chunk, in both
+        (problem(0, 0, length=1001), (8, True)),
+    ],
+)
+def test_chunks_that_tensors_have_in_common(case, expected):
+    assert case.vector() == expected
+
+
+def test_layouts_are_merged_and_classified():
+    x = meta((6, 5, 7, 9))
+    one = Problem.forward(x, x, (3,))
+    assert (one.kind, len(one.kept), one.rows, one.length) == ("inner", 1, 210, 9)
+    middle = Problem.forward(x, x, (1,))
+    assert (middle.kind, len(middle.kept), middle.length) == ("outer", 2, 5)
+    turned = x.permute(0, 3, 1, 2)
+    assert (
+        Problem.forward(turned, torch.empty_strided(turned.shape, turned.stride(), device="meta"), (1,)).kind == "inner"
+    )
+    assert Problem.forward(x[..., ::2], x[..., ::2], (3,)).kind == "strided"
+    lse = Problem.forward(x, meta((5, 9)), (0, 2))
+    assert (lse.rows, lse.length, lse.written_bytes) == (45, 42, 180)
+    assert Problem.forward(meta(()), meta(()), (0,)).rows == 1
+
+
+def test_an_expanded_gradient_costs_no_wide_reads():
+    x = meta((4096, 1024))
+    launch = backward(x, grad=meta((4096, 1)).expand(4096, 1024))
+    assert launch.config.spread == (True, False)
+    assert launch.config.vector == 4
+    assert launch.read == 4096 * 4 + 4096 * 1024 * 4
+
+
+def test_strided_rows_are_read_so_that_neighbours_meet():
+    assert forward(meta((4096, 4096))[:, ::2]).variant == "online"  # neighbours within a row are closer
+    assert forward(meta((100, 4096))[:, ::2], (0,)).variant == "column"
+
+
+def test_variants_are_refused_with_a_way_out():
+    with pytest.raises(ArgumentError, match="'single_pass'"):
+        forward(meta((8, 8)), variant="fastest")
+    with pytest.raises(UnsupportedError, match=r"sm_90 or newer.*'single_pass'"):
+        forward(meta((8, 8000)), variant="cluster", device=SPECS["A100"])
+    with pytest.raises(UnsupportedError, match="'online'"):
+        forward(meta((8, 2**20)), variant="single_pass")
+    with pytest.raises(UnsupportedError, match="nothing to exchange"):
+        backward(meta((8, 8000)), op="logsumexp", variant="split")
+    with pytest.raises(UnsupportedError, match="'column'"):
+        forward(meta((800, 80)), (0,), variant="single_pass")
+    for name in ("naive", "online"):
+        assert isinstance(forward(meta((800, 80)), (0,), variant=name).config, SweepConfig)
+
+
+def test_elements_must_begin_at_multiples_of_their_size():
+    from forge_week2_softmax.arithmetic import Arithmetic
+    from forge_week2_softmax.config import select_config
+
+    odd = replace(problem(0, 0), offsets=(1, 0))
+    arithmetic = Arithmetic.forward("softmax", torch.bfloat16, torch.bfloat16, None)
+    with pytest.raises(UnsupportedError, match="clone"):
+        select_config("softmax", odd, arithmetic, H200)
+
+
+def test_where_the_rounding_happens():
+    converted = forward(meta((64, 100), torch.bfloat16), convert=torch.float64).config.arithmetic
+    assert (converted.via, converted.acc, converted.dst) == (torch.float64, torch.float64, torch.float64)
+    assert forward(meta((64, 100), torch.float16)).config.arithmetic.acc is torch.float32
+    assert forward(meta((64, 100), torch.int64), convert=torch.float32).config.arithmetic.acc is torch.float32

@@ -1,0 +1,325 @@
+"""Determinism, streams, graphs, devices, threads, forks, backends, sanitizers, and what importing does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+import torch
+
+import forge_week2_softmax as week2
+from forge_core.op import backend
+from forge_core.settings import use_settings
+from forge_core.testing.conformance import (
+    check_concurrent_threads,
+    check_current_device_unchanged,
+    check_graph_replay,
+    check_second_device,
+    check_side_stream,
+)
+
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+VARIANTS = tuple(week2.softmax.variants())
+#: From lanes of a warp over blocks and clusters to many blocks a row, rows that lie askew, and neighbouring rows.
+SHAPES = (
+    ((4096, 64), -1),
+    ((600, 2000), -1),
+    ((600, 20000), -1),
+    ((300, 5003), -1),
+    ((64, 100000), -1),
+    ((2, 2**20), -1),
+    ((1, 2**22 + 1), -1),
+    ((4096, 33), 0),
+    ((70000, 128), 0),
+    ((16, 2**18), 0),
+)
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> None:
+    torch.testing.assert_close(got, want)
+
+
+def near(got: torch.Tensor, exact: torch.Tensor) -> None:
+    """Within an ulp of float64's, and what a short row's sums may lose of its largest result."""
+    info = torch.finfo(got.dtype)
+    assert got.shape == exact.shape
+    lost = max(info.eps / 2**8 if info.bits == 16 else 16 * info.eps, 2.0**-49) * exact.abs().max()
+    allowed = info.eps * exact.abs() + lost
+    assert bool(((got.double() - exact).abs() <= allowed).all()), f"{(got.double() - exact).abs().max()}"
+
+
+def make_on(device: str, shape: tuple[int, ...]) -> Any:
+    return lambda seed: (torch.randn(shape, device=device, generator=torch.Generator(device).manual_seed(seed)),)
+
+
+def pair_on(device: str, shape: tuple[int, ...]) -> Any:
+    def make(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator(device).manual_seed(seed)
+        grad, x = (torch.randn(shape, device=device, generator=generator) for _ in range(2))
+        return grad, torch.softmax(x, -1)
+
+    return make
+
+
+def run_python(source: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(source)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape, dim", SHAPES, ids=str)
+def test_bitwise_determinism(shape: tuple[int, ...], dim: int) -> None:
+    x = torch.randn(shape, device="cuda")
+    grad = torch.randn(shape, device="cuda")
+    first = week2.softmax(x, dim)
+    back = week2.softmax_backward(grad, first, dim)
+    lse = week2.logsumexp(x, dim)
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    torch.cuda.synchronize()
+    wrong = torch.zeros((), device="cuda", dtype=torch.int64)
+    for i in range(100):
+        with torch.cuda.stream(streams[i % 4]):
+            y = week2.softmax(x, dim)
+            differs = (y != first).any() | (week2.softmax_backward(grad, y, dim) != back).any()
+            differs = differs | (week2.logsumexp(x, dim) != lse).any()
+            torch.cuda.synchronize()
+            wrong += differs
+    assert wrong.item() == 0
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = week2.softmax(x, dim)
+        z = week2.softmax_backward(grad, y, dim)
+    for _ in range(20):
+        y.zero_()
+        z.zero_()
+        graph.replay()
+        assert torch.equal(y, first)
+        assert torch.equal(z, back)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape, dim", SHAPES, ids=str)
+def test_streams_and_graphs(shape: tuple[int, ...], dim: int) -> None:
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return week2.softmax(x, dim)
+
+    def want(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x, dim)
+
+    check_graph_replay(call, make_on("cuda", shape), want, close)
+    check_side_stream(call, make_on("cuda", shape), want, close)
+    check_current_device_unchanged(call, make_on("cuda", shape))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(600, 2000), (2, 2**20)], ids=str)
+def test_streams_and_graphs_of_the_gradient(shape: tuple[int, ...]) -> None:
+    def want(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._softmax_backward_data(grad, y, -1, y.dtype)
+
+    check_graph_replay(week2.softmax_backward, pair_on("cuda", shape), want, close)
+    check_side_stream(week2.softmax_backward, pair_on("cuda", shape), want, close)
+
+
+@pytest.mark.gpu
+def test_a_whole_step_is_captured() -> None:
+    """Forward, backward and the gradient's accumulation in one graph, replayed with changed inputs."""
+    x = torch.randn(64, 3000, device="cuda", requires_grad=True)
+    weight = torch.randn(64, 3000, device="cuda")
+
+    def step(op: Any) -> torch.Tensor:
+        (grad,) = torch.autograd.grad((op(x, -1) * weight).sum(), x)
+        return grad
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        step(week2.softmax)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        grad = step(week2.softmax)
+    for seed in (1, 2):
+        fresh = torch.randn(64, 3000, device="cuda", generator=torch.Generator("cuda").manual_seed(seed))
+        x.detach().copy_(fresh)
+        graph.replay()
+        close(grad, step(torch.softmax))
+
+
+@pytest.mark.gpu(count=2)
+def test_second_device() -> None:
+    for shape in ((64, 100), (1, 2**20)):
+        check_second_device(week2.softmax, make_on("cuda:0", shape), lambda x: torch.softmax(x, -1), close)
+
+        def gradient(x: torch.Tensor) -> torch.Tensor:
+            leaf = x.clone().requires_grad_()
+            week2.softmax(leaf).square().sum().backward()
+            return leaf.grad
+
+        def want(x: torch.Tensor) -> torch.Tensor:
+            leaf = x.clone().requires_grad_()
+            torch.softmax(leaf, -1).square().sum().backward()
+            return leaf.grad
+
+        check_second_device(gradient, make_on("cuda:0", shape), want, close)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_threads(device: str) -> None:
+    shape = (1, 2**21) if device == "cuda" else (63, 129)  # the one that may need a workspace
+    check_concurrent_threads(week2.softmax, make_on(device, shape), lambda x: torch.softmax(x, -1), close)
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        leaf = x.clone().requires_grad_()
+        (found,) = torch.autograd.grad(week2.softmax(leaf).square().sum(), leaf)
+        return found
+
+    def want(x: torch.Tensor) -> torch.Tensor:
+        leaf = x.clone().requires_grad_()
+        (found,) = torch.autograd.grad(torch.softmax(leaf, -1).square().sum(), leaf)
+        return found
+
+    check_concurrent_threads(gradient, make_on(device, (63, 129)), want, close)
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("device", DEVICES)
+def test_after_a_fork(device: str) -> None:
+    run_python(
+        f"""
+        import warnings; warnings.simplefilter("ignore", DeprecationWarning)
+        import os, torch, forge_week2_softmax as week2
+        torch.set_num_threads(1)  # PyTorch's own softmax hangs in a child whose parent had threads of OpenMP
+        assert week2.softmax(torch.ones(3, 4)).tolist() == [[0.25] * 4] * 3
+        child = os.fork()
+        if child == 0:
+            x = torch.ones(3, 4, device="{device}")
+            os._exit(0 if week2.softmax(x).tolist() == [[0.25] * 4] * 3 else 3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert week2.logsumexp(torch.zeros(1, device="{device}"), 0).item() == 0.0
+        """
+    )
+
+
+def test_importing_touches_neither_cutlass_nor_cuda() -> None:
+    out = run_python(
+        """
+        import sys, torch
+        before = set(sys.modules)
+        import forge_week2_softmax
+        new = {m.split(".")[0] for m in set(sys.modules) - before}
+        print(sorted(new & {"cutlass", "tvm_ffi", "cuda", "triton"}), torch.cuda.is_initialized())
+        forge_week2_softmax.softmax(torch.zeros(2, 3))
+        print("cutlass" in sys.modules)
+        """
+    )
+    assert out.split() == ["[]", "False", "False"]
+
+
+@pytest.mark.gpu
+def test_backend_ref_runs_no_kernel() -> None:
+    x = torch.randn(37, 41, device="cuda")
+    with backend("ref"):
+        assert torch.equal(week2.softmax(x), torch.softmax(x, -1))
+        assert week2.softmax.explain(x).backend == "ref"
+
+
+@pytest.mark.gpu
+def test_debug_mode_gives_the_same_result() -> None:
+    x = torch.randn(100, 300, device="cuda")
+    want = [week2.softmax(x, variant=variant) for variant in ("auto", "naive", "online", "split")]
+    with use_settings(debug=True):
+        for variant, plain in zip(("auto", "naive", "online", "split"), want, strict=True):
+            assert torch.equal(week2.softmax(x, variant=variant), plain)
+
+
+@pytest.mark.gpu
+def test_a_parameter_s_gradient_by_the_short_way_and_by_the_dispatcher() -> None:
+    """What is recorded past the dispatcher is what the dispatcher records."""
+    x = torch.randn(33, 700, device="cuda", requires_grad=True)
+    weight = torch.randn(33, 700, device="cuda")
+    for call in (
+        lambda op: op(x),
+        lambda op: op(x, -1),
+        lambda op: op(x, 0),
+        lambda op: op(x, -1, dtype=torch.float64),
+        lambda op: op(x, dim=0, variant="naive"),
+    ):
+        for ours, registered in (
+            (week2.softmax, torch.ops.forge_week2.softmax),
+            (week2.log_softmax, torch.ops.forge_week2.log_softmax),
+        ):
+            y, z = call(ours), call(registered)
+            assert torch.equal(y, z)
+            assert y.requires_grad
+            assert z.requires_grad
+            (first,) = torch.autograd.grad((y * weight).sum(), x, create_graph=True)
+            (second,) = torch.autograd.grad((z * weight).sum(), x, create_graph=True)
+            assert torch.equal(first, second)
+            close(torch.autograd.grad(first.square().sum(), x), torch.autograd.grad(second.square().sum(), x))
+
+
+def test_explain_names_what_a_gpu_would_run() -> None:
+    x = torch.zeros(64, 4096, dtype=torch.bfloat16)
+    assert week2.softmax.explain(x).backend == "ref"
+    for arch in ("sm_80", "sm_90a", "sm_100a"):
+        for told in (
+            week2.softmax.explain(x, arch=arch),
+            week2.softmax.explain(x, 0, arch=arch),
+            week2.softmax_backward.explain(x, x, arch=arch),
+        ):
+            assert told.backend == "kernel"
+            assert told.variant in VARIANTS
+            assert told.arch == arch
+            assert told.read in (x.nbytes, 2 * x.nbytes)
+            assert told.written == x.nbytes
+            assert told.why
+            assert told.variant in str(told)
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("op", ["softmax", "log_softmax", "logsumexp"])
+@pytest.mark.parametrize("variant", ["auto", *VARIANTS])
+def test_smallest_shapes(variant: str, op: str, dtype: torch.dtype, attempt: Any) -> None:
+    """The subset for compute-sanitizer: the smallest shapes of each variant, width and alignment, forward and back."""
+    ours, theirs = getattr(week2, op), getattr(torch, op)
+    done = 0
+    for rows, cols, offset in ((1, 1, 0), (3, 5, 1), (2, 64, 0), (3, 257, 1), (5, 2048, 0), (2, 4099, 3), (300, 9, 0)):
+        # Each input is its own exact allocation, so that memcheck sees a read past its end.
+        flat = torch.randn(rows * cols + offset, device="cuda").to(dtype)
+        x = flat[offset:].view(rows, cols)
+        for dim in (0, -1):
+            options = {} if variant == "auto" else {"variant": variant}
+            can = True if variant == "auto" else attempt.able(variant, x, dim)
+            y = attempt(lambda x=x, dim=dim, options=options: ours(x, dim, **options), can)
+            if y is None:
+                continue
+            near(y, theirs(x.double(), dim))
+            done += 1
+            grad = torch.randn_like(y)
+            p, g = y.double(), grad.double()
+            if op == "logsumexp":
+                can = can and (variant == "auto" or attempt.able(variant, x, dim, op="logsumexp_backward"))
+                back = lambda x=x, d=dim, g=grad, y=y, o=options: week2.logsumexp_backward(g, x, y, d, **o)  # noqa: E731
+                exact = g.unsqueeze(dim) * (x.double() - p.unsqueeze(dim)).exp()
+            else:
+                can = can and (variant == "auto" or attempt.able(variant, y, dim, tensors=2))
+                ours_back = getattr(week2, f"{op}_backward")
+                back = lambda d=dim, g=grad, y=y, o=options, f=ours_back: f(g, y, d, **o)  # noqa: E731
+                exact = getattr(torch.ops.aten, f"_{op}_backward_data")(g, p, dim, torch.float64)
+            got = attempt(back, can)
+            if got is not None:
+                near(got, exact)
+    assert done >= 4

@@ -1,0 +1,259 @@
+"""PyTorch's own semantics: dims, dtypes, NaN, infinities, nothing, layouts, out; on the CPU and on a GPU."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+import forge_week2_softmax as week2
+from forge_core.testing import layouts
+
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+PAIRS = {"softmax": (week2.softmax, torch.softmax), "log_softmax": (week2.log_softmax, torch.log_softmax)}
+VARIANTS = tuple(week2.softmax.variants())
+
+
+def numbers(shape, dtype=torch.float32, device="cpu", *, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(tuple(shape), generator=generator) * 3).to(dtype).to(device)
+
+
+def same(got, want, what=""):
+    """Layout and dtype exactly, values as torch.testing compares them; the accuracy has tests of its own."""
+    assert got.is_contiguous(), what
+    torch.testing.assert_close(got, want, equal_nan=True, msg=lambda text: f"{what}: {text}")
+
+
+def lse_of(x, dim, keepdim=False):
+    """PyTorch's, rounded once: its own in half precision is made of several operations, each of which rounds."""
+    if x.dtype.is_floating_point and x.dtype.itemsize == 2:
+        return torch.logsumexp(x.float(), dim, keepdim).to(x.dtype)
+    return torch.logsumexp(x, dim, keepdim)
+
+
+def same_lse(got, x, dim, what=""):
+    """On the CPU the reference is PyTorch's own, with its roundings."""
+    same(got, lse_of(x, dim) if x.is_cuda else torch.logsumexp(x, dim), what)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_every_dimension(dtype, name, device):
+    ours, theirs = PAIRS[name]
+    for shape in ((7,), (5, 9), (3, 70, 40), (2, 3, 4, 5), (1, 1, 6)):
+        x = numbers(shape, dtype, device)
+        for dim in range(-len(shape), len(shape)):
+            same(ours(x, dim), theirs(x, dim), f"{shape} {dim}")
+    same(ours(x), theirs(x, -1), "the last dimension is the default")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_logsumexp_over_every_combination_of_dimensions(keepdim, device):
+    x = numbers((2, 3, 4, 5), device=device)
+    for count in range(1, 5):
+        for dims in itertools.permutations(range(4), count):
+            signed = tuple(d - 4 if i % 2 else d for i, d in enumerate(dims))
+            same(week2.logsumexp(x, signed, keepdim), torch.logsumexp(x, signed, keepdim), signed)
+    for dim in (1, -1, [0, 2]):
+        same(week2.logsumexp(x, dim, keepdim), torch.logsumexp(x, dim, keepdim), dim)
+    for every in (None, ()):
+        same(week2.logsumexp(x, every, keepdim), torch.logsumexp(x, (0, 1, 2, 3), keepdim), every)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(40, 56), (129, 257), (2, 48, 80), (3, 2, 33, 65)], ids=str)
+def test_every_layout(shape, device):
+    for name, bits in layouts(shape, torch.int16, device):
+        # Small numbers of any strides: the bits are cut to a byte, in place, so that the layout stays.
+        x = bits.bitwise_and(63).sub(32).to(torch.bfloat16) if "expanded" in name else _as_numbers(bits)
+        for dim in range(len(shape)):
+            for op, (ours, theirs) in PAIRS.items():
+                same(ours(x, dim), theirs(x, dim), f"{op} {name} {dim}")
+            same_lse(week2.logsumexp(x, dim), x, dim, f"logsumexp {name} {dim}")
+        both = (0, len(shape) - 1)
+        same_lse(week2.logsumexp(x, both), x, both, f"logsumexp {name} {both}")
+
+
+def _as_numbers(bits):
+    """A tensor of bf16 numbers in the layout of ``bits``, which has no overlap."""
+    values = bits.bitwise_and(63).sub(32).to(torch.bfloat16)
+    return bits.view(torch.bfloat16).copy_(values)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_expanded_input_is_read_as_it_lies(device):
+    for x in (numbers((1, 40), device=device).expand(30, 40), numbers((30, 1), device=device).expand(30, 40)):
+        for dim in (0, 1):
+            same(week2.softmax(x, dim), torch.softmax(x, dim))
+            same(week2.logsumexp(x, dim), torch.logsumexp(x, dim))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_nan_and_infinities(dtype, device):
+    inf, nan = float("inf"), float("nan")
+    for count in (9, 100, 4100):
+        x = numbers((9, count), dtype, device)
+        x[1, 7] = x[2, 0] = x[3, -1] = nan
+        x[4, 5] = inf
+        x[5, 6] = -inf
+        x[6, 0], x[6, -1] = inf, -inf
+        x[7] = -inf
+        x[8] = inf
+        for dim in (0, 1):
+            for name, (ours, theirs) in PAIRS.items():
+                same(ours(x, dim), theirs(x, dim), f"{name} {count} {dim}")
+            same_lse(week2.logsumexp(x, dim), x, dim, f"logsumexp {count} {dim}")
+    rows = week2.softmax(x)
+    assert rows[[1, 2, 3, 4, 6, 7, 8]].isnan().all()
+    assert rows[5, 6] == 0
+    lse = week2.logsumexp(x, 1)
+    assert (lse[7], lse[4], lse[8]) == (-inf, inf, inf)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_of_rows_with_infinities(device):
+    x = numbers((6, 300), device=device)
+    x[1, 7], x[2, 9] = float("nan"), float("inf")
+    x[3, 5:9] = -float("inf")
+    x[4] = -float("inf")
+    weight = numbers((6, 300), device=device, seed=1)
+    for ours, theirs in PAIRS.values():
+        mine, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+        ours(mine, 1).backward(weight)
+        theirs(other, 1).backward(weight)
+        torch.testing.assert_close(mine.grad, other.grad, equal_nan=True)
+    mine, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    week2.logsumexp(mine, 1).backward(weight[:, 0])
+    torch.logsumexp(other, 1).backward(weight[:, 0])
+    torch.testing.assert_close(mine.grad, other.grad, equal_nan=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_nothing(device):
+    for shape, dim in (((0, 5), 0), ((5, 0), 1), ((0,), 0), ((3, 0, 4), 2), ((3, 0, 4), 1), ((0, 0), 1)):
+        x = torch.empty(shape, device=device, requires_grad=True)
+        for ours, theirs in PAIRS.values():
+            y = ours(x, dim)
+            same(y, theirs(x, dim))
+            y.sum().backward()
+            assert x.grad.shape == x.shape
+        want = torch.logsumexp(x, dim)
+        got = week2.logsumexp(x, dim)
+        same(got, want)
+        got.sum().backward()
+    same(
+        week2.logsumexp(torch.empty(5, 0, device=device), 1, keepdim=True),
+        torch.full((5, 1), -float("inf"), device=device),
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_tensor_without_dimensions(device):
+    x = torch.tensor(3.5, device=device, requires_grad=True)
+    for dim in (0, -1):
+        same(week2.softmax(x, dim), torch.softmax(x, dim))
+        same(week2.log_softmax(x, dim), torch.log_softmax(x, dim))
+        for keepdim in (False, True):
+            same(week2.logsumexp(x, dim, keepdim), torch.logsumexp(x, dim, keepdim))
+        (gradient,) = torch.autograd.grad(week2.softmax(x, dim), x)
+        assert gradient.item() == 0
+        (gradient,) = torch.autograd.grad(week2.logsumexp(x, dim), x)
+        assert gradient.item() == 1
+
+
+CONVERSIONS = (
+    (torch.float32, torch.float16),
+    (torch.float32, torch.bfloat16),
+    (torch.bfloat16, torch.float32),
+    (torch.float16, torch.float64),
+    (torch.float64, torch.bfloat16),
+    (torch.float64, torch.float32),
+    (torch.int32, torch.float32),
+    (torch.int64, torch.float64),
+    (torch.int8, torch.float16),
+    (torch.uint8, torch.bfloat16),
+    (torch.int16, torch.float32),
+    (torch.bool, torch.float32),
+)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("pair", CONVERSIONS, ids=str)
+def test_dtype_converts_each_element_first(pair, device):
+    src, dst = pair
+    for shape in ((33, 200), (5, 4097)):
+        x = numbers(shape, device=device)
+        x = x.to(src) if src.is_floating_point else x.abs().mul(2).to(torch.uint8).to(src)
+        for dim in (0, -1):
+            for ours, theirs in PAIRS.values():
+                # Converting first rounds to `dst` before the arithmetic, which tells it from rounding the result.
+                same(ours(x, dim, dtype=dst), theirs(x.to(dst), dim), f"{shape} {dim}")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
+def test_logsumexp_of_integers(dtype, device):
+    x = numbers((9, 130), device=device).abs().to(torch.uint8).to(dtype)
+    for dim in (0, 1, (0, 1)):
+        same(week2.logsumexp(x, dim), torch.logsumexp(x, dim))
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        same(week2.logsumexp(x, 1), torch.logsumexp(x, 1), "the default dtype of the moment")
+    finally:
+        torch.set_default_dtype(before)
+    same(week2.logsumexp(x, 1), torch.logsumexp(x, 1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_out(device):
+    x = numbers((6, 7, 40), device=device)
+    for name, bits in layouts(x.shape, torch.int32, device, seed=2):
+        if name.startswith("expanded"):
+            continue
+        out = bits.view(torch.float32)
+        for ours, theirs in PAIRS.values():
+            for dim in (1, 2):
+                assert ours.out(x, dim, out=out) is out
+                torch.testing.assert_close(out, theirs(x, dim), msg=name)
+    lse = torch.empty(40, 6, device=device).t()
+    assert week2.logsumexp.out(x, 1, out=lse) is lse
+    torch.testing.assert_close(lse, torch.logsumexp(x, 1))
+    half = torch.empty(x.shape, dtype=torch.bfloat16, device=device)
+    week2.softmax.out(x, -1, dtype=torch.bfloat16, out=half)
+    torch.testing.assert_close(half, torch.softmax(x.bfloat16(), -1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_out_leaves_the_rest_of_its_storage_alone(device):
+    x = numbers((16, 5), torch.bfloat16, device)
+    storage = torch.full((90,), 7.0, dtype=torch.bfloat16, device=device)
+    week2.softmax.out(x, out=storage[5:85].view(16, 5))
+    torch.testing.assert_close(storage[5:85].view(16, 5), torch.softmax(x, -1))
+    assert torch.equal(storage[:5], torch.full_like(storage[:5], 7.0))
+    assert torch.equal(storage[85:], torch.full_like(storage[85:], 7.0))
+
+
+def test_the_course_s_name_is_the_same_operator():
+    assert week2.softmax_online is week2.softmax
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_gradients_as_operators(device):
+    grad, x = numbers((6, 50), device=device), numbers((6, 50), device=device, seed=1)
+    y, log_y, lse = torch.softmax(x, 1), torch.log_softmax(x, 1), torch.logsumexp(x, 1)
+    same(week2.softmax_backward(grad, y), y * (grad - (y * grad).sum(1, keepdim=True)))
+    same(week2.log_softmax_backward(grad, log_y, 1), grad - y * grad.sum(1, keepdim=True))
+    same(week2.logsumexp_backward(grad[:, 0], x, lse, 1), grad[:, :1] * y)
+    same(week2.logsumexp_backward(grad[:, :1], x, lse[:, None], 1, True), grad[:, :1] * y)
+    # A gradient that is one number, expanded: what sum().backward() passes on.
+    one = torch.ones((), device=device).expand(6, 50)
+    torch.testing.assert_close(week2.softmax_backward(one, y, 0), y * (1 - y.sum(0)), atol=1e-6, rtol=1e-5)
+    half = week2.softmax_backward(grad, y, input_dtype=torch.bfloat16)
+    same(half, (y * (grad - (y * grad).sum(1, keepdim=True))).bfloat16())

@@ -1,0 +1,339 @@
+"""The operators as PyTorch sees them: opcheck, compile, export, autograd, vmap, torch.func, autocast, modes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo.testing
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import forge_week2_softmax as week2
+from forge_core.errors import UnsupportedError
+from forge_core.testing.conformance import check_export, check_fullgraph, check_opcheck
+
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+PAIRS = {"softmax": (week2.softmax, torch.softmax), "log_softmax": (week2.log_softmax, torch.log_softmax)}
+#: Each operator as a function of one tensor, and PyTorch's.
+UNARY = {
+    "softmax": (week2.softmax, lambda x: torch.softmax(x, -1)),
+    "log_softmax": (week2.log_softmax, lambda x: torch.log_softmax(x, -1)),
+    "logsumexp": (lambda x: week2.logsumexp(x, -1), lambda x: torch.logsumexp(x, -1)),
+    "logsumexp_two": (
+        lambda x: week2.logsumexp(x, (0, 1), keepdim=True),
+        lambda x: torch.logsumexp(x, (0, 1), keepdim=True),
+    ),
+}
+
+
+def close(got: torch.Tensor, want: torch.Tensor) -> None:
+    torch.testing.assert_close(got, want)
+
+
+def make(shape: tuple[int, ...], device: str, dtype: torch.dtype = torch.float32) -> Any:
+    return lambda seed: (
+        torch.randn(*shape, device=device, generator=torch.Generator(device=device).manual_seed(seed)).to(dtype),
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", PAIRS)
+def test_opcheck(name: str, device: str) -> None:
+    op = PAIRS[name][0]
+    for layout in (lambda x: x, lambda x: x.transpose(0, 2), lambda x: x[:, ::2], lambda x: x[..., 1:]):
+        for dim in (-1, 0, 1):
+            x = layout(torch.randn(4, 6, 10, device=device))
+            check_opcheck(op, (x, dim))
+            check_opcheck(op, (x.clone().requires_grad_(), dim))
+    check_opcheck(op, (torch.randn(3, 5, device=device, requires_grad=True),), {"dtype": torch.float64})
+    check_opcheck(op, (torch.randint(-5, 5, (3, 5), device=device),), {"dtype": torch.float32})
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_opcheck_of_logsumexp(device: str) -> None:
+    for args in ((-1,), ((0, 2),), ((0, 1), True), (None,)):
+        for x in (torch.randn(4, 6, 10, device=device), torch.randn(4, 6, 10, device=device).transpose(0, 2)):
+            check_opcheck(week2.logsumexp, (x, *args))
+            check_opcheck(week2.logsumexp, (x.clone().requires_grad_(), *args))
+    check_opcheck(week2.logsumexp, (torch.randint(-5, 5, (3, 5), device=device), 1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_opcheck_of_the_gradients(device: str) -> None:
+    for layout in (lambda x: x, lambda x: x.transpose(0, 1)):
+        x = layout(torch.randn(6, 8, device=device))
+        grad = layout(torch.randn(6, 8, device=device))
+        for op, y in ((week2.softmax_backward, x.softmax(1)), (week2.log_softmax_backward, x.log_softmax(1))):
+            check_opcheck(op, (grad, y, 1))
+            check_opcheck(op, (grad.clone().requires_grad_(), y.clone().requires_grad_(), 1))
+            check_opcheck(op, (grad, y, 0), {"input_dtype": torch.bfloat16})
+        lse = x.logsumexp(1)
+        check_opcheck(week2.logsumexp_backward, (grad[:, 0], x, lse, 1))
+        leaves = [t.clone().requires_grad_() for t in (grad[:, :1], x, lse[:, None])]
+        check_opcheck(week2.logsumexp_backward, (*leaves, (1,), True))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_opcheck_of_the_out_forms(device: str) -> None:
+    x = torch.randn(5, 7, device=device)
+    torch.library.opcheck(torch.ops.forge_week2.softmax_out.default, (x,), {"out": torch.empty_like(x)})
+    torch.library.opcheck(torch.ops.forge_week2.log_softmax_out.default, (x, 0), {"out": torch.empty_like(x)})
+    out = torch.empty(5, device=device)
+    torch.library.opcheck(torch.ops.forge_week2.logsumexp_out.default, (x, [1]), {"out": out})
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", UNARY)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_fullgraph(name: str, dynamic: bool, device: str) -> None:
+    ours, theirs = UNARY[name]
+    backend = "inductor" if device == "cuda" else "aot_eager"
+    check_fullgraph(ours, make((6, 10), device), theirs, close, backend=backend, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_compiled_model_with_gradients(device: str) -> None:
+    torch._dynamo.reset()
+
+    def model(x: torch.Tensor, op: Any, lse: Any) -> torch.Tensor:
+        return (op(x * 2, -1).relu() * lse(x, (0, 2), True)).sum()
+
+    compiled = torch.compile(model, fullgraph=True, backend="inductor" if device == "cuda" else "aot_eager")
+    x = torch.randn(3, 5, 7, device=device, requires_grad=True)
+    y = x.detach().clone().requires_grad_()
+    compiled(x, week2.softmax, week2.logsumexp).backward()
+    model(y, torch.softmax, torch.logsumexp).backward()
+    close(x.grad, y.grad)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_dynamic_shapes_do_not_recompile(device: str) -> None:
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(week2.softmax, fullgraph=True, backend=counter, dynamic=True)
+    compiled(torch.randn(3, 5, device=device))
+    compiled(torch.randn(4, 7, device=device))
+    known = counter.frame_count
+    for shape in ((9, 11), (64, 2), (5, 128), (2, 3), (1000, 17)):
+        x = torch.randn(*shape, device=device)
+        close(compiled(x), x.softmax(-1))
+    assert counter.frame_count == known
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", PAIRS)
+def test_export(name: str, device: str) -> None:
+    ours, _ = PAIRS[name]
+    check_export(ours, make((6, 10), device), UNARY[name][1], close)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dim", [-1, 0, 1])
+@pytest.mark.parametrize("name", PAIRS)
+def test_gradients(name: str, dim: int, device: str) -> None:
+    ours, _ = PAIRS[name]
+    for shape in ((2, 3, 4), (3, 1, 70)):
+        x = torch.randn(shape, device=device, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda y: ours(y, dim), x)
+        if shape[-1] == 4:
+            assert torch.autograd.gradgradcheck(lambda y: ours(y, dim), x)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dim", [-1, 0, (0, 2), None, (1,)], ids=str)
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_gradients_of_logsumexp(dim: Any, keepdim: bool, device: str) -> None:
+    x = torch.randn(2, 3, 4, device=device, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda y: week2.logsumexp(y, dim, keepdim), x)
+    assert torch.autograd.gradgradcheck(lambda y: week2.logsumexp(y, dim, keepdim), x)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", week2.softmax.variants())
+def test_gradients_by_each_variant(variant: str, attempt: Any) -> None:
+    for shape, dim in (((3, 7), 1), ((7, 3), 0), ((2, 40), 1)):
+        x = torch.randn(shape, device="cuda", dtype=torch.float64, requires_grad=True)
+
+        def check(op: Any, x: torch.Tensor = x, dim: int = dim) -> bool:
+            return torch.autograd.gradcheck(lambda y: op(y, dim, variant=variant), x)
+
+        for op in (week2.softmax, week2.log_softmax):
+            can = attempt.able(variant, x, dim)
+            assert attempt(partial(check, op), can) in (True, None)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", PAIRS)
+def test_gradients_keep_the_dtype_of_the_input(name: str, device: str) -> None:
+    ours, theirs = PAIRS[name]
+    x = torch.randn(3, 40, device=device).bfloat16()
+    mine, other = x.clone().requires_grad_(), x.clone().requires_grad_()
+    y = ours(mine, dtype=torch.float32)
+    assert y.dtype is torch.float32
+    weight = torch.randn(3, 40, device=device)
+    y.backward(weight)
+    theirs(other, -1, dtype=torch.float32).backward(weight)
+    assert mine.grad is not None
+    assert mine.grad.dtype is torch.bfloat16
+    close(mine.grad, other.grad)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_graph_is_autograd_s(device: str) -> None:
+    """The short way of an eager call records what the dispatcher's records."""
+    x = torch.randn(4, 9, device=device, requires_grad=True)
+    y = week2.softmax(x, -1)
+    assert y.requires_grad
+    assert not y.is_leaf
+    assert y.grad_fn is not None
+    (first,) = torch.autograd.grad(y, x, torch.ones_like(y), retain_graph=True, create_graph=True)
+    assert first.requires_grad
+    again = week2.softmax(x, dim=1, dtype=torch.float64)
+    assert again.dtype is torch.float64
+    torch.autograd.grad(again.sum(), x)
+    with torch.no_grad():
+        assert not week2.softmax(x).requires_grad
+    y = week2.softmax(x)
+    y.mul_(2)  # spoils what the gradient keeps, which autograd notices
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    z = week2.softmax(x)
+    z.sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        z.sum().backward()
+    parameter = torch.nn.Parameter(x.detach().clone())
+    week2.logsumexp(parameter, 1).sum().backward()
+    close(parameter.grad, torch.softmax(x, 1))
+    packed: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+        week2.softmax(x).sum().backward()
+    assert len(packed) == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("in_dim", [0, 1, 2, -1])
+@pytest.mark.parametrize("name", PAIRS)
+def test_vmap(name: str, in_dim: int, device: str) -> None:
+    ours, theirs = PAIRS[name]
+    x = torch.randn(3, 4, 5, device=device)
+    for dim in (0, -1):
+        close(
+            torch.vmap(lambda a, dim=dim: ours(a, dim), in_dims=in_dim)(x),
+            torch.vmap(lambda a, dim=dim: theirs(a, dim), in_dims=in_dim)(x),
+        )
+    close(torch.vmap(torch.vmap(ours))(x), ours(x, -1))
+    scalars = torch.vmap(torch.vmap(torch.vmap(ours)))(x)
+    close(scalars, theirs(x.unsqueeze(-1), -1).squeeze(-1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("in_dim", [0, 1, 2, -1])
+def test_vmap_of_logsumexp(in_dim: int, device: str) -> None:
+    x = torch.randn(3, 4, 5, device=device)
+    for dim in (0, -1, (0, 1)):
+        for keepdim in (False, True):
+            close(
+                torch.vmap(lambda a, d=dim, k=keepdim: week2.logsumexp(a, d, k), in_dims=in_dim)(x),
+                torch.vmap(lambda a, d=dim, k=keepdim: torch.logsumexp(a, d, k), in_dims=in_dim)(x),
+            )
+    close(torch.vmap(torch.vmap(torch.vmap(lambda a: week2.logsumexp(a, None))))(x), x.clone())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_vmap_of_the_gradients(device: str) -> None:
+    x, grad = torch.randn(3, 4, 5, device=device), torch.randn(3, 4, 5, device=device)
+    for ours, theirs in PAIRS.values():
+
+        def pull(op: Any, x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+            return torch.func.vjp(lambda a: op(a, -1), x)[1](g)[0]
+
+        for dims in ((0, 0), (0, None), (None, 0), (1, 2)):
+            args = [t if d is not None else t[0] for t, d in zip((x, grad), dims, strict=True)]
+            if dims == (1, 2):
+                args = [x, grad.transpose(1, 2)]
+            close(torch.vmap(partial(pull, ours), dims)(*args), torch.vmap(partial(pull, theirs), dims)(*args))
+
+    def sensitivity(op: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.func.grad(lambda a: (op(a, (0,)) ** 2).sum())(x)
+
+    close(torch.vmap(partial(sensitivity, week2.logsumexp))(x), torch.vmap(partial(sensitivity, torch.logsumexp))(x))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_torch_func(device: str) -> None:
+    x = torch.randn(4, 5, device=device)
+    for ours, theirs in UNARY.values():
+        close(torch.func.jacrev(ours)(x), torch.func.jacrev(theirs)(x))
+
+        def curvature(op: Any) -> Any:
+            return torch.func.jacrev(torch.func.grad(lambda a: (op(a) ** 2).sum()))
+
+        close(curvature(ours)(x), curvature(theirs)(x))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_autocast_computes_in_fp32(device: str) -> None:
+    x = torch.randn(4, 300, device=device).bfloat16().requires_grad_()
+    with torch.autocast(device, dtype=torch.bfloat16):
+        for op in (week2.softmax, week2.log_softmax, partial(week2.logsumexp, dim=1)):
+            y = op(x)
+            assert y.dtype is torch.float32
+            (grad,) = torch.autograd.grad(y.sum(), x)
+            assert grad.dtype is torch.bfloat16
+            assert op(x.detach().double()).dtype is torch.float64
+        assert week2.softmax(x, dtype=torch.float16).dtype is torch.float16
+        close(week2.softmax(x), torch.softmax(x.float(), -1))
+    assert week2.softmax(x).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_dispatch_mode_sees_the_call(device: str) -> None:
+    seen: list[str] = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    x = torch.randn(3, 5, device=device, requires_grad=True)
+    with Recorder():
+        week2.softmax(x).sum().backward()
+    assert "forge_week2.softmax.default" in seen
+    if device == "cpu":  # on a GPU the gradient runs on a thread of autograd's own, where the mode is not in force
+        assert "forge_week2.softmax_backward.default" in seen
+
+
+def test_fake_tensors_and_meta() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        x = torch.empty(3, 5, 7, device="cuda").transpose(0, 2)
+        assert week2.softmax(x, 1).shape == (7, 5, 3)
+        assert week2.softmax(x, 1).is_contiguous()
+        assert week2.logsumexp(x, (0, 1), True).shape == (1, 1, 3)
+    y = torch.empty(3, 4, device="meta", dtype=torch.int8)
+    assert week2.softmax(y, dtype=torch.float16).dtype is torch.float16
+    assert week2.logsumexp(y, 0).dtype is torch.float32
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_inference_mode_and_parameters(device: str) -> None:
+    with torch.inference_mode():
+        x = torch.zeros(3, 5, device=device)
+        y = week2.softmax(x)
+        assert torch.equal(y, torch.full((3, 5), 0.2, device=device))
+        assert y.is_inference()
+    assert week2.softmax(torch.nn.Parameter(torch.randn(3, 5, device=device))).requires_grad
+
+
+# Entering forward mode for the first time makes torch compile its own decompositions by a deprecated way.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("device", DEVICES)
+def test_forward_mode_is_refused_not_ignored(device: str) -> None:
+    import torch.autograd.forward_ad as fwad
+
+    x = torch.randn(3, 5, device=device)
+    with fwad.dual_level(), pytest.raises(UnsupportedError, match="forward-mode"):
+        week2.softmax(fwad.make_dual(x, torch.ones_like(x)))
