@@ -188,8 +188,8 @@ VARIABLES: tuple[Variable, ...] = (
         "FORGE_BUNDLES",
         "bundles",
         _parse_folders,
-        f"folders, separated by {os.pathsep!r}",
-        "folders of kernels compiled ahead of time, by `forge-cute cache build`",
+        "folders, separated as in PATH",
+        "folders of kernels compiled ahead of time",
     ),
     Variable(
         "FORGE_JIT",
