@@ -22,7 +22,15 @@ import tempfile
 import time
 from pathlib import Path
 
-CONTENDERS = ("forge sum", "forge transpose", "torch.compile sum", "torch.compile transpose", "quack softmax")
+CONTENDERS = (
+    "forge sum",
+    "forge transpose",
+    "forge softmax",
+    "quack softmax",
+    "torch.compile sum",
+    "torch.compile transpose",
+    "torch.compile softmax",
+)
 SHAPE = (1024, 1024)
 
 
@@ -40,9 +48,15 @@ def _measure(contender: str) -> dict[str, object]:
         from forge_week1_reduce import reduce_sum as call
     elif contender == "forge transpose":
         from forge_week0_transpose import transpose as call
+    elif contender == "forge softmax":
+        from forge_week2_softmax import softmax as call
     elif library == "torch.compile":
-        plain = {"sum": lambda x: x.sum(-1), "transpose": lambda x: x.t().contiguous()}[operator]
-        call = torch.compile(plain, dynamic=False)
+        plain = {
+            "sum": lambda x: x.sum(-1),
+            "transpose": lambda x: x.t().contiguous(),
+            "softmax": lambda x: x.softmax(-1),
+        }
+        call = torch.compile(plain[operator], dynamic=False)
     else:
         from quack.softmax import softmax as call
     called = clock()
