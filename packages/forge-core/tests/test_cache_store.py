@@ -24,7 +24,7 @@ from forge_core.cache import files
 from forge_core.cache import store as storing
 from forge_core.cache.entry import Damaged, Entry, Image
 from forge_core.cache.store import Store
-from forge_core.errors import CacheError
+from forge_core.errors import CacheError, CompileError
 from forge_core.settings import use_settings
 
 pytestmark = [
@@ -149,7 +149,6 @@ def test_a_source_that_changed_between_import_and_first_use_is_not_stored(projec
 
 def test_a_builder_is_found_by_its_path(project):
     from forge_core.cache import builder_at
-    from forge_core.errors import CompileError
 
     build = project.build
     assert builder_at(project.path) is build
@@ -730,3 +729,15 @@ def test_no_limit_keeps_all(project):
         for tile in range(1, 9):
             project.build.get(project.config(tile), arch=ARCH)
     assert len(list(project.store.entries())) == 8
+
+
+def test_a_kernel_that_cannot_be_exported_runs_all_the_same(project, monkeypatch, caplog):
+    def refuse(self, compiled):
+        raise CompileError("it cannot be exported", key=compiled.key.digest)
+
+    monkeypatch.setattr(project.module("kernels").Fake, "image", refuse)
+    assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    assert "it cannot be exported" in caplog.text
+    assert not list(project.store.entries())
+    with pytest.raises(CompileError, match="it cannot be exported"):
+        project.build.ensure(project.config(), arch=ARCH, store=project.store)

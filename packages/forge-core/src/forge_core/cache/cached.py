@@ -145,7 +145,7 @@ class CompileCached(Generic[Config]):
         """
         builder = self._imported()
         with _compile_lock:
-            return builder._compiler.compile(builder._function(), config, self.key(config, arch=arch), keep_ptx=True)
+            return builder._compile(config, self.key(config, arch=arch), keep_ptx=True)
 
     def ensure(self, config: Config, *, arch: str, store: Store) -> tuple[Entry, bool]:
         """Makes sure that a kernel is in a store, without loading it.
@@ -162,8 +162,9 @@ class CompileCached(Generic[Config]):
             found = store.find(key)
             if found is not None:
                 return found, False
-            image = self._compile_image(config, key, sources)[1]
-            found = store.publish(key, image)
+            builder = self._imported()
+            compiled = builder._compile(config, key)
+            found = store.publish(key, builder._image(compiled, sources))
         if found is None:
             raise CompileError(f"{self.name} was compiled, but could not be stored in {store.root}", key=key.digest)
         return found, True
@@ -228,38 +229,36 @@ class CompileCached(Generic[Config]):
         if not settings.current().jit:
             raise lookup.missing(key, store)
         if store is None:
-            builder = self._imported()
-            return builder._compiler.compile(builder._function(), config, key)
+            return self._imported()._compile(config, key)
         with store.lock(key):
             entry = store.find(key)  # another process may have been faster
             found = lookup.load(entry, "cache", self._compiler) if entry is not None else None
             if found is not None:
                 return found
+            builder = self._imported()
+            compiled = builder._compile(config, key)
             try:
-                compiled, image = self._compile_image(config, key, sources)
-            except lookup.SourcesChanged as error:
-                tell_once(f"changed {error.path}", "%s", error)
-                return error.compiled
-            entry = store.publish(key, image)
+                entry = store.publish(key, builder._image(compiled, sources))
+            except CompileError as error:  # it runs here all the same
+                tell_once(f"image {error}", "%s", error)
+                return compiled
         # What is stored is what runs, here as in every later process.
         loaded = lookup.load(entry, "compiled", self._compiler) if entry is not None else None
         return loaded or compiled
 
-    def _compile_image(self, config: Config, key: KernelKey, sources: Sources | None) -> tuple[Compiled, Image]:
-        builder = self._imported()
-        compiled = builder._compiler.compile(builder._function(), config, key)
-        changed = sources.changed_since(builder._imported_ns) if sources is not None else None
+    def _image(self, compiled: Compiled, sources: Sources | None) -> Image:
+        """What other processes may have of a compiled kernel; raises CompileError where they may not."""
+        changed = sources.changed_since(self._imported_ns) if sources is not None else None
         if changed is not None:
-            raise lookup.SourcesChanged(self.name, changed, compiled)
-        return compiled, builder._compiler.image(compiled)
+            told = f"{changed} changed after this process imported it. Restart to have it cached."
+            raise CompileError(f"{self.name} is not stored: {told}")
+        return self._compiler.image(compiled)
 
     def _check_shared(self, sources: Sources | None) -> None:
         if not self._shared or sources is None:
             raise CompileError(
                 f"{self.name}: only a builder at the outermost level of a module with a source file can be stored"
             )
-
-    # -- the builder --------------------------------------------------------------------------------------------
 
     def _imported(self) -> CompileCached[Config]:
         """The builder itself: this one, or the one that this one only names."""
@@ -273,10 +272,10 @@ class CompileCached(Generic[Config]):
             raise CompileError(f"{self.name}: expected the import path of a @compile_cached builder, {told}")
         return builder
 
-    def _function(self) -> Callable[[Config], Traceable]:
+    def _compile(self, config: Config, key: KernelKey, *, keep_ptx: bool = False) -> Compiled:
         if self._build is None:
             raise CompileError(f"{self.name}: the builder is not imported")
-        return self._build
+        return self._compiler.compile(self._build, config, key, keep_ptx=keep_ptx)
 
 
 def compile_cached(build: Callable[[Config], Traceable]) -> CompileCached[Config]:

@@ -14,9 +14,9 @@ from forge_core.cache.files import tell_once
 from forge_core.cache.folders import default_folder
 from forge_core.cache.key import KernelKey
 from forge_core.cache.store import Store
-from forge_core.errors import CompileError, ForgeError, MissingKernelError
+from forge_core.errors import ForgeError, MissingKernelError
 
-__all__ = ["SourcesChanged", "build_command", "find", "load", "missing", "user_store"]
+__all__ = ["build_command", "find", "load", "missing", "user_store"]
 
 log = logging.getLogger("forge_core")
 
@@ -79,14 +79,3 @@ def missing(key: KernelKey, store: Store | None) -> MissingKernelError:
         key=key.digest,
         command=build_command(key),
     )
-
-
-class SourcesChanged(CompileError):  # noqa: N818 - no error for the caller: what was compiled is right
-    """The sources changed under the process that compiled: the kernel is right, and its key would not be."""
-
-    def __init__(self, name: str, path: str, compiled: Compiled) -> None:
-        self.path = path
-        self.compiled = compiled
-        super().__init__(
-            f"{name} is not stored: {path} changed after this process imported it. Restart to have it cached."
-        )
