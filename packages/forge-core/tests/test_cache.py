@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from forge_core.cache import CompileCached, KernelKey, Traceable, compile_cached
-from forge_core.cache import compile as compiling
-from forge_core.cache.key import dsl_environment, tag, toolchain
+from forge_core.cache import CompileCached, Compiled, KernelKey, Traceable, cached, compile_cached
+from forge_core.cache import toolchain as toolchains
+from forge_core.cache.key import dsl_environment, tag
+from forge_core.cache.toolchain import toolchain
 from forge_core.errors import CompileError, UnsupportedError
 from forge_core.settings import use_settings
 
@@ -82,7 +83,16 @@ def test_a_value_that_can_change_is_refused():
         tag(Mutable())
 
 
-KEY = KernelKey("module.build", '{"tile":16}', "sm_90a", "--x", (("nvidia-cutlass-dsl", "4.8.1"),), (("A", "1"),))
+KEY = KernelKey(
+    name="module:build",
+    config='{"tile":16}',
+    arch="sm_90a",
+    options="--x",
+    host="linux-x86_64-v3",
+    toolchain=(("nvidia-cutlass-dsl", "4.8.1"),),
+    environment=(("A", "1"),),
+    sources=(("module", "0"),),
+)
 
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(KernelKey)])
@@ -95,7 +105,6 @@ def test_every_field_of_the_key_changes_its_digest(field):
 
 def test_a_key_can_be_read():
     description = KEY.describe()
-    assert description["digest"] == KEY.digest
     assert description["config"] == {"tile": 16}
     assert description["toolchain"] == {"nvidia-cutlass-dsl": "4.8.1"}
     assert json.loads(json.dumps(description)) == description
@@ -111,9 +120,9 @@ def test_the_environment_enters_the_key_unless_it_only_says_where(monkeypatch):
         "HOME": "x",
     }
     assert dsl_environment(environ) == (("CUTE_DSL_ENABLE_ASSERTIONS", "1"), ("CUTE_DSL_NEW_ONE", "2"))
-    before = KernelKey.make("f", Config(), arch="sm_90a", options="")
+    before = KernelKey.make("f", Config(), arch="sm_90a", options="", sources=())
     monkeypatch.setenv("CUTE_DSL_NEW_ONE", "2")
-    assert KernelKey.make("f", Config(), arch="sm_90a", options="") != before
+    assert KernelKey.make("f", Config(), arch="sm_90a", options="", sources=()) != before
 
 
 @needs_dsl
@@ -121,34 +130,40 @@ def test_the_toolchain_names_the_cuda_variant():
     names = dict(toolchain())
     assert {"nvidia-cutlass-dsl", "apache-tvm-ffi"} <= set(names)
     assert any(name.startswith("nvidia-cutlass-dsl-libs-") for name in names)
+    assert names["cuda"] in ("cu12", "cu13")
 
 
 # -------------------------------------------------------------------------------------------------------- the cache
 
 
-@pytest.fixture
-def counted(monkeypatch):
-    """A cached builder whose compiler is replaced by one that counts."""
-    made = []
+class Counting:
+    """A compiler that counts what it is asked for."""
 
-    @compile_cached
+    def __init__(self):
+        self.made = []
+
+    def compile(self, build, config, key, *, keep_ptx=False):
+        self.made.append((config, key.arch, "--enable-assertions" in key.options))
+        return Compiled(launch=lambda *args: args, key=key, seconds=0.0)
+
+
+@pytest.fixture
+def counted():
+    """A cached builder whose compiler is replaced by one that counts."""
+
     def build(config):
         """What to trace."""
         raise AssertionError("the compiler is replaced")
 
-    def compile_now(config, key, *, arch, debug, keep_ptx):
-        made.append((config, arch, debug))
-        return compiling.Compiled(launch=lambda *args: args, key=key, seconds=0.0)
-
-    monkeypatch.setattr(build, "_compile", compile_now)
-    build.made = made
-    return build
+    made = CompileCached(build, compiler=Counting())
+    made.made = made._compiler.made
+    return made
 
 
 def test_the_decorator_keeps_name_and_docstring(counted):
     assert isinstance(counted, CompileCached)
     assert counted.__doc__ == "What to trace."
-    assert counted.name.endswith("counted.<locals>.build")
+    assert counted.name == f"{__name__}:counted.<locals>.build"
 
 
 def test_a_second_request_is_a_hit(counted):
@@ -186,13 +201,13 @@ def test_hits_are_logged_at_debug(counted, caplog):
 
 
 def test_threads_that_ask_at_once_compile_once(counted, monkeypatch):
-    compile_now, started = counted._compile, threading.Barrier(4)
+    compile_now, started = counted._compiler.compile, threading.Barrier(4)
 
     def slow(*args, **kwargs):
         threading.Event().wait(0.05)
         return compile_now(*args, **kwargs)
 
-    monkeypatch.setattr(counted, "_compile", slow)
+    monkeypatch.setattr(counted._compiler, "compile", slow)
 
     def ask():
         started.wait()
@@ -215,7 +230,7 @@ def _compile_in_child(build, answer):
 def test_a_fork_during_a_compilation_does_not_lock_the_child(counted):
     context = multiprocessing.get_context("fork")
     answer = context.Queue()
-    with compiling._compile_lock:
+    with cached._compile_lock:
         child = context.Process(target=_compile_in_child, args=(counted, answer), daemon=True)
         # The lock is reentrant, so it has to be another thread that forks while this one holds it.
         thread = threading.Thread(target=child.start)
@@ -231,7 +246,7 @@ def test_without_the_dsl_the_error_says_how_to_get_it(monkeypatch):
     def build(config):
         raise AssertionError("not reached")
 
-    monkeypatch.setattr(compiling.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(toolchains.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         UnsupportedError, match=r"cutlass and tvm_ffi cannot be imported\. Install it with: pip install"
     ):

@@ -50,7 +50,7 @@ def test_help_lists_every_command_without_importing_the_lazy_ones(monkeypatch):
     monkeypatch.setattr(cli.importlib, "import_module", lambda name: pytest.fail(f"{name} was imported"))
     result = CliRunner().invoke(cli.main, ["--help"])
     assert result.exit_code == 0
-    for name in ("bench", "doctor", "settings"):
+    for name in ("bench", "cache", "doctor", "settings"):
         assert re.search(rf"^  {name} +\w", result.output, re.MULTILINE)
 
 

@@ -44,7 +44,7 @@ def path(monkeypatch: pytest.MonkeyPatch) -> EagerPath:
         return Launch("simple", "nowhere:build", None, (x.numel(), factor), "why", 0, 0)
 
     monkeypatch.setattr(table.devices, "query", lambda device: SPECS["H200"])
-    monkeypatch.setattr(table, "load", lambda path: lambda config, arch: kernel)
+    monkeypatch.setattr(table, "builder_at", lambda path: lambda config, arch: kernel)
     monkeypatch.setattr(table, "_current_device", lambda: -1)  # what a CPU tensor's get_device() is
     monkeypatch.setattr(table, "_raw_stream", lambda index: 0)
     monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))

@@ -9,6 +9,7 @@ from forge_core import errors
 from forge_core.errors import (
     ArgumentError,
     BenchmarkError,
+    CacheError,
     CompileError,
     DeviceError,
     DimError,
@@ -38,6 +39,7 @@ def test_the_tree_is_as_the_docstring_draws_it():
         UnsupportedError: (ForgeError, RuntimeError),
         CompileError: (ForgeError, RuntimeError),
         MissingKernelError: (CompileError,),
+        CacheError: (ForgeError, RuntimeError),
         BenchmarkError: (ForgeError, RuntimeError),
     }
     assert {kind: kind.__bases__ for kind in drawn} == drawn

@@ -198,7 +198,7 @@ def test_a_workspace_is_allocated_for_each_call_and_follows_the_output(monkeypat
     def plan(device: Any, out: torch.Tensor, x: torch.Tensor, *rest: Any) -> Planned:
         return Planned("simple", "nowhere:build", None, (7, (8, 9)), "it is so", 0, 0, workspace=int(x.shape[0]) - 3)
 
-    monkeypatch.setattr(table, "load", lambda path: builder)
+    monkeypatch.setattr(table, "builder_at", lambda path: builder)
     monkeypatch.setattr(table, "_current_device", lambda: -1)  # what a CPU tensor's get_device() is
     monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
     monkeypatch.setattr(table.devices, "query", lambda device: Device("a GPU", (9, 0), 1, 1, 1, 1, 1.0))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from pathlib import Path
 
@@ -34,6 +35,13 @@ def test_without_variables_all_is_default():
         ("FORGE_ARCH", "SM_120A", "arch", "sm_120a"),
         ("FORGE_REQUIRE_GPU", "true", "require_gpu", True),
         ("FORGE_CACHE_DIR", "some/folder", "cache_dir", Path("some/folder")),
+        ("FORGE_CACHE", "0", "cache", False),
+        ("FORGE_CACHE_MAX_BYTES", "1000", "cache_max_bytes", 1000),
+        ("FORGE_CACHE_MAX_BYTES", "500M", "cache_max_bytes", 500 * 2**20),
+        ("FORGE_CACHE_MAX_BYTES", "3 GiB", "cache_max_bytes", 3 * 2**30),
+        ("FORGE_CACHE_MAX_BYTES", "0", "cache_max_bytes", 0),
+        ("FORGE_BUNDLES", os.pathsep.join(["a", "", "b/c"]), "bundles", (Path("a"), Path("b/c"))),
+        ("FORGE_JIT", "0", "jit", False),
     ],
 )
 def test_a_variable_sets_its_field_at_the_next_call(monkeypatch, name, text, field, value):
@@ -46,7 +54,16 @@ def test_a_variable_sets_its_field_at_the_next_call(monkeypatch, name, text, fie
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("FORGE_BACKEND", "cuda"), ("FORGE_DEBUG", "2"), ("FORGE_ARCH", "90"), ("FORGE_REQUIRE_GPU", "gpu")],
+    [
+        ("FORGE_BACKEND", "cuda"),
+        ("FORGE_DEBUG", "2"),
+        ("FORGE_ARCH", "90"),
+        ("FORGE_REQUIRE_GPU", "gpu"),
+        ("FORGE_CACHE", "maybe"),
+        ("FORGE_CACHE_MAX_BYTES", "much"),
+        ("FORGE_CACHE_MAX_BYTES", "-1"),
+        ("FORGE_JIT", "never"),
+    ],
 )
 def test_a_wrong_value_is_an_error_that_names_the_variable(monkeypatch, name, text):
     monkeypatch.setenv(name, text)

@@ -21,7 +21,7 @@ class Planted:
         self.planned: list[tuple[Any, ...]] = []
         self.launched: list[tuple[Any, ...]] = []
         monkeypatch.setattr(table.devices, "query", lambda device: SPECS["H200"])
-        monkeypatch.setattr(table, "load", lambda path: lambda config, arch: self.kernel)
+        monkeypatch.setattr(table, "builder_at", lambda path: lambda config, arch: self.kernel)
         monkeypatch.setattr(table, "_current_device", lambda: -1)
         monkeypatch.setattr(table, "_raw_stream", lambda index: 77)
         monkeypatch.setattr(

@@ -5,6 +5,7 @@
     forge-cute bench ...                benchmarks; see `forge-cute bench --help`
     forge-cute inspect OPERATOR ...     what kernel a call would run and what it takes, without a GPU
     forge-cute layout ...               thread-value layouts and swizzles as SVG, with their bank conflicts
+    forge-cute cache ...                compiled kernels; see `forge-cute cache --help`
     forge-cute settings [--json]        the FORGE_* variables, what they do, and their values
 
 A command's module is imported when the command is called, so that `--help` and `doctor` answer on a machine where
@@ -32,6 +33,7 @@ LAZY_COMMANDS = {
     "bench": ("forge_core.bench.cli:bench", "Measure operators and report what was measured."),
     "inspect": ("forge_core.profiling.inspect_command:inspect", "Show what kernel a call would run; needs no GPU."),
     "layout": ("forge_core.profiling.layout_command:layout", "Draw thread-value layouts and swizzles as SVG."),
+    "cache": ("forge_core.cache.cli:cache", "Show, check, warm and ship compiled kernels."),
 }
 
 

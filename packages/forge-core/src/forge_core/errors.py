@@ -12,6 +12,7 @@
     |- UnsupportedError(RuntimeError)     the request is sound, but not on this device or installation
     |- CompileError(RuntimeError)         a kernel could not be compiled
     |  `- MissingKernelError              it is not there, and compiling is switched off
+    |- CacheError(RuntimeError)           a folder of compiled kernels is not safe to load native code from
     `- BenchmarkError(RuntimeError)       a benchmark could not be run, or its result cannot be believed
 
 An `except ForgeError` therefore catches what Forge found wrong and nothing else; the second base keeps code that
@@ -23,6 +24,7 @@ from __future__ import annotations
 __all__ = [
     "ArgumentError",
     "BenchmarkError",
+    "CacheError",
     "CompileError",
     "DTypeError",
     "DeviceError",
@@ -141,6 +143,21 @@ class MissingKernelError(CompileError):
     def __init__(self, message: str, *, key: str = "", command: str = "") -> None:
         self.command = command
         super().__init__(f"{message} Build it with: {command}" if command else message, key=key)
+
+
+class CacheError(ForgeError, RuntimeError):
+    """A folder of compiled kernels cannot be used: another user could write to it, or it is not what it should be.
+
+    Nothing was loaded from it and nothing was written to it.
+
+    Args:
+        message: what is wrong, and the way out.
+        folder: the folder.
+    """
+
+    def __init__(self, message: str, *, folder: str = "") -> None:
+        self.folder = folder
+        super().__init__(message)
 
 
 class BenchmarkError(ForgeError, RuntimeError):

@@ -55,6 +55,10 @@ class Settings:
         arch: the architecture to compile for where no GPU decides it, for example ``"sm_90a"``.
         require_gpu: GPU tests fail instead of being skipped where there is no GPU.
         cache_dir: the folder of Forge's files; None is the user's cache folder by ``platformdirs``.
+        cache: whether compiled kernels are kept on disk and looked up there.
+        cache_max_bytes: when the kernels on disk take more, the least recently used ones are removed; 0 is no limit.
+        bundles: folders of kernels that were compiled ahead of time, looked up after the cache.
+        jit: whether a kernel that is in neither may be compiled; otherwise it is a MissingKernelError.
     """
 
     backend: str | None = None
@@ -62,6 +66,10 @@ class Settings:
     arch: str | None = None
     require_gpu: bool = False
     cache_dir: Path | None = None
+    cache: bool = True
+    cache_max_bytes: int = 2 * 2**30
+    bundles: tuple[Path, ...] = ()
+    jit: bool = True
 
     def __post_init__(self) -> None:
         if self.backend is not None and self.backend not in BACKENDS:
@@ -112,6 +120,19 @@ def _parse_arch(text: str) -> str:
     return word
 
 
+def _parse_bytes(text: str) -> int:
+    word = text.strip().lower().removesuffix("b").removesuffix("i")
+    scale = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}.get(word[-1:], 1)
+    number = word[:-1].rstrip() if scale > 1 else word
+    if not number.isdigit():
+        raise ValueError(text)
+    return int(number) * scale
+
+
+def _parse_folders(text: str) -> tuple[Path, ...]:
+    return tuple(Path(part) for part in text.split(os.pathsep) if part)
+
+
 #: Every variable that Forge reads, in one table; README shows it.
 VARIABLES: tuple[Variable, ...] = (
     Variable(
@@ -148,6 +169,34 @@ VARIABLES: tuple[Variable, ...] = (
         Path,
         "a folder",
         "the folder of Forge's files (default: the user's cache folder)",
+    ),
+    Variable(
+        "FORGE_CACHE",
+        "cache",
+        _parse_bool,
+        "0 or 1",
+        "whether compiled kernels are kept on disk",
+    ),
+    Variable(
+        "FORGE_CACHE_MAX_BYTES",
+        "cache_max_bytes",
+        _parse_bytes,
+        "a number of bytes such as 500M or 2G; 0 for no limit",
+        "above it the least recently used kernels on disk are removed",
+    ),
+    Variable(
+        "FORGE_BUNDLES",
+        "bundles",
+        _parse_folders,
+        "folders, separated as in PATH",
+        "folders of kernels compiled ahead of time",
+    ),
+    Variable(
+        "FORGE_JIT",
+        "jit",
+        _parse_bool,
+        "0 or 1",
+        "whether a kernel that is nowhere to be found may be compiled",
     ),
 )
 

@@ -20,6 +20,8 @@ from forge_core.bench import plan as planning
 from forge_core.bench.derived import suites_of
 from forge_core.bench.progress import progress
 from forge_core.bench.records import Record
+from forge_core.cache import suites
+from forge_core.device import query
 from forge_core.errors import BenchmarkError
 from forge_core.timing import TIMERS, Policy
 from forge_core.timing.l2 import POLICIES
@@ -151,6 +153,8 @@ def run_command(
             chosen = backend or ("kernel" if device.type == "cuda" else "ref")
             if chosen == "ref" and set(variants) - {"auto"}:
                 raise planning.UsageError("--variant names a kernel, and the backend is 'ref', which has none")
+            if chosen == "kernel" and device.type == "cuda":
+                suites.ahead(suites.kernels_of(run, query(device).arch))
             policy = _policy(device, warmup, iterations)
             options = runner.Options(device, chosen, policy, repeats, seed, stopwatch, l2)
             with progress(repeats * len(run.cases) + len(run.imports)) as on_case:

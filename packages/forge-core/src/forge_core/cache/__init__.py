@@ -1,12 +1,35 @@
 """The compile cache: a kernel is compiled once for each configuration, architecture and toolchain.
 
 ``cute.compile`` never caches and takes 0.2 to 3 s, so everything that launches a kernel goes through
-:func:`compile_cached`.  This is the in-process part: a complete key (``key``) and a compiler (``compile``).
+:func:`compile_cached`::
+
+    @compile_cached
+    def build(config: TiledConfig) -> Traceable:
+        return Traceable(Tiled(config), example_arguments(config), name=config.kernel_name)
+
+    launch = build(config, arch="sm_90a")  # from memory, from disk, from a bundle, or compiled now
+    launch(*arguments)
+
+    launch = builder_at("package.kernels.tiled:build")(config, arch="sm_90a")  # the same, without importing the kernel
+
+``key`` and ``sources`` say what identifies a kernel, ``store``, ``entry`` and ``folders`` keep it on disk, ``native``
+loads it, ``bundle`` finds kernels that were compiled ahead of time, ``parallel`` compiles many at once.
 """
 
 from __future__ import annotations
 
-from forge_core.cache.compile import CompileCached, Compiled, Traceable, compile_cached, require_dsl
+from forge_core.cache.cached import CompileCached, builder_at, compile_cached, compile_lock
+from forge_core.cache.compile import Compiled, Traceable
 from forge_core.cache.key import KernelKey
+from forge_core.cache.toolchain import require_dsl
 
-__all__ = ["CompileCached", "Compiled", "KernelKey", "Traceable", "compile_cached", "require_dsl"]
+__all__ = [
+    "CompileCached",
+    "Compiled",
+    "KernelKey",
+    "Traceable",
+    "builder_at",
+    "compile_cached",
+    "compile_lock",
+    "require_dsl",
+]

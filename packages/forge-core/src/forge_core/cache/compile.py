@@ -1,51 +1,28 @@
-"""Compiling, and remembering what was compiled.
+"""Compiling one kernel, by the CuTe DSL.
 
-A kernel module decorates one function that says what to trace for a configuration::
-
-    @compile_cached
-    def build(config: TiledConfig) -> Traceable:
-        return Traceable(Tiled(config), example_arguments(config), name=f"transpose_tiled_{config.tile}")
-
-    launch = build(config, arch="sm_90a")  # compiled at the first call, looked up afterwards
-    launch(*arguments)
-
-``cute.compile`` is not thread-safe, so one lock serialises it; look-ups take no lock.
+``cute.compile`` is not thread-safe: whoever calls this module holds a lock (see ``cached``).
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import logging
-import os
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from pathlib import Path
+from typing import Any, Protocol
 
-from forge_core import settings
+from forge_core.cache import native
+from forge_core.cache.entry import Image
+from forge_core.cache.files import tell_once
 from forge_core.cache.key import KernelKey
-from forge_core.errors import CompileError, UnsupportedError
+from forge_core.cache.toolchain import require_dsl
+from forge_core.errors import CompileError
 
-__all__ = ["CompileCached", "Compiled", "Traceable", "compile_cached", "require_dsl"]
+__all__ = ["Compiled", "Compiler", "DslCompiler", "Traceable", "compile_options"]
 
 log = logging.getLogger("forge_core")
-
-Config = TypeVar("Config")
-
-_compile_lock = threading.RLock()
-
-
-def _renew_lock_after_fork() -> None:
-    # A thread that compiled while the process forked does not exist in the child, and would hold the lock for ever.
-    global _compile_lock
-    _compile_lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock_after_fork)
 
 
 @dataclass(frozen=True)
@@ -72,7 +49,8 @@ class Compiled:
     Attributes:
         launch: the native function; takes pointers as integers, integers, and the stream as an integer.
         key: what it was built from.
-        seconds: time that compiling took.
+        seconds: time that compiling took, whenever that was.
+        origin: where it came from: ``"compiled"`` by this process, ``"cache"`` or ``"bundle"``.
         ptx: the generated PTX, where it was asked for.
         owner: keeps the loaded module alive.
     """
@@ -80,6 +58,7 @@ class Compiled:
     launch: Callable[..., Any]
     key: KernelKey
     seconds: float
+    origin: str = "compiled"
     ptx: str | None = None
     owner: Any = field(default=None, repr=False)
 
@@ -95,112 +74,87 @@ def compile_options(*, arch: str, debug: bool) -> str:
     return " ".join(options)
 
 
-def require_dsl(name: str) -> None:
-    """Raises UnsupportedError, with the command that installs it, where the CuTe DSL cannot be imported."""
-    missing = [module for module in ("cutlass", "tvm_ffi") if importlib.util.find_spec(module) is None]
-    if missing:
-        raise UnsupportedError(
-            f"{name}: kernels are compiled by the CuTe DSL, and {' and '.join(missing)} cannot be imported. "
-            "Install it with: pip install 'nvidia-cutlass-dsl>=4.7,<5' 'apache-tvm-ffi>=0.1.11' "
-            "(Linux only; elsewhere the CPU reference works).",
-            requirement="nvidia-cutlass-dsl and apache-tvm-ffi",
-        )
+class Compiler(Protocol):
+    """What turns builders into objects and objects into functions."""
+
+    def compile(
+        self, build: Callable[[Any], Traceable], config: Any, key: KernelKey, *, keep_ptx: bool = False
+    ) -> Compiled:
+        """Compiles for this process; raises CompileError or UnsupportedError."""
+
+    def image(self, compiled: Compiled) -> Image:
+        """The object of what :meth:`compile` returned, for other processes."""
+
+    def load(self, path: Path, symbol: str, *, linked: bool) -> tuple[Callable[..., Any], Any]:
+        """The function of an object that was stored, and what keeps it alive."""
 
 
-class CompileCached(Generic[Config]):
-    """The decorated builder: call it with a configuration and an architecture, get the native function."""
+class DslCompiler:
+    """The CuTe DSL."""
 
-    def __init__(self, build: Callable[[Config], Traceable]) -> None:
-        functools.update_wrapper(self, build)
-        self._build = build
-        self.name = f"{build.__module__}.{build.__qualname__}"
-        self._by_key: dict[str, Compiled] = {}
-        self.hits = 0
-
-    def __call__(self, config: Config, *, arch: str) -> Callable[..., Any]:
-        """The native function for ``config`` on ``arch``; compiles it if this process has not yet.
-
-        Raises:
-            TypeError: the configuration holds a value that cannot be part of a key.
-            UnsupportedError: the CuTe DSL is not installed.
-            CompileError: the kernel could not be compiled.
-        """
-        return self.get(config, arch=arch).launch
-
-    def get(self, config: Config, *, arch: str) -> Compiled:
-        """As a call, with the key, the compile time and, for a debug build, the PTX."""
-        debug = settings.debug_requested()
-        key = self.key(config, arch=arch)
-        found = self._by_key.get(key.digest)
-        if found is None:
-            with _compile_lock:
-                found = self._by_key.get(key.digest)
-                if found is None:
-                    found = self._compile(config, key, arch=arch, debug=debug, keep_ptx=False)
-                    self._by_key[key.digest] = found
-                    return found
-        self.hits += 1
-        log.debug("cache hit: %s [%s] %s", self.name, arch, key.digest[:12])
-        return found
-
-    def key(self, config: Config, *, arch: str) -> KernelKey:
-        """The key that ``config`` has on ``arch`` under the settings in force."""
-        options = compile_options(arch=arch, debug=settings.debug_requested())
-        return KernelKey.make(self.name, config, arch=arch, options=options)
-
-    def compile(self, config: Config, *, arch: str) -> Compiled:
-        """Compiles anew, past the cache, and keeps the PTX; needs no GPU.
+    def compile(
+        self, build: Callable[[Any], Traceable], config: Any, key: KernelKey, *, keep_ptx: bool = False
+    ) -> Compiled:
+        """Traces and compiles; needs no GPU.
 
         Raises:
             UnsupportedError: the CuTe DSL is not installed.
             CompileError: the kernel could not be compiled.
         """
-        debug = settings.debug_requested()
-        with _compile_lock:
-            return self._compile(config, self.key(config, arch=arch), arch=arch, debug=debug, keep_ptx=True)
-
-    def clear(self) -> None:
-        """Forgets what was compiled."""
-        self._by_key.clear()
-        self.hits = 0
-
-    def __len__(self) -> int:
-        return len(self._by_key)
-
-    def _compile(self, config: Config, key: KernelKey, *, arch: str, debug: bool, keep_ptx: bool) -> Compiled:
-        require_dsl(self.name)
+        require_dsl(key.name)
         import cutlass.cute as cute
 
         start = time.perf_counter()
         try:
-            source = self._build(config)
+            source = build(config)
             # The DSL keeps PTX by writing a file, by default into the current folder.
             with tempfile.TemporaryDirectory() as folder:
-                options = compile_options(arch=arch, debug=debug)
+                options = key.options
                 if keep_ptx:
                     options += f" --keep-ptx --dump-dir={folder}"
                 compiled = cute.compile(source.function, *source.arguments, options=options)
                 ptx = compiled.__ptx__ if keep_ptx else None
         except Exception as error:
-            raise CompileError(f"{self.name}: {config} does not compile for {arch}: {error}", key=key.digest) from error
+            raise CompileError(
+                f"{key.name}: {config} does not compile for {key.arch}: {error}", key=key.digest
+            ) from error
         seconds = time.perf_counter() - start
-        log.debug("compiled: %s %s [%s] in %.2f s, key %s", self.name, config, arch, seconds, key.digest[:12])
+        log.debug("compiled: %s %s [%s] in %.2f s, key %s", key.name, config, key.arch, seconds, key.digest[:12])
         # The wrapper that the DSL returns handles keyword arguments in Python; the function inside does not.
         unwrap = getattr(compiled, "__tvm_ffi_object__", None)
-        native = unwrap() if unwrap is not None else None
+        inside = unwrap() if unwrap is not None else None
         return Compiled(
-            launch=compiled if native is None else native,
-            key=key,
-            seconds=seconds,
-            ptx=ptx,
-            owner=compiled,
+            launch=compiled if inside is None else inside, key=key, seconds=seconds, ptx=ptx, owner=compiled
         )
 
+    def image(self, compiled: Compiled) -> Image:
+        """Exports the object and links it.
 
-def compile_cached(build: Callable[[Config], Traceable]) -> CompileCached[Config]:
-    """Makes a builder of one kernel remember what it compiled.
+        Raises:
+            CompileError: it cannot be exported.
+        """
+        with tempfile.TemporaryDirectory(prefix="forge-object-") as folder:
+            path = Path(folder) / "kernel.o"
+            try:
+                compiled.owner.export_to_c(
+                    str(path), function_name=compiled.key.symbol, export_only_tvm_ffi_symbols=True
+                )
+            except Exception as error:
+                raise CompileError(
+                    f"{compiled.key.name}: the compiled kernel cannot be exported: {error}", key=compiled.key.digest
+                ) from error
+            data = path.read_bytes()
+        try:
+            return Image(native.link(data), linked=True, seconds=compiled.seconds)
+        except native.LinkError as error:
+            tell_once(
+                "linker",
+                "compiled kernels are stored as they are, because %s. A new process then imports the DSL to load "
+                "them, which takes two seconds.",
+                error,
+            )
+            return Image(data, linked=False, seconds=compiled.seconds)
 
-    Args:
-        build: takes a frozen dataclass, returns what to trace.  It is called only when something has to be compiled.
-    """
-    return CompileCached(build)
+    def load(self, path: Path, symbol: str, *, linked: bool) -> tuple[Callable[..., Any], Any]:
+        """See :func:`forge_core.cache.native.load`."""
+        return native.load(path, symbol, linked=linked)

@@ -12,15 +12,19 @@ import dataclasses
 import enum
 import functools
 import hashlib
-import importlib.metadata
+import importlib
 import json
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-__all__ = ["KernelKey", "dsl_environment", "tag", "toolchain"]
+from forge_core.cache.host import host_levels
+from forge_core.cache.toolchain import toolchain
+
+__all__ = ["KernelKey", "canonical", "classes_modules", "classes_of", "dsl_environment", "tag", "untag"]
 
 # CUTE_DSL_ variables that say where or how much is written, not what is generated.  Any other one enters the key.
 _NOT_IN_KEY = frozenset(
@@ -41,6 +45,8 @@ _NOT_IN_KEY = frozenset(
         "CUTE_DSL_SHOW_STACKTRACE",
         "CUTE_DSL_FILTER_STACKTRACE",
         "CUTE_DSL_JIT_TIME_PROFILING",
+        # Where the runtime library lies; what is in it is told by the versions.
+        "CUTE_DSL_LIBS",
         # The architecture is a field of its own and is always passed to the compiler.
         "CUTE_DSL_ARCH",
     }
@@ -61,21 +67,92 @@ def tag(value: Any) -> Any:
     kind = type(value)
     if kind in (bool, int, str):
         return [kind.__name__, value]
-    if isinstance(value, torch.dtype):
-        return ["torch.dtype", str(value)]
+    if kind is torch.dtype:
+        return ["dtype", str(value).removeprefix("torch.")]
     if isinstance(value, enum.Enum):
-        return ["enum", f"{kind.__module__}.{kind.__qualname__}", value.name]
+        return ["enum", _class_name(kind), value.name]
     if kind is tuple:
         return ["tuple", [tag(item) for item in value]]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if not kind.__dataclass_params__.frozen:
             raise TypeError(f"{kind.__qualname__} is not a frozen dataclass, so it cannot be part of a kernel's key.")
+        # Every field, also one that was left to its default: a default that changes has to change the key.
         fields = {f.name: tag(getattr(value, f.name)) for f in dataclasses.fields(value)}
-        return ["dataclass", f"{kind.__module__}.{kind.__qualname__}", fields]
+        return ["dataclass", _class_name(kind), fields]
     raise TypeError(
         f"a value of type {kind.__qualname__} cannot be part of a kernel's key; "
         "use bool, int, str, torch.dtype, an enum, a tuple of those, or a frozen dataclass of those."
     )
+
+
+def _class_name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def untag(tagged: Any) -> Any:
+    """The value that :func:`tag` described; imports the modules of its classes, so not for text of unknown origin.
+
+    Raises:
+        TypeError: it is not what :func:`tag` gives.
+    """
+    if tagged is None:
+        return None
+    match tagged:
+        case ["bool", bool(value)] | ["str", str(value)]:
+            return value
+        case ["int", int(value)] if not isinstance(value, bool):
+            return value
+        case ["dtype", str(name)] if isinstance(getattr(torch, name, None), torch.dtype):
+            return getattr(torch, name)
+        case ["enum", str(path), str(name)]:
+            return _class(path)[name]
+        case ["tuple", list(items)]:
+            return tuple(untag(item) for item in items)
+        case ["dataclass", str(path), dict(fields)]:
+            return _class(path)(**{name: untag(value) for name, value in fields.items()})
+    raise TypeError(f"not a tagged value: {json.dumps(tagged)[:200]}")
+
+
+def _class(path: str) -> Any:
+    module, _, qualname = path.partition(":")
+    return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
+
+
+def classes_of(value: Any) -> Iterator[type]:
+    """The enums and dataclasses that a configuration is made of: their sources decide what its properties say."""
+    if isinstance(value, enum.Enum):
+        yield type(value)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from classes_of(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for base in type(value).__mro__:
+            if base is not object:
+                yield base
+        for field in dataclasses.fields(value):
+            yield from classes_of(getattr(value, field.name))
+
+
+def classes_modules(tagged: Any) -> Iterator[str]:
+    """The modules of the classes that a tagged value names, without those of their base classes."""
+    match tagged:
+        case ["enum", str(path), str()]:
+            yield path.partition(":")[0]
+        case ["tuple", list(items)]:
+            for item in items:
+                yield from classes_modules(item)
+        case ["dataclass", str(path), dict(fields)]:
+            yield path.partition(":")[0]
+            for value in fields.values():
+                yield from classes_modules(value)
+
+
+def canonical(value: Any) -> str:
+    """JSON in the one form that is hashed: sorted, without spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+Pairs = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -83,68 +160,101 @@ class KernelKey:
     """All that identifies one compiled kernel.
 
     Attributes:
-        name: module and qualified name of the function that builds the kernel.
+        name: ``"module:qualname"`` of the function that builds the kernel.
         config: the tagged configuration (see :func:`tag`), as canonical JSON.
         arch: the target, for example ``"sm_90a"``.
         options: the options given to the compiler.
-        toolchain: name and version of each distribution that takes part in compiling.
+        host: the level of the processor that the launching code was made for (see ``host``).
+        toolchain: name and version of each distribution that takes part in compiling, and the CUDA variant.
         environment: the CUTE_DSL_* variables that can change the code.
+        sources: the SHA-256 of each module that the kernel is built from (see ``sources``).
     """
 
     name: str
     config: str
     arch: str
     options: str
-    toolchain: tuple[tuple[str, str], ...]
-    environment: tuple[tuple[str, str], ...]
+    host: str
+    toolchain: Pairs
+    environment: Pairs
+    sources: Pairs
 
     @classmethod
-    def make(cls, name: str, config: Any, *, arch: str, options: str) -> KernelKey:
-        """The key of ``config`` compiled for ``arch`` with ``options`` by what is installed now.
+    def make(cls, name: str, config: Any, *, arch: str, options: str, sources: Pairs) -> KernelKey:
+        """The key of a configuration in this process.
 
         Raises:
             TypeError: the configuration holds a value that cannot be part of a key.
         """
         return cls(
             name=name,
-            config=json.dumps(tag(config), sort_keys=True, separators=(",", ":")),
+            config=canonical(tag(config)),
             arch=arch,
             options=options,
+            host=host_levels()[-1],
             toolchain=toolchain(),
             environment=dsl_environment(os.environ),
+            sources=sources,
         )
 
     @functools.cached_property
     def digest(self) -> str:
         """A SHA-256 over every field, in hexadecimal."""
-        text = json.dumps(dataclasses.asdict(self), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return hashlib.sha256(canonical(fields).encode()).hexdigest()
+
+    @property
+    def symbol(self) -> str:
+        """The name of the function in the object; of its own for each key, so that no other kernel answers to it."""
+        return f"forge_{self.digest[:24]}"
+
+    def equivalents(self) -> Iterator[KernelKey]:
+        """This key, and those whose objects run here as well: made for a lower level of this processor."""
+        yield self
+        levels = host_levels()
+        if self.host in levels:
+            for host in reversed(levels[: levels.index(self.host)]):
+                yield dataclasses.replace(self, host=host)
 
     def describe(self) -> dict[str, Any]:
-        """Every field and the digest, for people and for JSON."""
+        """Every field, for people and for JSON."""
         return {
-            "digest": self.digest,
             "name": self.name,
             "config": json.loads(self.config),
             "arch": self.arch,
             "options": self.options,
+            "host": self.host,
             "toolchain": dict(self.toolchain),
             "environment": dict(self.environment),
+            "sources": dict(self.sources),
         }
 
+    @classmethod
+    def from_description(cls, told: Mapping[str, Any]) -> KernelKey:
+        """The key that :meth:`describe` told of.
 
-@functools.cache
-def toolchain() -> tuple[tuple[str, str], ...]:
-    """Name and version of the DSL's distributions (the CUDA variant is in their names) and of TVM-FFI."""
-    found: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions():
-        name = (distribution.metadata["Name"] or "").lower().replace("_", "-")
-        if name.startswith("nvidia-cutlass-dsl") or name == "apache-tvm-ffi":
-            found[name] = distribution.version
-    return tuple(sorted(found.items()))
+        Raises:
+            ValueError: a field is missing, unknown, or of another type.
+        """
+        if not isinstance(told, dict) or set(told) != {f.name for f in dataclasses.fields(cls)}:
+            raise ValueError("the fields of the key are not the known ones")
+        values: dict[str, Any] = {"config": canonical(told["config"])}
+        for name in ("name", "arch", "options", "host"):
+            values[name] = _text(told[name], name)
+        for name in ("toolchain", "environment", "sources"):
+            if not isinstance(told[name], dict):
+                raise ValueError(f"the key's {name} is not a table")  # noqa: TRY004 - the file is wrong, not the caller
+            values[name] = tuple(sorted((inner, _text(value, name)) for inner, value in told[name].items()))
+        return cls(**values)
 
 
-def dsl_environment(environ: Any) -> tuple[tuple[str, str], ...]:
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"the key's {name} is not a text")  # noqa: TRY004 - the file is wrong, not the caller
+    return value
+
+
+def dsl_environment(environ: Mapping[str, str]) -> Pairs:
     """The CUTE_DSL_* variables of a mapping that can change the code, sorted."""
     return tuple(
         sorted((k, v) for k, v in environ.items() if k.startswith("CUTE_DSL_") and k not in _NOT_IN_KEY and v != "")

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from forge_core.op.launch import Launch, load
+from forge_core.cache import builder_at
+from forge_core.op.launch import Launch
 
 __all__ = ["Explanation"]
 
@@ -74,7 +75,7 @@ class Explanation:
             arch=arch,
             read=launch.read,
             written=launch.written,
-            key=load(launch.builder).key(launch.config, arch=arch).digest,
+            key=builder_at(launch.builder).key(launch.config, arch=arch).digest,
             builder=launch.builder,
             arguments=launch.arguments,
             workspace=launch.workspace,

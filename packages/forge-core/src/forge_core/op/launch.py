@@ -53,6 +53,8 @@ class Launch:
 def load(path: str) -> CompileCached[Any]:
     """Imports the builder that a path ``"module:attribute"`` names; this is what imports cutlass.
 
+    A launch does without: :func:`forge_core.cache.builder_at` finds a kernel that was compiled by the path alone.
+
     Raises:
         UnsupportedError: the CuTe DSL is not installed.
     """

@@ -15,7 +15,8 @@ import torch
 
 from forge_core import checks, settings
 from forge_core import device as devices
-from forge_core.op.launch import Launch, load
+from forge_core.cache import builder_at
+from forge_core.op.launch import Launch
 from forge_core.op.schema import Schema
 
 __all__ = ["ALIGNMENT_MASK", "MAX_BOUND", "Bound", "LaunchTable"]
@@ -165,7 +166,7 @@ class LaunchTable:
         target = devices.query(args[0].device)
         plan = self._plan(target, output, *named.values())
         log.debug("%s: %s %s: %s", self._schema.qualified, plan.variant, plan.config, plan.why)
-        kernel = load(plan.builder)(plan.config, arch=target.arch)
+        kernel = builder_at(plan.builder)(plan.config, arch=target.arch)
         return Bound(
             shape=tuple(output.shape),
             strides=output.stride(),

@@ -6,8 +6,8 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
-from forge_core.cache import compile as compiling
-from forge_core.cache import require_dsl
+from forge_core.cache import compile_lock, require_dsl
+from forge_core.cache.compile import compile_options
 from forge_core.errors import CompileError
 from forge_core.op.launch import load
 from forge_core.profiling.geometry import RecordedLaunch, record_launches
@@ -52,8 +52,8 @@ def compile_to_look_at(
     launches = record_launches(source.function, arguments, pointers=pointers or 2 + workspace)
     import cutlass.cute as cute
 
-    with compiling._compile_lock, tempfile.TemporaryDirectory() as folder:
-        options = f"{compiling.compile_options(arch=arch, debug=False)} --keep-ptx --keep-cubin --dump-dir={folder}"
+    with compile_lock(), tempfile.TemporaryDirectory() as folder:
+        options = f"{compile_options(arch=arch, debug=False)} --keep-ptx --keep-cubin --dump-dir={folder}"
         try:
             compiled = cute.compile(source.function, *source.arguments, options=options)
             return Artefacts(compiled.__ptx__, bytes(compiled.__cubin__), launches)

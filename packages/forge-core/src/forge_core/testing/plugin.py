@@ -24,6 +24,36 @@ MARKERS = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--forge-warm week1``: the kernels of a suite are compiled by worker processes before the first test."""
+    parser.getgroup("forge").addoption(
+        "--forge-warm",
+        action="append",
+        default=[],
+        metavar="SUITE",
+        help="compile a suite's kernels into the cache before the first test, several at a time; repeatable",
+    )
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compiles ahead, once: the workers of pytest-xdist find the kernels in the cache."""
+    names = session.config.getoption("--forge-warm")
+    if names and not hasattr(session.config, "workerinput"):
+        from forge_core.cache import suites
+
+        suites.ahead(suites.requests(names, [settings.current().arch or _gpu_arch()]))
+
+
+def _gpu_arch() -> str:
+    import torch
+
+    from forge_core import device
+
+    if not torch.cuda.is_available():
+        raise pytest.UsageError("--forge-warm: no GPU tells the architecture; name one by FORGE_ARCH")
+    return device.query(torch.device("cuda")).arch
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the markers."""
     for marker in MARKERS:

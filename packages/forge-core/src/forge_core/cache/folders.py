@@ -1,0 +1,91 @@
+"""Which folders native code may be loaded from.
+
+Symptom where this is not checked: on a shared machine, somebody prepares ``/tmp/forge`` or a link of that name, and the
+next user's process runs their code.  Invariant kept here: a folder of kernels belongs to this user or to root, nobody
+else can write to it, and nobody else can put another one in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from forge_core.errors import CacheError
+
+__all__ = ["PRIVATE", "check_folder", "default_folder", "make_private"]
+
+#: The permissions of every folder that is made here.
+PRIVATE = 0o700
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def default_folder() -> Path:
+    """The user's cache folder."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("forge-cute"))
+
+
+def check_folder(folder: Path, *, what: str, way_out: str) -> Path:
+    """The folder without symbolic links, safe to load native code from.
+
+    Args:
+        folder: an existing folder, or a link to one.
+        what: what it is, for the message: ``"the cache folder"``.
+        way_out: what to do about it, as a full sentence.
+
+    Raises:
+        CacheError: another user owns it, can write to it, or can replace it.
+        OSError: it cannot be looked at; FileNotFoundError where it is not there.
+    """
+    if not hasattr(os, "geteuid"):  # no POSIX permissions, and no kernels either: the DSL needs Linux
+        return folder
+    trusted = {os.geteuid(), 0}
+
+    def refuse(reason: str) -> CacheError:
+        told = f"{what} {folder} {reason}, so no native code is loaded from it. {way_out}"
+        return CacheError(told, folder=str(folder))
+
+    link = os.lstat(folder)
+    if stat.S_ISLNK(link.st_mode) and link.st_uid not in trusted:
+        raise refuse(f"is a link that belongs to {_user(link.st_uid)}")
+    real = Path(os.path.realpath(folder, strict=True))
+    found = os.lstat(real)
+    if not stat.S_ISDIR(found.st_mode):
+        raise refuse("is not a folder")
+    if found.st_uid not in trusted:
+        raise refuse(f"belongs to {_user(found.st_uid)}")
+    if found.st_mode & _OTHERS_WRITE:
+        raise refuse(f"can be written by other users (mode {stat.S_IMODE(found.st_mode):o})")
+    for parent in real.parents:
+        above = os.lstat(parent)
+        # Who can write to a folder above can rename this one away; the sticky bit of /tmp forbids that.
+        if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
+            raise refuse(f"lies in {parent}, which every user can write to (mode {stat.S_IMODE(above.st_mode):o})")
+    return real
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder and those above it that are missing, for this user alone."""
+    if folder.is_dir():
+        return
+    missing = [folder]
+    while not missing[-1].parent.exists():
+        missing.append(missing[-1].parent)
+    for path in reversed(missing):
+        try:
+            path.mkdir(mode=PRIVATE)
+        except FileExistsError:  # another process was faster; what it made is checked by whoever uses it
+            if not path.is_dir():
+                raise
+
+
+def _user(uid: int) -> str:
+    try:
+        import pwd
+
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except (ImportError, KeyError):
+        return f"user {uid}"

@@ -1,0 +1,81 @@
+"""Where a kernel that was compiled before may be: the user's cache, then the bundles."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import time
+
+from forge_core import settings
+from forge_core.cache import bundle
+from forge_core.cache.compile import Compiled, Compiler
+from forge_core.cache.entry import Entry
+from forge_core.cache.files import tell_once
+from forge_core.cache.folders import default_folder
+from forge_core.cache.key import KernelKey
+from forge_core.cache.store import Store
+from forge_core.errors import ForgeError, MissingKernelError
+
+__all__ = ["build_command", "find", "load", "missing", "user_store"]
+
+log = logging.getLogger("forge_core")
+
+
+def user_store() -> Store | None:
+    """The cache on disk under the settings in force; None where it is switched off."""
+    current = settings.current()
+    if not current.cache:
+        return None
+    return Store.of_user(current.cache_dir or default_folder(), max_bytes=current.cache_max_bytes)
+
+
+def find(key: KernelKey, store: Store | None, compiler: Compiler) -> Compiled | None:
+    """A kernel from the cache or a bundle, loaded; None where it is in neither.
+
+    Raises:
+        CacheError: a folder is not safe to load native code from, or what is named as a bundle is none.
+    """
+    for candidate in key.equivalents():
+        entry = store.find(candidate) if store is not None else None
+        found = load(entry, "cache", compiler) if entry is not None else None
+        if found is not None:
+            return found
+    for shipped in bundle.installed():
+        for candidate in key.equivalents():
+            entry = shipped.find(candidate)
+            found = load(entry, "bundle", compiler) if entry is not None else None
+            if found is not None:
+                return found
+    return None
+
+
+def load(entry: Entry, origin: str, compiler: Compiler) -> Compiled | None:
+    """Loads an entry; None, and a warning once, where it does not load here: it can be compiled."""
+    start = time.perf_counter()
+    try:
+        launch, owner = compiler.load(entry.object, entry.key.symbol, linked=entry.linked)
+    except ForgeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the loader says, the kernel can be compiled; it is told
+        tell_once(f"load {entry.object}", "the compiled kernel %s cannot be loaded: %s", entry.object, error)
+        return None
+    log.debug("loaded: %s [%s] in %.1f ms", entry.object, origin, (time.perf_counter() - start) * 1e3)
+    return Compiled(launch=launch, key=entry.key, seconds=entry.seconds, origin=origin, owner=owner)
+
+
+def build_command(key: KernelKey) -> str:
+    """The command that compiles one kernel into the cache."""
+    words = ["forge-cute", "cache", "warm", "--arch", key.arch, "--kernel", key.name, "--config", key.config]
+    return shlex.join(words)
+
+
+def missing(key: KernelKey, store: Store | None) -> MissingKernelError:
+    """The error for a kernel that is nowhere and may not be compiled."""
+    cache = f"cache {store.root}" if store is not None else "the cache is switched off"
+    bundles = ", ".join(str(shipped.root) for shipped in bundle.installed()) or "none"
+    return MissingKernelError(
+        f"{key.name} for {key.arch} is neither in the compile cache nor in a bundle ({cache}; bundles: {bundles}), "
+        "and FORGE_JIT=0 forbids to compile it.",
+        key=key.digest,
+        command=build_command(key),
+    )

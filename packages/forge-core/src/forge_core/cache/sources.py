@@ -1,0 +1,216 @@
+"""The sources that a kernel is really built from, found by reading them and without importing anything.
+
+From the module of the builder on, every import is followed into the project's own modules:
+
+    kernels/column.py --> kernels/values.py --> arithmetic.py
+          |    `--------> device_code/warp.py
+          `-------------> configs.py            ops.py, kernels/naive.py: not reached, may change freely
+
+*Followed*, each with the SHA-256 of its file: modules of the builder's own top-level package, of Forge, and whatever
+does not lie in a site-packages folder (a checkout, a script's neighbour).  *By version*: other installed packages.
+*Not in the fingerprint*: the standard library; the DSL and TVM-FFI, which are in the key by version; torch, of which a
+kernel takes the names of dtypes; and ``forge_core.cache``, whose part in the code is the options in the key.
+
+Limits: code that reads files or environment variables while it is traced, and what the ``__init__`` of a parent package
+does to its submodules, are not seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from forge_core.cache.imports import NOT_FOLLOWED, Imports, read_source
+
+__all__ = ["Sources", "fingerprint"]
+
+_BOUNDARY = "forge_core.cache"
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a kernel is built from.
+
+    Attributes:
+        pairs: module and SHA-256 of its source, or top-level package and ``distribution==version``; sorted.
+        files: path, time of the last change in ns (of content or of the entry) and size of each source read.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, int, int], ...]
+
+    def changed_since(self, moment_ns: int) -> str | None:
+        """The first source that changed after a moment, or since it was read; None where none did."""
+        for path, changed, size in self.files:
+            if changed > moment_ns or _state(path) != (changed, size):
+                return path
+        return None
+
+
+@dataclass(frozen=True)
+class _Module:
+    """A module as it lies on disk."""
+
+    name: str
+    path: str
+    folders: tuple[str, ...] = ()  # where a package's submodules lie
+
+
+def _state(path: str) -> tuple[int, int]:
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return (0, -1)
+    return max(found.st_mtime_ns, found.st_ctime_ns), found.st_size
+
+
+def fingerprint(roots: Iterable[str]) -> Sources | None:
+    """The fingerprint of some modules and of all that they import from the project.
+
+    Args:
+        roots: full names of modules; none of them is imported.
+
+    Returns:
+        None where a root has no source file, as in an interactive session.
+    """
+    _locate.cache_clear()
+    roots = list(dict.fromkeys(roots))
+    own = {name.partition(".")[0] for name in roots}
+    pairs: dict[str, str] = {}
+    files: dict[str, tuple[int, int]] = {}
+    waiting = list(roots)
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        top = name.partition(".")[0]
+        if name in seen or top in NOT_FOLLOWED or f"{name}.".startswith(f"{_BOUNDARY}."):
+            continue
+        seen.add(name)
+        module = _locate(name)
+        if module is None:
+            if name in roots:
+                return None
+            # An import that fails today, behind a `try`, and may not tomorrow.
+            pairs[name] = "not found"
+        elif top not in own and not top.startswith("forge_") and _is_installed(module):
+            pairs[top] = _version(top)
+        elif module.path:
+            state = _state(module.path)
+            read = read_source(module.path, *state)
+            if read is None:
+                return None
+            digest, imports = read
+            pairs[name] = digest
+            files[module.path] = state
+            waiting += _targets(module, imports)
+    return Sources(tuple(sorted(pairs.items())), tuple((path, *state) for path, state in sorted(files.items())))
+
+
+def _is_installed(module: _Module) -> bool:
+    place = module.path or module.folders[0]
+    return any(part in _INSTALLED for part in Path(place).parts)
+
+
+@functools.cache
+def _version(top: str) -> str:
+    names = importlib.metadata.packages_distributions().get(top, [])
+    return " ".join(sorted(f"{name}=={importlib.metadata.version(name)}" for name in set(names))) or "no version"
+
+
+@functools.lru_cache(maxsize=4096)
+def _locate(name: str) -> _Module | None:
+    """Where a module lies, without importing it or its parents; remembered during one fingerprint."""
+    loaded = sys.modules.get(name)
+    path = getattr(loaded, "__file__", None)
+    if path is not None and path.endswith(".py"):
+        return _Module(name, path, tuple(getattr(loaded, "__path__", ())))
+    parent, _, last = name.rpartition(".")
+    if parent:
+        package = _locate(parent)
+        folders = package.folders if package is not None else ()
+    else:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            return None
+        if spec is None:
+            return None
+        origin = spec.origin if spec.has_location and spec.origin else ""
+        return _Module(name, origin if origin.endswith(".py") else "", tuple(spec.submodule_search_locations or ()))
+    for folder in folders:
+        inside = Path(folder, last)
+        if (inside / "__init__.py").is_file():
+            return _Module(name, str(inside / "__init__.py"), (str(inside),))
+        if inside.with_name(f"{last}.py").is_file():
+            return _Module(name, f"{inside}.py")
+        if inside.is_dir():
+            return _Module(name, "", (str(inside),))  # a namespace package
+    return None
+
+
+# ------------------------------------------------------------------------------------------- where imports lead
+
+
+def _targets(module: _Module, imports: Imports) -> Iterator[str]:
+    """Full names of the modules that a module's imports lead to."""
+    package = module.name if module.folders else module.name.rpartition(".")[0]
+    for level, name, names in imports.statements:
+        if names is None:
+            yield from _plain(name, imports.attributes)
+            continue
+        base = name
+        if level:
+            parts = package.split(".") if package else []
+            parts = parts[: len(parts) - (level - 1)]
+            base = ".".join([*parts, name] if name else parts)
+        yield from _from(base, names)
+    if imports.computed and module.name:
+        yield from _whole(module.name.partition(".")[0])
+
+
+def _plain(name: str, attributes: Iterable[str]) -> Iterator[str]:
+    """``import a.b``: both, and ``a.c`` where the file says ``a.c.something``."""
+    parts = name.split(".")
+    yield from (".".join(parts[: i + 1]) for i in range(len(parts)))
+    for dotted in attributes:
+        if dotted.startswith(f"{parts[0]}."):
+            words = dotted.split(".")
+            for i in range(2, len(words) + 1):
+                found = ".".join(words[:i])
+                if words[0] not in NOT_FOLLOWED and _locate(found) is not None:
+                    yield found
+
+
+def _from(base: str, names: Iterable[str]) -> Iterator[str]:
+    """``from base import names``: the submodules among the names, and base for what it defines itself."""
+    if base.partition(".")[0] in NOT_FOLLOWED:
+        return
+    found = _locate(base)
+    if found is None or not found.folders:
+        yield base
+        return
+    read = read_source(found.path, *_state(found.path)) if found.path else None
+    bound = read[1].bound if read is not None else frozenset[str]()
+    for name in names:
+        submodule = f"{base}.{name}"
+        is_module = name != "*" and _locate(submodule) is not None
+        if is_module:
+            yield submodule
+        if not is_module or name in bound:
+            yield base
+
+
+def _whole(top: str) -> Iterator[str]:
+    """All modules of a package, where one of them imports by a name that only running it would tell."""
+    package = _locate(top)
+    for folder in package.folders if package is not None else ():
+        for path in sorted(Path(folder).rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            if all(part.isidentifier() for part in parts):
+                yield ".".join([top, *(part for part in parts if part != "__init__")])

@@ -1,0 +1,100 @@
+"""The kernels that the benchmark suites run, for compiling them before anybody waits for one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from forge_core import settings
+from forge_core.bench import plan as planning
+from forge_core.bench.plan import PlannedCase, Run
+from forge_core.bench.schema import load_suites
+from forge_core.cache.cached import builder_at
+from forge_core.cache.key import canonical, tag, untag
+from forge_core.cache.lookup import user_store
+from forge_core.cache.parallel import Outcome, Request, compile_all
+from forge_core.cache.tables import progress
+from forge_core.errors import ArgumentError, UnsupportedError
+
+__all__ = ["ahead", "all_suites", "kernels_of", "one", "requests"]
+
+
+# Fewer kernels than this are compiled sooner by the process that wants them.
+WORTH_IT = 4
+
+
+def all_suites() -> list[str]:
+    """The names of the suites of all installed packages."""
+    return sorted({name for bench in planning.discover() for name in load_suites(bench)})
+
+
+def requests(names: Sequence[str], archs: Iterable[str]) -> list[Request]:
+    """The kernels of some suites (or operators) on some architectures, each once.
+
+    Args:
+        names: as ``forge-cute bench`` takes them; none means all suites.
+        archs: for example ``["sm_90a"]``.
+
+    Raises:
+        UsageError: no such suite or operator.
+    """
+    benches = planning.discover()
+    runs = [planning.plan(benches, name, planning.Selection()) for name in names or all_suites()]
+    return _once(request for arch in archs for run in runs for request in kernels_of(run, arch))
+
+
+def one(builder: str, config: str, archs: Iterable[str]) -> list[Request]:
+    """One kernel, by its builder's import path and its configuration as a MissingKernelError prints it.
+
+    Raises:
+        ValueError: the configuration cannot be read.
+    """
+    try:
+        value = untag(json.loads(config))
+    except (ValueError, TypeError, ImportError, AttributeError, KeyError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    return [Request(builder, value, arch) for arch in archs]
+
+
+def ahead(wanted: Sequence[Request], *, jobs: int | None = None) -> list[Outcome]:
+    """Compiles what the user's cache lacks, several at a time, with a progress bar; for the bench and for tests.
+
+    A kernel that cannot be compiled is left to whoever launches it, where the error has its place.  Nothing is done
+    where the cache or compiling is switched off, or where so little is missing that starting workers takes longer.
+    """
+    store = user_store()
+    if store is None or not settings.current().jit:
+        return []
+    missing = [r for r in wanted if store.find(builder_at(r.builder).key(r.config, arch=r.arch)) is None]
+    if len(missing) < WORTH_IT:
+        return []
+    with progress(len(missing)) as on_done:
+        return compile_all(missing, store, jobs=jobs, on_done=on_done)
+
+
+def kernels_of(run: Run, arch: str) -> list[Request]:
+    """The kernels of a run on an architecture, each once."""
+    with settings.use_settings(arch=arch, backend=None):
+        return _once(request for case in run.cases for request in _of_case(case, arch))
+
+
+def _once(found: Iterable[Request]) -> list[Request]:
+    # Not by equality, to which 1 and True are the same.
+    return list({(r.builder, r.arch, canonical(tag(r.config))): r for r in found}.values())
+
+
+def _of_case(planned: PlannedCase, arch: str) -> Iterable[Request]:
+    # Meta tensors have shapes, strides and storage offsets, which is all that the choice of a kernel depends on.
+    meta = torch.device("meta")
+    inputs = planned.operator.inputs(planned.case, meta, torch.Generator())
+    for variant in planned.variants:
+        try:
+            told = planned.operator.explain(inputs, variant)
+        except (ArgumentError, UnsupportedError):
+            if variant not in planned.lenient:
+                raise
+            continue
+        if told.builder is not None:
+            yield Request(told.builder, told.config, arch)

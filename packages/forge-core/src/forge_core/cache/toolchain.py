@@ -1,0 +1,135 @@
+"""The CuTe DSL and TVM-FFI as they are installed, known without importing them.
+
+Importing the DSL takes seconds; a kernel that was compiled before needs only its name, its version and its runtime
+library.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from forge_core.errors import UnsupportedError
+
+__all__ = ["cuda_variant", "dist_infos", "require_dsl", "require_runtime", "runtime_library", "toolchain"]
+
+_RUNTIME = "libcute_dsl_runtime.so"
+
+
+def require_dsl(name: str) -> None:
+    """Raises UnsupportedError, with the command that installs it, where the CuTe DSL cannot be imported."""
+    _require(name, ("cutlass", "tvm_ffi"), "kernels are compiled by the CuTe DSL")
+
+
+def require_runtime(name: str) -> None:
+    """Raises UnsupportedError, with the command, where what a compiled kernel runs on is not installed."""
+    _require(name, ("tvm_ffi",), "compiled kernels are loaded by TVM-FFI")
+    if runtime_library() is None:
+        _require(name, ("nvidia_cutlass_dsl",), f"compiled kernels need {_RUNTIME}, a part of the CuTe DSL")
+
+
+def _require(name: str, modules: Iterable[str], why: str) -> None:
+    missing = [module for module in modules if importlib.util.find_spec(module) is None]
+    if missing:
+        raise UnsupportedError(
+            f"{name}: {why}, and {' and '.join(missing)} cannot be imported. "
+            "Install it with: pip install 'nvidia-cutlass-dsl>=4.7,<5' 'apache-tvm-ffi>=0.1.11' "
+            "(Linux only; elsewhere the CPU reference works).",
+            requirement="nvidia-cutlass-dsl and apache-tvm-ffi",
+        )
+
+
+def dist_infos(path: Iterable[str]) -> Iterator[tuple[str, str, Path]]:
+    """Name, version and folder of each distribution on a search path, from the folders' names alone.
+
+    ``importlib.metadata`` opens and parses a file for each, which takes longer than loading a kernel.
+    """
+    seen: set[str] = set()
+    for entry in path:
+        try:
+            found = sorted(item.name for item in os.scandir(entry or ".") if item.name.endswith(".dist-info"))
+        except OSError:
+            continue
+        for folder in found:
+            name, _, version = folder.removesuffix(".dist-info").partition("-")
+            name = re.sub(r"[-_.]+", "-", name).lower()
+            if name not in seen:  # the first on the path is the one that is imported
+                seen.add(name)
+                yield name, version, Path(entry, folder)
+
+
+@functools.cache
+def toolchain() -> tuple[tuple[str, str], ...]:
+    """Name and version of each distribution that takes part in compiling, and the CUDA variant that is in use.
+
+    Several variants can be installed side by side; the DSL chooses when it is imported, by the driver, and the others
+    take no part.
+    """
+    variant = cuda_variant()
+    found = {
+        name: version
+        for name, version, _ in dist_infos(sys.path)
+        if (name.startswith("nvidia-cutlass-dsl") and _takes_part(name, variant)) or name == "apache-tvm-ffi"
+    }
+    if variant is not None:
+        found["cuda"] = variant
+    return tuple(sorted(found.items()))
+
+
+def _takes_part(name: str, variant: str | None) -> bool:
+    of_variant = re.search(r"-(cu\d+)$", name)
+    return of_variant is None or variant is None or of_variant.group(1) == variant
+
+
+def _dsl_folder() -> Path | None:
+    spec = importlib.util.find_spec("nvidia_cutlass_dsl")
+    locations = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(locations[0]) if locations else None
+
+
+@functools.cache
+def cuda_variant() -> str | None:
+    """``"cu12"`` or ``"cu13"``: the newest installed one that the driver can run; None where there is none."""
+    folder = _dsl_folder()
+    if folder is None:
+        return None
+    libraries = folder / "dsl_packages" / "cutlass" / "_mlir" / "_mlir_libs"
+    installed = {
+        int(match.group(1))
+        for entry in libraries.glob("_cutlass_ir.cu*.so")
+        if (match := re.match(r"_cutlass_ir\.cu(\d+)\.", entry.name))
+    }
+    driver = _driver_major()
+    usable = {major for major in installed if driver is None or major <= driver}
+    return f"cu{max(usable)}" if usable else None
+
+
+def _driver_major() -> int | None:
+    """The CUDA version that the driver supports; asking for it creates no context."""
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+        version = ctypes.c_int(0)
+        if library.cuDriverGetVersion(ctypes.byref(version)) == 0:
+            return version.value // 1000
+    except (OSError, AttributeError):
+        pass
+    return None
+
+
+@functools.cache
+def runtime_library() -> Path | None:
+    """The DSL's runtime library in its own wheel, which compiled kernels call; None where it is not installed."""
+    for named in os.environ.get("CUTE_DSL_LIBS", "").split(os.pathsep):
+        if named.endswith(_RUNTIME):
+            return Path(named)
+    folder, variant = _dsl_folder(), cuda_variant()
+    if folder is None:
+        return None
+    candidates = [folder / variant / "lib" / _RUNTIME] if variant else []
+    return next((path for path in [*candidates, folder / "lib" / _RUNTIME] if path.exists()), None)

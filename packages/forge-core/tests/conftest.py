@@ -1,0 +1,233 @@
+"""A project for the cache's tests: kernels whose compiler is a fake, so that hundreds compile in a second."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from forge_core.cache import files
+from forge_core.cache.store import Store
+from forge_core.settings import VARIABLES
+
+HELPER = """
+SCALE = 3
+"""
+
+CONFIGS = """
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Config:
+    tile: int = 16
+
+    @property
+    def edge(self):
+        return self.tile
+"""
+
+KERNELS = """
+import os
+import time
+
+from PROJECT.configs import Config
+from PROJECT.helper import SCALE
+
+from forge_core.cache import Compiled, CompileCached
+from forge_core.cache.entry import Image
+
+
+def note(what):
+    with open(os.environ["FAKE_LOG"], "a") as log:
+        log.write(f"{what}\\n")
+
+
+def launcher(text):
+    return lambda: int(text.split()[1])
+
+
+class Fake:
+    # Objects are texts: the symbol, and what the kernel computes.
+
+    def compile(self, build, config, key, *, keep_ptx=False):
+        note(f"compiled {config.tile} {key.arch}")
+        time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+        text = f"{key.symbol} {build(config)} {key.arch} ".ljust(5000, "x")
+        return Compiled(launch=launcher(text), key=key, seconds=0.5, owner=text)
+
+    def image(self, compiled):
+        return Image(compiled.owner.encode(), linked=True, seconds=compiled.seconds)
+
+    def load(self, path, symbol, *, linked):
+        text = path.read_text()
+        if not text.startswith(symbol):
+            raise OSError("undefined symbol")
+        note(f"loaded {symbol}")
+        return launcher(text), None
+
+
+def build(config):
+    if config.tile == 13:
+        os._exit(3)  # a compiler that takes the process with it
+    return config.edge * SCALE
+
+
+build = CompileCached(build, compiler=Fake())
+"""
+
+
+REAL_CONFIGS = """
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Config:
+    threads: int = 128
+"""
+
+REAL_KERNELS = """
+import cutlass
+import cutlass.cute as cute
+
+from PROJECT.configs import Config
+
+from forge_core.cache import Traceable, compile_cached
+from forge_core.env_check.kernel import AddOne
+
+
+@compile_cached
+def build(config):
+    pointers = [cute.runtime.make_ptr(cutlass.Uint32, 0, cute.AddressSpace.gmem, assumed_align=16) for _ in range(2)]
+    stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
+    return Traceable(AddOne(config), (*pointers, cutlass.Int32(1), stream), name="forge_env_check")
+"""
+
+
+@dataclass
+class Project:
+    """The project on disk, imported.
+
+    Attributes:
+        name: the package's name.
+        base: a folder that every user reaches, for all of this; pytest's own are closed.
+        root: the package's folder.
+        cache: the folder that FORGE_CACHE_DIR names.
+        log: what the fake compiler did, one line each.
+    """
+
+    name: str
+    base: Path
+    root: Path
+    cache: Path
+    log: Path
+
+    def module(self, name: str) -> ModuleType:
+        return importlib.import_module(f"{self.name}.{name}")
+
+    @property
+    def build(self):
+        return self.module("kernels").build
+
+    def config(self, *values):
+        return self.module("configs").Config(*values)
+
+    def python(self, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Runs a program in a new process that finds this project and its cache; `Config` and `build` are there."""
+        found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(self.root.parent), *filter(None, sys.path)])}
+        start = (
+            f"import sys\nfrom forge_core.cache import builder_at\nfrom {self.name}.configs import Config\n"
+            f"build = builder_at({self.path!r})\n"
+        )
+        return subprocess.run(
+            [sys.executable, "-c", start + program],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**found, **environment},
+        )
+
+    @property
+    def path(self) -> str:
+        """The builder's import path."""
+        return f"{self.name}.kernels:build"
+
+    @property
+    def store(self) -> Store:
+        return Store.of_user(self.cache, max_bytes=0)
+
+    def edit(self, old: str, new: str) -> None:
+        """Changes the source of the kernels, before they are imported."""
+        file = self.root / "kernels.py"
+        assert old in file.read_text()
+        file.write_text(file.read_text().replace(old, new))
+
+    def did(self, what: str) -> int:
+        """How often the fake compiler compiled, or loaded."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return sum(line.startswith(what) for line in lines)
+
+    def fresh(self) -> None:
+        """As a new process: nothing in memory, nothing logged yet."""
+        self.build.clear()
+        files._told.clear()
+
+
+@pytest.fixture
+def project(monkeypatch, request):
+    """An importable project with a fake compiler, a cache folder of its own, and no FORGE_* variable."""
+    texts = {"__init__": "", "helper": HELPER, "configs": CONFIGS, "kernels": KERNELS}
+    yield from _project(monkeypatch, request, texts)
+
+
+@pytest.fixture
+def real_project(monkeypatch, request):
+    """The same with one kernel for the real compiler."""
+    yield from _project(monkeypatch, request, {"__init__": "", "configs": REAL_CONFIGS, "kernels": REAL_KERNELS})
+
+
+def _project(monkeypatch, request, texts) -> Iterator[Project]:
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable.name, raising=False)
+    name = f"fake_kernels_{abs(hash(request.node.nodeid)) % 10**9}"
+    base = Path(tempfile.mkdtemp(prefix="forge-test-"))
+    base.chmod(0o755)
+    made = Project(name, base, base / "project" / name, base / "cache", base / "log")
+    made.root.mkdir(parents=True)
+    for file, text in texts.items():
+        (made.root / f"{file}.py").write_text(text.replace("PROJECT", name))
+    made.log.touch()
+    made.log.chmod(0o666)
+    monkeypatch.syspath_prepend(str(made.root.parent))
+    monkeypatch.setenv("FORGE_CACHE_DIR", str(made.cache))
+    monkeypatch.setenv("FAKE_LOG", str(made.log))
+    monkeypatch.setattr(files, "_told", set())
+    yield made
+    for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+        del sys.modules[module]
+    for path in [base, *base.rglob("*")]:
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o700)
+    shutil.rmtree(base)
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    """Makes a path look as if it belonged to another user."""
+
+    def make(path: Path) -> None:
+        if os.geteuid() == 0:
+            os.lchown(path, 12345, -1)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: 12345)
+
+    return make

@@ -1,0 +1,494 @@
+"""The real compiler, worker processes, bundles and the command."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from forge_core import cli
+from forge_core.cache import bundle, native, parallel
+from forge_core.cache.entry import Entry
+from forge_core.cache.key import canonical, tag
+from forge_core.cache.lookup import build_command
+from forge_core.cache.parallel import Request, compile_all
+from forge_core.cache.store import Store
+from forge_core.cache.upkeep import finish_bundle, prune
+from forge_core.errors import CacheError, CompileError, MissingKernelError
+from forge_core.settings import use_settings
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels are compiled and loaded on Linux only")
+
+ARCH = "sm_90a"
+
+
+@pytest.fixture
+def forge():
+    """Calls the command; gives what it printed, or its JSON."""
+
+    def call(*args, status=0):
+        result = CliRunner().invoke(cli.main, ["cache", *args])
+        assert result.exit_code == status, result.output + repr(result.exception)
+        return json.loads(result.stdout) if "--json" in args and status < 2 else result.output
+
+    return call
+
+
+# ------------------------------------------------------------------------------------------------- the real compiler
+
+LOAD = """
+import os, time
+kernel = build.get(Config(), arch="sm_90a")
+print(kernel.origin, "cutlass" in sys.modules, type(kernel.launch).__module__.partition(".")[0])
+from forge_core.errors import MissingKernelError
+try:
+    build.get(Config(64), arch="sm_90a")
+except MissingKernelError as error:
+    print("missing", error.command)
+print("cutlass" in sys.modules)
+"""
+
+
+def test_a_new_process_loads_what_another_compiled_without_the_compiler(real_project):
+    entry, compiled = real_project.build.ensure(real_project.config(), arch=ARCH, store=real_project.store)
+    assert compiled and entry.linked
+    assert not real_project.build.ensure(real_project.config(), arch=ARCH, store=real_project.store)[1]
+    done = real_project.python(LOAD, FORGE_JIT="0")
+    assert done.returncode == 0, done.stderr
+    first, missing, last = done.stdout.splitlines()
+    assert (first, last) == ("cache False tvm_ffi", "False"), done.stderr
+    key = real_project.build.key(real_project.config(64), arch=ARCH)
+    assert missing == f"missing {build_command(key)}"
+
+
+def test_the_stored_object_holds_the_kernel_and_names_its_libraries(real_project):
+    store = real_project.store
+    entry, _ = real_project.build.ensure(real_project.config(), arch=ARCH, store=store)
+    data = entry.object.read_bytes()
+    assert data[:4] == b"\x7fELF" and len(data) < 100_000
+    assert entry.key.symbol.encode() in data and b"forge_env_check" in data
+    # By name, not by path or by copy: they are loaded from their own wheels.
+    assert b"libcute_dsl_runtime.so" in data and b"libtvm_ffi.so" in data
+    assert str(Path(native.__file__).parents[3]).encode() not in data
+    assert b"RUNPATH" not in data
+    launch, _ = native.load(entry.object, entry.key.symbol, linked=True)
+    with pytest.raises(TypeError, match=r"Expects 4 parameters .*DataPointer.*Stream"):  # so it is called
+        launch()
+    with pytest.raises((AttributeError, RuntimeError, OSError), match="forge_other"):
+        native.load(entry.object, "forge_other", linked=True)
+
+
+def test_what_runs_is_what_is_stored(real_project):
+    build, config = real_project.build, real_project.config()
+    first = build.get(config, arch=ARCH)
+    real_project.fresh()
+    second = build.get(config, arch=ARCH)
+    assert (first.origin, second.origin) == ("compiled", "cache")
+    assert type(first.launch) is type(second.launch)
+    assert first.seconds > 0 and abs(first.seconds - second.seconds) < 1e-3
+
+
+def test_without_a_linker_the_object_is_kept_as_it_is(real_project, monkeypatch, caplog):
+    monkeypatch.setattr(native, "find_linker", lambda: None)
+    first = real_project.build.get(real_project.config(), arch=ARCH)
+    assert "install binutils" in caplog.text
+    (entry,) = real_project.store.entries()
+    assert entry.file == "kernel.o" and not entry.linked
+    real_project.fresh()
+    assert (first.origin, real_project.build.get(real_project.config(), arch=ARCH).origin) == ("compiled", "cache")
+    (real_project.store.root / ARCH).rename(real_project.base / ARCH)
+    store = Store(real_project.base / "bundle")
+    real_project.build.ensure(real_project.config(), arch=ARCH, store=store)
+    with pytest.raises(CacheError, match="Install binutils and build anew"):
+        finish_bundle(store)
+
+
+@pytest.mark.parametrize("name", ["ld", "cc"])
+def test_every_linker_makes_the_same_thing(real_project, monkeypatch, name):
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"no {name} here")
+    monkeypatch.setattr(native.shutil, "which", lambda asked: path if asked == name else None)
+    command = native.find_linker.__wrapped__()
+    assert command[0] == path
+    monkeypatch.setattr(native, "find_linker", lambda: command)
+    entry, _ = real_project.build.ensure(real_project.config(), arch=ARCH, store=real_project.store)
+    assert entry.linked
+    native.load(entry.object, entry.key.symbol, linked=True)
+
+
+def test_a_linker_that_fails_is_told(real_project, monkeypatch, caplog):
+    monkeypatch.setattr(native, "find_linker", lambda: (shutil.which("false"),))
+    real_project.build.get(real_project.config(), arch=ARCH)
+    assert "false failed" in caplog.text
+
+
+# ------------------------------------------------------------------------------------------------------ FORGE_JIT=0
+
+
+def test_with_compiling_switched_off_a_missing_kernel_names_key_and_command(project, forge):
+    config = project.config(32)
+    with use_settings(jit=False), pytest.raises(MissingKernelError, match="FORGE_JIT=0 forbids to compile") as caught:
+        project.build(config, arch=ARCH)
+    key = project.build.key(config, arch=ARCH)
+    assert key.digest in str(caught.value) and caught.value.command in str(caught.value)
+    assert caught.value.key == key.digest
+    assert project.did("compiled") == 0
+    # The command is taken at its word.
+    words = shlex.split(caught.value.command)
+    assert words[:3] == ["forge-cute", "cache", "warm"]
+    told = forge(*words[2:], "--json")
+    assert (told["kernels"], told["compiled"], told["failed"]) == (1, 1, [])
+    with use_settings(jit=False):
+        assert project.build.get(config, arch=ARCH).origin == "cache"
+
+
+# ---------------------------------------------------------------------------------------------------------- workers
+
+
+def test_workers_compile_each_kernel_once_and_see_no_gpu(project, monkeypatch):
+    project.edit(
+        "return config.edge", "note('gpus ' + repr(os.environ['CUDA_VISIBLE_DEVICES']))\n    return config.edge"
+    )
+    project.edit("return config.edge", "print('not an answer')\n    return config.edge")
+    requests = [Request(project.path, project.config(tile), arch) for tile in (16, 32, 16) for arch in (ARCH, "sm_80")]
+    seen = []
+    outcomes = compile_all(requests, project.store, jobs=2, on_done=seen.append)
+    assert [outcome.status for outcome in outcomes] == ["compiled"] * 4
+    assert len(seen) == 4 and project.did("compiled") == 4 and project.did("gpus ''") == 4
+    assert len(list(project.store.entries())) == 4
+    assert all(outcome.bytes == 5000 and outcome.seconds == 0.5 for outcome in outcomes)
+    monkeypatch.setattr(parallel, "_Worker", None)  # nothing is started when all is there
+    again = compile_all(requests, project.store)
+    assert [outcome.status for outcome in again] == ["present"] * 4
+    assert {outcome.digest for outcome in again} == {outcome.digest for outcome in outcomes}
+
+
+def test_a_kernel_that_fails_or_ends_its_worker_does_not_stop_the_others(project):
+    project.edit("return config.edge", "return 1 // (config.tile - 8) and config.edge")
+    requests = [Request(project.path, project.config(tile), ARCH) for tile in (8, 13, 16)]
+    outcomes = compile_all(requests, project.store, jobs=1)
+    assert [outcome.status for outcome in outcomes] == ["failed", "failed", "compiled"]
+    assert "ZeroDivisionError" in outcomes[0].error
+    assert "the worker ended: exit status 3" in outcomes[1].error
+
+
+def test_sources_that_change_meanwhile_are_not_mistaken(project):
+    request = Request(project.path, project.config(), ARCH)
+    project.build.key(request.config, arch=ARCH)  # this process has read the sources
+    (project.root / "helper.py").write_text("SCALE = 5\n")
+    (outcome,) = compile_all([request], project.store, jobs=1)
+    assert (outcome.status, outcome.error) == ("failed", "its sources or its environment changed meanwhile")
+
+
+def test_only_what_other_processes_find_can_be_stored(project):
+    kernels = project.module("kernels")
+
+    def make():
+        def build(config):
+            return 1
+
+        return kernels.CompileCached(build, compiler=kernels.Fake())
+
+    with pytest.raises(CompileError, match="only a builder at the outermost level of a module"):
+        make().ensure(project.config(), arch=ARCH, store=project.store)
+
+
+# ---------------------------------------------------------------------------------------------------------- bundles
+
+
+@pytest.fixture
+def shipped(project):
+    """A bundle with two kernels."""
+    store = Store(project.base / "bundle")
+    for tile in (16, 32):
+        project.build.ensure(project.config(tile), arch=ARCH, store=store)
+    finish_bundle(store)
+    return store.root
+
+
+def test_a_bundle_serves_where_nothing_else_may(project, shipped):
+    with use_settings(bundles=(shipped,), jit=False, cache=False):
+        for tile in (16, 32):
+            found = project.build.get(project.config(tile), arch=ARCH)
+            assert (found.origin, found.launch()) == ("bundle", tile * 3)
+        with pytest.raises(MissingKernelError, match=str(shipped)):
+            project.build.get(project.config(64), arch=ARCH)
+    assert not project.cache.exists()
+
+
+def test_the_cache_comes_before_a_bundle(project, shipped):
+    project.build.get(project.config(16), arch=ARCH)
+    project.fresh()
+    with use_settings(bundles=(shipped,)):
+        assert project.build.get(project.config(16), arch=ARCH).origin == "cache"
+        assert project.build.get(project.config(32), arch=ARCH).origin == "bundle"
+
+
+def test_a_bundle_is_found_as_a_packages_data(project, shipped, monkeypatch):
+    site = project.base / "site"
+    package = site / "acme_kernels" / "hopper"
+    shutil.copytree(shipped, package)
+    info = site / "acme_kernels-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-kernels\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[forge.bundles]\nHopper = acme_kernels.hopper\n\n[other]\nx = y\n")
+    (site / "acme_kernels" / "__init__.py").write_text("raise ImportError('it is not imported')\n")
+    monkeypatch.syspath_prepend(str(site))
+    assert [found.root for found in bundle.installed()] == [package]
+    assert [e.value for e in importlib.metadata.entry_points(group=bundle.GROUP)] == ["acme_kernels.hopper"]
+    with use_settings(jit=False):
+        assert project.build.get(project.config(16), arch=ARCH).origin == "bundle"
+
+
+def test_a_bundle_is_checked_as_strictly_as_the_cache(project, shipped, caplog):
+    (entry,) = [found for found in Store(shipped).entries() if '"tile":["int",16]' in found.key.config]
+    os.truncate(entry.object, 10)
+    before = sorted(shipped.rglob("*"))
+    with use_settings(bundles=(shipped,), jit=False, cache=False):
+        with pytest.raises(MissingKernelError):
+            project.build.get(project.config(16), arch=ARCH)
+        assert "is damaged and is not used" in caplog.text
+        assert sorted(shipped.rglob("*")) == before  # nothing in it is moved
+        shipped.chmod(0o777)
+        with pytest.raises(CacheError, match=r"can be written by other users.*chmod -R go-w"):
+            project.build.get(project.config(32), arch=ARCH)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder: (folder / "bundle.json").unlink(), "which is no bundle of kernels"),
+        (lambda folder: (folder / "bundle.json").write_text("{}"), "which is no bundle of kernels"),
+        (lambda folder: (folder / "bundle.json").write_text('{"format": 0}'), "has format 0, and this version"),
+        (shutil.rmtree, "which is no bundle of kernels"),
+    ],
+)
+def test_what_is_named_and_is_no_bundle_is_an_error(project, shipped, spoil, message):
+    spoil(shipped)
+    bundle._open_all.cache_clear()
+    with use_settings(bundles=(shipped,)), pytest.raises(CacheError, match=message):
+        project.build.get(project.config(16), arch=ARCH)
+
+
+def test_a_bundle_holds_kernels_and_nothing_of_the_compiler(real_project, forge):
+    out = real_project.base / "out"
+    command = ["build", "--out", str(out), "--kernel", real_project.path, "--config"]
+    command += [canonical(tag(real_project.config())), "--arch", ARCH, "--arch", "sm_100a", "-j", "1"]
+    assert "use it with FORGE_BUNDLES=" in forge(*command)
+    told = json.loads((out / "bundle.json").read_text())
+    assert (told["kernels"], told["archs"]) == (2, ["sm_100a", "sm_90a"])
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert sorted(path.name for path in files) == ["bundle.json", *["kernel.json"] * 2, *["kernel.so"] * 2]
+    # Not one file of the compiler's distributions, whole or as a part.
+    compiler = [d for d in importlib.metadata.distributions() if d.name.startswith("nvidia-cutlass")]
+    theirs = [file for distribution in compiler for file in distribution.files or ()]
+    assert len(theirs) > 100
+    hashes = {str(file.hash.value) for file in theirs if file.hash is not None}
+    for path in files:
+        digest = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).rstrip(b"=").decode()
+        assert digest not in hashes
+        assert path.stat().st_size < 100_000 and b"!<arch>" not in path.read_bytes()
+    assert forge("verify", "--bundle", str(out), "--json")["sound"] == 2
+    assert len(forge("ls", "--bundle", str(out), "--json")) == 2
+    # What lies in the way is not overwritten, and what does not belong is not shipped.
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(CacheError, match=r"belong to no kernel: .*notes\.txt"):
+        finish_bundle(Store(out))
+    command[2] = str(real_project.root)
+    assert "is not empty, and no bundle" in forge(*command, status=1)
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+@pytest.fixture
+def filled(project):
+    for tile, arch in ((16, ARCH), (32, ARCH), (64, "sm_100a")):
+        project.build.get(project.config(tile), arch=arch)
+    return project
+
+
+def test_ls_lists_and_selects(filled, forge):
+    text = forge("ls")
+    assert "3 kernels" in text and "Config(tile=32)" in text and str(filled.store.root) in text
+    found = forge("ls", "--json")
+    assert {one["config"] for one in found} == {f"Config(tile={tile})" for tile in (16, 32, 64)}
+    assert all(len(one["digest"]) == 64 and one["bytes"] == 5000 and one["compile_s"] == 0.5 for one in found)
+    assert [one["config"] for one in forge("ls", "--arch", "sm_100a", "--json")] == ["Config(tile=64)"]
+    assert forge("ls", "--kernel", "nothing", "--json") == []
+
+
+def test_info_shows_all_of_one(filled, forge):
+    key = filled.build.key(filled.config(), arch=ARCH)
+    told = forge("info", key.digest[:10], "--json")
+    assert told["key"] == key.describe() and told["builder"] == filled.path
+    text = forge("info", key.digest[:10])
+    for part in (f"{filled.name}.helper", "nvidia-cutlass-dsl", key.digest, key.options, "toolchain:"):
+        assert part in text
+    assert "no kernel begins with 'zz'" in forge("info", "zz", status=1)
+    assert "3 kernels begin with ''" in forge("info", "", status=1)
+
+
+def test_stats_count_and_say_where(filled, forge):
+    told = forge("stats", "--json")
+    assert (told["kernels"], told["bytes"], told["compile_s"]) == (3, 15000, 1.5)
+    assert told["by_arch"] == {"sm_100a": 1, ARCH: 2} and told["by_kernel"] == {filled.path: 3}
+    assert told["on"] and told["folder"] == str(filled.store.root)
+    text = forge("stats")
+    assert "3 kernels, 15 KiB of 2.0 GiB" in text and "1.5 s of compiling kept" in text
+
+
+def test_verify_finds_damage_and_touches_nothing(filled, forge):
+    assert forge("verify", "--json") == {"sound": 3, "damaged": []}
+    folder = filled.store.root / ARCH / filled.build.key(filled.config(), arch=ARCH).digest
+    os.truncate(folder / "kernel.so", 7)
+    told = forge("verify", "--json", status=1)
+    assert told["sound"] == 2 and told["damaged"][0]["folder"] == str(folder)
+    assert "7 bytes instead of 5000" in told["damaged"][0]["damage"]
+    assert "2 sound, 1 damaged" in forge("verify", status=1)
+    (folder / "kernel.json").write_text("")
+    assert "cannot be understood" in forge("verify", status=1)
+
+
+def test_prune_removes_what_is_of_no_use(filled, forge):
+    store = filled.store
+    entries = {found.key.config: found for found in store.entries()}
+    old = next(found for config, found in entries.items() if "32]" in config)
+    os.utime(old.object, (1, 1))
+    (store.root / "work" / "left").mkdir(parents=True)
+    os.utime(store.root / "work" / "left", (1, 1))
+    (store.root / "work" / "being written").mkdir()
+    assert forge("prune", "--json") == {
+        "leftovers": [str(store.root / "work" / "left")],
+        "set aside": [],
+        "stale": [],
+        "old": [],
+        "over the limit": [],
+    }
+    assert forge("prune", "--older-than", "30", "--json")["old"] == [str(old.folder)]
+    assert forge("prune", "--stale", "--json")["stale"] == []
+    (filled.root / "helper.py").write_text("SCALE = 4\n")
+    assert len(forge("prune", "--stale", "--json")["stale"]) == 2
+    assert not list(store.entries())
+    assert "removed: nothing" in forge("prune")
+    assert (store.root / "work" / "being written").is_dir()
+
+
+def test_prune_knows_other_toolchains_and_limits(filled, forge, monkeypatch):
+    assert len(forge("prune", "--max-bytes", "9K", "--json")["over the limit"]) == 2
+    monkeypatch.setattr("forge_core.cache.upkeep.toolchain", lambda: (("nvidia-cutlass-dsl", "99"),))
+    assert len(prune(filled.store, stale=True)["stale"]) == 1
+    assert "FORGE_CACHE_MAX_BYTES: expected a number of bytes" in forge("prune", "--max-bytes", "much", status=1)
+
+
+def test_clear_removes_all_or_one_arch(filled, forge):
+    assert forge("clear", "--arch", "sm_100a", "--json")["removed"] == 1
+    assert len(list(filled.store.entries())) == 2
+    assert "removed 2 kernels" in forge("clear")
+    assert not list(filled.store.entries())
+
+
+def test_an_empty_cache_is_no_error(project, forge):
+    assert forge("ls", "--json") == []
+    assert forge("stats", "--json")["kernels"] == 0
+    assert forge("verify", "--json") == {"sound": 0, "damaged": []}
+    assert forge("clear", "--json")["removed"] == 0
+    assert not any(forge("prune", "--json").values())
+    assert not project.cache.exists()
+
+
+def test_wrong_usage_is_told(project, forge, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "no GPU tells the architecture" in forge("warm", status=2)
+    assert "--kernel and --config go together" in forge("warm", "--arch", ARCH, "--kernel", "x:y", status=2)
+    assert "--config: " in forge("warm", "--arch", ARCH, "--kernel", "x:y", "--config", '["float", 1]', status=2)
+    monkeypatch.setenv("FORGE_CACHE", "0")
+    assert "nothing to warm" in forge("warm", "--arch", ARCH, status=1)
+    project.store.root.mkdir(parents=True)
+    project.store.root.chmod(0o777)
+    assert "can be written by other users" in forge("ls", status=1)
+
+
+def test_a_failed_kernel_is_exit_status_1_and_named(project, forge):
+    config = canonical(tag(project.config(13)))
+    command = ["warm", "--arch", ARCH, "--kernel", project.path, "--config", config, "-j", "1"]
+    text = forge(*command, status=1)
+    assert "failed: " in text and project.path in text and "the worker ended: exit status 3" in text
+
+
+def test_the_kernels_of_the_suites_are_known_without_a_gpu_or_the_compiler(project):
+    pytest.importorskip("forge_week0_transpose")
+    program = (
+        "from forge_core.cache.suites import requests\n"
+        "found = requests(['smoke'], ['sm_90a', 'sm_100a'])\n"
+        "print(len(found), len({r.arch for r in found}), 'cutlass' in sys.modules)\n"
+        "print(*sorted({r.builder for r in found}))\n"
+    )
+    done = project.python(program)
+    count, archs, imported = done.stdout.splitlines()[0].split()
+    assert int(count) >= 20 and (archs, imported) == ("2", "False"), done.stderr
+    assert "forge_week0_transpose.kernels.vectorized:build" in done.stdout
+
+
+def test_hits_are_logged_at_debug(project, caplog):
+    config = project.config()
+    with caplog.at_level(logging.DEBUG, logger="forge_core"):
+        project.build.get(config, arch=ARCH)
+        caplog.clear()
+        project.build.get(config, arch=ARCH)
+    assert [record.levelname for record in caplog.records] == ["DEBUG"]
+    assert "cache hit" in caplog.text
+    assert all(isinstance(found, Entry) for found in project.store.entries())
+
+
+# ------------------------------------------------------------------------------------------- the bench and the tests
+
+
+def test_what_is_missing_is_compiled_ahead_and_little_is_not(project, monkeypatch):
+    from forge_core.cache import suites
+
+    asked = []
+    monkeypatch.setattr(suites, "compile_all", lambda requests, store, **kwargs: asked.extend(requests) or asked)
+    wanted = [Request(project.path, project.config(tile), ARCH) for tile in range(16, 22)]
+    for settings in ({"jit": False}, {"cache": False}):
+        with use_settings(**settings):
+            assert suites.ahead(wanted) == []
+    project.build.get(project.config(16), arch=ARCH)
+    assert [request.config.tile for request in suites.ahead(wanted)] == [17, 18, 19, 20, 21]
+    for tile in (17, 18):
+        project.build.get(project.config(tile), arch=ARCH)
+    assert suites.ahead(wanted) == []
+    assert len(asked) == 5
+
+
+def test_the_tests_can_be_warmed_once_for_all_workers(project, monkeypatch, request):
+    from types import SimpleNamespace
+
+    from forge_core.cache import suites
+    from forge_core.testing import plugin
+
+    asked = []
+    monkeypatch.setattr(suites, "ahead", asked.append)
+    monkeypatch.setattr(suites, "requests", lambda names, archs: (names, archs))
+    monkeypatch.setenv("FORGE_ARCH", ARCH)
+
+    def start(names, **more):
+        plugin.pytest_sessionstart(SimpleNamespace(config=SimpleNamespace(getoption=lambda name: names, **more)))
+
+    start([])
+    start(["week1"], workerinput={})
+    assert asked == []
+    start(["week1"])
+    assert asked == [(["week1"], [ARCH])]
+    assert request.config.getoption("--forge-warm") == []

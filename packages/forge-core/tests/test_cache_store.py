@@ -1,0 +1,743 @@
+"""The kernels on disk: whatever happens to a writer, a file or a folder, a call succeeds or says what to do."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import errno
+import json
+import logging
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import stat
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from forge_core.cache import files
+from forge_core.cache import store as storing
+from forge_core.cache.entry import Damaged, Entry, Image
+from forge_core.cache.store import Store
+from forge_core.errors import CacheError, CompileError
+from forge_core.settings import use_settings
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="kernels are compiled and loaded on Linux only"),
+    # The children do nothing but what is tested, and threads of the parent hold no lock that they take.
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
+ARCH = "sm_90a"
+fork = multiprocessing.get_context("fork")
+
+
+def in_child(function, *args, timeout=60):
+    """Runs a function in a forked process; gives its exit code."""
+    child = fork.Process(target=function, args=args)
+    child.start()
+    child.join(timeout)
+    if child.is_alive():
+        child.kill()
+        child.join()
+        pytest.fail("the child hung")
+    return child.exitcode
+
+
+def entry_folder(project, config=None, arch=ARCH):
+    key = project.build.key(config or project.config(), arch=arch)
+    return project.store.root / arch / key.digest
+
+
+def files_below(folder):
+    return sorted(path.name for path in Path(folder).rglob("*") if path.is_file())
+
+
+# --------------------------------------------------------------------------------------------------------- the way
+
+
+def test_memory_then_disk_then_compile(project):
+    config = project.config()
+    first = project.build.get(config, arch=ARCH)
+    assert (first.origin, first.launch(), first.seconds) == ("compiled", 48, 0.5)
+    assert project.build.get(config, arch=ARCH) is first
+    project.fresh()
+    second = project.build.get(config, arch=ARCH)
+    assert (second.origin, second.launch(), second.seconds) == ("cache", 48, 0.5)
+    assert (project.did("compiled"), project.build.hits) == (1, 0)
+    assert project.build.get(project.config(), arch=ARCH) is second  # another object, the same configuration
+    assert project.build.get(config, arch=ARCH) is second
+    assert project.build.hits == 2
+
+
+def test_values_that_python_takes_for_equal_are_kept_apart_in_memory(project):
+    one, true = project.config(1), project.config(True)
+    assert one == true
+    kernels = {id(project.build.get(config, arch=ARCH)) for config in (one, true, one, true)}
+    assert len(kernels) == project.did("compiled") == 2
+
+
+def test_the_settings_of_a_call_keep_kernels_apart(project):
+    config = project.config()
+    kernels = {id(project.build.get(config, arch=arch)) for arch in (ARCH, "sm_100a", ARCH)}
+    with use_settings(debug=True):
+        kernels.add(id(project.build.get(config, arch=ARCH)))
+    assert len(kernels) == project.did("compiled") == 3
+
+
+def test_without_the_cache_nothing_is_read_or_written(project):
+    with use_settings(cache=False):
+        assert project.build.get(project.config(), arch=ARCH).origin == "compiled"
+        project.fresh()
+        assert project.build.get(project.config(), arch=ARCH).origin == "compiled"
+    assert not project.cache.exists()
+    project.fresh()
+    assert project.build.get(project.config(), arch=ARCH).origin == "compiled"
+    with use_settings(cache=False):
+        project.fresh()
+        assert project.build.get(project.config(), arch=ARCH).origin == "compiled"
+
+
+def test_what_is_stored_is_private_and_says_what_it_is(project):
+    project.build(project.config(), arch=ARCH)
+    folder = entry_folder(project)
+    assert files_below(folder) == ["kernel.json", "kernel.so"]
+    for path in [project.cache, *project.cache.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
+    told = json.loads((folder / "kernel.json").read_text())
+    assert told["digest"] == folder.name
+    assert told["key"] == project.build.key(project.config(), arch=ARCH).describe()
+    assert told["key"]["name"] == project.path
+    assert told["compiled"]["seconds"] == 0.5
+    assert told["object"]["bytes"] == (folder / "kernel.so").stat().st_size
+
+
+def test_a_builder_inside_a_function_is_not_shared(project):
+    """What it takes from the function around it is in no key."""
+    kernels = project.module("kernels")
+
+    def make(scale):
+        def build(config):
+            return config.tile * scale
+
+        return kernels.CompileCached(build, compiler=kernels.Fake())
+
+    assert [make(scale).get(project.config(), arch=ARCH).launch() for scale in (1, 2)] == [16, 32]
+    assert not project.cache.exists()
+
+
+def test_a_source_that_changes_under_the_process_is_used_and_not_stored(project, caplog):
+    project.build.key(project.config(), arch=ARCH)
+    (project.root / "helper.py").write_text("SCALE = 1000\n")
+    assert project.build.get(project.config(), arch=ARCH).launch() == 48  # what this process has imported
+    assert not list(project.store.entries())
+    assert "helper.py changed after this process imported it" in caplog.text
+
+
+def test_a_source_that_changed_between_import_and_first_use_is_not_stored(project):
+    build = project.build
+    time.sleep(0.02)
+    (project.root / "helper.py").write_text("SCALE = 1000\n")
+    assert build.get(project.config(), arch=ARCH).launch() == 48
+    assert not list(project.store.entries())
+
+
+def test_a_builder_is_found_by_its_path(project):
+    from forge_core.cache import builder_at
+
+    build = project.build
+    assert builder_at(project.path) is build
+    elsewhere = builder_at(f"{project.name}.kernels:Fake")
+    with pytest.raises(CompileError, match="expected the import path of a @compile_cached builder, it is none"):
+        elsewhere(project.config(), arch=ARCH)
+
+
+def test_a_named_builder_hands_what_it_knows_to_the_imported_one(project):
+    from forge_core.cache import builder_at
+
+    before = builder_at(project.path)
+    key = before.key(project.config(), arch=ARCH)
+    assert before is not project.build
+    assert before._memory is project.build._memory
+    assert project.build.key(project.config(), arch=ARCH) == key
+
+
+# ------------------------------------------------------------------------------------------------- many processes
+
+
+def _ask(project, start, answers):
+    start.wait()
+    found = project.build.get(project.config(), arch=ARCH)
+    answers.put((found.origin, found.launch()))
+
+
+def test_eight_processes_race_for_one_cold_key(project, monkeypatch):
+    monkeypatch.setenv("FAKE_SECONDS", "0.3")
+    project.build.key(project.config(), arch=ARCH)
+    start, answers = fork.Barrier(8), fork.Queue()
+    children = [fork.Process(target=_ask, args=(project, start, answers)) for _ in range(8)]
+    for child in children:
+        child.start()
+    got = [answers.get(timeout=60) for _ in children]
+    for child in children:
+        child.join(60)
+    assert sorted(got) == [("cache", 48)] * 7 + [("compiled", 48)]
+    assert (project.did("compiled"), project.did("loaded")) == (1, 8)
+    assert len(list(project.store.entries())) == 1
+    assert not list((project.store.root / "work").iterdir())
+
+
+STEPS = ["locked", "folder made", "object written", "description written", "published"]
+
+
+def _die_at(project, step):
+    def reached(name):
+        if name == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    storing._reached = reached
+    if step == "locked":
+        project.module("kernels").Fake.compile = lambda *a, **k: reached("locked")
+    project.build.get(project.config(), arch=ARCH)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_writer_killed_at_any_step_leaves_nothing_half_done(project, step):
+    assert in_child(_die_at, project, step) == -signal.SIGKILL
+    project.fresh()
+    key = project.build.key(project.config(), arch=ARCH)
+    found = project.store.find(key)
+    assert (found is not None) == (step == "published")
+    start = time.perf_counter()
+    assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    assert time.perf_counter() - start < 5, "the dead writer's lock was waited for"
+    assert [entry.key for entry in project.store.entries()] == [key]
+    assert not (project.store.root / "damaged").exists()
+
+
+def test_the_steps_are_all_there_are(project, monkeypatch):
+    seen = []
+    monkeypatch.setattr(storing, "_reached", seen.append)
+    project.build.get(project.config(), arch=ARCH)
+    assert ["locked", *seen] == STEPS
+
+
+def _publish_and_remove(project, until):
+    key = project.build.key(project.config(), arch=ARCH)
+    store = project.store
+    text = f"{key.symbol} 48 ".ljust(200_000, "x").encode()
+    while time.time() < until:
+        store.publish(key, Image(text, linked=True, seconds=1.0))
+        store.remove(store.root / ARCH / key.digest)
+
+
+def test_a_reader_beside_writers_finds_all_or_nothing(project, caplog):
+    key = project.build.key(project.config(), arch=ARCH)
+    until = time.time() + 1.5
+    writers = [fork.Process(target=_publish_and_remove, args=(project, until)) for _ in range(2)]
+    for writer in writers:
+        writer.start()
+    found = missed = 0
+    while time.time() < until:
+        entry = project.store.find(key)
+        found, missed = found + (entry is not None), missed + (entry is None)
+    for writer in writers:
+        writer.join(30)
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert found and missed
+    # A removal renames the folder away, so a read that was under way may have missed the object; never more than that.
+    assert "checksum" not in caplog.text and "bytes instead of" not in caplog.text
+    assert "cannot be understood" not in caplog.text
+
+
+# --------------------------------------------------------------------------------------------------------- damage
+
+
+def _flip(path, where):
+    data = bytearray(path.read_bytes())
+    data[int(where * (len(data) - 1))] ^= 0x10
+    path.write_bytes(bytes(data))
+
+
+def _edit(folder, change):
+    path = folder / "kernel.json"
+    told = json.loads(path.read_text())
+    change(told)
+    path.write_text(json.dumps(told))
+
+
+DAMAGE = {
+    "object truncated": lambda f: os.truncate(f / "kernel.so", 100),
+    "object emptied": lambda f: os.truncate(f / "kernel.so", 0),
+    "object grown": lambda f: (f / "kernel.so").write_bytes((f / "kernel.so").read_bytes() + b"x"),
+    "object missing": lambda f: (f / "kernel.so").unlink(),
+    "object first bit": lambda f: _flip(f / "kernel.so", 0),
+    "object middle bit": lambda f: _flip(f / "kernel.so", 0.5),
+    "object last bit": lambda f: _flip(f / "kernel.so", 1),
+    "description truncated": lambda f: os.truncate(f / "kernel.json", 300),
+    "description emptied": lambda f: os.truncate(f / "kernel.json", 0),
+    "description missing": lambda f: (f / "kernel.json").unlink(),
+    "description no text": lambda f: (f / "kernel.json").write_bytes(b"\xff\xfe\x00"),
+    "description no table": lambda f: (f / "kernel.json").write_text("[1]"),
+    "description nested": lambda f: (f / "kernel.json").write_text("[" * 100_000),
+    "description first bit": lambda f: _flip(f / "kernel.json", 0),
+    "folder emptied": lambda f: [path.unlink() for path in f.iterdir()],
+    "folder is a file": lambda f: (shutil.rmtree(f), f.write_text("")),
+    "foreign arch": lambda f: _edit(f, lambda told: told["key"].update(arch="sm_100a")),
+    "foreign compiler": lambda f: _edit(f, lambda told: told["key"]["toolchain"].update({"apache-tvm-ffi": "0.0.1"})),
+    "foreign cuda": lambda f: _edit(f, lambda told: told["key"]["toolchain"].update(cuda="cu99")),
+    "foreign host": lambda f: _edit(f, lambda told: told["key"].update(host="linux-riscv64-base")),
+    "foreign sources": lambda f: _edit(f, lambda told: told["key"]["sources"].update(more="1")),
+    "foreign format": lambda f: _edit(f, lambda told: told.update(format=0)),
+    "foreign symbol": lambda f: _edit(f, lambda told: told["object"].update(symbol="forge_0")),
+    "path out of the folder": lambda f: _edit(f, lambda told: told["object"].update(file="../../kernel.so")),
+    "size of another type": lambda f: _edit(f, lambda told: told["object"].update(bytes="5000")),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_entry_is_a_miss_set_aside_and_told_once(project, damage, caplog):
+    project.build.get(project.config(), arch=ARCH)
+    folder = entry_folder(project)
+    DAMAGE[damage](folder)
+    project.fresh()
+    with caplog.at_level(logging.WARNING, logger="forge_core"):
+        assert project.build.get(project.config(), arch=ARCH).launch() == 48
+        project.build.clear()
+        assert project.build.get(project.config(), arch=ARCH).origin == "cache"
+    assert project.did("compiled") == 2
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "is damaged and is not used" in caplog.text and folder.name in caplog.text
+    assert [path.name.partition(".")[0] for path in (project.store.root / "damaged").iterdir()] == [folder.name]
+
+
+def test_an_entry_under_another_name_is_not_taken_for_it(project):
+    for tile in (16, 32):
+        project.build.get(project.config(tile), arch=ARCH)
+    first, second = (entry_folder(project, project.config(tile)) for tile in (16, 32))
+    shutil.rmtree(first)
+    shutil.copytree(second, first)
+    project.fresh()
+    assert project.build.get(project.config(16), arch=ARCH).launch() == 48
+    assert project.did("compiled") == 3
+
+
+def test_every_single_bit_of_an_entry_counts_or_does_not_matter(project):
+    """Whatever bit flips: what is found is the kernel as it was written, or nothing."""
+    key = project.build.key(project.config(), arch=ARCH)
+    store = project.store
+    store.publish(key, Image(f"{key.symbol} 48".encode(), linked=True, seconds=1.0))
+    folder = store.root / ARCH / key.digest
+    written = (folder / "kernel.so").read_bytes()
+    refused = 0
+    for name in ("kernel.so", "kernel.json"):
+        good = (folder / name).read_bytes()
+        for place in range(0, len(good), 7):
+            bad = bytearray(good)
+            bad[place] ^= 1 << (place % 8)
+            (folder / name).write_bytes(bytes(bad))
+            frozen = Store(store.root, frozen=True).find(key)
+            refused += frozen is None
+            if frozen is not None:
+                assert frozen.object.read_bytes() == written
+                assert frozen.key == key
+        (folder / name).write_bytes(good)
+    assert refused > 50
+    assert store.find(key) is not None
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_good_entry_published_while_a_damaged_one_is_judged_is_not_lost(project, monkeypatch, again):
+    key = project.build.key(project.config(), arch=ARCH)
+    image = Image(f"{key.symbol} 48".encode(), linked=True, seconds=1.0)
+    store = project.store
+    store.publish(key, image)
+    read, rename, reads = Store._read, os.rename, []
+
+    def stale_at_first(self, folder, key):
+        reads.append(folder)
+        if len(reads) == 1:
+            raise Damaged("this was so a moment ago")
+        return read(self, folder, key)
+
+    def published_once_more(source, target):
+        rename(source, target)
+        if again and "damaged" in str(target):
+            monkeypatch.setattr(os, "rename", rename)
+            assert store.publish(key, image) is not None
+
+    monkeypatch.setattr(Store, "_read", stale_at_first)
+    monkeypatch.setattr(os, "rename", published_once_more)
+    found = store.find(key)
+    assert found is not None and found.object.read_bytes() == image.data
+    assert list((store.root / "damaged").iterdir()) == []
+    assert project.store.find(key) is not None
+
+
+def test_without_locks_all_works_and_is_told_once(project, monkeypatch, caplog):
+    def no_locks(self, **kwargs):
+        raise NotImplementedError("this file system has none")
+
+    monkeypatch.setattr("filelock.FileLock.acquire", no_locks)
+    for tile in (16, 32):
+        project.build.get(project.config(tile), arch=ARCH)
+    os.truncate(entry_folder(project) / "kernel.so", 0)
+    project.build.clear()
+    assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    project.fresh()
+    assert project.build.get(project.config(), arch=ARCH).origin == "cache"
+    assert caplog.text.count("no locks in the compile cache") == 1
+
+
+def test_an_object_that_does_not_load_is_compiled_anew_and_stays(project, caplog):
+    key = project.build.key(project.config(), arch=ARCH)
+    project.store.publish(key, Image(b"something else", linked=True, seconds=1.0))
+    assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    assert "cannot be loaded: undefined symbol" in caplog.text
+    assert project.store.find(key).object.read_bytes() == b"something else"
+
+
+# -------------------------------------------------------------------------------------------- disks and folders
+
+
+def _as_ordinary_user(function, result):
+    if os.geteuid() == 0:  # nothing is read-only for root
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+    result.put(function())
+
+
+def _make_read_only(project):
+    for path in [*project.cache.rglob("*"), project.cache]:
+        if os.geteuid() == 0:
+            os.chown(path, 65534, 65534)
+        path.chmod(0o500 if path.is_dir() else 0o400)
+
+
+def test_a_read_only_folder_serves_and_does_not_keep(project):
+    project.build.get(project.config(16), arch=ARCH)
+    _make_read_only(project)
+    project.fresh()
+
+    def ask():
+        there, new = (project.build.get(project.config(tile), arch=ARCH) for tile in (16, 32))
+        again = project.build.get(project.config(32), arch=ARCH)
+        return there.origin, there.launch(), new.origin, new.launch(), again is new, sorted(files._told)
+
+    answers = fork.SimpleQueue()
+    assert in_child(_as_ordinary_user, ask, answers) == 0
+    *got, told = answers.get()
+    assert got == ["cache", 48, "compiled", 96, True]
+    root = project.store.root
+    assert told == [f"locks {root}", f"write {root} {errno.EACCES}"]
+
+
+def test_a_damaged_entry_in_a_read_only_folder_is_a_miss(project):
+    project.build.get(project.config(16), arch=ARCH)
+    os.truncate(entry_folder(project) / "kernel.so", 10)
+    _make_read_only(project)
+    project.fresh()
+
+    def ask():
+        found = project.build.get(project.config(16), arch=ARCH)
+        return found.origin, found.launch()
+
+    answers = fork.SimpleQueue()
+    assert in_child(_as_ordinary_user, ask, answers) == 0
+    assert answers.get() == ("compiled", 48)
+
+
+def _with_small_files(project, answers):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+    os.environ["FAKE_LOG"] = os.devnull
+    found = project.build.get(project.config(), arch=ARCH)
+    answers.put((found.launch(), [s for s in files._told if s.startswith("write")]))
+
+
+def test_a_write_that_fails_in_the_middle_leaves_nothing(project):
+    answers = fork.SimpleQueue()
+    assert in_child(_with_small_files, project, answers) == 0
+    value, told = answers.get()
+    assert value == 48
+    assert told == [f"write {project.store.root} {errno.EFBIG}"]
+    assert files_below(project.store.root / "work") == []
+    assert not list(project.store.entries())
+
+
+CLONE_NEWNS, CLONE_NEWUSER = 0x20000, 0x10000000
+
+
+def _on_a_full_disk(project, answers):
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = CLONE_NEWNS if os.geteuid() == 0 else CLONE_NEWNS | CLONE_NEWUSER
+    project.cache.mkdir(mode=0o700)
+    mounted = libc.unshare(flags) == 0 and libc.mount(b"none", b"/", None, 0x44000, None) == 0  # private, recursive
+    if not mounted or libc.mount(b"tmpfs", os.fsencode(project.cache), b"tmpfs", 0, b"size=64k,mode=0700") != 0:
+        answers.put(os.strerror(ctypes.get_errno()))
+        return
+    os.environ["FAKE_LOG"] = os.devnull
+    tiles = range(20, 60)
+    values = [project.build.get(project.config(tile), arch=ARCH).launch() == tile * 3 for tile in tiles]
+    project.build.clear()
+    stored = [entry for entry in project.store.entries() if isinstance(entry, Entry)]
+    origins = [project.build.get(project.config(tile), arch=ARCH).origin for tile in tiles]
+    told = [subject for subject in files._told if subject.startswith("write")]
+    left = files_below(project.store.root / "work")
+    checks = [project.store.verify(entry) for entry in stored]
+    answers.put((all(values), len(stored), origins.count("cache"), told, left, checks))
+
+
+def test_a_full_disk_keeps_what_it_has_and_compiles_the_rest(project):
+    project.build.key(project.config(), arch=ARCH)
+    answers = fork.SimpleQueue()
+    assert in_child(_on_a_full_disk, project, answers) == 0
+    got = answers.get()
+    if isinstance(got, str):
+        pytest.skip(f"no tmpfs can be mounted here: {got}")
+    right, stored, from_disk, told, left, checks = got
+    assert right
+    assert 0 < stored < 40 and from_disk == stored
+    assert told == [f"write {project.store.root} {errno.ENOSPC}"]
+    assert left == []
+    assert checks == [""] * stored
+
+
+def test_a_folder_deleted_in_the_middle_is_made_again(project, monkeypatch):
+    first = project.build.get(project.config(16), arch=ARCH)
+    shutil.rmtree(project.cache)
+    assert project.build.get(project.config(16), arch=ARCH) is first and first.launch() == 48
+    assert project.build.get(project.config(32), arch=ARCH).launch() == 96
+    assert len(list(project.store.entries())) == 1
+    # In the very middle: between the lock and the writing.
+    compile_now = project.module("kernels").Fake.compile
+
+    def deleting(self, *args, **kwargs):
+        shutil.rmtree(project.cache)
+        return compile_now(self, *args, **kwargs)
+
+    monkeypatch.setattr(project.module("kernels").Fake, "compile", deleting)
+    assert project.build.get(project.config(64), arch=ARCH).launch() == 192
+    assert len(list(project.store.entries())) == 1
+
+
+@pytest.mark.parametrize("step", ["folder made", "object written", "description written", "published"])
+def test_a_folder_deleted_while_it_is_written_costs_only_the_entry(project, monkeypatch, step):
+    monkeypatch.setattr(storing, "_reached", lambda name: shutil.rmtree(project.cache) if name == step else None)
+    assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    monkeypatch.setattr(storing, "_reached", lambda name: None)
+    project.fresh()
+    assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    assert len(list(project.store.entries())) == 1
+
+
+def test_a_stale_lock_is_nobodys(project):
+    key = project.build.key(project.config(), arch=ARCH)
+
+    def die_holding():
+        with project.store.lock(key):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(die_holding) == -signal.SIGKILL
+    assert files_below(project.store.root / "locks") == [f"{key.digest}.lock"]
+    start = time.perf_counter()
+    assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    assert time.perf_counter() - start < 5
+
+
+def test_a_lock_that_is_never_given_back_is_not_waited_for_for_ever(project, monkeypatch, caplog):
+    key = project.build.key(project.config(), arch=ARCH)
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with project.store.lock(key):
+            held.set()
+            over.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(10)
+    monkeypatch.setattr(Store.lock.__wrapped__, "__kwdefaults__", {"timeout_s": 0.2})
+    try:
+        assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    finally:
+        over.set()
+        holder.join()
+    assert "waited 0 s for another process" in caplog.text
+    assert project.store.find(key) is not None
+
+
+# ------------------------------------------------------------------------------------------------------ other users
+
+
+def _planted(project, foreign, how):
+    """What another user could have put where the cache's folder is to be."""
+    root = project.store.root
+    root.parent.mkdir(mode=0o700, parents=True)
+    elsewhere = project.base / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    if how == "world-writable":
+        root.mkdir()
+        root.chmod(0o777)
+    elif how == "group-writable":
+        root.mkdir()
+        root.chmod(0o770)
+    elif how == "sticky and world-writable":
+        root.mkdir()
+        root.chmod(0o1777)
+    elif how == "another user's":
+        root.mkdir(mode=0o755)
+        foreign(root)
+    elif how == "another user's link":
+        root.symlink_to(elsewhere)
+        foreign(root)
+    elif how == "a link to another user's":
+        root.symlink_to(elsewhere)
+        foreign(elsewhere)
+    elif how == "a link to a world-writable one":
+        root.symlink_to(elsewhere)
+        elsewhere.chmod(0o777)
+    elif how == "below a world-writable one":
+        root.mkdir(mode=0o700)
+        root.parent.chmod(0o777)
+    elif how == "a file":
+        root.write_text("")
+    return root
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "world-writable",
+        "group-writable",
+        "sticky and world-writable",
+        "another user's",
+        "another user's link",
+        "a link to another user's",
+        "a link to a world-writable one",
+        "below a world-writable one",
+        "a file",
+    ],
+)
+def test_a_folder_that_another_user_could_change_is_refused(project, foreign, how):
+    root = _planted(project, foreign, how)
+    before = sorted(str(path) for path in project.base.rglob("*"))
+    with pytest.raises(CacheError, match="no native code is loaded from it") as caught:
+        project.build.get(project.config(), arch=ARCH)
+    assert "FORGE_CACHE_DIR" in str(caught.value) and str(root) in str(caught.value)
+    after = [str(path) for path in project.base.rglob("*") if "__pycache__" not in str(path)]
+    assert sorted(after) == [path for path in before if "__pycache__" not in path]
+    assert project.did("") == 0
+    with use_settings(cache=False):  # one of the ways out
+        assert project.build.get(project.config(), arch=ARCH).launch() == 48
+
+
+def test_a_kernel_that_another_user_prepared_is_not_loaded(project, foreign):
+    """The whole attack: a folder with a correct entry of somebody else's making."""
+    project.build.get(project.config(), arch=ARCH)
+    for path in [project.store.root, *project.store.root.rglob("*")]:
+        foreign(path)
+    project.fresh()
+    with pytest.raises(CacheError, match="belongs to"):
+        project.build.get(project.config(), arch=ARCH)
+    assert project.did("loaded") == 1  # the one before
+
+
+def test_the_users_own_link_is_followed(project):
+    elsewhere = project.base / "scratch"
+    elsewhere.mkdir(mode=0o700)
+    project.cache.symlink_to(elsewhere)
+    project.build.get(project.config(), arch=ARCH)
+    project.fresh()
+    assert project.build.get(project.config(), arch=ARCH).origin == "cache"
+    assert files_below(elsewhere)
+
+
+def test_a_folder_of_ones_own_below_a_sticky_one_is_fine(project):
+    project.base.chmod(0o1777)
+    project.build.get(project.config(), arch=ARCH)
+    project.fresh()
+    assert project.build.get(project.config(), arch=ARCH).origin == "cache"
+
+
+# ---------------------------------------------------------------------------------------- sharing, limits, levels
+
+
+def test_two_gpus_of_different_arch_share_a_folder(project):
+    config = project.config()
+    texts = {}
+    for arch in ("sm_90a", "sm_100a"):
+        project.build.get(config, arch=arch)
+        texts[arch] = (entry_folder(project, arch=arch) / "kernel.so").read_text()
+    project.fresh()
+    for arch in ("sm_90a", "sm_100a"):
+        found = project.build.get(config, arch=arch)
+        assert found.origin == "cache" and found.key.arch == arch
+        assert arch in texts[arch]
+    assert project.did("compiled") == 2
+    # One put in the other's place is not used.
+    a, b = (entry_folder(project, arch=arch) for arch in texts)
+    shutil.copy(a / "kernel.so", b / "kernel.so")
+    project.fresh()
+    assert project.build.get(config, arch="sm_100a").launch() == 48
+    assert project.did("compiled") == 3
+
+
+def test_an_object_of_a_lower_processor_is_used_and_of_a_higher_is_not(project, monkeypatch):
+    levels = ("linux-x86_64-v2", "linux-x86_64-v3", "linux-x86_64-v4")
+
+    def on(level):
+        monkeypatch.setattr("forge_core.cache.key.host_levels", lambda: levels[: levels.index(level) + 1])
+        project.fresh()
+        return project.build.get(project.config(), arch=ARCH).origin
+
+    assert on("linux-x86_64-v3") == "compiled"
+    assert on("linux-x86_64-v4") == "cache"
+    assert on("linux-x86_64-v2") == "compiled"
+    assert on("linux-x86_64-v2") == "cache"
+
+
+def test_the_least_recently_used_kernels_go_first(project):
+    for tile in range(1, 7):
+        project.build.get(project.config(tile), arch=ARCH)
+    folders = {tile: entry_folder(project, project.config(tile)) for tile in range(1, 7)}
+    now = time.time()
+    for age, tile in enumerate([3, 1, 6, 2, 5, 4]):  # 3 was used last
+        os.utime(folders[tile] / "kernel.so", (now - 1000 * (age + 1),) * 2)
+    size = files.tree_bytes(folders[1])
+    project.fresh()
+    project.build.get(project.config(4), arch=ARCH)  # a use makes the oldest the youngest
+    with use_settings(cache_max_bytes=int(4.5 * size)):
+        project.build.get(project.config(7), arch=ARCH)
+    left = {tile for tile, folder in folders.items() if folder.exists()}
+    assert left == {4, 3, 1}
+    assert entry_folder(project, project.config(7)).exists()
+    with use_settings(cache_max_bytes=1):
+        project.build.get(project.config(8), arch=ARCH)
+    # What was asked for stays, even alone above the limit.
+    assert [entry.folder for entry in project.store.entries()] == [entry_folder(project, project.config(8))]
+
+
+def test_no_limit_keeps_all(project):
+    with use_settings(cache_max_bytes=0):
+        for tile in range(1, 9):
+            project.build.get(project.config(tile), arch=ARCH)
+    assert len(list(project.store.entries())) == 8
+
+
+def test_a_kernel_that_cannot_be_exported_runs_all_the_same(project, monkeypatch, caplog):
+    def refuse(self, compiled):
+        raise CompileError("it cannot be exported", key=compiled.key.digest)
+
+    monkeypatch.setattr(project.module("kernels").Fake, "image", refuse)
+    assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    assert "it cannot be exported" in caplog.text
+    assert not list(project.store.entries())
+    with pytest.raises(CompileError, match="it cannot be exported"):
+        project.build.ensure(project.config(), arch=ARCH, store=project.store)
