@@ -404,7 +404,7 @@ def test_a_busy_machine_and_a_clock_that_moved_are_noted(invoke, monkeypatch):
     clocks = [1980, 1700]
     result, record = invoke("quick", "--shape", "8x6")
     assert any(note.startswith("The machine was shared: load average 1000.0 on ") for note in record.notes)
-    assert record.cases[0].notes == ["The clock moved while the samples were taken: 1980 MHz to 1700 MHz."]
+    assert "The clock moved while the samples were taken: 1980 MHz to 1700 MHz." in record.cases[0].notes
     assert "swap 8x6 float32: The clock moved" in result.output
 
 
