@@ -176,10 +176,76 @@ def test_a_wrong_operator_is_an_error_and_the_others_still_run(invoke, wrong, me
     assert "ERROR: swap 8x6 float32" in result.output
 
 
-def test_a_peer_that_is_wrong_is_an_error_too(invoke):
-    result, record = invoke("quick", peer=half_written)
+def raises(x):
+    raise RuntimeError("no such launch")
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (half_written, "wrong result before the timing"),
+        (changes_its_input, "input 0 was changed"),
+        (raises, "peer eager: RuntimeError: no such launch"),
+    ],
+)
+def test_a_peer_that_is_wrong_is_an_error_too_and_ours_are_timed_without_it(invoke, wrong, message):
+    result, record = invoke("quick", peer=lambda x: wrong(x) if x.shape == (8, 6) else swap(x))
     assert result.exit_code == 1
-    assert all("peer eager" in case.error for case in record.cases)
+    bad, good = record.cases
+    assert message in bad.wrong["eager"]
+    assert "eager" in bad.wrong["eager"]
+    assert [contender.name for contender in bad.contenders] == ["forge", "ceiling"]
+    assert bad.best_peer == ""
+    assert not bad.error
+    assert not good.wrong
+    assert good.best_peer == "eager"
+    assert f"ERROR: swap 8x6 float32: {bad.wrong['eager']}"[:60] in result.output
+    assert "ERROR" in next(line for line in result.output.splitlines() if "8x6" in line and "ERROR" in line)
+    assert record.errors == [f"swap 8x6 float32: {bad.wrong['eager']}"]
+
+
+@pytest.mark.parametrize("number", [1 + 2 + 3, 1 + 2 + 3 + 1, 1 + 2 + 3 + 1 + 1])
+def test_a_peer_that_turns_wrong_has_no_figures_of_any_run(invoke, number):
+    # The last timed launch, the check after it, and the next run's check.
+    arguments = ("quick", "--shape", "8x6", "--warmup", "2", "--iterations", "3", "--repeats", "2")
+    result, record = invoke(*arguments, peer=wrong_from(number, half_written))
+    assert result.exit_code == 1
+    (case,) = record.cases
+    assert "wrong result" in case.wrong["eager"]
+    assert [contender.name for contender in case.contenders] == ["forge", "ceiling"]
+    assert len(case.contender("forge").runs) == 2
+
+
+def test_a_peer_that_was_asked_for_by_name_has_to_be_right(invoke):
+    result, record = invoke("quick", "--peer", "eager", "--shape", "8x6", peer=half_written)
+    assert result.exit_code == 1
+    assert "peer eager" in record.cases[0].error
+
+
+def test_a_peer_is_held_to_where_it_declares_to_round(invoke):
+    def rounds(x):
+        return swap(x).bfloat16().float()
+
+    def near(inputs, got, want):
+        assert got.shape == want.shape == inputs[0].shape[::-1]
+        off = (got - want).abs() > 2.0**-8 * want.abs()
+        return f"{int(off.sum())} are off" if off.any() else ""
+
+    extra = [
+        Peer("honest", lambda case: rounds, agree=near, tolerance="an ulp of bf16"),
+        Peer("lossy", lambda case: lambda x: rounds(x) * 1.01, agree=near, tolerance="an ulp of bf16"),
+        Peer("silent", lambda case: rounds),
+    ]
+    names = [argument for peer in extra for argument in ("--peer", peer.name)]
+    result, record = invoke("quick", "--shape", "8x6", *names[:2], extra=extra)
+    assert result.exit_code == 0, result.output
+    case = record.cases[0]
+    assert case.contender("honest").correct == "an ulp of bf16, before and after the timing"
+    assert case.contender("forge").correct == "exact equality, bit by bit, before and after the timing"
+    for wrong in ("lossy", "silent"):
+        result, record = invoke("quick", "--shape", "8x6", "--peer", wrong, extra=extra)
+        assert result.exit_code == 1
+        assert f"peer {wrong}" in record.cases[0].error
 
 
 def test_an_operator_that_turns_wrong_is_caught_after_the_timing(invoke):

@@ -7,6 +7,7 @@ and the targets stand in ``suites.yaml``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 
 from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Package, Peer, Traffic, compiled
 from forge_core.bench.inputs import random_tensor
-from forge_core.testing.tolerances import half_ulp
+from forge_core.testing.tolerances import half_ulp, rounded_product_bound, rounded_steps_bound
 from forge_week2_softmax import backward, ops, ref
 
 __all__ = ["BENCH"]
@@ -55,7 +56,8 @@ def _reference_backward(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return _by_pieces(lambda g, p: p * (g - (p * g).sum(-1, keepdim=True)), grad, y)
 
 
-def _differs(got: torch.Tensor, want: torch.Tensor, allowed: Callable[[torch.Tensor], torch.Tensor]) -> str:
+def _differs(got: torch.Tensor, want: torch.Tensor, allowed: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> str:
+    """Compares with float64's; `allowed` takes that, and the inputs, some rows at a time."""
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"expected {tuple(want.shape)} {want.dtype}, got {tuple(got.shape)} {got.dtype}"
     wrong = 0
@@ -63,7 +65,8 @@ def _differs(got: torch.Tensor, want: torch.Tensor, allowed: Callable[[torch.Ten
     for start in range(0, want.shape[0], rows):
         part = slice(start, start + rows)
         exact = want[part].double()
-        near = (got[part].detach().double() - exact).abs() <= allowed(exact) + 2 * half_ulp(exact, want.dtype)
+        most = allowed(exact, *(x[part].double() for x in inputs)) + 2 * half_ulp(exact, want.dtype)
+        near = (got[part].detach().double() - exact).abs() <= most
         wrong += int((~near).sum())
     return f"{wrong} of {want.numel()} results are further away than rounding explains" if wrong else ""
 
@@ -73,9 +76,33 @@ def _agree(got: torch.Tensor, want: torch.Tensor) -> str:
     return _differs(got, want, lambda exact: RELATIVE * exact)
 
 
+def _of_row(exact: torch.Tensor) -> torch.Tensor:
+    return OF_ROW * exact.abs().amax(-1, keepdim=True)
+
+
 def _agree_backward(got: torch.Tensor, want: torch.Tensor) -> str:
     """The same of a gradient."""
-    return _differs(got, want, lambda exact: OF_ROW * exact.abs().amax(-1, keepdim=True))
+    return _differs(got, want, _of_row)
+
+
+def _on_cpu(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
+def _agree_eager_backward(inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
+    """The same of PyTorch's, whose CUDA kernel starts from a product that was rounded to the dtype."""
+    if _on_cpu(got):  # there each element is computed in fp32 from beginning to end
+        return _agree_backward(got, want)
+    return _differs(got, want, lambda e, g, y: _of_row(e) + rounded_product_bound(g, y, -1, want.dtype), *inputs)
+
+
+def _agree_liger_backward(inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
+    """The same of Liger's, which computes in the dtype of its inputs."""
+    depth = _liger_depth(want.shape[-1])
+    return _differs(got, want, lambda e, g, y: _of_row(e) + rounded_steps_bound(g, y, -1, want.dtype, depth), *inputs)
+
+
+TOLERANCE_BACKWARD = "one ulp of the output plus 64 eps of fp32 of the row's largest, against float64"
 
 
 # ------------------------------------------------------------------------------------------------------- our calls
@@ -135,13 +162,35 @@ def _quack_backward(case: Case) -> Callable[..., torch.Tensor]:
 QUACK_ROW_BYTES = 16 * 227 * 1024
 
 
+#: Up to how many elements of a row its threads and its blocks are how many; beyond, 256 and 16.
+QUACK_THREADS = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128))
+QUACK_BLOCKS = ((2**14, 1), (2**15, 2), (2**16, 4), (2**17, 8))
+
+
+def _quack_idle(count: int, size: int) -> str:
+    """Why its forward pass gives NaN, or "": a warp without any element of the row.
+
+    Each block of a cluster takes as many whole rounds of its threads as cover the row together, so that the last may
+    begin behind the row's end.  The maximum of a warp that has nothing is -inf, which is then subtracted from -inf
+    (``online_softmax_reduce``), and the NaN enters the row's sum.
+    """
+    vector = 16 // size
+    threads = next((found for most, found in QUACK_THREADS if count <= most), 256)
+    blocks = next((found for most, found in QUACK_BLOCKS if count <= most * (size // 2)), 16)
+    each = vector * threads * -(-(count // vector) // (threads * blocks))
+    last = (blocks - 1) * each + max(0, threads - 32) * vector
+    if last < count:
+        return ""
+    return f"gives NaN for N = {count} of {size} bytes: in {blocks} blocks of {each} the last warp begins at {last}"
+
+
 def _quack_unable(case: Case, tensors: int = 1) -> str:
     count, size = case.shape[-1], case.dtype.itemsize
     if count % (16 // size):
         return f"Input N {count} is not divisible by vector size {16 // size}"
     if tensors * count * size > QUACK_ROW_BYTES:
         return f"N = {count} of {tensors * size} bytes is more than the shared memory of a cluster of 16 blocks"
-    return ""
+    return _quack_idle(count, size) if tensors == 1 else ""  # a sum of nothing, as in the gradient, is 0
 
 
 def _liger(case: Case) -> Callable[..., torch.Tensor]:
@@ -166,6 +215,13 @@ def _liger_backward(case: Case) -> Callable[..., torch.Tensor]:
 
 
 LIGER_LONGEST = 65536
+
+
+def _liger_depth(count: int) -> int:
+    """Its additions one behind the other: those of a thread, and those between the threads of a block."""
+    block = 1 << (count - 1).bit_length()
+    warps = 32 if block >= 32768 else 16 if block >= 8192 else 8 if block >= 2048 else 4
+    return -(-block // (32 * warps)) + int(math.log2(32 * warps))
 
 
 def _liger_unable(case: Case) -> str:
@@ -212,13 +268,25 @@ BACKWARD = OperatorBench(
     ),
     inputs=_gradient_and_output,
     peers=(
-        Peer("eager", lambda case: _eager_backward),
+        Peer(
+            "eager",
+            lambda case: _eager_backward,
+            agree=_agree_eager_backward,
+            tolerance=TOLERANCE_BACKWARD + "; on a GPU plus what rounding grad * output to the dtype adds",
+        ),
         Peer("compile", compiled(_eager_backward), requires=(CUDA_GPU, TRITON)),
         Peer("quack", _quack_backward, requires=QUACK, unable=partial(_quack_unable, tensors=2)),
-        Peer("liger", _liger_backward, requires=LIGER, unable=_liger_unable),
+        Peer(
+            "liger",
+            _liger_backward,
+            requires=LIGER,
+            unable=_liger_unable,
+            agree=_agree_liger_backward,
+            tolerance=TOLERANCE_BACKWARD + "; plus what rounding each step to the dtype adds",
+        ),
     ),
     agree=_agree_backward,
-    tolerance="one ulp of the output plus 64 eps of fp32 of the row's largest, against float64",
+    tolerance=TOLERANCE_BACKWARD,
 )
 
 BENCH = Bench(

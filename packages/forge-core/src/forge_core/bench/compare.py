@@ -159,7 +159,11 @@ def compare(old: Record, new: Record, threshold: float = 0.05) -> Comparison:
         changes=changes,
         gone=[name for name in before if name not in after],
         added=[name for name in after if name not in before],
-        broken={name: case.error for name, case in after.items() if case.error},
+        broken={
+            name: "; ".join(text for text in (case.error, *case.wrong.values()) if text)
+            for name, case in after.items()
+            if case.error or case.wrong
+        },
         notes=_notes(old, new),
     )
 

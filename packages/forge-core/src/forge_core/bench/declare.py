@@ -127,14 +127,21 @@ class Peer:
         make: takes a case and returns the call, which takes the inputs and returns the result.  It runs before
             anything is timed, so that compiling or planning happens there and in the first call.
         requires: what has to be there.
-        unable: takes a case and returns why the peer cannot do it, as its own error would say, or "".  A peer is left
+        unable: takes a case and returns why the peer cannot do it, as its own error would say, or as its source says of
+            a result that is wrong without an error; "" where it can.  A peer is left
             out for these two reasons and for nothing else; an error of its own is an error.
+        agree: how its result is compared where it rounds more often than the operator is to: takes the inputs, the
+            result and the reference's, and returns "" or what is wrong.  What it allows is derived from where the peer
+            rounds.  None for a peer that is held to what holds for us.
+        tolerance: `agree` in words, for the record.
     """
 
     name: str
     make: Callable[[Case], Callable[..., torch.Tensor]]
     requires: tuple[Requirement, ...] = ()
     unable: Callable[[Case], str] = lambda case: ""
+    agree: Callable[[Inputs, torch.Tensor, torch.Tensor], str] | None = None
+    tolerance: str = ""
 
     def missing(self, device: torch.device) -> list[str]:
         """The names of the requirements that are not met."""
@@ -195,6 +202,16 @@ class OperatorBench:
     def peer(self, name: str) -> Peer | None:
         """The peer of that name, or None."""
         return next((peer for peer in self.peers if peer.name == name), None)
+
+    def wrong(self, name: str, inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
+        """What is wrong with a contender's result, or ""; a peer is held to where it declares to round."""
+        peer = self.peer(name)
+        return self.agree(got, want) if peer is None or peer.agree is None else peer.agree(inputs, got, want)
+
+    def tolerance_of(self, name: str) -> str:
+        """`wrong` in words."""
+        peer = self.peer(name)
+        return self.tolerance if peer is None or peer.agree is None else peer.tolerance
 
 
 @dataclass(frozen=True)

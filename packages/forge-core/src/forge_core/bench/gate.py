@@ -4,6 +4,9 @@ Each contender gets fresh inputs that no other call has seen.  Before it runs, m
 with a pattern and freed, so that the allocator hands that memory out for the output: an element that is not written
 shows the pattern, not last call's right answer.  A result that shares memory with an input is wrong, and so is a call
 that changes its input.
+
+A wrong contender of ours ends the case.  A wrong peer is named and not timed, and ours are timed without it: what
+others get wrong does not hide what we do, but it is an error of the run all the same.
 """
 
 from __future__ import annotations
@@ -43,13 +46,18 @@ def poison(nbytes: int, device: torch.device) -> None:
     del blocks
 
 
+def _raise(name: str, error: Exception) -> None:
+    raise error
+
+
 def check(
     calls: Mapping[str, Callable[..., torch.Tensor]],
     *,
     inputs: tuple[torch.Tensor, ...],
     reference: Callable[..., torch.Tensor],
-    agree: Callable[[torch.Tensor, torch.Tensor], str],
+    agree: Callable[[str, tuple[torch.Tensor, ...], torch.Tensor, torch.Tensor], str],
     when: str,
+    refuse: Callable[[str, Exception], None] = _raise,
     case: str = "",
     suite: str = "",
 ) -> dict[str, float]:
@@ -59,16 +67,17 @@ def check(
         calls: the contenders by name; each takes the inputs.
         inputs: inputs that no contender has seen.
         reference: takes the inputs.
-        agree: compares a result with the reference's; returns "" or what is wrong.
+        agree: takes a contender's name, the inputs, its result and the reference's; returns "" or what is wrong.
         when: ``"before"`` or ``"after"`` the timing, for the message.
+        refuse: takes the name of a contender that is wrong or raised, and the error; by default it raises that.
         case: the case's name, for the message.
         suite: the suite's name, for the message.
 
     Returns:
-        Seconds that each contender's call took, with compiling if it was its first.
+        Seconds that each right contender's call took, with compiling if it was its first.
 
     Raises:
-        BenchmarkError: a contender is wrong; the message names it and says how.
+        BenchmarkError: a contender is wrong, and `refuse` raised it; the message names it and says how.
     """
     device = inputs[0].device
     want = reference(*inputs)
@@ -77,13 +86,24 @@ def check(
     for name, call in calls.items():
         poison(want.numel() * want.element_size(), device)
         start = time.perf_counter()
-        got = call(*inputs)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds[name] = time.perf_counter() - start
-        problem = _shares_memory(got, inputs) or agree(got, want) or _changed(inputs, pristine)
-        if problem:
-            raise BenchmarkError(f"wrong result {when} the timing: {problem}", suite=suite, case=case, peer=name)
+        try:
+            got = call(*inputs)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+        except Exception as error:  # noqa: BLE001 - whoever refuses it raises it, or puts it into the record
+            refuse(name, error)
+            continue
+        took = time.perf_counter() - start
+        problem = _shares_memory(got, inputs) or agree(name, pristine, got, want)
+        changed = _changed(inputs, pristine)
+        if problem or changed:
+            text = f"wrong result {when} the timing: {problem or changed}"
+            refuse(name, BenchmarkError(text, suite=suite, case=case, peer=name))
+        else:
+            seconds[name] = took
+        if changed:
+            for x, before in zip(inputs, pristine, strict=True):
+                x.detach().copy_(before)
         del got
     return seconds
 

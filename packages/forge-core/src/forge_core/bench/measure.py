@@ -87,6 +87,7 @@ class Outcome:
         described: what each of ours launched.
         first_call_s: seconds of each contender's first call, compiling included.
         left_out: contenders that were left out, and what was missing.
+        wrong: peers that gave a wrong result or an error, and what it was; they have no timings.
         floor_ms: the time below which a sample was refused; 0 where there is none.
         l2: the state of the cache before each launch.
         notes: what disturbed the measurement, and what could not be checked.
@@ -97,6 +98,7 @@ class Outcome:
     described: dict[str, Described] = field(default_factory=dict)
     first_call_s: dict[str, float] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
+    wrong: dict[str, str] = field(default_factory=dict)
     floor_ms: float = 0.0
     l2: str = ""
     notes: list[str] = field(default_factory=list)
@@ -124,13 +126,21 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
         text = f"{case.name}, run {context.run}, {what}"
         return operator.inputs(case, context.device, generator_for(context.device, seed=context.seed, what=text))
 
+    def refuse(name: str, error: Exception) -> None:
+        # Of a peer asked for by name an error is the answer, and one of ours is never passed over.
+        if operator.peer(name) is None or planned.peers_asked:
+            raise error
+        kind = "" if isinstance(error, BenchmarkError) else f"peer {name}: {type(error).__name__}: "
+        outcome.wrong[name] = kind + (str(error).strip() or "no message")
+
     def check(when: str) -> dict[str, float]:
         return gate.check(
             calls,
             inputs=fresh(when),
             reference=operator.reference,
-            agree=operator.agree,
+            agree=operator.wrong,
             when=when,
+            refuse=refuse,
             case=case.name,
             suite=context.suite,
         )
@@ -138,6 +148,7 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
     with settings.use_settings(backend=context.backend), _current(context.device):
         calls = _contenders(planned, context, fresh("explained"), outcome)
         outcome.first_call_s = check("before")
+        calls = {name: call for name, call in calls.items() if name not in outcome.wrong}
         if context.device.type == "cuda" and context.run == 0:
             _check_streams(planned, context, calls, fresh("streams"), outcome)
         if context.host:
@@ -145,8 +156,9 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
             outcome.timings = host_times({name: partial(call, *inputs) for name, call in calls.items()})
             outcome.l2 = "warm: host time, one buffer set"
         else:
-            _time_device(planned, context, calls, fresh, outcome)
+            _time_device(planned, context, calls, fresh, refuse, outcome)
         check("after")
+    outcome.timings = {name: timing for name, timing in outcome.timings.items() if name not in outcome.wrong}
     outcome.notes += disturbances(outcome.timings, context.device)
     return outcome
 
@@ -164,7 +176,7 @@ def _check_streams(
         told = check_stream(
             call,
             inputs,
-            lambda got: planned.operator.agree(got, want),
+            partial(planned.operator.wrong, name, inputs, want=want),
             suite=context.suite,
             case=planned.case.name,
             contender=name,
@@ -224,6 +236,7 @@ def _time_device(
     context: Context,
     calls: dict[str, Callable[..., torch.Tensor]],
     fresh: Callable[[str], Inputs],
+    refuse: Callable[[str, Exception], None],
     outcome: Outcome,
 ) -> None:
     case, operator, device = planned.case, planned.operator, context.device
@@ -263,11 +276,10 @@ def _time_device(
         if name == CEILING:
             problem = gate.exact(output, contenders[CEILING].sets[index][0])
         else:
-            problem = operator.agree(output, operator.reference(*sets[index]))
+            problem = operator.wrong(name, sets[index], output, operator.reference(*sets[index]))
         if problem:
-            raise BenchmarkError(
-                f"wrong result in a timed launch: {problem}", suite=context.suite, case=case.name, peer=name
-            )
+            text = f"wrong result in a timed launch: {problem}"
+            refuse(name, BenchmarkError(text, suite=context.suite, case=case.name, peer=name))
     for name, timing in run.timings.items():
         check_floor(timing, outcome.floor_ms, suite=context.suite, case=case.name, contender=name)
     outcome.timings = run.timings

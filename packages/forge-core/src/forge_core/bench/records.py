@@ -160,6 +160,7 @@ class CaseRecord(msgspec.Struct, frozen=True):
         contenders: the figures; empty if `error` is set.
         best_peer: the fastest peer by the median over the runs; "" without peers.
         left_out: contenders that were left out, and the missing requirement.
+        wrong: peers that gave a wrong result or an error, and what it was; they have no figures.
         targets: targets and verdicts.
         error: "" or why the case has no figures.
         tolerance: how results were compared with the reference.
@@ -181,6 +182,7 @@ class CaseRecord(msgspec.Struct, frozen=True):
     contenders: list[ContenderRecord] = []
     best_peer: str = ""
     left_out: dict[str, str] = {}
+    wrong: dict[str, str] = {}
     targets: list[Verdict] = []
     error: str = ""
     tolerance: str = ""
@@ -258,8 +260,10 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def errors(self) -> list[str]:
-        """The errors of all cases and imports."""
-        found = [f"{case.name}: {case.error}" for case in self.cases if case.error]
+        """The errors of all cases, peers and imports."""
+        found = []
+        for case in self.cases:
+            found += [f"{case.name}: {error}" for error in (case.error, *case.wrong.values()) if error]
         return found + [f"import {entry.module}: {entry.error}" for entry in self.imports if entry.error]
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from forge_core.bench.measure import OURS, Described, Outcome
 from forge_core.bench.plan import PlannedCase
@@ -27,10 +28,13 @@ def summarise(planned: PlannedCase, outcomes: Sequence[Outcome], error: str, *, 
     traffic = operator.traffic(case)
     usable = list(outcomes) if not error else []
     first = outcomes[0] if outcomes else Outcome()
+    wrong = {name: text for outcome in outcomes for name, text in outcome.wrong.items()}
+    # A peer that was wrong in one run has no figures of the others either.
+    usable = [replace(o, timings={n: t for n, t in o.timings.items() if n not in wrong}) for o in usable]
     names = list(usable[0].timings) if usable else []
     peers = [name for name in names if _kind(name) == "peer"]
     contenders = [
-        _contender(name, usable, peers, None if host else traffic.total, operator.tolerance, host=host)
+        _contender(name, usable, peers, None if host else traffic.total, operator.tolerance_of(name), host=host)
         for name in names
     ]
     by_time = {contender.name: contender.median_ms for contender in contenders}
@@ -51,6 +55,7 @@ def summarise(planned: PlannedCase, outcomes: Sequence[Outcome], error: str, *, 
         contenders=contenders,
         best_peer=min(peers, key=lambda name: by_time[name]) if peers else "",
         left_out=first.left_out,
+        wrong=wrong,
         targets=verdicts,
         error=error,
         tolerance=operator.tolerance,

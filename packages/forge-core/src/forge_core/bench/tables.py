@@ -151,7 +151,8 @@ def _targets(verdicts: Sequence[Verdict]) -> str:
 
 
 def _operator_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Table:
-    peers = list(dict.fromkeys(c.name for case in cases for c in case.contenders if c.kind == "peer"))
+    timed = [c.name for case in cases for c in case.contenders if c.kind == "peer"]
+    peers = list(dict.fromkeys([*timed, *(name for case in cases for name in case.wrong)]))
     targets = any(case.targets for case in cases)
     unit = "us" if host else "GB/s"
     head = ["shape", "dtype", "variant", f"{OURS} {unit}"]
@@ -169,7 +170,7 @@ def _operator_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Ta
         row = [*_label(case), (ours.variant if ours else "") or NOTHING, _figure(ours, host=host)]
         row += [] if host else [_share(ours.of_ceiling if ours else None)]
         row += [_share(ours.of_best_peer if ours else None)] if peers else []
-        row += [_figure(case.contender(peer), host=host) for peer in peers]
+        row += ["ERROR" if peer in case.wrong else _figure(case.contender(peer), host=host) for peer in peers]
         row += [] if host else [_figure(case.contender("ceiling"), host=host)]
         row += [f"{ours.spread:.1%}" if ours else NOTHING]
         row += [_targets(case.targets)] if targets else []

@@ -25,6 +25,8 @@ __all__ = [
     "log_softmax_gradient_bound",
     "logsumexp_bound",
     "logsumexp_gradient_bound",
+    "rounded_product_bound",
+    "rounded_steps_bound",
     "softmax_bound",
     "softmax_gradient_bound",
     "tree_bound",
@@ -145,6 +147,63 @@ def softmax_gradient_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, accumu
     product = grad * y
     total = (_depth(_count(y, dim)) + 1) * product.abs().sum(dim, keepdim=True)
     return y.abs() * eps * (total + 2 * (grad - product.sum(dim, keepdim=True)).abs())
+
+
+# Others round more often.  These bounds are for them alone, never for what Forge computes.
+# With p = grad * y, s = sum p, and u half the eps of the dtype that is rounded to:
+#
+#   the product alone    (p + e) - y (s + sum e)                 e at most half an ulp of p
+#   every step           round(y * round(grad - s'))             s' is off by sum e, and by `depth` roundings in turn of
+#                                                                sums that are at most sum |p| each
+#
+# k roundings in turn come to k u / (1 - k u), relative.  An error can bring a result to a larger binade, where half an
+# ulp is larger: by eps times the error, at most.
+
+
+def rounded_product_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
+    """What rounding ``grad * y`` to a dtype adds to ``grad * y - y * sum(grad * y)``, as PyTorch does on CUDA.
+
+    ``aten::_softmax_backward_data`` multiplies in a kernel of its own and stores the product (ATen's
+    ``native/cuda/SoftMax.cu``); what follows is computed in fp32 from that.
+
+    Args:
+        grad: the gradient of the output, float64.
+        y: the output that was saved, float64.
+        dim: the dimension of a row.
+        dtype: what the product is stored as.
+
+    Returns:
+        The bound, float64, of the shape of ``y``.
+    """
+    error = half_ulp(grad * y, dtype)
+    return (error + y.abs() * error.sum(dim, keepdim=True)) * (1 + torch.finfo(dtype).eps)
+
+
+def rounded_steps_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype, depth: int) -> torch.Tensor:
+    """What rounding every step to a dtype adds to ``y * (grad - sum(grad * y))``, as Triton does where nothing is cast.
+
+    Args:
+        grad: the gradient of the output, float64.
+        y: the output that was saved, float64.
+        dim: the dimension of a row.
+        dtype: what each step is rounded to.
+        depth: how many additions an element takes part in, one behind the other.
+
+    Returns:
+        The bound, float64, of the shape of ``y``.
+
+    Raises:
+        ValueError: so many roundings in this dtype that nothing can be said.
+    """
+    eps = torch.finfo(dtype).eps
+    roundings = depth * eps / 2
+    if roundings >= 1:
+        raise ValueError(f"expected fewer than {2 / eps:.0f} additions one behind the other in {dtype}, got {depth}")
+    product = grad * y
+    e = half_ulp(product, dtype)
+    total = e.sum(dim, keepdim=True) + roundings / (1 - roundings) * (product.abs() + e).sum(dim, keepdim=True)
+    difference = (grad - product.sum(dim, keepdim=True)).abs() + total
+    return y.abs() * (total + eps / 2 * difference) * (1 + eps)
 
 
 def log_softmax_gradient_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, accumulator: torch.dtype) -> torch.Tensor:
