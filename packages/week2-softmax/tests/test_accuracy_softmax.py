@@ -142,12 +142,25 @@ CHECKS = {
 }
 
 
+def share(counts, dtype, name, of):
+    """The counts of one dtype and operator; all for softmax of fp32 and bf16, forward and backward.
+
+    How a row is read depends on its count and on the size of its elements, and what is computed from them on the
+    operator: both meet in the same few lines for every count.  So each other pair gets every third count, or so, and
+    another third than its neighbours.
+    """
+    if name in ("softmax", "softmax_backward") and dtype in (torch.bfloat16, torch.float32):
+        return counts
+    return counts[(FLOATS.index(dtype) + list(CHECKS).index(name)) % of :: of]
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_rows_and_columns(dtype, name, device):
     check, _ = CHECKS[name]
-    for count, kind in itertools.product(COUNTS + COUNTS_GPU if device == "cuda" else COUNTS[::9], KINDS):
+    counts = share(COUNTS + COUNTS_GPU, dtype, name, 3) if device == "cuda" else COUNTS[::9]
+    for count, kind in itertools.product(counts, KINDS):
         x = numbers(kind, 3, count, dtype, device)
         check(x, -1, what=f"{kind} {count} rows")
         if count <= 8193:
@@ -171,9 +184,9 @@ def test_many_rows(dtype, rows):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_each_variant(variant, dtype, attempt):
     done = 0
-    for count in (1, 2, 3, 5, 8, 31, 33, 64, 100, 257, 1025, 2048, 4097, 8200, 50257, 2**18 + 1):
-        for name, kind in itertools.product(CHECKS, ("random", "huge", "infinite", "sorted")):
-            check, tensors = CHECKS[name]
+    counts = (1, 2, 3, 5, 8, 31, 33, 64, 100, 257, 1025, 2048, 4097, 8200, 50257, 2**18 + 1)
+    for name, (check, tensors) in CHECKS.items():
+        for count, kind in itertools.product(share(counts, dtype, name, 2), ("random", "huge", "infinite", "sorted")):
             x = numbers(kind, 3, count, dtype, "cuda")
             for y, dim in ((x, -1), (x.t().contiguous(), 0)):
                 if dim == -1 or count <= 8200:
@@ -181,7 +194,7 @@ def test_each_variant(variant, dtype, attempt):
                     can = attempt.able(variant, y, dim, tensors=tensors, op=name)
                     call = partial(check, y, dim, variant, what)
                     done += attempt(lambda call=call: call() or 1, can) or 0
-    assert done >= 100
+    assert done >= 80
 
 
 @pytest.mark.gpu
@@ -250,7 +263,8 @@ def test_more_than_two_to_the_31_elements():
         lse = week2.logsumexp(x, -1)
         for row in (0, shape[0] // 2, shape[0] - 1):
             part, p = x[row].float(), y[row].float()
-            torch.testing.assert_close(y[row], torch.softmax(part, -1).bfloat16())
+            # Of a row of 2^30 the largest is 1e-7, so nothing absolute.
+            torch.testing.assert_close(y[row], torch.softmax(part, -1).bfloat16(), rtol=2.0**-6, atol=0)
             torch.testing.assert_close(lse[row], torch.logsumexp(part, -1).bfloat16())
             # PyTorch's own gradient rounds each product to bf16 before it adds them.
             want = p * (part - (p * part).sum())
