@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-from forge_core.cache import files
+from forge_core.cache import files, sources
 from forge_core.cache.store import Store
 from forge_core.settings import VARIABLES
 
@@ -170,6 +171,7 @@ class Project:
         file = self.root / "kernels.py"
         assert old in file.read_text()
         file.write_text(file.read_text().replace(old, new))
+        sources.STARTED_NS = time.time_ns()
 
     def did(self, what: str) -> int:
         """How often the fake compiler compiled, or loaded."""
@@ -211,6 +213,8 @@ def _project(monkeypatch, request, texts) -> Iterator[Project]:
     monkeypatch.setenv("FORGE_CACHE_DIR", str(made.cache))
     monkeypatch.setenv("FAKE_LOG", str(made.log))
     monkeypatch.setattr(files, "_told", set())
+    # As in a process that starts once the project is there.
+    monkeypatch.setattr(sources, "STARTED_NS", time.time_ns())
     yield made
     for module in [module for module in sys.modules if module.partition(".")[0] == name]:
         del sys.modules[module]

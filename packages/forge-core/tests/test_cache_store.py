@@ -136,7 +136,7 @@ def test_a_source_that_changes_under_the_process_is_used_and_not_stored(project,
     (project.root / "helper.py").write_text("SCALE = 1000\n")
     assert project.build.get(project.config(), arch=ARCH).launch() == 48  # what this process has imported
     assert not list(project.store.entries())
-    assert "helper.py changed after this process imported it" in caplog.text
+    assert "helper.py changed after this process imported Forge" in caplog.text
 
 
 def test_a_source_that_changed_between_import_and_first_use_is_not_stored(project):
@@ -144,6 +144,16 @@ def test_a_source_that_changed_between_import_and_first_use_is_not_stored(projec
     time.sleep(0.02)
     (project.root / "helper.py").write_text("SCALE = 1000\n")
     assert build.get(project.config(), arch=ARCH).launch() == 48
+    assert not list(project.store.entries())
+
+
+def test_a_source_that_was_imported_before_it_changed_and_before_the_builder_was_is_not_stored(project):
+    """As a helper that an operator's package imports, edited before the first call imports the kernel."""
+    project.module("helper")
+    time.sleep(0.02)
+    (project.root / "helper.py").write_text("SCALE = 1000\n")
+    time.sleep(0.02)
+    assert project.build.get(project.config(), arch=ARCH).launch() == 48
     assert not list(project.store.entries())
 
 

@@ -13,7 +13,6 @@ import importlib
 import logging
 import os
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -92,7 +91,6 @@ class CompileCached(Generic[Config]):
         self._build = build
         self._compiler: Compiler = compiler or DslCompiler()
         self._memory = _Memory()
-        self._imported_ns = time.time_ns()
         # What a function inside another one takes from there is in no key, so it is never shared with other processes.
         self._shared = "<" not in name
         if self._shared:
@@ -254,9 +252,9 @@ class CompileCached(Generic[Config]):
 
     def _image(self, compiled: Compiled, sources: Sources | None) -> Image:
         """What other processes may have of a compiled kernel; raises CompileError where they may not."""
-        changed = sources.changed_since(self._imported_ns) if sources is not None else None
+        changed = sources.changed() if sources is not None else None
         if changed is not None:
-            told = f"{changed} changed after this process imported it. Restart to have it cached."
+            told = f"{changed} changed after this process imported Forge. Restart to have it cached."
             raise CompileError(f"{self.name} is not stored: {told}")
         return self._compiler.image(compiled)
 

@@ -21,6 +21,7 @@ import functools
 import importlib.metadata
 import importlib.util
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,9 @@ __all__ = ["Sources", "fingerprint"]
 
 _BOUNDARY = "forge_core.cache"
 _INSTALLED = ("site-packages", "dist-packages")
+
+#: When this process imported Forge; see :meth:`Sources.changed`.
+STARTED_NS = time.time_ns()
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,14 @@ class Sources:
     pairs: tuple[tuple[str, str], ...]
     files: tuple[tuple[str, int, int], ...]
 
-    def changed_since(self, moment_ns: int) -> str | None:
-        """The first source that changed after a moment, or since it was read; None where none did."""
+    def changed(self) -> str | None:
+        """The first source of which this process may have imported another version; None where there is none.
+
+        A module may have been imported by anything, long before the first kernel that needs it is asked for, and
+        nothing says when.  So a file counts as changed from the moment on at which Forge was imported.
+        """
         for path, changed, size in self.files:
-            if changed > moment_ns or _state(path) != (changed, size):
+            if changed > STARTED_NS or _state(path) != (changed, size):
                 return path
         return None
 
