@@ -659,6 +659,27 @@ def test_a_kernel_that_another_user_prepared_is_not_loaded(project, foreign):
     assert project.did("loaded") == 1  # the one before
 
 
+@pytest.mark.parametrize("part", ["architecture", "folder", "kernel.so", "kernel.json"])
+@pytest.mark.parametrize("how", ["writable", "another user's"])
+def test_a_kernel_that_another_user_could_change_is_refused(project, foreign, part, how):
+    """In a folder that is safe itself: whoever can write to an entry can make its checksum right, too."""
+    project.build.get(project.config(), arch=ARCH)
+    folder = entry_folder(project)
+    path = {"architecture": folder.parent, "folder": folder}.get(part, folder / part)
+    if how == "writable":
+        path.chmod(0o777)
+    elif os.geteuid() == 0:
+        foreign(path)
+    else:
+        pytest.skip("only root can give one file to another user")
+    project.fresh()
+    with pytest.raises(CacheError, match="no native code is loaded from it") as caught:
+        project.build.get(project.config(), arch=ARCH)
+    assert str(path) in str(caught.value)
+    assert "FORGE_CACHE_DIR" in str(caught.value)
+    assert project.did("loaded") == 1  # the one before
+
+
 def test_the_users_own_link_is_followed(project):
     elsewhere = project.base / "scratch"
     elsewhere.mkdir(mode=0o700)

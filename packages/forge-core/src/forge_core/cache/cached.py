@@ -162,8 +162,11 @@ class CompileCached(Generic[Config]):
         """
         key, sources = self._key(config, arch, settings.debug_requested())
         self._check_shared(sources)
-        with store.lock(key):
-            found = store.find(key)
+        found = store.find(key)  # first of all: it refuses a folder that is not safe, and a lock is a file in there
+        if found is not None:
+            return found, False
+        with _compile_lock, store.lock(key):
+            found = store.find(key)  # another process may have been faster
             if found is not None:
                 return found, False
             builder = self._imported()

@@ -1,19 +1,21 @@
 """Which folders native code may be loaded from.
 
 Symptom where this is not checked: on a shared machine, somebody prepares ``/tmp/forge`` or a link of that name, and the
-next user's process runs their code.  Invariant kept here: a folder of kernels belongs to this user or to root, nobody
-else can write to it, and nobody else can put another one in its place.
+next user's process runs their code.  Invariant kept here: a folder of kernels and each kernel in it belong to this user
+or to root, and nobody else can write to them.  A folder above that everybody can write to is refused as well, since the
+folder of kernels could be exchanged there; one that a group can write to, or that another user owns, is not.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from forge_core.errors import CacheError
 
-__all__ = ["PRIVATE", "check_folder", "default_folder", "make_private"]
+__all__ = ["PRIVATE", "check_folder", "check_inside", "default_folder", "make_private"]
 
 #: The permissions of every folder that is made here.
 PRIVATE = 0o700
@@ -45,8 +47,7 @@ def check_folder(folder: Path, *, what: str, way_out: str) -> Path:
     trusted = {os.geteuid(), 0}
 
     def refuse(reason: str) -> CacheError:
-        told = f"{what} {folder} {reason}, so no native code is loaded from it. {way_out}"
-        return CacheError(told, folder=str(folder))
+        return _refusal(folder, what, reason, way_out)
 
     link = os.lstat(folder)
     if stat.S_ISLNK(link.st_mode) and link.st_uid not in trusted:
@@ -65,6 +66,35 @@ def check_folder(folder: Path, *, what: str, way_out: str) -> Path:
         if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
             raise refuse(f"lies in {parent}, which every user can write to (mode {stat.S_IMODE(above.st_mode):o})")
     return real
+
+
+def check_inside(paths: Iterable[Path], *, what: str, way_out: str) -> None:
+    """Checks what lies in a folder that :func:`check_folder` accepted: nobody else may write to any of it.
+
+    Args:
+        paths: existing files and folders.
+        what: as for :func:`check_folder`.
+        way_out: likewise.
+
+    Raises:
+        CacheError: another user owns one, or can write to it.
+        OSError: one cannot be looked at; FileNotFoundError where it is not there.
+    """
+    if not hasattr(os, "geteuid"):
+        return
+    trusted = {os.geteuid(), 0}
+    for path in paths:
+        found = path.stat()
+        if found.st_uid not in trusted:
+            raise _refusal(path, what, f"belongs to {_user(found.st_uid)}", way_out)
+        if found.st_mode & _OTHERS_WRITE:
+            mode = f"{stat.S_IMODE(found.st_mode):o}"
+            raise _refusal(path, what, f"can be written by other users (mode {mode})", way_out)
+
+
+def _refusal(path: Path, what: str, reason: str, way_out: str) -> CacheError:
+    told = f"{what} {path} {reason}, so no native code is loaded from it. {way_out}"
+    return CacheError(told, folder=str(path))
 
 
 def make_private(folder: Path) -> None:

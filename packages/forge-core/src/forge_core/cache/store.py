@@ -28,6 +28,7 @@ from pathlib import Path
 from forge_core.cache.entry import (
     DESCRIPTION,
     FORMAT,
+    OBJECTS,
     Damaged,
     Entry,
     Image,
@@ -36,7 +37,7 @@ from forge_core.cache.entry import (
     read_entry,
 )
 from forge_core.cache.files import folders_in, last_used, remove_tree, tell_once, tree_bytes, write_new
-from forge_core.cache.folders import check_folder, make_private
+from forge_core.cache.folders import check_folder, check_inside, make_private
 from forge_core.cache.key import KernelKey
 
 __all__ = ["LOCK_TIMEOUT_S", "Store"]
@@ -117,6 +118,9 @@ class Store:
         return entry
 
     def _read(self, folder: Path, key: KernelKey) -> Entry:
+        # Before the checksum, which whoever can write to an entry can make right.
+        there = [path for path in (folder / DESCRIPTION, *(folder / name for name in OBJECTS)) if path.exists()]
+        check_inside((folder.parent, folder, *there), what="the compiled kernel", way_out=self._way_out)
         entry = read_entry(folder, check=True, digest=key.digest)
         if entry.key != key:
             raise Damaged("it is of another kernel")
