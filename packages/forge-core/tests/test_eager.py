@@ -88,6 +88,22 @@ def test_a_call_that_needs_a_gradient_is_recorded_by_the_operator_s_own_rules(pa
     assert torch.equal(leaf.grad, 3 * other)
 
 
+def test_an_int_by_its_name_is_the_int_by_position(path: EagerPath) -> None:
+    x = torch.randn(3, 4)
+    table_of = path._served.table
+    assert torch.equal(path.call((x,), {"factor": 3}), x * 3)
+    assert len(table_of) == 1
+    assert torch.equal(path.call((x, 3), {}), x * 3)
+    assert torch.equal(path.call((x,), {"factor": 4}), x * 4)
+    assert len(table_of) == 2  # the second call found what the first one had made ready
+    assert torch.equal(path.call((x,), {"factor": 3, "variant": "simple"}), x * 3)
+    assert torch.equal(path.call((x, 5), {"variant": "simple"}), x * 5)
+    assert len(table_of) == 4
+    for args, kwargs in (((x, 3), {"factor": 4}), ((x,), {"speed": 3}), ((x,), {"speed": 3, "factor": 3})):
+        with pytest.raises(TypeError):
+            path.call(args, kwargs)
+
+
 def test_autograd_watches_over_what_was_kept(path: EagerPath) -> None:
     x = torch.randn(3, 4, requires_grad=True)
     y = path.call((x,), {})

@@ -7,8 +7,8 @@
 Both are the operator's own launch and its own rules, so a call gives the same whether it comes this way or through the
 dispatcher.  ``torch.library`` records through an ``autograd.Function`` as well, behind four more dispatches.
 
-A call of one tensor, with at most one int beside it, is looked up in a small table in front of the other: that is the
-common call, and what it costs is what the rest of this module is written for.
+A call of one tensor, with at most one int beside it, by position or by its name, is looked up in a small table in
+front of the other: that is the common call, and what it costs is what the rest of this module is written for.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class EagerPath:
         self._positions = 1 + max(schema.parameters.index(name) for name in schema.tensors)
         self._served = served
         self._record = None if backward is None else _recorder(schema, served, backward, setup_context)
-        self.call = self._any_call if self._positions > 1 else _of_one_tensor(served, self._any_call, self._record)
+        self.call = self._any_call if self._positions > 1 else _of_one_tensor(schema, served, self._any_call, self._record)
 
     def _any_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if len(args) < self._positions or not self._served.by_kernels():
@@ -84,15 +84,18 @@ class EagerPath:
 
 
 def _of_one_tensor(
-    served: Served, otherwise: Callable[..., Any], record: Callable[..., torch.Tensor] | None
+    schema: Schema, served: Served, otherwise: Callable[..., Any], record: Callable[..., torch.Tensor] | None
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
     """The short way of the common call; any other goes ``otherwise``."""
     ready: dict[Any, Bound] = {}
+    second = schema.parameters[1] if schema.positional > 1 else None
     ambient = served.table.ambient
     untouched, plain_cuda, grad_enabled = settings.untouched, guard.plain_cuda, guard.grad_enabled
     shows = table.log.isEnabledFor
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs and len(kwargs) == len(args) == 1 and second in kwargs:
+            args, kwargs = (args[0], kwargs[second]), {}
         count = len(args)
         if kwargs or not (count == 1 or (count == 2 and type(args[1]) is int)) or served.chosen or not untouched():
             return otherwise(args, kwargs)
