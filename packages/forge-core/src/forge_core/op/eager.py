@@ -56,7 +56,9 @@ class EagerPath:
         self._positions = 1 + max(schema.parameters.index(name) for name in schema.tensors)
         self._served = served
         self._record = None if backward is None else _recorder(schema, served, backward, setup_context)
-        self.call = self._any_call if self._positions > 1 else _of_one_tensor(schema, served, self._any_call, self._record)
+        self.call = (
+            self._any_call if self._positions > 1 else _of_one_tensor(schema, served, self._any_call, self._record)
+        )
 
     def _any_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if len(args) < self._positions or not self._served.by_kernels():
