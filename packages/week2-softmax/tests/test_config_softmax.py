@@ -87,6 +87,8 @@ def check(launch, device):
     assert 32 <= row.threads <= 1024
     assert row.threads & (row.threads - 1) == 0
     assert row.vector * max(d.itemsize for d in config.arithmetic.sources) <= 16
+    assert len(launch.arguments) == config.integers + sum(config.lengths)
+    assert all(type(n) is int for n in launch.arguments)  # a tuple costs a launch more than its integers do
     if isinstance(config, HeldConfig):
         assert config.blocks <= (1 if device.capability < (9, 0) else 8 if device.capability >= (12, 0) else 16)
         assert config.lanes == config.threads or config.lanes <= 32
@@ -101,7 +103,7 @@ def check(launch, device):
     if isinstance(config, ColumnConfig):
         assert config.lanes <= 32
         assert config.threads % 32 == 0
-        assert not config.held or config.groups * config.chunks >= launch.arguments[2][0]
+        assert not config.held or config.groups * config.chunks >= launch.arguments[sum(config.lengths[:2])]
     if isinstance(config, SplitConfig):
         assert 1 <= launch.arguments[1] <= 1024
         assert config.dependent == (device.capability >= (9, 0))

@@ -163,8 +163,10 @@ def select_config(
     return variant, found, f"variant={variant!r} was asked for"
 
 
-def launch_arguments(config: Config, problem: Problem, parts: int = 1) -> tuple[int | tuple[int, ...], ...]:
+def launch_arguments(config: Config, problem: Problem, parts: int = 1) -> tuple[int, ...]:
     """The integers that a kernel is launched with: sizes in elements, distances in bytes.
+
+    First as many as ``config.integers``, then groups of as many as ``config.lengths`` says, laid flat.
 
     Args:
         config: the kernel's.
@@ -176,14 +178,14 @@ def launch_arguments(config: Config, problem: Problem, parts: int = 1) -> tuple[
         inner = problem.kept[-1] if problem.kept else Dim(1, (1,) * problem.sides)
         count = problem.rows // max(inner.size, 1)
         steps = (inner.size, *(step * size for step, size in zip(inner.steps, sizes, strict=True)))
-        return (steps, _dims(count, problem.kept[:-1], sizes), _dims(problem.length, problem.reduced, sizes))
+        return (*steps, *_dims(count, problem.kept[:-1], sizes), *_dims(problem.length, problem.reduced, sizes))
     kept = _dims(problem.rows, problem.kept, sizes)
     row = config.row if isinstance(config, SplitConfig) else config
     split = isinstance(config, SplitConfig) or (isinstance(config, HeldConfig) and config.blocks == 0)
     head = (problem.length, parts) if split else (problem.length,)
     if isinstance(row, SweepConfig) and row.reduced_rank:
-        return (*head, kept, _dims(problem.length, problem.reduced, sizes))
-    return (*head, kept)
+        return (*head, *kept, *_dims(problem.length, problem.reduced, sizes))
+    return (*head, *kept)
 
 
 def workspace_bytes(config: Config, problem: Problem, parts: int) -> int:

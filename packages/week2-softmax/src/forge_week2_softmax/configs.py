@@ -7,10 +7,16 @@ addresses are arguments of the launch, so that another shape never compiles anot
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from forge_week2_softmax.arithmetic import Arithmetic
 
 __all__ = ["ColumnConfig", "Config", "HeldConfig", "SplitConfig", "SweepConfig"]
+
+
+def _group(arithmetic: Arithmetic, rank: int) -> int:
+    """Integers that say where the entries of some dimensions are: how many, and of each its size and its steps."""
+    return 1 + rank * (1 + len(arithmetic.on_rows))
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,16 @@ class _RowConfig:
     kept_rank: int
     spread: tuple[bool, ...]
     wide: bool = False
+
+    @property
+    def integers(self) -> int:
+        """Integers of a launch before those in groups: the elements of a row."""
+        return 1
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths of the groups of integers that follow: where the rows are."""
+        return (_group(self.arithmetic, self.kept_rank),)
 
     @property
     def _flags(self) -> str:
@@ -56,6 +72,11 @@ class HeldConfig(_RowConfig):
     chunks: int = 4
     blocks: int = 1
     resident: int = 0
+
+    @property
+    def integers(self) -> int:
+        """The elements of a row; and its blocks, where there may be any number."""
+        return 1 + (self.blocks == 0)
 
     @property
     def rows_per_block(self) -> int:
@@ -90,6 +111,12 @@ class SweepConfig(_RowConfig):
     reduced_rank: int = 0
 
     @property
+    def lengths(self) -> tuple[int, ...]:
+        """Where the rows are; and where their elements are, unless they are neighbours."""
+        rows = _group(self.arithmetic, self.kept_rank)
+        return (rows, _group(self.arithmetic, self.reduced_rank)) if self.reduced_rank else (rows,)
+
+    @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
         return f"{self.arithmetic.name}_{self.idea}_{self.body}"
@@ -116,6 +143,16 @@ class SplitConfig:
     def arithmetic(self) -> Arithmetic:
         """What is computed."""
         return self.row.arithmetic
+
+    @property
+    def integers(self) -> int:
+        """The elements of a row, and its parts."""
+        return 2
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Where the rows are."""
+        return self.row.lengths
 
     @property
     def kernel_name(self) -> str:
@@ -146,6 +183,15 @@ class ColumnConfig:
     held: bool
     kept_rank: int
     reduced_rank: int
+
+    #: Every integer of a launch is in a group.
+    integers: ClassVar[int] = 0
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Neighbouring rows: how many, and the steps; then where the others are, and where a row's elements are."""
+        ranks = (self.kept_rank, self.reduced_rank)
+        return (1 + len(self.arithmetic.on_rows), *(_group(self.arithmetic, rank) for rank in ranks))
 
     @property
     def threads(self) -> int:

@@ -39,10 +39,19 @@ __all__ = [
 ]
 
 
-def split_arguments(args: tuple[Any, ...], pointers: int, integers: int) -> tuple[tuple[Any, ...], ...]:
-    """The arguments of a launch: addresses, integers, tuples of integers."""
+def split_arguments(args: tuple[Any, ...], pointers: int, config: Any) -> tuple[tuple[Any, ...], ...]:
+    """The arguments of a launch: addresses, integers, and the groups of integers that they were laid flat from.
+
+    Flat they cost the caller less: a tuple is an object that the compiled function takes apart.
+    """
     addresses = tuple(p.toint() for p in args[:pointers])
-    return addresses, args[pointers : pointers + integers], args[pointers + integers : -1]
+    rest = args[pointers:-1]
+    given, rest = rest[: config.integers], rest[config.integers :]
+    groups = []
+    for length in config.lengths:
+        groups.append(rest[:length])
+        rest = rest[length:]
+    return addresses, given, tuple(groups)
 
 
 def new_chunks(program: Any, config: Any, count: int) -> list[Any]:

@@ -67,7 +67,7 @@ class Column:
         each, innermost first; the same of a row's elements; the stream.
         """
         config = self.config
-        addresses, _, (inner, kept, reduced) = chunk.split_arguments(args, self.program.sides, 0)
+        addresses, _, (inner, kept, reduced) = chunk.split_arguments(args, self.program.sides, config)
         tiles = (inner[0] + (config.tile - 1)) // config.tile
         name_kernel(self.kernel, config.kernel_name)
         self.kernel(addresses, Uint32(tiles), inner, kept, reduced).launch(
@@ -203,5 +203,5 @@ def build(config: ColumnConfig) -> Traceable:
     """What to compile for a configuration."""
     column = Column(config)
     sides = column.program.sides
-    tuples = (1 + sides, 1 + (1 + sides) * config.kept_rank, 1 + (1 + sides) * config.reduced_rank)
-    return Traceable(column, example_arguments(pointers=sides, tuples=tuples), name=config.kernel_name)
+    arguments = example_arguments(pointers=sides, wide=config.integers + sum(config.lengths))
+    return Traceable(column, arguments, name=config.kernel_name)

@@ -81,8 +81,8 @@ class Held:
         many; the number of rows, then size and step in bytes for each tensor of each dimension, innermost first; the
         stream.
         """
-        config, integers = self.config, 1 + (self.config.blocks == 0)
-        addresses, given, (kept,) = chunk.split_arguments(args, self.program.sides, integers)
+        config = self.config
+        addresses, given, (kept,) = chunk.split_arguments(args, self.program.sides, config)
         blocks = config.blocks if cutlass.const_expr(config.blocks > 0) else given[-1]
         rows = (kept[0] + (config.rows_per_block - 1)) // config.rows_per_block
         name_kernel(self.kernel, config.kernel_name)
@@ -205,7 +205,5 @@ def build(config: HeldConfig) -> Traceable:
     """What to compile for a configuration."""
     held = Held(config)
     sides = held.program.sides
-    arguments = example_arguments(
-        pointers=sides, wide=1 + (config.blocks == 0), tuples=(1 + (1 + sides) * config.kept_rank,)
-    )
+    arguments = example_arguments(pointers=sides, wide=config.integers + sum(config.lengths))
     return Traceable(held, arguments, name=config.kernel_name)

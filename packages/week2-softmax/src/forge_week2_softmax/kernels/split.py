@@ -66,7 +66,7 @@ class Split:
         rows, then size and step in bytes for each tensor of each dimension, innermost first; the stream.
         """
         config, program = self.config, self.program
-        addresses, (length, parts), (kept,) = chunk.split_arguments(args, program.sides + 1, 2)
+        addresses, (length, parts), (kept,) = chunk.split_arguments(args, program.sides + 1, config)
         tensors, workspace = addresses[:-1], addresses[-1]
         name_kernel(self.first, f"{config.kernel_name}_reduce")
         self.first(tensors, workspace, length, kept).launch(
@@ -148,5 +148,5 @@ def build(config: SplitConfig) -> Traceable:
     """What to compile for a configuration."""
     split = Split(config)
     sides = split.program.sides
-    arguments = example_arguments(pointers=sides + 1, wide=2, tuples=(1 + (1 + sides) * config.row.kept_rank,))
+    arguments = example_arguments(pointers=sides + 1, wide=config.integers + sum(config.lengths))
     return Traceable(split, arguments, name=config.kernel_name)

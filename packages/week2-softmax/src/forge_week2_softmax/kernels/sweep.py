@@ -155,7 +155,7 @@ class Sweep:
         for each tensor of each dimension, innermost first; where a row is not contiguous the same of its elements; the
         stream.
         """
-        addresses, (length,), dims = chunk.split_arguments(args, self.program.sides, 1)
+        addresses, (length,), dims = chunk.split_arguments(args, self.program.sides, self.config)
         reduced = dims[1] if cutlass.const_expr(self.config.reduced_rank > 0) else (length,)
         name_kernel(self.kernel, self.config.kernel_name)
         self.kernel(addresses, length, dims[0], reduced).launch(
@@ -226,7 +226,5 @@ class Sweep:
 def build(config: SweepConfig) -> Traceable:
     """What to compile for a configuration."""
     sweep = Sweep(config)
-    each = 1 + sweep.program.sides
-    tuples = (1 + each * config.kept_rank, *((1 + each * config.reduced_rank,) if config.reduced_rank else ()))
-    arguments = example_arguments(pointers=sweep.program.sides, wide=1, tuples=tuples)
+    arguments = example_arguments(pointers=sweep.program.sides, wide=config.integers + sum(config.lengths))
     return Traceable(sweep, arguments, name=config.kernel_name)
