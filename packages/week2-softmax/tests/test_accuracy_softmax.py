@@ -159,7 +159,7 @@ def share(counts, dtype, name, of):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_rows_and_columns(dtype, name, device):
     check, _ = CHECKS[name]
-    counts = share(COUNTS + COUNTS_GPU, dtype, name, 3) if device == "cuda" else COUNTS[::9]
+    counts = share(COUNTS + COUNTS_GPU, dtype, name, 3) if device == "cuda" else COUNTS[::18]
     for count, kind in itertools.product(counts, KINDS):
         x = numbers(kind, 3, count, dtype, device)
         check(x, -1, what=f"{kind} {count} rows")
