@@ -8,6 +8,7 @@ those of the newest record of that suite; one command brings every page up to da
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -34,12 +35,19 @@ class Source:
     Attributes:
         record: the record.
         source: the name of its file.
+        digest: the beginning of the file's SHA-256.
         name: what the page calls it: its suite, with the packages where several records are of parts of it.
     """
 
     record: Record
     source: str
+    digest: str = ""
     name: str = ""
+
+    @classmethod
+    def of(cls, path: Path) -> Source:
+        """The record in a file."""
+        return cls(records.load(path), path.name, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
 
     @property
     def title(self) -> str:
@@ -64,10 +72,10 @@ def gather(places: Iterable[Path]) -> list[Source]:
     found = []
     for place in places:
         if place.is_file():
-            found.append(Source(records.load(place), place.name))
+            found.append(Source.of(place))
             continue
         inside = [path for path in sorted(place.rglob("*.json")) if not FURTHER.search(path.stem) and _is_record(path)]
-        found += [Source(records.load(path), path.name) for path in inside]
+        found += [Source.of(path) for path in inside]
     if not found:
         raise BenchmarkError(f"expected a record or a folder of records, found none in {', '.join(map(str, places))}")
     return found
