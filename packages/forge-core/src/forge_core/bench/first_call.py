@@ -65,7 +65,7 @@ def run(asked: Asked) -> First:
         got = call(*inputs)
         _finish(device)
         first_s = time.perf_counter() - began
-        problem = operator.agree(got, operator.reference(*inputs))
+        problem = operator.wrong(name, inputs, got, operator.reference(*inputs))
         if problem:
             raise RuntimeError(f"wrong result of the first call: {problem}")
         again = []
