@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["COUNTERS", "SECTIONS", "SETS", "STALLS", "STALL_PREFIX", "Counter", "asked"]
+__all__ = ["COUNTERS", "SECTIONS", "STALLS", "STALL_PREFIX", "Counter", "asked"]
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,6 @@ SECTIONS = (
     # Passes of shared memory as they are and as they would be without conflicts are counted by source line only.
     "SourceCounters",
 )
-
-#: What ``--set`` takes beside ncu's own sets (basic, detailed, full, roofline).
-SETS: dict[str, str] = {
-    "forge": "what the diagnosis reads: all counters of this module",
-    "launch": "registers, shared memory and occupancy alone: one pass",
-}
 
 
 def asked() -> tuple[str, ...]:

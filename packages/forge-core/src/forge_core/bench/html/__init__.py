@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["PAGE", "stamp_of", "write_report"]
 
 PAGE = "index.html"
-#: Plots that are files of their own, in the two themes, by the beginning of their names.
-PICTURES = ("bandwidth", "speedup", "ladder", "roofline", "latency")
 
 
 def stamp_of(sources: Sequence[Source]) -> str:
