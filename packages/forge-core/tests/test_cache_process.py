@@ -10,6 +10,7 @@ import logging
 import os
 import shlex
 import shutil
+import stat
 import sys
 from pathlib import Path
 
@@ -225,6 +226,12 @@ def test_a_bundle_serves_where_nothing_else_may(project, shipped):
         with pytest.raises(MissingKernelError, match=str(shipped)):
             project.build.get(project.config(64), arch=ARCH)
     assert not project.cache.exists()
+
+
+def test_a_bundle_is_read_by_everybody_and_written_by_nobody_else(shipped):
+    """As one that an administrator built, or that an image holds, and another user runs."""
+    for path in [shipped, *shipped.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o755 if path.is_dir() else 0o644)
 
 
 def test_the_cache_comes_before_a_bundle(project, shipped):

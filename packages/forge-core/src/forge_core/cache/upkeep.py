@@ -143,6 +143,9 @@ def finish_bundle(store: Store) -> dict[str, Any]:
     temporary = root / f".{MANIFEST}.{os.getpid()}"
     temporary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     temporary.replace(root / MANIFEST)
+    # A cache is its user's own; a bundle is read by whoever runs what it was installed for, and written by nobody else.
+    for path in [root, *root.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
     return told
 
 
