@@ -215,3 +215,21 @@ def test_where_the_rounding_happens():
     assert (converted.via, converted.acc, converted.dst) == (torch.float64, torch.float64, torch.float64)
     assert forward(meta((64, 100), torch.float16)).config.arithmetic.acc is torch.float32
     assert forward(meta((64, 100), torch.int64), convert=torch.float32).config.arithmetic.acc is torch.float32
+
+
+def test_nothing_is_numbered_past_what_its_kernel_counts_with():
+    long = 2**31 + 8
+    assert forward(meta((long, 2)), (0,)).variant == "online"  # a column would number 2^31 elements by 32 bits
+    assert forward(meta((long, 2)), (0,)).config.wide
+    with pytest.raises(UnsupportedError, match="numbers the elements of a row by 32 bits"):
+        forward(meta((long, 2)), (0,), variant="column")
+    gradient = backward(meta((1, long), torch.bfloat16), op="logsumexp")
+    assert gradient.variant == "online"  # blocks of a row number its elements by 32 bits, a sweep its chunks
+    odd = meta((long + 1,), torch.float32)[1:]
+    assert forward(odd, (0,)).config.vector == 1
+    assert forward(odd, (0,)).config.wide
+    strided = torch.empty_strided((2**31, 3), (7, 2), device="meta")
+    for variant in ("auto", "naive", "online"):
+        with pytest.raises(UnsupportedError, match="fewer than 2\\^31 blocks"):
+            forward(strided, (1,), variant=variant)
+    assert forward(meta((2**31, 3))).variant == "single_pass"  # several rows a block

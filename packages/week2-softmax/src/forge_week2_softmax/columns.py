@@ -12,9 +12,11 @@ __all__ = ["automatic", "column", "suits"]
 _LIMIT = 2**31
 
 
-def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[str, ColumnConfig, str]:
-    """The variant and configuration for neighbouring rows, and why."""
+def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[str, ColumnConfig, str] | None:
+    """The variant and configuration for neighbouring rows, and why; None where there are too many for it."""
     config = _column(problem, arithmetic)
+    if isinstance(config, str):
+        return None
     held = "held in registers" if config.held else "read twice"
     return "column", config, f"neighbouring rows, {config.vector} a thread; rows of {problem.length} elements {held}"
 
@@ -35,7 +37,7 @@ def column(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCo
     return _column(problem, arithmetic)
 
 
-def _column(problem: Problem, arithmetic: Arithmetic) -> ColumnConfig:
+def _column(problem: Problem, arithmetic: Arithmetic) -> ColumnConfig | str:
     vector = problem.columns() if problem.kind == "outer" else 1
     width = problem.kept[-1].size if problem.kept else 1
     lanes = min(32 if vector == 1 else 8, 1 << max(-(-width // vector) - 1, 0).bit_length())
@@ -47,6 +49,12 @@ def _column(problem: Problem, arithmetic: Arithmetic) -> ColumnConfig:
     chunks = most
     while chunks > 1 and groups * chunks // 2 >= problem.length:
         chunks //= 2
+    # A thread steps past the row's end by less than a turn.
+    if problem.length + groups * chunks >= _LIMIT:
+        return f"numbers the elements of a row by 32 bits, and there are {problem.length}"
+    tiles = -(-width // (lanes * vector)) * (problem.rows // max(width, 1))
+    if tiles >= _LIMIT:
+        return "has a block for each tile of rows, and a grid has less than 2^31 blocks"
     return ColumnConfig(
         arithmetic,
         vector,

@@ -149,7 +149,10 @@ def select_config(
                 requirement="elements at multiples of their size",
             )
     if variant == "auto":
-        return _automatic(problem, arithmetic, device)
+        chosen = _automatic(problem, arithmetic, device)
+        if _too_many_rows(chosen[1], problem):
+            _refuse(op, variant, _TOO_MANY_ROWS, problem, arithmetic, device)
+        return chosen
     if variant not in VARIANTS:
         raise ArgumentError(
             op=op,
@@ -215,10 +218,10 @@ def _automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tupl
         return "naive", rows.naive(problem, arithmetic, device), "rows of no elements"
     if problem.kind == "inner":
         return rows.automatic(problem, arithmetic, device)
-    if problem.kind == "outer":
-        return columns.automatic(problem, arithmetic, device)
-    if columns.suits(problem):
-        return columns.automatic(problem, arithmetic, device)
+    if problem.kind == "outer" or columns.suits(problem):
+        found = columns.automatic(problem, arithmetic, device)
+        if found is not None:
+            return found
     return "online", rows.online(problem, arithmetic, device), "no dimension that wide loads could take; a block a row"
 
 
@@ -232,4 +235,13 @@ def _try(variant: str, problem: Problem, arithmetic: Arithmetic, device: Device)
         "split": rows.split,
         "column": columns.column,
     }[variant]
-    return choose(problem, arithmetic, device)
+    found = choose(problem, arithmetic, device)
+    return _TOO_MANY_ROWS if not isinstance(found, str) and _too_many_rows(found, problem) else found
+
+
+#: The end of "it ..." where a grid cannot hold a block for each row.
+_TOO_MANY_ROWS = "has a block for each row, and a grid has fewer than 2^31 blocks"
+
+
+def _too_many_rows(config: Config, problem: Problem) -> bool:
+    return isinstance(config, SweepConfig) and problem.rows >= rows.LIMIT

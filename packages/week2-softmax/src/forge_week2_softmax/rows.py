@@ -80,7 +80,7 @@ def online(problem: Problem, arithmetic: Arithmetic, device: Device) -> SweepCon
         edges,
         len(problem.kept),
         spread_of(problem, arithmetic),
-        problem.rows >= LIMIT,
+        problem.rows >= LIMIT or row_chunks(problem) >= LIMIT // 2,
         idea="online",
         threads=512 if row_chunks(problem) >= 2048 else 128,
         unroll=4 if len(arithmetic.sources) == 1 else 2,
@@ -124,6 +124,8 @@ def _any_blocks(problem: Problem, arithmetic: Arithmetic) -> HeldConfig | str:
     vector, edges = problem.vector()
     if problem.rows * -(-row_chunks(problem) // 1024) >= LIMIT:
         return "has at most 2^31 blocks"
+    if problem.length + 1024 * vector >= LIMIT:
+        return f"numbers the elements of a row by 32 bits, and there are {problem.length}"
     return HeldConfig(
         arithmetic,
         vector,
@@ -193,6 +195,8 @@ def split(problem: Problem, arithmetic: Arithmetic, device: Device) -> SplitConf
         return "has nothing to exchange between the blocks of a row"
     if problem.rows >= 2**16:
         return "numbers rows along the grid's second axis, which has 65535 places"
+    if row_chunks(problem) >= LIMIT // 2:
+        return f"numbers the chunks of a row by 32 bits, and there are {row_chunks(problem)}"
     vector, edges = problem.vector()
     threads, blocks = _split_shape(problem, arithmetic)
     share = -(-row_chunks(problem) // (max(1, blocks * device.sm_count // problem.rows) * threads))
