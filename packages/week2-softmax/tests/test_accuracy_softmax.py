@@ -276,3 +276,24 @@ def test_more_than_two_to_the_31_elements():
     y = week2.softmax(x, 0)
     for part in (slice(0, 1000), slice(2**30 - 999, 2**30 + 1)):
         torch.testing.assert_close(y[:, part], torch.softmax(x[:, part], 0))
+
+
+@pytest.mark.gpu
+@pytest.mark.large(60)
+@pytest.mark.parametrize("shape, dim", [((1, 2**31 + 8), 1), ((2**31 + 8, 2), 0)], ids=str)
+def test_one_row_of_more_than_two_to_the_31_elements(shape, dim):
+    x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    exact = torch.stack([torch.logsumexp(row.float(), 0) for row in x.movedim(dim, -1)])
+    lse = week2.logsumexp(x, dim)
+    torch.testing.assert_close(lse.float(), exact, rtol=2.0**-7, atol=0)
+    y = week2.softmax(x, dim)
+    leaf = x.detach().requires_grad_()
+    week2.logsumexp(leaf, dim).sum().backward()
+    for part in (slice(0, 1000), slice(2**31 - 500, 2**31 + 8)):
+        some = x.narrow(dim, part.start, part.stop - part.start).float()
+        want = torch.exp(some - exact.unsqueeze(dim))
+        got = y.narrow(dim, part.start, part.stop - part.start).float()
+        torch.testing.assert_close(got, want, rtol=2.0**-7, atol=0)
+        # The gradient starts from a result that was rounded to bf16, by at most 2^-9 of about 22.
+        slope = leaf.grad.narrow(dim, part.start, part.stop - part.start).float()
+        torch.testing.assert_close(slope, want, rtol=2.0**-3, atol=0)

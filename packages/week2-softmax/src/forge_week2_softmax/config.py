@@ -26,6 +26,7 @@ from forge_core.op import Launch, Variant
 from forge_week2_softmax import columns, rows
 from forge_week2_softmax.arithmetic import Arithmetic
 from forge_week2_softmax.configs import ColumnConfig, Config, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.holding import LIMIT
 from forge_week2_softmax.problem import Dim, Problem
 
 __all__ = ["VARIANTS", "launch_arguments", "plan_backward", "plan_forward", "select_config", "workspace_bytes"]
@@ -244,4 +245,4 @@ _TOO_MANY_ROWS = "has a block for each row, and a grid has fewer than 2^31 block
 
 
 def _too_many_rows(config: Config, problem: Problem) -> bool:
-    return isinstance(config, SweepConfig) and problem.rows >= rows.LIMIT
+    return isinstance(config, SweepConfig) and problem.rows >= LIMIT
