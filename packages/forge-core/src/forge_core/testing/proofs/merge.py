@@ -13,7 +13,7 @@ from forge_core.testing.proofs.declare import Kernel, Week
 from forge_core.testing.proofs.execute import Chunk, Result
 from forge_core.testing.proofs.record import Error, Proof, ProofRun, Record, WeekTests
 
-__all__ = ["Task", "merged"]
+__all__ = ["MEASURE", "Task", "merged"]
 
 
 #: What the measurement's own test of a kernel is called; the kernel's name follows.
