@@ -281,7 +281,8 @@ def test_every_sample_and_every_bound_is_right_for_the_reference(weeks, monkeypa
     for subject in (subject for week in weeks for subject in week.subjects):
         operator = subject.operator
         by_reference = SimpleNamespace(schema=operator.schema, reference=operator.reference)
-        told = measure(dataclasses.replace(subject, operator=Referred(by_reference, operator)), "auto", CPU)
+        small = [args for args in subject.samples(CPU) if args[0].numel() < 100_000]
+        told = measure(Subject(Referred(by_reference, operator), lambda _, s=small: s, subject.floor), "auto", CPU)
         assert told["problem"] == "", operator
         assert set(told["errors"]) == {"float16", "bfloat16", "float32", "float64"}
 

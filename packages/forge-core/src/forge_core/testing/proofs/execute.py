@@ -90,7 +90,7 @@ def words_of(chunk: Chunk, week: Week, out: Path, without: Path | None, *, worke
         return [*python, "forge_core.testing.proofs.measure", week.name, "--out", str(out)]
     words = [*python, "pytest", "-p", "forge_core.testing.proofs.observe", "--prove-out", str(out), "-q", "--tb=short"]
     # Other packages' plugins that time or keep things have no place in a proof.
-    words += ["-p", "no:cacheprovider", week.tests]
+    words += ["-p", "no:cacheprovider", "-p", "no:benchmark", week.tests]
     if chunk.kind == "tests":
         words += ["-m", "gpu", *(["-n", str(workers)] if workers > 1 else [])]
         return [*words, *(["--prove-without", str(without)] if without else [])]
