@@ -97,9 +97,8 @@ def observed(tmp_path, *words):
     return {name.partition("::")[2]: told for name, told in json.loads(out.read_text()).items()}
 
 
-@pytest.mark.parametrize("words", [(), ("-n", "1")], ids=["alone", "workers"])
-def test_the_plugin_tells_what_each_test_launched_and_how_it_ended(tmp_path, words):
-    told = observed(tmp_path, *words)
+def test_the_plugin_tells_what_each_test_launched_and_how_it_ended(tmp_path):
+    told = observed(tmp_path, "-n", "1")  # by the worker's reports; the process of a chunk, below, has no workers
     kernel = "tiny::double/plain"
     assert told["test_two_shapes"] == {
         "outcome": "passed",
@@ -281,7 +280,7 @@ def test_every_sample_and_every_bound_is_right_for_the_reference(weeks, monkeypa
     for subject in (subject for week in weeks for subject in week.subjects):
         operator = subject.operator
         by_reference = SimpleNamespace(schema=operator.schema, reference=operator.reference)
-        small = [args for args in subject.samples(CPU) if args[0].numel() < 100_000]
+        small = [args for args in subject.samples(CPU) if args[0].numel() < 20_000]
         told = measure(Subject(Referred(by_reference, operator), lambda _, s=small: s, subject.floor), "auto", CPU)
         assert told["problem"] == "", operator
         assert set(told["errors"]) == {"float16", "bfloat16", "float32", "float64"}
