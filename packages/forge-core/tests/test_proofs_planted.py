@@ -17,7 +17,7 @@ from forge_core.testing.proofs.check import check, records_in, unproven
 from forge_core.testing.proofs.declare import ProofError, digest_of, gpu_tests, sources_of
 from forge_core.testing.proofs.execute import Result
 from forge_core.testing.proofs.merge import MEASURE
-from forge_core.testing.proofs.record import Error, load
+from forge_core.testing.proofs.record import Error, load, stamped
 from forge_core.testing.proofs.runner import prove
 from forge_core.testing.proofs.table import BEGIN, END, into, table
 
@@ -484,3 +484,20 @@ def test_the_table_names_what_is_proven_and_what_is_not(proven, tmp_path):
         page.write_text(wrong)
         with pytest.raises(ProofError, match="expected the marks"):
             into(page, text)
+
+
+# ------------------------------------------------------------------------------------------------------- the stamp
+
+
+def test_a_stamp_writes_the_commit_and_refuses_a_changed_proof(tree, monkeypatch):
+    tree.prove(commit="not a checkout", dirty=None)
+    known = environment(commit="c" * 40)
+    monkeypatch.setattr("forge_core.testing.proofs.record.stamp", lambda found: known)
+    record = stamped(load(tree.path))
+    rewrite(tree, lambda before: record)
+    assert findings(tree) == {}
+    assert {proof.run.environment.commit for proof in record.proofs} == {"c" * 40}
+    tree.prove(everything=True, commit="not a checkout", dirty=None)
+    rewrite(tree, of_plain(repeats=99))
+    with pytest.raises(ProofError, match="was changed after it was made; it cannot be stamped"):
+        stamped(load(tree.path))
