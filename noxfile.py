@@ -192,6 +192,12 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)
+def prove(session: nox.Session) -> None:
+    """Proofs of the kernels on this GPU: `nox -s prove`, `-- week1`, `-- --all`; needs compute-sanitizer."""
+    python(session, "-m", "forge_core.cli", "prove", "run", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"], default=False)
 def profile(session: nox.Session) -> None:
     """Profilers: `nox -s profile -- ncu week0`, nsys, sanitizer, torch; `-- --help` lists what they take."""
     python(session, str((PROFILING / "run.py").relative_to(ROOT)), *session.posargs)

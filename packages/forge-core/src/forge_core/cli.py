@@ -5,6 +5,7 @@
     forge-cute bench ...                benchmarks; see `forge-cute bench --help`
     forge-cute inspect OPERATOR ...     what kernel a call would run and what it takes, without a GPU
     forge-cute layout ...               thread-value layouts and swizzles as SVG, with their bank conflicts
+    forge-cute prove ...                what was proven of each kernel on a GPU, and whether it still holds
     forge-cute cache ...                compiled kernels; see `forge-cute cache --help`
     forge-cute settings [--json]        the FORGE_* variables, what they do, and their values
 
@@ -33,6 +34,7 @@ LAZY_COMMANDS = {
     "bench": ("forge_core.bench.cli:bench", "Measure operators and report what was measured."),
     "inspect": ("forge_core.profiling.inspect_command:inspect", "Show what kernel a call would run; needs no GPU."),
     "layout": ("forge_core.profiling.layout_command:layout", "Draw thread-value layouts and swizzles as SVG."),
+    "prove": ("forge_core.testing.proofs.cli:prove", "Prove kernels on a GPU; check anywhere what is proven."),
     "cache": ("forge_core.cache.cli:cache", "Show, check, warm and ship compiled kernels."),
 }
 

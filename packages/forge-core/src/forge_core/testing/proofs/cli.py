@@ -1,0 +1,103 @@
+"""The commands ``forge-cute prove``: run, check, table, stamp."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import os
+from pathlib import Path
+
+import click
+
+from forge_core.testing.proofs import check as checking
+from forge_core.testing.proofs import table as tables
+from forge_core.testing.proofs.declare import ProofError, discover
+from forge_core.testing.proofs.record import load, stamped, write_atomically
+
+__all__ = ["prove"]
+
+RECORDS = Path("docs/records")
+STATE = Path("results/proofs/state.json")
+WORKERS = 10
+
+_root = click.option(
+    "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path(), help="The repository."
+)
+_records = click.option("--records", type=click.Path(path_type=Path), help="The folder of records; docs/records.")
+
+
+@click.group()
+def prove() -> None:
+    """Prove kernels on a GPU, and check anywhere that what lies here is proven."""
+
+
+@prove.command("run")
+@click.argument("weeks", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Prove anew what has a proof, too.")
+@click.option("-n", "workers", type=click.IntRange(min=1), help=f"Processes of the tests; {WORKERS}, or the cores.")
+@_root
+@_records
+def run_command(
+    weeks: tuple[str, ...], everything: bool, workers: int | None, root: Path, records: Path | None
+) -> None:
+    """Prove the kernels of WEEKS (all) whose sources have no proof on this machine's GPU."""
+    import torch
+
+    from forge_core.bench.environment import read_environment
+    from forge_core.testing.proofs.execute import execute, find_sanitizer
+    from forge_core.testing.proofs.runner import prove as run
+
+    if not torch.cuda.is_available():
+        raise ProofError("a proof is made on a GPU, and there is none here")
+    find_sanitizer()
+    found = discover(weeks)
+    outcome = run(
+        found,
+        functools.partial(execute, root=root.resolve(), workers=workers or min(WORKERS, os.cpu_count() or 1)),
+        read_environment(torch.device("cuda"), [week.package for week in found]),
+        root=root.resolve(),
+        records=records or root / RECORDS,
+        state=root / STATE,
+        date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        everything=everything,
+    )
+    for failure in outcome.failures:
+        click.echo(failure, err=True)
+    click.echo(f"{outcome.path}: {len(outcome.proven)} kernels proven now, {len(outcome.kept)} before")
+    if outcome.failures:
+        raise ProofError(f"{len(outcome.failures)} findings; what was proven is in the record")
+
+
+@prove.command("check")
+@click.argument("weeks", nargs=-1)
+@_root
+@_records
+def check_command(weeks: tuple[str, ...], root: Path, records: Path | None) -> None:
+    """Exit with 1 unless each kernel has a proof of its present sources; needs no GPU."""
+    found = checking.check(root.resolve(), discover(weeks), records or root / RECORDS)
+    for finding in found:
+        click.echo(str(finding), err=True)
+    if found:
+        raise ProofError(f"{len(found)} findings")
+    click.echo("every kernel has a proof of its present sources")
+
+
+@prove.command("table")
+@click.option("--into", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Write it there.")
+@_root
+@_records
+def table_command(into: Path | None, root: Path, records: Path | None) -> None:
+    """Print the state as a table, or write it between its marks in a file."""
+    text = tables.table(root.resolve(), discover(), checking.records_in(records or root / RECORDS))
+    if into is None:
+        click.echo(text, nl=False)
+    else:
+        tables.into(into, text)
+
+
+@prove.command("stamp")
+@click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def stamp_command(record: Path) -> None:
+    """Write this checkout's commit into a record that was made from the same sources without a checkout."""
+    write_atomically(record, stamped(load(record)).dumps())
+    click.echo(f"{record}: stamped")

@@ -1,0 +1,164 @@
+"""One chunk of a proof, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from forge_core.testing.proofs.declare import ProofError, Week
+
+__all__ = ["Chunk", "Result", "execute", "find_sanitizer", "words_of"]
+
+#: What the sanitizer ends with when it found something; pytest never ends so.
+FOUND = 86
+SECONDS = 1800
+TAIL = 4000
+_SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
+_PLACES = ("usr/local/cuda/bin", "usr/local/cuda*/compute-sanitizer", "usr/local/cuda-*/bin")
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """A part of a proof that is run as one, and kept when it is done.
+
+    Attributes:
+        week: whose.
+        kind: ``"tests"``, ``"measure"``, or a tool of compute-sanitizer.
+        without: tests that are left out, because they are proven for sources that have not changed.
+    """
+
+    week: str
+    kind: str
+    without: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For people: ``"week1 racecheck"``."""
+        return f"{self.week} {self.kind}"
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What a chunk showed.
+
+    Attributes:
+        tests: id -> outcome, reason, launched (kernel -> shapes); of tests and sanitizers.
+        measured: kernel -> errors, repeats, problem.
+        verdict: the sanitizer's.
+        problem: "" or why nothing in it counts.
+    """
+
+    tests: dict[str, dict[str, Any]] = {}
+    measured: dict[str, dict[str, Any]] = {}
+    verdict: str = ""
+    problem: str = ""
+
+
+def find_sanitizer() -> str:
+    """Where compute-sanitizer lies.
+
+    Raises:
+        ProofError: it is missing.
+    """
+    folders = [found for place in _PLACES for found in sorted(map(str, Path("/").glob(place)))]
+    found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(folders))
+    if found is None:
+        raise ProofError("compute-sanitizer is not here; it is part of the CUDA toolkit, and no proof is whole without")
+    return found
+
+
+def words_of(chunk: Chunk, week: Week, out: Path, without: Path | None, *, workers: int) -> list[str]:
+    """The command line of a chunk.
+
+    Args:
+        chunk: what to run.
+        week: its week.
+        out: the file that its process writes.
+        without: the file that names the tests to leave out, if any.
+        workers: processes of the tests; the other kinds have one.
+    """
+    python = [sys.executable, "-m"]
+    if chunk.kind == "measure":
+        return [*python, "forge_core.testing.proofs.measure", week.name, "--out", str(out)]
+    words = [*python, "pytest", "-p", "forge_core.testing.proofs.observe", "--prove-out", str(out), "-q", "--tb=short"]
+    # Other packages' plugins that time or keep things have no place in a proof.
+    words += ["-p", "no:cacheprovider", "-p", "no:benchmark", week.tests]
+    if chunk.kind == "tests":
+        words += ["-m", "gpu", *(["-n", str(workers)] if workers > 1 else [])]
+        return [*words, *(["--prove-without", str(without)] if without else [])]
+    tool = [find_sanitizer(), "--tool", chunk.kind, "--error-exitcode", str(FOUND), "--target-processes", "all"]
+    # torch probes what a driver can do by calls that may fail; an error of a kernel is reported all the same.
+    return [*tool, "--report-api-errors", "no", *words, "-m", "sanitizer"]
+
+
+def execute(chunk: Chunk, week: Week, root: Path, *, workers: int) -> Result:
+    """Runs a chunk.
+
+    Args:
+        chunk: what to run.
+        week: its week.
+        root: the repository's root.
+        workers: processes of the tests.
+
+    Raises:
+        ProofError: compute-sanitizer is missing.
+    """
+    with tempfile.TemporaryDirectory(prefix="forge-prove-") as folder:
+        out, without = Path(folder, "out.json"), Path(folder, "without.json")
+        without.write_text(json.dumps(chunk.without), encoding="utf-8")
+        words = words_of(chunk, week, out, without if chunk.without else None, workers=workers)
+        variables = {"FORGE_REQUIRE_GPU": "1"}
+        if chunk.kind not in ("tests", "measure"):
+            # PyTorch hands out parts of large blocks, in which an access out of bounds is inside a block.
+            variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+        try:
+            status, text = _run(words, root, variables)
+        except subprocess.TimeoutExpired:
+            return Result(problem=f"it took more than {SECONDS} s")
+        told = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else None
+    return result_of(chunk, status, text, told)
+
+
+def _run(words: Sequence[str], root: Path, variables: Mapping[str, str]) -> tuple[int, str]:
+    done = subprocess.run(
+        words,
+        cwd=root,
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=SECONDS,
+    )
+    return done.returncode, done.stdout
+
+
+def result_of(chunk: Chunk, status: int, text: str, told: dict[str, Any] | None) -> Result:
+    """What a chunk showed, from how its process ended, what it printed and what it wrote."""
+    tail = text[-TAIL:]
+    if told is None:
+        return Result(problem=f"it ended with {status} and wrote no results:\n{tail}")
+    if chunk.kind == "measure":
+        known = status in (0, 1)
+        return Result(measured=told, problem="" if known else f"it ended with {status}:\n{tail}")
+    if chunk.kind == "tests":
+        # 0: all passed; 1: some failed, and the results say which; 5: all that there are were left out.
+        known = status in (0, 1) or (status == 5 and bool(chunk.without))
+        return Result(tests=told, problem="" if known else f"pytest ended with {status}:\n{tail}")
+    summaries = _SUMMARY.findall(text)
+    verdict = summaries[-1].strip() if summaries else ""
+    if not verdict or status not in (0, 1, FOUND):
+        return Result(tests=told, problem=f"{chunk.kind} ended with {status} and said {verdict or 'nothing'}:\n{tail}")
+    worst = next((said.strip() for said in summaries if not re.match(r"0 (errors|hazards)", said)), verdict)
+    if status == FOUND and worst == verdict and re.match(r"0 (errors|hazards)", worst):
+        worst = f"ended with {FOUND}, {worst}"
+    return Result(tests=told, verdict=worst)

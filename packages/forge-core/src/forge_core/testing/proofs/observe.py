@@ -1,0 +1,119 @@
+"""The pytest plugin of a proof: which kernels each test launched, on which shapes, and how the test ended.
+
+Launches are seen where they are bound (``forge_core.op.table``), so a kernel's tests are those that ran it, whatever
+their names; a call in a process that a test starts is not seen.  With pytest-xdist each worker sees its own tests, and
+what it saw travels with the test's report.
+
+    python -m pytest -p forge_core.testing.proofs.observe --prove-out FILE [--prove-without FILE] ...
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forge_core.op import table
+from forge_core.testing.proofs.record import write_atomically
+
+__all__ = ["Watch", "shape_of"]
+
+PROPERTY = "forge_launched"
+
+
+@dataclass
+class Watch:
+    """What the running test launched: kernel -> dtypes and shapes of the first input."""
+
+    launched: dict[str, set[str]]
+
+    @classmethod
+    def started(cls, launches: type[table.LaunchTable] = table.LaunchTable) -> Watch:
+        """Sees all launches that are bound from now on, in this process."""
+        watch = cls({})
+        bind = launches._bind
+        # The same compiled kernel has one watched form for each name and shape: callers tell kernels by identity.
+        known: dict[tuple[str, int], Callable[..., Any]] = {}
+
+        def watched(self: table.LaunchTable, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> table.Bound:
+            bound = bind(self, out, args, kwargs)
+            if bound.launch is table._nothing:
+                return bound
+            name = f"{self.name}/{bound.name}"
+            watch.launched.setdefault(name, set()).add(shape_of(args[0]))
+            kernel = bound.launch
+            key = (name, id(kernel))
+            if key not in known:
+
+                def launch(*arguments: Any) -> Any:
+                    watch.launched.setdefault(name, set())
+                    return kernel(*arguments)
+
+                known[key] = launch
+            return replace(bound, launch=known[key])
+
+        launches._bind = watched  # type: ignore[method-assign]
+        return watch
+
+
+def shape_of(x: Any) -> str:
+    """A tensor's dtype and sizes: ``"float32 3x100"``."""
+    return f"{str(x.dtype).removeprefix('torch.')} {'x'.join(map(str, x.shape)) or 'scalar'}"
+
+
+class _Plugin:
+    """What pytest calls."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.watch = Watch.started()
+        self.results: dict[str, dict[str, Any]] = {}
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        """Notes what a test launches."""
+        self.watch.launched = {}
+        yield
+        launched = {name: sorted(shapes) for name, shapes in sorted(self.watch.launched.items())}
+        item.user_properties.append((PROPERTY, json.dumps(launched)))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keeps the worst outcome of a test's three phases."""
+        found = self.results.setdefault(report.nodeid, {"outcome": "passed", "launched": {}, "reason": ""})
+        if report.outcome != "passed" and found["outcome"] != "failed":
+            found["outcome"] = report.outcome
+            told = report.longrepr
+            found["reason"] = str(told[2] if isinstance(told, tuple) else told).strip()[-500:]
+        for name, value in report.user_properties:
+            if name == PROPERTY:
+                found["launched"] = json.loads(str(value))
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Leaves out the tests that a proof has already and that need not be run again."""
+        without = config.getoption("--prove-without")
+        if without:
+            leave_out = set(json.loads(Path(without).read_text(encoding="utf-8")))
+            config.hook.pytest_deselected(items=[item for item in items if item.nodeid in leave_out])
+            items[:] = [item for item in items if item.nodeid not in leave_out]
+
+    def pytest_sessionfinish(self) -> None:
+        """Writes what was seen, in the process that has all reports."""
+        out = self.config.getoption("--prove-out")
+        if out and not hasattr(self.config, "workerinput"):
+            write_atomically(Path(out), json.dumps(self.results))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The plugin's own options."""
+    group = parser.getgroup("forge proofs")
+    group.addoption("--prove-out", metavar="FILE", help="write each test's outcome and the kernels it launched")
+    group.addoption("--prove-without", metavar="FILE", help="a JSON list of the tests to leave out")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Starts to watch before the first operator is called."""
+    config.pluginmanager.register(_Plugin(config), "forge-proofs")

@@ -1,0 +1,283 @@
+"""The record of a GPU: docs/records/<gpu>/proof.json.
+
+Many kernels pass the same tests on the same shapes and share most of their sources, so the file holds three lists,
+``names`` of tests, ``shapes`` and ``sources``, and each kernel says which lines of them are its own: ``"0-57,80"``.
+
+A kernel's seal is the SHA-256 of all that is said of it, its run included, and the record's seal that of the kernels'
+seals and of the weeks' lists of tests: whoever changes a line without making the proof again breaks a seal.  A seal is
+no signature: who means to deceive can compute it anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from forge_core.bench.environment import Environment, stamp
+from forge_core.testing.proofs.declare import ProofError, digest_of
+
+__all__ = [
+    "FILE",
+    "SCHEMA_VERSION",
+    "Error",
+    "Proof",
+    "ProofRun",
+    "Record",
+    "WeekTests",
+    "folder_of",
+    "load",
+    "stamped",
+    "write_atomically",
+]
+
+SCHEMA_VERSION = 1
+FILE = "proof.json"
+
+
+class Error(msgspec.Struct, frozen=True):
+    """The largest error against float64: absolute, and over the largest magnitude of the result."""
+
+    absolute: float
+    relative: float
+
+
+class ProofRun(msgspec.Struct, frozen=True):
+    """When and where a proof was made.
+
+    Attributes:
+        date: UTC, ISO 8601.
+        environment: GPU, driver, versions, commit.
+    """
+
+    date: str
+    environment: Environment
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """What was shown of one kernel.
+
+    Attributes:
+        operator, variant, week: whose kernel it is.
+        run: when and where.
+        sources: module (or file) and SHA-256.
+        fingerprint: the digest of `sources`.
+        tests: ids of the tests that launched it and passed.
+        shapes: dtype and shape of the first input of the calls in them, each once.
+        errors: by dtype.
+        repeats: how many calls gave the same bits.
+        sanitizers: tool -> verdict; with the operator whose call it saw, where that is another one of the same builder.
+        seal: the digest of all of the above.
+    """
+
+    operator: str
+    variant: str
+    week: str
+    run: ProofRun
+    sources: dict[str, str]
+    fingerprint: str
+    tests: list[str]
+    shapes: list[str]
+    errors: dict[str, Error]
+    repeats: int
+    sanitizers: dict[str, str]
+    seal: str = ""
+
+    @property
+    def name(self) -> str:
+        """As ``Kernel.name``."""
+        return f"{self.operator}/{self.variant}"
+
+    def computed_seal(self) -> str:
+        """What the seal has to be."""
+        told = msgspec.to_builtins(self)
+        told.pop("seal")
+        return digest_of(msgspec.json.decode(msgspec.json.encode(told)))
+
+    def sealed(self) -> Proof:
+        """The same with its fingerprint and its seal."""
+        told = msgspec.structs.replace(self, fingerprint=digest_of(self.sources))
+        return msgspec.structs.replace(told, seal=told.computed_seal())
+
+
+class WeekTests(msgspec.Struct, frozen=True):
+    """All tests of a week that passed, and those that were skipped with the reason."""
+
+    tests: list[str]
+    skipped: dict[str, str] = {}
+
+
+class Record(msgspec.Struct, frozen=True):
+    """All proofs on one GPU.
+
+    Attributes:
+        gpu: its name.
+        weeks: the tests of each week.
+        proofs: one for each kernel.
+        seal: see above.
+    """
+
+    gpu: str
+    weeks: dict[str, WeekTests]
+    proofs: list[Proof]
+    seal: str = ""
+
+    def proof(self, name: str) -> Proof | None:
+        """The proof of a kernel, or None."""
+        return next((proof for proof in self.proofs if proof.name == name), None)
+
+    def computed_seal(self) -> str:
+        """What the seal has to be."""
+        weeks = msgspec.to_builtins(self.weeks)
+        return digest_of([self.gpu, weeks, [[proof.name, proof.seal] for proof in self.proofs]])
+
+    def sealed(self) -> Record:
+        """The same, in order, with its seal; those of the proofs stay as they are."""
+        told = msgspec.structs.replace(self, proofs=sorted(self.proofs, key=lambda proof: (proof.week, proof.name)))
+        return msgspec.structs.replace(told, seal=told.computed_seal())
+
+    def dumps(self) -> str:
+        """The record as JSON, one kernel a line."""
+        runs = _unique(proof.run for proof in self.proofs)
+        names = sorted({t for p in self.proofs for t in p.tests} | {t for w in self.weeks.values() for t in w.tests})
+        shapes = sorted({shape for proof in self.proofs for shape in proof.shapes})
+        sources = sorted({f"{name} {sha}" for proof in self.proofs for name, sha in proof.sources.items()})
+        places = [{line: i for i, line in enumerate(lines)} for lines in (names, shapes, sources)]
+        kernels = []
+        for proof in self.proofs:
+            told = msgspec.to_builtins(proof)
+            told["run"] = runs.index(proof.run)
+            told["tests"] = _ranges(places[0][test] for test in proof.tests)
+            told["shapes"] = _ranges(places[1][shape] for shape in proof.shapes)
+            told["sources"] = _ranges(places[2][f"{name} {sha}"] for name, sha in proof.sources.items())
+            kernels.append(told)
+        weeks = {
+            name: {"tests": _ranges(places[0][test] for test in week.tests), "skipped": week.skipped}
+            for name, week in self.weeks.items()
+        }
+        head = {"schema_version": SCHEMA_VERSION, "gpu": self.gpu, "seal": self.seal, "weeks": weeks}
+        lines = [f' "{key}": {_json(value)}' for key, value in head.items()]
+        for key, items in (
+            ("runs", msgspec.to_builtins(runs)),
+            ("kernels", kernels),
+            ("sources", sources),
+            ("shapes", shapes),
+            ("names", names),
+        ):
+            lines.append(f' "{key}": [\n' + ",\n".join(f"  {_json(item)}" for item in items) + "\n ]")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _unique(runs: Iterable[ProofRun]) -> list[ProofRun]:
+    found: list[ProofRun] = []
+    for run in runs:
+        if run not in found:
+            found.append(run)
+    return found
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """``[0, 1, 2, 9]`` as ``"0-2,9"``."""
+    spans: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def _lines(ranges: str, lines: Sequence[str]) -> list[str]:
+    found: list[str] = []
+    for part in filter(None, ranges.split(",")):
+        first, _, last = part.partition("-")
+        begin, end = int(first), int(last or first)
+        if not begin <= end < len(lines):
+            raise ValueError(f"no lines {part} among {len(lines)}")
+        found += lines[begin : end + 1]
+    return found
+
+
+def load(path: Path) -> Record:
+    """Reads a record; the seals are not looked at.
+
+    Raises:
+        ProofError: it cannot be read, or is none.
+    """
+    try:
+        raw = msgspec.json.decode(path.read_bytes())
+        version = raw.get("schema_version") if isinstance(raw, dict) else None
+        if version != SCHEMA_VERSION:
+            raise ProofError(f"{path}: expected a proof with schema_version {SCHEMA_VERSION}, got {version}")
+        weeks = {
+            name: {"tests": _lines(week["tests"], raw["names"]), "skipped": week["skipped"]}
+            for name, week in raw["weeks"].items()
+        }
+        proofs = []
+        for kernel in raw["kernels"]:
+            pairs = (line.rpartition(" ") for line in _lines(kernel["sources"], raw["sources"]))
+            proofs.append(
+                {
+                    **kernel,
+                    "run": raw["runs"][kernel["run"]],
+                    "tests": _lines(kernel["tests"], raw["names"]),
+                    "shapes": _lines(kernel["shapes"], raw["shapes"]),
+                    "sources": {name: sha for name, _, sha in pairs},
+                }
+            )
+        return msgspec.convert({"gpu": raw["gpu"], "seal": raw["seal"], "weeks": weeks, "proofs": proofs}, Record)
+    except (OSError, msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise ProofError(f"{path}: expected a record of proofs: {type(error).__name__}: {error}") from error
+
+
+def folder_of(gpu: str) -> str:
+    """The folder of a GPU's records: ``"NVIDIA H200"`` -> ``"h200"``."""
+    return re.sub(r"[^a-z0-9]+", "-", gpu.lower().removeprefix("nvidia")).strip("-")
+
+
+def stamped(record: Record) -> Record:
+    """Writes this checkout's commit into the proofs that were made from the same sources without a checkout.
+
+    Raises:
+        ProofError: a seal is broken.
+        BenchmarkError: the sources are others, have changes here, or this is no checkout.
+    """
+    proofs, known = [], {}
+    for proof in record.proofs:
+        if proof.seal != proof.computed_seal():
+            raise ProofError(f"{proof.name}: the proof was changed after it was made; it cannot be stamped")
+        if proof.run.environment.has_commit:
+            proofs.append(proof)
+            continue
+        # One run has many kernels, and stamping reads all sources and asks git.
+        key = digest_of(msgspec.to_builtins(proof.run.environment))
+        if key not in known:
+            known[key] = stamp(proof.run.environment)
+        run = msgspec.structs.replace(proof.run, environment=known[key])
+        proofs.append(msgspec.structs.replace(proof, run=run).sealed())
+    if record.seal != record.computed_seal():
+        raise ProofError("the record was changed after it was made; it cannot be stamped")
+    return msgspec.structs.replace(record, proofs=proofs).sealed()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Writes a file so that a reader finds the old one or the new one, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,181 @@
+"""Proving: which chunks are needed, one after the other, and the record of what they showed.
+
+    sources here --- proof of the same sources? --- yes: kept as it is
+                          `--- no: the kernel is stale
+    a week with stale kernels:  tests (those that launch one of them, and new ones), measure, memcheck, racecheck, ...
+
+A kernel of which anything failed loses its proof.  What was shown is kept after each chunk (``state``), so that an
+interrupted run goes on where it was; what failed is not kept, and runs again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from forge_core.bench.environment import Environment
+from forge_core.bench.progress import progress
+from forge_core.testing.proofs.check import TOOLS, clean, incredible, missing_tests, unproven
+from forge_core.testing.proofs.declare import ProofError, Week, digest_of, gpu_tests, sources_of
+from forge_core.testing.proofs.execute import Chunk, Result
+from forge_core.testing.proofs.merge import Task, merged
+from forge_core.testing.proofs.record import FILE, ProofRun, Record, folder_of, load, write_atomically
+from forge_core.testing.proofs.state import State, digest_of_tests
+
+__all__ = ["Outcome", "prove", "tasks_of", "whole"]
+
+Execute = Callable[[Chunk, Week], Result]
+
+#: Sanitizers that run at once: each is one process that mostly waits for itself.
+AT_ONCE = 6
+
+
+@dataclass
+class Outcome:
+    """What a run came to.
+
+    Attributes:
+        path: the record.
+        proven: kernels that were proven now.
+        kept: kernels that had a proof already.
+        failures: what failed, in words.
+    """
+
+    path: Path
+    proven: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+def tasks_of(weeks: Sequence[Week], root: Path, record: Record | None, *, everything: bool) -> list[Task]:
+    """What is to be done for each week; no chunks where nothing is."""
+    tasks = []
+    for week in weeks:
+        sources, wanted = sources_of(week.kernels), tuple(gpu_tests(root, week.tests))
+        proofs = {} if record is None or everything else {proof.name: proof for proof in record.proofs}
+        stale = frozenset(name for name, now in sources.items() if name not in proofs or unproven(proofs[name], now))
+        known = None if record is None or everything else record.weeks.get(week.name)
+        missing = known is None or bool(missing_tests(week, known, wanted))
+        again = {test for name in stale if name in proofs for test in proofs[name].tests}
+        # A kernel that has no proof yet may be launched by any test.
+        fresh = known is None or any(name not in proofs for name in stale)
+        without = () if fresh or known is None else tuple(sorted(set(known.tests) - again))
+        kinds: list[str] = ["tests"] if stale or missing else []
+        kinds += ["measure", *TOOLS] if stale else []
+        chunks = tuple(Chunk(week.name, kind, without if kind == "tests" else ()) for kind in kinds)
+        tasks.append(Task(week, sources, stale, wanted, chunks))
+    return tasks
+
+
+def prove(
+    weeks: Sequence[Week],
+    execute: Execute,
+    environment: Environment,
+    *,
+    root: Path,
+    records: Path,
+    state: Path,
+    date: str,
+    everything: bool = False,
+) -> Outcome:
+    """Proves what has no proof, or everything, and writes the record.
+
+    Args:
+        weeks: what there is to prove.
+        execute: runs a chunk.
+        environment: of this machine and checkout.
+        root: the repository's root.
+        records: the folder of records.
+        state: the file that an interrupted run is taken up from.
+        date: UTC, ISO 8601.
+        everything: whether what has a proof is proven anew.
+
+    Raises:
+        ProofError: there is no GPU, the checkout is dirty, or the record that is there was changed by hand.
+    """
+    if environment.device != "cuda":
+        raise ProofError("a proof is made on a GPU, and there is none here")
+    if environment.dirty:
+        raise ProofError("the checkout has changes that are not committed: commit them, then prove")
+    path = records / folder_of(environment.gpu) / FILE
+    record = _before(path, environment.gpu, everything=everything)
+    tasks = tasks_of(weeks, root, record, everything=everything)
+    outcome = Outcome(path, kept=[name for task in tasks for name in task.sources if name not in task.stale])
+    chunks = [chunk for task in tasks for chunk in task.chunks]
+    if not chunks:
+        return outcome
+    tests = {week.name: digest_of_tests(root, week.tests) for week in weeks}
+    kept = State(state, digest_of([msgspec.to_builtins(environment), tests]))
+    results = _run(chunks, {week.name: week for week in weeks}, execute, kept)
+    made = ProofRun(date, environment)
+    for task in tasks:
+        if task.chunks:
+            shown = {chunk.kind: results[chunk] for chunk in task.chunks}
+            record, proven, failures = merged(record, task, shown, made)
+            outcome.proven += proven
+            outcome.failures += failures
+    write_atomically(path, record.sealed().dumps())
+    if not outcome.failures:
+        kept.finished()
+    return outcome
+
+
+def _before(path: Path, gpu: str, *, everything: bool) -> Record:
+    """What is there already; nothing where it cannot be believed and everything is proven anew."""
+    empty = Record(gpu, {}, [])
+    if not path.is_file():
+        return empty
+    try:
+        record = load(path)
+    except ProofError:
+        if everything:
+            return empty
+        raise
+    wrong = incredible(path.parent.name, record)
+    if wrong and not everything:
+        raise ProofError("\n".join(["the record that is there cannot be added to:", *map(str, wrong)]))
+    return empty if wrong else record
+
+
+def _run(chunks: Sequence[Chunk], weeks: dict[str, Week], execute: Execute, state: State) -> dict[Chunk, Result]:
+    """Runs the chunks that the state does not have: tests have the GPU for themselves, sanitizers run side by side."""
+    results: dict[Chunk, Result] = {}
+    with progress(len(chunks)) as done:
+
+        def keep(chunk: Chunk, result: Result) -> None:
+            results[chunk] = result
+            if whole(result):
+                state.put(chunk, result)
+            done(chunk.name)
+
+        waiting = []
+        for chunk in chunks:
+            found = state.get(chunk)
+            if found is not None:
+                results[chunk] = found
+                done(f"{chunk.name}, before the interruption")
+            elif chunk.kind in TOOLS:
+                waiting.append(chunk)
+            else:
+                keep(chunk, execute(chunk, weeks[chunk.week]))
+        pool = ThreadPoolExecutor(max(1, min(AT_ONCE, (os.cpu_count() or 1) // 2)))
+        try:
+            futures = {pool.submit(execute, chunk, weeks[chunk.week]): chunk for chunk in waiting}
+            for future in as_completed(futures):
+                keep(futures[future], future.result())
+        finally:
+            # An interruption must not wait for what has not begun.
+            pool.shutdown(cancel_futures=True)
+    return results
+
+
+def whole(result: Result) -> bool:
+    """Whether a result needs no second run: nothing in it failed."""
+    failed = any(told["outcome"] == "failed" for told in result.tests.values())
+    wrong = any(told["problem"] for told in result.measured.values())
+    return not (result.problem or failed or wrong or (result.verdict and not clean(result.verdict)))

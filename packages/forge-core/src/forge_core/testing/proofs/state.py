@@ -1,0 +1,59 @@
+"""What a proof that was interrupted has shown so far: one file, written anew after each chunk."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from forge_core.testing.proofs.declare import digest_of
+from forge_core.testing.proofs.execute import Chunk, Result
+from forge_core.testing.proofs.record import write_atomically
+
+__all__ = ["State", "digest_of_tests"]
+
+
+class _Kept(msgspec.Struct):
+    key: str
+    chunks: dict[str, Result]
+
+
+class State:
+    """The chunks that are done, of a proof under one key.
+
+    Args:
+        path: the file.
+        key: says all that a result depends on: sources, tests, GPU, versions.  What was kept under another is dropped.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path = path
+        self._kept = _Kept(key, {})
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=_Kept)
+        except (OSError, msgspec.MsgspecError):
+            return  # none, or one that cannot be read: everything is run
+        if found.key == key:
+            self._kept = found
+
+    def get(self, chunk: Chunk) -> Result | None:
+        """What a chunk showed before the interruption, or None."""
+        return self._kept.chunks.get(digest_of(msgspec.to_builtins(chunk)))
+
+    def put(self, chunk: Chunk, result: Result) -> None:
+        """Keeps what a chunk showed."""
+        self._kept.chunks[digest_of(msgspec.to_builtins(chunk))] = result
+        write_atomically(self.path, msgspec.json.encode(self._kept).decode())
+
+    def finished(self) -> None:
+        """Forgets everything: the record has it now."""
+        self.path.unlink(missing_ok=True)
+
+
+def digest_of_tests(root: Path, folder: str) -> str:
+    """SHA-256 over the names and contents of a folder's tests."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(root, folder).rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

@@ -1,0 +1,338 @@
+"""What a proof is made of: the plugin, the measurement, the processes, the declared weeks, the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from forge_core import cli
+from forge_core.errors import UnsupportedError
+from forge_core.op.schema import Schema
+from forge_core.testing.proofs import Subject, Week
+from forge_core.testing.proofs import execute as executing
+from forge_core.testing.proofs.declare import ProofError, discover, gpu_tests, sources_of
+from forge_core.testing.proofs.execute import FOUND, Chunk, result_of, words_of
+from forge_core.testing.proofs.measure import measure, measure_week
+from forge_core.testing.proofs.record import folder_of
+
+ROOT = Path(__file__).parents[3]
+CPU = torch.device("cpu")
+
+# ------------------------------------------------------------------------------------------------------ the plugin
+
+TESTS = """
+    import pytest, torch
+    from types import SimpleNamespace
+    from forge_core.op import table
+    from forge_core.op.schema import Schema
+
+    calls = []
+
+    @pytest.fixture(scope="module")
+    def launches():
+        def kernel(*arguments):
+            calls.append(arguments)
+
+        patch = pytest.MonkeyPatch()
+        patch.setattr(table.devices, "query", lambda device: SimpleNamespace(arch="sm_90a"))
+        patch.setattr(table, "builder_at", lambda path: lambda config, arch: kernel)
+        plan = lambda target, out, x, variant: SimpleNamespace(
+            variant="plain", config=0, why="", builder="m:b", arguments=(7,), workspace=0
+        )
+        schema = Schema.parse("tiny::double(Tensor x, *, str variant='auto') -> Tensor")
+        yield table.LaunchTable(schema, lambda out, named: named["x"].to("meta"), plan)
+        patch.undo()
+
+    def test_two_shapes(launches):
+        for shape in ((2, 3), (5,), (2, 3)):
+            found = launches.find(None, (torch.zeros(shape),), {})
+            found.launch(1, 2)
+        assert calls == [(1, 2)] * 3
+        assert len({kernel for _, kernel, _ in launches.launches()}) == 1  # one kernel, by its identity
+
+    def test_a_shape_that_is_bound_already(launches):
+        launches.find(None, (torch.zeros(2, 3),), {}).launch(3)
+
+    def test_nothing_is_launched(launches):
+        launches.find(None, (torch.zeros(0),), {}).launch(3)
+
+    def test_wrong(launches):
+        launches.find(None, (torch.zeros(2, 3),), {}).launch(3)
+        assert False, "off by one"
+
+    @pytest.mark.skip(reason="2 GPUs are needed, 1 found")
+    def test_skipped(): ...
+
+    @pytest.fixture
+    def leaves_a_mess():
+        yield
+        raise RuntimeError("mess")
+
+    def test_fails_afterwards(leaves_a_mess): ...
+"""
+
+
+def observed(tmp_path, *words):
+    (tmp_path / "test_tiny.py").write_text(textwrap.dedent(TESTS))
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    out = tmp_path / "out.json"
+    plugin = ("-p", "forge_core.testing.proofs.observe", "-p", "no:cacheprovider", "--prove-out", str(out))
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugin, *words, "test_tiny.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    return {name.partition("::")[2]: told for name, told in json.loads(out.read_text()).items()}
+
+
+def test_the_plugin_tells_what_each_test_launched_and_how_it_ended(tmp_path):
+    told = observed(tmp_path, "-n", "1")  # by the worker's reports; the process of a chunk, below, has no workers
+    kernel = "tiny::double/plain"
+    assert told["test_two_shapes"] == {
+        "outcome": "passed",
+        "reason": "",
+        "launched": {kernel: ["float32 2x3", "float32 5"]},
+    }
+    assert told["test_a_shape_that_is_bound_already"]["launched"] == {kernel: []}
+    assert told["test_nothing_is_launched"]["launched"] == {}
+    assert told["test_wrong"]["outcome"] == "failed"
+    assert "off by one" in told["test_wrong"]["reason"]
+    assert told["test_wrong"]["launched"] == {kernel: []}
+    assert told["test_skipped"]["outcome"] == "skipped"
+    assert "2 GPUs are needed" in told["test_skipped"]["reason"]
+    assert told["test_fails_afterwards"]["outcome"] == "failed"
+
+
+# -------------------------------------------------------------------------------------------------- the measurement
+
+
+class Doubling:
+    """An operator that doubles, and does to its result what it is told to."""
+
+    def __init__(self, spoil=lambda y: y, able=lambda x: True):
+        self.schema = Schema.parse("tiny::double(Tensor x, *, str variant='auto') -> Tensor")
+        self.reference = lambda x: 2 * x
+        self.spoil, self.able = spoil, able
+
+    def variants(self):
+        return {"plain": "the one there is", "wide": "another one"}
+
+    def __call__(self, x, *, variant):
+        if not self.able(x):
+            raise UnsupportedError("not this one", requirement="another one")
+        return self.spoil(2 * x)
+
+
+def samples(device):
+    for dtype in (torch.float32, torch.bfloat16):
+        yield (torch.linspace(1, 2, 7, device=device).to(dtype),)
+
+
+def test_a_right_kernel_is_measured():
+    told = measure(Subject(Doubling(), samples), "plain", CPU)
+    assert told["problem"] == ""
+    assert told["errors"] == {"float32": (0.0, 0.0), "bfloat16": (0.0, 0.0)}
+    assert told["shapes"] == ["bfloat16 7", "float32 7"]
+    assert told["repeats"] >= 10
+
+
+def test_an_error_within_the_bound_is_measured_and_one_past_it_is_a_problem():
+    spoil = lambda y: y + 2.0**-20 if y.dtype is torch.float32 else y  # noqa: E731
+    told = measure(Subject(Doubling(spoil), samples, lambda x: 2.0**-19), "plain", CPU)
+    assert told["problem"] == ""
+    assert told["errors"]["float32"] == (2.0**-20, 2.0**-22)
+    assert "results are off" in measure(Subject(Doubling(spoil), samples, lambda x: 0.0), "plain", CPU)["problem"]
+    assert "exactly" in measure(Subject(Doubling(spoil), samples), "plain", CPU)["problem"]
+
+
+def test_what_changes_from_call_to_call_is_a_problem():
+    count = iter(range(1000))
+    told = measure(Subject(Doubling(lambda y: y + next(count) // 5), samples, lambda x: 1e9), "plain", CPU)
+    assert "two calls gave different bits" in told["problem"]
+    assert told["errors"] == {}
+
+
+def test_nan_and_a_variant_that_refuses_everything_are_problems():
+    nan = measure(Subject(Doubling(lambda y: y * float("nan")), samples, lambda x: 1.0), "plain", CPU)
+    assert "results are off" in nan["problem"]
+    none = measure(Subject(Doubling(able=lambda x: False), samples), "plain", CPU)
+    assert (none["problem"], none["repeats"]) == ("the variant refused every sample", 0)
+    some = measure(Subject(Doubling(able=lambda x: x.dtype is torch.float32), samples), "plain", CPU)
+    assert (some["problem"], list(some["errors"])) == ("", ["float32"])
+
+
+def test_a_week_is_measured_without_what_is_declared_absent():
+    week = Week("tiny", "tiny", "tests", (), (Subject(Doubling(), samples, absent={"wide": "it has no rows"}),))
+    assert list(measure_week(week, CPU)) == ["tiny::double/plain"]
+
+
+# ----------------------------------------------------------------------------------------------------- the processes
+
+WEEK = Week("tiny", "tiny_week", "packages/tiny/tests", ())
+
+
+def test_the_command_lines_of_the_chunks(monkeypatch, tmp_path):
+    monkeypatch.setattr(executing, "find_sanitizer", lambda: "compute-sanitizer")
+    out = tmp_path / "out"
+    tests = words_of(Chunk("tiny", "tests", ("a",)), WEEK, out, tmp_path / "w", workers=10)
+    assert tests[-6:] == ["-m", "gpu", "-n", "10", "--prove-without", str(tmp_path / "w")]
+    assert "-n" not in words_of(Chunk("tiny", "tests"), WEEK, out, None, workers=1)
+    sanitizer = words_of(Chunk("tiny", "racecheck"), WEEK, out, None, workers=10)
+    assert sanitizer[:3] == ["compute-sanitizer", "--tool", "racecheck"]
+    assert sanitizer[-2:] == ["-m", "sanitizer"]
+    assert "-n" not in sanitizer
+    measured = words_of(Chunk("tiny", "measure"), WEEK, out, None, workers=10)
+    assert measured[2:] == ["forge_core.testing.proofs.measure", "tiny", "--out", str(out)]
+
+
+PASSED = {"test_x": {"outcome": "passed", "reason": "", "launched": {}}}
+
+
+@pytest.mark.parametrize(
+    "kind, status, text, told, verdict, problem",
+    [
+        ("tests", 0, "", PASSED, "", ""),
+        ("tests", 1, "", PASSED, "", ""),
+        ("tests", 3, "internal error", PASSED, "", "ended with 3"),
+        ("tests", 5, "no tests ran", {}, "", "ended with 5"),
+        ("tests", -11, "", None, "", "ended with -11 and wrote no results"),
+        ("measure", 0, "", {}, "", ""),
+        ("measure", 1, "", {}, "", ""),
+        ("memcheck", 0, "== ERROR SUMMARY: 0 errors\n", PASSED, "0 errors", ""),
+        ("memcheck", FOUND, "== ERROR SUMMARY: 2 errors\n", PASSED, "2 errors", ""),
+        ("memcheck", FOUND, "ERROR SUMMARY: 1 error\nERROR SUMMARY: 0 errors\n", PASSED, "1 error", ""),
+        ("memcheck", FOUND, "== ERROR SUMMARY: 0 errors\n", PASSED, f"ended with {FOUND}, 0 errors", ""),
+        ("memcheck", 0, "nothing", PASSED, "", "said nothing"),
+        ("racecheck", 0, "RACECHECK SUMMARY: 0 hazards displayed (0 errors)\n", PASSED, "0 hazards displayed (0", ""),
+        ("racecheck", 255, "RACECHECK SUMMARY: 0 hazards displayed\n", PASSED, "", "ended with 255"),
+    ],
+)
+def test_how_a_process_ended_decides_what_counts(kind, status, text, told, verdict, problem):
+    result = result_of(Chunk("tiny", kind), status, text, told)
+    assert result.verdict.startswith(verdict) and bool(result.verdict) == bool(verdict)
+    assert problem in result.problem and bool(result.problem) == bool(problem)
+
+
+def test_a_chunk_is_run_in_a_process_of_its_own(monkeypatch, tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
+    (tmp_path / "tests/test_x.py").write_text(
+        "import os, pytest\n@pytest.mark.gpu\ndef test_x(): assert os.environ['FORGE_REQUIRE_GPU'] == '1'\n"
+        "@pytest.mark.gpu\ndef test_y(): ...\ndef test_on_the_cpu(): ...\n"
+    )
+    week = dataclasses.replace(WEEK, tests="tests")
+    told = executing.execute(Chunk("tiny", "tests", ("tests/test_x.py::test_y",)), week, tmp_path, workers=1)
+    assert told.problem == ""
+    assert {test: result["outcome"] for test, result in told.tests.items()} == {"tests/test_x.py::test_x": "passed"}
+
+
+def test_a_missing_sanitizer_is_said(monkeypatch):
+    monkeypatch.setattr(executing.shutil, "which", lambda *args, **kwargs: None)
+    with pytest.raises(ProofError, match="part of the CUDA toolkit"):
+        executing.find_sanitizer()
+
+
+@pytest.mark.parametrize(
+    "gpu, folder", [("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100-80gb-hbm3"), ("Tesla V100", "tesla-v100")]
+)
+def test_the_folder_of_a_gpu(gpu, folder):
+    assert folder_of(gpu) == folder
+
+
+# --------------------------------------------------------------------------------------------------- the real weeks
+
+
+@pytest.fixture(scope="module")
+def weeks():
+    return discover()
+
+
+def test_every_kernel_of_the_weeks_can_be_measured(weeks):
+    """Each variant takes a sample, on paper; and what is declared absent refuses them all."""
+    for week in weeks:
+        for subject in week.subjects:
+            operator, calls = subject.operator, list(subject.samples(CPU))
+            for variant in operator.variants():
+                options = {"variant": variant} if "variant" in operator.schema.parameters else {}
+                able = 0
+                for args in calls:
+                    try:
+                        able += operator.explain(*args, arch="sm_90a", **options).variant == variant
+                    except UnsupportedError:
+                        continue
+                assert bool(able) == (variant not in subject.absent), f"{operator} {variant}"
+
+
+def test_every_sample_and_every_bound_is_right_for_the_reference(weeks, monkeypatch):
+    monkeypatch.setattr("forge_core.testing.proofs.measure.REPEATS", 1)
+    for subject in (subject for week in weeks for subject in week.subjects):
+        operator = subject.operator
+        by_reference = SimpleNamespace(schema=operator.schema, reference=operator.reference)
+        small = [args for args in subject.samples(CPU) if args[0].numel() < 20_000]
+        told = measure(Subject(Referred(by_reference, operator), lambda _, s=small: s, subject.floor), "auto", CPU)
+        assert told["problem"] == "", operator
+        assert set(told["errors"]) == {"float16", "bfloat16", "float32", "float64"}
+
+
+class Referred:
+    """An operator on the CPU, which takes no variant by name."""
+
+    def __init__(self, parts, operator):
+        self.schema, self.reference, self.operator = parts.schema, parts.reference, operator
+
+    def __call__(self, *args, **options):
+        return self.operator(*args)
+
+
+def test_the_sources_of_the_weeks_hold_the_kernel_its_choice_and_its_launch_and_no_benchmark(weeks):
+    for week in weeks:
+        for name, sources in sources_of(week.kernels).items():
+            assert f"{week.package}.config" in sources, name
+            assert "forge_core.op.table" in sources
+            assert not any(".bench" in source or ".profiling" in source for source in sources), name
+            assert all(len(digest) == 64 for digest in sources.values())
+    column = sources_of(weeks[1].kernels)["forge_week1::mean/column"]
+    assert {"forge_week1_reduce.kernels.column", "forge_core.device_code.monoid"} <= set(column)
+    assert "forge_week1_reduce.kernels.split" not in column
+
+
+def test_every_week_has_gpu_tests(weeks):
+    assert [week.name for week in weeks][:3] == ["week0", "week1", "week2"]
+    for week in weeks:
+        assert len(gpu_tests(ROOT, week.tests)) > 30, week.name
+
+
+def test_the_command_checks_and_says_what_to_run(tmp_path):
+    result = CliRunner().invoke(cli.main, ["prove", "check", "week1", "--root", str(ROOT), "--records", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "forge_week1::prod/column: no GPU has a record of proofs" in result.output
+    assert "nox -s prove -- week1" in result.output
+    assert "week2" not in result.output
+    unknown = CliRunner().invoke(cli.main, ["prove", "check", "week9"])
+    assert unknown.exit_code == 1
+    assert "no proofs are declared for week9; weeks that declare some: week0, week1, week2" in unknown.output
+
+
+def test_the_command_prints_the_table(tmp_path):
+    result = CliRunner().invoke(cli.main, ["prove", "table", "--root", str(ROOT), "--records", str(tmp_path)])
+    assert result.exit_code == 0
+    assert "| `forge_week2::softmax` | cluster | not proven |  |" in result.output
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="shows what is said without a GPU")
+def test_the_command_proves_nothing_without_a_gpu():
+    result = CliRunner().invoke(cli.main, ["prove", "run"])
+    assert result.exit_code == 1
+    assert "a proof is made on a GPU, and there is none here" in result.output

@@ -1,0 +1,503 @@
+"""Planted changes on a tiny package with two kernels, and on its proof; the GPU shows whatever it is told to show."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import textwrap
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from forge_core.bench.environment import Environment
+from forge_core.testing.proofs import Kernel, Week, assert_proven
+from forge_core.testing.proofs.check import check, records_in, unproven
+from forge_core.testing.proofs.declare import ProofError, digest_of, gpu_tests, sources_of
+from forge_core.testing.proofs.execute import Result
+from forge_core.testing.proofs.merge import MEASURE
+from forge_core.testing.proofs.record import Error, load, stamped
+from forge_core.testing.proofs.runner import prove
+from forge_core.testing.proofs.table import BEGIN, END, into, table
+
+FILES = {
+    "src/tiny_week/__init__.py": "",
+    "src/tiny_week/ops.py": "from tiny_week import config\n",
+    "src/tiny_week/config.py": "SPLIT_FROM = 4096\n",
+    "src/tiny_week/arithmetic.py": "def double(x):\n    return 2 * x\n",
+    "src/tiny_week/bench.py": "# What is measured.\n",
+    "src/tiny_week/kernels/__init__.py": "",
+    "src/tiny_week/kernels/plain.py": "from tiny_week.arithmetic import double\n\nTHREADS = 256\n",
+    "src/tiny_week/kernels/wide.py": "THREADS = 128\n",
+    "src/tiny_week/thresholds/h200.toml": "split_from = 8192\n",
+    "tests/test_tiny.py": """
+        import pytest
+
+        DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+
+        @pytest.mark.gpu
+        @pytest.mark.parametrize("size", [1, 2])
+        def test_plain(size): ...
+
+        @pytest.mark.parametrize("device", DEVICES)
+        def test_wide(device): ...
+
+        def test_on_the_cpu(): ...
+    """,
+}
+
+PLAIN, WIDE = "tiny::double/plain", "tiny::double/wide"
+TESTS = {
+    "tests/test_tiny.py::test_plain[1]": [PLAIN],
+    "tests/test_tiny.py::test_plain[2]": [PLAIN],
+    "tests/test_tiny.py::test_wide[cuda]": [WIDE],
+}
+
+
+def environment(**changes):
+    told = {
+        "device": "cuda",
+        "gpu": "NVIDIA H200",
+        "driver": "1",
+        "cuda": "13.0",
+        "torch": "2",
+        "dsl": "4",
+        "triton": "3",
+        "python": "3",
+        "system": "Linux",
+        "commit": "a" * 40,
+        "dirty": False,
+        "sources": {},
+    }
+    return Environment(**{**told, **changes})
+
+
+class Tree:
+    """The package, its records, and its runs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.ran = []
+        self.changes = {}
+        for name, text in FILES.items():
+            self.write(name, textwrap.dedent(text))
+        data = (root / "src/tiny_week/thresholds/h200.toml",)
+        kernels = tuple(
+            Kernel("tiny::double", name, f"tiny_week.kernels.{name}:build", "tiny_week.ops", data)
+            for name in ("plain", "wide")
+        )
+        self.week = Week("tiny", "tiny_week", "tests", kernels)
+        self.records = root / "docs/records"
+        self.path = self.records / "h200/proof.json"
+        self.state = root / "results/state.json"
+
+    def write(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def edit(self, name, old, new):
+        text = (self.root / name).read_text()
+        assert old in text
+        self.write(name, text.replace(old, new))
+
+    def tests(self, without=()):
+        ids = set(TESTS) - set(without)
+        shown = {name: [f"float32 {len(name)}x3"] for name in (PLAIN, WIDE)}
+        return {
+            test: {"outcome": "passed", "reason": "", "launched": {name: shown[name] for name in TESTS[test]}}
+            for test in sorted(ids)
+        }
+
+    def execute(self, chunk, week):
+        """The fake GPU: everything is right, unless ``changes`` has a result, or an error, for the kind of chunk."""
+        self.ran.append(chunk.kind)
+        if chunk.kind in self.changes:
+            change = self.changes[chunk.kind]
+            if isinstance(change, BaseException):
+                raise change
+            return change(self, chunk)
+        if chunk.kind == "measure":
+            told = {"errors": {"float32": [1e-7, 1e-8]}, "repeats": 20, "shapes": ["float32 7x3"], "problem": ""}
+            return Result(measured={PLAIN: told, WIDE: told})
+        if chunk.kind == "tests":
+            return Result(tests=self.tests(chunk.without))
+        summary = "0 hazards displayed (0 errors, 0 warnings)" if chunk.kind == "racecheck" else "0 errors"
+        return Result(tests=self.tests(), verdict=summary)
+
+    def prove(self, *, everything=False, **changes):
+        self.ran = []
+        return prove(
+            [self.week],
+            self.execute,
+            environment(**changes),
+            root=self.root,
+            records=self.records,
+            state=self.state,
+            date="2026-11-21T00:00:00+00:00",
+            everything=everything,
+        )
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path / "src"))
+    return Tree(tmp_path)
+
+
+@pytest.fixture
+def proven(tree):
+    outcome = tree.prove()
+    assert outcome.failures == []
+    assert sorted(outcome.proven) == [PLAIN, WIDE]
+    return tree
+
+
+def findings(tree):
+    return {finding.subject: str(finding) for finding in check(tree.root, [tree.week], tree.records)}
+
+
+def rewrite(tree, change, *, seal=False):
+    """Changes the record on disk as a text editor would; with ``seal``, as one who knows of the seals would."""
+    record = change(load(tree.path))
+    if seal:
+        record = msgspec.structs.replace(record, proofs=[proof.sealed() for proof in record.proofs]).sealed()
+    tree.path.write_text(record.dumps())
+
+
+def of_plain(**changes):
+    """A change of the proof of the plain kernel."""
+
+    def change(record):
+        proofs = [msgspec.structs.replace(p, **changes) if p.name == PLAIN else p for p in record.proofs]
+        return msgspec.structs.replace(record, proofs=proofs)
+
+    return change
+
+
+# ------------------------------------------------------------------------------------------ changes of the sources
+
+
+def test_without_a_record_every_kernel_is_red(tree):
+    found = findings(tree)
+    assert sorted(found) == [PLAIN, WIDE]
+    assert "no GPU has a record of proofs" in found[PLAIN]
+    assert "nox -s prove -- tiny" in found[PLAIN]
+
+
+def test_what_was_proven_is_green(proven):
+    assert findings(proven) == {}
+    assert_proven(proven.root, [proven.week])
+
+
+@pytest.mark.parametrize(
+    "name, old, new, red, told",
+    [
+        ("src/tiny_week/kernels/plain.py", "256", "512", [PLAIN], "tiny_week.kernels.plain"),
+        ("src/tiny_week/arithmetic.py", "2 * x", "x + x", [PLAIN], "tiny_week.arithmetic"),
+        ("src/tiny_week/config.py", "4096", "2048", [PLAIN, WIDE], "tiny_week.config"),
+        ("src/tiny_week/thresholds/h200.toml", "8192", "1", [PLAIN, WIDE], "tiny_week/thresholds/h200.toml"),
+        ("src/tiny_week/ops.py", "import config", "import config, arithmetic", [PLAIN, WIDE], "tiny_week.ops"),
+    ],
+)
+def test_an_edited_source_is_red_and_named(proven, name, old, new, red, told):
+    proven.edit(name, old, new)
+    found = findings(proven)
+    assert sorted(found) == red
+    assert re.search(rf"h200: changed since the proof: (.*, )?{re.escape(told)}\b", found[red[0]])
+    assert "nox -s prove -- tiny" in found[red[0]]
+    with pytest.raises(AssertionError, match="changed since the proof"):
+        assert_proven(proven.root, [proven.week])
+
+
+def test_an_edited_comment_in_an_unrelated_file_is_green(proven):
+    proven.edit("src/tiny_week/bench.py", "# What is measured.", "# What is measured, and why.")
+    assert findings(proven) == {}
+
+
+def test_a_new_kernel_is_red(proven):
+    proven.write("src/tiny_week/kernels/cube.py", "")
+    cube = Kernel("tiny::double", "cube", "tiny_week.kernels.cube:build", "tiny_week.ops")
+    proven.week = dataclasses.replace(proven.week, kernels=(*proven.week.kernels, cube))
+    assert "there is no proof" in findings(proven)["tiny::double/cube"]
+
+
+def test_a_new_gpu_test_is_red_until_it_ran(proven):
+    test = "@pytest.mark.gpu\ndef test_more(): ...\n"
+    proven.edit("tests/test_tiny.py", "def test_on_the_cpu", f"{test}\ndef test_on_the_cpu")
+    assert "tests without a result: tests/test_tiny.py::test_more" in findings(proven)[WIDE]
+    more = {"tests/test_tiny.py::test_more": {"outcome": "passed", "reason": "", "launched": {}}}
+    proven.changes["tests"] = lambda tree, chunk: Result(tests=more | tree.tests(chunk.without))
+    outcome = proven.prove()
+    assert (proven.ran, outcome.proven, outcome.failures) == (["tests"], [], [])
+    assert findings(proven) == {}
+
+
+# ------------------------------------------------------------------------------------------- changes of the record
+
+
+def test_a_shortened_test_list_is_red(proven):
+    rewrite(proven, of_plain(tests=load(proven.path).proof(PLAIN).tests[:1]))
+    found = findings(proven)
+    assert "seal is broken" in found[PLAIN]
+    assert "restore docs/records/h200/proof.json" in found[f"h200: {PLAIN}"]
+    assert WIDE not in found
+
+
+def test_a_week_without_one_of_its_tests_is_red_even_where_it_was_sealed_again(proven):
+    def change(record):
+        def kept(tests):
+            return [test for test in tests if "test_wide" not in test]
+
+        week = msgspec.structs.replace(record.weeks["tiny"], tests=kept(record.weeks["tiny"].tests))
+        proofs = [msgspec.structs.replace(proof, tests=kept(proof.tests)) for proof in record.proofs]
+        return msgspec.structs.replace(record, weeks={"tiny": week}, proofs=proofs)
+
+    rewrite(proven, change, seal=True)
+    assert "tests without a result: tests/test_tiny.py::test_wide" in findings(proven)[WIDE]
+
+
+def test_a_forged_fingerprint_is_red(proven):
+    proven.edit("src/tiny_week/kernels/plain.py", "256", "512")
+    now = sources_of(proven.week.kernels)[PLAIN]
+    rewrite(proven, of_plain(fingerprint=digest_of(now)))
+    assert "the proof's fingerprint is not that of the sources it lists" in findings(proven)[PLAIN]
+    rewrite(proven, of_plain(fingerprint=digest_of(now), sources=now))
+    assert "seal is broken" in findings(proven)[PLAIN]
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"tests": []}, "no test of it passed"),
+        ({"repeats": 1}, "determinism was not shown"),
+        ({"errors": {}}, "error was not measured"),
+        ({"errors": {"float32": Error(float("inf"), 0.0)}}, "not a number"),
+        ({"sanitizers": {"memcheck": "0 errors", "initcheck": "0 errors"}}, "racecheck did not run it"),
+        ({"sanitizers": {"memcheck": "2 errors", "racecheck": "0 hazards", "initcheck": "0 errors"}}, "memcheck: 2"),
+    ],
+)
+def test_an_incomplete_proof_is_refused_even_where_it_was_sealed_again(proven, change, told):
+    # JSON has no infinity, so that figure is looked at without a file between.
+    proof = msgspec.structs.replace(load(proven.path).proof(PLAIN), **change).sealed()
+    assert told in unproven(proof, sources_of(proven.week.kernels)[PLAIN])
+
+
+def test_any_changed_line_breaks_a_seal(proven):
+    text = proven.path.read_text()
+    for old, new in (
+        ("NVIDIA H200", "NVIDIA B200"),
+        ("1e-7", "1e-9"),
+        ('"repeats":20', '"repeats":99'),
+        ("2026", "2027"),
+    ):
+        assert old in text, text
+        proven.path.write_text(text.replace(old, new))
+        assert findings(proven), old
+
+
+def test_a_file_that_is_no_record_is_an_error(proven):
+    text = proven.path.read_text()
+    for broken in ("", "[]", "{}", text.replace('"schema_version": 1', '"schema_version": 2'), text[:-200]):
+        proven.path.write_text(broken)
+        with pytest.raises(ProofError, match=r"proof\.json: expected a "):
+            records_in(proven.records)
+
+
+def test_a_proof_without_a_commit_is_refused_until_it_is_stamped(tree):
+    tree.prove(commit="not a checkout", dirty=None)
+    assert "names no commit (not a checkout): forge-cute prove stamp" in findings(tree)[PLAIN]
+
+
+def test_the_record_says_all_and_reads_back(proven):
+    record = load(proven.path)
+    proof = record.proof(PLAIN)
+    assert proof.tests == [f"{MEASURE}::{PLAIN}", *(f"tests/test_tiny.py::test_plain[{n}]" for n in (1, 2))]
+    assert proof.shapes == [f"float32 {len(PLAIN)}x3", "float32 7x3"]
+    assert proof.errors == {"float32": Error(1e-7, 1e-8)}
+    assert set(proof.sanitizers) == {"memcheck", "racecheck", "initcheck"}
+    assert proof.run.environment == environment()
+    assert "tiny_week.arithmetic" in proof.sources
+    assert record.dumps() == proven.path.read_text()
+    assert json.loads(proven.path.read_text())["gpu"] == "NVIDIA H200"
+
+
+# --------------------------------------------------------------------------------------------------------- proving
+
+
+def test_the_second_run_proves_nothing(proven):
+    before = proven.path.read_bytes()
+    outcome = proven.prove()
+    assert (proven.ran, outcome.proven, sorted(outcome.kept)) == ([], [], [PLAIN, WIDE])
+    assert proven.path.read_bytes() == before
+
+
+def test_all_proves_everything_anew(proven):
+    outcome = proven.prove(everything=True, commit="b" * 40)
+    assert sorted(outcome.proven) == [PLAIN, WIDE]
+    assert {proof.run.environment.commit for proof in load(proven.path).proofs} == {"b" * 40}
+
+
+def test_only_what_changed_is_proven(proven):
+    proven.edit("src/tiny_week/kernels/plain.py", "256", "512")
+    proven.changes["tests"] = lambda tree, chunk: Result(tests=left.setdefault("tests", tree.tests(chunk.without)))
+    left = {}
+    outcome = proven.prove(commit="b" * 40)
+    assert (outcome.proven, outcome.kept) == ([PLAIN], [WIDE])
+    assert sorted(left["tests"]) == [f"tests/test_tiny.py::test_plain[{n}]" for n in (1, 2)]
+    record = load(proven.path)
+    assert record.proof(PLAIN).run.environment.commit == "b" * 40
+    assert record.proof(WIDE).run.environment.commit == "a" * 40
+    assert findings(proven) == {}
+
+
+def failed(test):
+    def tests(tree, chunk):
+        found = tree.tests(chunk.without)
+        found[test] = {**found[test], "outcome": "failed", "reason": "AssertionError: off by one"}
+        return Result(tests=found, verdict="0 errors")
+
+    return tests
+
+
+@pytest.mark.parametrize("kind", ["tests", "memcheck"])
+def test_a_kernel_with_a_failed_test_is_not_proven_and_loses_its_proof(proven, kind):
+    proven.changes[kind] = failed("tests/test_tiny.py::test_plain[1]")
+    outcome = proven.prove(everything=True)
+    assert outcome.proven == [WIDE]
+    assert any("test_plain[1] failed: AssertionError: off by one" in told for told in outcome.failures)
+    assert load(proven.path).proof(PLAIN) is None
+    del proven.changes[kind]
+    assert proven.prove().proven == [PLAIN]
+    assert findings(proven) == {}
+
+
+@pytest.mark.parametrize(
+    "kind, result, told",
+    [
+        ("tests", Result(problem="pytest ended with 3"), "pytest ended with 3"),
+        ("racecheck", Result(problem="it took more than 9 s"), "more than 9 s"),
+        ("initcheck", Result(tests={}, verdict="0 errors"), "initcheck did not run it"),
+        ("measure", Result(measured={PLAIN: {"errors": {}, "repeats": 0, "shapes": [], "problem": "bits"}}), "bits"),
+    ],
+)
+def test_a_part_that_fails_proves_nothing(tree, kind, result, told):
+    tree.changes[kind] = lambda tree, chunk: result
+    outcome = tree.prove()
+    assert outcome.proven == []
+    assert any(told in failure for failure in outcome.failures)
+    assert sorted(findings(tree)) == [PLAIN, WIDE]
+
+
+def test_a_sanitizer_that_finds_something_is_in_the_way(tree):
+    tree.changes["racecheck"] = lambda tree, chunk: Result(tests=tree.tests(), verdict="1 hazards displayed")
+    assert any("racecheck: 1 hazards displayed" in told for told in tree.prove().failures)
+    assert load(tree.path).proofs == []
+
+
+def test_another_call_of_the_same_builder_is_named(tree):
+    kernels = (*tree.week.kernels, Kernel("tiny::triple", "plain", tree.week.kernels[0].builder, "tiny_week.ops"))
+    tree.week = dataclasses.replace(tree.week, kernels=kernels)
+    tree.changes["measure"] = lambda tree, chunk: Result(
+        measured={
+            k.name: {"errors": {"float32": [0, 0]}, "repeats": 2, "shapes": ["s"], "problem": ""} for k in kernels
+        }
+    )
+    assert tree.prove().failures == []
+    assert load(tree.path).proof("tiny::triple/plain").sanitizers["memcheck"] == f"0 errors (seen as {PLAIN})"
+
+
+def test_an_interrupted_run_is_taken_up_where_it_was(tree):
+    tree.changes["measure"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        tree.prove()
+    assert tree.ran == ["tests", "measure"]
+    assert not tree.path.exists()
+    tree.changes.clear()
+    assert tree.prove().failures == []
+    assert sorted(tree.ran) == ["initcheck", "measure", "memcheck", "racecheck"]
+    assert findings(tree) == {}
+    assert not tree.state.exists()
+
+
+@pytest.mark.parametrize("what", ["sources", "tests", "file"])
+def test_what_was_interrupted_under_other_sources_is_not_taken_up(tree, what):
+    tree.changes["measure"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        tree.prove()
+    tree.changes.clear()
+    if what == "tests":
+        tree.edit("tests/test_tiny.py", "[1, 2]", "[1, 2, 3]")
+    if what == "file":
+        tree.state.write_text(tree.state.read_text()[:-9])
+    tree.prove(**({"sources": {"tiny_week": "0"}} if what == "sources" else {}))
+    assert "tests" in tree.ran
+
+
+def test_a_dirty_tree_a_missing_gpu_and_a_changed_record_are_refused(proven):
+    with pytest.raises(ProofError, match="not committed"):
+        proven.prove(dirty=True)
+    with pytest.raises(ProofError, match="there is none here"):
+        proven.prove(device="cpu")
+    rewrite(proven, of_plain(repeats=99))
+    with pytest.raises(ProofError, match="cannot be added to"):
+        proven.prove()
+    assert sorted(proven.prove(everything=True).proven) == [PLAIN, WIDE]
+
+
+def test_a_skipped_test_counts_only_where_the_machine_lacks_something(tree):
+    def skipped(reason):
+        def tests(tree, chunk):
+            test = "tests/test_tiny.py::test_wide[cuda]"
+            wide = {**tree.tests()["tests/test_tiny.py::test_plain[1]"], "launched": {WIDE: ["float32 1"]}}
+            left_out = {"outcome": "skipped", "reason": reason, "launched": {}}
+            return Result(tests={**tree.tests(), test: left_out, "tests/test_tiny.py::test_plain[1]": wide})
+
+        return tests
+
+    tree.changes["tests"] = skipped("Skipped: 2 GPUs are needed, 1 found")
+    assert tree.prove().failures == []
+    assert findings(tree) == {}
+    tree.changes["tests"] = skipped("Skipped: not today")
+    tree.prove(everything=True)
+    assert "tests without a result: tests/test_tiny.py::test_wide" in findings(tree)[PLAIN]
+
+
+def test_gpu_tests_are_read_off_the_files(tree):
+    assert gpu_tests(tree.root, "tests") == [f"tests/test_tiny.py::{name}" for name in ("test_plain", "test_wide")]
+
+
+# -------------------------------------------------------------------------------------------------------- the table
+
+
+def test_the_table_names_what_is_proven_and_what_is_not(proven, tmp_path):
+    proven.edit("src/tiny_week/kernels/wide.py", "128", "64")
+    text = table(proven.root, [proven.week], records_in(proven.records))
+    assert "| `tiny::double` | plain | NVIDIA H200 | 2026-11-21 |" in text
+    assert "| `tiny::double` | wide | not proven |  |" in text
+    page = tmp_path / "README.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    into(page, text)
+    assert page.read_text() == f"before\n{BEGIN}\n{text}{END}\nafter\n"
+    for wrong in ("no marks", f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}"):
+        page.write_text(wrong)
+        with pytest.raises(ProofError, match="expected the marks"):
+            into(page, text)
+
+
+# ------------------------------------------------------------------------------------------------------- the stamp
+
+
+def test_a_stamp_writes_the_commit_and_refuses_a_changed_proof(tree, monkeypatch):
+    tree.prove(commit="not a checkout", dirty=None)
+    known = environment(commit="c" * 40)
+    monkeypatch.setattr("forge_core.testing.proofs.record.stamp", lambda found: known)
+    record = stamped(load(tree.path))
+    rewrite(tree, lambda before: record)
+    assert findings(tree) == {}
+    assert {proof.run.environment.commit for proof in record.proofs} == {"c" * 40}
+    tree.prove(everything=True, commit="not a checkout", dirty=None)
+    rewrite(tree, of_plain(repeats=99))
+    with pytest.raises(ProofError, match="was changed after it was made; it cannot be stamped"):
+        stamped(load(tree.path))
