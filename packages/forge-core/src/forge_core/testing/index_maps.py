@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from forge_core.profiling.layouts import Access, coalescing, conflicts
 
 __all__ = ["check_aligned", "check_coalesced", "check_conflicts", "check_once"]
@@ -32,7 +30,7 @@ def check_once(accesses: Iterable[Access], begin: int, end: int, *, what: str = 
     Raises:
         AssertionError: a byte is skipped, or touched more than once, or lies outside.
     """
-    touched = np.zeros(end - begin, np.int64)
+    touched = [0] * (end - begin)
     for access in accesses:
         for thread, place in enumerate(access.places):
             if place is None:
@@ -42,12 +40,13 @@ def check_once(accesses: Iterable[Access], begin: int, end: int, *, what: str = 
                     f"{what}: {access.name} of thread {thread} touches bytes {place} to {place + access.width}, "
                     f"outside {begin} to {end}"
                 )
-            touched[place - begin : place - begin + access.width] += 1
-    wrong = np.flatnonzero(touched != 1)
-    if len(wrong):
+            for byte in range(place - begin, place - begin + access.width):
+                touched[byte] += 1
+    wrong = [byte for byte, times in enumerate(touched) if times != 1]
+    if wrong:
         raise AssertionError(
             f"{what}: {len(wrong)} of {end - begin} bytes are not touched once; "
-            f"first byte {begin + int(wrong[0])}: {int(touched[wrong[0]])} times"
+            f"first byte {begin + wrong[0]}: {touched[wrong[0]]} times"
         )
 
 
