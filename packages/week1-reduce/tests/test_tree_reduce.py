@@ -13,7 +13,9 @@ import torch
 import forge_week1_reduce as week1
 from forge_core.errors import UnsupportedError
 from forge_core.testing import assert_near_float64, tree_bound, trees
-from forge_week1_reduce.configs import ColumnConfig, SplitConfig
+from forge_week1_reduce import layouts
+from forge_week1_reduce import trees as week1_trees
+from forge_week1_reduce.configs import ColumnConfig, Config, SplitConfig
 from forge_week1_reduce.trees import MODELS
 
 VECTOR = 4  # fp32 in 16 bytes
@@ -57,6 +59,17 @@ def model(told, x, tree=FP32, misaligned=0):
 def depth(told, shape):
     """The largest number of additions on an element's way into a result."""
     return int(np.max(model(told, np.zeros(shape, np.int64), trees.DEPTH)))
+
+
+def test_the_models_have_the_kernels_figures():
+    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+    from forge_core.device_code import warp
+    from forge_week1_reduce.kernels import elementwise, naive, sweep
+
+    assert set(MODELS) == set(Config.__args__)
+    assert (week1_trees.RUN, week1_trees.STRANDS) == (naive.RUN, elementwise.STRANDS)
+    assert week1_trees.LINE_CHUNKS == layouts.LINE_CHUNKS == sweep.LINE_CHUNKS
+    assert trees.WARP == layouts.WARP == warp.WARP
 
 
 def test_the_columns_meet_every_kind_of_column_kernel():

@@ -6,6 +6,7 @@ A kernel's tree is made of a few steps, from the thread outwards:
     collapse       a thread's accumulators become one, halves onto halves
     butterfly      lanes of a warp, or slots of a block or cluster, exchange: numbers that differ in one bit
     block          the warps of a block: a butterfly of each, and one over the warps
+    strand_sum     terms of a thread that do not wait for each other: running sums, and a tree of those
     one_by_one     accumulators in their order: warps of a tile, blocks of a cluster, parts of a second pass
 
 The same steps over another :class:`Tree` say how deep each leads: over :data:`DEPTH` a model gives the largest number
@@ -23,7 +24,19 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["DEPTH", "WARP", "Tree", "block", "butterfly", "collapse", "error_bound", "in_turn", "one_by_one", "sums"]
+__all__ = [
+    "DEPTH",
+    "WARP",
+    "Tree",
+    "block",
+    "butterfly",
+    "collapse",
+    "error_bound",
+    "in_turn",
+    "one_by_one",
+    "strand_sum",
+    "sums",
+]
 
 WARP = 32
 
@@ -100,6 +113,17 @@ def block(tree: Tree, threads: Array) -> Array:
 def one_by_one(tree: Tree, values: Array) -> Array:
     """Accumulators, axis 0, one after the other, the first one first."""
     return np.asarray(in_turn(tree, tree.nothing(1, *values.shape[1:]), values)[0])
+
+
+def strand_sum(tree: Tree, terms: Array, strands: int) -> Array:
+    """Term i, axis 0, goes to running sum ``i % strands``, which begins with its first; then the sums become one."""
+    parts = list(terms[:strands])
+    for i in range(len(parts), len(terms)):
+        parts[i % strands] = tree.add(parts[i % strands], terms[i])
+    while len(parts) > 1:
+        half = (len(parts) + 1) // 2
+        parts = [tree.add(parts[i], parts[i + half]) if i + half < len(parts) else parts[i] for i in range(half)]
+    return np.asarray(parts[0])
 
 
 def error_bound(depth: int, magnitude: float, dtype: Any) -> float:
