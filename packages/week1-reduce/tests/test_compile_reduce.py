@@ -11,8 +11,9 @@ import forge_week1_reduce as week1
 from forge_core.device import ARCHES
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import load
-from forge_core.testing.objects import stack_bytes
+from forge_core.testing.expectations import assert_as_declared, compiled_for
 from forge_week1_reduce.config import VARIANTS
+from forge_week1_reduce.expected import EXPECTED
 
 SHAPES = {
     "naive": ((64, 100), -1),
@@ -26,11 +27,14 @@ SHAPES = {
 }
 
 
-def compiled(variant, arch, dtype=torch.float32, shape=None, dim=None, op=week1.reduce_sum):
+def config_of(variant, arch, dtype=torch.float32, shape=None, dim=None, op=week1.reduce_sum):
     default, default_dim = SHAPES[variant]
     x = torch.empty(shape or default, dtype=dtype, device="meta")
-    told = op.explain(x, default_dim if dim is None else dim, variant=variant, arch=arch)
-    return load(VARIANTS[variant].path).compile(told.config, arch=arch)
+    return op.explain(x, default_dim if dim is None else dim, variant=variant, arch=arch).config
+
+
+def compiled(variant, arch, *args, **kwargs):
+    return load(VARIANTS[variant].path).compile(config_of(variant, arch, *args, **kwargs), arch=arch)
 
 
 @pytest.mark.slow
@@ -42,10 +46,12 @@ def test_every_variant_for_every_architecture(variant, arch):
             compiled(variant, arch)
         return
     for dtype in (torch.float32, torch.bfloat16):
-        ptx = compiled(variant, arch, dtype).ptx
-        assert f".target {arch}" in ptx
+        config = config_of(variant, arch, dtype)
+        made = compiled_for(VARIANTS[variant].path, config, arch)
+        assert f".target {arch}" in made.ptx
+        assert_as_declared(made, EXPECTED, config, arch)
         # The order in which sums are added must not depend on which block is first: no atomics, of any type.
-        assert not re.search(r"\b(atom|red)\.", ptx)
+        assert not re.search(r"\b(atom|red)\.", made.ptx)
 
 
 @pytest.mark.parametrize("variant", ["vectorized", "short", "cluster", "split", "column"])
@@ -109,14 +115,16 @@ def test_another_shape_compiles_no_other_kernel():
     assert len(keys) < 100, f"{len(keys)} kernels for 3362 problems"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
-@pytest.mark.parametrize("variant", ["vectorized", "short", "cluster", "split", "column"])
-def test_nothing_spills(variant, dtype, tmp_path):
-    import cutlass.cute as cute
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float64], ids=str)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_other_accumulators_are_as_declared(variant, dtype):
+    config = config_of(variant, "sm_90a", dtype)
+    assert_as_declared(compiled_for(VARIANTS[variant].path, config, "sm_90a"), EXPECTED, config, "sm_90a")
 
-    shape, dim = SHAPES[variant]
-    told = week1.reduce_sum.explain(torch.empty(shape, dtype=dtype, device="meta"), dim, variant=variant, arch="sm_90a")
-    source = load(VARIANTS[variant].path).__wrapped__(told.config)
-    options = f"--enable-tvm-ffi --gpu-arch sm_90a --keep-cubin --dump-dir={tmp_path}"
-    compiled_ = cute.compile(source.function, *source.arguments, options=options)
-    assert stack_bytes(bytes(compiled_.__cubin__)) == 0
+
+@pytest.mark.parametrize(
+    "shape, dim", [((4096, 8191), -1), ((64, 2**20 + 1), -1), ((64, 4096), 0), ((4096, 1000), 0), ((3, 2**17, 6), 1)]
+)
+def test_what_is_chosen_for_awkward_shapes_is_as_declared(shape, dim):
+    told = week1.reduce_sum.explain(torch.empty(shape, device="meta"), dim, arch="sm_90a")
+    assert_as_declared(compiled_for(told.builder, told.config, "sm_90a"), EXPECTED, told.config, "sm_90a")

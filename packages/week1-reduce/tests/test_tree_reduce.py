@@ -11,119 +11,16 @@ import pytest
 import torch
 
 import forge_week1_reduce as week1
-from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
-from forge_core.testing import assert_near_float64, tree_bound
+from forge_core.testing import assert_near_float64, tree_bound, trees
+from forge_week1_reduce import layouts
+from forge_week1_reduce import trees as week1_trees
+from forge_week1_reduce.configs import ColumnConfig, Config, SplitConfig
+from forge_week1_reduce.trees import MODELS
 
-H200 = SPECS["H200"]
 VECTOR = 4  # fp32 in 16 bytes
-WARP = 32
+FP32 = trees.sums(np.float32)
 
-
-def butterfly(values, lanes, stride=1):
-    """Lanes that exchange with the one whose number differs in one bit, the highest first; axis 0 is the lane."""
-    index = np.arange(len(values))
-    step = lanes * stride // 2
-    while step >= stride:
-        values = values + values[index ^ step]
-        step //= 2
-    return values
-
-
-def collapse(lanes):
-    """A thread's accumulators (the last axis) become one."""
-    while lanes.shape[-1] > 1:
-        half = lanes.shape[-1] // 2
-        lanes = lanes[..., :half] + lanes[..., half:]
-    return lanes[..., 0]
-
-
-def block(threads, *, drop_warp=False):
-    """The accumulators of a block's threads become one."""
-    warps = len(threads) // WARP
-    slots = np.concatenate([butterfly(threads[w * WARP : (w + 1) * WARP], WARP)[:1] for w in range(warps)])
-    if drop_warp:
-        slots[-1] = 0
-    return butterfly(slots, warps)[0]
-
-
-def strided_add(acc, pieces, threads):
-    """Piece p goes to thread p % threads, in order."""
-    for start in range(0, len(pieces), threads):
-        some = pieces[start : start + threads]
-        acc[: len(some)] += some
-
-
-def naive(x, config):
-    total = np.float32(0)
-    for start in range(0, len(x), 128):
-        part = np.float32(0)
-        for value in x[start : start + 128]:
-            part += value
-        total += part
-    return total
-
-
-def elementwise(x, config):
-    acc = np.zeros((config.threads, 4), np.float32)
-    step = config.threads
-    for i, start in enumerate(range(0, len(x), step)):
-        some = x[start : start + step]
-        acc[: len(some), i % 4] += some
-    return collapse(acc)
-
-
-def shared(x, config):
-    values = elementwise(x, config)
-    while len(values) > 1:
-        half = len(values) // 2
-        values = values[:half] + values[half:]
-    return values[0]
-
-
-def shuffle(x, config):
-    return block(elementwise(x, config))
-
-
-def part_of_row(x, config, part, parts, misaligned, *, drop_tail=False, drop_warp=False):
-    acc = np.zeros((config.threads, VECTOR), np.float32)
-    head = min(-misaligned % VECTOR, len(x)) if config.peel else 0
-    chunks = (len(x) - head) // VECTOR
-    tail = len(x) - head - chunks * VECTOR
-    if part == 0 and config.peel:
-        acc[:head, 0] += x[:head]
-        if tail and not drop_tail:
-            acc[16 : 16 + tail, 0] += x[len(x) - tail :]
-    span = -(-chunks // (8 * parts)) * 8
-    body = x[head : head + chunks * VECTOR].reshape(-1, VECTOR)[part * span : (part + 1) * span]
-    strided_add(acc, body, config.threads)
-    return block(collapse(acc), drop_warp=drop_warp)
-
-
-def vectorized(x, config, misaligned=0, **faults):
-    return part_of_row(x, config, 0, 1, misaligned, **faults)
-
-
-def short(x, config):
-    vector = config.width // 4
-    acc = np.zeros((config.lanes, vector), np.float32)
-    strided_add(acc, x.reshape(-1, vector), config.lanes)
-    return butterfly(collapse(acc), config.lanes)[0]
-
-
-def cluster(x, config, misaligned=0):
-    parts = [part_of_row(x, config.row, rank, config.blocks, misaligned) for rank in range(config.blocks)]
-    return butterfly(np.array(parts, np.float32), config.blocks)[0]
-
-
-MODELS = {
-    "naive": naive,
-    "shared": shared,
-    "shuffle": shuffle,
-    "vectorized": vectorized,
-    "short": short,
-    "cluster": cluster,
-}
 COUNTS = {
     "naive": (1, 5, 128, 129, 1000, 4097),
     "shared": (1, 5, 255, 1000, 4097),
@@ -131,44 +28,89 @@ COUNTS = {
     "vectorized": (4, 8, 128, 1000, 4096, 20000, 5, 127, 4097, 50257),
     "short": (2, 3, 4, 8, 64, 100, 256, 1000, 1024),
     "cluster": (2**16, 2**18, 2**17 + 1),
+    "split": (2**16, 2**18 + 3),
 }
 CASES = [(variant, count) for variant, counts in COUNTS.items() for count in counts]
 
+#: Matrices whose columns are added up: one block a tile, a cluster, a second pass, a thread a column.
+COLUMNS = ((7, 64), (300, 132), (4096, 64), (4096, 1024), (2**17, 8), (1000, 37))
 
-def config_of(variant, count, rows=3):
-    x = torch.empty(rows, count, device="meta")
-    return week1.reduce_sum.explain(x, variant=variant, arch="sm_90a").config
+
+def told_of(variant, count, rows=3):
+    return week1.reduce_sum.explain(torch.empty(rows, count, device="meta"), variant=variant, arch="sm_90a")
+
+
+def told_of_columns(shape, device="meta"):
+    arch = {"arch": "sm_90a"} if device == "meta" else {}
+    return week1.reduce_sum.explain(torch.empty(shape, device=device), 0, variant="column", **arch)
+
+
+def parts_of(told):
+    """The parts that a launch cuts a row, or a column, into."""
+    if isinstance(told.config, SplitConfig):
+        return told.arguments[1]
+    return told.arguments[2] if isinstance(told.config, ColumnConfig) else 1
+
+
+def model(told, x, tree=FP32, misaligned=0):
+    return MODELS[type(told.config)](tree, x, told.config, parts_of(told), misaligned)
+
+
+def depth(told, shape):
+    """The largest number of additions on an element's way into a result."""
+    return int(np.max(model(told, np.zeros(shape, np.int64), trees.DEPTH)))
+
+
+def test_the_models_have_the_kernels_figures():
+    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+    from forge_core.device_code import warp
+    from forge_week1_reduce.kernels import elementwise, naive, sweep
+
+    assert set(MODELS) == set(Config.__args__)
+    assert (week1_trees.RUN, week1_trees.STRANDS) == (naive.RUN, elementwise.STRANDS)
+    assert week1_trees.LINE_CHUNKS == layouts.LINE_CHUNKS == sweep.LINE_CHUNKS
+    assert trees.WARP == layouts.WARP == warp.WARP
+
+
+def test_the_columns_meet_every_kind_of_column_kernel():
+    configs = [told_of_columns(shape).config for shape in COLUMNS]
+    assert any(config.blocks > 1 for config in configs)
+    assert any(config.finish is not None for config in configs)
+    assert any(config.blocks == 1 and config.finish is None for config in configs)
 
 
 @pytest.mark.parametrize("variant, count", CASES)
 def test_every_element_is_counted_once(variant, count):
-    config = config_of(variant, count)
+    told = told_of(variant, count)
     # Up to 2^24, whole numbers add up exactly in fp32; with a number of its own for each place, no other set of
     # elements of this size has this sum and this sum of squares.
-    x = np.ones(count, np.float32)
-    assert MODELS[variant](x, config) == count
+    assert model(told, np.ones(count, np.float32)) == count
     marks = (np.arange(count) % 61).astype(np.float32)
-    assert MODELS[variant](marks, config) == marks.astype(np.int64).sum()
+    assert model(told, marks) == marks.astype(np.int64).sum()
+
+
+@pytest.mark.parametrize("shape", COLUMNS, ids=str)
+def test_every_element_of_a_column_is_counted_once(shape):
+    marks = (np.arange(shape[0] * shape[1]) % 61).astype(np.float32).reshape(shape)
+    np.testing.assert_array_equal(model(told_of_columns(shape), marks), marks.astype(np.int64).sum(0))
 
 
 @pytest.mark.parametrize("misaligned", [0, 1, 2, 3])
 def test_rows_that_begin_anywhere(misaligned):
     for count in (2, 3, 5, 127, 4099):
-        config = config_of("vectorized", count)
-        if config.peel:
-            assert vectorized(np.ones(count, np.float32), config, misaligned) == count
+        told = told_of("vectorized", count)
+        if told.config.peel:
+            assert model(told, np.ones(count, np.float32), misaligned=misaligned) == count
 
 
 def policy(got, x, what):
     row = torch.from_numpy(x)
     floor = tree_bound(row.double().abs().sum(), len(x), torch.float32)
-    value = torch.tensor(got, dtype=torch.float32)
+    value = torch.tensor(float(got), dtype=torch.float32)
     assert_near_float64(value, row.double().sum(), row.sum(), floor=floor, what=what)
 
 
-@pytest.mark.parametrize("kind", ["normal", "positive", "constant", "cancelling"])
-@pytest.mark.parametrize("variant, count", CASES)
-def test_the_error_is_a_tree_s(variant, count, kind):
+def values(count, kind):
     rng = np.random.default_rng(count)
     x = rng.standard_normal(count).astype(np.float32)
     if kind == "positive":
@@ -177,18 +119,68 @@ def test_the_error_is_a_tree_s(variant, count, kind):
         x = np.full(count, 0.1, np.float32)
     if kind == "cancelling":
         x[count // 2 :] = -x[: count - count // 2][::-1]
-    policy(MODELS[variant](x, config_of(variant, count)), x, f"{variant} {count} {kind}")
+    return x
+
+
+def assert_within_its_depth(told, got, x, shape):
+    exact, magnitude = x.astype(np.float64).sum(0), np.abs(x.astype(np.float64)).sum(0)
+    assert (np.abs(got - exact) <= trees.error_bound(depth(told, shape), 1.0, np.float32) * magnitude).all()
+
+
+@pytest.mark.parametrize("kind", ["normal", "positive", "constant", "cancelling"])
+@pytest.mark.parametrize("variant, count", CASES)
+def test_the_error_is_a_tree_s(variant, count, kind):
+    x, told = values(count, kind), told_of(variant, count)
+    got = model(told, x)
+    policy(got, x, f"{variant} {count} {kind}")
+    assert_within_its_depth(told, got, x, count)
+
+
+@pytest.mark.parametrize("shape", COLUMNS, ids=str)
+def test_the_error_of_columns_is_a_tree_s(shape):
+    told = told_of_columns(shape)
+    x = values(shape[0] * shape[1], "positive").reshape(shape)
+    got = model(told, x)
+    assert_within_its_depth(told, got, x, shape)
+    for column in range(0, shape[1], 7):
+        policy(got[column], np.ascontiguousarray(x[:, column]), f"column {column} of {shape}")
+
+
+def test_the_depth_of_the_trees():
+    # One after the other through runs of 128; wide loads, a tree of 4 places, 32 lanes and the warps.
+    assert depth(told_of("naive", 4096), 4096) == 127 + 31
+    wide = told_of("vectorized", 2**16)
+    assert depth(wide, 2**16) == 2**16 // (wide.config.threads * VECTOR) - 1 + 2 + 5 + 4
+    assert depth(told_of("short", 64), 64) <= 7
+
+
+def without_the_last_warp(monkeypatch):
+    right = trees.block
+
+    def block(tree, threads):
+        threads = threads.copy()
+        threads[-trees.WARP :] = tree.empty
+        return right(tree, threads)
+
+    monkeypatch.setattr(trees, "block", block)
 
 
 @pytest.mark.parametrize("fault", ["drop_tail", "drop_warp"])
-def test_a_tree_with_a_fault_is_refused(fault):
+def test_a_tree_with_a_fault_is_refused(fault, monkeypatch):
     count = 50257
     x = np.random.default_rng(0).standard_normal(count).astype(np.float32) + np.float32(1)
-    config = config_of("vectorized", count)
-    assert config.peel
-    policy(vectorized(x, config), x, "right")
+    told = told_of("vectorized", count)
+    assert told.config.peel
+    policy(model(told, x), x, "right")
+    if fault == "drop_warp":
+        without_the_last_warp(monkeypatch)
+        got = model(told, x)
+    else:
+        cut = x.copy()
+        cut[-(count % VECTOR) :] = 0
+        got = model(told, cut)
     with pytest.raises(AssertionError, match="allowed"):
-        policy(vectorized(x, config, **{fault: True}), x, fault)
+        policy(got, x, fault)
 
 
 @pytest.mark.gpu
@@ -201,9 +193,17 @@ def test_the_kernels_give_the_models_bits(variant, count):
         with pytest.raises(UnsupportedError, match="sm_90"):
             week1.reduce_sum(on_gpu, variant=variant)
         return
-    config = week1.reduce_sum.explain(on_gpu, variant=variant).config
+    told = week1.reduce_sum.explain(on_gpu, variant=variant)
     got = week1.reduce_sum(on_gpu, variant=variant).cpu()
     for row in range(rows):
-        extra = {"misaligned": row * count % VECTOR} if variant in ("vectorized", "cluster") else {}
-        want = MODELS[variant](x[row].numpy(), config, **extra)
+        want = model(told, x[row].numpy(), misaligned=row * count % VECTOR)
         assert got[row].item() == float(want), f"{variant} {count}, row {row}"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", COLUMNS, ids=str)
+def test_the_column_kernels_give_the_models_bits(shape):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(shape[0]))
+    told = told_of_columns(shape, "cuda")
+    got = week1.reduce_sum(x.cuda(), 0, variant="column").cpu().numpy()
+    np.testing.assert_array_equal(got, model(told, x.numpy()))

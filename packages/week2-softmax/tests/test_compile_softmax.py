@@ -10,8 +10,9 @@ import torch
 from forge_core.device import ARCHES, SPECS, spec_for
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import load
-from forge_core.testing.objects import stack_bytes
+from forge_core.testing.expectations import assert_as_declared, compiled_for
 from forge_week2_softmax.config import VARIANTS, plan_backward, plan_forward
+from forge_week2_softmax.expected import EXPECTED
 
 H200 = SPECS["H200"]
 SHAPES = {
@@ -58,10 +59,11 @@ def test_every_variant_for_every_architecture(variant, arch):
         if backward and op == "logsumexp" and variant in ("cluster", "split"):
             op = "softmax"
         launch = planned(variant, op, backward=backward, dtype=dtype, device=device)
-        ptx = load(launch.builder).compile(launch.config, arch=arch).ptx
-        assert f".target {arch}" in ptx
+        made = compiled_for(launch.builder, launch.config, arch)
+        assert f".target {arch}" in made.ptx
+        assert_as_declared(made, EXPECTED, launch.config, arch)
         # The order in which sums are added must not depend on which block is first: no atomics, of any type.
-        assert not re.search(r"\b(atom|red)\.", ptx)
+        assert not re.search(r"\b(atom|red)\.", made.ptx)
 
 
 @pytest.mark.parametrize("variant", ["online", "single_pass", "cluster", "split", "column"])
@@ -122,20 +124,14 @@ def test_the_second_pass_waits_on_the_gpu_where_it_can(arch, dependent):
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("shape", [(4096, 256), (32768, 8192), (8192, 50257), (4096, 151936)], ids=str)
-def test_nothing_spills(shape, dtype, backward, tmp_path):
-    import cutlass.cute as cute
-
+def test_what_is_chosen_is_as_declared(shape, dtype, backward):
     x = torch.empty(shape, dtype=dtype, device="meta")
     launch = (
         plan_backward("softmax", x, x, (x,), (1,), H200)
         if backward
         else plan_forward("softmax", x, x, (1,), None, H200)
     )
-    source = load(launch.builder).__wrapped__(launch.config)
-    options = f"--enable-tvm-ffi --gpu-arch sm_90a --keep-cubin --dump-dir={tmp_path}"
-    found = cute.compile(source.function, *source.arguments, options=options)
-    # Of the caller's frame 8 bytes may be reserved; a spilled register is more.
-    assert stack_bytes(bytes(found.__cubin__)) <= 16
+    assert_as_declared(compiled_for(launch.builder, launch.config, "sm_90a"), EXPECTED, launch.config, "sm_90a")
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.int32, torch.uint8], ids=str)

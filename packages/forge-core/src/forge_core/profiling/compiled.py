@@ -31,14 +31,15 @@ class Artefacts:
 
 
 def compile_to_look_at(
-    builder: str, config: Any, arguments: tuple[Any, ...], *, arch: str, workspace: bool = False
+    builder: str, config: Any, arguments: tuple[Any, ...] | None, *, arch: str, workspace: bool = False
 ) -> Artefacts:
     """Compiles a configuration past the cache, with the options of a normal build, and keeps what comes out.
 
     Args:
         builder: ``"module:attribute"`` of the ``@compile_cached`` builder.
         config: its configuration.
-        arguments: the integers of the launch.
+        arguments: the integers of the launch; None for small ones of the kinds that it is traced with, which give a
+            launch of the right blocks and of no particular grid.
         arch: for example ``"sm_90a"``.
         workspace: whether the launch has a scratch buffer, whose pointer follows the output's.
 
@@ -49,6 +50,8 @@ def compile_to_look_at(
     require_dsl(builder)
     source = load(builder).__wrapped__(config)  # type: ignore[attr-defined]  # set by functools.update_wrapper
     pointers = sum(type(argument).__name__.lower().endswith("pointer") for argument in source.arguments)
+    if arguments is None:
+        arguments = tuple(_small(argument) for argument in source.arguments[pointers:-1])  # the last is the stream
     launches = record_launches(source.function, arguments, pointers=pointers or 2 + workspace)
     import cutlass.cute as cute
 
@@ -59,3 +62,8 @@ def compile_to_look_at(
             return Artefacts(compiled.__ptx__, bytes(compiled.__cubin__), launches)
         except Exception as error:  # the DSL raises what its passes raise
             raise CompileError(f"{builder}: {config} does not compile for {arch}: {error}") from error
+
+
+def _small(argument: Any) -> Any:
+    """A plain integer, or a tuple of them, in place of what a kernel is traced with."""
+    return tuple(1 for _ in argument) if isinstance(argument, tuple) else 1

@@ -1,0 +1,133 @@
+"""What the compiled code of week 1's kernels must look like: one declaration a configuration, for every architecture.
+
+A block of 512 threads is to fit a multiprocessor of 65536 registers three times, which leaves 40 a thread; a tile of
+columns, which has an accumulator for each place of a load, is content with two and a half blocks.  Accumulators of 8
+bytes take twice the registers.  Shared memory and widths follow from the configuration.  No kernel may use an atomic:
+the order of a sum's additions is part of its result.  ``forge_core.testing.expectations`` checks it.
+"""
+
+from __future__ import annotations
+
+from forge_core.testing.expectations import Declarations, Expect
+from forge_week1_reduce.arithmetic import Arithmetic
+from forge_week1_reduce.configs import (
+    ClusterConfig,
+    ColumnConfig,
+    FinishConfig,
+    NaiveConfig,
+    SharedConfig,
+    ShortConfig,
+    ShuffleConfig,
+    SplitConfig,
+    VectorizedConfig,
+)
+
+__all__ = ["EXPECTED"]
+
+#: Shared memory of a block's reduction: 32 slots of 8 bytes.
+SLOTS = 256
+
+#: Bytes of the widest access of a thread.
+CHUNK = 16
+
+
+def _registers(arithmetic: Arithmetic, most: int) -> int:
+    return most * max(arithmetic.acc.itemsize // 4, 1)
+
+
+def _source(arithmetic: Arithmetic, width: int, *, elements: bool) -> tuple[int, ...]:
+    return (width, arithmetic.src.itemsize) if elements else (width,)
+
+
+def _result(arithmetic: Arithmetic) -> tuple[int, ...]:
+    return (arithmetic.dst.itemsize,)
+
+
+def _naive(config: NaiveConfig, arch: str) -> Expect:
+    own = config.arithmetic
+    return Expect(_registers(own, 32), loads=(own.src.itemsize,), stores=_result(own))
+
+
+def _shared(config: SharedConfig, arch: str) -> Expect:
+    own = config.arithmetic
+    return Expect(
+        _registers(own, 40),
+        config.threads * own.acc.itemsize,
+        loads=(own.src.itemsize,),
+        stores=_result(own),
+        barriers=config.threads.bit_length() - 1,  # one for each level of the tree
+    )
+
+
+def _shuffle(config: ShuffleConfig, arch: str) -> Expect:
+    own = config.arithmetic
+    return Expect(_registers(own, 40), SLOTS, loads=(own.src.itemsize,), stores=_result(own), barriers=1)
+
+
+def _vectorized(config: VectorizedConfig, arch: str) -> Expect:
+    own = config.arithmetic
+    loads = _source(own, config.width, elements=config.peel)
+    return Expect(_registers(own, 40), SLOTS, loads=loads, stores=_result(own), barriers=1)
+
+
+def _short(config: ShortConfig, arch: str) -> Expect:
+    own = config.arithmetic
+    # All loads of a thread are in flight, a word of 4 bytes a register.
+    held = config.rows * config.unroll * config.width // 4
+    return Expect(_registers(own, 24) + held, loads=(config.width,), stores=_result(own))
+
+
+def _cluster(config: ClusterConfig, arch: str) -> Expect:
+    row = config.row
+    own = row.arithmetic
+    # The cluster says that it runs, and that it has written: two arrivals, two waits.
+    return Expect(
+        _registers(own, 40),
+        2 * SLOTS,
+        loads=_source(own, row.width, elements=row.peel),
+        stores=_result(own),
+        barriers=1,
+        cluster_barriers=4,
+    )
+
+
+def _finish(config: FinishConfig, arch: str) -> Expect:
+    own = config.arithmetic
+    several = config.threads > 1
+    # A thread that has a result has 32 partials on their way.
+    registers = _registers(own, 24 if several else 48)
+    return Expect(registers, SLOTS, loads=(own.src.itemsize,), stores=_result(own), barriers=int(several))
+
+
+def _split(config: SplitConfig, arch: str) -> tuple[Expect, ...]:
+    return _vectorized(config.row, arch), _finish(config.finish, arch)
+
+
+def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
+    own = config.arithmetic
+    groups = config.groups > 1
+    warps = max(config.threads // 32, 1)
+    received = -(-config.tile // config.blocks) * config.blocks if config.blocks > 1 else 0
+    tile = Expect(
+        _registers(own, 48),
+        (warps * config.tile + received) * own.acc.itemsize if groups else 0,
+        # What reaches over the last column goes by element.
+        loads=_source(own, config.width, elements=True),
+        stores=(min(CHUNK, config.vector * own.dst.itemsize), *_result(own)) if config.packed else _result(own),
+        barriers=int(groups),
+        cluster_barriers=4 if config.blocks > 1 else 0,
+    )
+    return tile if config.finish is None else (tile, _finish(config.finish, arch))
+
+
+#: The declaration of each configuration.
+EXPECTED: Declarations = {
+    NaiveConfig: _naive,
+    SharedConfig: _shared,
+    ShuffleConfig: _shuffle,
+    VectorizedConfig: _vectorized,
+    ShortConfig: _short,
+    ClusterConfig: _cluster,
+    SplitConfig: _split,
+    ColumnConfig: _column,
+}

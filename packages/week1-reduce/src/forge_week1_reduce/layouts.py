@@ -1,0 +1,169 @@
+"""Where the threads of week 1's kernels read: index maps as plain functions of the configuration.
+
+A map gives the accesses of one block to one row, or to one tile of columns, in bytes from its first element.  They
+repeat the kernels' address arithmetic, over integers instead of registers; tests prove on them that every element is
+read once, in whole sectors, and which accesses to shared memory meet in a bank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from forge_core.profiling.layouts import Access, Drawing, Panel
+from forge_week1_reduce.configs import ColumnConfig, ShortConfig, VectorizedConfig
+
+__all__ = ["LAYOUTS", "column_reads", "column_slots", "row_reads", "short_reads"]
+
+CHUNK = 16
+WARP = 32
+
+#: Parts of a row begin at multiples of this many chunks; that of ``kernels/sweep.py``, which imports the DSL.
+LINE_CHUNKS = 8
+
+
+def row_reads(
+    config: VectorizedConfig, length: int, *, misaligned: int = 0, part: int = 0, parts: int = 1
+) -> list[Access]:
+    """What one block of ``vectorized``, ``cluster`` or ``split`` reads of one contiguous row.
+
+    Args:
+        config: the kernel's.
+        length: elements of the row.
+        misaligned: elements by which the row begins after a 16-byte boundary; not 0 only where ``config.peel``.
+        part: which part of the row.
+        parts: how many the row is cut into.
+
+    Returns:
+        The accesses in order; places are bytes from the boundary before the row.
+    """
+    size = config.arithmetic.src.itemsize
+    vector, threads = config.width // size, config.threads
+    found: list[Access] = []
+    head = min(-misaligned % (CHUNK // size), length) if config.peel else 0
+    chunks = (length - head) // vector
+    tail = length - head - chunks * vector
+    if config.peel and part == 0:
+        begin = misaligned * size
+        ends: list[int | None] = [None] * threads
+        ends[:head] = [begin + thread * size for thread in range(head)]
+        found.append(Access("head", tuple(ends), size))
+        ends = [None] * threads
+        ends[CHUNK : CHUNK + tail] = [begin + (length - tail + i) * size for i in range(tail)]
+        found.append(Access("tail", tuple(ends), size))
+    start = (misaligned + head) * size
+    span = -(-chunks // (LINE_CHUNKS * parts)) * LINE_CHUNKS
+    first = part * span
+    count = max(min(chunks - first, span), 0)
+    for turn in range(0, count, threads):
+        places = (turn + thread for thread in range(threads))
+        found.append(
+            Access(
+                f"chunks from {first + turn}",
+                tuple(start + (first + place) * config.width if place < count else None for place in places),
+                config.width,
+            )
+        )
+    return found
+
+
+def short_reads(config: ShortConfig, length: int, rows: int) -> list[Access]:
+    """What one block of ``short`` reads of ``rows`` rows that follow one another, its first one at byte 0."""
+    row_bytes = length * config.arithmetic.src.itemsize
+    chunks = row_bytes // config.width
+    found = []
+    for k in range(config.rows):
+        for u in range(config.unroll):
+            places: list[int | None] = []
+            for thread in range(config.threads):
+                row = thread // config.lanes + k * (config.threads // config.lanes)
+                chunk = u * config.lanes + thread % config.lanes
+                inside = row < rows and (config.exact or chunk < chunks)
+                places.append(row * row_bytes + chunk * config.width if inside else None)
+            found.append(Access(f"row {k} of a group, load {u}", tuple(places), config.width))
+    return found
+
+
+def column_reads(
+    config: ColumnConfig, rows: int, cols: int, tile: int, *, part: int = 0, parts: int = 1
+) -> list[Access]:
+    """What one block of ``column`` reads of a contiguous matrix whose rows begin at multiples of the load's width.
+
+    Args:
+        config: the kernel's, without shifts.
+        rows: rows of the matrix.
+        cols: its columns.
+        tile: which tile of columns.
+        part: which part of the rows.
+        parts: how many the rows are cut into.
+    """
+    size, vector = config.arithmetic.src.itemsize, config.vector
+    span = -(-rows // parts) if config.groups > 1 else rows
+    end = min(rows, part * span + span)
+    found = []
+    for step in range(part * span, end, config.groups):
+        wide: list[int | None] = []
+        edge: list[list[int | None]] = [[] for _ in range(vector)]
+        for thread in range(config.threads):
+            row, column = step + thread // config.lanes, tile * config.tile + thread % config.lanes * vector
+            whole = row < end and column + vector <= cols
+            wide.append((row * cols + column) * size if whole else None)
+            for v in range(vector):
+                inside = row < end and not whole and column + v < cols
+                edge[v].append((row * cols + column + v) * size if inside else None)
+        found.append(Access(f"rows from {step}", tuple(wide), config.width))
+        found += [Access(f"rows from {step}, column {v} of a load", tuple(edge[v]), size) for v in range(vector)]
+    return [access for access in found if any(place is not None for place in access.places)]
+
+
+def column_slots(config: ColumnConfig) -> tuple[list[Access], list[Access]]:
+    """The writes of a tile's accumulators to shared memory by each warp, and the reads of those that finish it."""
+    size, warps = config.arithmetic.acc.itemsize, max(config.threads // WARP, 1)
+    writes = []
+    for v in range(config.vector):
+        places: list[int | None] = []
+        for thread in range(config.threads):
+            place = thread % config.lanes * config.vector + v
+            takes_part = thread % WARP < config.lanes and place < config.tile
+            places.append((thread // WARP * config.tile + place) * size if takes_part else None)
+        writes.append(Access(f"place {v} of a load", tuple(places), size, "shared"))
+    reads = []
+    for turn in range(0, config.tile, config.threads):
+        own = [turn + thread for thread in range(config.threads)]
+        for warp in range(warps):
+            slots = tuple((warp * config.tile + place) * size if place < config.tile else None for place in own)
+            reads.append(Access(f"accumulators of warp {warp}", slots, size, "shared"))
+    return writes, reads
+
+
+def _vectorized(config: VectorizedConfig) -> Drawing:
+    turn = row_reads(config, config.threads * config.unroll * config.width // config.arithmetic.src.itemsize)
+    title = f"{config.kernel_name}: a turn of {config.threads} threads, {config.unroll} loads each"
+    return Drawing(title, (Panel("global memory: a row", WARP * config.width, tuple(turn[-config.unroll :])),))
+
+
+def _short(config: ShortConfig) -> Drawing:
+    length = config.lanes * config.unroll * config.width // config.arithmetic.src.itemsize
+    reads = short_reads(config, length, config.rows_per_block)
+    title = f"{config.kernel_name}: {config.lanes} lanes a row, {config.rows_per_block} rows a block"
+    return Drawing(title, (Panel("global memory: rows", config.lanes * config.unroll * config.width, tuple(reads)),))
+
+
+def _column(config: ColumnConfig) -> Drawing:
+    cols = config.vector * config.lanes
+    reads = column_reads(config, config.groups * config.unroll, cols, 0)
+    panels = [Panel("global memory: rows of a tile", cols * config.arithmetic.src.itemsize, tuple(reads))]
+    if config.groups > 1:
+        writes, finish = column_slots(config)
+        row = config.tile * config.arithmetic.acc.itemsize
+        panels.append(Panel("shared memory: accumulators of the warps", row, tuple(writes)))
+        panels.append(Panel("shared memory: one accumulator a column", row, tuple(finish)))
+    return Drawing(f"{config.kernel_name}: {config.lanes} x {config.groups} threads", tuple(panels))
+
+
+#: The drawing of each configuration that has one.
+LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {
+    VectorizedConfig: _vectorized,
+    ShortConfig: _short,
+    ColumnConfig: _column,
+}

@@ -1,0 +1,120 @@
+"""What the compiled code of week 2's kernels must look like: one declaration a configuration, for every architecture.
+
+A row that is held has its elements in registers, and ``resident`` blocks of it must fit a multiprocessor of 65536: the
+compiler is told so, and the declaration asks that it obeyed without spilling.  Widths follow from the arithmetic: a
+tensor is read by chunks of ``vector`` elements, and by element where a row ends inside a chunk or has one element of
+it.  No kernel may use an atomic.  ``forge_core.testing.expectations`` checks it.
+"""
+
+from __future__ import annotations
+
+from forge_core.testing.expectations import Declarations, Expect
+from forge_week2_softmax.arithmetic import Arithmetic
+from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SplitConfig, SweepConfig
+
+__all__ = ["EXPECTED"]
+
+#: Shared memory of a block's reduction, for each part of an accumulator: 32 slots of 8 bytes.
+SLOTS = 256
+
+#: Bytes of a thread that the compiler spills, where it does, by architecture and kernel: those that hold a row under a
+#: bound of their registers, and fp16 on sm_120a.  Every other kernel spills nothing, and neither may these spill more.
+SPILLS = {
+    ("sm_90a", "softmax_float32_cluster16_v4_256l_256t_c10_m4_k1"): 16,
+    ("sm_100a", "log_softmax_float16_cluster2_v8_512l_512t_c8_m2_k1"): 48,
+    ("sm_120a", "softmax_bfloat16_cluster2_v8_512l_512t_c8_m2_k1"): 48,
+    ("sm_120a", "log_softmax_float16_online_v8_512t_u4r0_k1_edges"): 8,
+    ("sm_120a", "log_softmax_backward_float16_online_v8_512t_u2r0_k1_edges"): 8,
+}
+
+
+def _parts(arithmetic: Arithmetic) -> int:
+    """Parts of an accumulator: (max, sum), a sum, or nothing to reduce."""
+    if arithmetic.backward:
+        return 0 if arithmetic.op == "logsumexp" else 1
+    return 2
+
+
+def _words(arithmetic: Arithmetic, vector: int, chunks: int) -> int:
+    """Registers that hold a thread's chunks of all tensors."""
+    held = [dtype for dtype, on_row in zip(arithmetic.sources, arithmetic.on_rows, strict=False) if not on_row]
+    return -(-chunks * vector * sum(dtype.itemsize for dtype in held) // 4)
+
+
+def _widths(
+    arithmetic: Arithmetic, vector: int, *, edges: bool, spread: tuple[bool, ...] = ()
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The widths of loads and of stores."""
+    sides = []
+    for side, dtype in enumerate((*arithmetic.sources, arithmetic.dst)):
+        single = arithmetic.on_rows[side] or any(spread[side : side + 1])
+        chunk = set() if single else {vector * dtype.itemsize}
+        sides.append(chunk | ({dtype.itemsize} if edges or single else set()))
+    return tuple(set().union(*sides[:-1])), tuple(sides[-1])
+
+
+def _held(config: HeldConfig, arch: str) -> Expect:
+    own, parts = config.arithmetic, _parts(config.arithmetic)
+    loads, stores = _widths(own, config.vector, edges=config.edges, spread=config.spread)
+    cluster, block = config.blocks > 1, config.blocks < 2 and config.lanes > 32
+    warps = config.threads // 32
+    mailbox = 16 + parts * own.acc.itemsize * warps * config.blocks
+    room = 65536 // (config.threads * config.resident) // 8 * 8 if config.resident else 0
+    return Expect(
+        room or 40 + _words(own, config.vector, config.chunks),
+        mailbox if cluster else parts * SLOTS if block else 0,
+        loads=loads,
+        stores=stores,
+        barriers=int(block and parts > 0),
+        cluster_barriers=2 if cluster else 0,
+        spills=SPILLS.get((arch, config.kernel_name), 0),
+    )
+
+
+def _sweep(config: SweepConfig, arch: str) -> Expect:
+    own, parts = config.arithmetic, _parts(config.arithmetic)
+    loads, stores = _widths(own, config.vector, edges=config.edges, spread=config.spread)
+    return Expect(
+        40 + _words(own, config.vector, config.unroll),
+        4 * SLOTS,
+        loads=loads,
+        stores=stores,
+        # The naive kernel reduces maximum and sum one after the other.
+        barriers=parts if config.idea == "naive" else min(parts, 1),
+        spills=SPILLS.get((arch, config.kernel_name), 0),
+    )
+
+
+def _split(config: SplitConfig, arch: str) -> tuple[Expect, ...]:
+    own, row = config.arithmetic, config.row
+    registers = 32 + _words(own, row.vector, row.unroll)
+    loads, stores = _widths(own, row.vector, edges=row.edges, spread=row.spread)
+    acc = own.acc.itemsize
+    first = Expect(registers, 2 * SLOTS, loads=loads, stores=(acc,), barriers=1)
+    # A row with one result needs the accumulators alone.
+    again = (acc,) if own.on_rows[-1] else (acc, *loads)
+    return first, Expect(registers, 2 * SLOTS, loads=again, stores=stores, barriers=1)
+
+
+def _column(config: ColumnConfig, arch: str) -> Expect:
+    own, parts = config.arithmetic, _parts(config.arithmetic)
+    loads, stores = _widths(own, config.vector, edges=False)
+    warps = config.threads // 32
+    # Each of a thread's rows has an accumulator and the constants of its map.
+    registers = 40 + _words(own, config.vector, config.chunks) + 4 * config.vector
+    return Expect(
+        registers,
+        warps * config.vector * config.lanes * parts * own.acc.itemsize,
+        loads=loads,
+        stores=stores,
+        barriers=int(parts > 0 and warps > 1),
+    )
+
+
+#: The declaration of each configuration.
+EXPECTED: Declarations = {
+    HeldConfig: _held,
+    SweepConfig: _sweep,
+    SplitConfig: _split,
+    ColumnConfig: _column,
+}

@@ -1,0 +1,137 @@
+"""Where the threads of week 2's kernels read and write: index maps as plain functions of the configuration.
+
+A row is written where it was read, so one map serves both.  The maps repeat the kernels' address arithmetic over
+integers; tests prove on them that every element is read and written once, in whole sectors, and which accesses to
+shared memory meet in a bank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from forge_core.profiling.layouts import Access, Drawing, Panel
+from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SweepConfig
+
+__all__ = ["LAYOUTS", "column_accesses", "column_slots", "held_accesses", "sweep_accesses"]
+
+WARP = 32
+
+#: A block of a cluster begins at a multiple of so many chunks; that of ``kernels/held.py``, which imports the DSL.
+LINE = 8
+
+
+def _size(config: HeldConfig | SweepConfig | ColumnConfig) -> int:
+    """Bytes of an element of the first tensor whose rows have elements."""
+    sources = zip(config.arithmetic.sources, config.arithmetic.on_rows, strict=False)
+    return next(dtype.itemsize for dtype, on_row in sources if not on_row)
+
+
+def held_accesses(config: HeldConfig, length: int, *, shift: int = 0, rank: int = 0) -> list[Access]:
+    """What one block of ``single_pass`` or ``cluster`` reads of one row; of its first row, where it has several.
+
+    Args:
+        config: the kernel's.
+        length: elements of the row.
+        shift: elements by which the row begins after a chunk's first; not 0 only where ``config.edges``.
+        rank: the block's number among those that share the row.
+
+    Returns:
+        The accesses in order; places are bytes from the row's first chunk.
+    """
+    vector, lanes, size = config.vector, config.lanes, _size(config)
+    chunks = -(-(length + shift) // vector)
+    span = -(-chunks // (LINE * config.blocks)) * LINE if config.blocks > 1 else lanes * config.chunks
+    limit = length if config.blocks == 1 else min(length, (rank + 1) * span * vector - shift)
+    found = []
+    for u in range(config.chunks):
+        places: list[int | None] = []
+        for lane in range(lanes):
+            place = (rank * span + lane + u * lanes) * vector - shift
+            inside = place >= 0 and place + vector <= limit if config.edges else place < limit
+            places.append((place + shift) * size if inside else None)
+        found.append(Access(f"chunk {u}", tuple(places), vector * size))
+    if config.edges and rank == 0:
+        head = min(-shift % vector, length)
+        tail = head + (length - head) // vector * vector
+        for turn in range(max(1, 2 * vector // lanes)):
+            ends: list[int | None] = []
+            for lane in range(lanes):
+                number = lane + turn * lanes
+                place, end = (number, head) if number < vector else (tail + number - vector, length)
+                ends.append((place + shift) * size if number < 2 * vector and place < end else None)
+            found.append(Access(f"ends {turn}", tuple(ends), size))
+    return found
+
+
+def sweep_accesses(config: SweepConfig, length: int, *, shift: int = 0) -> list[Access]:
+    """What the block of ``online`` reads in one pass over a contiguous row; the arguments are as above.
+
+    Of a chunk at an edge its thread takes the elements inside, one by one.
+    """
+    vector, threads, size = config.vector, config.threads, _size(config)
+    found = []
+    for first in range(0, -(-(length + shift) // vector), threads):
+        places: list[int | None] = []
+        pieces: list[list[int | None]] = [[] for _ in range(vector)]
+        for thread in range(threads):
+            place = (first + thread) * vector - shift
+            whole = place >= 0 and place + vector <= length
+            places.append((place + shift) * size if whole else None)
+            for v in range(vector):
+                inside = not whole and config.edges and 0 <= place + v < length
+                pieces[v].append((place + v + shift) * size if inside else None)
+        found.append(Access(f"chunks from {first}", tuple(places), vector * size))
+        found += [Access(f"chunks from {first}, element {v}", tuple(pieces[v]), size) for v in range(vector)]
+    return [access for access in found if any(place is not None for place in access.places)]
+
+
+def column_accesses(config: ColumnConfig, length: int, rows: int, tile: int) -> list[Access]:
+    """What one block of ``column`` reads, where element n of row c is at ``n * rows + c``; rows are whole loads."""
+    size, found = _size(config), []
+    for n in range(0, length, config.groups):
+        places: list[int | None] = []
+        for thread in range(config.threads):
+            element, row = n + thread // config.lanes, tile * config.tile + thread % config.lanes * config.vector
+            places.append((element * rows + row) * size if element < length and row < rows else None)
+        found.append(Access(f"elements from {n}", tuple(places), config.vector * size))
+    return found
+
+
+def column_slots(config: ColumnConfig) -> tuple[list[Access], list[Access]]:
+    """For one part of the accumulators, the writes of each warp's to shared memory and the reads of all warps'."""
+    size, writes, reads = config.arithmetic.acc.itemsize, [], []
+    own = [thread % config.lanes * config.vector for thread in range(config.threads)]
+    for v in range(config.vector):
+        slots = [
+            (thread // WARP * config.tile + own[thread] + v) * size if thread % WARP < config.lanes else None
+            for thread in range(config.threads)
+        ]
+        writes.append(Access(f"row {v} of a thread", tuple(slots), size, "shared"))
+        for warp in range(config.threads // WARP):
+            places = tuple((warp * config.tile + place + v) * size for place in own)
+            reads.append(Access(f"row {v} of a thread, of warp {warp}", places, size, "shared"))
+    return writes, reads
+
+
+def _held(config: HeldConfig) -> Drawing:
+    length = config.lanes * config.blocks * config.chunks * config.vector
+    accesses = tuple(access for access in held_accesses(config, length) if access.name.startswith("chunk"))
+    title = f"{config.kernel_name}: {config.lanes} lanes a row, {config.chunks} chunks each"
+    row = WARP * config.vector * _size(config)
+    return Drawing(title, (Panel("global memory: a block's part of a row, read and written", row, accesses),))
+
+
+def _column(config: ColumnConfig) -> Drawing:
+    size, acc = _size(config), config.arithmetic.acc.itemsize
+    accesses = column_accesses(config, config.groups * config.chunks, config.tile, 0)
+    panels = [Panel("global memory: neighbouring rows, read and written", config.tile * size, tuple(accesses))]
+    if config.threads > WARP:
+        writes, reads = column_slots(config)
+        panels.append(Panel("shared memory: the warps' accumulators", config.tile * acc, tuple(writes)))
+        panels.append(Panel("shared memory: all of them, by every thread", config.tile * acc, tuple(reads)))
+    return Drawing(f"{config.kernel_name}: {config.lanes} x {config.groups} threads", tuple(panels))
+
+
+#: The drawing of each configuration that has one.
+LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {HeldConfig: _held, ColumnConfig: _column}

@@ -1,0 +1,40 @@
+"""A spill planted into a kernel is refused, and every configuration has a declaration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from forge_core.device import SPECS
+from forge_core.testing.expectations import compiled_for, violations
+from forge_week2_softmax.config import plan_forward
+from forge_week2_softmax.configs import Config, HeldConfig
+from forge_week2_softmax.expected import EXPECTED
+
+pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+
+H200 = SPECS["H200"]
+
+
+def launch(length=8192):
+    x = torch.empty(4096, length, device="meta")
+    return plan_forward("softmax", x, x, (1,), None, H200, "single_pass")
+
+
+def test_every_configuration_has_a_declaration():
+    assert set(EXPECTED) == set(Config.__args__)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120a"])
+def test_a_spill_brought_in(arch):
+    right = launch()
+    assert isinstance(right.config, HeldConfig) and right.config.resident
+    # Twice the row in as many registers: they cannot hold it.
+    crowded = replace(right.config, chunks=2 * right.config.chunks)
+    made = compiled_for(right.builder, crowded, arch)
+    found = {each.figure: each for each in violations(made, EXPECTED, crowded, arch)}
+    assert found.keys() == {"bytes spilled"}
+    assert int(found["bytes spilled"].got) >= 32
+    assert found["bytes spilled"].config == crowded
