@@ -63,6 +63,8 @@ def test_readme_shows_pictures_that_are_there(root):
     shown = re.findall(r'(?:src|srcset)="(docs/report/[^"]+)"', text)
     assert shown
     assert [path for path in shown if not (root / path).exists()] == []
+    # No picture lies there that nobody sees: the report's own page has all of them in it.
+    assert set((root / "docs" / "report").glob("*.svg")) == {p for p in pages.shown(root) if p.parent.name == "report"}
     assert "docs/report/index.html" in text
 
 

@@ -147,11 +147,15 @@ def report_command(
 
             folder = out or (DOCS if all_pages else RESULTS)
             written = write_report(list(found.values()), folder)
-            # Pictures of records that are no longer shown; only where the folder is the report's own.
-            for path in set(folder.glob("*.svg")) - set(written) if folder == DOCS else ():
-                path.unlink()
+            if folder == DOCS:
+                # The page has every picture in it; as files, a checkout keeps those that its pages show.
+                kept = pages.shown(Path())
+                for path in folder.glob("*.svg"):
+                    if path not in kept:
+                        path.unlink()
             for path in written:
-                click.echo(str(path))
+                if path.exists():
+                    click.echo(str(path))
 
 
 @click.command("stamp")

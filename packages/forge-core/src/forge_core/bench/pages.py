@@ -9,6 +9,7 @@ those of the newest record of that suite; one command brings every page up to da
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -20,11 +21,12 @@ from forge_core.bench import records, report
 from forge_core.bench.records import Record
 from forge_core.errors import BenchmarkError
 
-__all__ = ["PAGES", "Source", "gather", "markers", "newest", "refresh", "with_markers"]
+__all__ = ["PAGES", "Source", "gather", "markers", "newest", "refresh", "shown", "with_markers"]
 
 #: Where the pages of a checkout are looked for.
 PAGES = ("README.md", "docs/*.md", "docs/*/*.md", "packages/*/README.md")
 FURTHER = re.compile(r"\d{4}-\d{2}-\d{2}-.+$")
+PICTURE = re.compile(r'(?:src|srcset)="([^"]+[.]svg)"|[(]([^()\s]+[.]svg)[)]')
 MARKER = re.compile(r"^<!-- bench:([\w-]+) begin -->$", re.MULTILINE)
 
 
@@ -123,6 +125,15 @@ def with_markers(root: Path) -> list[Path]:
     """The pages of a checkout that have a place for tables."""
     pages = [page for pattern in PAGES for page in sorted(root.glob(pattern))]
     return [page for page in dict.fromkeys(pages) if markers(page.read_text(encoding="utf-8"))]
+
+
+def shown(root: Path) -> set[Path]:
+    """The pictures of a checkout that its pages show, as paths that begin with ``root``."""
+    found = set()
+    for page in (page for pattern in PAGES for page in root.glob(pattern)):
+        for match in PICTURE.finditer(page.read_text(encoding="utf-8")):
+            found.add(Path(os.path.normpath(page.parent / (match[1] or match[2]))))
+    return found
 
 
 def refresh(page: Path, found: Mapping[str, Source], *, strict: bool = True) -> list[str]:
