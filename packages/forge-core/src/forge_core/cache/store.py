@@ -1,9 +1,11 @@
 """The kernels on disk.
 
-    <root>/sm_90a/<digest>/{kernel.so, kernel.json}     the entries
-    <root>/work/                                        what is being written
-    <root>/damaged/                                     what was set aside
-    <root>/locks/<digest>.lock                          one for each key that was compiled
+Inside the cache's folder:
+
+    sm_90a/<digest>/{kernel.so, kernel.json}     the entries
+    work/                                        what is being written
+    damaged/                                     what was set aside
+    locks/<digest>.lock                          one for each key that was compiled
 
 How an entry is published, and why no reader ever sees half of one:
 
