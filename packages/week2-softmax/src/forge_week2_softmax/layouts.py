@@ -64,22 +64,38 @@ def held_accesses(config: HeldConfig, length: int, *, shift: int = 0, rank: int 
     return found
 
 
-def sweep_accesses(config: SweepConfig, length: int, *, shift: int = 0) -> list[Access]:
-    """What the block of ``online`` reads in one pass over a contiguous row; the arguments are as above.
+def part_of(chunks: int, part: int, parts: int) -> tuple[int, int]:
+    """The first chunk of one of the parts that ``split`` cuts a row of ``chunks`` into, and the one after its last."""
+    span = -(-chunks // (LINE * parts)) * LINE
+    begin = min(part * span, chunks)
+    return begin, min(begin + span, chunks)
+
+
+def sweep_accesses(config: SweepConfig, length: int, *, shift: int = 0, part: int = 0, parts: int = 1) -> list[Access]:
+    """What the block of ``naive`` or ``online`` reads in one pass over a contiguous row, or one of ``split``.
 
     Of a chunk at an edge its thread takes the elements inside, one by one.
+
+    Args:
+        config: the kernel's; of ``split`` that of its rows.
+        length: elements of the row.
+        shift: elements by which the row begins after a chunk's first; not 0 only where ``config.edges``.
+        part: which part of the row.
+        parts: how many the row is cut into.
     """
     vector, threads, size = config.vector, config.threads, _size(config)
+    chunks = -(-(length + shift) // vector)
+    begin, end = part_of(chunks, part, parts) if parts > 1 else (0, chunks)
     found = []
-    for first in range(0, -(-(length + shift) // vector), threads):
+    for first in range(begin, end, threads):
         places: list[int | None] = []
         pieces: list[list[int | None]] = [[] for _ in range(vector)]
         for thread in range(threads):
             place = (first + thread) * vector - shift
-            whole = place >= 0 and place + vector <= length
+            whole = first + thread < end and place >= 0 and place + vector <= length
             places.append((place + shift) * size if whole else None)
             for v in range(vector):
-                inside = not whole and config.edges and 0 <= place + v < length
+                inside = first + thread < end and not whole and config.edges and 0 <= place + v < length
                 pieces[v].append((place + v + shift) * size if inside else None)
         found.append(Access(f"chunks from {first}", tuple(places), vector * size))
         found += [Access(f"chunks from {first}, element {v}", tuple(pieces[v]), size) for v in range(vector)]
