@@ -1,6 +1,6 @@
 """How often a row's sum is rounded on the way, by the models of ``trees``, and what it can be off by therefore.
 
-Every element of a forward pass comes to the sum of its row by some additions and some exponentials: its own, and one for
+Every element of a forward pass comes to its row's sum by some additions and some exponentials: its own, and one for
 each merge that brings a sum to a larger maximum.  With d how far it is below the largest of the row, its exponentials
 have exponents that add up to d, since each takes it from one maximum to the next; in units of the accumulator's eps
 
