@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import forge_week1_reduce as week1
-from forge_core.profiling.layouts import Access, coalescing
+from forge_core.profiling.layouts import Access, coalescing, conflicts
 from forge_core.testing.index_maps import check_aligned, check_coalesced, check_conflicts, check_once
 from forge_week1_reduce import layouts
 from forge_week1_reduce.arithmetic import Arithmetic
@@ -108,6 +108,18 @@ def test_columns_of_shifted_rows_are_read_once_a_tile(dtype, groups, rows, cols)
         own = {(row * cols + column) * size for row in range(rows) for column in range(begin, end)}
         assert own <= set(touched)
         assert max(touched) < rows * cols * size
+
+
+@pytest.mark.parametrize("shift", range(8))
+def test_accumulators_of_shifted_rows_are_written_once(shift):
+    config = ColumnConfig(sums(torch.bfloat16), lanes=32, groups=8, shifts=8)
+    writes, reads = layouts.column_slots(config, shift=shift)
+    check_once(writes, 0, config.threads // 32 * config.tile * 4)
+    check_once(reads, 0, config.threads // 32 * config.tile * 4)
+    # Lanes write words 32 bytes apart, so eight of 32 meet in a bank; of those at the edges one less takes part.
+    found = sum(conflicts(access).extra for access in writes)
+    assert found == config.vector * 8 * 7 - 8 * sum(conflicts(each).worst < 8 for each in writes)
+    check_conflicts(reads, what="reads")
 
 
 @settings(max_examples=30, deadline=None)

@@ -226,15 +226,20 @@ def column_reads(
     return [access for access in found if any(place is not None for place in access.places)]
 
 
-def column_slots(config: ColumnConfig) -> tuple[list[Access], list[Access]]:
-    """The writes of a tile's accumulators to shared memory by each warp, and the reads of those that finish it."""
+def column_slots(config: ColumnConfig, *, shift: int = 0) -> tuple[list[Access], list[Access]]:
+    """The writes of a tile's accumulators to shared memory by each warp, and the reads of those that finish it.
+
+    Args:
+        config: the kernel's.
+        shift: columns by which the warps' loads begin before the tile; not 0 only where ``config.shifts`` is not 1.
+    """
     size, warps = config.arithmetic.acc.itemsize, max(config.threads // WARP, 1)
     writes = []
     for v in range(config.vector):
         places: list[int | None] = []
         for thread in range(config.threads):
-            place = thread % config.lanes * config.vector + v
-            takes_part = thread % WARP < config.lanes and place < config.tile
+            place = thread % config.lanes * config.vector + v - shift
+            takes_part = thread % WARP < config.lanes and 0 <= place < config.tile
             places.append((thread // WARP * config.tile + place) * size if takes_part else None)
         writes.append(Access(f"place {v} of a load", tuple(places), size, "shared"))
     reads = []

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from forge_core.profiling.exchange import block_slots, mailbox_slots
 from forge_core.profiling.layouts import Access, Drawing, Panel
-from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SweepConfig
+from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.holding import independent
 
-__all__ = ["LAYOUTS", "column_accesses", "column_slots", "held_accesses", "sweep_accesses"]
+__all__ = ["LAYOUTS", "column_accesses", "column_slots", "held_accesses", "part_of", "sweep_accesses"]
 
 WARP = 32
 
@@ -42,6 +44,7 @@ def held_accesses(config: HeldConfig, length: int, *, shift: int = 0, rank: int 
     vector, lanes, size = config.vector, config.lanes, _size(config)
     chunks = -(-(length + shift) // vector)
     span = -(-chunks // (LINE * config.blocks)) * LINE if config.blocks > 1 else lanes * config.chunks
+    # Where any number of blocks share a row, each has all that its lanes hold.
     limit = length if config.blocks == 1 else min(length, (rank + 1) * span * vector - shift)
     found = []
     for u in range(config.chunks):
@@ -130,12 +133,44 @@ def column_slots(config: ColumnConfig) -> tuple[list[Access], list[Access]]:
     return writes, reads
 
 
+def _exchange(config: HeldConfig | SweepConfig) -> tuple[Panel, ...]:
+    """How the warps that share a row pass their accumulators on, one part of them."""
+    size = config.arithmetic.acc.itemsize
+    blocks = config.blocks if isinstance(config, HeldConfig) else 1
+    if independent(config.arithmetic):
+        return ()
+    if blocks > 1:
+        writes, reads = mailbox_slots(config.threads, blocks, size)
+        row = WARP * size
+        return (
+            Panel("shared memory: slots of the cluster's warps, written", row, tuple(writes)),
+            Panel("shared memory: all of them, by every warp", row, tuple(reads)),
+        )
+    lanes = config.lanes if isinstance(config, HeldConfig) else config.threads
+    if lanes <= WARP:
+        return ()
+    return (Panel("shared memory: a slot for each warp", WARP * size, block_slots(lanes, size)),)
+
+
 def _held(config: HeldConfig) -> Drawing:
-    length = config.lanes * config.blocks * config.chunks * config.vector
+    length = config.lanes * max(config.blocks, 1) * config.chunks * config.vector
     accesses = tuple(access for access in held_accesses(config, length) if access.name.startswith("chunk"))
     title = f"{config.kernel_name}: {config.lanes} lanes a row, {config.chunks} chunks each"
     row = WARP * config.vector * _size(config)
-    return Drawing(title, (Panel("global memory: a block's part of a row, read and written", row, accesses),))
+    reads = Panel("global memory: a block's part of a row, read and written", row, accesses)
+    return Drawing(title, (reads, *_exchange(config)))
+
+
+def _sweep(config: SweepConfig) -> Drawing:
+    accesses = tuple(sweep_accesses(config, config.threads * config.unroll * config.vector))
+    row = WARP * config.vector * _size(config)
+    title = f"{config.kernel_name}: a turn of {config.threads} threads, {config.unroll} chunks each"
+    return Drawing(title, (Panel("global memory: a row, in each pass", row, accesses), *_exchange(config)))
+
+
+def _split(config: SplitConfig) -> Drawing:
+    title = f"{config.kernel_name}: a turn of a block on its part of a row"
+    return Drawing(title, _sweep(config.row).panels)
 
 
 def _column(config: ColumnConfig) -> Drawing:
@@ -150,4 +185,9 @@ def _column(config: ColumnConfig) -> Drawing:
 
 
 #: The drawing of each configuration that has one.
-LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {HeldConfig: _held, ColumnConfig: _column}
+LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {
+    HeldConfig: _held,
+    SweepConfig: _sweep,
+    SplitConfig: _split,
+    ColumnConfig: _column,
+}
