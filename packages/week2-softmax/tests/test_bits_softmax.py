@@ -316,7 +316,8 @@ def test_sums_of_fused_products_have_the_models_bits(variant, shape, dim):
     if told is None:
         return
     if told.config != told_of("softmax_backward", variant, shape, dim).config:
-        pytest.skip(f"another kernel than on an H200 is chosen for this GPU: {told.config}")
+        assert "H200" not in torch.cuda.get_device_name(), "its code is what was read"
+        return
     grad, y, length = randn(shape, shape[dim]), randn(shape, 3), shape[dim]
     got = week2.softmax_backward(grad.cuda(), y.cuda(), dim, variant=variant).cpu()
     want = {}
@@ -327,9 +328,14 @@ def test_sums_of_fused_products_have_the_models_bits(variant, shape, dim):
     same_rows(got, dim, want)
 
 
+#: All shapes in fp32, and some of every variant in other types.
+TYPED = [(*case, torch.float32) for case in CASES] + [
+    (*case, dtype) for dtype in (torch.bfloat16, torch.float64) for case in CASES[1::3]
+]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("variant, shape, dim", CASES, ids=str)
+@pytest.mark.parametrize("variant, shape, dim, dtype", TYPED, ids=str)
 def test_rows_of_one_value_and_minus_infinity_are_counted(variant, shape, dim, dtype):
     # Every exponential is 1 or 0, so the sum is a count in any order, and the division is IEEE's.
     if on_gpu("softmax", variant, shape, dim) is None:
@@ -396,7 +402,8 @@ def test_softmax_has_the_models_bits_with_the_gpus_exponentials(variant, shape, 
     if told is None:
         return
     if not received_once(told.config):
-        pytest.skip(f"another kernel than on an H200 is chosen for this GPU: {told.config}")
+        assert "H200" not in torch.cuda.get_device_name(), "the cases are those that are known there"
+        return
     x, length = 3 * randn(shape, shape[dim]), shape[dim]
     if kind == "rising":  # every merge brings a sum to a larger maximum
         x = x.sort(dim).values
