@@ -450,6 +450,9 @@ def test_cases_are_selected_by_package_and_operator(invoke):
         assert result.exit_code == 3
         assert message in " ".join(result.output.split())
     assert "No GPU devices found" in invoke("quick", "--devices", "all")[0].output
+    result, _ = invoke("swap", "--operator", "sort")
+    assert result.exit_code == 3
+    assert "swap is an operator, and --operator selects in a suite" in result.output
 
 
 def test_the_full_suite_is_every_case_once(invoke):
