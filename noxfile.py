@@ -30,6 +30,8 @@ CONSTRAINTS = ROOT / "constraints.txt"
 RELEASE_TESTS = ROOT / "tests" / "release"
 # The profilers' runners; programs that are started by path.
 PROFILING = ROOT / "tools" / "profiling"
+# Folders of such programs; each is a place of its own to import from.
+TOOLS = (PROFILING, ROOT / "tools" / "cache")
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Types of the packages' sources, of the tools and of this file, by mypy in its strict mode."""
     sources = [str((package.path / "src").relative_to(ROOT)) for package in packages()]
-    sources.append(str(PROFILING.relative_to(ROOT)))
+    sources += [str(folder.relative_to(ROOT)) for folder in TOOLS]
     python(session, "-m", "mypy", *sources, "noxfile.py", *session.posargs, MYPYPATH=os.pathsep.join(sources))
 
 

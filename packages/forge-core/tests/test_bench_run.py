@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -319,14 +320,24 @@ def test_a_time_below_the_floor_is_an_error(invoke, monkeypatch):
 
 def test_a_missing_requirement_is_named(invoke):
     absent = Peer("absent", lambda case: swap, requires=(Package("no-such-package", "no_such_module_at_all"),))
+    assert absent.requires[0].distributions == ("no-such-package",)
     result, record = invoke("swap", "--device", "cpu", extra=(absent,))
     assert result.exit_code == 0, result.output
     assert record.cases[0].left_out == {"absent": "needs the package no-such-package"}
     assert "Left out: absent: needs the package no-such-package." in result.output
+    assert record.environment.peers == {}
     # Asked for by name it is not left out in silence, nor with a remark.
     result, record = invoke("swap", "--device", "cpu", "--peer", "absent", extra=(absent,))
     assert result.exit_code == 1
     assert "peer absent needs the package no-such-package" in record.cases[0].error
+
+
+def test_the_version_of_a_peer_s_package_is_recorded(invoke):
+    present = Peer("present", lambda case: swap, requires=(Package("no-such-package or numpy", "numpy"),))
+    result, record = invoke("swap", "--device", "cpu", extra=(present,))
+    assert result.exit_code == 0, result.output
+    assert list(record.environment.peers) == ["numpy"]
+    assert f"numpy {record.environment.peers['numpy']}" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(
@@ -480,10 +491,14 @@ def test_a_busy_machine_and_a_clock_that_moved_are_noted(invoke, monkeypatch):
 def test_first_calls_are_measured_with_empty_and_with_kept_caches(invoke, monkeypatch):
     from forge_core.bench import cold
 
-    asked = []
+    asked, found = [], []
 
     def start(what, caches):
         asked.append((what["contender"], what["backend"], caches["FORGE_CACHE_DIR"]))
+        # quack keeps its cache among the temporary files, so these must begin empty, too.
+        left = Path(caches["TMPDIR"], "left-by-the-first")
+        found.append(left.exists())
+        left.touch()
         first = 2.0 if sum(entry[2] == caches["FORGE_CACHE_DIR"] for entry in asked) == 1 else 0.5
         return {"import_s": 0.1, "first_s": first, "again_us": 30.0}
 
@@ -492,6 +507,7 @@ def test_first_calls_are_measured_with_empty_and_with_kept_caches(invoke, monkey
     assert result.exit_code == 0, result.output
     assert [name for name, _, _ in asked] == ["forge"] * 4 + ["eager"] * 4
     assert len({folder for _, _, folder in asked}) == 4  # each pair of processes has caches of its own
+    assert found == [False, True] * 4
     assert {(name, backend) for name, backend, _ in asked} == {("forge", "ref"), ("eager", None)}
     forge = record.cases[0].contender("forge")
     assert (forge.cold.empty_s, forge.cold.kept_s, forge.cold.again_us) == (2.0, 0.5, 30.0)
@@ -511,6 +527,10 @@ def test_a_first_call_in_a_process_of_its_own():
     assert 0 < first["import_s"] < 30
     assert 0 < first["first_s"] < 30
     assert 0 < first["again_us"] < 1e5
+    peer = start(
+        {**asked, "layout": "contiguous", "contender": "eager", "device": "cpu", "backend": None, "seed": 0}, {}
+    )
+    assert peer["import_s"] < first["import_s"]  # a peer does not pay for importing ours, and eager imports nothing
     from forge_core.errors import BenchmarkError
 
     with pytest.raises(

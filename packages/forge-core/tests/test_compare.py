@@ -122,8 +122,16 @@ def test_what_the_machine_moved_by_is_taken_out():
     assert found.regressions[0].new_ms < found.regressions[0].old_ms
 
 
-def test_a_peer_of_another_version_is_no_control():
-    newer = msgspec.structs.replace(H200, torch="2.13.0")
+@pytest.mark.parametrize(
+    "changes, note",
+    [
+        ({"torch": "2.13.0"}, "torch: 2.11.0 -> 2.13.0."),
+        ({"peers": {"quack-kernels": "0.7.0"}}, "quack-kernels: 0.6.5 -> 0.7.0."),
+    ],
+)
+def test_a_peer_of_another_version_is_no_control(changes, note):
+    older = msgspec.structs.replace(H200, peers={"quack-kernels": "0.6.5"})
+    newer = msgspec.structs.replace(older, **changes)
     new = record(2, environment=newer)
     cases = [
         msgspec.structs.replace(
@@ -137,9 +145,9 @@ def test_a_peer_of_another_version_is_no_control():
         )
         for case in new.cases
     ]
-    found = compare(record(1), msgspec.structs.replace(new, cases=cases))
+    found = compare(record(1, environment=older), msgspec.structs.replace(new, cases=cases))
     assert found.control == pytest.approx(0, abs=0.02)
-    assert found.notes == ["torch: 2.11.0 -> 2.13.0."]
+    assert found.notes == [note]
 
 
 def test_a_small_change_within_chance_is_not_reported():

@@ -1,7 +1,7 @@
 """First calls: what a fresh process pays, with empty caches and with the caches that an earlier process left.
 
 Each contender gets a folder of its own for every cache that it could use (Forge's, torch.compile's, Triton's, the
-driver's).  The first process finds it empty and compiles; the next one finds what that left.  This is repeated, each
+driver's, and the folder for temporary files, where quack keeps what it compiled).  The first process finds it empty and compiles; the next one finds what that left.  This is repeated, each
 time with another empty folder, and the medians are kept.
 """
 
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
 from forge_core.bench.first_call import Asked, First
 from forge_core.bench.measure import OURS, Context, Outcome, our_name
@@ -52,7 +53,10 @@ def start(asked: Asked, caches: Mapping[str, str]) -> First:
 
 
 def _caches(folder: str) -> dict[str, str]:
+    temporary = Path(folder, "tmp")
+    temporary.mkdir(exist_ok=True)
     return {
+        "TMPDIR": str(temporary),
         "FORGE_CACHE_DIR": f"{folder}/forge",
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
         "TRITON_CACHE_DIR": f"{folder}/triton",

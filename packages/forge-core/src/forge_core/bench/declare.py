@@ -100,15 +100,21 @@ class Requirement:
     Attributes:
         name: in words, for example ``"a CUDA GPU"``.
         met: takes the device of the run.
+        distributions: the packages that meet it, as they are installed; the record names their versions.
     """
 
     name: str
     met: Callable[[torch.device], bool]
+    distributions: tuple[str, ...] = ()
 
 
 def Package(distribution: str, module: str) -> Requirement:  # noqa: N802 - reads as the kind of requirement it makes
-    """An installed package: its name as it is installed, and the module that it provides."""
-    return Requirement(f"the package {distribution}", lambda device: importlib.util.find_spec(module) is not None)
+    """An installed package: its name as it is installed, or several joined by "or", and the module that it provides."""
+    return Requirement(
+        f"the package {distribution}",
+        lambda device: importlib.util.find_spec(module) is not None,
+        tuple(distribution.split(" or ")),
+    )
 
 
 CUDA_GPU = Requirement("a CUDA GPU", lambda device: device.type == "cuda")

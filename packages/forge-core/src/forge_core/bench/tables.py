@@ -39,6 +39,7 @@ def headline(record: Record) -> str:
         f"torch {environment.torch}",
         f"CUDA {environment.cuda}",
         f"CuTe DSL {environment.dsl}",
+        *(f"{name} {version}" for name, version in environment.peers.items()),
         f"Python {environment.python}",
         record.date[:10],
         commit,
