@@ -320,6 +320,8 @@ def test_what_cannot_be_inspected_says_why(run):
         ((*SMALL[:-1], "float99"), "such as 4096x4096 and bfloat16"),
         ((*SMALL, "--layout", "diagonal"), "expected one of contiguous"),
         (("inspect", "reduce_sum", *SMALL[2:], "--arg", "dim=("), "expected a Python literal"),
+        (("inspect", "logsumexp", *SMALL[2:]), "missing required argument: 'dim'"),
+        (("inspect", "transpose", "--shape", "0x5", *SMALL[4:]), "launches nothing, since its result has no elements"),
     ):
         status, text = run(*words)
         assert status == 1 and said in text, (words, text)

@@ -191,7 +191,14 @@ def _devices(text: str | None, device: str | None) -> list[str]:
         if count == 0:
             raise BenchmarkError("--devices all: No GPU devices found")
         return [f"cuda:{index}" for index in range(count)]
-    return text.split(",")
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        kind = _parsed(name).type
+        if kind == "cuda" and names.count(name) > 1:
+            raise planning.UsageError(f"--devices: {name} is named twice, and its cases would disturb each other")
+        if kind == "cpu" and any(_parsed(other).type == "cuda" for other in names):
+            raise planning.UsageError(f"--devices: expected GPUs or the CPU, not both, got {text!r}")
+    return names
 
 
 def _spread(ctx: click.Context, name: str, devices: list[str], total: int) -> Record:
@@ -217,12 +224,7 @@ def _device(text: str | None, run: planning.Run) -> torch.device:
                 "CPU instead"
             )
         return torch.device("cpu")
-    try:
-        device = torch.device(text)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cuda", "cpu"):
-        raise planning.UsageError(f"--device: expected cpu, cuda or cuda:N, got {text!r}")
+    device = _parsed(text)
     if device.type == "cpu":
         return device
     index = device.index or 0
@@ -230,6 +232,16 @@ def _device(text: str | None, run: planning.Run) -> torch.device:
     if index >= count:
         raise BenchmarkError(f"--device {text}: {count or 'No'} GPU devices found")
     return torch.device("cuda", index)
+
+
+def _parsed(text: str) -> torch.device:
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cuda", "cpu"):
+        raise planning.UsageError(f"--device: expected cpu, cuda or cuda:N, got {text!r}")
+    return device
 
 
 def _policy(device: torch.device, warmup: int | None, iterations: int | None) -> Policy:

@@ -1,8 +1,9 @@
 """First calls: what a fresh process pays, with empty caches and with the caches that an earlier process left.
 
 Each contender gets a folder of its own for every cache that it could use (Forge's, torch.compile's, Triton's, the
-driver's, and the folder for temporary files, where quack keeps what it compiled).  The first process finds it empty and compiles; the next one finds what that left.  This is repeated, each
-time with another empty folder, and the medians are kept.
+driver's, and the folder for temporary files, where quack keeps what it compiled).  The first process finds it empty and
+compiles; the next one finds what that left.  This is repeated, each time with another empty folder, and the medians are
+kept.
 """
 
 from __future__ import annotations

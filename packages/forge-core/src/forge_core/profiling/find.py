@@ -144,7 +144,18 @@ def explain_named(
         )
     if "variant" in operator.schema.parameters:
         values["variant"] = variant
-    return operator.explain(meta_tensor(sizes, kind, layout), arch=arch, **values)
+    x = meta_tensor(sizes, kind, layout)
+    try:
+        operator.schema.bind((x,), values)
+    except TypeError as error:  # as of a Python call whose arguments do not fit
+        raise ArgumentError(
+            op="inspect",
+            argument="arg",
+            expected=f"the arguments of {operator.schema.text}, each as --arg NAME=VALUE",
+            got=", ".join(f"{key}={value}" for key, value in values.items() if key != "variant") or "none",
+            hint=f"{error}.",
+        ) from error
+    return operator.explain(x, arch=arch, **values)
 
 
 def _literal(name: str, text: str) -> Any:
