@@ -16,8 +16,9 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from forge_core.bench.contenders import OURS, our_name, willing_peers
 from forge_core.bench.first_call import Asked, First
-from forge_core.bench.measure import OURS, Context, Outcome, our_name
+from forge_core.bench.measure import Context, Outcome
 from forge_core.bench.plan import PlannedCase
 from forge_core.bench.records import Cold
 from forge_core.bench.schema import AUTO
@@ -73,17 +74,8 @@ def measure_cold(planned: PlannedCase, context: Context) -> Outcome:
     """
     case, outcome, begin = planned.case, Outcome(l2="not controlled: first calls"), context.start or start
     names = [our_name(variant) for variant in planned.variants if context.backend == "kernel" or variant == AUTO]
-    for name in planned.peers:
-        peer = planned.operator.peer(name)
-        missing = peer.missing(context.device) if peer is not None else ["its declaration"]
-        cannot = "" if peer is None else peer.unable(case)
-        text = f"needs {' and '.join(missing)}" if missing else cannot
-        if not text:
-            names.append(name)
-        elif planned.peers_asked:
-            raise BenchmarkError(f"peer {name} {text}", case=case.name, peer=name)
-        else:
-            outcome.left_out[name] = text
+    willing = willing_peers(planned, context.device, suite=context.suite, left_out=outcome.left_out)
+    names += [peer.name for peer in willing]
     for name in names:
         asked = {
             "package": planned.bench.package,

@@ -17,8 +17,8 @@ from pathlib import Path
 import torch
 
 from forge_core.bench.compare import Comparison, compare
+from forge_core.bench.contenders import OURS
 from forge_core.bench.environment import sources_here
-from forge_core.bench.measure import OURS
 from forge_core.bench.processes import pool, run_bench
 from forge_core.bench.records import Record
 from forge_core.bench.schema import ALL, AUTO

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from forge_core.bench.measure import OURS
+from forge_core.bench.contenders import OURS
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Verdict
 from forge_core.bench.schema import BANDWIDTH, BEST_PEER
 from forge_core.timing.clocks import UNEVEN_NOTE
