@@ -453,7 +453,7 @@ def test_cases_are_selected_by_package_and_operator(invoke):
         (("--package", "week9"), "no package 'week9' declares benchmarks; packages: stand-in"),
         (("--operator", "sort"), "suite quick has no operator 'sort'; operators: swap"),
         (("--device", "cpu", "--devices", "cpu,cpu"), "expected one of them"),
-        (("--devices", "cuda:0,cuda:0"), "cuda:0 is named twice"),
+        (("--devices", "cuda:0,cuda"), "cuda:0 is named twice"),
         (("--devices", "cpu,cuda:0"), "GPUs or the CPU, not both"),
         (("--devices", "cuda:0,"), "expected cpu, cuda or cuda:N, got ''"),
         (("--share", "3/2"), "expected a share such as 1/2"),
@@ -464,6 +464,13 @@ def test_cases_are_selected_by_package_and_operator(invoke):
         assert result.exit_code == 3
         assert message in " ".join(result.output.split())
     assert "No GPU devices found" in invoke("quick", "--devices", "all")[0].output
+    # A process of its own for a device that is not here would end in the middle of the others' work.
+    result, _ = invoke("quick", "--devices", "cuda:0,cuda:1")
+    assert (result.exit_code, "--device cuda:0: No GPU devices found" in result.output) == (1, True)
+    for words in (("tune", "stand-in"), ("accuracy",)):
+        result = CliRunner().invoke(command, [*words, "--device", "cpu"])
+        assert result.exit_code in (1, 3)
+        assert "declares no thresholds" in result.output or "expected cuda or cuda:N" in result.output
     result, _ = invoke("swap", "--operator", "sort")
     assert result.exit_code == 3
     assert "swap is an operator, and --operator selects in a suite" in result.output

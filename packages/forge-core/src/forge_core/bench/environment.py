@@ -110,7 +110,7 @@ def _digest(package: str) -> str:
         return NOT_READ
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if path.suffix in (".py", ".yaml") and "__pycache__" not in path.parts:
+        if path.suffix in (".py", ".yaml", ".toml") and "__pycache__" not in path.parts:
             digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
