@@ -329,6 +329,13 @@ def test_what_cannot_be_inspected_says_why(run):
         assert run(*words)[0] == 2
 
 
+def test_inputs_larger_than_any_memory_are_inspected(run):
+    """Two tensors of 8 TiB, of which only the shapes are needed."""
+    status, text = run("inspect", "softmax_backward", "--shape", "1048576x4194304", "--dtype", "bfloat16", "--json")
+    assert status == 0, text
+    assert json.loads(text)["bytes"]["read"] == 2 * 2 * 2**42
+
+
 def test_an_operator_of_several_dimensions_takes_its_arguments_by_name(run):
     status, text = run(
         "inspect", "reduce_sum", "--shape", "64x32x16", "--dtype", "float16", "--arg", "dim=[0,2]", "--json"

@@ -185,7 +185,8 @@ class OperatorBench:
         reference: what the operator means, in plain PyTorch; takes the inputs.
         traffic: the bytes that a case must move.
         peers: whom it is measured against.
-        inputs: makes the inputs of a case; by default one tensor of random values.
+        inputs: makes the inputs of a case; by default one tensor of random values.  It is asked for the meta device,
+            too, where what a call would run is wanted and no tensor of the case's size.
         agree: compares a result with the reference's; returns "" or what is wrong.  Data movement is exact.
         tolerance: `agree` in words, for the record.
         default_shapes: the shapes of a run that names the operator and no shape.
