@@ -336,7 +336,7 @@ def test_suspects_run_by_turns_from_a_worktree_of_the_old_commit(two_sources, su
         source, before = environment["PYTHONPATH"].split(":")
         ran.append((Path(source) / "kernel.py").read_text())
         assert before == "where/torch/is"
-        selected = "--operator transpose --shape 2048x2048 --dtype float32 --variant auto --seed 0"
+        selected = "--shape 2048x2048 --dtype float32 --variant auto --seed 0"
         assert arguments == ["week0", *selected.split()]
         return record(60 + len(ran), 1.1 if ran[-1] == "new" else 1.0, only=2048)
 

@@ -55,14 +55,16 @@ def confirm(found: Comparison, *, old_source: Path | None = None) -> Comparison:
 
 
 def _arguments(found: Comparison) -> list[str]:
-    """What the bench is asked for, so that the suspects are measured as the new record was."""
+    """What the bench is asked for, so that the suspects are measured as the new record was.
+
+    The old sources have to understand it, too: nothing that has its default is named, and no option that came late.
+    """
     record = found.new
     names = {change.case for change in found.suspects}
     cases = [case for case in record.cases if case.name in names]
     # "all" leaves out by name what cannot serve a case; a variant asked for by its own name would be an error there.
     variant = AUTO if all(change.contender == OURS for change in found.suspects) else ALL
     wanted = (
-        ("--operator", [case.operator for case in cases]),
         ("--shape", [case.shape_text for case in cases]),
         ("--dtype", [case.dtype for case in cases]),
         ("--variant", [variant] if record.backend == "kernel" else []),
