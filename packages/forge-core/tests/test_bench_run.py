@@ -445,6 +445,22 @@ def test_an_interrupt_keeps_what_was_measured(invoke):
     assert "Interrupted: 1 of 2 cases were measured." in result.output
 
 
+def test_an_interrupt_in_a_later_run_says_how_many_are_whole(invoke):
+    calls = []
+
+    def pulled(x):
+        calls.append(x.shape)
+        if len(calls) > 1 and calls[-1] == (8, 6) and (5, 7) in calls:
+            raise KeyboardInterrupt
+        return swap(x)
+
+    _, record = invoke("quick", "--repeats", "3", ours=pulled)
+    assert record.interrupted
+    assert record.not_run == []
+    assert [len(case.contenders[0].runs) for case in record.cases] == [1, 1]
+    assert any(note.startswith("Of 3 runs 1 came to their end") for note in record.notes)
+
+
 def test_cases_are_selected_by_package_and_operator(invoke):
     for package in ("stand-in", "forge_core", "forge-core"):
         assert invoke("quick", "--package", package)[0].exit_code == 0
