@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_core.cli import main
+from forge_core.errors import ArgumentError
 from forge_core.profiling.drawing import MOST_ROWS, to_svg
+from forge_core.profiling.exchange import block_slots, mailbox_slots
+from forge_core.profiling.layout_command import kernel_drawing
 from forge_core.profiling.layouts import (
     Access,
     Drawing,
@@ -210,4 +213,34 @@ def test_a_kernels_own_layout():
     status, text = run("kernel", *case, "--variant", "naive")
     assert "32.00 sectors a request, 12 % of them used" in text
     status, text = run("kernel", *case, "--variant", "shifted")
-    assert status == 1 and "expected a kernel whose package declares its index maps" in text
+    assert status == 0 and text.count("no bank conflicts") == 2
+
+
+def test_a_kernel_without_a_map_is_named_with_those_that_have_one():
+    with pytest.raises(ArgumentError, match="expected a kernel whose package declares its index maps: NaiveConfig, "):
+        kernel_drawing(object(), "mine")
+
+
+# --------------------------------------------------------------------------------------------------------- exchanges
+
+
+@pytest.mark.parametrize("size", [4, 8])
+@pytest.mark.parametrize("threads", [64, 128, 256, 512, 1024])
+def test_the_slots_of_a_block_have_no_conflicts(threads, size):
+    write, read = block_slots(threads, size)
+    slots = [place for place in write.places if place is not None]
+    assert slots == [warp * size for warp in range(threads // 32)]
+    assert (conflicts(write).extra, conflicts(read).extra) == (0, 0)
+    for warp in range(0, threads, 32):
+        assert sorted(set(read.places[warp : warp + 32])) == slots, "every warp reads all slots"
+
+
+@pytest.mark.parametrize("size", [4, 8])
+@pytest.mark.parametrize("threads, blocks", [(64, 2), (128, 8), (256, 16), (512, 2), (1024, 16)])
+def test_the_slots_of_a_mailbox_have_no_conflicts(threads, blocks, size):
+    writes, reads = mailbox_slots(threads, blocks, size)
+    slots = [place for access in writes for place in access.places if place is not None]
+    assert slots == [slot * size for slot in range(threads // 32 * blocks)], "each once"
+    assert sum(conflicts(access).extra for access in (*writes, *reads)) == 0
+    for warp in range(0, threads, 32):
+        assert sorted({p for access in reads for p in access.places[warp : warp + 32]}) == slots

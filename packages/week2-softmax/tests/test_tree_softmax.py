@@ -12,7 +12,7 @@ import forge_week2_softmax as week2
 from forge_core.device import SPECS, query
 from forge_core.testing import trees
 from forge_week2_softmax import layouts
-from forge_week2_softmax import trees as week2_trees
+from forge_week2_softmax import steps as week2_steps
 from forge_week2_softmax.config import plan_backward, plan_forward
 from forge_week2_softmax.configs import HeldConfig
 from forge_week2_softmax.trees import held_sum
@@ -47,7 +47,7 @@ def test_the_models_have_the_kernels_figures():
     from forge_core.device_code import warp
     from forge_week2_softmax.kernels import held, program
 
-    assert (layouts.LINE, week2_trees.STRANDS) == (held.LINE, program.STRANDS)
+    assert (layouts.LINE, week2_steps.STRANDS) == (held.LINE, program.STRANDS)
     assert trees.WARP == layouts.WARP == warp.WARP
 
 

@@ -11,10 +11,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from forge_core.profiling.layouts import Access, Drawing, Panel
-from forge_week0_transpose.configs import NaiveConfig, RowsConfig, TiledConfig, VectorizedConfig
+from forge_week0_transpose.configs import (
+    NaiveConfig,
+    RealignedConfig,
+    RowsConfig,
+    ShiftedConfig,
+    SkinnyConfig,
+    TiledConfig,
+    VectorizedConfig,
+)
 from forge_week0_transpose.kernels import words
 
-__all__ = ["LAYOUTS", "naive", "rows", "tiled", "vectorized"]
+__all__ = ["LAYOUTS", "naive", "realigned", "rows", "shifted", "skinny", "tiled", "vectorized"]
 
 CHUNK = words.CHUNK
 
@@ -133,10 +141,135 @@ def rows(config: RowsConfig) -> Drawing:
     return Drawing(title, (Panel("global memory, loads and stores alike", 32 * config.width, moved),))
 
 
+def realigned(config: RealignedConfig) -> Drawing:
+    """An aligned chunk of the output a thread, from the two aligned chunks of the input that hold its bytes."""
+    threads = config.threads
+    loads = (
+        *_accesses("first load", 1, threads, CHUNK, "global", lambda thread, _: thread * CHUNK),
+        *_accesses("second load", 1, threads, CHUNK, "global", lambda thread, _: (thread + 1) * CHUNK),
+    )
+    stores = _accesses("store", 1, threads, CHUNK, "global", lambda thread, _: thread * CHUNK)
+    return Drawing(
+        f"{config.kernel_name}: {threads} threads, a chunk each",
+        (
+            Panel("global memory, input: loads of neighbouring chunks", 32 * CHUNK, loads),
+            Panel("global memory, output: stores of whole chunks", 32 * CHUNK, stores),
+        ),
+    )
+
+
+def shifted(config: ShiftedConfig) -> Drawing:
+    """Aligned chunks on both sides; of a tile inside the matrix, whose rows are drawn from their first chunk on."""
+    v, threads, cc = config.chunk_items, config.threads, config.col_chunks
+    first_row = (cc + config.src_shift) * CHUNK
+    out_row = (config.row_chunks - config.halo_chunks) * CHUNK
+
+    def load(thread: int, k: int) -> int:
+        return (thread // cc * v + k) * first_row + thread % cc * CHUNK
+
+    def put(thread: int, j: int) -> int:
+        chunk, block = thread % cc, thread // cc
+        return int((chunk * v + j) * config.line_bytes + words.swizzle(block, chunk) * CHUNK)
+
+    def line_of(thread: int, i: int) -> int:
+        return thread // config.row_chunks + i * cc
+
+    def get(thread: int, step: int) -> int:
+        # Where output rows are shifted, each chunk is followed by its neighbour.
+        reads = 1 + config.dst_shift
+        line, part = line_of(thread, step // reads), thread % config.row_chunks
+        part = min(part + step % reads, config.row_chunks - 1)
+        return int(line * config.line_bytes + words.swizzle(part, line // v) * CHUNK)
+
+    loads = _accesses("first load", v, threads, CHUNK, "global", load)
+    if config.src_shift:
+        loads += _accesses("second load", v, threads, CHUNK, "global", lambda thread, k: load(thread, k) + CHUNK)
+    stores = tuple(
+        Access(
+            f"store {i}",
+            tuple(
+                line_of(thread, i) * out_row + thread % config.row_chunks * CHUNK
+                if thread % config.row_chunks < config.row_chunks - config.halo_chunks
+                else None
+                for thread in range(threads)
+            ),
+            CHUNK,
+        )
+        for i in range(v)
+    )
+    return Drawing(
+        f"{config.kernel_name}: {config.tile_rows} x {config.tile_cols} elements of {config.itemsize} B",
+        (
+            Panel("global memory, input rows: loads of aligned chunks", first_row, loads),
+            Panel(
+                "shared memory: writes of transposed chunks",
+                config.line_bytes,
+                _accesses("write", v, threads, CHUNK, "shared", put),
+            ),
+            Panel(
+                "shared memory: reads of output rows",
+                config.line_bytes,
+                _accesses("read", v * (1 + config.dst_shift), threads, CHUNK, "shared", get),
+            ),
+            Panel("global memory, output rows: stores of aligned chunks", out_row, stores),
+        ),
+    )
+
+
+def skinny(config: SkinnyConfig) -> Drawing:
+    """A chunk of each line a thread, and neighbouring chunks of the run; the lines are drawn one below the other."""
+    n, threads = config.lines, config.threads
+    line_bytes = threads * CHUNK
+
+    def lines(name: str) -> tuple[Access, ...]:
+        parts = CHUNK // config.line_width
+        return _accesses(
+            name,
+            n * parts,
+            threads,
+            config.line_width,
+            "global",
+            lambda thread, i: i // parts * line_bytes + thread * CHUNK + i % parts * config.line_width,
+        )
+
+    def run(name: str) -> tuple[Access, ...]:
+        parts = CHUNK // config.run_width
+        return _accesses(
+            name,
+            n * parts,
+            threads,
+            config.run_width,
+            "global",
+            lambda thread, i: (thread + i // parts * threads) * CHUNK + i % parts * config.run_width,
+        )
+
+    def own(name: str) -> tuple[Access, ...]:
+        return _accesses(
+            name, n, threads, CHUNK, "shared", lambda thread, j: words.run_place(thread * n + j, n) * CHUNK
+        )
+
+    def neighbours(name: str) -> tuple[Access, ...]:
+        return _accesses(
+            name, n, threads, CHUNK, "shared", lambda thread, j: words.run_place(thread + j * threads, n) * CHUNK
+        )
+
+    panels = (
+        Panel(f"global memory, {n} lines: {'loads' if config.gather else 'stores'}", line_bytes, lines("line")),
+        Panel("shared memory: a thread's own chunks of the run", line_bytes, own("own chunk")),
+        Panel("shared memory: neighbouring chunks", line_bytes, neighbours("chunk")),
+        Panel(f"global memory, the run: {'stores' if config.gather else 'loads'}", line_bytes, run("run")),
+    )
+    title = f"{config.kernel_name}: {n} lines of {config.tile} elements of {config.itemsize} B"
+    return Drawing(title, panels if config.gather else panels[::-1])
+
+
 #: The drawing of each configuration that has one.
 LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {
     NaiveConfig: naive,
+    RealignedConfig: realigned,
     RowsConfig: rows,
+    ShiftedConfig: shifted,
+    SkinnyConfig: skinny,
     TiledConfig: tiled,
     VectorizedConfig: vectorized,
 }

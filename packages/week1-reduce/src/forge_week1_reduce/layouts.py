@@ -10,16 +10,121 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from forge_core.profiling.exchange import block_slots
 from forge_core.profiling.layouts import Access, Drawing, Panel
-from forge_week1_reduce.configs import ColumnConfig, ShortConfig, VectorizedConfig
+from forge_week1_reduce.configs import (
+    ClusterConfig,
+    ColumnConfig,
+    FinishConfig,
+    NaiveConfig,
+    SharedConfig,
+    ShortConfig,
+    ShuffleConfig,
+    SplitConfig,
+    VectorizedConfig,
+)
 
-__all__ = ["LAYOUTS", "column_reads", "column_slots", "row_reads", "short_reads"]
+__all__ = [
+    "LAYOUTS",
+    "column_reads",
+    "column_slots",
+    "element_reads",
+    "finish_reads",
+    "halving",
+    "naive_reads",
+    "row_reads",
+    "short_reads",
+]
 
 CHUNK = 16
 WARP = 32
 
 #: Parts of a row begin at multiples of this many chunks; that of ``kernels/sweep.py``, which imports the DSL.
 LINE_CHUNKS = 8
+
+#: Threads of a block of ``finish`` where each has a result; that of ``kernels/finish.py``.
+FINISH_THREADS = 128
+
+
+def naive_reads(config: NaiveConfig, length: int, rows: int, *, row_step: int, step: int) -> list[Access]:
+    """What one block of ``naive`` reads, a thread a row, one element after the other.
+
+    Args:
+        config: the kernel's.
+        length: elements of a row.
+        rows: rows of the block.
+        row_step: bytes from one row to the next.
+        step: bytes from one element of a row to the next.
+    """
+    size = config.arithmetic.src.itemsize
+    own = [thread * row_step if thread < rows else None for thread in range(config.threads)]
+    return [
+        Access(f"element {i}", tuple(None if start is None else start + i * step for start in own), size)
+        for i in range(length)
+    ]
+
+
+def element_reads(config: SharedConfig | ShuffleConfig, length: int, *, step: int | None = None) -> list[Access]:
+    """What one block of ``shared`` or ``shuffle`` reads of its row.
+
+    Args:
+        config: the kernel's.
+        length: elements of the row.
+        step: bytes from one element to the next; by default they are neighbours.
+    """
+    size, threads = config.arithmetic.src.itemsize, config.threads
+    step = step or size
+    return [
+        Access(
+            f"elements from {first}",
+            tuple((first + t) * step if first + t < length else None for t in range(threads)),
+            size,
+        )
+        for first in range(0, length, threads)
+    ]
+
+
+def halving(config: SharedConfig) -> list[Access]:
+    """The accesses of ``shared`` to shared memory: the accumulators' writes, then for each half the pairs' reads."""
+    size, threads = config.arithmetic.acc.itemsize, config.threads
+    found = [Access("accumulators", tuple(thread * size for thread in range(threads)), size, "shared")]
+    half = threads // 2
+    while half:
+        for name, by in (("own", 0), ("other", half)):
+            places = tuple((thread + by) * size if thread < half else None for thread in range(threads))
+            found.append(Access(f"half {half}: {name}", places, size, "shared"))
+        half //= 2
+    return found
+
+
+def finish_reads(config: FinishConfig, parts: int, rows: int, *, part_step: int, row_step: int) -> list[Access]:
+    """What the first block of ``finish`` reads of the accumulators of ``rows`` results.
+
+    Args:
+        config: the kernel's.
+        parts: accumulators of a result.
+        rows: results.
+        part_step: bytes from one accumulator of a result to the next.
+        row_step: bytes from one result's first accumulator to the next one's.
+    """
+    size, threads = config.arithmetic.src.itemsize, config.threads
+    if threads > 1:
+        return [
+            Access(
+                f"parts from {first}",
+                tuple((first + t) * part_step if first + t < parts else None for t in range(threads)),
+                size,
+            )
+            for first in range(0, parts, threads)
+        ]
+    return [
+        Access(
+            f"part {part}",
+            tuple(t * row_step + part * part_step if t < rows else None for t in range(FINISH_THREADS)),
+            size,
+        )
+        for part in range(parts)
+    ]
 
 
 def row_reads(
@@ -87,10 +192,13 @@ def short_reads(config: ShortConfig, length: int, rows: int) -> list[Access]:
 def column_reads(
     config: ColumnConfig, rows: int, cols: int, tile: int, *, part: int = 0, parts: int = 1
 ) -> list[Access]:
-    """What one block of ``column`` reads of a contiguous matrix whose rows begin at multiples of the load's width.
+    """What one block of ``column`` reads of a contiguous matrix that begins at a multiple of the load's width.
+
+    Its rows do so too, or begin at as many distances from one as ``config.shifts`` says; then a thread's loads begin as
+    far before the tile as its first row does after a multiple of 16 bytes.
 
     Args:
-        config: the kernel's, without shifts.
+        config: the kernel's.
         rows: rows of the matrix.
         cols: its columns.
         tile: which tile of columns.
@@ -105,26 +213,33 @@ def column_reads(
         wide: list[int | None] = []
         edge: list[list[int | None]] = [[] for _ in range(vector)]
         for thread in range(config.threads):
-            row, column = step + thread // config.lanes, tile * config.tile + thread % config.lanes * vector
-            whole = row < end and column + vector <= cols
+            row, start = step + thread // config.lanes, tile * config.tile
+            shift = (start + row * cols) * size % CHUNK // size if config.shifts > 1 else 0
+            column = start + thread % config.lanes * vector - shift
+            whole = row < end and column >= 0 and column + vector <= cols
             wide.append((row * cols + column) * size if whole else None)
             for v in range(vector):
-                inside = row < end and not whole and column + v < cols
+                inside = row < end and not whole and 0 <= column + v < cols
                 edge[v].append((row * cols + column + v) * size if inside else None)
         found.append(Access(f"rows from {step}", tuple(wide), config.width))
         found += [Access(f"rows from {step}, column {v} of a load", tuple(edge[v]), size) for v in range(vector)]
     return [access for access in found if any(place is not None for place in access.places)]
 
 
-def column_slots(config: ColumnConfig) -> tuple[list[Access], list[Access]]:
-    """The writes of a tile's accumulators to shared memory by each warp, and the reads of those that finish it."""
+def column_slots(config: ColumnConfig, *, shift: int = 0) -> tuple[list[Access], list[Access]]:
+    """The writes of a tile's accumulators to shared memory by each warp, and the reads of those that finish it.
+
+    Args:
+        config: the kernel's.
+        shift: columns by which the warps' loads begin before the tile; not 0 only where ``config.shifts`` is not 1.
+    """
     size, warps = config.arithmetic.acc.itemsize, max(config.threads // WARP, 1)
     writes = []
     for v in range(config.vector):
         places: list[int | None] = []
         for thread in range(config.threads):
-            place = thread % config.lanes * config.vector + v
-            takes_part = thread % WARP < config.lanes and place < config.tile
+            place = thread % config.lanes * config.vector + v - shift
+            takes_part = thread % WARP < config.lanes and 0 <= place < config.tile
             places.append((thread // WARP * config.tile + place) * size if takes_part else None)
         writes.append(Access(f"place {v} of a load", tuple(places), size, "shared"))
     reads = []
@@ -136,10 +251,41 @@ def column_slots(config: ColumnConfig) -> tuple[list[Access], list[Access]]:
     return writes, reads
 
 
+def _slots(threads: int, size: int) -> tuple[Panel, ...]:
+    """The exchange of a block's warps."""
+    if threads <= WARP:
+        return ()
+    return (Panel("shared memory: a slot for each warp", WARP * size, block_slots(threads, size)),)
+
+
+def _naive(config: NaiveConfig) -> Drawing:
+    row = 32 * config.arithmetic.src.itemsize
+    reads = naive_reads(config, 4, WARP, row_step=row, step=config.arithmetic.src.itemsize)
+    title = f"{config.kernel_name}: a warp's rows of {row} bytes, a thread each"
+    return Drawing(title, (Panel("global memory: the first elements of neighbouring rows", row, tuple(reads)),))
+
+
+def _elements(config: SharedConfig | ShuffleConfig) -> Drawing:
+    size = config.arithmetic.src.itemsize
+    reads = Panel("global memory: a row", WARP * size, tuple(element_reads(config, config.threads)))
+    acc = config.arithmetic.acc.itemsize
+    if isinstance(config, SharedConfig):
+        exchange: tuple[Panel, ...] = (Panel("shared memory: halves", WARP * acc, tuple(halving(config))),)
+    else:
+        exchange = _slots(config.threads, acc)
+    return Drawing(f"{config.kernel_name}: {config.threads} threads a row", (reads, *exchange))
+
+
+def _shared_row(config: ClusterConfig | SplitConfig) -> Drawing:
+    drawing = _vectorized(config.row)
+    return Drawing(f"{config.kernel_name}: a turn of each block on its part of the row", drawing.panels)
+
+
 def _vectorized(config: VectorizedConfig) -> Drawing:
     turn = row_reads(config, config.threads * config.unroll * config.width // config.arithmetic.src.itemsize)
     title = f"{config.kernel_name}: a turn of {config.threads} threads, {config.unroll} loads each"
-    return Drawing(title, (Panel("global memory: a row", WARP * config.width, tuple(turn[-config.unroll :])),))
+    reads = Panel("global memory: a row", WARP * config.width, tuple(turn[-config.unroll :]))
+    return Drawing(title, (reads, *_slots(config.threads, config.arithmetic.acc.itemsize)))
 
 
 def _short(config: ShortConfig) -> Drawing:
@@ -163,7 +309,12 @@ def _column(config: ColumnConfig) -> Drawing:
 
 #: The drawing of each configuration that has one.
 LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {
+    NaiveConfig: _naive,
+    SharedConfig: _elements,
+    ShuffleConfig: _elements,
     VectorizedConfig: _vectorized,
+    ClusterConfig: _shared_row,
+    SplitConfig: _shared_row,
     ShortConfig: _short,
     ColumnConfig: _column,
 }

@@ -6,6 +6,7 @@ the row's accumulator; ``column`` takes a matrix and gives one a column.  NumPy 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,7 +26,7 @@ from forge_week1_reduce.configs import (
     VectorizedConfig,
 )
 
-__all__ = ["MODELS"]
+__all__ = ["MODELS", "depth"]
 
 CHUNK = 16
 
@@ -125,3 +126,20 @@ MODELS: Mapping[type, Callable[[Tree, Array, Any, int, int], Array]] = {
     SplitConfig: _split,
     ColumnConfig: _column,
 }
+
+
+@functools.lru_cache(maxsize=4096)
+def depth(config: Any, length: int, parts: int = 1) -> int:
+    """The largest number of additions on an element's way into its row's sum, wherever the row begins.
+
+    Args:
+        config: the kernel's.
+        length: elements of the row, or of the column.
+        parts: how many its launch cuts a row, or a column, into.
+    """
+    own = getattr(config, "row", config)
+    shape = (length, 1) if isinstance(config, ColumnConfig) else (length,)
+    shifts = range(CHUNK // own.arithmetic.src.itemsize) if getattr(own, "peel", False) else (0,)
+    model = MODELS[type(config)]
+    found = [model(trees.DEPTH, np.zeros(shape, np.int64), config, parts, shift) for shift in shifts]
+    return max(int(np.max(each)) for each in found)

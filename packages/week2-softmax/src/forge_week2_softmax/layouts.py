@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from forge_core.profiling.exchange import block_slots, mailbox_slots
 from forge_core.profiling.layouts import Access, Drawing, Panel
-from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SweepConfig
+from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.holding import independent
 
-__all__ = ["LAYOUTS", "column_accesses", "column_slots", "held_accesses", "sweep_accesses"]
+__all__ = ["LAYOUTS", "column_accesses", "column_slots", "held_accesses", "part_of", "sweep_accesses"]
 
 WARP = 32
 
@@ -42,6 +44,7 @@ def held_accesses(config: HeldConfig, length: int, *, shift: int = 0, rank: int 
     vector, lanes, size = config.vector, config.lanes, _size(config)
     chunks = -(-(length + shift) // vector)
     span = -(-chunks // (LINE * config.blocks)) * LINE if config.blocks > 1 else lanes * config.chunks
+    # Where any number of blocks share a row, each has all that its lanes hold.
     limit = length if config.blocks == 1 else min(length, (rank + 1) * span * vector - shift)
     found = []
     for u in range(config.chunks):
@@ -64,22 +67,38 @@ def held_accesses(config: HeldConfig, length: int, *, shift: int = 0, rank: int 
     return found
 
 
-def sweep_accesses(config: SweepConfig, length: int, *, shift: int = 0) -> list[Access]:
-    """What the block of ``online`` reads in one pass over a contiguous row; the arguments are as above.
+def part_of(chunks: int, part: int, parts: int) -> tuple[int, int]:
+    """The first chunk of one of the parts that ``split`` cuts a row of ``chunks`` into, and the one after its last."""
+    span = -(-chunks // (LINE * parts)) * LINE
+    begin = min(part * span, chunks)
+    return begin, min(begin + span, chunks)
+
+
+def sweep_accesses(config: SweepConfig, length: int, *, shift: int = 0, part: int = 0, parts: int = 1) -> list[Access]:
+    """What the block of ``naive`` or ``online`` reads in one pass over a contiguous row, or one of ``split``.
 
     Of a chunk at an edge its thread takes the elements inside, one by one.
+
+    Args:
+        config: the kernel's; of ``split`` that of its rows.
+        length: elements of the row.
+        shift: elements by which the row begins after a chunk's first; not 0 only where ``config.edges``.
+        part: which part of the row.
+        parts: how many the row is cut into.
     """
     vector, threads, size = config.vector, config.threads, _size(config)
+    chunks = -(-(length + shift) // vector)
+    begin, end = part_of(chunks, part, parts) if parts > 1 else (0, chunks)
     found = []
-    for first in range(0, -(-(length + shift) // vector), threads):
+    for first in range(begin, end, threads):
         places: list[int | None] = []
         pieces: list[list[int | None]] = [[] for _ in range(vector)]
         for thread in range(threads):
             place = (first + thread) * vector - shift
-            whole = place >= 0 and place + vector <= length
+            whole = first + thread < end and place >= 0 and place + vector <= length
             places.append((place + shift) * size if whole else None)
             for v in range(vector):
-                inside = not whole and config.edges and 0 <= place + v < length
+                inside = first + thread < end and not whole and config.edges and 0 <= place + v < length
                 pieces[v].append((place + v + shift) * size if inside else None)
         found.append(Access(f"chunks from {first}", tuple(places), vector * size))
         found += [Access(f"chunks from {first}, element {v}", tuple(pieces[v]), size) for v in range(vector)]
@@ -114,12 +133,44 @@ def column_slots(config: ColumnConfig) -> tuple[list[Access], list[Access]]:
     return writes, reads
 
 
+def _exchange(config: HeldConfig | SweepConfig) -> tuple[Panel, ...]:
+    """How the warps that share a row pass their accumulators on, one part of them."""
+    size = config.arithmetic.acc.itemsize
+    blocks = config.blocks if isinstance(config, HeldConfig) else 1
+    if independent(config.arithmetic):
+        return ()
+    if blocks > 1:
+        writes, reads = mailbox_slots(config.threads, blocks, size)
+        row = WARP * size
+        return (
+            Panel("shared memory: slots of the cluster's warps, written", row, tuple(writes)),
+            Panel("shared memory: all of them, by every warp", row, tuple(reads)),
+        )
+    lanes = config.lanes if isinstance(config, HeldConfig) else config.threads
+    if lanes <= WARP:
+        return ()
+    return (Panel("shared memory: a slot for each warp", WARP * size, block_slots(lanes, size)),)
+
+
 def _held(config: HeldConfig) -> Drawing:
-    length = config.lanes * config.blocks * config.chunks * config.vector
+    length = config.lanes * max(config.blocks, 1) * config.chunks * config.vector
     accesses = tuple(access for access in held_accesses(config, length) if access.name.startswith("chunk"))
     title = f"{config.kernel_name}: {config.lanes} lanes a row, {config.chunks} chunks each"
     row = WARP * config.vector * _size(config)
-    return Drawing(title, (Panel("global memory: a block's part of a row, read and written", row, accesses),))
+    reads = Panel("global memory: a block's part of a row, read and written", row, accesses)
+    return Drawing(title, (reads, *_exchange(config)))
+
+
+def _sweep(config: SweepConfig) -> Drawing:
+    accesses = tuple(sweep_accesses(config, config.threads * config.unroll * config.vector))
+    row = WARP * config.vector * _size(config)
+    title = f"{config.kernel_name}: a turn of {config.threads} threads, {config.unroll} chunks each"
+    return Drawing(title, (Panel("global memory: a row, in each pass", row, accesses), *_exchange(config)))
+
+
+def _split(config: SplitConfig) -> Drawing:
+    title = f"{config.kernel_name}: a turn of a block on its part of a row"
+    return Drawing(title, _sweep(config.row).panels)
 
 
 def _column(config: ColumnConfig) -> Drawing:
@@ -134,4 +185,9 @@ def _column(config: ColumnConfig) -> Drawing:
 
 
 #: The drawing of each configuration that has one.
-LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {HeldConfig: _held, ColumnConfig: _column}
+LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {
+    HeldConfig: _held,
+    SweepConfig: _sweep,
+    SplitConfig: _split,
+    ColumnConfig: _column,
+}

@@ -1,73 +1,136 @@
-"""The trees of week 2's kernels, from their configurations: thread, warp, block, cluster.
+"""The trees of week 2's kernels, from their configurations: thread, warp, block, cluster, split.
 
-What the sum of a row is made of: of ``exp(x - max)`` in a forward pass, of the gradients in a backward one.  The terms
-are given; which of them a thread has is said by the index maps of ``layouts``.  NumPy is needed.
+    element of a row      -> a thread's accumulator      ``elements`` says whose it is, ``steps`` how elements become
+    accumulators          -> the row's                   one and how two accumulators do
+
+A model takes the steps on a row's elements, the configuration, and where the row begins, and follows the kernel.  Over
+``Sums`` it gives the sum of a backward pass, over ``Pairs`` the (max, sum) pair of a forward one, and over
+``roundings.Counts`` how often either is rounded.  NumPy is needed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
 import numpy as np
 
-from forge_core.testing import trees
 from forge_core.testing.trees import WARP, Array, Tree
-from forge_week2_softmax import layouts
-from forge_week2_softmax.configs import HeldConfig
+from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.elements import column_elements, held_elements, part_of, sweep_elements
+from forge_week2_softmax.steps import Acc, Steps, Sums
 
-__all__ = ["held_sum"]
-
-#: Running sums of a thread; that of ``kernels/program.py``, which imports the DSL.
-STRANDS = 4
+__all__ = ["MODELS", "held_sum", "row"]
 
 
-def held_sum(tree: Tree, terms: Array, config: HeldConfig, *, shift: int = 0) -> Array:
-    """The sum of a row that ``single_pass`` or ``cluster`` holds.
+def _first(acc: Acc, every: int = 1) -> Acc:
+    return tuple(part[::every] for part in acc)
 
-    Args:
-        tree: what is done at each node.
-        terms: those of the row's elements, in their order.
-        config: the kernel's.
-        shift: elements by which the row begins after a chunk's first; not 0 only where ``config.edges``.
-    """
-    blocks = [_threads(tree, terms, config, shift, rank) for rank in range(config.blocks)]
+
+def _joined(accs: Iterable[Acc]) -> Acc:
+    return tuple(np.concatenate(parts) for parts in zip(*accs, strict=True))
+
+
+def _block(steps: Steps, acc: Acc) -> Acc:
+    """The accumulators of a block's threads become one."""
+    warps = len(acc[0]) // WARP
+    acc = _first(steps.across(acc, WARP), WARP)
+    return tuple(part[:1] for part in (acc if warps == 1 else steps.across(acc, warps)))
+
+
+def _held(steps: Steps, length: int, config: HeldConfig, parts: int, shift: int) -> Acc:
+    blocks = []
+    for rank in range(config.blocks):
+        whole, ends = held_elements(config, length, shift=shift, rank=rank)
+        # Registers are numbered with the chunk first, so a place of all chunks comes before the next place.
+        groups = [whole.transpose(2, 0, 1).reshape(-1, config.lanes)]
+        blocks.append(steps.of([*groups, ends] if config.edges else groups))
     if config.blocks > 1:
         # Every warp of every block sends its own to all: slots of the cluster, 32 at a time.
-        warps = config.threads // WARP
-        slots = np.stack(
-            [
-                trees.butterfly(tree, threads[warp * WARP : (warp + 1) * WARP], WARP)[0]
-                for threads in blocks
-                for warp in range(warps)
-            ]
-        )
-        lanes = min(len(slots), WARP)
-        folded = trees.in_turn(tree, tree.nothing(lanes), slots)
-        return np.asarray(trees.butterfly(tree, folded, lanes)[0])
+        slots = _joined(_first(steps.across(acc, WARP), WARP) for acc in blocks)
+        lanes = min(len(slots[0]), WARP)
+        found = [tuple(part[i : i + lanes] for part in slots) for i in range(0, len(slots[0]), lanes)]
+        acc = found[0] if len(found) == 1 else steps.many(found)
+        return tuple(part[:1] for part in steps.across(acc, lanes))
     if config.lanes > WARP:
-        return trees.block(tree, blocks[0])
-    return np.asarray(trees.butterfly(tree, blocks[0], config.lanes)[0])
+        return _block(steps, blocks[0])
+    return tuple(part[:1] for part in steps.across(blocks[0], config.lanes))
 
 
-def _threads(tree: Tree, terms: Array, config: HeldConfig, shift: int, rank: int) -> Array:
-    """The sum of each lane of a block."""
-    vector, lanes = config.vector, config.lanes
-    whole = tree.nothing(vector, config.chunks, lanes)
-    ends: list[Array] = []
-    accesses = layouts.held_accesses(config, len(terms), shift=shift, rank=rank)
-    size = accesses[0].width // vector
-    for number, access in enumerate(accesses):
-        own = tree.nothing(vector, lanes)
-        for lane, place in enumerate(access.places):
-            if place is not None:
-                first = place // size - shift
-                some = terms[first : first + access.width // size]
-                own[: len(some), lane] = some
-        if number < config.chunks:
-            whole[:, number] = own
-        else:
-            ends.append(own[0])
-    # Registers are numbered with the chunk first, so a place of all chunks comes before the next place.
-    held = trees.strand_sum(tree, whole.reshape(vector * config.chunks, lanes), STRANDS)
-    if not config.edges:
-        return held
-    edge = np.stack(ends) if ends else tree.nothing(1, lanes)
-    return np.asarray(tree.add(held, trees.strand_sum(tree, edge, STRANDS)))
+def _walk(steps: Steps, turns: Iterable[Array], threads: int) -> Acc:
+    """A thread takes turn after turn into its accumulator."""
+    acc = steps.nothing(threads)
+    for places in turns:
+        acc = steps.combine(acc, steps.of([places]))
+    return acc
+
+
+def _turns(config: SweepConfig, length: int, shift: int, begin: int, end: int) -> list[Array]:
+    places = sweep_elements(config, length, shift=shift, begin=begin, end=end)
+    return list(places.transpose(0, 3, 1, 2).reshape(len(places), config.vector * config.unroll, config.threads))
+
+
+def _chunks(config: SweepConfig, length: int, shift: int) -> int:
+    return -(-(length + shift) // config.vector)
+
+
+def _sweep(steps: Steps, length: int, config: SweepConfig, parts: int, shift: int) -> Acc:
+    turns = _turns(config, length, shift, 0, _chunks(config, length, shift))
+    if config.idea == "naive" and not config.arithmetic.backward:
+        return steps.in_two_passes(turns, config.threads)
+    return _block(steps, _walk(steps, turns, config.threads))
+
+
+def _split(steps: Steps, length: int, config: SplitConfig, parts: int, shift: int) -> Acc:
+    found, threads = [], config.row.threads
+    for part in range(parts):
+        begin, end = part_of(_chunks(config.row, length, shift), part, parts)
+        turns = _turns(config.row, length, shift, begin, end)
+        found.append(_block(steps, _walk(steps, turns, threads)))
+    partials, acc = _joined(found), steps.nothing(threads)
+    for first in range(0, parts, threads):
+        some = tuple(part[first : first + threads] for part in partials)
+        spare = steps.nothing(threads - len(some[0]))
+        acc = steps.combine(acc, _joined([some, spare]))
+    return _block(steps, acc)
+
+
+def _column(steps: Steps, length: int, config: ColumnConfig, parts: int, shift: int) -> Acc:
+    acc = _walk(steps, column_elements(config, length), config.groups)
+    # Of a warp's lanes those that are ``lanes`` apart have one row.
+    in_a_warp = max(WARP // config.lanes, 1)
+    slots = _first(steps.across(acc, in_a_warp), in_a_warp)
+    if config.threads == WARP:
+        return tuple(part[:1] for part in slots)
+    total = steps.nothing(1)
+    for warp in range(config.threads // WARP):
+        total = steps.combine(total, tuple(part[warp : warp + 1] for part in slots))
+    return total
+
+
+#: For each configuration: the steps, a row's elements, the configuration, the parts that its launch cuts a row into,
+#: and the elements by which the row begins after a chunk's first, to the row's accumulator.
+MODELS: Mapping[type, Callable[[Steps, int, Any, int, int], Acc]] = {
+    HeldConfig: _held,
+    SweepConfig: _sweep,
+    SplitConfig: _split,
+    ColumnConfig: _column,
+}
+
+
+def row(steps: Steps, length: int, config: Any, *, parts: int = 1, shift: int = 0) -> tuple[Any, ...]:
+    """A row's accumulator.
+
+    Args:
+        steps: the computation on this row.
+        length: elements of the row.
+        config: the kernel's; with ``blocks == 0`` nothing is reduced, and there is no tree.
+        parts: how many its launch cuts a row into.
+        shift: elements by which the row begins after a chunk's first; not 0 only where rows have edges.
+    """
+    return tuple(part[0] for part in MODELS[type(config)](steps, length, config, parts, shift))
+
+
+def held_sum(tree: Tree, terms: Array, config: HeldConfig, *, shift: int = 0) -> Any:
+    """The sum of a row that ``single_pass`` or ``cluster`` holds; :func:`row` over :class:`Sums`."""
+    return row(Sums(tree, terms), len(terms), config, shift=shift)[0]

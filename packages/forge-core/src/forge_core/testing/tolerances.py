@@ -42,18 +42,24 @@ def _depth(count: int) -> int:
     return max(1, math.ceil(math.log2(count))) if count > 0 else 0
 
 
-def tree_bound(magnitude: torch.Tensor, count: int, accumulator: torch.dtype) -> torch.Tensor:
-    """What a balanced tree over ``count`` numbers can lose.
+def tree_bound(magnitude: torch.Tensor, count: int, accumulator: torch.dtype, depth: int | None = None) -> torch.Tensor:
+    """What a balanced tree over ``count`` numbers can lose, or the kernel's own tree where that is less.
 
     Args:
         magnitude: the sum of the absolute values, float64.
         count: how many numbers are added.
         accumulator: the dtype of the additions.
+        depth: how many additions an element takes part in, one behind the other, as a model of the kernel says; None
+            where there is none.
 
     Returns:
         The bound, float64, of the shape of ``magnitude``.
     """
-    return _depth(count) * torch.finfo(accumulator).eps * magnitude
+    eps = torch.finfo(accumulator).eps
+    balanced = _depth(count) * eps
+    # Each addition rounds by half an eps (Higham, lemma 3.1).
+    own = balanced if depth is None else depth * eps / 2 / (1 - depth * eps / 2)
+    return min(own, balanced) * magnitude
 
 
 # The exponentials.  With m the largest of a row, d = m - x, p = softmax(x), S = sum exp(-d), N numbers a row, and eps
@@ -67,10 +73,19 @@ def tree_bound(magnitude: torch.Tensor, count: int, accumulator: torch.dtype) ->
 #                the entropy of p less log S, which is at most ln N:                (1.5 ln N + 3 log2 N + 2) eps
 #
 # An exponential below the smallest normal number may be flushed to zero.
+#
+# Where a model of the kernel's own tree says less (``of_sum``), that holds: its additions round by 1/2 eps each, and it
+# has fewer merges than log2 N.
 
 
-def _of_sum(count: int) -> float:
-    return 1.5 * math.log(max(count, 1)) + 3 * _depth(count) + 2
+def _of_sum(count: int, modelled: float | None) -> float:
+    balanced = 1.5 * math.log(max(count, 1)) + 3 * _depth(count) + 2
+    return balanced if modelled is None else min(modelled, balanced)
+
+
+def _of_terms(count: int, products: int, modelled: float | None) -> float:
+    balanced = float(_depth(count) + products)
+    return balanced if modelled is None else min(modelled, balanced)
 
 
 def _count(x: torch.Tensor, dim: Dims) -> int:
@@ -84,54 +99,59 @@ def _distance(x: torch.Tensor, dim: Dims) -> torch.Tensor:
     return torch.where(far.isfinite(), far, 0.0)
 
 
-def softmax_bound(x: torch.Tensor, dim: int, accumulator: torch.dtype) -> torch.Tensor:
+def softmax_bound(x: torch.Tensor, dim: int, accumulator: torch.dtype, of_sum: float | None = None) -> torch.Tensor:
     """What ``exp(-d) / S`` can lose: the errors of both, and 4 eps for the reciprocal and the product.
 
     Args:
         x: the input, float64.
         dim: the dimension of a row.
         accumulator: the dtype that is computed in.
+        of_sum: what a model of the kernel says that the row's sum can lose, in eps, relative; None where there is none.
 
     Returns:
         The bound, float64, of the shape of ``x``.
     """
     info = torch.finfo(accumulator)
-    factor = 1.5 * _distance(x, dim) + 2 + _of_sum(_count(x, dim)) + 4
+    factor = 1.5 * _distance(x, dim) + 2 + _of_sum(_count(x, dim), of_sum) + 4
     return torch.softmax(x, dim).nan_to_num(0.0) * factor * info.eps + info.tiny
 
 
-def log_softmax_bound(x: torch.Tensor, dim: int, accumulator: torch.dtype) -> torch.Tensor:
+def log_softmax_bound(x: torch.Tensor, dim: int, accumulator: torch.dtype, of_sum: float | None = None) -> torch.Tensor:
     """What ``-d - log S`` can lose: the error of S, 4 eps of the logarithm, and a rounding of each of the numbers.
 
     Args:
         x: the input, float64.
         dim: the dimension of a row.
         accumulator: the dtype that is computed in.
+        of_sum: what a model of the kernel says that the row's sum can lose, in eps, relative; None where there is none.
 
     Returns:
         The bound, float64, of the shape of ``x``.
     """
     size = torch.log_softmax(x, dim).nan_to_num(0.0, 0.0, 0.0).abs()
-    return (2 * size + _of_sum(_count(x, dim)) + 4) * torch.finfo(accumulator).eps
+    return (2 * size + _of_sum(_count(x, dim), of_sum) + 4) * torch.finfo(accumulator).eps
 
 
-def logsumexp_bound(x: torch.Tensor, dim: Dims, accumulator: torch.dtype) -> torch.Tensor:
+def logsumexp_bound(x: torch.Tensor, dim: Dims, accumulator: torch.dtype, of_sum: float | None = None) -> torch.Tensor:
     """What ``m + log S`` can lose: the error of S, 4 eps of the logarithm, and a rounding of both numbers.
 
     Args:
         x: the input, float64.
         dim: the dimensions that are reduced.
         accumulator: the dtype that is computed in.
+        of_sum: what a model of the kernel says that the row's sum can lose, in eps, relative; None where there is none.
 
     Returns:
         The bound, float64, of the shape of the result without ``dim``.
     """
     size = torch.logsumexp(x, dim).nan_to_num(0.0, 0.0, 0.0).abs()
     count = _count(x, dim)
-    return (size + math.log(max(count, 1)) + _of_sum(count) + 4) * torch.finfo(accumulator).eps
+    return (size + math.log(max(count, 1)) + _of_sum(count, of_sum) + 4) * torch.finfo(accumulator).eps
 
 
-def softmax_gradient_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, accumulator: torch.dtype) -> torch.Tensor:
+def softmax_gradient_bound(
+    grad: torch.Tensor, y: torch.Tensor, dim: int, accumulator: torch.dtype, of_sum: float | None = None
+) -> torch.Tensor:
     """What ``y * (grad - sum(y * grad))`` can lose: the tree of the sum, its products, and a rounding of each step.
 
     Args:
@@ -139,13 +159,15 @@ def softmax_gradient_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, accumu
         y: the output that was saved, float64.
         dim: the dimension of a row.
         accumulator: the dtype that is computed in.
+        of_sum: what a model of the kernel says that the row's sum can lose, in eps, relative to the sum of the
+            absolute values; None where there is none.
 
     Returns:
         The bound, float64, of the shape of ``y``.
     """
     eps = torch.finfo(accumulator).eps
     product = grad * y
-    total = (_depth(_count(y, dim)) + 1) * product.abs().sum(dim, keepdim=True)
+    total = _of_terms(_count(y, dim), 1, of_sum) * product.abs().sum(dim, keepdim=True)
     return y.abs() * eps * (total + 2 * (grad - product.sum(dim, keepdim=True)).abs())
 
 
@@ -206,7 +228,9 @@ def rounded_steps_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, dtype: to
     return y.abs() * (total + eps / 2 * difference) * (1 + eps)
 
 
-def log_softmax_gradient_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, accumulator: torch.dtype) -> torch.Tensor:
+def log_softmax_gradient_bound(
+    grad: torch.Tensor, y: torch.Tensor, dim: int, accumulator: torch.dtype, of_sum: float | None = None
+) -> torch.Tensor:
     """What ``grad - exp(y) * sum(grad)`` can lose: the tree of the sum, the exponential, and a rounding of each step.
 
     Args:
@@ -214,13 +238,15 @@ def log_softmax_gradient_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, ac
         y: the output that was saved, float64.
         dim: the dimension of a row.
         accumulator: the dtype that is computed in.
+        of_sum: what a model of the kernel says that the row's sum can lose, in eps, relative to the sum of the
+            absolute values; None where there is none.
 
     Returns:
         The bound, float64, of the shape of ``y``.
     """
     info = torch.finfo(accumulator)
     total = grad.sum(dim, keepdim=True).abs()
-    tree = _depth(_count(y, dim)) * grad.abs().sum(dim, keepdim=True)
+    tree = _of_terms(_count(y, dim), 0, of_sum) * grad.abs().sum(dim, keepdim=True)
     size = torch.where(y.isfinite(), y.abs(), 0.0)
     part = y.exp() * (tree + (1.5 * size + 4) * total)
     return (part + grad.abs()) * info.eps + info.tiny * total

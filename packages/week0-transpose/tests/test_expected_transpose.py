@@ -1,0 +1,60 @@
+"""Faults planted into the kernels themselves: what compiles to worse code than declared is refused, and named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from forge_core.testing.expectations import Violation, compiled_for, violations
+from forge_week0_transpose import config as choice
+from forge_week0_transpose.configs import ShiftedConfig, VectorizedConfig
+from forge_week0_transpose.expected import EXPECTED
+
+pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+
+import cutlass.cute as cute  # after the check that it is there
+
+from forge_week0_transpose.kernels import vectorized
+
+ARCH = "sm_90a"
+
+
+def found(kernel: str, compiled: Any, declared: Any = None) -> dict[str, Violation]:
+    made = compiled_for(f"forge_week0_transpose.kernels.{kernel}:build", compiled, ARCH)
+    return {each.figure: each for each in violations(made, EXPECTED, declared or compiled, ARCH)}
+
+
+def test_every_configuration_has_a_declaration() -> None:
+    assert set(EXPECTED) == set(choice.Config.__args__)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("narrow", [VectorizedConfig(4, 8, 8, 8, 16), VectorizedConfig(4, 8, 8, 16, 4)], ids=str)
+def test_a_narrowed_access(narrow: VectorizedConfig) -> None:
+    assert not found("vectorized", narrow)
+    wide = replace(narrow, src_width=16, dst_width=16)
+    figure = "widths of loads" if narrow.src_width < 16 else "widths of stores"
+    violation = found("vectorized", narrow, declared=wide)[figure]
+    assert (violation.declared, violation.arch) == ("16 bytes", ARCH)
+    assert violation.got == f"{min(narrow.src_width, narrow.dst_width)} bytes"
+
+
+def test_one_more_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = vectorized.transpose_chunks
+
+    def transpose_and_wait(*args: Any) -> Any:
+        cute.arch.sync_threads()
+        return right(*args)
+
+    monkeypatch.setattr(vectorized, "transpose_chunks", transpose_and_wait)
+    assert found("vectorized", VectorizedConfig(4)).keys() == {"barriers"}
+
+
+def test_a_spill_brought_in() -> None:
+    right = ShiftedConfig(1, src_shift=True, dst_shift=True, row_chunks=16, col_chunks=16)
+    # Twice the blocks on a multiprocessor leave a thread half the registers, which cannot hold its elements.
+    crowded = replace(right, blocks_per_sm=4 * right.blocks_per_sm)
+    violation = found("shifted", crowded)["bytes spilled"]
+    assert int(violation.got) > 0
+    assert (violation.declared, violation.config) == ("at most 0", crowded)
