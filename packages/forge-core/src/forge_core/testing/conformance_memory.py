@@ -122,7 +122,10 @@ def check_empty(call: Call, expected: Call, tensors: Tensors, what: str) -> None
         except REFUSALS:
             return
         raise AssertionError(f"{what}: the reference refuses this ({error}), and the operator does not") from None
-    got = call(*tensors)
+    try:
+        got = call(*tensors)
+    except Exception as error:
+        raise AssertionError(f"{what}: the operator refuses it: {type(error).__name__}: {error}") from error
     for aspect in ("shape", "dtype", "device"):
         if getattr(got, aspect) != getattr(want, aspect):
             raise AssertionError(f"{what}: {aspect}: expected {getattr(want, aspect)}, got {getattr(got, aspect)}")
