@@ -35,7 +35,8 @@ def _copied(device: torch.device) -> Iterator[tuple[torch.Tensor]]:
 # The battery's.  The kernels see the size of an element and nothing else of a dtype, so there is one of each size; the
 # first is one that gradients have.
 DTYPES = (torch.float32, torch.uint8, torch.bfloat16, torch.float64, torch.complex128)
-SMALL = ((6, 10), (3, 6, 10))
+#: A matrix, a batch, and a row, whose transposition could be a view.
+SMALL = ((6, 10), (3, 6, 10), (1, 40))
 LAID_OUT = ((40, 56), (64, 64), (129, 257), (1, 33), (2, 48, 80), (3, 2, 33, 65), (2, 3, 4, 16, 24), (5, 3, 200))
 #: Whole tiles, rows that begin anywhere, skinny matrices, one row, a batch, and many tiles.
 LARGE = ((300, 520), (272, 261), (4099, 3), (3, 4099), (1, 4099), (3, 65, 67), (1024, 2048), (1000, 3001))
@@ -59,7 +60,7 @@ def _calls(*args: Any) -> dict[str, Any]:
         "cases": [Case(shape, args) for shape in SMALL],
         "laid_out": [Case(shape, args) for shape in LAID_OUT],
         "launches": [Case(shape, args) for shape in LARGE],
-        "dtypes": DTYPES,
+        "dtypes": (*DTYPES, torch.bool),
         "laid_out_dtypes": DTYPES,
         "make": _bits,
     }

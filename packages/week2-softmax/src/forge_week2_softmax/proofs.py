@@ -181,7 +181,7 @@ PROOFS = week_of(
             backward.softmax_backward,
             _of_softmax,
             lambda g, y, d: softmax_gradient_bound(g.double(), y.double(), d, _acc(y)),
-            **_BACKWARD,
+            **{**_BACKWARD, "launches": LAUNCHES},
             make=_softmax_pair,
             reference=lambda g, y, d: torch.ops.aten._softmax_backward_data(g, y, d, y.dtype),
         ),

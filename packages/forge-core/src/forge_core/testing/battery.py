@@ -115,14 +115,24 @@ class Trial:
         if self.fault is None:
             run(self.subject, device)
             return
-        wrong = checks.with_fault(self.subject, self.fault)
-        try:
-            run(wrong, device)
-        except AssertionError:
-            return
-        if not checks.fault_shows(self.subject, self.fault, device):
+        each = CHECKS[self.check].each_dtype
+        dtypes = checks.dtypes_of(self.subject, self.check) if each else self.subject.dtypes[:1]
+        refused = [self._refused(dtype, device) for dtype in dtypes]
+        if not any(refused):
             raise AssertionError(f"{self.subject.name}: the planted {self.fault.name} changes nothing in any case")
-        raise AssertionError(f"{self.subject.name}: {self.check} does not refuse the planted {self.fault.name}")
+
+    def _refused(self, dtype: torch.dtype, device: torch.device) -> bool:
+        """Whether the fault is refused in a dtype; False where it does not show in that."""
+        fault, one = self.fault, replace(self.subject, dtypes=(dtype,), laid_out_dtypes=(dtype,))
+        if fault is None:
+            raise ValueError("no fault is planted")
+        try:
+            CHECKS[self.check].run(checks.with_fault(one, fault), device)
+        except AssertionError:
+            return True
+        if checks.fault_shows(one, fault, device):
+            raise AssertionError(f"{one.name}: {self.check} does not refuse the planted {fault.name}, {dtype}")
+        return False
 
 
 def battery(*subjects: Subject) -> list[ParameterSet]:

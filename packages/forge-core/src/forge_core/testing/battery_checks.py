@@ -189,15 +189,16 @@ def opcheck(subject: Subject, device: torch.device) -> None:
         conformance.check_opcheck(overload, (*tensors, *args), kwargs)
         chosen = dict(conformance_memory.rearranged(tensors, offsets=False))
         chosen |= dict(conformance_memory.rearranged(tensors, offsets=True))
-        for name in ("contiguous", "transposed", "reversed", "every_second_column", "every_second", "offset_1"):
-            some = tensors if name == "contiguous" else chosen.get(name)
-            if some is None:
-                continue
+        permuted = "reversed" if "reversed" in chosen else "transposed"
+        stepped = "every_second_row" if "every_second_row" in chosen else "every_second"
+        for some in (tensors, *(chosen[name] for name in (permuted, stepped, "offset_1") if name in chosen)):
+            leaves = some
             if subject.differentiable and all(t.dtype.is_floating_point or t.dtype.is_complex for t in some):
                 # With gradients every part of opcheck is made; detached, a tensor keeps its strides.
-                some = tuple(t.detach().requires_grad_() for t in some)
-            conformance.check_opcheck(overload, (*some, *args), kwargs)
-    for dtype in subject.dtypes[1:]:
+                leaves = tuple(t.detach().requires_grad_() for t in some)
+            conformance.check_opcheck(overload, (*leaves, *args), kwargs)
+    kinds = {(dtype.is_floating_point, dtype.is_complex, dtype is torch.bool): dtype for dtype in subject.dtypes[1:]}
+    for dtype in kinds.values():
         case = subject.cases[0]
         tensors = tuple(_finite(t) for t in subject.make(case, dtype, device, 0))
         conformance.check_opcheck(overload, (*tensors, *case.args), dict(case.kwargs))
@@ -247,7 +248,8 @@ def _call(subject: Subject, device: torch.device, case: Case) -> tuple[Callable[
 def determinism(subject: Subject, device: torch.device) -> None:
     """The same call gives the same bits."""
     for case in _large(subject, device):
-        conformance.check_determinism(subject.call(case), subject.make(case, subject.dtypes[0], device, 0))
+        make = subject.inexact or subject.make
+        conformance.check_determinism(subject.call(case), make(case, subject.dtypes[0], device, 0))
 
 
 def graph_replay(subject: Subject, device: torch.device) -> None:

@@ -92,6 +92,8 @@ class Subject:
             None given: shapes of the first case's rank.
         dtypes: of the inputs; the checks that need one dtype take the first.
         make: ``make(case, dtype, device, seed)``: fresh tensors of a call.
+        inexact: the same of tensors whose result depends on the order of the operations, which ``determinism`` is
+            tried on; None where those of ``make`` are.
         reference: takes a call's arguments and gives what the operator should; None for the operator's own, which is
             then no witness against itself on CPU tensors.
         compare: ``compare(got, expected)``, raising AssertionError: how results are compared where the error is not
@@ -117,6 +119,7 @@ class Subject:
     shapes: Sequence[tuple[int, ...]] = field(default=(), kw_only=True)
     dtypes: Sequence[torch.dtype] = field(default=(torch.float32,), kw_only=True)
     make: Make = field(default=normal, kw_only=True)
+    inexact: Make | None = field(default=None, kw_only=True)
     reference: Callable[..., torch.Tensor] | None = field(default=None, kw_only=True)
     compare: Callable[[torch.Tensor, torch.Tensor], None] | None = field(default=None, kw_only=True)
     out: Callable[..., Any] | None = field(default=None, kw_only=True)
