@@ -105,6 +105,7 @@ class Operator:
         result: torch.Tensor
         # Dynamo folds this condition, so that a compiled graph holds the registered operator and nothing else.
         if is_compiling():
+            args, kwargs = self.schema.with_lists(args, kwargs)
             result = self._op(*args, **kwargs)
             return result
         if quiet():
@@ -130,6 +131,7 @@ class Operator:
             ArgumentError: ``out`` is not that; nothing was written.
         """
         if is_compiling():
+            args, kwargs = self.schema.with_lists(args, kwargs)
             self._out_op(*args, out=out, **kwargs)
             return out
         op = f"{self.schema.name}_out"
