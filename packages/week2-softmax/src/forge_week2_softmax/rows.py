@@ -1,8 +1,9 @@
 """The choice among the kernels that walk along rows.
 
 The thresholds were chosen on an H200 (2026-11-21, softmax of fp32 and bf16 matrices of 64 KB to 4 GB over their
-columns); what was measured stands in docs/records/h200/week2-designs-2026-11-21.txt.  Lengths are counted in chunks of
-16 bytes, so that one rule serves all dtypes.
+columns); what was measured stands in docs/records/h200/week2-designs-2026-11-21.txt.  Where one variant ends and the
+next begins is measured anew on each GPU: ``thresholds.py``.  Lengths are counted in chunks of 16 bytes, so that one
+rule serves all dtypes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from forge_week2_softmax.holding import (
     spread_of,
 )
 from forge_week2_softmax.problem import Problem
+from forge_week2_softmax.thresholds import THRESHOLDS
 
 __all__ = ["automatic", "cluster", "max_cluster", "naive", "online", "parts", "single_pass", "split"]
 
@@ -29,7 +31,7 @@ def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple
     """The variant and configuration for a problem of kind ``inner``, and why."""
     what = f"{problem.rows} rows of {problem.length} elements"
     few = problem.rows * 16 * 2 <= device.sm_count
-    if few and row_chunks(problem) > FEW_ROWS_SPLIT_FROM:
+    if few and row_chunks(problem) > THRESHOLDS.value("few_rows_split_from", device):
         several = split(problem, arithmetic, device)
         if isinstance(several, SplitConfig):
             return "split", several, f"{what}: many blocks a row, and a second pass"
@@ -43,17 +45,9 @@ def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple
     if isinstance(one, HeldConfig):
         return "single_pass", one, f"{what}: a block a row"
     several = split(problem, arithmetic, device)
-    if isinstance(several, SplitConfig) and problem.rows < 4 * device.sm_count:
+    if isinstance(several, SplitConfig) and problem.rows < THRESHOLDS.value("split_rows", device) * device.sm_count:
         return "split", several, f"{what}: many blocks a row, and a second pass"
     return "online", online(problem, arithmetic, device), f"{what}: a block a row, two reads"
-
-
-#: Chunks of a row from which many blocks and a second pass are faster than one cluster, where rows are so few that
-#: their clusters leave half of the GPU idle.
-FEW_ROWS_SPLIT_FROM = 32768
-
-#: Chunks of a row that one block holds; longer rows get a cluster.  A backward pass holds two tensors.
-BLOCK_CHUNKS = {1: 2048, 2: 1024}
 
 
 def _fits_a_block(problem: Problem, arithmetic: Arithmetic, device: Device) -> bool:
@@ -61,7 +55,8 @@ def _fits_a_block(problem: Problem, arithmetic: Arithmetic, device: Device) -> b
     n = row_chunks(problem)
     if n <= 64 or independent(arithmetic):
         return True
-    return n <= BLOCK_CHUNKS[inputs_of(arithmetic)] and problem.rows * 2 > device.sm_count
+    name = "block_chunks" if inputs_of(arithmetic) == 1 else "block_chunks_backward"
+    return n <= THRESHOLDS.value(name, device) and problem.rows * 2 > device.sm_count
 
 
 def naive(problem: Problem, arithmetic: Arithmetic, device: Device) -> SweepConfig:
