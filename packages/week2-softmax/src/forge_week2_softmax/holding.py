@@ -68,13 +68,16 @@ def held(problem: Problem, arithmetic: Arithmetic, lanes: int, threads: int, blo
 def _resident(chunks: int, vector: int, arithmetic: Arithmetic, threads: int) -> int:
     """Blocks that can have their registers on a multiprocessor at once.
 
-    Left alone, the compiler takes more registers than it needs to hold the chunks, and half as many blocks fit.
+    Left alone, the compiler takes more registers than it needs to hold the chunks, and half as many blocks fit.  A row
+    of more than 32 words wants more beside it than one of less: with 24 the compiler spills, and three blocks with 40
+    are faster than four (4096 x 151936 fp32: 0.990 of the copy against 0.966, docs/records/h200/
+    week2-candidates-2026-11-21.json).  But two blocks with 24 are kept where one with 40 would be left.
     """
-    words = chunks * vector * max(d.itemsize for d in arithmetic.sources) // 4
-    need = words + (24 if words <= 40 else 40)
     if arithmetic.acc.itemsize == 8:
         return 0  # exponentials of fp64 are long, and take what they need
-    return min(65536 // (threads * max(need, 40)), 16)
+    words = chunks * vector * max(d.itemsize for d in arithmetic.sources) // 4
+    tight, roomy = (min(65536 // (threads * max(words + spare, 40)), 16) for spare in (24, 40))
+    return roomy if words > 40 or (words > 32 and roomy > 1) else tight
 
 
 def inputs_of(arithmetic: Arithmetic) -> int:
