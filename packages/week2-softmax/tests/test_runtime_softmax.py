@@ -196,7 +196,7 @@ def test_explain_names_what_a_gpu_would_run() -> None:
 
 
 #: Rows, columns, and the elements by which every tensor begins behind its allocation.
-SMALLEST = ((300, 9, 0), (2, 4099, 3), (5, 2048, 0), (3, 257, 1), (2, 64, 0), (3, 5, 1), (1, 1, 0))
+SMALLEST = ((300, 9, 0), (8449, 40, 0), (2, 4099, 3), (5, 2048, 0), (3, 257, 1), (2, 64, 0), (3, 5, 1), (1, 1, 0))
 OPS = ("softmax", "log_softmax", "logsumexp")
 
 
@@ -277,7 +277,7 @@ def test_the_subset_for_sanitizers_is_small_and_holds_every_width_and_alignment(
         if variant == "column":
             assert {width for width, _ in widths} >= {2, 4, 8, 16}
         if variant == "single_pass":
-            assert {trait[1] for trait in wanted if trait[0] == "lanes"} >= {2, 4, 8, 16, 64}
+            assert {trait[1] for trait in wanted if trait[0] == "lanes"} >= {2, 4, 8, 16, 32, 64}
         if variant == "cluster":
             assert {trait[1] for trait in wanted if trait[0] == "blocks"} >= {2, 16}
     assert kernels <= 100  # each is compiled anew, in a process that a sanitizer slows down
