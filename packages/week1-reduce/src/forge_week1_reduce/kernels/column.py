@@ -44,8 +44,9 @@ from forge_core.device_code.memory import (
     Uint32,
     elements_at,
     entry_offsets,
-    example_arguments,
+    flat_arguments,
     name_kernel,
+    split_arguments,
 )
 from forge_week1_reduce.configs import ColumnConfig
 from forge_week1_reduce.kernels.finish import Finish
@@ -64,24 +65,16 @@ class Column:
         self.size = self.values.acc.width // 8
 
     @cute.jit
-    def __call__(
-        self,
-        src: cute.Pointer,
-        dst: cute.Pointer,
-        cols: Int64,
-        col_step: Int64,
-        parts: Int64,
-        kept: tuple,
-        reduced: tuple,
-        stream: Any,
-    ):
+    def __call__(self, *args: Any):
         """Launches one block for each tile of columns, each entry of ``kept`` and each part of the rows.
 
-        ``cols`` columns, whose results lie ``col_step`` bytes apart; ``kept`` holds the number of matrices, then size,
-        source step and destination step in bytes for each dimension around, innermost first; ``reduced`` the number
-        of rows, then size and source step.
+        The arguments are ``src`` and ``dst``; ``cols``, ``col_step`` and ``parts``; ``kept`` and ``reduced``, laid
+        flat; the stream.  There are ``cols`` columns, whose results lie ``col_step`` bytes apart; ``kept`` holds the
+        number of matrices, then size, source step and destination step in bytes for each dimension around, innermost
+        first; ``reduced`` the number of rows, then size and source step.
         """
-        self.launch(src, dst, dst, cols, col_step, parts, kept, reduced, stream)
+        (src, dst), (cols, col_step, parts), (kept, reduced) = split_arguments(args, self.config)
+        self.launch(src, dst, dst, cols, col_step, parts, kept, reduced, args[-1])
 
     @cute.jit
     def launch(
@@ -242,20 +235,13 @@ class SplitColumn(Column):
         self.finish = Finish(config.finish)
 
     @cute.jit
-    def __call__(
-        self,
-        src: cute.Pointer,
-        dst: cute.Pointer,
-        partial: cute.Pointer,
-        cols: Int64,
-        col_step: Int64,
-        parts: Int64,
-        kept: tuple,
-        reduced: tuple,
-        results: tuple,
-        stream: Any,
-    ):
-        """As without a second pass; ``results`` are the kept dimensions, the columns among them, as in ``finish``."""
+    def __call__(self, *args: Any):
+        """As without a second pass, but ``partial`` follows ``dst``, and ``results`` follow ``reduced``.
+
+        ``results`` are the kept dimensions, the columns among them, as in ``finish``.
+        """
+        (src, dst, partial), given, (kept, reduced, results) = split_arguments(args, self.config, pointers=3)
+        (cols, col_step, parts), stream = given, args[-1]
         self.launch(src, dst, partial, cols, col_step, parts, kept, reduced, stream)
         self.finish(partial, dst, parts, results[0] * self.size, Int64(self.size), reduced[0], results, stream)
 
@@ -263,8 +249,6 @@ class SplitColumn(Column):
 @compile_cached
 def build(config: ColumnConfig) -> Traceable:
     """What to compile for a configuration."""
-    kept, reduced = 1 + 3 * config.kept_rank, 1 + 2 * config.reduced_rank
     if config.finish is None:
-        return Traceable(Column(config), example_arguments(wide=3, tuples=(kept, reduced)), name=config.kernel_name)
-    tuples = (kept, reduced, 1 + 3 * config.finish.kept_rank)
-    return Traceable(SplitColumn(config), example_arguments(pointers=3, wide=3, tuples=tuples), config.kernel_name)
+        return Traceable(Column(config), flat_arguments(config), name=config.kernel_name)
+    return Traceable(SplitColumn(config), flat_arguments(config, pointers=3), name=config.kernel_name)
