@@ -1,7 +1,7 @@
 """The configurations of week 1's kernels: plain data, one frozen dataclass a kernel.
 
 ``config.py`` chooses among them.  A configuration holds only what the kernel is compiled for; sizes, strides and
-addresses are arguments of the launch, so that another shape never compiles another kernel.  Those are laid flat:
+addresses are arguments of the launch, so that another shape seldom compiles another kernel.  Those are laid flat:
 ``integers`` says how many stand by themselves, ``lengths`` how many each group of those that follow has.
 """
 

@@ -29,6 +29,7 @@ class ColumnConfig:
         reduced_rank: reduced dimensions.
         finish: the second pass, or None.
         once: loads of 16 bytes are marked as read by nobody again.
+        whole: columns are whole tiles, and each thread's rows some times ``unroll``, so no load is guarded.
     """
 
     arithmetic: Arithmetic
@@ -43,6 +44,7 @@ class ColumnConfig:
     reduced_rank: int = 1
     finish: FinishConfig | None = None
     once: bool = False
+    whole: bool = False
 
     integers: ClassVar[int] = 3
 
@@ -71,7 +73,7 @@ class ColumnConfig:
     def kernel_name(self) -> str:
         """What a profiler shows."""
         shifts = f"_shift{self.shifts}" if self.shifts > 1 else ""
-        flags = shifts + "".join(f"_{flag}" for flag in ("packed", "once") if getattr(self, flag))
+        flags = shifts + "".join(f"_{flag}" for flag in ("packed", "whole", "once") if getattr(self, flag))
         cluster = f"_cluster{self.blocks}" if self.blocks > 1 else "_split" if self.finish else ""
         return (
             f"{self.arithmetic.name}_column{cluster}_{self.width}B_{self.lanes}x{self.groups}_u{self.unroll}"

@@ -18,14 +18,17 @@ class FinishConfig:
         threads: threads of a result: 1, or 32 times a power of two.
         kept_rank: dimensions of the result.
         dependent: launched while the first pass ends (sm_90 and newer).
+        parts: accumulators of a result, where the kernel is compiled for their number; 0 for any number.
     """
 
     arithmetic: Arithmetic
     threads: int
     kept_rank: int
     dependent: bool = False
+    parts: int = 0
 
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
-        return f"{self.arithmetic.name}_finish_{self.threads}t_k{self.kept_rank}{'_dep' if self.dependent else ''}"
+        flags = ("_dep" if self.dependent else "") + (f"_p{self.parts}" if self.parts else "")
+        return f"{self.arithmetic.name}_finish_{self.threads}t_k{self.kept_rank}{flags}"

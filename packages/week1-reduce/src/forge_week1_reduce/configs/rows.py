@@ -25,6 +25,8 @@ class VectorizedConfig:
         kept_rank: dimensions of the result.
         outer_rank: reduced dimensions around the contiguous one.
         once: loads of 16 bytes are marked as read by nobody again.
+        exact: a row is exactly ``threads * unroll`` loads, so none is guarded and nothing is repeated.
+        whole: a row, or a block's part of it, is some times ``threads * unroll`` loads, so none is guarded.
     """
 
     arithmetic: Arithmetic
@@ -35,6 +37,8 @@ class VectorizedConfig:
     kept_rank: int = 1
     outer_rank: int = 0
     once: bool = False
+    exact: bool = False
+    whole: bool = False
 
     integers: ClassVar[int] = 1
 
@@ -47,8 +51,8 @@ class VectorizedConfig:
     def body(self) -> str:
         """The part of a kernel's name that says how a row is read."""
         peel = "_peel" if self.peel else ""
-        once = "_once" if self.once else ""
-        return f"{self.width}B{peel}_{self.threads}t_u{self.unroll}_k{self.kept_rank}o{self.outer_rank}{once}"
+        flags = "".join(f"_{flag}" for flag in ("exact", "whole", "once") if getattr(self, flag))
+        return f"{self.width}B{peel}_{self.threads}t_u{self.unroll}_k{self.kept_rank}o{self.outer_rank}{flags}"
 
     @property
     def kernel_name(self) -> str:

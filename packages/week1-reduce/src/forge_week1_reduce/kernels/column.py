@@ -22,6 +22,9 @@ holds the same columns, only that the columns of a chunk differ from group to gr
     group 0    |c0 c1 c2 c3|c4 c5 c6 c7|c8 ...       aligned: distance 0
     group 1   -|-- c0 c1 c2|c3 c4 c5 c6|c7 ...       distance 1 element; shared memory puts them under each other
 
+Where the tiles are whole and each thread's rows are whole turns (``whole``), no load is guarded, and the code is half
+as long.
+
 Bytes moved: each element once (with shifts, 1/lanes of the chunks are read by two blocks, the second time from the L2
 cache); the bound is DRAM bandwidth.
 
@@ -131,7 +134,13 @@ class Column:
         # This part's rows, and this thread's among them.  There are less than 2^31, and groups alone have all of them.
         first, count = Int64(group), Int32(reduced[0])
         if cutlass.const_expr(config.groups > 1):
-            span = Int64((Uint32(reduced[0]) + Uint32(parts - 1)) // Uint32(parts))
+            # A number that is known when the kernel is compiled needs no division.
+            cut = parts
+            if cutlass.const_expr(config.whole and config.finish is None):
+                cut = config.blocks
+            elif cutlass.const_expr(config.whole and config.finish.parts > 0):
+                cut = config.finish.parts
+            span = Int64((Uint32(reduced[0]) + Uint32(cut - 1)) // Uint32(cut))
             first = Int64(part) * span + Int64(group)
             end = cutlass.min(reduced[0], Int64(part) * span + span)
             count = Int32(cutlass.max(end - first + (config.groups - 1), Int64(0)) // config.groups)
@@ -144,7 +153,9 @@ class Column:
         address = base + (Int64(lane * config.vector) - shift) * values.size
 
         rAcc = values.new_strands(config.vector)
-        if (column >= 0) & (column + config.vector <= cols):
+        if cutlass.const_expr(config.whole):
+            self.walk_whole(address, first, count, reduced, rAcc)
+        elif (column >= 0) & (column + config.vector <= cols):
             self.walk(address, first, count, reduced, rAcc)
         else:
             if (column + config.vector > 0) & (column < cols):
@@ -191,6 +202,18 @@ class Column:
                     row = first + Int64(done + u) * groups
                     self.values.fetch(self.row_address(address, row, reduced), rChunks[(u, None)], once=config.once)
             for u in cutlass.range_constexpr(unroll):
+                self.values.add_places(rChunks[(u, None)], rAcc)
+
+    @cute.jit
+    def walk_whole(self, address: Any, first: Any, count: Any, reduced: tuple, rAcc: Any):
+        """Adds this thread's rows, which are whole turns."""
+        config = self.config
+        rChunks = self.values.new_chunks(config.unroll, config.width)
+        for turn in cutlass.range(count // config.unroll):
+            for u in cutlass.range_constexpr(config.unroll):
+                row = first + Int64(turn * config.unroll + u) * config.groups
+                self.values.fetch(self.row_address(address, row, reduced), rChunks[(u, None)], once=config.once)
+            for u in cutlass.range_constexpr(config.unroll):
                 self.values.add_places(rChunks[(u, None)], rAcc)
 
     @cute.jit
