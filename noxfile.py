@@ -30,6 +30,13 @@ CONSTRAINTS = ROOT / "constraints.txt"
 RELEASE_TESTS = ROOT / "tests" / "release"
 # The profilers' runners; programs that are started by path.
 PROFILING = ROOT / "tools" / "profiling"
+# Folders of such programs; each is a place of its own to import from.
+TOOLS = (PROFILING, ROOT / "tools" / "cache")
+# The benchmarks' command, and those of its exit statuses that mean more than "failed" (forge_core.bench.exits).
+BENCH = ("-m", "forge_core.cli", "bench")
+REGRESSION, BAD_USAGE = 2, 3
+# What an interrupted command may take to write down what it has; nox's own patience is a third of a second.
+INTERRUPT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,14 @@ def python(session: nox.Session, *args: str, **variables: str) -> None:
         folder = Path(session.env_dir).parent / "env" / ("Scripts" if os.name == "nt" else "bin")
         executable = str(folder / "python")
         variables["PATH"] = os.pathsep.join([str(folder), os.environ.get("PATH", "")])
-    session.run(executable, *args, env=variables, external=True)
+    try:
+        session.run(executable, *args, env=variables, external=True, interrupt_timeout=INTERRUPT_SECONDS)
+    except nox.command.CommandFailed as error:
+        # nox itself knows one status of failure; these two say what failed, to a script as to a person.
+        status = getattr(error, "return_code", None)  # an older nox does not tell
+        if args[:3] == BENCH and status in (REGRESSION, BAD_USAGE):
+            raise SystemExit(status) from error
+        raise
 
 
 def _no_venv(session: nox.Session) -> bool:
@@ -178,7 +192,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Types of the packages' sources, of the tools and of this file, by mypy in its strict mode."""
     sources = [str((package.path / "src").relative_to(ROOT)) for package in packages()]
-    sources.append(str(PROFILING.relative_to(ROOT)))
+    sources += [str(folder.relative_to(ROOT)) for folder in TOOLS]
     python(session, "-m", "mypy", *sources, "noxfile.py", *session.posargs, MYPYPATH=os.pathsep.join(sources))
 
 
@@ -188,7 +202,7 @@ def types(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["env"], default=False)
 def bench(session: nox.Session) -> None:
     """Benchmarks: `nox -s bench -- smoke`, or what `forge-cute bench --help` lists."""
-    python(session, "-m", "forge_core.cli", "bench", *session.posargs)
+    python(session, *BENCH, *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)
@@ -206,7 +220,7 @@ def profile(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["env"], default=False)
 def tune(session: nox.Session) -> None:
     """Thresholds of a package's select_config, measured on this GPU: `nox -s tune -- week1 --device cuda:0`."""
-    python(session, "-m", "forge_core.cli", "bench", "tune", *session.posargs)
+    python(session, *BENCH, "tune", *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)

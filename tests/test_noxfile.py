@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,3 +59,37 @@ def test_a_path_goes_to_pytest(noxfile, monkeypatch, root):
 def test_an_unknown_name_is_an_error_that_lists_the_packages(noxfile):
     with pytest.raises(SystemExit, match="'week9' is neither a package nor a path; the packages are forge-cute-core, "):
         split(noxfile, "week9")
+
+
+class Failing:
+    """A session on a prepared machine whose commands end with a status."""
+
+    _runner = SimpleNamespace(global_config=SimpleNamespace(force_venv_backend="none"))
+
+    def __init__(self, status):
+        self.status = status
+
+    def run(self, *command, interrupt_timeout, **options):
+        import nox
+
+        # An interrupted bench writes down what it has; nox alone would end it after 0.3 s.
+        assert interrupt_timeout > 10
+        raise nox.command.CommandFailed(f"Returned code {self.status}", return_code=self.status)
+
+
+@pytest.mark.parametrize("status, told", [(2, 2), (3, 3), (1, None)])
+def test_a_regression_and_bad_usage_have_their_status_through_nox_too(noxfile, status, told):
+    import nox
+
+    with pytest.raises((SystemExit, nox.command.CommandFailed)) as raised:
+        noxfile.python(Failing(status), *noxfile.BENCH, "compare", "OLD", "NEW")
+    assert getattr(raised.value, "code", None) == told
+    # Of another command these numbers mean something else.
+    with pytest.raises(nox.command.CommandFailed):
+        noxfile.python(Failing(status), "-m", "pytest")
+
+
+def test_the_statuses_are_those_of_the_bench(noxfile):
+    from forge_core.bench import exits
+
+    assert (noxfile.REGRESSION, noxfile.BAD_USAGE) == (exits.REGRESSION, exits.BAD_USAGE)

@@ -301,5 +301,10 @@ def test_of_each_suite_and_package_the_newest_record_counts(week0, tmp_path):
         "host-week0": "host-2026-11-21",
         "host-week1": "week1-host-2026-11-21",
     }
+    # A page names a package's part of a suite as the report does.
+    page = tmp_path / "page.md"
+    page.write_text("<!-- bench:host-week1 begin -->\n<!-- bench:host-week1 end -->\n")
+    assert pages.refresh(page, found) == ["host-week1"]
+    assert "host time of an eager call" in page.read_text()
     # What was named is taken, whatever its name.
     assert len(pages.gather([tmp_path / "week0-2099-01-02-again.json"])) == 1

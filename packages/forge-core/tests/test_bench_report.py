@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 
@@ -241,4 +242,7 @@ def test_the_environment_names_versions_and_sources():
     assert environment.torch == str(torch.__version__)
     assert set(environment.sources) == {"forge_core"}
     assert len(environment.commit) == 40 or environment.commit in ("not a checkout", "not read")
-    assert read_environment(torch.device("cpu"), ["json"]).commit == "not a checkout"
+    assert environment.peers == {}
+    beside = read_environment(torch.device("cpu"), ["json"], ["numpy", "no-such-package"])
+    assert beside.commit == "not a checkout"
+    assert beside.peers == {"numpy": importlib.metadata.version("numpy")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -319,14 +320,24 @@ def test_a_time_below_the_floor_is_an_error(invoke, monkeypatch):
 
 def test_a_missing_requirement_is_named(invoke):
     absent = Peer("absent", lambda case: swap, requires=(Package("no-such-package", "no_such_module_at_all"),))
+    assert absent.requires[0].distributions == ("no-such-package",)
     result, record = invoke("swap", "--device", "cpu", extra=(absent,))
     assert result.exit_code == 0, result.output
     assert record.cases[0].left_out == {"absent": "needs the package no-such-package"}
     assert "Left out: absent: needs the package no-such-package." in result.output
+    assert record.environment.peers == {}
     # Asked for by name it is not left out in silence, nor with a remark.
     result, record = invoke("swap", "--device", "cpu", "--peer", "absent", extra=(absent,))
     assert result.exit_code == 1
     assert "peer absent needs the package no-such-package" in record.cases[0].error
+
+
+def test_the_version_of_a_peer_s_package_is_recorded(invoke):
+    present = Peer("present", lambda case: swap, requires=(Package("no-such-package or numpy", "numpy"),))
+    result, record = invoke("swap", "--device", "cpu", extra=(present,))
+    assert result.exit_code == 0, result.output
+    assert list(record.environment.peers) == ["numpy"]
+    assert f"numpy {record.environment.peers['numpy']}" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(
@@ -434,6 +445,22 @@ def test_an_interrupt_keeps_what_was_measured(invoke):
     assert "Interrupted: 1 of 2 cases were measured." in result.output
 
 
+def test_an_interrupt_in_a_later_run_says_how_many_are_whole(invoke):
+    calls = []
+
+    def pulled(x):
+        calls.append(x.shape)
+        if len(calls) > 1 and calls[-1] == (8, 6) and (5, 7) in calls:
+            raise KeyboardInterrupt
+        return swap(x)
+
+    _, record = invoke("quick", "--repeats", "3", ours=pulled)
+    assert record.interrupted
+    assert record.not_run == []
+    assert [len(case.contenders[0].runs) for case in record.cases] == [1, 1]
+    assert any(note.startswith("Of 3 runs 1 came to their end") for note in record.notes)
+
+
 def test_cases_are_selected_by_package_and_operator(invoke):
     for package in ("stand-in", "forge_core", "forge-core"):
         assert invoke("quick", "--package", package)[0].exit_code == 0
@@ -442,6 +469,9 @@ def test_cases_are_selected_by_package_and_operator(invoke):
         (("--package", "week9"), "no package 'week9' declares benchmarks; packages: stand-in"),
         (("--operator", "sort"), "suite quick has no operator 'sort'; operators: swap"),
         (("--device", "cpu", "--devices", "cpu,cpu"), "expected one of them"),
+        (("--devices", "cuda:0,cuda"), "cuda:0 is named twice"),
+        (("--devices", "cpu,cuda:0"), "GPUs or the CPU, not both"),
+        (("--devices", "cuda:0,"), "expected cpu, cuda or cuda:N, got ''"),
         (("--share", "3/2"), "expected a share such as 1/2"),
         (("--timer", "sundial"), "'sundial' is not one of 'events', 'graph', 'cupti'"),
         (("--l2", "hot"), "'hot' is not one of 'cold', 'flushed', 'warm'"),
@@ -450,6 +480,16 @@ def test_cases_are_selected_by_package_and_operator(invoke):
         assert result.exit_code == 3
         assert message in " ".join(result.output.split())
     assert "No GPU devices found" in invoke("quick", "--devices", "all")[0].output
+    # A process of its own for a device that is not here would end in the middle of the others' work.
+    result, _ = invoke("quick", "--devices", "cuda:0,cuda:1")
+    assert (result.exit_code, "--device cuda:0: No GPU devices found" in result.output) == (1, True)
+    for words in (("tune", "stand-in"), ("accuracy",)):
+        result = CliRunner().invoke(command, [*words, "--device", "cpu"])
+        assert result.exit_code in (1, 3)
+        assert "declares no thresholds" in result.output or "expected cuda or cuda:N" in result.output
+    result, _ = invoke("swap", "--operator", "sort")
+    assert result.exit_code == 3
+    assert "swap is an operator, and --operator selects in a suite" in result.output
 
 
 def test_the_full_suite_is_every_case_once(invoke):
@@ -477,10 +517,14 @@ def test_a_busy_machine_and_a_clock_that_moved_are_noted(invoke, monkeypatch):
 def test_first_calls_are_measured_with_empty_and_with_kept_caches(invoke, monkeypatch):
     from forge_core.bench import cold
 
-    asked = []
+    asked, found = [], []
 
     def start(what, caches):
         asked.append((what["contender"], what["backend"], caches["FORGE_CACHE_DIR"]))
+        # quack keeps its cache among the temporary files, so these must begin empty, too.
+        left = Path(caches["TMPDIR"], "left-by-the-first")
+        found.append(left.exists())
+        left.touch()
         first = 2.0 if sum(entry[2] == caches["FORGE_CACHE_DIR"] for entry in asked) == 1 else 0.5
         return {"import_s": 0.1, "first_s": first, "again_us": 30.0}
 
@@ -489,6 +533,7 @@ def test_first_calls_are_measured_with_empty_and_with_kept_caches(invoke, monkey
     assert result.exit_code == 0, result.output
     assert [name for name, _, _ in asked] == ["forge"] * 4 + ["eager"] * 4
     assert len({folder for _, _, folder in asked}) == 4  # each pair of processes has caches of its own
+    assert found == [False, True] * 4
     assert {(name, backend) for name, backend, _ in asked} == {("forge", "ref"), ("eager", None)}
     forge = record.cases[0].contender("forge")
     assert (forge.cold.empty_s, forge.cold.kept_s, forge.cold.again_us) == (2.0, 0.5, 30.0)
@@ -508,6 +553,10 @@ def test_a_first_call_in_a_process_of_its_own():
     assert 0 < first["import_s"] < 30
     assert 0 < first["first_s"] < 30
     assert 0 < first["again_us"] < 1e5
+    peer = start(
+        {**asked, "layout": "contiguous", "contender": "eager", "device": "cpu", "backend": None, "seed": 0}, {}
+    )
+    assert peer["import_s"] < first["import_s"]  # a peer does not pay for importing ours, and eager imports nothing
     from forge_core.errors import BenchmarkError
 
     with pytest.raises(

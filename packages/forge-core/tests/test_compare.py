@@ -122,8 +122,16 @@ def test_what_the_machine_moved_by_is_taken_out():
     assert found.regressions[0].new_ms < found.regressions[0].old_ms
 
 
-def test_a_peer_of_another_version_is_no_control():
-    newer = msgspec.structs.replace(H200, torch="2.13.0")
+@pytest.mark.parametrize(
+    "changes, note",
+    [
+        ({"torch": "2.13.0"}, "torch: 2.11.0 -> 2.13.0."),
+        ({"peers": {"quack-kernels": "0.7.0"}}, "quack-kernels: 0.6.5 -> 0.7.0."),
+    ],
+)
+def test_a_peer_of_another_version_is_no_control(changes, note):
+    older = msgspec.structs.replace(H200, peers={"quack-kernels": "0.6.5"})
+    newer = msgspec.structs.replace(older, **changes)
     new = record(2, environment=newer)
     cases = [
         msgspec.structs.replace(
@@ -137,9 +145,9 @@ def test_a_peer_of_another_version_is_no_control():
         )
         for case in new.cases
     ]
-    found = compare(record(1), msgspec.structs.replace(new, cases=cases))
+    found = compare(record(1, environment=older), msgspec.structs.replace(new, cases=cases))
     assert found.control == pytest.approx(0, abs=0.02)
-    assert found.notes == ["torch: 2.11.0 -> 2.13.0."]
+    assert found.notes == [note]
 
 
 def test_a_small_change_within_chance_is_not_reported():
@@ -325,16 +333,44 @@ def test_suspects_run_by_turns_from_a_worktree_of_the_old_commit(two_sources, su
     ran = []
 
     def run_bench(arguments, file, *, environment):
-        (source,) = environment["PYTHONPATH"].split(":")
+        source, before = environment["PYTHONPATH"].split(":")
         ran.append((Path(source) / "kernel.py").read_text())
-        assert arguments == ["week0", "--shape", "2048x2048", "--dtype", "float32", "--seed", "0"]
+        assert before == "where/torch/is"
+        selected = "--shape 2048x2048 --dtype float32 --variant auto --seed 0"
+        assert arguments == ["week0", *selected.split()]
         return record(60 + len(ran), 1.1 if ran[-1] == "new" else 1.0, only=2048)
 
     monkeypatch.setattr(rerun, "run_bench", run_bench)
+    monkeypatch.setenv("PYTHONPATH", "where/torch/is")
     found = rerun.confirm(suspected)
     assert ran == ["old", "new", "new", "old"]
     assert len(found.regressions) == 1
     assert git(two_sources[0], "worktree", "list").count("\n") == 0  # the old sources are gone again
+
+
+def test_suspects_are_measured_again_as_they_were_measured(two_sources, monkeypatch):
+    """A variant beside auto, another timer, another state of the L2: what is measured again is what was accused."""
+
+    def naive(made):
+        cases = []
+        for case in made.cases:
+            forge = msgspec.structs.replace(case.contenders[0], name="forge:naive")
+            cases.append(msgspec.structs.replace(case, contenders=[forge, *case.contenders[1:]]))
+        return msgspec.structs.replace(made, cases=cases, stopwatch="graph", l2_policy="warm", seed=7)
+
+    asked = []
+
+    def run_bench(arguments, file, *, environment):
+        asked.append(" ".join(arguments))
+        return record(70 + len(asked), only=2048)  # of auto alone
+
+    monkeypatch.setattr(rerun, "run_bench", run_bench)
+    accused = compare(naive(record(1)), naive(record(2, 1.1, only=2048)))
+    found = rerun.confirm(accused, old_source=two_sources[0])
+    assert "--variant all --timer graph --l2 warm --seed 7" in asked[0]
+    # The processes said nothing of the variant: the records' verdict stays, and nothing says otherwise.
+    assert found.changes == accused.changes
+    assert "could not be measured again: the processes left no figures of transpose 2048x2048" in found.rerun
 
 
 def test_a_process_that_fails_leaves_the_records_verdict_and_says_so(suspected, monkeypatch):

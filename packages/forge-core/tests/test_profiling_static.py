@@ -320,11 +320,20 @@ def test_what_cannot_be_inspected_says_why(run):
         ((*SMALL[:-1], "float99"), "such as 4096x4096 and bfloat16"),
         ((*SMALL, "--layout", "diagonal"), "expected one of contiguous"),
         (("inspect", "reduce_sum", *SMALL[2:], "--arg", "dim=("), "expected a Python literal"),
+        (("inspect", "logsumexp", *SMALL[2:]), "missing required argument: 'dim'"),
+        (("inspect", "transpose", "--shape", "0x5", *SMALL[4:]), "launches nothing, since its result has no elements"),
     ):
         status, text = run(*words)
         assert status == 1 and said in text, (words, text)
     for words in ((*SMALL, "--ptx", "--json"), (*SMALL, "--arg", "dim")):
         assert run(*words)[0] == 2
+
+
+def test_inputs_larger_than_any_memory_are_inspected(run):
+    """Two tensors of 8 TiB, of which only the shapes are needed."""
+    status, text = run("inspect", "softmax_backward", "--shape", "1048576x4194304", "--dtype", "bfloat16", "--json")
+    assert status == 0, text
+    assert json.loads(text)["bytes"]["read"] == 2 * 2 * 2**42
 
 
 def test_an_operator_of_several_dimensions_takes_its_arguments_by_name(run):

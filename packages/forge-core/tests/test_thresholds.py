@@ -112,7 +112,10 @@ def test_a_tuned_table_is_what_select_config_reads(thresholds, monkeypatch):
         asked.append((case.name, tuple(values)))
         return {4: 1.2, 8: 1.0, 16: 0.9}
 
-    record, path, text = tune.tune(bench, torch.device("cpu"), measure)
+    done = []
+    record, path, text = tune.tune(bench, torch.device("cpu"), measure, on_case=done.append)
+    assert done == ["cut, neg 4x4 float32", "cut, neg 8x8 float32"]
+    assert tune.cases_of(bench) == len(done)
     assert asked == [("neg 4x4 float32", (8, 4, 16)), ("neg 8x8 float32", (8, 4, 16))]
     (outcome,) = record.thresholds
     assert (outcome.was, outcome.value, outcome.gain) == (8, 16, pytest.approx(1.1111))

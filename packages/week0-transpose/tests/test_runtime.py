@@ -7,7 +7,6 @@ import math
 import subprocess
 import sys
 import textwrap
-from typing import Any
 
 import pytest
 import torch
@@ -17,23 +16,12 @@ from forge_core.errors import SettingsError, UnsupportedError
 from forge_core.op import backend
 from forge_core.settings import use_settings
 from forge_core.testing import assert_same_bits, random_bits
-from forge_core.testing.conformance import (
-    check_concurrent_threads,
-    check_current_device_unchanged,
-    check_graph_replay,
-    check_second_device,
-    check_side_stream,
-)
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 
 
 def reference(x: torch.Tensor) -> torch.Tensor:
     return x.transpose(-1, -2).contiguous()
-
-
-def make_on(device: str, shape: tuple[int, ...] = (300, 520)) -> Any:
-    return lambda seed: (random_bits(shape, torch.bfloat16, device, seed=seed),)
 
 
 def run_python(source: str, **environment: str) -> str:
@@ -48,41 +36,6 @@ def run_python(source: str, **environment: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.mark.gpu
-def test_cuda_graph_replay_with_changed_inputs() -> None:
-    check_graph_replay(week0.transpose, make_on("cuda"), reference, assert_same_bits)
-    check_graph_replay(week0.copy, make_on("cuda"), lambda x: x.clone(), assert_same_bits)
-
-
-@pytest.mark.gpu
-def test_side_stream() -> None:
-    check_side_stream(week0.transpose, make_on("cuda"), reference, assert_same_bits)
-
-
-@pytest.mark.gpu
-def test_current_device_is_unchanged() -> None:
-    check_current_device_unchanged(week0.transpose, make_on("cuda"))
-
-
-@pytest.mark.gpu(count=2)
-def test_second_device() -> None:
-    check_second_device(week0.transpose, make_on("cuda:0"), reference, assert_same_bits)
-    check_second_device(week0.copy, make_on("cuda:0"), lambda x: x.clone(), assert_same_bits)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_threads(device: str) -> None:
-    check_concurrent_threads(week0.transpose, make_on(device, (63, 129)), reference, assert_same_bits)
-
-
-@pytest.mark.gpu
-def test_determinism() -> None:
-    x = random_bits((1000, 3001), torch.int8, "cuda")
-    first = week0.transpose(x)
-    for _ in range(20):
-        assert_same_bits(week0.transpose(x), first)
 
 
 FORK = """

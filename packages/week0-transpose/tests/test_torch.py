@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import forge_week0_transpose as week0
 from forge_core.errors import ShapeError, UnsupportedError
-from forge_core.testing import assert_same_bits, layouts, random_bits
-from forge_core.testing.conformance import check_export, check_fullgraph, check_opcheck
+from forge_core.testing import assert_same_bits, random_bits
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 UNARY = (week0.copy, week0.transpose, week0.copy_transpose)
@@ -24,52 +23,6 @@ def reference(op: Any) -> Any:
         return view.clone(memory_format=torch.contiguous_format)
 
     return call
-
-
-def make(shape: tuple[int, ...], device: str, dtype: torch.dtype = torch.float32) -> Any:
-    return lambda seed: (torch.randn(*shape, device=device, generator=_generator(device, seed)).to(dtype),)
-
-
-def _generator(device: str, seed: int) -> torch.Generator:
-    return torch.Generator(device=device).manual_seed(seed)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("op", UNARY, ids=lambda op: op.schema.name)
-def test_opcheck(op: Any, device: str) -> None:
-    for name, x in layouts((3, 6, 10), torch.int32, device):
-        check_opcheck(op, (x,))
-        real = x.to(torch.float32)
-        floating = torch.empty_strided(real.shape, x.stride(), device=device) if "expanded" not in name else real
-        check_opcheck(op, (floating.copy_(real).requires_grad_() if "expanded" not in name else real,))
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_opcheck_of_the_out_form(device: str) -> None:
-    x, out = torch.randn(5, 7, device=device), torch.empty(7, 5, device=device)
-    torch.library.opcheck(torch.ops.forge_week0.transpose_out.default, (x,), {"out": out})
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("op", UNARY, ids=lambda op: op.schema.name)
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_fullgraph(op: Any, dynamic: bool, device: str) -> None:
-    backend = "inductor" if device == "cuda" else "aot_eager"
-    check_fullgraph(op, make((6, 10), device), reference(op), assert_same_bits, backend=backend, dynamic=dynamic)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_dynamic_shapes_do_not_recompile(device: str) -> None:
-    torch._dynamo.reset()
-    counter = torch._dynamo.testing.CompileCounter()
-    compiled = torch.compile(week0.transpose, fullgraph=True, backend=counter, dynamic=True)
-    compiled(torch.randn(3, 5, device=device))
-    compiled(torch.randn(4, 7, device=device))
-    known = counter.frame_count
-    for shape in ((9, 11), (64, 2), (5, 128), (2, 3), (1000, 17)):
-        x = torch.randn(*shape, device=device)
-        assert_same_bits(compiled(x), x.t().contiguous())
-    assert counter.frame_count == known
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -85,21 +38,6 @@ def test_compiled_code_around_the_operator(device: str) -> None:
     compiled(x).sum().backward()
     ((y * 2).t().relu() + y.t()).sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_the_out_form_compiles(device: str) -> None:
-    torch._dynamo.reset()
-    compiled = torch.compile(week0.transpose_out, fullgraph=True, backend="aot_eager")
-    x, out = torch.randn(3, 5, device=device), torch.zeros(5, 3, device=device)
-    compiled(x, out)
-    assert torch.equal(out, x.t())
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("op", UNARY, ids=lambda op: op.schema.name)
-def test_export(op: Any, device: str) -> None:
-    check_export(op, make((6, 10), device), reference(op), assert_same_bits)
 
 
 @pytest.mark.parametrize("device", DEVICES)

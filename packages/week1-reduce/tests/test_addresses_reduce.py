@@ -20,7 +20,7 @@ pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists 
 
 from cutlass import Uint32  # after the check that it is there
 
-from forge_core.device_code.memory import entry_offsets
+from forge_core.device_code.memory import entry_offsets, split_arguments
 
 H200 = SPECS["H200"]
 SIZE = 4
@@ -28,6 +28,12 @@ SIZE = 4
 
 def offsets(entry, dims, sides):
     return tuple(int(offset.value) for offset in entry_offsets(Uint32(entry), dims, sides))
+
+
+def taken_apart(launch):
+    """A launch's integers as its kernel has them: those that stand by themselves, then the groups."""
+    _, given, groups = split_arguments((*launch.arguments, None), launch.config, pointers=0)
+    return *given, *groups
 
 
 def rows_by_element(arguments):
@@ -73,11 +79,11 @@ def follow(x, launch):
     """The sums that a launch's integers mean, as {offset in the result: sum}."""
     memory = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage()).tolist()
     if isinstance(launch.config, ColumnConfig):
-        walk = columns(launch.arguments, launch.config)
+        walk = columns(taken_apart(launch), launch.config)
     elif launch.variant == "vectorized":
-        walk = rows_by_chunk(launch.arguments, launch.config)
+        walk = rows_by_chunk(taken_apart(launch), launch.config)
     else:
-        walk = rows_by_element(launch.arguments)
+        walk = rows_by_element(taken_apart(launch))
     sums = {}
     for dst, elements in walk:
         assert dst not in sums
@@ -123,7 +129,7 @@ def test_the_second_pass_of_columns_writes_where_the_first_would():
     assert told.config.finish is not None
     problem = Problem.make(x.shape, x.stride(), (1,), (6, 1), SIZE, 4)
     launch = plan("reduce_sum", problem, told.config.finish.arithmetic, H200, "column")
-    cols, col_step, parts, around, _, results = launch.arguments
+    cols, col_step, parts, around, _, results = taken_apart(launch)
     assert parts > 1
     assert launch.workspace == parts * 12 * 4
     for matrix, column in itertools.product(range(around[0]), range(cols)):

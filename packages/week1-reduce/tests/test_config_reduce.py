@@ -19,7 +19,10 @@ def told(shape, dim=-1, *, arch="sm_90a", dtype=torch.float32, view=None, **kwar
     "shape, dim, variant",
     [
         ((1024, 1024), -1, "vectorized"),
-        ((1024, 512), -1, "short"),
+        ((1024, 256), -1, "short"),
+        ((4096, 512), -1, "vectorized"),
+        ((32768, 512), -1, "short"),
+        ((32768, 1024), -1, "vectorized"),
         ((32768, 256), -1, "short"),
         ((2**24, 8), -1, "short"),
         ((2**20, 3), -1, "short"),
@@ -124,3 +127,22 @@ def test_loads_are_marked_as_read_once_where_they_are_and_where_it_pays():
     assert not marked((1, 1024), view=lambda x: x.expand(2**15, 1024))  # each row is the same memory
     assert not marked((30000, 1001), 0)  # chunks at the tiles' edges belong to two blocks
     assert not marked((2**19, 63))  # loads of 4 bytes
+
+
+def test_guards_are_left_out_where_nothing_needs_them():
+    exact = told((1024, 1024)).config
+    assert (exact.exact, exact.threads * exact.unroll) == (True, 256)
+    assert not told((1024, 1020)).config.exact
+    assert not told((1024, 1024), view=lambda x: x[:, 1:]).config.exact
+    assert told((64, 131072)).config.row.whole
+    assert not told((64, 131072 - 4)).config.row.whole
+
+
+def test_columns_without_guards_are_whole_tiles_of_four_bytes():
+    whole = told((32768, 256), 0).config
+    assert (whole.whole, whole.finish.parts) == (True, 32)
+    for shape, dtype in (((32768, 260), torch.float32), ((32767, 256), torch.float32), ((32768, 256), torch.bfloat16)):
+        config = told(shape, 0, dtype=dtype).config
+        assert not config.whole
+        assert config.finish is None or config.finish.parts == 0
+    assert not told((32768, 4096), 0).config.whole  # more bytes than it wins for

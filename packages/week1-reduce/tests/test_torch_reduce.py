@@ -11,56 +11,30 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import forge_week1_reduce as week1
 from forge_core.errors import UnsupportedError
-from forge_core.testing.conformance import check_export, check_fullgraph, check_opcheck
+from forge_core.testing.conformance import check_opcheck
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 OPS = (week1.reduce_sum, week1.mean, week1.prod, week1.amax, week1.amin)
-TORCH = {"reduce_sum": torch.sum, "mean": torch.mean, "amax": torch.amax, "amin": torch.amin}
-CALLS = (((-1,), {}), ((0, True), {}), ((None,), {}), (((0, 2),), {}), (((1, 2), True), {}))
 
 
 def close(got: torch.Tensor, want: torch.Tensor) -> None:
     torch.testing.assert_close(got, want)
 
 
-def make(shape: tuple[int, ...], device: str, dtype: torch.dtype = torch.float32) -> Any:
-    return lambda seed: (
-        torch.randn(*shape, device=device, generator=torch.Generator(device=device).manual_seed(seed)).to(dtype),
-    )
-
-
-def theirs(op: Any) -> Any:
-    if op is week1.prod:
-        return lambda x: torch.prod(x, -1)
-    return lambda x: TORCH[op.schema.name](x, -1)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", [week1.reduce_sum, week1.prod, week1.mean], ids=lambda op: op.schema.name)
+def test_opcheck_with_a_dtype(op: Any, device: str) -> None:
+    check_opcheck(op, (torch.randn(3, 5, device=device, requires_grad=True),), {"dtype": torch.float64})
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.schema.name)
-def test_opcheck(op: Any, device: str) -> None:
-    for layout in (lambda x: x, lambda x: x.transpose(0, 2), lambda x: x[:, ::2], lambda x: x[..., 1:]):
-        for args, kwargs in CALLS:
-            x = layout(torch.randn(4, 6, 10, device=device))
-            check_opcheck(op, (x, *args), kwargs)
-            check_opcheck(op, (x.clone().requires_grad_(), *args), kwargs)
-    if op in (week1.reduce_sum, week1.prod, week1.mean):
-        check_opcheck(op, (torch.randn(3, 5, device=device, requires_grad=True),), {"dtype": torch.float64})
-    if op is not week1.mean:
-        check_opcheck(op, (torch.randint(-5, 5, (3, 5), device=device),))
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_opcheck_of_the_out_form(device: str) -> None:
-    x, out = torch.randn(5, 7, device=device), torch.empty(5, device=device)
-    torch.library.opcheck(torch.ops.forge_week1.reduce_sum_out.default, (x,), {"out": out})
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.schema.name)
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_fullgraph(op: Any, dynamic: bool, device: str) -> None:
-    backend = "inductor" if device == "cuda" else "aot_eager"
-    check_fullgraph(op, make((6, 10), device), theirs(op), close, backend=backend, dynamic=dynamic)
+def test_a_dim_that_is_a_symbol_of_the_graph(op: Any, device: str) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(op, fullgraph=True, backend="aot_eager", dynamic=True)
+    for shape, dim in (((3, 5), 1), ((4, 7), 0), ((2, 3), (0, 1))):
+        x = torch.randn(shape, device=device)
+        close(compiled(x, dim), op(x, dim))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -76,26 +50,6 @@ def test_reduce_by_name_compiles(device: str) -> None:
     compiled(x).sum().backward()
     ((y * 2).mean((0, 2), True) + y.amax()).sum().backward()
     torch.testing.assert_close(x.grad, y.grad)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_dynamic_shapes_do_not_recompile(device: str) -> None:
-    torch._dynamo.reset()
-    counter = torch._dynamo.testing.CompileCounter()
-    compiled = torch.compile(week1.reduce_sum, fullgraph=True, backend=counter, dynamic=True)
-    compiled(torch.randn(3, 5, device=device))
-    compiled(torch.randn(4, 7, device=device))
-    known = counter.frame_count
-    for shape in ((9, 11), (64, 2), (5, 128), (2, 3), (1000, 17)):
-        x = torch.randn(*shape, device=device)
-        close(compiled(x), x.sum(-1))
-    assert counter.frame_count == known
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.schema.name)
-def test_export(op: Any, device: str) -> None:
-    check_export(op, make((6, 10), device), theirs(op), close)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,27 +18,11 @@ from forge_core.op import backend
 from forge_core.settings import use_settings
 from forge_core.testing.conformance import (
     check_concurrent_threads,
-    check_current_device_unchanged,
-    check_graph_replay,
     check_second_device,
-    check_side_stream,
 )
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 VARIANTS = tuple(week2.softmax.variants())
-#: From lanes of a warp over blocks and clusters to many blocks a row, rows that lie askew, and neighbouring rows.
-SHAPES = (
-    ((4096, 64), -1),
-    ((600, 2000), -1),
-    ((600, 20000), -1),
-    ((300, 5003), -1),
-    ((64, 100000), -1),
-    ((2, 2**20), -1),
-    ((1, 2**22 + 1), -1),
-    ((4096, 33), 0),
-    ((70000, 128), 0),
-    ((16, 2**18), 0),
-)
 
 
 def close(got: torch.Tensor, want: torch.Tensor) -> None:
@@ -57,15 +42,6 @@ def make_on(device: str, shape: tuple[int, ...]) -> Any:
     return lambda seed: (torch.randn(shape, device=device, generator=torch.Generator(device).manual_seed(seed)),)
 
 
-def pair_on(device: str, shape: tuple[int, ...]) -> Any:
-    def make(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-        generator = torch.Generator(device).manual_seed(seed)
-        grad, x = (torch.randn(shape, device=device, generator=generator) for _ in range(2))
-        return grad, torch.softmax(x, -1)
-
-    return make
-
-
 def run_python(source: str) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(source)],
@@ -76,61 +52,6 @@ def run_python(source: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("shape, dim", SHAPES, ids=str)
-def test_bitwise_determinism(shape: tuple[int, ...], dim: int) -> None:
-    x = torch.randn(shape, device="cuda")
-    grad = torch.randn(shape, device="cuda")
-    first = week2.softmax(x, dim)
-    back = week2.softmax_backward(grad, first, dim)
-    lse = week2.logsumexp(x, dim)
-    streams = [torch.cuda.Stream() for _ in range(4)]
-    torch.cuda.synchronize()
-    wrong = torch.zeros((), device="cuda", dtype=torch.int64)
-    for i in range(100):
-        with torch.cuda.stream(streams[i % 4]):
-            y = week2.softmax(x, dim)
-            differs = (y != first).any() | (week2.softmax_backward(grad, y, dim) != back).any()
-            differs = differs | (week2.logsumexp(x, dim) != lse).any()
-            torch.cuda.synchronize()
-            wrong += differs
-    assert wrong.item() == 0
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = week2.softmax(x, dim)
-        z = week2.softmax_backward(grad, y, dim)
-    for _ in range(20):
-        y.zero_()
-        z.zero_()
-        graph.replay()
-        assert torch.equal(y, first)
-        assert torch.equal(z, back)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("shape, dim", SHAPES, ids=str)
-def test_streams_and_graphs(shape: tuple[int, ...], dim: int) -> None:
-    def call(x: torch.Tensor) -> torch.Tensor:
-        return week2.softmax(x, dim)
-
-    def want(x: torch.Tensor) -> torch.Tensor:
-        return torch.softmax(x, dim)
-
-    check_graph_replay(call, make_on("cuda", shape), want, close)
-    check_side_stream(call, make_on("cuda", shape), want, close)
-    check_current_device_unchanged(call, make_on("cuda", shape))
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("shape", [(600, 2000), (2, 2**20)], ids=str)
-def test_streams_and_graphs_of_the_gradient(shape: tuple[int, ...]) -> None:
-    def want(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return torch.ops.aten._softmax_backward_data(grad, y, -1, y.dtype)
-
-    check_graph_replay(week2.softmax_backward, pair_on("cuda", shape), want, close)
-    check_side_stream(week2.softmax_backward, pair_on("cuda", shape), want, close)
 
 
 @pytest.mark.gpu
@@ -158,40 +79,25 @@ def test_a_whole_step_is_captured() -> None:
         close(grad, step(torch.softmax))
 
 
+def gradient(op: Any, x: torch.Tensor) -> torch.Tensor:
+    leaf = x.clone().requires_grad_()
+    (found,) = torch.autograd.grad(op(leaf, -1).square().sum(), leaf)
+    return found
+
+
+def right_gradient(got: torch.Tensor, args: tuple[torch.Tensor, ...]) -> None:
+    close(got, gradient(torch.softmax, *args))
+
+
 @pytest.mark.gpu(count=2)
-def test_second_device() -> None:
+def test_gradients_on_a_second_device() -> None:
     for shape in ((64, 100), (1, 2**20)):
-        check_second_device(week2.softmax, make_on("cuda:0", shape), lambda x: torch.softmax(x, -1), close)
-
-        def gradient(x: torch.Tensor) -> torch.Tensor:
-            leaf = x.clone().requires_grad_()
-            week2.softmax(leaf).square().sum().backward()
-            return leaf.grad
-
-        def want(x: torch.Tensor) -> torch.Tensor:
-            leaf = x.clone().requires_grad_()
-            torch.softmax(leaf, -1).square().sum().backward()
-            return leaf.grad
-
-        check_second_device(gradient, make_on("cuda:0", shape), want, close)
+        check_second_device(partial(gradient, week2.softmax), make_on("cuda:0", shape), right_gradient)
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_threads(device: str) -> None:
-    shape = (1, 2**21) if device == "cuda" else (63, 129)  # the one that may need a workspace
-    check_concurrent_threads(week2.softmax, make_on(device, shape), lambda x: torch.softmax(x, -1), close)
-
-    def gradient(x: torch.Tensor) -> torch.Tensor:
-        leaf = x.clone().requires_grad_()
-        (found,) = torch.autograd.grad(week2.softmax(leaf).square().sum(), leaf)
-        return found
-
-    def want(x: torch.Tensor) -> torch.Tensor:
-        leaf = x.clone().requires_grad_()
-        (found,) = torch.autograd.grad(torch.softmax(leaf, -1).square().sum(), leaf)
-        return found
-
-    check_concurrent_threads(gradient, make_on(device, (63, 129)), want, close)
+def test_gradients_from_several_threads(device: str) -> None:
+    check_concurrent_threads(partial(gradient, week2.softmax), make_on(device, (63, 129)), right_gradient)
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system has no fork")
@@ -290,7 +196,7 @@ def test_explain_names_what_a_gpu_would_run() -> None:
 
 
 #: Rows, columns, and the elements by which every tensor begins behind its allocation.
-SMALLEST = ((300, 9, 0), (2, 4099, 3), (5, 2048, 0), (3, 257, 1), (2, 64, 0), (3, 5, 1), (1, 1, 0))
+SMALLEST = ((300, 9, 0), (8449, 40, 0), (2, 4099, 3), (5, 2048, 0), (3, 257, 1), (2, 64, 0), (3, 5, 1), (1, 1, 0))
 OPS = ("softmax", "log_softmax", "logsumexp")
 
 
@@ -371,7 +277,7 @@ def test_the_subset_for_sanitizers_is_small_and_holds_every_width_and_alignment(
         if variant == "column":
             assert {width for width, _ in widths} >= {2, 4, 8, 16}
         if variant == "single_pass":
-            assert {trait[1] for trait in wanted if trait[0] == "lanes"} >= {2, 4, 8, 16, 64}
+            assert {trait[1] for trait in wanted if trait[0] == "lanes"} >= {2, 4, 8, 16, 32, 64}
         if variant == "cluster":
             assert {trait[1] for trait in wanted if trait[0] == "blocks"} >= {2, 16}
     assert kernels <= 100  # each is compiled anew, in a process that a sanitizer slows down

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import forge_week2_softmax as week2
 from forge_core.errors import UnsupportedError
-from forge_core.testing.conformance import check_export, check_fullgraph, check_opcheck
+from forge_core.testing.conformance import check_opcheck
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 PAIRS = {"softmax": (week2.softmax, torch.softmax), "log_softmax": (week2.log_softmax, torch.log_softmax)}
@@ -32,63 +32,21 @@ def close(got: torch.Tensor, want: torch.Tensor) -> None:
     torch.testing.assert_close(got, want)
 
 
-def make(shape: tuple[int, ...], device: str, dtype: torch.dtype = torch.float32) -> Any:
-    return lambda seed: (
-        torch.randn(*shape, device=device, generator=torch.Generator(device=device).manual_seed(seed)).to(dtype),
-    )
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", PAIRS)
-def test_opcheck(name: str, device: str) -> None:
+def test_opcheck_with_a_dtype(name: str, device: str) -> None:
     op = PAIRS[name][0]
-    for layout in (lambda x: x, lambda x: x.transpose(0, 2), lambda x: x[:, ::2], lambda x: x[..., 1:]):
-        for dim in (-1, 0, 1):
-            # One that needs a gradient is put to every test; detached, it keeps its strides.
-            check_opcheck(op, (layout(torch.randn(4, 6, 10, device=device)).detach().requires_grad_(), dim))
-    check_opcheck(op, (torch.randn(4, 6, 10, device=device), 0))
     check_opcheck(op, (torch.randn(3, 5, device=device, requires_grad=True),), {"dtype": torch.float64})
     check_opcheck(op, (torch.randint(-5, 5, (3, 5), device=device),), {"dtype": torch.float32})
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_opcheck_of_logsumexp(device: str) -> None:
-    for args in ((-1,), ((0, 2),), ((0, 1), True), (None,)):
-        for x in (torch.randn(4, 6, 10, device=device), torch.randn(4, 6, 10, device=device).transpose(0, 2)):
-            check_opcheck(week2.logsumexp, (x.detach().requires_grad_(), *args))
     check_opcheck(week2.logsumexp, (torch.randint(-5, 5, (3, 5), device=device), 1))
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_opcheck_of_the_gradients(device: str) -> None:
+def test_opcheck_of_gradients_in_another_dtype(device: str) -> None:
     for layout in (lambda x: x, lambda x: x.transpose(0, 1)):
-        x = layout(torch.randn(6, 8, device=device))
-        grad = layout(torch.randn(6, 8, device=device))
+        x, grad = (layout(torch.randn(6, 8, device=device)) for _ in range(2))
         for op, y in ((week2.softmax_backward, x.softmax(1)), (week2.log_softmax_backward, x.log_softmax(1))):
-            check_opcheck(op, (grad.detach().requires_grad_(), y.detach().requires_grad_(), 1))
             check_opcheck(op, (grad, y, 0), {"input_dtype": torch.bfloat16})
-        lse = x.logsumexp(1)
-        check_opcheck(week2.logsumexp_backward, (grad[:, 0], x, lse, 1))
-        leaves = [t.clone().requires_grad_() for t in (grad[:, :1], x, lse[:, None])]
-        check_opcheck(week2.logsumexp_backward, (*leaves, (1,), True))
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_opcheck_of_the_out_forms(device: str) -> None:
-    x = torch.randn(5, 7, device=device)
-    torch.library.opcheck(torch.ops.forge_week2.softmax_out.default, (x,), {"out": torch.empty_like(x)})
-    torch.library.opcheck(torch.ops.forge_week2.log_softmax_out.default, (x, 0), {"out": torch.empty_like(x)})
-    out = torch.empty(5, device=device)
-    torch.library.opcheck(torch.ops.forge_week2.logsumexp_out.default, (x, [1]), {"out": out})
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", UNARY)
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_fullgraph(name: str, dynamic: bool, device: str) -> None:
-    ours, theirs = UNARY[name]
-    backend = "inductor" if device == "cuda" else "aot_eager"
-    check_fullgraph(ours, make((6, 10), device), theirs, close, backend=backend, dynamic=dynamic)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -104,27 +62,6 @@ def test_a_compiled_model_with_gradients(device: str) -> None:
     compiled(x, week2.softmax, week2.logsumexp).backward()
     model(y, torch.softmax, torch.logsumexp).backward()
     close(x.grad, y.grad)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_dynamic_shapes_do_not_recompile(device: str) -> None:
-    torch._dynamo.reset()
-    counter = torch._dynamo.testing.CompileCounter()
-    compiled = torch.compile(week2.softmax, fullgraph=True, backend=counter, dynamic=True)
-    compiled(torch.randn(3, 5, device=device))
-    compiled(torch.randn(4, 7, device=device))
-    known = counter.frame_count
-    for shape in ((9, 11), (64, 2), (5, 128), (2, 3), (1000, 17)):
-        x = torch.randn(*shape, device=device)
-        close(compiled(x), x.softmax(-1))
-    assert counter.frame_count == known
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("name", PAIRS)
-def test_export(name: str, device: str) -> None:
-    ours, _ = PAIRS[name]
-    check_export(ours, make((6, 10), device), UNARY[name][1], close)
 
 
 @pytest.mark.parametrize("device", DEVICES)

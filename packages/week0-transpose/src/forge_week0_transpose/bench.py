@@ -13,6 +13,7 @@ import torch
 
 from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled
 from forge_week0_transpose import ops, ref
+from forge_week0_transpose.thresholds import THRESHOLDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,4 +78,5 @@ BENCH = Bench(
             ),
         ),
     ),
+    thresholds=THRESHOLDS,
 )

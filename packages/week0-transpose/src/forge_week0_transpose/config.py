@@ -34,6 +34,7 @@ from forge_week0_transpose.configs import (
     VectorizedConfig,
 )
 from forge_week0_transpose.problem import Dim, Matrix, Problem
+from forge_week0_transpose.thresholds import THRESHOLDS
 
 __all__ = ["COPY_VARIANTS", "TILED_ONLY", "TILE_SIZES", "TRANSPOSE_VARIANTS", "Config", "plan", "select_config"]
 
@@ -102,7 +103,7 @@ def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_
         builder=_TABLES[op][name].path,
         config=config,
         arguments=launch_arguments(config, problem) if problem.numel else (),  # an empty output launches nothing
-        why=why,
+        why=why + THRESHOLDS.note(device),
         read=problem.read_bytes,
         written=problem.nbytes,
     )

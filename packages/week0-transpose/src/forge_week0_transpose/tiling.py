@@ -1,7 +1,7 @@
 """The large tiles: which of them ``vectorized`` and ``shifted`` take, and in which order their blocks walk.
 
-The tables hold the thresholds, each with the GPU it was measured on, the date and the gain; a new GPU that wants
-others gets a table of its own.
+The tables here hold the tiles, each with the GPU it was measured on, the date and the gain; how many there must be
+for the largest, and what else a GPU may want otherwise, is in ``thresholds``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from forge_core.device import Device
 from forge_week0_transpose.choices import MAX_BLOCKS, TOO_MANY, count, tile_count
 from forge_week0_transpose.configs import CHUNK, ShiftedConfig, VectorizedConfig
 from forge_week0_transpose.problem import Matrix, Problem
+from forge_week0_transpose.thresholds import COLUMNS_BESIDE, SHIFTED_TILES, THRESHOLDS, large_tiles
 
 __all__ = ["MIN_FILL", "fills", "shifted", "vectorized", "widths"]
 
@@ -54,7 +55,8 @@ def vectorized(problem: Problem, matrix: Matrix, device: Device) -> VectorizedCo
             f"and the input's are at multiples of {src}, the output's of {dst}"
         )
     tiles = _NARROW_TILES if size == 1 and src < CHUNK else _VECTORIZED_TILES[size]
-    for row_chunks, col_chunks, width, tiles_per_sm in tiles:
+    for row_chunks, col_chunks, width, stated in tiles:
+        tiles_per_sm = THRESHOLDS.value(large_tiles(size), device) if stated is None else stated
         chosen = VectorizedConfig(size, row_chunks, col_chunks, min(width, src), dst, len(matrix.batch))
         if _suits(chosen, matrix, device, tiles_per_sm):
             break
@@ -63,7 +65,7 @@ def vectorized(problem: Problem, matrix: Matrix, device: Device) -> VectorizedCo
     if max(-(-matrix.rows // chosen.chunk_items), matrix.cols * size // chosen.src_width) >= 2**32:
         return "numbers the chunks of a row and of a column by 32 bits, and here are more"
     row_tiles, col_tiles = -(-matrix.rows // chosen.tile_rows), -(-matrix.cols // chosen.tile_cols)
-    by_columns = _by_columns(matrix, size, chosen)
+    by_columns = _by_columns(matrix, size, chosen, device)
     outer = row_tiles if by_columns else col_tiles
     return replace(
         chosen,
@@ -78,11 +80,8 @@ MAX_OUTER = 65535
 #: Bytes of a line of memory.
 LINE = 128
 
-#: Tiles beside one another up to which blocks walk along the columns, where rows share lines.
-MAX_BESIDE = 16
 
-
-def _by_columns(matrix: Matrix, itemsize: int, config: VectorizedConfig | ShiftedConfig) -> bool:
+def _by_columns(matrix: Matrix, itemsize: int, config: VectorizedConfig | ShiftedConfig, device: Device) -> bool:
     """Whether blocks walk along the input's columns before they move down its rows.
 
     Down the rows, neighbours in time extend the same output rows.  But where the input's rows do not begin at lines of
@@ -94,21 +93,21 @@ def _by_columns(matrix: Matrix, itemsize: int, config: VectorizedConfig | Shifte
     return (
         matrix.src_pitch * itemsize % LINE != 0
         and matrix.dst_pitch * itemsize % LINE == 0
-        and 1 < -(-matrix.cols // config.tile_cols) <= MAX_BESIDE
+        and 1 < -(-matrix.cols // config.tile_cols) <= THRESHOLDS.value(COLUMNS_BESIDE, device)
     )
 
 
 #: For each element size, largest tile first: row_chunks, col_chunks, the widest load, and the tiles for each
-#: multiprocessor below which the next entry is taken.  H200, 2026-11-21: 256 bytes by 256 bytes reach 0.97 to 0.99 of
-#: a copy where there are enough of them; at 4096x4096 int8 (2 tiles each) half the size is worth 4 to 8 %, at
-#: 4096x4096 bf16 (8 each) 3 %, at 2048x2048 fp32 (8 each) 3 %, at 131072x64 fp32 (16 each) 1 %; at 1024x1024 bf16 twice
-#: the threads by half as wide loads 1 %.
-_VECTORIZED_TILES: Mapping[int, tuple[tuple[int, int, int, int], ...]] = {
-    1: ((16, 16, 16, 6), (8, 16, 8, 0), (8, 8, 8, 0)),
-    2: ((16, 16, 16, 10), (8, 16, 16, 1), (8, 16, 8, 0), (8, 8, 16, 0)),
-    4: ((16, 16, 16, 20), (8, 16, 16, 0), (8, 8, 16, 0)),
-    8: ((16, 16, 16, 4), (16, 8, 16, 0), (8, 8, 16, 0)),
-    16: ((16, 16, 16, 4), (16, 8, 16, 0), (8, 8, 16, 0)),
+#: multiprocessor below which the next entry is taken, None for the threshold.  H200, 2026-11-21: 256 bytes by 256
+#: bytes reach 0.97 to 0.99 of a copy where there are enough of them; at 4096x4096 int8 (2 tiles each) half the size is
+#: worth 4 to 8 %, at 4096x4096 bf16 (8 each) 3 %, at 2048x2048 fp32 (8 each) 3 %, at 131072x64 fp32 (16 each) 1 %; at
+#: 1024x1024 bf16 twice the threads by half as wide loads 1 %.
+_VECTORIZED_TILES: Mapping[int, tuple[tuple[int, int, int, int | None], ...]] = {
+    1: ((16, 16, 16, None), (8, 16, 8, 0), (8, 8, 8, 0)),
+    2: ((16, 16, 16, None), (8, 16, 16, 1), (8, 16, 8, 0), (8, 8, 16, 0)),
+    4: ((16, 16, 16, None), (8, 16, 16, 0), (8, 8, 16, 0)),
+    8: ((16, 16, 16, None), (16, 8, 16, 0), (8, 8, 16, 0)),
+    16: ((16, 16, 16, None), (16, 8, 16, 0), (8, 8, 16, 0)),
 }
 
 #: The same for bytes that can only be loaded by 8 or 4.  At 32768x1000 more columns are worth 2 to 3 %.
@@ -138,26 +137,28 @@ def shifted(problem: Problem, matrix: Matrix, device: Device) -> ShiftedConfig |
     if src < CHUNK and (matrix.src_pitch < matrix.cols or matrix.cols * size < CHUNK):
         return "needs input rows of at least 16 bytes that do not overlap"
     shifts = (src < CHUNK, dst < CHUNK)
-    for row_chunks, col_chunks, blocks, tiles_per_sm in _SHIFTED_TILES[size, shifts[0]]:
+    for row_chunks, col_chunks, blocks, stated in _SHIFTED_TILES[size, shifts[0]]:
+        tiles_per_sm = THRESHOLDS.value(SHIFTED_TILES, device) if stated is None else stated
         chosen = ShiftedConfig(size, *shifts, row_chunks, col_chunks, len(matrix.batch), blocks)
         if _suits(chosen, matrix, device, tiles_per_sm):
             break
     if tile_count(matrix, chosen.tile_rows, chosen.tile_cols) > MAX_BLOCKS:
         return TOO_MANY
-    return replace(chosen, by_columns=_by_columns(matrix, size, chosen))
+    return replace(chosen, by_columns=_by_columns(matrix, size, chosen, device))
 
 
 #: For each element size, and for shifted input rows or not, largest tile first: row_chunks, col_chunks, the blocks
-#: that a multiprocessor must be able to hold, and the tiles for each below which the next entry is taken.
-#: H200, 2026-11-21: at 8191x8193 int8, 240x128 elements reach 0.87 of a copy, twice as wide 0.86; at 50257x768, where
-#: only output rows are shifted, longer tiles share fewer rows: 0.96 against 0.95 in fp32, 0.99 against 0.96 in bf16.
-_SHIFTED_TILES: Mapping[tuple[int, bool], tuple[tuple[int, int, int, int], ...]] = {
-    (1, True): ((16, 8, 3, 4), (8, 8, 4, 0)),
-    (2, True): ((16, 8, 3, 4), (8, 8, 4, 0)),
-    (4, True): ((16, 16, 3, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
-    (8, True): ((16, 8, 3, 4), (8, 8, 4, 0)),
-    (1, False): ((32, 8, 3, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
-    (2, False): ((32, 16, 2, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
-    (4, False): ((32, 16, 2, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
-    (8, False): ((32, 16, 2, 4), (16, 8, 3, 0), (8, 8, 4, 0)),
+#: that a multiprocessor must be able to hold, and the tiles for each below which the next entry is taken, None for the
+#: threshold. H200, 2026-11-21: at 8191x8193 int8, 240x128 elements reach 0.87 of a copy, twice as wide 0.86; at
+#: 50257x768, where only output rows are shifted, longer tiles share fewer rows: 0.96 against 0.95 in fp32, 0.99
+#: against 0.96 in bf16.
+_SHIFTED_TILES: Mapping[tuple[int, bool], tuple[tuple[int, int, int, int | None], ...]] = {
+    (1, True): ((16, 8, 3, None), (8, 8, 4, 0)),
+    (2, True): ((16, 8, 3, None), (8, 8, 4, 0)),
+    (4, True): ((16, 16, 3, None), (16, 8, 3, 0), (8, 8, 4, 0)),
+    (8, True): ((16, 8, 3, None), (8, 8, 4, 0)),
+    (1, False): ((32, 8, 3, None), (16, 8, 3, 0), (8, 8, 4, 0)),
+    (2, False): ((32, 16, 2, None), (16, 8, 3, 0), (8, 8, 4, 0)),
+    (4, False): ((32, 16, 2, None), (16, 8, 3, 0), (8, 8, 4, 0)),
+    (8, False): ((32, 16, 2, None), (16, 8, 3, 0), (8, 8, 4, 0)),
 }

@@ -12,7 +12,7 @@ from forge_core.device import Device
 from forge_week1_reduce.arithmetic import Arithmetic
 from forge_week1_reduce.configs import ColumnConfig, Config, FinishConfig
 from forge_week1_reduce.problem import MAX_ALIGN, Problem, alignment_of
-from forge_week1_reduce.rows import max_cluster, read_once
+from forge_week1_reduce.rows import ONCE_UP_TO, max_cluster, read_once
 
 __all__ = ["automatic", "column", "split_parts"]
 
@@ -39,6 +39,13 @@ UNEVEN_WAVES = 16
 
 # Columns are marked as read once from SMALL_BYTES on, rows from the L2's size on (``rows.ONCE_UP_TO`` tells what that
 # costs the next reader): 6 % at 32768 x 256 fp32, where torch.compile would win by 2 % without.
+
+#: Bytes of a matrix of 4-byte elements up to which loads go without guards where the tiles are whole, and up to how
+#: many parts the second pass is then compiled for their number: together 1 to 3 % at 32768 x 256 and 32768 x 1024, 2 %
+#: at 64 x 131072 (all fp32), and a loss of 1 % at 32768 x 4096.  Of 2-byte elements the compiler keeps fewer loads on
+#: their way where it is free to move them: 5 % lost at 1024 x 1024 bf16, 27 % at 32768 x 4096.
+WHOLE_UP_TO = ONCE_UP_TO
+FIXED_PARTS = 32
 
 #: Bytes of a row from which reading it by aligned chunks wins over narrower loads.
 SHIFT_FROM_BYTES = 1024
@@ -74,6 +81,7 @@ def column(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCo
     if tiles >= _LIMIT:
         return "has a block a tile, and a grid has less than 2^31 blocks"
     parts = _parts(config, problem, device)
+    config = replace(config, whole=_whole(config, problem, parts))
     if parts == 1:
         return config
     most = max_cluster(device)
@@ -83,7 +91,11 @@ def column(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCo
     if parts <= most and _even(tiles):
         return replace(config, blocks=parts)
     finish = FinishConfig(
-        arithmetic.final, threads=1, kept_rank=len(problem.kept), dependent=device.capability >= (9, 0)
+        arithmetic.final,
+        threads=1,
+        kept_rank=len(problem.kept),
+        dependent=device.capability >= (9, 0),
+        parts=parts if config.whole and parts <= FIXED_PARTS else 0,
     )
     return replace(config, arithmetic=arithmetic.partial, finish=finish)
 
@@ -140,6 +152,17 @@ def _tile(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCon
 def _tiles(config: ColumnConfig, problem: Problem) -> int:
     cols = problem.kept[-1].size
     return -(-cols // config.tile) * (problem.rows // cols)
+
+
+def _whole(config: ColumnConfig, problem: Problem, parts: int) -> bool:
+    """Whether every tile is whole and every thread's rows are whole turns, of a matrix that is small enough."""
+    return (
+        config.shifts == 1
+        and problem.itemsize == 4
+        and problem.kept[-1].size % config.tile == 0
+        and problem.count % (parts * config.groups * config.unroll) == 0
+        and problem.rows * problem.count * problem.itemsize <= WHOLE_UP_TO
+    )
 
 
 def _even(tiles: int) -> bool:

@@ -123,25 +123,28 @@ def select_config(
     return found, f"variant={variant!r} was asked for"
 
 
-def launch_arguments(config: Config, problem: Problem, parts: int = 1) -> tuple[int | tuple[int, ...], ...]:
-    """The integers that a kernel is launched with: sizes in elements, distances in bytes."""
+def launch_arguments(config: Config, problem: Problem, parts: int = 1) -> tuple[int, ...]:
+    """The integers that a kernel is launched with: sizes in elements, distances in bytes.
+
+    First as many as ``config.integers``, then groups of as many as ``config.lengths`` says, laid flat.
+    """
     size, out_size = problem.itemsize, problem.out_itemsize
     kept = _kept(problem.rows, problem.kept, size, out_size)
     if isinstance(config, (NaiveConfig, SharedConfig, ShuffleConfig)):
-        return (kept, _reduced(problem.count, problem.reduced, size))
+        return (*kept, *_reduced(problem.count, problem.reduced, size))
     if isinstance(config, ColumnConfig):
         columns_ = problem.kept[-1]
         around = _kept(problem.rows // columns_.size, problem.kept[:-1], size, out_size)
         reduced = _reduced(problem.count, problem.reduced, size)
-        head = (columns_.size, columns_.dst * out_size, parts, around, reduced)
-        return head if config.finish is None else (*head, kept)
+        head = (columns_.size, columns_.dst * out_size, parts, *around, *reduced)
+        return head if config.finish is None else (*head, *kept)
     length = problem.reduced[-1].size
     if isinstance(config, ShortConfig):
-        return (length, kept)
+        return (length, *kept)
     outer = _reduced(problem.count // length, problem.reduced[:-1], size)
     if isinstance(config, SplitConfig):
-        return (length, parts, kept, outer)
-    return (length, kept, outer)
+        return (length, parts, *kept, *outer)
+    return (length, *kept, *outer)
 
 
 def workspace_bytes(config: Config, problem: Problem, parts: int) -> int:

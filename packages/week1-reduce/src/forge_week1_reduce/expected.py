@@ -67,7 +67,9 @@ def _shuffle(config: ShuffleConfig, arch: str) -> Expect:
 def _vectorized(config: VectorizedConfig, arch: str) -> Expect:
     own = config.arithmetic
     loads = _source(own, config.width, elements=config.peel)
-    return Expect(_registers(own, 40), SLOTS, loads=loads, stores=_result(own), barriers=1)
+    # A block of few threads may have more registers: 8 loads of a thread in flight are 32 of them.
+    most = 56 if config.unroll > 4 else 40
+    return Expect(_registers(own, most), SLOTS, loads=loads, stores=_result(own), barriers=int(config.threads > 32))
 
 
 def _short(config: ShortConfig, arch: str) -> Expect:
@@ -111,8 +113,8 @@ def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
     tile = Expect(
         _registers(own, 48),
         (warps * config.tile + received) * own.acc.itemsize if groups else 0,
-        # What reaches over the last column goes by element.
-        loads=_source(own, config.width, elements=True),
+        # What reaches over the last column goes by element, where the tiles are not whole.
+        loads=_source(own, config.width, elements=not config.whole),
         stores=(min(CHUNK, config.vector * own.dst.itemsize), *_result(own)) if config.packed else _result(own),
         barriers=int(groups),
         cluster_barriers=4 if config.blocks > 1 else 0,

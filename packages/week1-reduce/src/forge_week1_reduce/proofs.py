@@ -1,4 +1,4 @@
-"""What week 1 has to prove: see docs/proofs.md."""
+"""The operators of week 1 under test, for the battery (docs/testing.md) and the proofs (docs/proofs.md)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 
-from forge_core.testing.proofs import Subject, week_of
+from forge_core.testing import Case, Subject, assert_same_values
+from forge_core.testing.proofs import week_of
+from forge_core.testing.subject import normal
 from forge_core.testing.tolerances import tree_bound
 from forge_week1_reduce import ops
+from forge_week1_reduce.arithmetic import DTYPES
 
 __all__ = ["PROOFS"]
 
@@ -48,15 +51,122 @@ def _of_prod(x: torch.Tensor, dim: int) -> torch.Tensor:
     return x.shape[dim] * torch.finfo(_accumulator(x)).eps * x.double().prod(dim).abs()
 
 
+# The battery's.  Whole numbers, whose sums are exact in every dtype that holds them, in any order: the results of the
+# kernels and of PyTorch have to be equal.  What is not so exact is measured on the samples.
+CASES = tuple(Case((4, 6, 10), args) for args in ((-1,), (0, True), (None,), ((0, 2),), ((1, 2), True)))
+LINE = (Case((37,), (0, True)),)
+SPECIAL = tuple(Case((9, 4100), (dim,)) for dim in (0, -1, (0, 1)))
+LAID_OUT = tuple(
+    Case(shape, (dim,))
+    for shape in ((40, 56), (129, 257), (2, 48, 80), (3, 2, 33, 65))
+    for dim in (None, *range(len(shape)), (0, len(shape) - 1))
+)
+#: One for each kernel that auto picks: short, vectorized, cluster, split, and the columns' ways.
+LAUNCHES = tuple(
+    Case(shape, (dim,))
+    for shape, dim in (
+        ((4096, 64), -1),
+        ((600, 20000), -1),
+        ((64, 70000), -1),
+        ((2, 2**22), -1),
+        ((4096, 33), 0),
+        ((70000, 128), 0),
+        ((16, 2**20), 0),
+        ((5000, 5001), 0),
+    )
+)
+#: The dtypes of sums first; float32 is what gradients and graphs are tried on.
+ORDERED = (torch.float32, *(dtype for dtype in DTYPES if dtype is not torch.float32))
+
+
+def _whole(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator(device=device).manual_seed(seed)
+    x = torch.randint(-8 if dtype.is_signed else 0, 9, case.shape, device=device, generator=generator)
+    return (x.to(dtype),)
+
+
+def _signs(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    # 1 and -1, whose products are exact however many they are; of unsigned integers 1 and 3, which wrap alike.
+    generator = torch.Generator(device=device).manual_seed(seed)
+    x = torch.randint(0, 2, case.shape, device=device, generator=generator)
+    return ((1 - 2 * x if dtype.is_signed else 1 + 2 * x).to(dtype),)
+
+
+# Apart from ref.py where PyTorch's own function will do, so that a wrong reference cannot vouch for itself.
+def _sum(x: torch.Tensor, dim: Any = -1, keepdim: bool = False) -> torch.Tensor:
+    if x.dtype.is_floating_point and x.dtype.itemsize == 2:
+        return torch.sum(x.float(), dim, keepdim).to(x.dtype)  # exact in fp32, rounded once
+    return torch.sum(x, dim, keepdim)
+
+
+def _mean(x: torch.Tensor, dim: Any = -1, keepdim: bool = False) -> torch.Tensor:
+    return torch.mean(x, dim, keepdim)
+
+
+def _amax(x: torch.Tensor, dim: Any = -1, keepdim: bool = False) -> torch.Tensor:
+    return torch.amax(x, () if dim is None else dim, keepdim)
+
+
+def _amin(x: torch.Tensor, dim: Any = -1, keepdim: bool = False) -> torch.Tensor:
+    return torch.amin(x, () if dim is None else dim, keepdim)
+
+
+def _prod(x: torch.Tensor, dim: Any = -1, keepdim: bool = False) -> torch.Tensor:
+    dims = range(x.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+    for one in sorted((d % x.ndim for d in dims), reverse=True):
+        x = torch.prod(x, one, keepdim)
+    return x
+
+
+def _near_one_of(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    (x,) = normal(case, dtype, device, seed)
+    return (1 + x / 256,)
+
+
+def _nearly(got: torch.Tensor, expected: torch.Tensor) -> None:
+    # A whole sum is divided, or multiplied by the count's inverse: an ulp apart.
+    torch.testing.assert_close(got, expected, rtol=2 * torch.finfo(got.dtype).eps, atol=0, equal_nan=True)
+
+
+_CALLS: dict[str, Any] = {"cases": (*CASES, *LINE), "special": (*CASES, *SPECIAL), "make": _whole, "inexact": normal}
+_LAID_OUT: dict[str, Any] = {"laid_out": LAID_OUT, "laid_out_dtypes": (torch.int16,)}
+_FEW = {**_CALLS, "compare": assert_same_values, "launches": LAUNCHES[1:6:2]}
+
 PROOFS = week_of(
     "week1",
     "forge_week1_reduce",
     "packages/week1-reduce/tests",
     [
-        Subject(ops.reduce_sum, _samples, _of_sum),
-        Subject(ops.mean, _samples, _of_mean),
-        Subject(ops.amax, _samples),
-        Subject(ops.amin, _samples),
-        Subject(ops.prod, _near_one, _of_prod),
+        Subject(
+            ops.reduce_sum,
+            _samples,
+            _of_sum,
+            **_CALLS,
+            **_LAID_OUT,
+            dtypes=ORDERED,
+            launches=LAUNCHES,
+            reference=_sum,
+            compare=assert_same_values,
+        ),
+        Subject(
+            ops.mean,
+            _samples,
+            _of_mean,
+            **_CALLS,
+            dtypes=(torch.float32, torch.float16, torch.bfloat16, torch.float64),
+            launches=LAUNCHES[1:6:2],
+            reference=_mean,
+            compare=_nearly,
+        ),
+        Subject(ops.amax, _samples, **_FEW, **_LAID_OUT, dtypes=ORDERED, reference=_amax),
+        Subject(ops.amin, _samples, **_FEW, dtypes=ORDERED, reference=_amin),
+        Subject(
+            ops.prod,
+            _near_one,
+            _of_prod,
+            **{**_FEW, "make": _signs, "inexact": _near_one_of},
+            dtypes=ORDERED,
+            reference=_prod,
+        ),
     ],
 )

@@ -6,6 +6,7 @@ what was measured stands in docs/records/h200/week1-designs-2026-11-21.txt.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from forge_core.device import Device
@@ -26,9 +27,18 @@ __all__ = ["automatic", "cluster", "max_cluster", "read_once", "short", "split",
 _NOT_ROWS = "reads rows, and no reduced dimension is contiguous here"
 _LIMIT = 2**31
 
-#: Loads of a row that the lanes of a warp have in flight at once: longer rows get a block, which at this length is 1 %
-#: slower (32768 x 1024 fp32).
+#: Loads of a row that the lanes of a warp have in flight at once: longer rows get a block.
 SHORT_LOADS = 256
+
+#: Loads of a short row that a block of its own reads in one unguarded turn, and by how many threads.  Against a warp
+#: for each row among several in a block, 256 win 2 to 3 % at 32768 x 1024 fp32 and 5 % at 1024 x 1024; a guarded block,
+#: whose code is three times as long, is 3 to 5 % slower there.  Where loads are marked, 128 x 2 lead by 1 %.
+EXACT_THREADS: Mapping[int, int] = {128: 64, 256: 32}
+EXACT_THREADS_ONCE = 128
+
+#: Blocks of a multiprocessor.  Of rows of 128 loads more than fit at once go by warps: 12 % at 32768 x 1024 bf16, where
+#: a block each is 2 % faster at 4096 x 1024.
+RESIDENT_BLOCKS = 32
 
 #: Blocks that fill an H200's multiprocessors, each with 512 threads.
 BLOCKS_PER_SM = 4
@@ -54,10 +64,14 @@ def read_once(problem: Problem, width: int, device: Device, *, at_least: int | N
 def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[Config, str] | None:
     """The configuration for a problem of kind ``inner``, and why; None where no kernel for rows can do it."""
     brief = short(problem, arithmetic, device)
-    if isinstance(brief, ShortConfig) and problem.rows * brief.lanes >= _threads_worth(brief, device):
+    block = vectorized(problem, arithmetic, device)
+    if (
+        isinstance(brief, ShortConfig)
+        and not _one_turn(block, problem, device)
+        and problem.rows * brief.lanes >= _threads_worth(brief, device)
+    ):
         many = f"{brief.lanes} lanes a row, {brief.rows_per_block} rows a block"
         return brief, f"rows of {problem.count} elements: {many}"
-    block = vectorized(problem, arithmetic, device)
     if isinstance(block, str):
         return None
     row_bytes = problem.count * problem.itemsize
@@ -72,6 +86,14 @@ def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple
     if isinstance(parts, SplitConfig):
         return parts, f"only {problem.rows} rows: {split_parts(problem, device)} blocks a row, and a second pass"
     return block, f"{problem.rows} rows of {row_bytes} bytes: a block a row"
+
+
+def _one_turn(block: VectorizedConfig | str, problem: Problem, device: Device) -> bool:
+    """Whether a block for each of some short rows is worth it."""
+    if isinstance(block, str) or not block.exact:
+        return False
+    loads = block.threads * block.unroll
+    return loads == SHORT_LOADS or (loads in EXACT_THREADS and problem.rows <= RESIDENT_BLOCKS * device.sm_count)
 
 
 def _threads_worth(brief: ShortConfig, device: Device) -> int:
@@ -108,7 +130,12 @@ def vectorized(problem: Problem, arithmetic: Arithmetic, device: Device) -> Vect
         return f"numbers the loads of a row with 32 bits, and {loads} of {width} bytes are too many"
     once = read_once(problem, width, device)
     threads, unroll = _threads(loads, once=once)
-    return VectorizedConfig(arithmetic, width, peel, threads, unroll, len(problem.kept), outer_rank, once)
+    plain = not peel and outer_rank == 0
+    if plain and loads in EXACT_THREADS:
+        threads = EXACT_THREADS_ONCE if once else EXACT_THREADS[loads]
+        unroll = loads // threads
+    exact = plain and loads == threads * unroll
+    return VectorizedConfig(arithmetic, width, peel, threads, unroll, len(problem.kept), outer_rank, once, exact)
 
 
 def _threads(loads: int, *, once: bool = False) -> tuple[int, int]:
@@ -172,14 +199,18 @@ def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> Cluster
         return "numbers rows along the grid's second axis, which has 65535 places"
     blocks = min(max(_wanted_blocks(problem, device), 2), most)
     # At most 256 threads: 512 lose 3 % at 64 x 131072 fp32, 16 % for bf16; 8 loads in flight lose 5 % to 4 for bf16.
-    threads, unroll = _threads(problem.count * problem.itemsize // row.width // blocks)
-    return ClusterConfig(replace(row, threads=min(threads, 256), unroll=unroll), blocks)
+    loads = problem.count * problem.itemsize // row.width
+    threads, unroll = _threads(loads // blocks)
+    threads = min(threads, 256)
+    # Without guards 1 % less at 64 x 131072 bf16, up to 1 % in fp32.
+    whole = not row.peel and row.outer_rank == 0 and loads % (blocks * threads * unroll) == 0
+    return ClusterConfig(replace(row, threads=threads, unroll=unroll, exact=False, whole=whole), blocks)
 
 
 def _part_of(row: VectorizedConfig, problem: Problem, parts: int) -> VectorizedConfig:
     """How a block reads one of ``parts`` parts of a row."""
     threads, unroll = _threads(problem.count * problem.itemsize // row.width // parts)
-    return replace(row, threads=threads, unroll=unroll)
+    return replace(row, threads=threads, unroll=unroll, exact=False)
 
 
 def split_parts(problem: Problem, device: Device) -> int:

@@ -19,6 +19,7 @@ from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Packa
 from forge_core.bench.inputs import random_tensor
 from forge_core.testing.tolerances import half_ulp, rounded_product_bound, rounded_steps_bound
 from forge_week2_softmax import backward, ops, ref
+from forge_week2_softmax.thresholds import THRESHOLDS
 
 __all__ = ["BENCH"]
 
@@ -294,4 +295,5 @@ BENCH = Bench(
     package="forge_week2_softmax",
     suites=Path(__file__).with_name("suites.yaml"),
     operators=(_forward("softmax"), _forward("softmax_grad", inputs=_with_gradient), BACKWARD),
+    thresholds=THRESHOLDS,
 )

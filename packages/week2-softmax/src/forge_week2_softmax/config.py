@@ -28,6 +28,7 @@ from forge_week2_softmax.arithmetic import Arithmetic
 from forge_week2_softmax.configs import ColumnConfig, Config, HeldConfig, SplitConfig, SweepConfig
 from forge_week2_softmax.holding import LIMIT
 from forge_week2_softmax.problem import Dim, Problem
+from forge_week2_softmax.thresholds import THRESHOLDS
 
 __all__ = ["VARIANTS", "launch_arguments", "plan_backward", "plan_forward", "select_config", "workspace_bytes"]
 
@@ -150,10 +151,10 @@ def select_config(
                 requirement="elements at multiples of their size",
             )
     if variant == "auto":
-        chosen = _automatic(problem, arithmetic, device)
-        if _too_many_rows(chosen[1], problem):
+        name, config, why = _automatic(problem, arithmetic, device)
+        if _too_many_rows(config, problem):
             _refuse(op, variant, _TOO_MANY_ROWS, problem, arithmetic, device)
-        return chosen
+        return name, config, why + THRESHOLDS.note(device)
     if variant not in VARIANTS:
         raise ArgumentError(
             op=op,

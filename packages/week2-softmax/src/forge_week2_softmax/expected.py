@@ -17,16 +17,6 @@ __all__ = ["EXPECTED"]
 #: Shared memory of a block's reduction, for each part of an accumulator: 32 slots of 8 bytes.
 SLOTS = 256
 
-#: Bytes of a thread that the compiler spills, where it does, by architecture and kernel: those that hold a row under a
-#: bound of their registers, and fp16 on sm_120a.  Every other kernel spills nothing, and neither may these spill more.
-SPILLS = {
-    ("sm_90a", "softmax_float32_cluster16_v4_256l_256t_c10_m4_k1"): 16,
-    ("sm_100a", "log_softmax_float16_cluster2_v8_512l_512t_c8_m2_k1"): 48,
-    ("sm_120a", "softmax_bfloat16_cluster2_v8_512l_512t_c8_m2_k1"): 48,
-    ("sm_120a", "log_softmax_float16_online_v8_512t_u4r0_k1_edges"): 8,
-    ("sm_120a", "log_softmax_backward_float16_online_v8_512t_u2r0_k1_edges"): 8,
-}
-
 
 def _parts(arithmetic: Arithmetic) -> int:
     """Parts of an accumulator: (max, sum), a sum, or nothing to reduce."""
@@ -67,7 +57,6 @@ def _held(config: HeldConfig, arch: str) -> Expect:
         stores=stores,
         barriers=int(block and parts > 0),
         cluster_barriers=2 if cluster else 0,
-        spills=SPILLS.get((arch, config.kernel_name), 0),
     )
 
 
@@ -81,7 +70,6 @@ def _sweep(config: SweepConfig, arch: str) -> Expect:
         stores=stores,
         # The naive kernel reduces maximum and sum one after the other.
         barriers=parts if config.idea == "naive" else min(parts, 1),
-        spills=SPILLS.get((arch, config.kernel_name), 0),
     )
 
 

@@ -38,8 +38,19 @@ def _bucket(chunks: int) -> int | None:
     return next((c for c in CHUNKS if c >= chunks), None)
 
 
-def held(problem: Problem, arithmetic: Arithmetic, lanes: int, threads: int, blocks: int = 1) -> HeldConfig | str:
-    """A row held by ``lanes`` threads of each of ``blocks`` blocks; or why not."""
+def held(
+    problem: Problem, arithmetic: Arithmetic, lanes: int, threads: int, blocks: int = 1, *, spare: int = 24
+) -> HeldConfig | str:
+    """A row held by ``lanes`` threads of each of ``blocks`` blocks, or why not.
+
+    Args:
+        problem: the canonical problem.
+        arithmetic: what is computed.
+        lanes: threads of a block that share a row.
+        threads: threads of a block.
+        blocks: blocks that share a row.
+        spare: registers of a thread beside what it holds.
+    """
     if problem.kind != "inner":
         return NOT_ROWS
     vector, edges = problem.vector()
@@ -61,20 +72,24 @@ def held(problem: Problem, arithmetic: Arithmetic, lanes: int, threads: int, blo
         threads=threads,
         chunks=chunks,
         blocks=blocks,
-        resident=_resident(chunks * inputs_of(arithmetic), vector, arithmetic, threads) if lanes > 32 else 0,
+        resident=_resident(chunks, vector, arithmetic, threads, spare) if lanes > 32 else 0,
     )
 
 
-def _resident(chunks: int, vector: int, arithmetic: Arithmetic, threads: int) -> int:
+def _resident(chunks: int, vector: int, arithmetic: Arithmetic, threads: int, spare: int) -> int:
     """Blocks that can have their registers on a multiprocessor at once.
 
-    Left alone, the compiler takes more registers than it needs to hold the chunks, and half as many blocks fit.
+    Left alone, the compiler takes more registers than it needs to hold the chunks, and half as many blocks fit.  But
+    more of them are not always better (docs/week2.md has the figures): three large blocks of little to hold lose to
+    two, and beside more than 32 words, three blocks with 40 registers more win over four with 24, in which the
+    compiler spills.  Two blocks with 24 are kept where one with 40 would be left.
     """
-    words = chunks * vector * max(d.itemsize for d in arithmetic.sources) // 4
-    need = words + (24 if words <= 40 else 40)
     if arithmetic.acc.itemsize == 8:
         return 0  # exponentials of fp64 are long, and take what they need
-    return min(65536 // (threads * max(need, 40)), 16)
+    words = inputs_of(arithmetic) * chunks * vector * max(d.itemsize for d in arithmetic.sources) // 4
+    least = 64 if chunks <= 2 and threads >= 512 else 40
+    tight, roomy = (min(65536 // (threads * max(words + more, least)), 16) for more in (spare, 40))
+    return roomy if words > 40 or (words > 32 and roomy > 1) else tight
 
 
 def inputs_of(arithmetic: Arithmetic) -> int:

@@ -1,4 +1,4 @@
-"""What week 2 has to prove: see docs/proofs.md."""
+"""The operators of week 2 under test, for the battery (docs/testing.md) and the proofs (docs/proofs.md)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from forge_core.testing.proofs import Subject, week_of
+from forge_core.testing import Case, Subject
+from forge_core.testing.proofs import week_of
 from forge_core.testing.tolerances import (
     log_softmax_bound,
     log_softmax_gradient_bound,
@@ -56,40 +57,150 @@ def _of_logsumexp(device: torch.device) -> Iterator[tuple[Any, ...]]:
         yield (_gradient(lse), x, lse, dim)
 
 
+# The battery's.
+CASES = tuple(Case((4, 6, 10), (dim,)) for dim in (-1, 0, 1))
+LINE = (Case((37,), (0,)),)
+SPECIAL = tuple(Case((9, count), (dim,)) for count in (9, 100, 4100) for dim in (0, 1))
+SHAPES_LAID_OUT = ((40, 56), (129, 257), (2, 48, 80), (3, 2, 33, 65))
+LAID_OUT = tuple(Case(shape, (dim,)) for shape in SHAPES_LAID_OUT for dim in range(len(shape)))
+#: From lanes of a warp over blocks and clusters to many blocks a row, rows that lie askew, and neighbouring rows.
+LAUNCHES = tuple(
+    Case(shape, (dim,))
+    for shape, dim in (
+        ((4096, 64), -1),
+        ((600, 2000), -1),
+        ((600, 20000), -1),
+        ((300, 5003), -1),
+        ((64, 100000), -1),
+        ((2, 2**20), -1),
+        ((1, 2**22 + 1), -1),
+        ((4096, 33), 0),
+        ((70000, 128), 0),
+        ((16, 2**18), 0),
+    )
+)
+#: float32 is what gradients and graphs are tried on.
+ORDERED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+def _normal(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator(device=device).manual_seed(seed)
+    return ((3 * torch.randn(case.shape, device=device, generator=generator)).to(dtype),)
+
+
+def _with_gradient(*tensors: torch.Tensor, seed: int) -> tuple[torch.Tensor, ...]:
+    last = tensors[-1]
+    generator = torch.Generator(device=last.device).manual_seed(1000 + seed)
+    return (torch.randn(last.shape, device=last.device, generator=generator).to(last.dtype), *tensors)
+
+
+def _softmax_pair(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    (x,) = _normal(case, dtype, device, seed)
+    return _with_gradient(torch.softmax(x, case.args[0]), seed=seed)
+
+
+def _log_softmax_pair(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    (x,) = _normal(case, dtype, device, seed)
+    return _with_gradient(torch.log_softmax(x, case.args[0]), seed=seed)
+
+
+def _logsumexp_three(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    (x,) = _normal(case, dtype, device, seed)
+    return _with_gradient(x, _logsumexp(x, *case.args), seed=seed)
+
+
+# Apart from ref.py, so that a wrong reference cannot vouch for itself.
+def _logsumexp(x: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.Tensor:
+    return torch.logsumexp(x, tuple(range(x.ndim)) if dim is None else dim, keepdim)
+
+
 def _acc(x: torch.Tensor) -> torch.dtype:
     return torch.float64 if x.dtype is torch.float64 else torch.float32
 
 
-def _logsumexp_floor(grad: torch.Tensor, x: torch.Tensor, lse: torch.Tensor, dim: int) -> torch.Tensor:
-    grad, lse = grad.double().unsqueeze(dim), lse.double().unsqueeze(dim)
-    return logsumexp_gradient_bound(grad, x.double(), lse, _acc(x))
+def _lse_floor(x: torch.Tensor, dim: Any, keepdim: bool = False) -> torch.Tensor:
+    bound = logsumexp_bound(x.double(), tuple(range(x.ndim)) if dim is None else dim, _acc(x))
+    return bound.reshape(_logsumexp(x, dim, keepdim).shape)
+
+
+def _lse_gradient_floor(grad: torch.Tensor, x: torch.Tensor, lse: torch.Tensor, dim: Any, keepdim: Any = False) -> Any:
+    if not keepdim:
+        grad, lse = grad.unsqueeze(dim), lse.unsqueeze(dim)
+    return logsumexp_gradient_bound(grad.double(), x.double(), lse.double(), _acc(x))
+
+
+def _lse_gradient(grad: torch.Tensor, x: torch.Tensor, lse: torch.Tensor, dim: Any, keepdim: Any = False) -> Any:
+    if not keepdim:
+        grad, lse = grad.unsqueeze(dim), lse.unsqueeze(dim)
+    return grad * (x - lse).exp()
 
 
 _NOTHING_TO_EXCHANGE = "the blocks of a row have nothing to exchange"
+
+_CALLS: dict[str, Any] = {"cases": (*CASES, *LINE), "special": (*CASES, *SPECIAL), "dtypes": ORDERED}
+_FORWARD: dict[str, Any] = {
+    **_CALLS,
+    "make": _normal,
+    "launches": LAUNCHES,
+    "laid_out": LAID_OUT,
+    "laid_out_dtypes": (torch.bfloat16,),
+}
+_BACKWARD: dict[str, Any] = {**_CALLS, "launches": (LAUNCHES[1], LAUNCHES[5], LAUNCHES[8])}
 
 PROOFS = week_of(
     "week2",
     "forge_week2_softmax",
     "packages/week2-softmax/tests",
     [
-        Subject(ops.softmax, _samples, lambda x, d: softmax_bound(x.double(), d, _acc(x))),
-        Subject(ops.log_softmax, _samples, lambda x, d: log_softmax_bound(x.double(), d, _acc(x))),
-        Subject(ops.logsumexp, _samples, lambda x, d: logsumexp_bound(x.double(), d, _acc(x))),
+        Subject(
+            ops.softmax,
+            _samples,
+            lambda x, d: softmax_bound(x.double(), d, _acc(x)),
+            **_FORWARD,
+            reference=torch.softmax,
+        ),
+        Subject(
+            ops.log_softmax,
+            _samples,
+            lambda x, d: log_softmax_bound(x.double(), d, _acc(x)),
+            **_FORWARD,
+            reference=torch.log_softmax,
+        ),
+        Subject(
+            ops.logsumexp,
+            _samples,
+            _lse_floor,
+            **{
+                **_FORWARD,
+                "cases": (*_CALLS["cases"], *(Case((4, 6, 10), args) for args in (((0, 2),), ((0, 1), True), (None,)))),
+                "laid_out": (*LAID_OUT, *(Case(shape, ((0, len(shape) - 1),)) for shape in SHAPES_LAID_OUT)),
+            },
+            reference=_logsumexp,
+        ),
         Subject(
             backward.softmax_backward,
             _of_softmax,
             lambda g, y, d: softmax_gradient_bound(g.double(), y.double(), d, _acc(y)),
+            **{**_BACKWARD, "launches": LAUNCHES},
+            make=_softmax_pair,
+            reference=lambda g, y, d: torch.ops.aten._softmax_backward_data(g, y, d, y.dtype),
         ),
         Subject(
             backward.log_softmax_backward,
             _of_log_softmax,
             lambda g, y, d: log_softmax_gradient_bound(g.double(), y.double(), d, _acc(y)),
+            **_BACKWARD,
+            make=_log_softmax_pair,
+            reference=lambda g, y, d: torch.ops.aten._log_softmax_backward_data(g, y, d, y.dtype),
         ),
         Subject(
             backward.logsumexp_backward,
             _of_logsumexp,
-            _logsumexp_floor,
+            _lse_gradient_floor,
             absent={"split": _NOTHING_TO_EXCHANGE, "cluster": _NOTHING_TO_EXCHANGE},
+            **{**_BACKWARD, "cases": (*_CALLS["cases"], Case((4, 6, 10), (1, True)))},
+            make=_logsumexp_three,
+            reference=_lse_gradient,
         ),
     ],
 )

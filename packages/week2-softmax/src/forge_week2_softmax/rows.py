@@ -1,8 +1,9 @@
 """The choice among the kernels that walk along rows.
 
 The thresholds were chosen on an H200 (2026-11-21, softmax of fp32 and bf16 matrices of 64 KB to 4 GB over their
-columns); what was measured stands in docs/records/h200/week2-designs-2026-11-21.txt.  Lengths are counted in chunks of
-16 bytes, so that one rule serves all dtypes.
+columns); what was measured stands in docs/records/h200/week2-designs-2026-11-21.txt.  Where one variant ends and the
+next begins is measured anew on each GPU: ``thresholds.py``.  Lengths are counted in chunks of 16 bytes, so that one
+rule serves all dtypes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from forge_week2_softmax.holding import (
     spread_of,
 )
 from forge_week2_softmax.problem import Problem
+from forge_week2_softmax.thresholds import THRESHOLDS
 
 __all__ = ["automatic", "cluster", "max_cluster", "naive", "online", "parts", "single_pass", "split"]
 
@@ -29,7 +31,7 @@ def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple
     """The variant and configuration for a problem of kind ``inner``, and why."""
     what = f"{problem.rows} rows of {problem.length} elements"
     few = problem.rows * 16 * 2 <= device.sm_count
-    if few and row_chunks(problem) > FEW_ROWS_SPLIT_FROM:
+    if few and row_chunks(problem) > THRESHOLDS.value("few_rows_split_from", device):
         several = split(problem, arithmetic, device)
         if isinstance(several, SplitConfig):
             return "split", several, f"{what}: many blocks a row, and a second pass"
@@ -43,17 +45,9 @@ def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple
     if isinstance(one, HeldConfig):
         return "single_pass", one, f"{what}: a block a row"
     several = split(problem, arithmetic, device)
-    if isinstance(several, SplitConfig) and problem.rows < 4 * device.sm_count:
+    if isinstance(several, SplitConfig) and problem.rows < THRESHOLDS.value("split_rows", device) * device.sm_count:
         return "split", several, f"{what}: many blocks a row, and a second pass"
     return "online", online(problem, arithmetic, device), f"{what}: a block a row, two reads"
-
-
-#: Chunks of a row from which many blocks and a second pass are faster than one cluster, where rows are so few that
-#: their clusters leave half of the GPU idle.
-FEW_ROWS_SPLIT_FROM = 32768
-
-#: Chunks of a row that one block holds; longer rows get a cluster.  A backward pass holds two tensors.
-BLOCK_CHUNKS = {1: 2048, 2: 1024}
 
 
 def _fits_a_block(problem: Problem, arithmetic: Arithmetic, device: Device) -> bool:
@@ -61,7 +55,8 @@ def _fits_a_block(problem: Problem, arithmetic: Arithmetic, device: Device) -> b
     n = row_chunks(problem)
     if n <= 64 or independent(arithmetic):
         return True
-    return n <= BLOCK_CHUNKS[inputs_of(arithmetic)] and problem.rows * 2 > device.sm_count
+    name = "block_chunks" if inputs_of(arithmetic) == 1 else "block_chunks_backward"
+    return n <= THRESHOLDS.value(name, device) and problem.rows * 2 > device.sm_count
 
 
 def naive(problem: Problem, arithmetic: Arithmetic, device: Device) -> SweepConfig:
@@ -82,7 +77,8 @@ def online(problem: Problem, arithmetic: Arithmetic, device: Device) -> SweepCon
         spread_of(problem, arithmetic),
         problem.rows >= LIMIT or row_chunks(problem) >= LIMIT // 2,
         idea="online",
-        threads=512 if row_chunks(problem) >= 2048 else 128,
+        # Of 512 threads the compiler fits three on sm_120, and spills for it.
+        threads=(256 if device.capability >= (12, 0) else 512) if row_chunks(problem) >= 2048 else 128,
         unroll=4 if len(arithmetic.sources) == 1 else 2,
     )
 
@@ -103,6 +99,10 @@ def _elements(idea: str, problem: Problem, arithmetic: Arithmetic) -> SweepConfi
     )
 
 
+#: Threads that a multiprocessor can have.
+SM_THREADS = 2048
+
+
 def single_pass(problem: Problem, arithmetic: Arithmetic, device: Device) -> HeldConfig | str:
     """A row by one block or by some of its lanes; or why not."""
     if problem.kind != "inner":
@@ -110,6 +110,9 @@ def single_pass(problem: Problem, arithmetic: Arithmetic, device: Device) -> Hel
     n = row_chunks(problem)
     if n > 1024 and independent(arithmetic):
         return _any_blocks(problem, arithmetic)
+    if 16 < n <= 32 and problem.rows * 32 <= device.sm_count * SM_THREADS:
+        # All rows are resident at once, so that nothing is saved with lanes: 4096 x 256 bf16 gains 2 %.
+        return held(problem, arithmetic, 32, 128)
     if n <= 128:
         # Two chunks a lane, more only where 32 lanes are not enough.
         return held(problem, arithmetic, min(32, power_of_two(-(-n // 2))), 128 if n <= 64 else 64)
@@ -164,11 +167,19 @@ def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> HeldCon
             blocks *= 2
         largest = 128 if n <= 1024 * blocks else 512
         return _cluster_of(problem, arithmetic, blocks, min(largest, max(64, power_of_two(-(-n // (2 * blocks))))))
-    # Forward, rows of 32-bit elements did better with small blocks; everything else with larger ones.
-    threads = 256 if inputs == 1 and problem.itemsizes[0] >= 4 else 512
+    # Forward, rows of 32-bit elements did better with small blocks; everything else with larger ones, and so do rows
+    # that these hold without a rest: 0.981, 0.986 and 0.988 of the copy at 2, 4 and 8 blocks, where small ones have
+    # 0.974 to 0.976.  With a rest (50257: 77 % of four chunks) they have 0.87.
+    if inputs == 1 and problem.itemsizes[0] >= 4:
+        for blocks in (2, 4, 8):
+            if blocks <= most and n == blocks * 512 * 4:
+                return _cluster_of(problem, arithmetic, blocks, 512)
+    # From sm_100 on the compiler wants more registers for the same code, and spills where 512 threads leave it 64.
+    newer = device.capability >= (10, 0)
+    threads = 256 if inputs == 1 and (newer or problem.itemsizes[0] >= 4) else 512
     for blocks, chunks in CLUSTERS[inputs]:
         if blocks <= most and n <= blocks * threads * chunks:
-            return _cluster_of(problem, arithmetic, blocks, threads)
+            return _cluster_of(problem, arithmetic, blocks, threads, spare=40 if newer and inputs == 1 else 24)
     return _cluster_of(problem, arithmetic, most, 512)
 
 
@@ -179,11 +190,13 @@ CLUSTERS = {
 }
 
 
-def _cluster_of(problem: Problem, arithmetic: Arithmetic, blocks: int, threads: int) -> HeldConfig | str:
-    found = held(problem, arithmetic, threads, threads, blocks)
+def _cluster_of(
+    problem: Problem, arithmetic: Arithmetic, blocks: int, threads: int, *, spare: int = 24
+) -> HeldConfig | str:
+    found = held(problem, arithmetic, threads, threads, blocks, spare=spare)
     while isinstance(found, str) and threads < 1024:
         threads *= 2
-        found = held(problem, arithmetic, threads, threads, blocks)
+        found = held(problem, arithmetic, threads, threads, blocks, spare=spare)
     return found
 
 
@@ -198,7 +211,7 @@ def split(problem: Problem, arithmetic: Arithmetic, device: Device) -> SplitConf
     if row_chunks(problem) >= LIMIT // 2:
         return f"numbers the chunks of a row by 32 bits, and there are {row_chunks(problem)}"
     vector, edges = problem.vector()
-    threads, blocks = _split_shape(problem, arithmetic)
+    threads, blocks = _split_shape(problem, arithmetic, device)
     share = -(-row_chunks(problem) // (max(1, blocks * device.sm_count // problem.rows) * threads))
     row = SweepConfig(
         arithmetic,
@@ -208,16 +221,23 @@ def split(problem: Problem, arithmetic: Arithmetic, device: Device) -> SplitConf
         spread_of(problem, arithmetic),
         threads=threads,
         # The second pass holds its first turn before it waits: all of a part, where that is short.
-        unroll=min(8 if threads == 128 else 4, power_of_two(share)),
+        unroll=min(8 if threads <= 256 else 4, power_of_two(share)),
     )
     return SplitConfig(row, dependent=device.capability >= (9, 0))
 
 
-def _split_shape(problem: Problem, arithmetic: Arithmetic) -> tuple[int, int]:
+def _split_shape(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[int, int]:
     """Threads of a block, and blocks for each multiprocessor."""
-    if row_chunks(problem) * problem.rows > LONG_SPLIT:
+    chunks = row_chunks(problem) * problem.rows
+    if chunks > LONG_SPLIT:
         return 512, 4
-    return (512, 1) if inputs_of(arithmetic) == 1 and problem.itemsizes[0] >= 4 else (128, 2)
+    if inputs_of(arithmetic) == 1:
+        return (512, 1) if problem.itemsizes[0] >= 4 else (128, 2)
+    # Of two tensors: a chunk a thread while the threads last, 8.96 us at 1 x 2^20 bf16 against 10.10 with four; then
+    # as few partial results as there are multiprocessors, 10.56 us at 1 x 2^20 fp32 against 10.96 with twice as many.
+    if chunks <= device.sm_count * 2 * 512:
+        return 512, 2
+    return (256, 1) if chunks <= device.sm_count * 256 * 8 else (128, 2)
 
 
 #: Chunks of all rows from which a split is bound by memory, and no longer by latency.
@@ -231,6 +251,6 @@ def parts(config: Config, problem: Problem, device: Device) -> int:
     if not isinstance(config, SplitConfig):
         return 1
     row = config.row
-    _, blocks = _split_shape(problem, config.arithmetic)
+    _, blocks = _split_shape(problem, config.arithmetic, device)
     fill = max(1, blocks * device.sm_count // problem.rows)
     return max(1, min(fill, -(-row_chunks(problem) // row.threads), 1024))

@@ -15,14 +15,13 @@ import click
 import torch
 from rich.console import Console
 
-from forge_core.bench import cli_records, exits, processes, report, runner
+from forge_core.bench import cli_records, devices, exits, processes, report, runner
 from forge_core.bench import plan as planning
 from forge_core.bench.derived import suites_of
 from forge_core.bench.progress import progress
 from forge_core.bench.records import Record
 from forge_core.cache import suites
 from forge_core.device import query
-from forge_core.errors import BenchmarkError
 from forge_core.timing import TIMERS, Policy
 from forge_core.timing.l2 import POLICIES
 
@@ -145,11 +144,11 @@ def run_command(
         if share is not None:
             number, shares = share
             run = replace(run, cases=run.cases[number - 1 :: shares], imports=run.imports if number == 1 else ())
-        devices = _devices(devices_text, device_text)
-        if len(devices) > 1:
-            record = _spread(ctx, name, devices, repeats * len(run.cases) + len(run.imports))
+        spread_over = devices.several(devices_text, device_text)
+        if len(spread_over) > 1:
+            record = _spread(ctx, name, spread_over, repeats * len(run.cases) + len(run.imports))
         else:
-            device = _device(devices[0] if devices else device_text, run)
+            device = devices.chosen(spread_over[0] if spread_over else device_text, run)
             chosen = backend or ("kernel" if device.type == "cuda" else "ref")
             if chosen == "ref" and set(variants) - {"auto"}:
                 raise planning.UsageError("--variant names a kernel, and the backend is 'ref', which has none")
@@ -180,21 +179,7 @@ def list_command() -> None:
                 click.echo(f"operator  {operator.name:12} variants: {known}; peers: {versus}")
 
 
-def _devices(text: str | None, device: str | None) -> list[str]:
-    """The devices of a spread run; empty where it was not asked for."""
-    if text is None:
-        return []
-    if device is not None:
-        raise planning.UsageError("--device and --devices were given: expected one of them")
-    if text == "all":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if count == 0:
-            raise BenchmarkError("--devices all: No GPU devices found")
-        return [f"cuda:{index}" for index in range(count)]
-    return text.split(",")
-
-
-def _spread(ctx: click.Context, name: str, devices: list[str], total: int) -> Record:
+def _spread(ctx: click.Context, name: str, spread_over: list[str], total: int) -> Record:
     arguments = [name]
     for parameter in ctx.command.params:
         if isinstance(parameter, click.Option) and parameter.name not in OWN:
@@ -202,34 +187,8 @@ def _spread(ctx: click.Context, name: str, devices: list[str], total: int) -> Re
             given = value if parameter.multiple else [] if value is None else [value]
             arguments += [part for one in given for part in (parameter.opts[-1], str(one))]
     with tempfile.TemporaryDirectory(prefix="forge-spread-") as folder, progress(total) as on_case:
-        shares = processes.spread(arguments, devices, Path(folder), on_case)
-    return processes.union(shares, devices)
-
-
-def _device(text: str | None, run: planning.Run) -> torch.device:
-    available = torch.cuda.is_available()
-    if text is None:
-        if available:
-            return torch.device("cuda", 0)
-        if not run.cpu:
-            raise BenchmarkError(
-                f"{run.name} needs a CUDA GPU: No GPU devices found. With --device cpu the reference is timed on the "
-                "CPU instead"
-            )
-        return torch.device("cpu")
-    try:
-        device = torch.device(text)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cuda", "cpu"):
-        raise planning.UsageError(f"--device: expected cpu, cuda or cuda:N, got {text!r}")
-    if device.type == "cpu":
-        return device
-    index = device.index or 0
-    count = torch.cuda.device_count() if available else 0
-    if index >= count:
-        raise BenchmarkError(f"--device {text}: {count or 'No'} GPU devices found")
-    return torch.device("cuda", index)
+        shares = processes.spread(arguments, spread_over, Path(folder), on_case)
+    return processes.union(shares, spread_over)
 
 
 def _policy(device: torch.device, warmup: int | None, iterations: int | None) -> Policy:

@@ -12,12 +12,12 @@ import msgspec
 import torch
 from rich.console import Console
 
-from forge_core.bench import compare_text, exits, pages, records, report, rerun
+from forge_core.bench import compare_text, devices, exits, pages, records, report, rerun
 from forge_core.bench import plan as planning
 from forge_core.bench.compare import compare
 from forge_core.bench.environment import stamp
 from forge_core.bench.plan import UsageError
-from forge_core.errors import BenchmarkError
+from forge_core.bench.progress import progress
 
 __all__ = ["COMMANDS", "console"]
 
@@ -177,9 +177,7 @@ def accuracy_command(device_text: str, json_path: Path | None) -> None:
     from forge_core.timing.accuracy import measure_accuracy
 
     with exits.told():
-        if not torch.cuda.is_available():
-            raise BenchmarkError("the timers of the GPU are what is tried here: No GPU devices found")
-        rows = measure_accuracy(torch.device(device_text))
+        rows = measure_accuracy(devices.gpu(device_text, "the timers of the GPU are what is tried here"))
         for row in rows:
             error = "" if row.error is None else f"  error {row.error:+.3f} us"
             click.echo(f"{row.work:14} {row.timer:7} {row.median:10.3f} us{error}")
@@ -201,15 +199,14 @@ def accuracy_command(device_text: str, json_path: Path | None) -> None:
 @click.option("--dry-run", is_flag=True, help="Measure, print the table, and leave the package's as it is.")
 def tune_command(week: str, device_text: str, record_folder: Path, dry_run: bool) -> None:
     """Measure the thresholds of a package's select_config on this GPU, and write its table for it."""
-    from forge_core.bench.tune import tune
+    from forge_core.bench.tune import cases_of, tune
 
     with exits.told():
         chosen = planning.packages_named(planning.discover(), (week,))
-        if not torch.cuda.is_available():
-            raise BenchmarkError("thresholds are measured on a GPU: No GPU devices found")
-        device = torch.device(device_text)
-        with torch.cuda.device(device):
-            record, path, text = tune(chosen[0], torch.device("cuda", torch.cuda.current_device()))
+        total = cases_of(chosen[0])
+        device = devices.gpu(device_text, "thresholds are measured on a GPU")
+        with torch.cuda.device(device), progress(total) as on_case:
+            record, path, text = tune(chosen[0], device, on_case=on_case)
         record_folder.mkdir(parents=True, exist_ok=True)
         saved = record_folder / f"tune-{week}-{path.stem}-{record.date}.json"
         saved.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")

@@ -1,8 +1,9 @@
 """First calls: what a fresh process pays, with empty caches and with the caches that an earlier process left.
 
 Each contender gets a folder of its own for every cache that it could use (Forge's, torch.compile's, Triton's, the
-driver's).  The first process finds it empty and compiles; the next one finds what that left.  This is repeated, each
-time with another empty folder, and the medians are kept.
+driver's, and the folder for temporary files, where quack keeps what it compiled).  The first process finds it empty and
+compiles; the next one finds what that left.  This is repeated, each time with another empty folder, and the medians are
+kept.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 
+from forge_core.bench.contenders import OURS, our_name, willing_peers
 from forge_core.bench.first_call import Asked, First
-from forge_core.bench.measure import OURS, Context, Outcome, our_name
+from forge_core.bench.measure import Context, Outcome
 from forge_core.bench.plan import PlannedCase
 from forge_core.bench.records import Cold
 from forge_core.bench.schema import AUTO
@@ -52,7 +55,10 @@ def start(asked: Asked, caches: Mapping[str, str]) -> First:
 
 
 def _caches(folder: str) -> dict[str, str]:
+    temporary = Path(folder, "tmp")
+    temporary.mkdir(exist_ok=True)
     return {
+        "TMPDIR": str(temporary),
         "FORGE_CACHE_DIR": f"{folder}/forge",
         "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
         "TRITON_CACHE_DIR": f"{folder}/triton",
@@ -68,17 +74,8 @@ def measure_cold(planned: PlannedCase, context: Context) -> Outcome:
     """
     case, outcome, begin = planned.case, Outcome(l2="not controlled: first calls"), context.start or start
     names = [our_name(variant) for variant in planned.variants if context.backend == "kernel" or variant == AUTO]
-    for name in planned.peers:
-        peer = planned.operator.peer(name)
-        missing = peer.missing(context.device) if peer is not None else ["its declaration"]
-        cannot = "" if peer is None else peer.unable(case)
-        text = f"needs {' and '.join(missing)}" if missing else cannot
-        if not text:
-            names.append(name)
-        elif planned.peers_asked:
-            raise BenchmarkError(f"peer {name} {text}", case=case.name, peer=name)
-        else:
-            outcome.left_out[name] = text
+    willing = willing_peers(planned, context.device, suite=context.suite, left_out=outcome.left_out)
+    names += [peer.name for peer in willing]
     for name in names:
         asked = {
             "package": planned.bench.package,

@@ -170,7 +170,14 @@ def compare(old: Record, new: Record, threshold: float = 0.05) -> Comparison:
 
 def _same_peers(old: Environment, new: Environment) -> bool:
     """Whether a peer of one record is the peer of the other."""
-    return (old.torch, old.triton, old.cuda, old.driver) == (new.torch, new.triton, new.cuda, new.driver)
+    if (old.torch, old.triton, old.cuda, old.driver) != (new.torch, new.triton, new.cuda, new.driver):
+        return False
+    return not _moved_peers(old, new)
+
+
+def _moved_peers(old: Environment, new: Environment) -> list[str]:
+    """The packages of peers whose versions differ; a record of before these were kept says nothing of them."""
+    return [name for name in old.peers if name in new.peers and old.peers[name] != new.peers[name]]
 
 
 def _controls(old: CaseRecord, new: CaseRecord, *, peers: bool) -> list[tuple[ContenderRecord, ContenderRecord]]:
@@ -256,6 +263,8 @@ def _notes(old: Record, new: Record) -> list[str]:
         before, after = getattr(old.environment, name), getattr(new.environment, name)
         if before != after:
             notes.append(f"{name}: {before} -> {after}.")
+    moved = _moved_peers(old.environment, new.environment)
+    notes += [f"{name}: {old.environment.peers[name]} -> {new.environment.peers[name]}." for name in moved]
     for name in ("stopwatch", "l2_policy", "backend"):
         before, after = getattr(old, name), getattr(new, name)
         if before != after:

@@ -100,15 +100,21 @@ class Requirement:
     Attributes:
         name: in words, for example ``"a CUDA GPU"``.
         met: takes the device of the run.
+        distributions: the packages that meet it, as they are installed; the record names their versions.
     """
 
     name: str
     met: Callable[[torch.device], bool]
+    distributions: tuple[str, ...] = ()
 
 
 def Package(distribution: str, module: str) -> Requirement:  # noqa: N802 - reads as the kind of requirement it makes
-    """An installed package: its name as it is installed, and the module that it provides."""
-    return Requirement(f"the package {distribution}", lambda device: importlib.util.find_spec(module) is not None)
+    """An installed package: its name as it is installed, or several joined by "or", and the module that it provides."""
+    return Requirement(
+        f"the package {distribution}",
+        lambda device: importlib.util.find_spec(module) is not None,
+        tuple(distribution.split(" or ")),
+    )
 
 
 CUDA_GPU = Requirement("a CUDA GPU", lambda device: device.type == "cuda")
@@ -179,7 +185,8 @@ class OperatorBench:
         reference: what the operator means, in plain PyTorch; takes the inputs.
         traffic: the bytes that a case must move.
         peers: whom it is measured against.
-        inputs: makes the inputs of a case; by default one tensor of random values.
+        inputs: makes the inputs of a case; by default one tensor of random values.  It is asked for the meta device,
+            too, where what a call would run is wanted and no tensor of the case's size.
         agree: compares a result with the reference's; returns "" or what is wrong.  Data movement is exact.
         tolerance: `agree` in words, for the record.
         default_shapes: the shapes of a run that names the operator and no shape.

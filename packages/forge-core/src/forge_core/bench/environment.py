@@ -8,7 +8,7 @@ import importlib.util
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,6 +20,7 @@ from forge_core.timing.clocks import driver_version
 __all__ = ["NOT_READ", "Environment", "read_environment", "sources_here", "stamp"]
 
 NOT_READ = "not read"
+NOT_INSTALLED = "not installed"
 GIT_SECONDS = 20
 
 
@@ -39,6 +40,8 @@ class Environment(msgspec.Struct, frozen=True):
         commit: the checkout's commit, or why it is not known (see :func:`stamp`).
         dirty: whether the checkout had changes that were not committed; None where it is not known.
         sources: for each package, a SHA-256 over its files' names and contents; it holds without a checkout, too.
+        peers: the versions of the packages that peers need, as far as they are installed; records of before this was
+            kept have none.
     """
 
     device: str
@@ -53,6 +56,7 @@ class Environment(msgspec.Struct, frozen=True):
     commit: str
     dirty: bool | None
     sources: dict[str, str]
+    peers: dict[str, str] = {}
 
     @property
     def has_commit(self) -> bool:
@@ -60,12 +64,13 @@ class Environment(msgspec.Struct, frozen=True):
         return re.fullmatch(r"[0-9a-f]{40}", self.commit) is not None
 
 
-def read_environment(device: torch.device, packages: Sequence[str]) -> Environment:
+def read_environment(device: torch.device, packages: Sequence[str], peers: Iterable[str] = ()) -> Environment:
     """Reads the environment of a run.
 
     Args:
         device: the device that the cases ran on.
         packages: import names of the packages whose sources were measured.
+        peers: the distributions that the peers need.
     """
     cuda = device.type == "cuda"
     commit, dirty = _checkout(packages[0] if packages else "forge_core")
@@ -82,6 +87,7 @@ def read_environment(device: torch.device, packages: Sequence[str]) -> Environme
         commit=commit,
         dirty=dirty,
         sources={name: _digest(name) for name in sorted({"forge_core", *packages})},
+        peers={name: version for name in sorted(set(peers)) if (version := _version(name)) != NOT_INSTALLED},
     )
 
 
@@ -89,7 +95,7 @@ def _version(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+        return NOT_INSTALLED
 
 
 def _folder(package: str) -> Path | None:
@@ -104,7 +110,7 @@ def _digest(package: str) -> str:
         return NOT_READ
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        if path.suffix in (".py", ".yaml") and "__pycache__" not in path.parts:
+        if path.suffix in (".py", ".yaml", ".toml") and "__pycache__" not in path.parts:
             digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
 

@@ -6,19 +6,19 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 
 from forge_core import settings
 from forge_core.bench import gate
+from forge_core.bench.contenders import Described, contenders
 from forge_core.bench.declare import Inputs
 from forge_core.bench.inputs import generator_for
 from forge_core.bench.plan import PlannedCase
 from forge_core.bench.records import Cold
-from forge_core.bench.schema import AUTO, CEILING
+from forge_core.bench.schema import CEILING
 from forge_core.device import query
-from forge_core.errors import ArgumentError, BenchmarkError, UnsupportedError
+from forge_core.errors import BenchmarkError
 from forge_core.timing import (
     Contender,
     Policy,
@@ -33,10 +33,8 @@ from forge_core.timing import (
 from forge_core.timing.clocks import disturbances
 from forge_core.timing.l2 import L2Policy
 
-__all__ = ["OURS", "Context", "Described", "Outcome", "measure", "our_name"]
+__all__ = ["Context", "Outcome", "measure"]
 
-#: The name of our operator's `auto` among the contenders; a variant is ``forge:<variant>``.
-OURS = "forge"
 CPU_SETS = 2
 
 
@@ -69,15 +67,6 @@ class Context:
     start: Callable[..., dict[str, float]] | None = None
 
 
-@dataclass(frozen=True)
-class Described:
-    """What a contender of ours launched, and why."""
-
-    variant: str = ""
-    config: str = ""
-    why: str = ""
-
-
 @dataclass
 class Outcome:
     """What measuring a case once gave.
@@ -103,11 +92,6 @@ class Outcome:
     l2: str = ""
     notes: list[str] = field(default_factory=list)
     cold: dict[str, Cold] = field(default_factory=dict)
-
-
-def our_name(variant: str) -> str:
-    """A variant's name among the contenders."""
-    return OURS if variant == AUTO else f"{OURS}:{variant}"
 
 
 def measure(planned: PlannedCase, context: Context) -> Outcome:
@@ -146,7 +130,14 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
         )
 
     with settings.use_settings(backend=context.backend), _current(context.device):
-        calls = _contenders(planned, context, fresh("explained"), outcome)
+        calls = contenders(
+            planned,
+            context.backend,
+            fresh("explained"),
+            suite=context.suite,
+            described=outcome.described,
+            left_out=outcome.left_out,
+        )
         outcome.first_call_s = check("before")
         calls = {name: call for name, call in calls.items() if name not in outcome.wrong}
         if context.device.type == "cuda" and context.run == 0:
@@ -194,43 +185,6 @@ def _current(device: torch.device) -> Iterator[None]:
         yield
 
 
-def _contenders(
-    planned: PlannedCase, context: Context, inputs: Inputs, outcome: Outcome
-) -> dict[str, Callable[..., torch.Tensor]]:
-    """Our variants and the peers, by name; writes what was left out, and why, into the outcome."""
-    operator = planned.operator
-    calls: dict[str, Callable[..., torch.Tensor]] = {}
-    for variant in planned.variants:
-        name = our_name(variant)
-        if context.backend == "ref":
-            if variant != AUTO:
-                outcome.left_out[name] = "the backend is 'ref', which has no variants"
-                continue
-            outcome.described[name] = Described("reference", "", "the backend is 'ref': plain PyTorch is timed")
-        else:
-            try:
-                found: Any = operator.explain(inputs, variant)
-            except (ArgumentError, UnsupportedError) as error:
-                if variant not in planned.lenient:
-                    raise
-                outcome.left_out[name] = str(error)
-                continue
-            outcome.described[name] = Described(str(found.variant), str(found.config), str(found.why))
-        calls[name] = operator.call(variant)
-    for name in planned.peers:
-        peer = operator.peer(name)
-        missing = peer.missing(context.device) if peer is not None else ["its declaration"]
-        cannot = "" if peer is None else peer.unable(planned.case)
-        if peer is None or missing or cannot:
-            text = f"needs {' and '.join(missing)}" if missing else cannot
-            if planned.peers_asked:
-                raise BenchmarkError(f"peer {name} {text}", suite=context.suite, case=planned.case.name, peer=name)
-            outcome.left_out[name] = text
-            continue
-        calls[name] = peer.make(planned.case)
-    return calls
-
-
 def _time_device(
     planned: PlannedCase,
     context: Context,
@@ -259,12 +213,12 @@ def _time_device(
     else:
         count, outcome.l2 = CPU_SETS, f"caches as found: {CPU_SETS} buffer sets rotate"
     sets = [fresh(f"set {number}") for number in range(count)]
-    contenders = {name: Contender(call, sets) for name, call in calls.items()}
-    contenders[CEILING] = Contender(_copy_into, [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets])
-    _reserve(operator.reference(*sets[0]), count + len(contenders))
+    timed = {name: Contender(call, sets) for name, call in calls.items()}
+    timed[CEILING] = Contender(_copy_into, [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets])
+    _reserve(operator.reference(*sets[0]), count + len(timed))
 
     run = time_interleaved(
-        contenders,
+        timed,
         timer=context.timer,
         policy=context.policy,
         l2=outcome.l2,
@@ -274,7 +228,7 @@ def _time_device(
 
     for name, (index, output) in run.last.items():
         if name == CEILING:
-            problem = gate.exact(output, contenders[CEILING].sets[index][0])
+            problem = gate.exact(output, timed[CEILING].sets[index][0])
         else:
             problem = operator.wrong(name, sets[index], output, operator.reference(*sets[index]))
         if problem:

@@ -151,5 +151,5 @@ def refresh(page: Path, found: Mapping[str, Source], *, strict: bool = True) -> 
     if strict and not wanted:
         wanted = list(found)[:1]  # which says what was expected
     for suite in dict.fromkeys(wanted):
-        report.replace_between_markers(page, found[suite].record)
+        report.replace_between_markers(page, found[suite].record, suite)
     return wanted

@@ -217,6 +217,9 @@ def _plan_suite(name: str, found: list[tuple[Bench, Suite]], selection: Selectio
 
 
 def _plan_operator(bench: Bench, operator: OperatorBench, selection: Selection) -> Run:
+    others = [name for name in selection.operators if name != operator.name]
+    if others:
+        raise UsageError(f"{operator.name} is an operator, and --operator selects in a suite: got {', '.join(others)}")
     group = CaseGroup(
         operator=operator.name,
         shapes=list(selection.shapes or operator.default_shapes),

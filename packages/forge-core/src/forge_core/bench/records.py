@@ -73,7 +73,7 @@ class Cold(msgspec.Struct, frozen=True):
     """What a first call costs, in fresh processes: the medians.
 
     Attributes:
-        import_s: seconds of importing the package, after torch.
+        import_s: seconds of importing what the call needs, after torch: the package, or a peer's library.
         empty_s: seconds of the first call with empty caches, compiling included.
         kept_s: seconds of the first call of a process that finds the caches as an earlier one left them.
         again_us: microseconds of a call once the kernel is in memory.

@@ -33,13 +33,18 @@ def _markdown_table(table: Table) -> str:
     return "\n".join([line(table.head), line(tuple(rule)), *(line(row) for row in table.rows)])
 
 
-def replace_between_markers(page: Path, record: Record) -> None:
+def replace_between_markers(page: Path, record: Record, name: str = "") -> None:
     """Puts the record's Markdown between ``<!-- bench:SUITE begin -->`` and ``<!-- bench:SUITE end -->`` of a page.
+
+    Args:
+        page: the page.
+        record: the record.
+        name: what the markers call it, where several records are of parts of a suite; by default its suite.
 
     Raises:
         BenchmarkError: the page cannot be read, or does not have the two markers once each, in this order.
     """
-    begin, end = (f"<!-- bench:{record.suite} {edge} -->" for edge in ("begin", "end"))
+    begin, end = (f"<!-- bench:{name or record.suite} {edge} -->" for edge in ("begin", "end"))
     try:
         text = page.read_text(encoding="utf-8")
     except OSError as error:

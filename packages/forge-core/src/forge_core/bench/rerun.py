@@ -17,10 +17,14 @@ from pathlib import Path
 import torch
 
 from forge_core.bench.compare import Comparison, compare
+from forge_core.bench.contenders import OURS
 from forge_core.bench.environment import sources_here
 from forge_core.bench.processes import pool, run_bench
 from forge_core.bench.records import Record
+from forge_core.bench.schema import ALL, AUTO
 from forge_core.errors import BenchmarkError
+from forge_core.timing import TIMERS
+from forge_core.timing.l2 import POLICIES
 
 __all__ = ["TURNS", "confirm", "in_turns"]
 
@@ -44,14 +48,32 @@ def confirm(found: Comparison, *, old_source: Path | None = None) -> Comparison:
         return replace(found, rerun=f"The suspects were not measured again: {obstacle}.")
     root = _root()
     names = {change.case for change in found.suspects}
-    cases = [case for case in found.new.cases if case.name in names]
-    shapes = [part for shape in dict.fromkeys(case.shape_text for case in cases) for part in ("--shape", shape)]
-    dtypes = [part for dtype in dict.fromkeys(case.dtype for case in cases) for part in ("--dtype", dtype)]
-    arguments = [found.new.suite, *shapes, *dtypes, "--seed", str(found.new.seed)]
     try:
-        return _measured_again(found, names, arguments, old_source, root)
+        return _measured_again(found, names, _arguments(found), old_source, root)
     except BenchmarkError as error:
         return replace(found, rerun=f"The suspects could not be measured again: {error}.")
+
+
+def _arguments(found: Comparison) -> list[str]:
+    """What the bench is asked for, so that the suspects are measured as the new record was.
+
+    The old sources have to understand it, too: nothing that has its default is named, and no option that came late.
+    """
+    record = found.new
+    names = {change.case for change in found.suspects}
+    cases = [case for case in record.cases if case.name in names]
+    # "all" leaves out by name what cannot serve a case; a variant asked for by its own name would be an error there.
+    variant = AUTO if all(change.contender == OURS for change in found.suspects) else ALL
+    wanted = (
+        ("--shape", [case.shape_text for case in cases]),
+        ("--dtype", [case.dtype for case in cases]),
+        ("--variant", [variant] if record.backend == "kernel" else []),
+        ("--timer", [record.stopwatch] if record.stopwatch in TIMERS and record.stopwatch != "events" else []),
+        ("--l2", [record.l2_policy] if record.l2_policy in POLICIES and record.l2_policy != "cold" else []),
+        ("--backend", [record.backend] if record.backend != "kernel" else []),
+        ("--seed", [str(record.seed)]),
+    )
+    return [record.suite, *(part for option, values in wanted for v in dict.fromkeys(values) for part in (option, v))]
 
 
 def _measured_again(
@@ -62,7 +84,9 @@ def _measured_again(
 
         def measure(which: str) -> Record:
             source = sources[which] / "packages"
-            path = os.pathsep.join(str(p) for p in sorted(source.glob("*/src")))
+            # Before what is on the path already: torch and the peers may be found by it, too.
+            before = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+            path = os.pathsep.join([*(str(p) for p in sorted(source.glob("*/src"))), *before])
             file = Path(folder) / f"{next(numbers)}.json"
             return run_bench(arguments, file, environment={"PYTHONPATH": path})
 
@@ -77,6 +101,9 @@ def in_turns(found: Comparison, names: set[str], measure: Measure, turns: Sequen
         names: the cases to decide anew.
         measure: takes ``"old"`` or ``"new"`` and returns a record of these sources.
         turns: who runs, in turn.
+
+    Raises:
+        BenchmarkError: a process failed, or a suspect is not among what they measured.
     """
     taken: dict[str, list[Record]] = {"old": [], "new": []}
     for which in turns:
@@ -84,6 +111,10 @@ def in_turns(found: Comparison, names: set[str], measure: Measure, turns: Sequen
     again = compare(pool(taken["old"]), pool(taken["new"]), found.threshold)
     decided = {(change.case, change.contender): change for change in again.changes if change.case in names}
     changes = [decided.get((change.case, change.contender), change) for change in found.changes]
+    missed = [c for c in found.suspects if (c.case, c.contender) not in decided and c.case not in again.broken]
+    if missed:
+        which = ", ".join(f"{change.case} ({change.contender})" for change in missed)
+        raise BenchmarkError(f"the processes left no figures of {which}")
     broken = {**found.broken, **{name: error for name, error in again.broken.items() if name in names}}
     accused = len({change.case for change in found.suspects})
     text = f"{accused} suspect cases were measured again, {' '.join(turns)} in turn; these figures are theirs."

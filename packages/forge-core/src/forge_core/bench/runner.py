@@ -113,7 +113,7 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
     )
     measured = [_Measured(planned) for planned in run.cases]
     imports: list[ImportRecord] = []
-    environment = read_environment(device, run.packages)
+    environment = read_environment(device, run.packages, _needed(run))
     judged = options.backend == "kernel" and all(gpu in environment.gpu for gpu in run.targets_for)
     interrupted = False
     try:
@@ -134,6 +134,9 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
     ]
     if interrupted:
         notes.append(interrupted_note(len(done), len(measured)))
+        whole = min((len(entry.outcomes) for entry in measured if not entry.error), default=0)
+        if options.repeats > 1:
+            notes.append(f"Of {options.repeats} runs {whole} came to their end; the first cases may have one more.")
     method = next((timing.method for e in measured for o in e.outcomes for timing in o.timings.values()), timer.method)
     return Record(
         suite=run.name,
@@ -155,6 +158,12 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
         interrupted=interrupted,
         not_run=not_run,
     )
+
+
+def _needed(run: Run) -> set[str]:
+    """The distributions that the peers of a run need."""
+    found = [planned.operator.peer(name) for planned in run.cases for name in planned.peers]
+    return {name for peer in found if peer is not None for need in peer.requires for name in need.distributions}
 
 
 def _stopwatch(options: Options, *, device_time: bool) -> tuple[Timer, L2Policy | None, float | None]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from forge_core.bench.measure import OURS, Described, Outcome
+from forge_core.bench.contenders import OURS, Described
+from forge_core.bench.measure import Outcome
 from forge_core.bench.plan import PlannedCase
 from forge_core.bench.records import KEPT_SAMPLES, CaseRecord, ContenderRecord, Kind, Run, Verdict, thin
 from forge_core.bench.schema import BANDWIDTH, BEST_PEER, CEILING, Target

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
-from forge_core.bench.measure import OURS
+from forge_core.bench.contenders import OURS
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Verdict
 from forge_core.bench.schema import BANDWIDTH, BEST_PEER
 from forge_core.timing.clocks import UNEVEN_NOTE
@@ -39,6 +39,7 @@ def headline(record: Record) -> str:
         f"torch {environment.torch}",
         f"CUDA {environment.cuda}",
         f"CuTe DSL {environment.dsl}",
+        *(f"{name} {version}" for name, version in environment.peers.items()),
         f"Python {environment.python}",
         record.date[:10],
         commit,

@@ -146,13 +146,29 @@ def launches_anew(operator: OperatorBench) -> tuple[LaunchTable, dict[str, Any]]
     return call._served.table.anew(), keywords
 
 
-def tune(bench: Bench, device: torch.device, measure: Measure | None = None) -> tuple[TuneRecord, Path, str]:
+def cases_of(bench: Bench) -> int:
+    """How many cases the tuner measures for a package.
+
+    Raises:
+        BenchmarkError: the package declares no thresholds.
+    """
+    return sum(len(_cases(bench, threshold)) for threshold in _declared(bench).declared)
+
+
+def tune(
+    bench: Bench,
+    device: torch.device,
+    measure: Measure | None = None,
+    *,
+    on_case: Callable[[str], None] = lambda name: None,
+) -> tuple[TuneRecord, Path, str]:
     """Measures every threshold of a package.
 
     Args:
         bench: the package's declaration.
         device: the CUDA device to measure.
         measure: measures candidates; by default on the device.
+        on_case: called with a text when a case of a threshold is done.
 
     Returns:
         The record, the table's path, and the table's text; neither is written.
@@ -160,12 +176,10 @@ def tune(bench: Bench, device: torch.device, measure: Measure | None = None) -> 
     Raises:
         BenchmarkError: the package declares no thresholds, or a candidate gives a wrong result.
     """
-    if bench.thresholds is None:
-        raise BenchmarkError(f"{bench.package} declares no thresholds: there is nothing to tune")
-    thresholds = bench.thresholds
+    thresholds = _declared(bench)
     figures = query(device)
     taken = measure or DeviceMeasure(thresholds, device)
-    outcomes = [_one(bench, thresholds, threshold, figures, taken) for threshold in thresholds.declared]
+    outcomes = [_one(bench, thresholds, threshold, figures, taken, on_case) for threshold in thresholds.declared]
     date = dt.datetime.now(dt.UTC).date().isoformat()
     record = TuneRecord(
         tune=bench.name,
@@ -178,14 +192,31 @@ def tune(bench: Bench, device: torch.device, measure: Measure | None = None) -> 
     return record, thresholds.folder / f"{stem}.toml", table_text(figures, date, bench.name, outcomes)
 
 
-def _one(bench: Bench, thresholds: Thresholds, threshold: Threshold, figures: Device, measure: Measure) -> Outcome:
+def _declared(bench: Bench) -> Thresholds:
+    if bench.thresholds is None:
+        raise BenchmarkError(f"{bench.package} declares no thresholds: there is nothing to tune")
+    return bench.thresholds
+
+
+def _cases(bench: Bench, threshold: Threshold) -> list[Case]:
+    groups = [CaseGroup(probe.operator, list(probe.shapes), list(probe.dtypes)) for probe in threshold.probes]
+    return [case for group in groups for case in expand(group, bench, f"threshold {threshold.name}", [])]
+
+
+def _one(
+    bench: Bench,
+    thresholds: Thresholds,
+    threshold: Threshold,
+    figures: Device,
+    measure: Measure,
+    on_case: Callable[[str], None],
+) -> Outcome:
     was = thresholds.value(threshold.name, figures)
     values = tuple(dict.fromkeys((was, *threshold.candidates)))
     times: dict[str, dict[int, float]] = {}
-    for probe in threshold.probes:
-        group = CaseGroup(probe.operator, list(probe.shapes), list(probe.dtypes))
-        for case in expand(group, bench, f"threshold {threshold.name}", []):
-            times[case.name] = measure(bench.by_name[probe.operator], case, threshold, values)
+    for case in _cases(bench, threshold):
+        times[case.name] = measure(bench.by_name[case.operator], case, threshold, values)
+        on_case(f"{threshold.name}, {case.name}")
     value, means = choose(was, list(times.values()))
     return Outcome(
         name=threshold.name,

@@ -28,7 +28,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
-from torch.compiler import is_compiling
+from torch.compiler import is_dynamo_compiling
 
 from forge_core import checks, settings
 from forge_core import device as devices
@@ -104,7 +104,8 @@ class Operator:
         """Runs the operator; the decorated function's docstring says what it takes."""
         result: torch.Tensor
         # Dynamo folds this condition, so that a compiled graph holds the registered operator and nothing else.
-        if is_compiling():
+        if is_dynamo_compiling():
+            args, kwargs = self.schema.with_lists(args, kwargs)
             result = self._op(*args, **kwargs)
             return result
         if quiet():
@@ -129,7 +130,8 @@ class Operator:
         Raises:
             ArgumentError: ``out`` is not that; nothing was written.
         """
-        if is_compiling():
+        if is_dynamo_compiling():
+            args, kwargs = self.schema.with_lists(args, kwargs)
             self._out_op(*args, out=out, **kwargs)
             return out
         op = f"{self.schema.name}_out"

@@ -113,6 +113,18 @@ class Schema:
                 expected = "an int or a tuple of ints" + (", or None" if optional else "")
                 raise ArgumentError(op=op, argument=name, expected=expected, got=repr(value))
 
+    def with_lists(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same call with a list of one where a parameter takes an int or several and got an int.
+
+        A graph of symbolic shapes holds a caller's ``dim`` as a symbol; the dispatcher takes it in a list only.
+        """
+        if not self.lists:
+            return args, kwargs
+        named = zip(self.parameters, args, strict=False)
+        listed = tuple([_listed(value) if name in self.lists else value for name, value in named])
+        by_name = {name: _listed(value) if name in self.lists else value for name, value in kwargs.items()}
+        return (*listed, *args[len(listed) :]), by_name
+
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Names every argument of a call, defaults filled in.
 
@@ -134,6 +146,10 @@ class Schema:
                     raise TypeError(f"{self.name}() missing required argument: '{name}'")
                 bound[name] = self.defaults[name]
         return {name: bound[name] for name in self.parameters}
+
+
+def _listed(value: Any) -> Any:
+    return [value] if _is_int(value) else value
 
 
 def _is_int(value: object) -> bool:

@@ -135,16 +135,21 @@ def _beside(key: str, found: Extract) -> str:
 def compare_text(a: Sequence[Extract], b: Sequence[Extract]) -> str:
     """Two profiles side by side: launches are paired by name and order, the others by order alone.
 
+    Of profiles that hold different numbers of launches, those without a partner of their name are listed at the end.
+
     Raises:
-        ProfileError: they hold different numbers of launches, so that no pairing is meant.
+        ProfileError: they hold different numbers of launches, and none of one name, so that no pairing is meant.
     """
+    pairs = _paired(a, b)
     if len(a) != len(b):
-        raise ProfileError(
-            f"expected two profiles with as many launches as each other, got {len(a)} and {len(b)}; "
-            "name one kernel with --kernel."
-        )
+        pairs = [(left, right) for left, right in pairs if left.profile.name == right.profile.name]
+        if not pairs:
+            raise ProfileError(
+                "expected two profiles with a kernel in common, or with as many launches as each other, got "
+                f"{len(a)} and {len(b)} launches of different kernels; name one kernel with --kernel."
+            )
     lines: list[str] = []
-    for left, right in _paired(a, b):
+    for left, right in pairs:
         same = left.profile.name == right.profile.name
         title = left.profile.name if same else f"{left.profile.name}  |  {right.profile.name}"
         lines += [title, f"  {'':<38}{'A':>16}{'B':>16}{'B / A':>9}"]
@@ -156,6 +161,10 @@ def compare_text(a: Sequence[Extract], b: Sequence[Extract]) -> str:
             ratio = f"{y / x:>9.2f}" if x and y is not None else f"{'':>9}"
             lines.append(f"  {label:<38}{shown[0]:>16}{shown[1]:>16}{ratio}".rstrip())
         lines += [f"  A: {left.diagnosis.text}", f"  B: {right.diagnosis.text}"]
+    for side, found, of_pair in (("A", a, 0), ("B", b, 1)):
+        shown_of = [id(pair[of_pair]) for pair in pairs]
+        alone = [each.profile.name for each in found if id(each) not in shown_of]
+        lines += [f"only in {side}: {', '.join(alone)}"] if alone else []
     return "\n".join(lines)
 
 
@@ -167,7 +176,7 @@ def _paired(a: Sequence[Extract], b: Sequence[Extract]) -> list[tuple[Extract, E
         if match is not None:
             rest.remove(match)
             partners[index] = match
-    return [(left, partners[i] if i in partners else rest.pop(0)) for i, left in enumerate(a)]
+    return [(left, partners[i] if i in partners else rest.pop(0)) for i, left in enumerate(a) if i in partners or rest]
 
 
 def select(profiles: Sequence[KernelProfile], kernel: str | None) -> list[KernelProfile]:

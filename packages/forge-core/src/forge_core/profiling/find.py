@@ -16,7 +16,7 @@ import torch
 
 from forge_core import dtypes, settings
 from forge_core.bench.declare import Bench, Case, OperatorBench, one_random_tensor
-from forge_core.bench.inputs import LAYOUTS, generator_for
+from forge_core.bench.inputs import LAYOUTS
 from forge_core.bench.plan import discover
 from forge_core.bench.schema import parse_shape
 from forge_core.errors import ArgumentError
@@ -69,16 +69,15 @@ def meta_tensor(shape: Sequence[int], dtype: torch.dtype, layout: str = "contigu
 
 
 def explain_case(operator: OperatorBench, case: Case, variant: str, *, arch: str) -> Explanation:
-    """What a case of the benchmarks would run on ``arch``; no memory of the case's size is taken where none is needed.
+    """What a case of the benchmarks would run on ``arch``; no memory of the case's size is taken.
 
     Raises:
         ForgeError: what the call itself would raise.
     """
-    if operator.inputs is one_random_tensor:
-        inputs: tuple[torch.Tensor, ...] = (meta_tensor(case.shape, case.dtype, case.layout),)
-    else:
-        cpu = torch.device("cpu")
-        inputs = operator.inputs(case, cpu, generator_for(cpu, seed=0, what=case.name))
+    # Meta tensors have shapes, strides and storage offsets, which is all that the choice of a kernel depends on.
+    inputs: tuple[torch.Tensor, ...] = (meta_tensor(case.shape, case.dtype, case.layout),)
+    if operator.inputs is not one_random_tensor:
+        inputs = operator.inputs(case, torch.device("meta"), torch.Generator())
     with settings.use_settings(arch=arch):
         explanation: Explanation = operator.explain(inputs, variant)
     return explanation
@@ -144,7 +143,18 @@ def explain_named(
         )
     if "variant" in operator.schema.parameters:
         values["variant"] = variant
-    return operator.explain(meta_tensor(sizes, kind, layout), arch=arch, **values)
+    x = meta_tensor(sizes, kind, layout)
+    try:
+        operator.schema.bind((x,), values)
+    except TypeError as error:  # as of a Python call whose arguments do not fit
+        raise ArgumentError(
+            op="inspect",
+            argument="arg",
+            expected=f"the arguments of {operator.schema.text}, each as --arg NAME=VALUE",
+            got=", ".join(f"{key}={value}" for key, value in values.items() if key != "variant") or "none",
+            hint=f"{error}.",
+        ) from error
+    return operator.explain(x, arch=arch, **values)
 
 
 def _literal(name: str, text: str) -> Any:

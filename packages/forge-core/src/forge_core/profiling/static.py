@@ -136,6 +136,11 @@ def inspect_explained(explanation: Explanation, *, arch: str) -> StaticReport:
         raise UnsupportedError(
             f"{explanation.operator}: this call runs no kernel: {explanation.why}", requirement="a kernel"
         )
+    if explanation.written == 0:
+        raise UnsupportedError(
+            f"{explanation.operator}: this call launches nothing, since its result has no elements.",
+            requirement="a result of at least one element",
+        )
     artefacts = compile_to_look_at(
         explanation.builder,
         explanation.config,

@@ -22,7 +22,7 @@ def report_text(report: StaticReport) -> str:
     for kernel in report.kernels:
         lines += ["", *_kernel(kernel, report)]
     total = report.read + report.written
-    floors = "   ".join(f"{gpu} {value:.2f}" for gpu, value in report.floors_us.items())
+    floors = "   ".join(f"{gpu} {_microseconds(value)}" for gpu, value in report.floors_us.items())
     lines += [
         "",
         f"  bytes          {total:,} at least: {report.read:,} read, {report.written:,} written",
@@ -59,6 +59,11 @@ def _kernel(kernel: KernelReport, report: StaticReport) -> list[str]:
 def _gpu(report: StaticReport) -> str:
     near = "" if report.device.arch == report.arch else ", the nearest known"
     return f"{report.device.name}{near}"
+
+
+def _microseconds(value: float) -> str:
+    """Hundredths; of a small call two digits, so that no floor reads as zero."""
+    return f"{value:.2f}" if value >= 1 else f"{value:.2g}" if value >= 0.0001 else "under 0.0001"
 
 
 def _one(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["assert_same_bits"]
+__all__ = ["assert_same_bits", "assert_same_values"]
 
 # Comparing in pieces bounds the memory of the comparison itself: a result of 8 GiB needs no second 8 GiB.
 PIECE_BYTES = 2**28
@@ -39,6 +39,19 @@ def assert_same_bits(got: torch.Tensor, expected: torch.Tensor, *, what: str = "
         a, b = left[start : start + PIECE_BYTES], right[start : start + PIECE_BYTES]
         if not torch.equal(a, b):
             _fail(got, expected, what)
+
+
+def assert_same_values(got: torch.Tensor, expected: torch.Tensor) -> None:
+    """Fails unless two tensors are of one shape, dtype and device and equal; NaN is equal to NaN, and -0 to 0.
+
+    Args:
+        got: what the operator under test returned.
+        expected: what it should have returned.
+
+    Raises:
+        AssertionError: they differ.
+    """
+    torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
 
 
 def _bytes(x: torch.Tensor) -> torch.Tensor:

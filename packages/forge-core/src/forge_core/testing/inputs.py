@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-__all__ = ["layouts", "random_bits"]
+__all__ = ["layouts", "random_bits", "relaid"]
 
 
 def random_bits(
@@ -34,7 +34,7 @@ def layouts(
     """Tensors of one shape with random bits, and every kind of strides that views make.
 
     Args:
-        shape: at least two dimensions.
+        shape: any; a tensor of no elements, or of fewer than two dimensions, has fewer layouts.
         dtype: any dtype of whole bytes.
         device: where to make them.
         seed: see :func:`random_bits`.
@@ -42,6 +42,9 @@ def layouts(
     Yields:
         A name for test ids, and the tensor.
     """
+    if len(shape) < 2:
+        yield from _lines(shape, dtype, device, seed)
+        return
     *batch, rows, cols = shape
     rank = len(shape)
 
@@ -67,3 +70,36 @@ def layouts(
         yield "batch_last", fresh(rows, cols, *batch).permute(*range(2, rank), 0, 1)
         yield "batch_between", fresh(rows, *batch, cols).permute(*range(1, rank - 1), 0, rank - 1)
         yield "reversed", fresh(*reversed(shape)).permute(*reversed(range(rank)))
+
+
+def _lines(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device | str, seed: int
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The layouts of a vector, or of a scalar."""
+    count = math.prod(shape)
+    flat = random_bits((2 * count + 8,), dtype, device, seed=seed)
+    yield "contiguous", random_bits(shape, dtype, device, seed=seed)
+    for offset in (1, 3):
+        yield f"offset_{offset}", flat[offset : offset + count].view(tuple(shape))
+    if shape:
+        yield "every_second", flat[2 : 2 + 2 * count : 2]
+        yield "expanded_all", flat[:1].expand(count)
+
+
+def relaid(x: torch.Tensor, *, seed: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    """The values of a tensor in the layouts of :func:`layouts`; between them lie random bits, NaNs among them.
+
+    Args:
+        x: any strides, dtype and device.
+        seed: of the random bits.
+
+    Yields:
+        The layout's name, and the tensor; an expanded one repeats the first slice of ``x``.
+    """
+    for name, found in layouts(x.shape, x.dtype, x.device, seed=seed):
+        values, target = x, found
+        for dim, (size, step) in enumerate(zip(found.shape, found.stride(), strict=True)):
+            if step == 0 and size > 1:
+                values, target = values.narrow(dim, 0, 1), target.narrow(dim, 0, 1)
+        target.copy_(values)
+        yield name, found

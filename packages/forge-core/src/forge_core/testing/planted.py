@@ -1,47 +1,74 @@
-"""Planted wrong operators: what the oracle must refuse, so that the tests are tested.
+"""Planted wrong operators: what the checks must refuse, so that the tests are tested.
 
-Each takes the right operator and gives one with a fault that real kernels have had.
+Each fault takes the right operator and gives one with a fault that real kernels have had.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-__all__ = ["PLANTED", "forgotten_stream"]
+__all__ = ["GENERAL", "MOVED", "Planted", "forgotten_stream", "stale_output"]
 
-Unary = Callable[[torch.Tensor], torch.Tensor]
+Call = Callable[..., torch.Tensor]
 
 
-def last_tile_dropped(right: Unary) -> Unary:
+@dataclass(frozen=True)
+class Planted:
+    """A fault, and the check of the battery that has to refuse an operator that has it.
+
+    Attributes:
+        plant: gives the wrong operator for the right one.
+        found_by: the check's name.
+        gpu: whether the fault shows on a GPU alone.
+    """
+
+    plant: Callable[[Call], Call]
+    found_by: str = "values"
+    gpu: bool = False
+
+    @property
+    def name(self) -> str:
+        """The fault's name in test ids."""
+        return getattr(self.plant, "__name__", "fault")
+
+
+def _flat(dense: torch.Tensor) -> torch.Tensor:
+    """The elements as they lie in memory, so that a fault of values leaves the strides alone."""
+    return dense.as_strided((dense.numel(),), (1,))
+
+
+def last_tile_dropped(right: Call) -> Call:
     """The grid was rounded down, so the last elements are never written."""
 
-    def wrong(x: torch.Tensor) -> torch.Tensor:
-        out = right(x).clone()
-        flat = out.view(-1).view(torch.uint8)
+    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
+        out = right(*args, **kwargs).clone()
+        flat = _flat(out).view(torch.uint8)
         tail = flat[-max(1, min(flat.numel() // 4, 32)) :]
-        tail.copy_(tail ^ 0xA5 if x.dtype is not torch.bool else tail ^ 1)
+        tail.copy_(tail ^ 0xA5 if out.dtype is not torch.bool else tail ^ 1)
         return out
 
     return wrong
 
 
-def input_returned(right: Unary) -> Unary:
+def input_returned(right: Call) -> Call:
     """The launch did nothing, and the output holds the input in its own order."""
 
-    def wrong(x: torch.Tensor) -> torch.Tensor:
-        return x.contiguous().view(-1).view(right(x).shape).clone()
+    def wrong(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return x.contiguous().view(-1).view(right(x, *args, **kwargs).shape).clone()
 
     return wrong
 
 
-def one_element_flipped(right: Unary) -> Unary:
+def one_element_flipped(right: Call) -> Call:
     """A race between two blocks spoils a single bit of a single element."""
 
-    def wrong(x: torch.Tensor) -> torch.Tensor:
-        out = right(x).clone()
-        flat = out.view(-1).view(torch.uint8)
+    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
+        out = right(*args, **kwargs).clone()
+        flat = _flat(out).view(torch.uint8)
         middle = flat.numel() // 2
         flat[middle] = flat[middle] ^ 1
         return out
@@ -49,56 +76,100 @@ def one_element_flipped(right: Unary) -> Unary:
     return wrong
 
 
-def shifted_by_one(right: Unary) -> Unary:
+def shifted_by_one(right: Call) -> Call:
     """An off-by-one in the index map."""
 
-    def wrong(x: torch.Tensor) -> torch.Tensor:
-        out = right(x)
-        return out.view(-1).roll(1).view(out.shape)
+    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
+        out = right(*args, **kwargs).clone()
+        flat = _flat(out)
+        flat.copy_(flat.roll(1))
+        return out
 
     return wrong
 
 
-def strides_of_input(right: Unary) -> Unary:
+def strides_of_input(right: Call) -> Call:
     """The values are right, but a view is returned instead of a contiguous result."""
 
-    def wrong(x: torch.Tensor) -> torch.Tensor:
-        out = right(x)
+    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
+        out = right(*args, **kwargs)
         return out.transpose(-1, -2).contiguous().transpose(-1, -2)
 
     return wrong
 
 
-def stale_output(right: Unary) -> Unary:
+def stale_output(right: Call) -> Call:
     """The first call's output is returned again: what a captured graph that launches nothing does."""
     kept: list[torch.Tensor] = []
 
-    def wrong(x: torch.Tensor) -> torch.Tensor:
-        if not kept or kept[0].shape != right(x).shape:
-            kept[:] = [right(x)]
+    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
+        out = right(*args, **kwargs)
+        if not kept or kept[0].shape != out.shape or kept[0].dtype != out.dtype:
+            kept[:] = [out]
         return kept[0]
 
     return wrong
 
 
-def forgotten_stream(right: Unary) -> Unary:
-    """Launches on a stream of its own and waits for nothing (GPU only)."""
-    own: list[torch.cuda.Stream] = []
+def frozen_input(right: Call) -> Call:
+    """Computes from a copy of what the first call was given: a graph that was captured with the wrong address."""
+    kept: list[torch.Tensor] = []
 
-    def wrong(x: torch.Tensor) -> torch.Tensor:
-        if not own:
-            own.append(torch.cuda.Stream())
-        with torch.cuda.stream(own[0]):
-            return right(x)
+    def wrong(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not kept or kept[0].shape != x.shape:
+            kept[:] = [x.clone()]
+        return right(kept[0], *args, **kwargs)
 
     return wrong
 
 
-#: Faults that a plain comparison on fresh inputs must find, on a transposition whose input is not symmetric.
-PLANTED: dict[str, Callable[[Unary], Unary]] = {
-    "last_tile_dropped": last_tile_dropped,
-    "input_returned": input_returned,
-    "one_element_flipped": one_element_flipped,
-    "shifted_by_one": shifted_by_one,
-    "strides_of_input": strides_of_input,
-}
+def forgotten_stream(right: Call) -> Call:
+    """Launches on a stream of its own and waits for nothing (GPU only)."""
+    own: list[torch.cuda.Stream] = []
+
+    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if not own:
+            own.append(torch.cuda.Stream())
+        with torch.cuda.stream(own[0]):
+            return right(*args, **kwargs)
+
+    return wrong
+
+
+def offset_ignored(right: Call) -> Call:
+    """Reads from the address that its vectors are aligned to, whatever element the first tensor begins with."""
+
+    def wrong(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        start = x.storage_offset() - x.storage_offset() % max(1, 16 // x.element_size())
+        return right(x.as_strided(x.shape, x.stride(), start), *args, **kwargs)
+
+    return wrong
+
+
+def strides_ignored(right: Call) -> Call:
+    """Reads the first tensor as if it were contiguous."""
+
+    def wrong(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        dense = torch.empty(x.shape, device="meta").stride()
+        reach = 1 + sum((size - 1) * step for size, step in zip(x.shape, dense, strict=True))
+        if x.storage_offset() + reach > x.untyped_storage().nbytes() // x.element_size():
+            # Beyond the storage lies what the allocator left there; here, nothing but zeros.
+            return right(torch.zeros(x.shape, dtype=x.dtype, device=x.device), *args, **kwargs)
+        return right(x.as_strided(x.shape, dense), *args, **kwargs)
+
+    return wrong
+
+
+#: Faults that are planted in every operator.
+GENERAL = (
+    Planted(last_tile_dropped),
+    Planted(shifted_by_one),
+    Planted(stale_output),
+    Planted(offset_ignored, "misaligned_offset"),
+    Planted(strides_ignored, "strides"),
+    Planted(frozen_input, "graph_replay", gpu=True),
+    Planted(forgotten_stream, "side_stream", gpu=True),
+)
+
+#: Beside these, what an operator that only moves data, bit for bit, has to refuse; its input is not symmetric.
+MOVED = (Planted(input_returned), Planted(one_element_flipped), Planted(strides_of_input))

@@ -48,15 +48,20 @@ class L2Policy:
 
     def describe(self, nbytes: int) -> str:
         """The state of the L2 in words, for the record."""
-        l2 = f"{self.l2_bytes / 1e6:.3g} MB"
+        l2 = _megabytes(self.l2_bytes)
         if self.name == "cold":
             return (
-                f"cold: {self.sets(nbytes)} buffer sets of {nbytes / 1e6:.3g} MB rotate, and an untimed copy of twice "
+                f"cold: {self.sets(nbytes)} buffer sets of {_megabytes(nbytes)} rotate, and an untimed copy of twice "
                 f"the L2's {l2} comes before each launch"
             )
         if self.name == "flushed":
             return f"flushed: zeros of four times the L2's {l2} are written before each launch"
         return f"warm: the same contender runs untimed on the same buffers before each launch (L2 of {l2})"
+
+
+def _megabytes(count: int) -> str:
+    """Three digits, and no exponent: a record is read by people."""
+    return f"{count / 1e6:.3g} MB" if count < 1e9 else f"{count / 1e6:,.0f} MB"
 
 
 def l2_policy(name: str, device: torch.device, l2_bytes: int) -> L2Policy:

@@ -69,10 +69,13 @@ def chunk_tensor(count: int) -> Any:
     return cute.make_rmem_tensor(cute.make_layout((count, 4), stride=(4, 1)), Uint32)
 
 
-def load_parts(address: Any, rChunk: Any, width: int) -> None:
-    """Loads a chunk of global memory by accesses of ``width`` bytes, which is what its address is a multiple of."""
+def load_parts(address: Any, rChunk: Any, width: int, policy: Any) -> None:
+    """Loads a chunk of global memory by accesses of ``width`` bytes, which is what its address is a multiple of.
+
+    Accesses of 16 bytes are made under a policy of the L2; ``policy`` is that of :func:`hold_policy`.
+    """
     if width == CHUNK:
-        cute.autovec_copy(view(address, CHUNK), rChunk)
+        load_held(address, rChunk, CHUNK, policy)
         return
     unit, _ = access_unit(width)
     rParts = cute.make_tensor(cute.recast_ptr(rChunk.iterator, dtype=unit), cute.make_layout(CHUNK // width))

@@ -15,7 +15,8 @@ How the data moves.  V = 16 / itemsize elements make a chunk of 16 bytes.  For N
 
 Each thread loads one chunk of each line, interleaves them into N chunks that are neighbours in the run, and passes
 them through shared memory so that neighbouring threads store neighbouring chunks.  Few columns go the other way.
-For even N the chunks are XOR-swizzled against bank conflicts.
+For even N the chunks are XOR-swizzled against bank conflicts.  Loads ask the L2 to evict their lines last, as in
+``vectorized``.
 
 Bytes moved: 2 * batch * N * length * itemsize, each once; the bound is DRAM bandwidth.
 
@@ -41,6 +42,7 @@ from forge_week0_transpose.kernels.memory import (
     check,
     chunk_tensor,
     example_arguments,
+    hold_policy,
     load_parts,
     move,
     name_kernel,
@@ -134,9 +136,9 @@ class Skinny:
         config = self.config
         n, threads = config.lines, config.threads
         shared = cute.arch.get_dyn_smem(Uint32, alignment=128).toint()
-        rLine, rRun = chunk_tensor(n), chunk_tensor(n)
+        rLine, rRun, policy = chunk_tensor(n), chunk_tensor(n), hold_policy()
         for r in cutlass.range_constexpr(n):
-            load_parts(lines + r * pitch + Int64(thread * CHUNK), rLine[r, None], config.line_width)
+            load_parts(lines + r * pitch + Int64(thread * CHUNK), rLine[r, None], config.line_width, policy)
         words = interleave([[rLine[r, w] for w in range(4)] for r in range(n)], config.itemsize, permute)
         for j in cutlass.range_constexpr(n):
             for w in cutlass.range_constexpr(4):
@@ -155,9 +157,9 @@ class Skinny:
         config = self.config
         n, threads = config.lines, config.threads
         shared = cute.arch.get_dyn_smem(Uint32, alignment=128).toint()
-        rLine, rRun = chunk_tensor(n), chunk_tensor(n)
+        rLine, rRun, policy = chunk_tensor(n), chunk_tensor(n), hold_policy()
         for j in cutlass.range_constexpr(n):
-            load_parts(run + Int64((thread + j * threads) * CHUNK), rRun[j, None], config.run_width)
+            load_parts(run + Int64((thread + j * threads) * CHUNK), rRun[j, None], config.run_width, policy)
         for j in cutlass.range_constexpr(n):
             place = shared + run_place(thread + j * threads, n) * CHUNK
             cute.autovec_copy(rRun[j, None], view(place, CHUNK, SHARED))

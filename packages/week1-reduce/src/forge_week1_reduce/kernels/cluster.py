@@ -26,7 +26,15 @@ import cutlass.cute as cute
 from forge_core.cache import Traceable, compile_cached
 from forge_core.device_code.block import SLOTS_BYTES, reduce_block
 from forge_core.device_code.cluster import announce, reduce_cluster
-from forge_core.device_code.memory import Int32, Int64, Uint32, entry_offsets, example_arguments, name_kernel
+from forge_core.device_code.memory import (
+    Int32,
+    Int64,
+    Uint32,
+    entry_offsets,
+    flat_arguments,
+    name_kernel,
+    split_arguments,
+)
 from forge_week1_reduce.configs import ClusterConfig
 from forge_week1_reduce.kernels.sweep import sweep
 from forge_week1_reduce.kernels.values import Values
@@ -42,8 +50,9 @@ class Cluster:
         self.values = Values(config.arithmetic)
 
     @cute.jit
-    def __call__(self, src: cute.Pointer, dst: cute.Pointer, length: Int64, kept: tuple, outer: tuple, stream: Any):
+    def __call__(self, *args: Any):
         """Launches one cluster a row; the arguments are those of ``vectorized``."""
+        (src, dst), (length,), (kept, outer) = split_arguments(args, self.config)
         blocks = self.config.blocks
         name_kernel(self.kernel, self.config.kernel_name)
         self.kernel(src, dst, length, kept, outer).launch(
@@ -51,7 +60,7 @@ class Cluster:
             block=(self.config.row.threads, 1, 1),
             cluster=(blocks, 1, 1),
             smem=2 * SLOTS_BYTES,
-            stream=stream,
+            stream=args[-1],
         )
 
     @cute.kernel
@@ -74,5 +83,4 @@ class Cluster:
 @compile_cached
 def build(config: ClusterConfig) -> Traceable:
     """What to compile for a configuration."""
-    tuples = (1 + 3 * config.row.kept_rank, 1 + 2 * config.row.outer_rank)
-    return Traceable(Cluster(config), example_arguments(wide=1, tuples=tuples), name=config.kernel_name)
+    return Traceable(Cluster(config), flat_arguments(config), name=config.kernel_name)

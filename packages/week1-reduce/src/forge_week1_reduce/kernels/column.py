@@ -22,6 +22,9 @@ holds the same columns, only that the columns of a chunk differ from group to gr
     group 0    |c0 c1 c2 c3|c4 c5 c6 c7|c8 ...       aligned: distance 0
     group 1   -|-- c0 c1 c2|c3 c4 c5 c6|c7 ...       distance 1 element; shared memory puts them under each other
 
+Where the tiles are whole and each thread's rows are whole turns (``whole``), no load is guarded, and the code is half
+as long.
+
 Bytes moved: each element once (with shifts, 1/lanes of the chunks are read by two blocks, the second time from the L2
 cache); the bound is DRAM bandwidth.
 
@@ -44,8 +47,9 @@ from forge_core.device_code.memory import (
     Uint32,
     elements_at,
     entry_offsets,
-    example_arguments,
+    flat_arguments,
     name_kernel,
+    split_arguments,
 )
 from forge_week1_reduce.configs import ColumnConfig
 from forge_week1_reduce.kernels.finish import Finish
@@ -64,24 +68,16 @@ class Column:
         self.size = self.values.acc.width // 8
 
     @cute.jit
-    def __call__(
-        self,
-        src: cute.Pointer,
-        dst: cute.Pointer,
-        cols: Int64,
-        col_step: Int64,
-        parts: Int64,
-        kept: tuple,
-        reduced: tuple,
-        stream: Any,
-    ):
+    def __call__(self, *args: Any):
         """Launches one block for each tile of columns, each entry of ``kept`` and each part of the rows.
 
-        ``cols`` columns, whose results lie ``col_step`` bytes apart; ``kept`` holds the number of matrices, then size,
-        source step and destination step in bytes for each dimension around, innermost first; ``reduced`` the number
-        of rows, then size and source step.
+        The arguments are ``src`` and ``dst``; ``cols``, ``col_step`` and ``parts``; ``kept`` and ``reduced``, laid
+        flat; the stream.  There are ``cols`` columns, whose results lie ``col_step`` bytes apart; ``kept`` holds the
+        number of matrices, then size, source step and destination step in bytes for each dimension around, innermost
+        first; ``reduced`` the number of rows, then size and source step.
         """
-        self.launch(src, dst, dst, cols, col_step, parts, kept, reduced, stream)
+        (src, dst), (cols, col_step, parts), (kept, reduced) = split_arguments(args, self.config)
+        self.launch(src, dst, dst, cols, col_step, parts, kept, reduced, args[-1])
 
     @cute.jit
     def launch(
@@ -138,7 +134,13 @@ class Column:
         # This part's rows, and this thread's among them.  There are less than 2^31, and groups alone have all of them.
         first, count = Int64(group), Int32(reduced[0])
         if cutlass.const_expr(config.groups > 1):
-            span = Int64((Uint32(reduced[0]) + Uint32(parts - 1)) // Uint32(parts))
+            # A number that is known when the kernel is compiled needs no division.
+            cut = parts
+            if cutlass.const_expr(config.whole and config.finish is None):
+                cut = config.blocks
+            elif cutlass.const_expr(config.whole and config.finish.parts > 0):
+                cut = config.finish.parts
+            span = Int64((Uint32(reduced[0]) + Uint32(cut - 1)) // Uint32(cut))
             first = Int64(part) * span + Int64(group)
             end = cutlass.min(reduced[0], Int64(part) * span + span)
             count = Int32(cutlass.max(end - first + (config.groups - 1), Int64(0)) // config.groups)
@@ -151,7 +153,9 @@ class Column:
         address = base + (Int64(lane * config.vector) - shift) * values.size
 
         rAcc = values.new_strands(config.vector)
-        if (column >= 0) & (column + config.vector <= cols):
+        if cutlass.const_expr(config.whole):
+            self.walk_whole(address, first, count, reduced, rAcc)
+        elif (column >= 0) & (column + config.vector <= cols):
             self.walk(address, first, count, reduced, rAcc)
         else:
             if (column + config.vector > 0) & (column < cols):
@@ -201,6 +205,18 @@ class Column:
                 self.values.add_places(rChunks[(u, None)], rAcc)
 
     @cute.jit
+    def walk_whole(self, address: Any, first: Any, count: Any, reduced: tuple, rAcc: Any):
+        """Adds this thread's rows, which are whole turns."""
+        config = self.config
+        rChunks = self.values.new_chunks(config.unroll, config.width)
+        for turn in cutlass.range(count // config.unroll):
+            for u in cutlass.range_constexpr(config.unroll):
+                row = first + Int64(turn * config.unroll + u) * config.groups
+                self.values.fetch(self.row_address(address, row, reduced), rChunks[(u, None)], once=config.once)
+            for u in cutlass.range_constexpr(config.unroll):
+                self.values.add_places(rChunks[(u, None)], rAcc)
+
+    @cute.jit
     def walk_edge(self, address: Any, column: Any, cols: Any, first: Any, count: Any, reduced: tuple, rAcc: Any):
         """Adds this thread's rows by element, those columns of the load that there are."""
         for i in cutlass.range(count):
@@ -242,20 +258,13 @@ class SplitColumn(Column):
         self.finish = Finish(config.finish)
 
     @cute.jit
-    def __call__(
-        self,
-        src: cute.Pointer,
-        dst: cute.Pointer,
-        partial: cute.Pointer,
-        cols: Int64,
-        col_step: Int64,
-        parts: Int64,
-        kept: tuple,
-        reduced: tuple,
-        results: tuple,
-        stream: Any,
-    ):
-        """As without a second pass; ``results`` are the kept dimensions, the columns among them, as in ``finish``."""
+    def __call__(self, *args: Any):
+        """As without a second pass, but ``partial`` follows ``dst``, and ``results`` follow ``reduced``.
+
+        ``results`` are the kept dimensions, the columns among them, as in ``finish``.
+        """
+        (src, dst, partial), given, (kept, reduced, results) = split_arguments(args, self.config, pointers=3)
+        (cols, col_step, parts), stream = given, args[-1]
         self.launch(src, dst, partial, cols, col_step, parts, kept, reduced, stream)
         self.finish(partial, dst, parts, results[0] * self.size, Int64(self.size), reduced[0], results, stream)
 
@@ -263,8 +272,6 @@ class SplitColumn(Column):
 @compile_cached
 def build(config: ColumnConfig) -> Traceable:
     """What to compile for a configuration."""
-    kept, reduced = 1 + 3 * config.kept_rank, 1 + 2 * config.reduced_rank
     if config.finish is None:
-        return Traceable(Column(config), example_arguments(wide=3, tuples=(kept, reduced)), name=config.kernel_name)
-    tuples = (kept, reduced, 1 + 3 * config.finish.kept_rank)
-    return Traceable(SplitColumn(config), example_arguments(pointers=3, wide=3, tuples=tuples), config.kernel_name)
+        return Traceable(Column(config), flat_arguments(config), name=config.kernel_name)
+    return Traceable(SplitColumn(config), flat_arguments(config, pointers=3), name=config.kernel_name)

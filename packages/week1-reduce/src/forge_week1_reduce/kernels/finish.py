@@ -94,20 +94,34 @@ class Finish:
             row = Int64(block) * THREADS + Int64(thread)
             if row < kept[0]:
                 start = partial.toint() + row * row_step
-                rPart = values.new_strands(BATCH)
-                turns = Int32(parts) // BATCH
-                for turn in cutlass.range(turns):
-                    for u in cutlass.range_constexpr(BATCH):
-                        rPart[u] = values.load(start + Int64(turn * BATCH + u) * part_step)
-                    for u in cutlass.range_constexpr(BATCH):
-                        acc = values.monoid.combine((acc,), (rPart[u],))[0]
-                if turns * BATCH < Int32(parts):
-                    for u in cutlass.range_constexpr(BATCH):
-                        part = turns * BATCH + u
-                        rPart[u] = values.monoid.identity()[0]
-                        if part < Int32(parts):
-                            rPart[u] = values.load(start + Int64(part) * part_step)
-                    for u in cutlass.range_constexpr(BATCH):
-                        acc = values.monoid.combine((acc,), (rPart[u],))[0]
+                acc = self.add_parts(start, parts, part_step)
                 _, dst_offset = entry_offsets(Uint32(row), kept, 2)
                 values.store((acc,), count, dst.toint() + dst_offset)
+
+    @cute.jit
+    def add_parts(self, start: Any, parts: Any, part_step: Any):
+        """Adds a result's accumulators in the order of the parts, a batch of them on its way."""
+        values, fixed = self.values, self.config.parts
+        acc = values.monoid.identity()[0]
+        rPart = values.new_strands(fixed or BATCH)
+        if cutlass.const_expr(fixed > 0):
+            for u in cutlass.range_constexpr(fixed):
+                rPart[u] = values.load(start + u * part_step)
+            for u in cutlass.range_constexpr(fixed):
+                acc = values.monoid.combine((acc,), (rPart[u],))[0]
+        else:
+            turns = Int32(parts) // BATCH
+            for turn in cutlass.range(turns):
+                for u in cutlass.range_constexpr(BATCH):
+                    rPart[u] = values.load(start + Int64(turn * BATCH + u) * part_step)
+                for u in cutlass.range_constexpr(BATCH):
+                    acc = values.monoid.combine((acc,), (rPart[u],))[0]
+            if turns * BATCH < Int32(parts):
+                for u in cutlass.range_constexpr(BATCH):
+                    part = turns * BATCH + u
+                    rPart[u] = values.monoid.identity()[0]
+                    if part < Int32(parts):
+                        rPart[u] = values.load(start + Int64(part) * part_step)
+                for u in cutlass.range_constexpr(BATCH):
+                    acc = values.monoid.combine((acc,), (rPart[u],))[0]
+        return acc

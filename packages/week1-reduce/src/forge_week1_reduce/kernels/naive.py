@@ -26,7 +26,15 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.memory import Int32, Int64, Uint32, entry_offsets, example_arguments, name_kernel
+from forge_core.device_code.memory import (
+    Int32,
+    Int64,
+    Uint32,
+    entry_offsets,
+    flat_arguments,
+    name_kernel,
+    split_arguments,
+)
 from forge_week1_reduce.configs import NaiveConfig
 from forge_week1_reduce.kernels.values import Values
 
@@ -44,16 +52,18 @@ class Naive:
         self.values = Values(config.arithmetic)
 
     @cute.jit
-    def __call__(self, src: cute.Pointer, dst: cute.Pointer, kept: tuple, reduced: tuple, stream: Any):
+    def __call__(self, *args: Any):
         """Launches one thread a row.
 
-        ``kept`` holds the number of rows, then size, source step and destination step in bytes for each dimension,
-        innermost first; ``reduced`` the number of elements of a row, then size and source step.
+        The arguments are ``src`` and ``dst``; ``kept`` and ``reduced``, laid flat; the stream.  ``kept`` holds the
+        number of rows, then size, source step and destination step in bytes for each dimension, innermost first;
+        ``reduced`` the number of elements of a row, then size and source step.
         """
+        (src, dst), _, (kept, reduced) = split_arguments(args, self.config)
         threads = self.config.threads
         name_kernel(self.kernel, self.config.kernel_name)
         self.kernel(src, dst, kept, reduced).launch(
-            grid=(Int32((kept[0] + (threads - 1)) // threads), 1, 1), block=(threads, 1, 1), stream=stream
+            grid=(Int32((kept[0] + (threads - 1)) // threads), 1, 1), block=(threads, 1, 1), stream=args[-1]
         )
 
     @cute.kernel
@@ -83,5 +93,4 @@ class Naive:
 @compile_cached
 def build(config: NaiveConfig) -> Traceable:
     """What to compile for a configuration."""
-    tuples = (1 + 3 * config.kept_rank, 1 + 2 * config.reduced_rank)
-    return Traceable(Naive(config), example_arguments(tuples=tuples), name=config.kernel_name)
+    return Traceable(Naive(config), flat_arguments(config), name=config.kernel_name)

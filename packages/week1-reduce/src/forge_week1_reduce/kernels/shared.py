@@ -30,9 +30,10 @@ from forge_core.device_code.memory import (
     Int64,
     Uint32,
     entry_offsets,
-    example_arguments,
+    flat_arguments,
     load_element,
     name_kernel,
+    split_arguments,
     store_element,
 )
 from forge_week1_reduce.configs import SharedConfig
@@ -50,14 +51,15 @@ class Shared:
         self.values = Values(config.arithmetic)
 
     @cute.jit
-    def __call__(self, src: cute.Pointer, dst: cute.Pointer, kept: tuple, reduced: tuple, stream: Any):
+    def __call__(self, *args: Any):
         """Launches one block a row; the arguments are those of ``naive``."""
+        (src, dst), _, (kept, reduced) = split_arguments(args, self.config)
         name_kernel(self.kernel, self.config.kernel_name)
         self.kernel(src, dst, kept, reduced).launch(
             grid=(Int32(kept[0]), 1, 1),
             block=(self.config.threads, 1, 1),
             smem=self.config.threads * self.values.acc.width // 8,
-            stream=stream,
+            stream=args[-1],
         )
 
     @cute.kernel
@@ -91,5 +93,4 @@ class Shared:
 @compile_cached
 def build(config: SharedConfig) -> Traceable:
     """What to compile for a configuration."""
-    tuples = (1 + 3 * config.kept_rank, 1 + 2 * config.reduced_rank)
-    return Traceable(Shared(config), example_arguments(tuples=tuples), name=config.kernel_name)
+    return Traceable(Shared(config), flat_arguments(config), name=config.kernel_name)

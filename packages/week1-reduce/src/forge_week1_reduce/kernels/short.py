@@ -26,7 +26,15 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.memory import Int32, Int64, Uint32, entry_offsets, example_arguments, name_kernel
+from forge_core.device_code.memory import (
+    Int32,
+    Int64,
+    Uint32,
+    entry_offsets,
+    flat_arguments,
+    name_kernel,
+    split_arguments,
+)
 from forge_core.device_code.warp import reduce_lanes
 from forge_week1_reduce.configs import ShortConfig
 from forge_week1_reduce.kernels.values import Values
@@ -42,14 +50,15 @@ class Short:
         self.values = Values(config.arithmetic)
 
     @cute.jit
-    def __call__(self, src: cute.Pointer, dst: cute.Pointer, length: Int64, kept: tuple, stream: Any):
-        """Launches one block for ``rows_per_block`` rows; ``length`` and ``kept`` are those of ``vectorized``."""
+    def __call__(self, *args: Any):
+        """Launches one block for ``rows_per_block`` rows; the arguments are those of ``vectorized`` but ``outer``."""
+        (src, dst), (length,), (kept,) = split_arguments(args, self.config)
         per_block = self.config.rows_per_block
         name_kernel(self.kernel, self.config.kernel_name)
         self.kernel(src, dst, length, kept).launch(
             grid=(Int32((kept[0] + (per_block - 1)) // per_block), 1, 1),
             block=(self.config.threads, 1, 1),
-            stream=stream,
+            stream=args[-1],
         )
 
     @cute.kernel
@@ -91,5 +100,4 @@ class Short:
 @compile_cached
 def build(config: ShortConfig) -> Traceable:
     """What to compile for a configuration."""
-    tuples = (1 + 3 * config.kept_rank,)
-    return Traceable(Short(config), example_arguments(wide=1, tuples=tuples), name=config.kernel_name)
+    return Traceable(Short(config), flat_arguments(config), name=config.kernel_name)

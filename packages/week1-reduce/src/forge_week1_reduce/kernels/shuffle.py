@@ -25,7 +25,15 @@ import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.device_code.block import SLOTS_BYTES, reduce_block
-from forge_core.device_code.memory import Int32, Int64, Uint32, entry_offsets, example_arguments, name_kernel
+from forge_core.device_code.memory import (
+    Int32,
+    Int64,
+    Uint32,
+    entry_offsets,
+    flat_arguments,
+    name_kernel,
+    split_arguments,
+)
 from forge_week1_reduce.configs import ShuffleConfig
 from forge_week1_reduce.kernels.elementwise import STRANDS, walk
 from forge_week1_reduce.kernels.values import Values
@@ -41,11 +49,12 @@ class Shuffle:
         self.values = Values(config.arithmetic)
 
     @cute.jit
-    def __call__(self, src: cute.Pointer, dst: cute.Pointer, kept: tuple, reduced: tuple, stream: Any):
+    def __call__(self, *args: Any):
         """Launches one block a row; the arguments are those of ``naive``."""
+        (src, dst), _, (kept, reduced) = split_arguments(args, self.config)
         name_kernel(self.kernel, self.config.kernel_name)
         self.kernel(src, dst, kept, reduced).launch(
-            grid=(Int32(kept[0]), 1, 1), block=(self.config.threads, 1, 1), smem=SLOTS_BYTES, stream=stream
+            grid=(Int32(kept[0]), 1, 1), block=(self.config.threads, 1, 1), smem=SLOTS_BYTES, stream=args[-1]
         )
 
     @cute.kernel
@@ -67,5 +76,4 @@ class Shuffle:
 @compile_cached
 def build(config: ShuffleConfig) -> Traceable:
     """What to compile for a configuration."""
-    tuples = (1 + 3 * config.kept_rank, 1 + 2 * config.reduced_rank)
-    return Traceable(Shuffle(config), example_arguments(tuples=tuples), name=config.kernel_name)
+    return Traceable(Shuffle(config), flat_arguments(config), name=config.kernel_name)

@@ -31,8 +31,9 @@ from forge_core.device_code.memory import (
     Int64,
     Uint32,
     entry_offsets,
-    example_arguments,
+    flat_arguments,
     name_kernel,
+    split_arguments,
     store_element,
 )
 from forge_week1_reduce.configs import SplitConfig
@@ -52,27 +53,21 @@ class Split:
         self.finish = Finish(config.finish)
 
     @cute.jit
-    def __call__(
-        self,
-        src: cute.Pointer,
-        dst: cute.Pointer,
-        partial: cute.Pointer,
-        length: Int64,
-        parts: Int64,
-        kept: tuple,
-        outer: tuple,
-        stream: Any,
-    ):
-        """Launches ``parts`` blocks a row, and the second pass; the rest is as in ``vectorized``."""
+    def __call__(self, *args: Any):
+        """Launches ``parts`` blocks a row, and the second pass.
+
+        The arguments are ``src``, ``dst`` and ``partial``; ``length`` and ``parts``; the rest is as in ``vectorized``.
+        """
+        (src, dst, partial), (length, parts), (kept, outer) = split_arguments(args, self.config, pointers=3)
         size = self.values.acc.width // 8
         name_kernel(self.kernel, self.config.kernel_name)
         self.kernel(src, partial, length, parts, kept, outer).launch(
             grid=(Int32(parts), Int32(kept[0]), 1),
             block=(self.config.row.threads, 1, 1),
             smem=SLOTS_BYTES,
-            stream=stream,
+            stream=args[-1],
         )
-        self.finish(partial, dst, parts, Int64(size), parts * size, length * outer[0], kept, stream)
+        self.finish(partial, dst, parts, Int64(size), parts * size, length * outer[0], kept, args[-1])
 
     @cute.kernel
     def kernel(self, src: cute.Pointer, partial: cute.Pointer, length: Int64, parts: Int64, kept: tuple, outer: tuple):
@@ -95,5 +90,4 @@ class Split:
 @compile_cached
 def build(config: SplitConfig) -> Traceable:
     """What to compile for a configuration."""
-    tuples = (1 + 3 * config.row.kept_rank, 1 + 2 * config.row.outer_rank)
-    return Traceable(Split(config), example_arguments(pointers=3, wide=2, tuples=tuples), name=config.kernel_name)
+    return Traceable(Split(config), flat_arguments(config, pointers=3), name=config.kernel_name)

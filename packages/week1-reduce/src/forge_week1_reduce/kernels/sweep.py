@@ -6,7 +6,9 @@ A row is one contiguous run, or several with any distance between them:
                                      by element         by chunk               by element
     several runs                     chunks numbered through all runs, each a multiple of the load's width
 
-Turn by turn each thread issues ``unroll`` loads, and only then adds: that many are in flight at once.
+Turn by turn each thread issues ``unroll`` loads, and only then adds: that many are in flight at once.  The last turn
+is guarded, load by load, but where a row is known to be whole turns (``whole``), or a single one (``exact``): a block
+that lives for one turn is as fast as its code is short, since the code has to come from memory, too.
 """
 
 from __future__ import annotations
@@ -92,6 +94,52 @@ def sweep(
         thread: this thread's number in the block.
         rAcc: its accumulators.
     """
+    if cutlass.const_expr(config.exact):
+        _once(values, config, row, thread, rAcc)
+    elif cutlass.const_expr(config.whole):
+        span = length // values.vector(config.width) // parts
+        _turns(values, config, row + part * span * config.width, Int32(span), thread, rAcc)
+    else:
+        _any(values, config, row, length, outer, part, parts, thread, rAcc)
+
+
+@cute.jit
+def _once(values: cutlass.Constexpr, config: cutlass.Constexpr, row: Any, thread: Any, rAcc: Any):
+    """Adds a row of one turn."""
+    rChunks = values.new_chunks(config.unroll, config.width)
+    for u in cutlass.range_constexpr(config.unroll):
+        place = thread + u * config.threads
+        values.fetch(row + Int64(place * config.width), rChunks[(u, None)], once=config.once)
+    for u in cutlass.range_constexpr(config.unroll):
+        values.add(rChunks[(u, None)], rAcc)
+
+
+@cute.jit
+def _turns(values: cutlass.Constexpr, config: cutlass.Constexpr, start: Any, count: Any, thread: Any, rAcc: Any):
+    """Adds ``count`` chunks, which are whole turns."""
+    threads, unroll, width = config.threads, config.unroll, config.width
+    rChunks = values.new_chunks(unroll, width)
+    for turn in cutlass.range(count // (threads * unroll)):
+        for u in cutlass.range_constexpr(unroll):
+            place = turn * (threads * unroll) + u * threads + thread
+            values.fetch(start + Int64(place) * width, rChunks[(u, None)], once=config.once)
+        for u in cutlass.range_constexpr(unroll):
+            values.add(rChunks[(u, None)], rAcc)
+
+
+@cute.jit
+def _any(
+    values: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    row: Any,
+    length: Any,
+    outer: tuple,
+    part: Any,
+    parts: Any,
+    thread: Any,
+    rAcc: Any,
+):
+    """Adds a part of a row of any length; the arguments are those of :func:`sweep`."""
     vector = values.vector(config.width)
     start, chunks = row, (length // vector) * outer[0]
     if cutlass.const_expr(config.peel):

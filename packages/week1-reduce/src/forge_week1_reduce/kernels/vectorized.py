@@ -26,7 +26,15 @@ import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.device_code.block import SLOTS_BYTES, reduce_block
-from forge_core.device_code.memory import Int32, Int64, Uint32, entry_offsets, example_arguments, name_kernel
+from forge_core.device_code.memory import (
+    Int32,
+    Int64,
+    Uint32,
+    entry_offsets,
+    flat_arguments,
+    name_kernel,
+    split_arguments,
+)
 from forge_week1_reduce.configs import VectorizedConfig
 from forge_week1_reduce.kernels.sweep import sweep
 from forge_week1_reduce.kernels.values import Values
@@ -42,16 +50,18 @@ class Vectorized:
         self.values = Values(config.arithmetic)
 
     @cute.jit
-    def __call__(self, src: cute.Pointer, dst: cute.Pointer, length: Int64, kept: tuple, outer: tuple, stream: Any):
+    def __call__(self, *args: Any):
         """Launches one block a row.
 
-        ``length`` is the elements of a contiguous run; ``kept`` holds the number of rows, then size, source step and
-        destination step in bytes for each dimension, innermost first; ``outer`` the number of runs of a row, then
-        size and source step of each dimension around them.
+        The arguments are ``src`` and ``dst``; ``length``; ``kept`` and ``outer``, laid flat; the stream.  ``length``
+        is the elements of a contiguous run; ``kept`` holds the number of rows, then size, source step and destination
+        step in bytes for each dimension, innermost first; ``outer`` the number of runs of a row, then size and source
+        step of each dimension around them.
         """
+        (src, dst), (length,), (kept, outer) = split_arguments(args, self.config)
         name_kernel(self.kernel, self.config.kernel_name)
         self.kernel(src, dst, length, kept, outer).launch(
-            grid=(Int32(kept[0]), 1, 1), block=(self.config.threads, 1, 1), smem=SLOTS_BYTES, stream=stream
+            grid=(Int32(kept[0]), 1, 1), block=(self.config.threads, 1, 1), smem=SLOTS_BYTES, stream=args[-1]
         )
 
     @cute.kernel
@@ -72,5 +82,4 @@ class Vectorized:
 @compile_cached
 def build(config: VectorizedConfig) -> Traceable:
     """What to compile for a configuration."""
-    tuples = (1 + 3 * config.kept_rank, 1 + 2 * config.outer_rank)
-    return Traceable(Vectorized(config), example_arguments(wide=1, tuples=tuples), name=config.kernel_name)
+    return Traceable(Vectorized(config), flat_arguments(config), name=config.kernel_name)

@@ -106,7 +106,7 @@ class Held:
         if cutlass.const_expr(self.smem_bytes > 0):
             shared = Int32(cute.arch.get_dyn_smem(Uint32, alignment=16).toint())
         if cutlass.const_expr(config.blocks > 1):
-            open_mailbox(program.monoid, config.threads, config.blocks, shared, thread)
+            open_mailbox(shared, thread)
         rank, block = Int32(0), Uint32(number)
         if cutlass.const_expr(config.blocks != 1):
             rank, block = Int32(Uint32(number) % blocks), Uint32(number) // blocks

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from forge_core.bench.measure import OURS
+from forge_core.bench.contenders import OURS
 from forge_core.bench.records import CaseRecord, Record
 
 __all__ = [

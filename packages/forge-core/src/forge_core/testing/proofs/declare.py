@@ -16,16 +16,15 @@ import ast
 import hashlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from forge_core.cache.key import canonical
 from forge_core.cache.sources import fingerprint
 from forge_core.errors import ForgeError
+from forge_core.testing.subject import Subject
 
 __all__ = [
     "LAUNCH",
@@ -51,30 +50,9 @@ LAUNCH = (
     "forge_core.thresholds",
 )
 
-Arguments = tuple[Any, ...]
-
 
 class ProofError(ForgeError, RuntimeError):
     """A proof could not be made, or cannot be believed."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """An operator and what its determinism and its error are measured on.
-
-    Attributes:
-        operator: a ``forge_core.op.Operator``.
-        samples: takes a device and yields the arguments of calls, by position.  A variant may refuse some of them by
-            UnsupportedError, not all.
-        floor: takes such arguments and returns the derived bound of the computation, as ``assert_near_float64`` takes
-            it; None where the result has to be that of the reference, exactly.
-        absent: variants that can do no call of this operator, each with the reason.
-    """
-
-    operator: Any
-    samples: Callable[[torch.device], Iterable[Arguments]]
-    floor: Callable[..., torch.Tensor | float] | None = None
-    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -227,7 +205,10 @@ def gpu_tests(root: Path, folder: str) -> list[str]:
 
 
 def _marked(tree: ast.Module) -> Iterator[str]:
-    """Functions marked `gpu`: by a decorator, by a name such as DEVICES that holds the mark, or all of the module."""
+    """Functions marked `gpu`: by a decorator, by a name such as DEVICES that holds the mark, or all of the module.
+
+    A test of the battery has the mark on the parameters that run on a GPU.
+    """
     names = set()
     for node in tree.body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _says_gpu(node.value, set()):
@@ -245,5 +226,7 @@ def _says_gpu(value: ast.AST, names: set[str]) -> bool:
         if isinstance(node, ast.Attribute) and ast.unparse(node).endswith("mark.gpu"):
             return True
         if isinstance(node, ast.Name) and node.id in names:
+            return True
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "battery":
             return True
     return False

@@ -18,9 +18,10 @@ import click
 import torch
 
 from forge_core.errors import UnsupportedError
-from forge_core.testing.proofs.declare import Subject, Week, discover
+from forge_core.testing.proofs.declare import Week, discover
 from forge_core.testing.proofs.observe import shape_of
 from forge_core.testing.proofs.record import write_atomically
+from forge_core.testing.subject import Subject
 from forge_core.testing.tolerances import assert_near_float64
 
 __all__ = ["REPEATS", "measure", "measure_week"]
@@ -51,7 +52,7 @@ def measure(subject: Subject, variant: str, device: torch.device) -> dict[str, A
     shapes: list[str] = []
     operator = subject.operator
     options = {"variant": variant} if "variant" in operator.schema.parameters else {}
-    for args in subject.samples(device):
+    for args in subject.measured(device):
         try:
             first = operator(*args, **options)
         except UnsupportedError:
@@ -60,7 +61,7 @@ def measure(subject: Subject, variant: str, device: torch.device) -> dict[str, A
         for _ in range(REPEATS):
             if not torch.equal(_bits(first), _bits(operator(*args, **options))):
                 return _wrong(f"{what}: two calls gave different bits")
-        exact = _reference(operator, [a.double() if isinstance(a, torch.Tensor) else a for a in args]).double()
+        exact = subject.expected(*[a.double() if isinstance(a, torch.Tensor) else a for a in args]).double()
         try:
             _judge(subject, first, exact, args, what)
         except AssertionError as wrong:
@@ -82,7 +83,7 @@ def _wrong(problem: str) -> dict[str, Any]:
 
 
 def _judge(subject: Subject, got: torch.Tensor, exact: torch.Tensor, args: Sequence[Any], what: str) -> None:
-    peer = _reference(subject.operator, args)
+    peer = subject.expected(*args)
     if subject.floor is not None:
         assert_near_float64(got, exact, peer, floor=subject.floor(*args), what=what)
     elif got.shape != peer.shape or got.dtype != peer.dtype or not torch.equal(got, peer):
@@ -95,13 +96,6 @@ def _what(args: Iterable[Any]) -> str:
 
 def _bits(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().reshape(-1).view(torch.uint8)
-
-
-def _reference(operator: Any, args: Sequence[Any]) -> torch.Tensor:
-    named = operator.schema.bind(tuple(args), {})
-    named.pop("variant", None)
-    result: torch.Tensor = operator.reference(**named)
-    return result
 
 
 @click.command()

@@ -1,0 +1,200 @@
+"""The conformance battery: everything that any operator has to pass, as one test.
+
+    @pytest.mark.parametrize("check", battery(SUBJECT))
+    def test_conformance(check):
+        check()
+
+``SUBJECT`` is a declaration (``forge_core.testing.subject``).  Each property is a test of its own, with the operator,
+the check, the dtype where it matters and the device in its id, for example ``reduce_sum-graph_replay-cuda``; what runs
+on a GPU bears the mark ``gpu``.  A check that does not apply is skipped with the reason that the declaration names.
+
+The battery is tested itself: wrong operators are planted in each subject, and the check that has to find one fails
+unless it does.  ``docs/testing.md`` tells authors of their own kernels how to use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from forge_core.testing import battery_checks as checks
+from forge_core.testing.planted import GENERAL, Planted
+from forge_core.testing.subject import Subject
+
+if TYPE_CHECKING:
+    from _pytest.mark import ParameterSet
+
+__all__ = ["CHECKS", "Check", "Trial", "battery"]
+
+BOTH, GPU = ("cpu", "cuda"), ("cuda",)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property of an operator.
+
+    Attributes:
+        run: takes a subject and a device, and raises AssertionError when the operator lacks it.
+        devices: the kinds of device that it is tested on.
+        each_dtype: whether each of the subject's dtypes is a test of its own.
+        gpus: how many GPUs it needs.
+        lacks: for a subject, why the check cannot be made of it; "" where it can.
+    """
+
+    run: Callable[[Subject, torch.device], None]
+    devices: tuple[str, ...] = BOTH
+    each_dtype: bool = False
+    gpus: int = 1
+    lacks: Callable[[Subject], str] = field(default=lambda subject: "")
+
+
+def _no_overload(subject: Subject) -> str:
+    return "" if subject.registered() is not None else "no registered overload is declared"
+
+
+def _no_out(subject: Subject) -> str:
+    return "" if checks.out_form(subject) is not None else "the operator has no out form"
+
+
+def _no_floats(subject: Subject) -> str:
+    floats = any(dtype.is_floating_point or dtype.is_complex for dtype in subject.dtypes)
+    return "" if floats else "no floating-point dtype is declared"
+
+
+#: All checks, by name.
+CHECKS: dict[str, Check] = {
+    "values": Check(checks.values, each_dtype=True),
+    "float64_error": Check(checks.float64_error),
+    "misaligned_offset": Check(checks.misaligned_offset, each_dtype=True),
+    "strides": Check(checks.strides, each_dtype=True),
+    "empties": Check(checks.empties, each_dtype=True),
+    "nan_and_inf": Check(checks.nan_and_inf, each_dtype=True, lacks=_no_floats),
+    "fake_strides": Check(checks.fake_strides),
+    "inputs_untouched": Check(checks.inputs_untouched),
+    "out_form": Check(checks.out, each_dtype=True, lacks=_no_out),
+    "out_compiles": Check(checks.out_compiles, lacks=_no_out),
+    "opcheck": Check(checks.opcheck, lacks=_no_overload),
+    "fullgraph": Check(checks.fullgraph),
+    "dynamic_shapes": Check(checks.dynamic_shapes),
+    "export": Check(checks.export, lacks=_no_overload),
+    "threads": Check(checks.threads),
+    "determinism": Check(checks.determinism),
+    "graph_replay": Check(checks.graph_replay, GPU),
+    "side_stream": Check(checks.side_stream, GPU),
+    "current_device": Check(checks.current_device, GPU),
+    "second_device": Check(checks.second_device, GPU, gpus=2),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One check of one subject on one kind of device; a call makes it.
+
+    Attributes:
+        subject: what is tested.
+        check: the name of the check.
+        device: ``"cpu"`` or ``"cuda"``.
+        fault: a fault to be planted, which the check has to find; None for the operator as it is.
+    """
+
+    subject: Subject
+    check: str
+    device: str
+    fault: Planted | None = None
+
+    def __call__(self) -> None:
+        """Makes the check.
+
+        Raises:
+            AssertionError: the operator lacks the property, or the check does not find the fault.
+        """
+        run, device = CHECKS[self.check].run, torch.device(self.device)
+        if self.fault is None:
+            run(self.subject, device)
+            return
+        each = CHECKS[self.check].each_dtype
+        dtypes = checks.dtypes_of(self.subject, self.check) if each else self.subject.dtypes[:1]
+        refused = [self._refused(dtype, device) for dtype in dtypes]
+        if not any(refused):
+            raise AssertionError(f"{self.subject.name}: the planted {self.fault.name} changes nothing in any case")
+
+    def _refused(self, dtype: torch.dtype, device: torch.device) -> bool:
+        """Whether the fault is refused in a dtype; False where it does not show in that."""
+        fault, one = self.fault, replace(self.subject, dtypes=(dtype,), laid_out_dtypes=(dtype,))
+        if fault is None:
+            raise ValueError("no fault is planted")
+        try:
+            CHECKS[self.check].run(checks.with_fault(one, fault), device)
+        except AssertionError:
+            return True
+        if checks.fault_shows(one, fault, device):
+            raise AssertionError(f"{one.name}: {self.check} does not refuse the planted {fault.name}, {dtype}")
+        return False
+
+
+def battery(*subjects: Subject) -> list[ParameterSet]:
+    """The tests of operators, as ``pytest.mark.parametrize`` takes them.
+
+    Args:
+        *subjects: the declarations.
+
+    Returns:
+        A parameter for each subject, check, dtype and device: a :class:`Trial`, with id and marks.
+
+    Raises:
+        ValueError: a declaration without cases or without a reference, one that names a check that does not exist, one
+            that gives no reason, or two of one name.
+    """
+    names = [subject.name for subject in subjects]
+    if len(set(names)) < len(names):
+        raise ValueError(f"battery: expected subjects of different names, got {names}; `title` tells them apart")
+    return [param for subject in subjects for param in _tests(_valid(subject))]
+
+
+def _valid(subject: Subject) -> Subject:
+    if not subject.cases:
+        raise ValueError(f"battery: {subject.name}: expected at least one case")
+    if subject.reference is None and not hasattr(subject.operator, "reference"):
+        raise ValueError(f"battery: {subject.name}: expected a reference, for the operator brings none")
+    faults = {fault.name for fault in (*GENERAL, *subject.planted)}
+    unknown = sorted(set(subject.inapplicable) - set(CHECKS) - faults)
+    if unknown:
+        raise ValueError(f"battery: {subject.name}: {unknown} are no checks; there are {[*CHECKS, *sorted(faults)]}")
+    if not all(reason.strip() for reason in subject.inapplicable.values()):
+        raise ValueError(f"battery: {subject.name}: expected a reason for each check that does not apply")
+    unknown = sorted({fault.found_by for fault in subject.planted} - set(CHECKS))
+    if unknown:
+        raise ValueError(f"battery: {subject.name}: faults are to be found by {unknown}; there are {list(CHECKS)}")
+    return subject
+
+
+def _tests(subject: Subject) -> Iterator[ParameterSet]:
+    for name, check in CHECKS.items():
+        reason = subject.inapplicable.get(name) or check.lacks(subject)
+        for device in check.devices:
+            for dtype in checks.dtypes_of(subject, name) if check.each_dtype and not reason else (None,):
+                one = subject if dtype is None else replace(subject, dtypes=(dtype,), laid_out_dtypes=(dtype,))
+                words = [subject.name, name, *([str(dtype).removeprefix("torch.")] if dtype else []), device]
+                yield _param(Trial(one, name, device), words, reason)
+    for fault in (*GENERAL, *subject.planted):
+        check = CHECKS[fault.found_by]
+        given = subject.inapplicable
+        reason = given.get(fault.name) or given.get(fault.found_by) or check.lacks(subject)
+        for device in GPU if fault.gpu else check.devices:
+            trial = Trial(subject, fault.found_by, device, fault)
+            yield _param(trial, [subject.name, "planted", fault.name, device], reason)
+
+
+def _param(trial: Trial, words: list[str], reason: str) -> ParameterSet:
+    import pytest
+
+    marks: list[Any] = []
+    if trial.device == "cuda":
+        gpus = CHECKS[trial.check].gpus
+        marks.append(pytest.mark.gpu if gpus == 1 else pytest.mark.gpu(count=gpus))
+    if reason:
+        marks.append(pytest.mark.skip(reason=f"does not apply: {reason}"))
+    return pytest.param(trial, id="-".join(words), marks=marks)

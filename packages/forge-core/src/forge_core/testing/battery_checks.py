@@ -1,0 +1,298 @@
+"""The battery's checks: each of ``conformance`` and ``conformance_memory`` on the calls that a subject declares."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from operator import mul
+from typing import Any
+
+import torch
+
+from forge_core.testing import conformance, conformance_memory
+from forge_core.testing.conformance import Make, Right
+from forge_core.testing.planted import Planted
+from forge_core.testing.subject import Case, Subject
+
+# Sizes that share no factor with a tile; the dimensions before the last two come from the second list.
+_PAIRS = ((3, 5), (4, 7), (9, 11), (64, 2), (5, 128), (2, 3), (1000, 17))
+_BATCHES = (2, 3, 4, 5, 6, 7, 8)
+
+
+def out_form(subject: Subject) -> Callable[..., Any] | None:
+    """The subject's out form, if it has one."""
+    return subject.out or getattr(subject.operator, "out", None)
+
+
+def _large(subject: Subject, device: torch.device) -> list[Case]:
+    """The calls of real sizes on a GPU; elsewhere the small ones."""
+    return list((subject.launches if device.type == "cuda" else ()) or subject.cases)
+
+
+def _laid_out(subject: Subject) -> list[tuple[torch.dtype, Case]]:
+    return list(itertools.product(dtypes_of(subject, "strides"), subject.laid_out or subject.cases))
+
+
+def dtypes_of(subject: Subject, check: str) -> list[torch.dtype]:
+    """The dtypes that a check is made for."""
+    if check in ("strides", "misaligned_offset", "out_form"):
+        return list(subject.laid_out_dtypes or subject.dtypes[:1])
+    if check == "nan_and_inf":
+        return [dtype for dtype in subject.dtypes if dtype.is_floating_point or dtype.is_complex]
+    return list(subject.dtypes)
+
+
+def _backend(device: torch.device) -> str:
+    return "inductor" if device.type == "cuda" else "aot_eager"
+
+
+def _made(subject: Subject, device: torch.device, case: Case, seed: int = 0) -> tuple[torch.Tensor, ...]:
+    return subject.fresh(case, device)(seed)
+
+
+# -------------------------------------------------------------------------------------------------------- values
+
+
+def values(subject: Subject, device: torch.device) -> None:
+    """Fresh inputs give what the reference gives: the small calls in each dtype, the large ones in the first."""
+    large = [(subject.dtypes[0], case) for case in _large(subject, device)]
+    for dtype, case in [*itertools.product(subject.dtypes, subject.cases), *large]:
+        for seed in (0, 1):
+            tensors = subject.make(case, dtype, device, seed)
+            subject.right(case)(subject.call(case)(*tensors), tensors)
+
+
+def float64_error(subject: Subject, device: torch.device) -> None:
+    """The error of the samples is within the derived bound; without one they are the reference's."""
+    if subject.samples is None:
+        for dtype, case in itertools.product(subject.dtypes, subject.cases):
+            tensors, what = subject.make(case, dtype, device, 2), f"{subject.name} {case} {dtype}"
+            subject.judge(subject.call(case)(*tensors), (*tensors, *case.args), case.kwargs, what)
+        return
+    calls = list(subject.samples(device))
+    if not calls:
+        raise AssertionError(f"{subject.name}: no samples")
+    for args in calls:
+        what = f"{subject.name} {[tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args]}"
+        subject.judge(subject.operator(*args), args, {}, f"{what} {args[0].dtype}")
+
+
+def _layouts(subject: Subject, device: torch.device, *, offsets: bool) -> None:
+    for dtype, case in _laid_out(subject):
+        tensors = subject.make(case, dtype, device, 3)
+        conformance_memory.check_relaid(subject.call(case), tensors, partial(subject.right, case), offsets=offsets)
+
+
+def misaligned_offset(subject: Subject, device: torch.device) -> None:
+    """Tensors may begin at any element of their storage."""
+    _layouts(subject, device, offsets=True)
+
+
+def strides(subject: Subject, device: torch.device) -> None:
+    """Tensors may have any strides: permuted, expanded, with gaps."""
+    _layouts(subject, device, offsets=False)
+
+
+def empties(subject: Subject, device: torch.device) -> None:
+    """Where a dimension is 0, the operator gives or refuses what the reference does."""
+    for dtype, case in itertools.product(subject.dtypes, subject.cases):
+        for kept in itertools.product((1, 0), repeat=min(len(case.shape), 3)):
+            shape = (*case.shape[: len(case.shape) - len(kept)], *map(mul, case.shape[-3:], kept))
+            if all(kept):
+                continue
+            empty = replace(case, shape=shape)
+            tensors = subject.make(empty, dtype, device, 0)
+            conformance_memory.check_empty(
+                subject.call(empty), _expected(subject, empty), tensors, f"{subject.name} {empty} {dtype}"
+            )
+
+
+def nan_and_inf(subject: Subject, device: torch.device) -> None:
+    """NaN and infinities come out where the reference has them."""
+    for dtype, case in itertools.product(dtypes_of(subject, "nan_and_inf"), subject.special or subject.cases):
+        conformance_memory.check_nan_and_inf(
+            subject.call(case),
+            _expected(subject, case),
+            subject.make(case, dtype, device, 0),
+            partial(subject.right, case),
+        )
+
+
+def _expected(subject: Subject, case: Case) -> Callable[..., torch.Tensor]:
+    return lambda *tensors: subject.expected(*tensors, *case.args, **case.kwargs)
+
+
+def fake_strides(subject: Subject, device: torch.device) -> None:
+    """The fake result is laid out as the real one is."""
+    others = [(dtype, subject.cases[0]) for dtype in subject.dtypes[1:]]
+    for dtype, case in [*((subject.dtypes[0], case) for case in subject.cases), *others]:
+        conformance_memory.check_fake_strides(subject.call(case), subject.make(case, dtype, device, 0))
+
+
+def inputs_untouched(subject: Subject, device: torch.device) -> None:
+    """Inputs keep their bits, and the result is in memory of its own."""
+    for case in _large(subject, device):
+        conformance_memory.check_inputs_untouched(subject.call(case), _made(subject, device, case))
+
+
+# -------------------------------------------------------------------------------------------------- the out form
+
+
+def _into(subject: Subject, case: Case) -> Callable[..., Any]:
+    form, args, kwargs = out_form(subject), case.args, dict(case.kwargs)
+    if form is None:
+        raise AssertionError(f"{subject.name}: no out form")
+
+    def into(*tensors: torch.Tensor, out: torch.Tensor) -> Any:
+        return form(*tensors, *args, out=out, **kwargs)
+
+    return into
+
+
+def out(subject: Subject, device: torch.device) -> None:
+    """The out form writes the right result, in any layout, and nothing else."""
+    returns = hasattr(subject.operator, "out") and subject.out is None
+    for dtype, case in _laid_out(subject):
+        conformance_memory.check_out(
+            _into(subject, case),
+            subject.call(case),
+            subject.make(case, dtype, device, 1),
+            partial(subject.right, case),
+            returns=returns,
+        )
+
+
+def out_compiles(subject: Subject, device: torch.device) -> None:
+    """The out form compiles, and passes opcheck where it is registered."""
+    for case in subject.cases:
+        into, call = _into(subject, case), subject.call(case)
+        conformance_memory.check_out_compiles(into, call, subject.fresh(case, device), subject.right(case))
+        overload = subject.registered(out=True)
+        if overload is not None:
+            tensors = _made(subject, device, case)
+            result = torch.empty_like(call(*tensors))
+            conformance.check_opcheck(overload, (*tensors, *case.args), {**case.kwargs, "out": result})
+
+
+# ------------------------------------------------------------------------------------------------------- PyTorch
+
+
+def opcheck(subject: Subject, device: torch.device) -> None:
+    """``torch.library.opcheck`` on contiguous, permuted, cut and offset tensors, with gradients and without."""
+    overload = subject.registered()
+    for case in subject.cases:
+        # opcheck compares results by value, and NaN is unlike NaN; a check of its own puts NaN into inputs.
+        tensors = tuple(_finite(t) for t in _made(subject, device, case))
+        args, kwargs = case.args, dict(case.kwargs)
+        conformance.check_opcheck(overload, (*tensors, *args), kwargs)
+        chosen = dict(conformance_memory.rearranged(tensors, offsets=False))
+        chosen |= dict(conformance_memory.rearranged(tensors, offsets=True))
+        permuted = "reversed" if "reversed" in chosen else "transposed"
+        stepped = "every_second_row" if "every_second_row" in chosen else "every_second"
+        for some in (tensors, *(chosen[name] for name in (permuted, stepped, "offset_1") if name in chosen)):
+            leaves = some
+            if subject.differentiable and all(t.dtype.is_floating_point or t.dtype.is_complex for t in some):
+                # With gradients every part of opcheck is made; detached, a tensor keeps its strides.
+                leaves = tuple(t.detach().requires_grad_() for t in some)
+            conformance.check_opcheck(overload, (*leaves, *args), kwargs)
+    kinds = {(dtype.is_floating_point, dtype.is_complex, dtype is torch.bool): dtype for dtype in subject.dtypes[1:]}
+    for dtype in kinds.values():
+        case = subject.cases[0]
+        tensors = tuple(_finite(t) for t in subject.make(case, dtype, device, 0))
+        conformance.check_opcheck(overload, (*tensors, *case.args), dict(case.kwargs))
+
+
+def _finite(x: torch.Tensor) -> torch.Tensor:
+    return torch.nan_to_num(x, 1.0, 1.0, 1.0) if x.dtype.is_floating_point or x.dtype.is_complex else x
+
+
+def fullgraph(subject: Subject, device: torch.device) -> None:
+    """``torch.compile(fullgraph=True)``, of the shapes as they are."""
+    for case in subject.cases:
+        conformance.check_fullgraph(*_call(subject, device, case), backend=_backend(device), dynamic=False)
+
+
+def dynamic_shapes(subject: Subject, device: torch.device) -> None:
+    """``torch.compile`` with symbolic shapes: right, and not anew for another shape."""
+    case = subject.cases[0]
+    conformance.check_fullgraph(*_call(subject, device, case), backend=_backend(device), dynamic=True)
+    rank = len(case.shape)
+    derived = [(*(n + i for i in range(rank - 2)), *pair)[-rank:] for n, pair in zip(_BATCHES, _PAIRS, strict=True)]
+    shapes = subject.shapes or (derived if rank else ())
+    calls = [_made(subject, device, replace(case, shape=tuple(shape)), seed) for seed, shape in enumerate(shapes)]
+    conformance.check_dynamic_shapes(subject.call(case), calls, subject.right(case, "of symbolic shape"))
+
+
+def export(subject: Subject, device: torch.device) -> None:
+    """``torch.export`` keeps the operator as one node."""
+    case = subject.cases[0]
+    call, make, right = _call(subject, device, case)
+    conformance.check_export(call, subject.registered(), make, right)
+
+
+def threads(subject: Subject, device: torch.device) -> None:
+    """Calls from several threads at once."""
+    for case in _large(subject, device):
+        conformance.check_concurrent_threads(*_call(subject, device, case))
+
+
+# ---------------------------------------------------------------------------------------------------------- CUDA
+
+
+def _call(subject: Subject, device: torch.device, case: Case) -> tuple[Callable[..., torch.Tensor], Make, Right]:
+    return subject.call(case), subject.fresh(case, device), subject.right(case)
+
+
+def determinism(subject: Subject, device: torch.device) -> None:
+    """The same call gives the same bits."""
+    for case in _large(subject, device):
+        make = subject.inexact or subject.make
+        conformance.check_determinism(subject.call(case), make(case, subject.dtypes[0], device, 0))
+
+
+def graph_replay(subject: Subject, device: torch.device) -> None:
+    """A captured graph computes from what its inputs hold at the replay."""
+    for case in _large(subject, device):
+        conformance.check_graph_replay(*_call(subject, device, case))
+
+
+def side_stream(subject: Subject, device: torch.device) -> None:
+    """Work is queued on the current stream, whichever that is."""
+    for case in _large(subject, device):
+        conformance.check_side_stream(*_call(subject, device, case))
+
+
+def current_device(subject: Subject, device: torch.device) -> None:
+    """A call leaves the current device as it was."""
+    for case in _large(subject, device):
+        conformance.check_current_device_unchanged(subject.call(case), subject.fresh(case, device))
+
+
+def second_device(subject: Subject, device: torch.device) -> None:
+    """Tensors may be on another device than the current one."""
+    for case in _large(subject, device):
+        conformance.check_second_device(*_call(subject, torch.device(device.type, 0), case))
+
+
+# -------------------------------------------------------------------------------------------------------- faults
+
+
+def with_fault(subject: Subject, fault: Planted) -> Subject:
+    """The subject with a fault planted in its operator."""
+    wrong = fault.plant(subject.operator)
+    reference = subject.reference or subject.expected
+    return replace(subject, operator=wrong, reference=reference, overload=subject.registered(), title=subject.name)
+
+
+def fault_shows(subject: Subject, fault: Planted, device: torch.device) -> bool:
+    """Whether some plain call of the declared cases gives other bits with the fault than without it."""
+    wrong = with_fault(subject, fault)
+    for dtype, case in itertools.product(subject.dtypes, subject.cases):
+        for seed in (0, 1):
+            tensors = subject.make(case, dtype, device, seed)
+            got, good = wrong.call(case)(*tensors), subject.call(case)(*tensors)
+            if got.shape != good.shape or not bool(conformance.same_bits(got, good)):
+                return True
+    return False

@@ -1,0 +1,226 @@
+"""How an operator has to treat memory and special values: layouts, empty tensors, ``out``, NaN and infinities.
+
+As in ``conformance``, each function takes the operator as a function of its tensors, and raises AssertionError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from forge_core.testing.conformance import Make, Right, same_bits
+from forge_core.testing.exact import assert_same_bits
+from forge_core.testing.inputs import layouts, relaid
+
+__all__ = [
+    "check_empty",
+    "check_fake_strides",
+    "check_inputs_untouched",
+    "check_nan_and_inf",
+    "check_out",
+    "check_out_compiles",
+    "check_relaid",
+    "rearranged",
+    "with_specials",
+]
+
+Tensors = tuple[torch.Tensor, ...]
+Call = Callable[..., torch.Tensor]
+
+#: What PyTorch refuses a call with; which of them is a matter of taste even among its own operators.
+REFUSALS = (RuntimeError, IndexError, ValueError)
+
+
+# ------------------------------------------------------------------------------------------------------- layouts
+
+
+def rearranged(tensors: Tensors, *, offsets: bool) -> Iterator[tuple[str, Tensors]]:
+    """The tensors of a call in other layouts: all of them alike, and each alone among contiguous ones.
+
+    Args:
+        tensors: of the call.
+        offsets: only those contiguous ones whose first element is not aligned; False: only the others.
+
+    Yields:
+        The layout's name, and the tensors.
+    """
+    kinds = [dict(relaid(t, seed=i)) for i, t in enumerate(tensors)]
+    wanted = [name for kind in kinds for name in kind if name.startswith("offset") == offsets]
+    for name in dict.fromkeys(wanted):
+        if name == "contiguous" and len(tensors) > 1:
+            continue
+        yield name, tuple(kind.get(name, t) for kind, t in zip(kinds, tensors, strict=True))
+        if len(tensors) > 1:
+            for index, kind in enumerate(kinds):
+                if name in kind:
+                    yield f"{name} of tensor {index}", (*tensors[:index], kind[name], *tensors[index + 1 :])
+
+
+def check_relaid(call: Call, tensors: Tensors, right: Callable[[str], Right], *, offsets: bool) -> None:
+    """Tensors of other strides, or that begin at any element, are read as they lie.
+
+    Args:
+        call: the operator.
+        tensors: of a call.
+        right: for a layout's name, what tells whether a result is right.
+        offsets: see :func:`rearranged`.
+    """
+    for name, arranged in rearranged(tensors, offsets=offsets):
+        right(name)(call(*arranged), arranged)
+
+
+def check_fake_strides(call: Call, tensors: Tensors) -> None:
+    """The fake result has the real one's shape, strides, dtype and device, in every layout of the inputs."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    for name, arranged in (("as made", tensors), *rearranged(tensors, offsets=False)):
+        real = call(*arranged)
+        with FakeTensorMode() as mode:
+            fake = call(*(mode.from_tensor(t) for t in arranged))
+        for aspect in ("shape", "dtype", "device"):
+            told, found = getattr(fake, aspect), getattr(real, aspect)
+            if told != found:
+                raise AssertionError(f"fake {aspect}, inputs {name}: {told}, and the real result's is {found}")
+        # The stride of a dimension of size 1 is never used, and that of an empty tensor neither.
+        told, found = ([step for step, size in zip(t.stride(), t.shape, strict=True) if size > 1] for t in (fake, real))
+        if real.numel() and told != found:
+            raise AssertionError(
+                f"fake strides, inputs {name}: {fake.stride()}, and the real result's are {real.stride()}"
+            )
+
+
+def check_inputs_untouched(call: Call, tensors: Tensors) -> None:
+    """A call writes none of its inputs, and its result shares no memory with them."""
+    before = [t.clone() for t in tensors]
+    result = call(*tensors)
+    for index, (now, then) in enumerate(zip(tensors, before, strict=True)):
+        if not bool(same_bits(now, then)):
+            raise AssertionError(f"the call wrote into its tensor {index}")
+        if result.numel() and result.untyped_storage().data_ptr() == now.untyped_storage().data_ptr():
+            raise AssertionError(f"the result is in the memory of tensor {index}")
+
+
+# -------------------------------------------------------------------------------------------------------- values
+
+
+def check_empty(call: Call, expected: Call, tensors: Tensors, what: str) -> None:
+    """On tensors without elements the operator gives what the reference does, or refuses what it refuses.
+
+    Args:
+        call: the operator.
+        expected: the reference.
+        tensors: of a call.
+        what: names the call.
+    """
+    try:
+        want = expected(*tensors)
+    except REFUSALS as error:
+        try:
+            call(*tensors)
+        except REFUSALS:
+            return
+        raise AssertionError(f"{what}: the reference refuses this ({error}), and the operator does not") from None
+    try:
+        got = call(*tensors)
+    except Exception as error:
+        raise AssertionError(f"{what}: the operator refuses it: {type(error).__name__}: {error}") from error
+    for aspect in ("shape", "dtype", "device"):
+        if getattr(got, aspect) != getattr(want, aspect):
+            raise AssertionError(f"{what}: {aspect}: expected {getattr(want, aspect)}, got {getattr(got, aspect)}")
+    torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True, msg=lambda text: f"{what}: {text}")
+
+
+def with_specials(tensors: Tensors) -> Iterator[tuple[str, Tensors]]:
+    """The tensors of a call with NaN and infinities in them: all kinds in the first, NaN in each of the others.
+
+    Args:
+        tensors: of the call, floating point or complex.
+
+    Yields:
+        What was put where, and the tensors.
+    """
+    inf, nan = float("inf"), float("nan")
+    for index, x in enumerate(tensors):
+        if not x.numel() or not (x.dtype.is_floating_point or x.dtype.is_complex):
+            continue
+        kinds: list[tuple[str, list[tuple[Any, float]]]] = []
+        first, last = (0,) * x.ndim, tuple(size - 1 for size in x.shape)
+        middle = tuple(size // 2 for size in x.shape)
+        kinds += [(f"nan at {place}", [(place, nan)]) for place in (first, middle, last)]
+        if index == 0:
+            kinds += [("inf", [(middle, inf)]), ("-inf", [(middle, -inf)])]
+            for dim, size in enumerate(x.shape):
+                line = tuple(slice(None) if d == dim else size // 2 for d, size in enumerate(x.shape))
+                kinds += [(f"{value} along {dim}", [(line, value)]) for value in (inf, -inf)]
+                if size > 1:
+                    other = tuple(size - 1 if d == dim else 0 for d in range(x.ndim))
+                    kinds.append((f"inf and -inf along {dim}", [(first, inf), (other, -inf)]))
+        for name, places in kinds:
+            changed = x.clone()
+            for place, value in places:
+                changed[place] = value
+            yield f"{name} of tensor {index}", (*tensors[:index], changed, *tensors[index + 1 :])
+
+
+def check_nan_and_inf(call: Call, expected: Call, tensors: Tensors, right: Callable[[str], Right]) -> None:
+    """NaN and infinities come out where the reference has them, of its sign, and all else is right."""
+    for name, special in with_specials(tensors):
+        got, want = call(*special), expected(*special)
+        if got.dtype.is_floating_point:
+            for kind in (torch.isnan, torch.isposinf, torch.isneginf):
+                if not torch.equal(kind(got), kind(want)):
+                    told = f"expected at {_where(kind(want))}, got at {_where(kind(got))}"
+                    raise AssertionError(f"{name}: {kind.__name__}: {told}")
+        right(name)(got, special)
+
+
+def _where(mask: torch.Tensor) -> str:
+    places = mask.nonzero().tolist()
+    return f"{len(places)} places, {places[:3]}" if places else "no place"
+
+
+# ----------------------------------------------------------------------------------------------------- the out form
+
+
+def check_out(into: Call, call: Call, tensors: Tensors, right: Callable[[str], Right], *, returns: bool) -> None:
+    """The out form writes the right result into an ``out`` of any layout, and nothing beside it.
+
+    Args:
+        into: ``into(*tensors, out=...)``.
+        call: the functional form.
+        tensors: of a call.
+        right: for a layout's name, what tells whether a result is right.
+        returns: whether the form returns ``out``, rather than nothing.
+    """
+    like = call(*tensors)
+    for name, out in layouts(like.shape, like.dtype, like.device, seed=2):
+        if any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):
+            continue  # several elements in one place: nothing can be written there
+        storage = out.as_strided((out.untyped_storage().nbytes() // out.element_size(),), (1,), 0)
+        before, version = storage.clone(), out._version
+        result = into(*tensors, out=out)
+        if returns and result is not out:
+            raise AssertionError(f"out {name}: the call returned something else than out")
+        right(f"out {name}")(out.contiguous(), tensors)
+        if out.numel() and out._version == version:
+            raise AssertionError(f"out {name}: autograd was not told that out was written")
+        # What lies between the elements of out is put back where out is, and then all has to be as it was.
+        out.copy_(before.as_strided(out.shape, out.stride(), out.storage_offset()))
+        assert_same_bits(storage, before, what=f"the rest of the storage of out {name}")
+
+
+def check_out_compiles(into: Call, call: Call, make: Make, right: Right) -> None:
+    """The out form is one graph of ``torch.compile``, which writes ``out``."""
+    torch._dynamo.reset()
+
+    def run(out: torch.Tensor, *tensors: torch.Tensor) -> None:
+        into(*tensors, out=out)
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    for seed in (0, 1):
+        tensors = make(seed)
+        out = torch.zeros_like(call(*tensors))
+        compiled(out, *tensors)
+        right(out, tensors)

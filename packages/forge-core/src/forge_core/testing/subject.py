@@ -1,0 +1,208 @@
+"""The declaration of an operator under test: what the battery and the proofs have to know of it.
+
+It is written once, beside the operator:
+
+    SUM = Subject(
+        reduce_sum,                                      the operator
+        samples, floor,                                  what its error is measured on, and how large it may be
+        cases=[Case((4, 6), (-1,)), Case((4, 6), (0, True))],
+        reference=torch.sum,                             what it should give
+    )
+
+and read by ``forge_core.testing.battery``, which makes tests of it, and by ``forge_core.testing.proofs``, which
+measures it on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from forge_core.testing.exact import assert_same_bits
+from forge_core.testing.planted import Planted
+from forge_core.testing.tolerances import assert_near_float64
+
+__all__ = ["Arguments", "Case", "Subject", "normal"]
+
+Arguments = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of call.
+
+    Attributes:
+        shape: what ``Subject.make`` makes its tensors from; of the first tensor, as a rule.
+        args: what follows the tensors by position.
+        kwargs: what follows by name.
+    """
+
+    shape: tuple[int, ...]
+    args: Arguments = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        words = [str(self.shape), *map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
+        return " ".join(words)
+
+
+Make = Callable[[Case, torch.dtype, torch.device, int], tuple[torch.Tensor, ...]]
+
+
+def normal(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    """One tensor of the case's shape: normally distributed, or whole numbers from 0 to 8 of an integer dtype.
+
+    Args:
+        case: gives the shape.
+        dtype: of the tensor.
+        device: where to make it.
+        seed: the same seed gives the same numbers.
+    """
+    generator = torch.Generator(device=device).manual_seed(seed)
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = torch.complex128 if dtype.is_complex else torch.float64
+        return (torch.randn(case.shape, dtype=wide, device=device, generator=generator).to(dtype),)
+    return (torch.randint(0, 9, case.shape, device=device, generator=generator).to(dtype),)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An operator under test.
+
+    The first four say what determinism and error are measured on, and are all that the proofs need.  The others are
+    the battery's; of these ``cases`` is needed, and ``reference`` where the operator brings none.
+
+    Attributes:
+        operator: a ``forge_core.op.Operator``, a custom operator of torch, or any function of tensors.
+        samples: takes a device and yields the arguments of calls, by position.  A variant may refuse some of them by
+            UnsupportedError, not all.  None: what ``cases`` and ``dtypes`` give.
+        floor: takes such arguments and returns the derived bound of the computation, as ``assert_near_float64`` takes
+            it; None where the result has to be that of the reference, exactly.
+        absent: variants that can do no call of this operator, each with the reason.
+        cases: small calls, which every check makes; each of a few hundred elements.
+        launches: calls of the sizes that kernels are for, at least one for each kernel that the operator chooses from;
+            made on GPUs only.  None given: the cases.
+        laid_out: the calls whose tensors and ``out`` are put into all layouts.  None given: the cases.
+        laid_out_dtypes: of these calls.  None given: the first dtype.
+        special: the calls that NaN and infinities are put into.  None given: the cases.
+        shapes: the shapes that a compiled graph has to take without compiling anew, for the first case's arguments.
+            None given: shapes of the first case's rank.
+        dtypes: of the inputs; the checks that need one dtype take the first.
+        make: ``make(case, dtype, device, seed)``: fresh tensors of a call.
+        inexact: the same of tensors whose result depends on the order of the operations, which ``determinism`` is
+            tried on; None where those of ``make`` are.
+        reference: takes a call's arguments and gives what the operator should; None for the operator's own, which is
+            then no witness against itself on CPU tensors.
+        compare: ``compare(got, expected)``, raising AssertionError: how results are compared where the error is not
+            what is measured.  None: by the policy of ``floor``, and bit for bit without one.
+        out: ``out(*args, out=tensor)`` of a call; None for ``operator.out`` where there is one.
+        overload: the registered ``OpOverload``; None where the operator itself tells.
+        out_overload: the same of the out form.
+        differentiable: whether a gradient is registered.
+        planted: wrong operators that a check has to refuse, beside those that are planted in every operator.
+        inapplicable: checks that do not apply, each with the reason, which is shown where the test is skipped.
+        title: names the operator in test ids; "" for its own name.
+    """
+
+    operator: Any
+    samples: Callable[[torch.device], Iterable[Arguments]] | None = None
+    floor: Callable[..., torch.Tensor | float] | None = None
+    absent: Mapping[str, str] = field(default_factory=dict)
+    cases: Sequence[Case] = field(default=(), kw_only=True)
+    launches: Sequence[Case] = field(default=(), kw_only=True)
+    laid_out: Sequence[Case] = field(default=(), kw_only=True)
+    laid_out_dtypes: Sequence[torch.dtype] = field(default=(), kw_only=True)
+    special: Sequence[Case] = field(default=(), kw_only=True)
+    shapes: Sequence[tuple[int, ...]] = field(default=(), kw_only=True)
+    dtypes: Sequence[torch.dtype] = field(default=(torch.float32,), kw_only=True)
+    make: Make = field(default=normal, kw_only=True)
+    inexact: Make | None = field(default=None, kw_only=True)
+    reference: Callable[..., torch.Tensor] | None = field(default=None, kw_only=True)
+    compare: Callable[[torch.Tensor, torch.Tensor], None] | None = field(default=None, kw_only=True)
+    out: Callable[..., Any] | None = field(default=None, kw_only=True)
+    overload: Any = field(default=None, kw_only=True)
+    out_overload: Any = field(default=None, kw_only=True)
+    differentiable: bool = field(default=True, kw_only=True)
+    planted: Sequence[Planted] = field(default=(), kw_only=True)
+    inapplicable: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    title: str = field(default="", kw_only=True)
+
+    @property
+    def name(self) -> str:
+        """The operator's name in test ids."""
+        schema = getattr(self.operator, "schema", None)
+        own = getattr(schema, "name", None) or getattr(self.operator, "_name", None)
+        return self.title or str(own or getattr(self.operator, "__name__", type(self.operator).__name__))
+
+    def registered(self, *, out: bool = False) -> Any:
+        """The ``OpOverload`` of the operator, or of its out form; None where there is none."""
+        given = self.out_overload if out else self.overload
+        if given is not None:
+            return given
+        schema = getattr(self.operator, "schema", None)
+        if schema is not None and hasattr(schema, "namespace"):
+            name = f"{schema.name}_out" if out else schema.name
+            return getattr(getattr(torch.ops, schema.namespace), name).default
+        return None if out else getattr(self.operator, "_opoverload", None)
+
+    def call(self, case: Case) -> Callable[..., torch.Tensor]:
+        """The operator as a function of a case's tensors."""
+        operator, args, kwargs = self.operator, case.args, dict(case.kwargs)
+
+        def call(*tensors: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = operator(*tensors, *args, **kwargs)
+            return result
+
+        return call
+
+    def fresh(self, case: Case, device: torch.device) -> Callable[[int], tuple[torch.Tensor, ...]]:
+        """What makes a case's tensors in the first dtype, from a seed."""
+        return lambda seed: self.make(case, self.dtypes[0], device, seed)
+
+    def measured(self, device: torch.device) -> Iterator[Arguments]:
+        """The arguments of the calls that determinism and error are measured on."""
+        if self.samples is not None:
+            yield from self.samples(device)
+            return
+        for dtype in self.dtypes:
+            for seed, case in enumerate(self.cases):
+                if case.kwargs:
+                    raise ValueError(f"{self.name}: a case with arguments by name needs samples, which have none")
+                yield (*self.make(case, dtype, device, seed), *case.args)
+
+    def expected(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """What the reference gives."""
+        if self.reference is not None:
+            return self.reference(*args, **kwargs)
+        named = self.operator.schema.bind(args, kwargs)
+        named.pop("variant", None)
+        result: torch.Tensor = self.operator.reference(**named)
+        return result
+
+    def right(self, case: Case, what: str = "") -> Callable[[torch.Tensor, tuple[torch.Tensor, ...]], None]:
+        """What raises AssertionError unless a result is right for a case's tensors."""
+
+        def right(got: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> None:
+            told = f"{self.name} {case} {tensors[0].dtype} {what}".strip()
+            if self.compare is not None:
+                try:
+                    self.compare(got, self.expected(*tensors, *case.args, **case.kwargs))
+                except AssertionError as wrong:
+                    raise AssertionError(f"{told}: {wrong}") from wrong
+            else:
+                self.judge(got, (*tensors, *case.args), dict(case.kwargs), told)
+
+        return right
+
+    def judge(self, got: torch.Tensor, args: Arguments, kwargs: Mapping[str, Any], what: str) -> None:
+        """Raises AssertionError unless a result is as near to float64 as ``floor`` asks, or the reference's exactly."""
+        peer = self.expected(*args, **kwargs)
+        if self.floor is None:
+            (self.compare or assert_same_bits)(got, peer)
+            return
+        wide = [a.double() if isinstance(a, torch.Tensor) else a for a in args]
+        exact = self.expected(*wide, **kwargs).double()
+        assert_near_float64(got, exact, peer, floor=self.floor(*args, **kwargs), what=what)
