@@ -136,9 +136,7 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
         notes.append(interrupted_note(len(done), len(measured)))
         whole = min((len(entry.outcomes) for entry in measured if not entry.error), default=0)
         if options.repeats > 1:
-            notes.append(
-                f"Of {options.repeats} runs {whole} came to their end; the first cases may have one more."
-            )
+            notes.append(f"Of {options.repeats} runs {whole} came to their end; the first cases may have one more.")
     method = next((timing.method for e in measured for o in e.outcomes for timing in o.timings.values()), timer.method)
     return Record(
         suite=run.name,
