@@ -26,7 +26,7 @@ def test_an_unknown_variant_is_told_the_known_ones():
 
 
 def test_a_variant_that_cannot_names_those_that_can():
-    with pytest.raises(UnsupportedError, match="f: variant 'a' was asked for, and it reads rows. .* 'b', 'c'"):
+    with pytest.raises(UnsupportedError, match=r"f: variant 'a' was asked for, and it reads rows. .* 'b', 'c'"):
         refuse("f", "a", "reads rows", ["b", "c"])
     with pytest.raises(UnsupportedError, match="this call: none; or leave variant='auto'"):
         refuse("f", "a", "reads rows", [])
