@@ -31,6 +31,7 @@ from forge_week0_transpose.configs import (
     VectorizedConfig,
 )
 from forge_week0_transpose.problem import Problem, contiguous_strides
+from forge_week0_transpose.thresholds import THRESHOLDS
 
 H200 = SPECS["H200"]
 DEVICES = list(SPECS.values())
@@ -449,3 +450,24 @@ def test_every_configuration_can_be_part_of_a_key() -> None:
     ):
         assert tag(config)[0] == "dataclass"
         assert "cutlass" not in config.kernel_name
+
+
+@pytest.mark.parametrize(
+    "name, low, high, shape, size",
+    [
+        ("large_tiles_4", 10, 40, (3072, 3072), 4),
+        ("large_tiles_2", 3, 10, (4096, 4096), 2),
+        ("large_tiles_1", 1, 6, (4096, 4096), 1),
+        ("shifted_tiles", 4, 64, (4095, 4097), 4),
+        ("columns_beside", 1, 16, (32768, 1000), 2),
+    ],
+)
+def test_thresholds_are_what_the_choice_goes_by(
+    name: str, low: int, high: int, shape: tuple[int, int], size: int
+) -> None:
+    assert name in {threshold.name for threshold in THRESHOLDS.declared}
+    found = []
+    for value in (low, high):
+        with THRESHOLDS.override(name, value):
+            found.append(select_config("transpose", transposition(*shape, size=size), H200)[0])
+    assert found[0] != found[1]

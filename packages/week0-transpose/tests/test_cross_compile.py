@@ -148,3 +148,5 @@ def test_compiles_as_it_declares(config: Any, arch: str) -> None:
         line, run = (loads, stores) if config.gather else (stores, loads)
         assert line == {config.line_width, config.itemsize}
         assert run == {config.run_width, config.itemsize}
+        reads = config.line_width if config.gather else config.run_width
+        assert ptx.count("ld.global.L2::cache_hint.v4") == (config.lines if reads == 16 else 0)

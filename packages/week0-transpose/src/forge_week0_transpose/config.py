@@ -16,10 +16,11 @@ have.  :func:`plan` adds the arguments of the launch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
+from forge_core.choice import refuse
 from forge_core.device import Device
-from forge_core.errors import ArgumentError, UnsupportedError
+from forge_core.errors import ArgumentError
 from forge_core.op.launch import Launch, Variant
 from forge_week0_transpose import choices, tiling
 from forge_week0_transpose.choices import TILE_SIZES
@@ -128,7 +129,7 @@ def select_config(
         )
     found = _try(table[variant], problem, device, tile_size)
     if isinstance(found, str):
-        _refuse(op, variant, found, problem, device)
+        refuse(op, variant, found, _able(op, problem, device))
     return found, f"variant={variant!r} was asked for"
 
 
@@ -185,13 +186,9 @@ def _name_of(op: str, config: Config) -> str:
     return next(name for name, entry in _TABLES[op].items() if entry is kinds[type(config)])
 
 
-def _refuse(op: str, variant: str, reason: str, problem: Problem, device: Device) -> NoReturn:
-    able = [name for name, entry in _TABLES[op].items() if not isinstance(_try(entry, problem, device, None), str)]
-    raise UnsupportedError(
-        f"{op}: variant {variant!r} was asked for, and it {reason}. "
-        f"Variants that can do this call: {', '.join(map(repr, able)) or 'none'}; or leave variant='auto'.",
-        requirement=reason,
-    )
+def _able(op: str, problem: Problem, device: Device) -> list[str]:
+    """The operator's kernels that can do a problem."""
+    return [name for name, entry in _TABLES[op].items() if not isinstance(_try(entry, problem, device, None), str)]
 
 
 def _automatic(problem: Problem, device: Device) -> tuple[Config, str]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from forge_core.choice import max_cluster, power_of_two
 from forge_core.device import Device
 from forge_week1_reduce.arithmetic import Arithmetic
 from forge_week1_reduce.configs import ColumnConfig, Config, FinishConfig
 from forge_week1_reduce.problem import MAX_ALIGN, Problem, alignment_of
-from forge_week1_reduce.rows import ONCE_UP_TO, max_cluster, read_once
+from forge_week1_reduce.rows import ONCE_UP_TO, read_once
 
 __all__ = ["automatic", "column", "split_parts"]
 
@@ -119,7 +120,7 @@ def _tile(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCon
     wave = THREADS_PER_SM * device.sm_count
     unroll = 4 if size >= 4 or shifts > 1 else 8
     if shifts == 1 and (rows <= 4 or (rows <= 32 and loads * matrices >= wave)):
-        lanes, groups, unroll = 128, 1, min(8, _power_of_two(max(rows, 1)))
+        lanes, groups, unroll = 128, 1, min(8, power_of_two(max(rows, 1)))
     else:
         small = rows * cols.size * matrices * size <= SMALL_BYTES
         lanes = 8
@@ -131,11 +132,11 @@ def _tile(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCon
                 lanes *= 2
         if -(-loads // lanes) * matrices * threads > wave:
             threads = 256
-        lanes = 32 if shifts > 1 else min(lanes, _power_of_two(loads))
+        lanes = 32 if shifts > 1 else min(lanes, power_of_two(loads))
         groups = max(threads // lanes, shifts)
         while groups > max(-(-rows // 4), 32 // lanes, shifts):
             groups //= 2
-        unroll = min(unroll, _power_of_two(-(-rows // groups)))
+        unroll = min(unroll, power_of_two(-(-rows // groups)))
     vector_bytes = min(MAX_ALIGN, width // size * problem.out_itemsize)
     packed = (
         groups == 1
@@ -190,7 +191,3 @@ def _parts(config: ColumnConfig, problem: Problem, device: Device) -> int:
     ):
         parts *= 2
     return parts
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()

@@ -15,10 +15,10 @@ tests assert the branch it takes for a device they do not have.  :func:`plan` ad
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NoReturn
 
+from forge_core.choice import refuse, require_known
 from forge_core.device import Device
-from forge_core.errors import ArgumentError, UnsupportedError
+from forge_core.errors import UnsupportedError
 from forge_core.op import Launch, Variant
 from forge_week1_reduce import columns, rows
 from forge_week1_reduce.arithmetic import Arithmetic
@@ -110,16 +110,10 @@ def select_config(
         )
     if variant == "auto":
         return _automatic(problem, arithmetic, device)
-    if variant not in VARIANTS:
-        raise ArgumentError(
-            op=op,
-            argument="variant",
-            expected=f"'auto' or one of {', '.join(map(repr, VARIANTS))}",
-            got=repr(variant),
-        )
+    require_known(op, variant, VARIANTS)
     found = _try(variant, problem, arithmetic, device)
     if isinstance(found, str):
-        _refuse(op, variant, found, problem, arithmetic, device)
+        refuse(op, variant, found, _able(problem, arithmetic, device))
     return found, f"variant={variant!r} was asked for"
 
 
@@ -169,13 +163,9 @@ def _parts(config: Config, problem: Problem, device: Device) -> int:
     return 1
 
 
-def _refuse(op: str, variant: str, reason: str, problem: Problem, arithmetic: Arithmetic, device: Device) -> NoReturn:
-    able = [name for name in VARIANTS if not isinstance(_try(name, problem, arithmetic, device), str)]
-    raise UnsupportedError(
-        f"{op}: variant {variant!r} was asked for, and it {reason}. "
-        f"Variants that can do this call: {', '.join(map(repr, able)) or 'none'}; or leave variant='auto'.",
-        requirement=reason,
-    )
+def _able(problem: Problem, arithmetic: Arithmetic, device: Device) -> list[str]:
+    """The kernels that can do a problem."""
+    return [name for name in VARIANTS if not isinstance(_try(name, problem, arithmetic, device), str)]
 
 
 def _automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[Config, str]:

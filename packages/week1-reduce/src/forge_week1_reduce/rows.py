@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from forge_core.choice import max_cluster, power_of_two
 from forge_core.device import Device
 from forge_week1_reduce.arithmetic import Arithmetic
 from forge_week1_reduce.configs import (
@@ -22,7 +23,7 @@ from forge_week1_reduce.configs import (
 from forge_week1_reduce.problem import MAX_ALIGN, Problem
 from forge_week1_reduce.thresholds import THRESHOLDS
 
-__all__ = ["automatic", "cluster", "max_cluster", "read_once", "short", "split", "split_parts", "vectorized"]
+__all__ = ["automatic", "cluster", "read_once", "short", "split", "split_parts", "vectorized"]
 
 _NOT_ROWS = "reads rows, and no reduced dimension is contiguous here"
 _LIMIT = 2**31
@@ -157,8 +158,8 @@ def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConf
     if loads > SHORT_LOADS:
         return f"has at most {SHORT_LOADS} loads a row, and {loads} of {width} bytes are needed here"
     # Two loads a thread, more only where 32 lanes are not enough.
-    lanes = min(32, _power_of_two(-(-loads // 2)))
-    unroll = _power_of_two(-(-loads // lanes))
+    lanes = min(32, power_of_two(-(-loads // 2)))
+    unroll = power_of_two(-(-loads // lanes))
     # Marked loads want two in flight, others four: 1 % at 16777216 x 8 bf16.
     once = read_once(problem, width, device)
     rows = max(1, (2 if once else 4) // unroll)
@@ -173,18 +174,6 @@ def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConf
         wide=problem.rows >= _LIMIT,
         once=once,
     )
-
-
-def _power_of_two(n: int) -> int:
-    """The smallest power of two not below ``n``."""
-    return 1 << max(n - 1, 0).bit_length()
-
-
-def max_cluster(device: Device) -> int:
-    """The largest cluster: 16 blocks where a GPU takes more than the 8 that every one does."""
-    if device.capability < (9, 0):
-        return 1
-    return 16 if device.capability[0] in (9, 10) else 8
 
 
 def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> ClusterConfig | str:

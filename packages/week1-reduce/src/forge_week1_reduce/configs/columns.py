@@ -70,6 +70,13 @@ class ColumnConfig:
         return self.vector * (self.lanes - (self.shifts > 1))
 
     @property
+    def fixed_parts(self) -> int:
+        """Parts of the rows where the kernel is compiled for their number; 0 for any number."""
+        if not self.whole:
+            return 0
+        return self.blocks if self.finish is None else self.finish.parts
+
+    @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
         shifts = f"_shift{self.shifts}" if self.shifts > 1 else ""

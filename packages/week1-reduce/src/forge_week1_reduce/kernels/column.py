@@ -136,10 +136,8 @@ class Column:
         if cutlass.const_expr(config.groups > 1):
             # A number that is known when the kernel is compiled needs no division.
             cut = parts
-            if cutlass.const_expr(config.whole and config.finish is None):
-                cut = config.blocks
-            elif cutlass.const_expr(config.whole and config.finish.parts > 0):
-                cut = config.finish.parts
+            if cutlass.const_expr(config.fixed_parts > 0):
+                cut = config.fixed_parts
             span = Int64((Uint32(reduced[0]) + Uint32(cut - 1)) // Uint32(cut))
             first = Int64(part) * span + Int64(group)
             end = cutlass.min(reduced[0], Int64(part) * span + span)
