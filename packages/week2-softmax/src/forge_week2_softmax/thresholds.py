@@ -38,8 +38,8 @@ THRESHOLDS = Thresholds(
         Threshold(
             name="few_rows_split_from",
             default=32768,
-            about="Chunks from which a row gets many blocks and a second pass instead of one cluster, where rows are so "
-            "few that their clusters leave half of the GPU idle.",
+            about="Chunks from which a row gets many blocks and a second pass instead of one cluster, where rows are "
+            "so few that their clusters leave half of the GPU idle.",
             candidates=(8192, 16384, 32768, 65536),
             probes=(Probe("softmax", ("1x131072", "1x262144", "4x131072", "4x262144"), _BOTH),),
         ),
