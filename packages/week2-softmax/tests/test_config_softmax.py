@@ -12,6 +12,7 @@ from forge_core.errors import ArgumentError, UnsupportedError
 from forge_week2_softmax.config import VARIANTS, plan_backward, plan_forward
 from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SplitConfig, SweepConfig
 from forge_week2_softmax.problem import Problem
+from forge_week2_softmax.thresholds import THRESHOLDS
 
 ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 H200 = SPECS["H200"]
@@ -233,3 +234,77 @@ def test_nothing_is_numbered_past_what_its_kernel_counts_with():
         with pytest.raises(UnsupportedError, match="fewer than 2\\^31 blocks"):
             forward(strided, (1,), variant=variant)
     assert forward(meta((2**31, 3))).variant == "single_pass"  # several rows a block
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, what",
+    [
+        # Rows of fp32 that blocks of 512 hold without a rest; with one, and beyond 32 words, smaller blocks.
+        ((32768, 16384), torch.float32, (2, 512, 4, 3)),
+        ((8192, 65536), torch.float32, (8, 512, 4, 3)),
+        ((8192, 50257), torch.float32, (8, 256, 7, 4)),
+        ((4096, 151936), torch.float32, (16, 256, 10, 3)),
+        ((16384, 32768), torch.bfloat16, (2, 512, 4, 3)),
+        ((4096, 151936), torch.bfloat16, (4, 512, 10, 2)),
+        # Little to hold: two large blocks, and a chunk a lane where all rows are resident at once.
+        ((32768, 8192), torch.bfloat16, (1, 512, 2, 2)),
+        ((4096, 256), torch.bfloat16, (1, 128, 1, 0)),
+        ((65536, 256), torch.bfloat16, (1, 128, 2, 0)),
+    ],
+    ids=str,
+)
+def test_blocks_threads_chunks_and_residents_on_an_h200(shape, dtype, what):
+    config = forward(meta(shape, dtype)).config
+    assert (config.blocks, config.threads, config.chunks, config.resident) == what
+
+
+@pytest.mark.parametrize("dtype, threads, unroll", [(torch.bfloat16, 512, 1), (torch.float32, 256, 8)], ids=str)
+def test_a_long_row_s_gradient_is_cut_by_what_a_thread_can_hold(dtype, threads, unroll):
+    found = backward(meta((1, 2**20), dtype))
+    assert found.variant == "split"
+    assert (found.config.row.threads, found.config.row.unroll) == (threads, unroll)
+
+
+@pytest.mark.parametrize("arch", ["sm_100a", "sm_120a"])
+def test_newer_compilers_targets_get_registers_to_spare(arch):
+    config = forward(meta((64, 65536), torch.bfloat16), device=spec_for(arch)).config
+    assert (config.blocks, config.threads, config.resident) == (4, 256, 3)
+
+
+@pytest.mark.parametrize(
+    "name, value, x, backwards, variant",
+    [
+        ("block_chunks", 4096, meta((32768, 16384)), False, "single_pass"),
+        ("block_chunks", 1024, meta((32768, 8192)), False, "cluster"),
+        ("block_chunks_backward", 2048, meta((32768, 8192)), True, "single_pass"),
+        ("block_chunks_backward", 512, meta((32768, 4096)), True, "cluster"),
+        ("few_rows_split_from", 8192, meta((1, 131072)), False, "split"),
+        ("few_rows_split_from", 65536, meta((1, 131072)), False, "cluster"),
+        ("split_rows", 8, meta((800, 2**20)), False, "split"),
+        ("split_rows", 2, meta((400, 2**20)), False, "online"),
+    ],
+    ids=str,
+)
+def test_each_threshold_moves_the_border_that_it_names(name, value, x, backwards, variant):
+    with THRESHOLDS.override(name, value):
+        assert (backward(x) if backwards else forward(x)).variant == variant
+
+
+def test_every_candidate_of_a_threshold_is_another_launch_somewhere_on_its_probes():
+    for threshold in THRESHOLDS.declared:
+        chosen = {}
+        for value in threshold.candidates:
+            with THRESHOLDS.override(threshold.name, value):
+                chosen[value] = [
+                    str(
+                        (backward if probe.operator == "softmax_backward" else forward)(meta(shape_of(s), dtype)).config
+                    )
+                    for probe in threshold.probes
+                    for s in probe.shapes
+                    for dtype in (getattr(torch, d) for d in probe.dtypes)
+                ]
+        assert len(set(map(tuple, chosen.values()))) == len(threshold.candidates), threshold.name
+
+
+def shape_of(text):
+    return tuple(map(int, text.split("x")))
