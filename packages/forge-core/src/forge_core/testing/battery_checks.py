@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,6 @@ import torch
 
 from forge_core.testing import conformance, conformance_memory
 from forge_core.testing.conformance import Make, Right
-from forge_core.testing.planted import Planted
 from forge_core.testing.subject import Case, Subject
 
 # Sizes that share no factor with a tile; the dimensions before the last two come from the second list.
@@ -234,7 +234,9 @@ def export(subject: Subject, device: torch.device) -> None:
 
 def threads(subject: Subject, device: torch.device) -> None:
     """Calls from several threads at once."""
-    for case in _large(subject, device):
+    large = _large(subject, device)
+    # Eight threads hold their tensors, and what tells whether they are right, at the same time.
+    for case in [case for case in large if math.prod(case.shape) <= 2**23] or large[:1]:
         conformance.check_concurrent_threads(*_call(subject, device, case))
 
 
@@ -274,25 +276,3 @@ def second_device(subject: Subject, device: torch.device) -> None:
     """Tensors may be on another device than the current one."""
     for case in _large(subject, device):
         conformance.check_second_device(*_call(subject, torch.device(device.type, 0), case))
-
-
-# -------------------------------------------------------------------------------------------------------- faults
-
-
-def with_fault(subject: Subject, fault: Planted) -> Subject:
-    """The subject with a fault planted in its operator."""
-    wrong = fault.plant(subject.operator)
-    reference = subject.reference or subject.expected
-    return replace(subject, operator=wrong, reference=reference, overload=subject.registered(), title=subject.name)
-
-
-def fault_shows(subject: Subject, fault: Planted, device: torch.device) -> bool:
-    """Whether some plain call of the declared cases gives other bits with the fault than without it."""
-    wrong = with_fault(subject, fault)
-    for dtype, case in itertools.product(subject.dtypes, subject.cases):
-        for seed in (0, 1):
-            tensors = subject.make(case, dtype, device, seed)
-            got, good = wrong.call(case)(*tensors), subject.call(case)(*tensors)
-            if got.shape != good.shape or not bool(conformance.same_bits(got, good)):
-                return True
-    return False
