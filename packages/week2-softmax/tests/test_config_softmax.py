@@ -245,9 +245,12 @@ def test_nothing_is_numbered_past_what_its_kernel_counts_with():
         ((8192, 50257), torch.float32, (8, 256, 7, 4)),
         ((4096, 151936), torch.float32, (16, 256, 10, 3)),
         ((16384, 32768), torch.bfloat16, (2, 512, 4, 3)),
-        ((4096, 151936), torch.bfloat16, (4, 512, 10, 2)),
+        ((4096, 151936), torch.bfloat16, (8, 256, 10, 3)),
+        ((8192, 131072), torch.bfloat16, (4, 512, 8, 2)),
+        ((4096, 262144), torch.float32, (16, 256, 16, 2)),
         # Little to hold: two large blocks, and a chunk a lane where all rows are resident at once.
         ((32768, 8192), torch.bfloat16, (1, 512, 2, 2)),
+        ((32768, 8192), torch.float32, (1, 512, 4, 2)),
         ((4096, 256), torch.bfloat16, (1, 128, 1, 0)),
         ((65536, 256), torch.bfloat16, (1, 128, 2, 0)),
     ],

@@ -31,8 +31,8 @@ def test_every_configuration_has_a_declaration():
 def test_a_spill_brought_in(arch):
     right = launch()
     assert isinstance(right.config, HeldConfig) and right.config.resident
-    # Twice the row in as many registers: they cannot hold it.
-    crowded = replace(right.config, chunks=2 * right.config.chunks)
+    # Four times the row in as many registers: they cannot hold it.
+    crowded = replace(right.config, chunks=4 * right.config.chunks)
     made = compiled_for(right.builder, crowded, arch)
     found = {each.figure: each for each in violations(made, EXPECTED, crowded, arch)}
     assert found.keys() == {"bytes spilled"}

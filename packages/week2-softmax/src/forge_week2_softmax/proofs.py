@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -132,7 +132,24 @@ def _lse_gradient_floor(grad: torch.Tensor, x: torch.Tensor, lse: torch.Tensor, 
 def _lse_gradient(grad: torch.Tensor, x: torch.Tensor, lse: torch.Tensor, dim: Any, keepdim: Any = False) -> Any:
     if not keepdim:
         grad, lse = grad.unsqueeze(dim), lse.unsqueeze(dim)
-    return grad * (x - lse).exp()
+    # In one go, as PyTorch's fused kernels do.  In three steps of 16 bits exp would be 0 where it is not, and NaN its
+    # product with an infinite gradient.
+    acc = _acc(x)
+    return (grad.to(acc) * (x.to(acc) - lse.to(acc)).exp()).to(x.dtype)
+
+
+def _by_rows(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """PyTorch's function along contiguous rows, which it adds up in a tree.
+
+    The elements of a column it adds one after the other, in float64 too, which makes a poor witness: over 70000 rows it
+    is a hundred roundings off.
+    """
+
+    def along(*args: Any) -> torch.Tensor:
+        *tensors, dim = args
+        return function(*(tensor.movedim(dim, -1).contiguous() for tensor in tensors), -1).movedim(-1, dim)
+
+    return along
 
 
 _NOTHING_TO_EXCHANGE = "the blocks of a row have nothing to exchange"
@@ -157,14 +174,14 @@ PROOFS = week_of(
             _samples,
             lambda x, d: softmax_bound(x.double(), d, _acc(x)),
             **_FORWARD,
-            reference=torch.softmax,
+            reference=_by_rows(torch.softmax),
         ),
         Subject(
             ops.log_softmax,
             _samples,
             lambda x, d: log_softmax_bound(x.double(), d, _acc(x)),
             **_FORWARD,
-            reference=torch.log_softmax,
+            reference=_by_rows(torch.log_softmax),
         ),
         Subject(
             ops.logsumexp,
@@ -183,7 +200,7 @@ PROOFS = week_of(
             lambda g, y, d: softmax_gradient_bound(g.double(), y.double(), d, _acc(y)),
             **{**_BACKWARD, "launches": LAUNCHES},
             make=_softmax_pair,
-            reference=lambda g, y, d: torch.ops.aten._softmax_backward_data(g, y, d, y.dtype),
+            reference=_by_rows(lambda g, y, d: torch.ops.aten._softmax_backward_data(g, y, d, y.dtype)),
         ),
         Subject(
             backward.log_softmax_backward,
@@ -191,7 +208,7 @@ PROOFS = week_of(
             lambda g, y, d: log_softmax_gradient_bound(g.double(), y.double(), d, _acc(y)),
             **_BACKWARD,
             make=_log_softmax_pair,
-            reference=lambda g, y, d: torch.ops.aten._log_softmax_backward_data(g, y, d, y.dtype),
+            reference=_by_rows(lambda g, y, d: torch.ops.aten._log_softmax_backward_data(g, y, d, y.dtype)),
         ),
         Subject(
             backward.logsumexp_backward,

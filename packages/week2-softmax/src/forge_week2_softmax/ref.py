@@ -49,8 +49,9 @@ def log_softmax_backward(
 def logsumexp_backward(
     grad: torch.Tensor, x: torch.Tensor, lse: torch.Tensor, dim: Dims, keepdim: bool = False
 ) -> torch.Tensor:
-    """``grad * exp(x - lse)``."""
+    """``grad * exp(x - lse)``, rounded once as the kernels do it: in 16 bits exp would be 0 for most of a long row."""
     if not keepdim:
         for i in normalize_dims("logsumexp_backward", dim, x.ndim):
             grad, lse = grad.unsqueeze(i), lse.unsqueeze(i)
-    return (grad * (x - lse).exp()).contiguous()
+    acc = torch.promote_types(x.dtype, torch.float32)
+    return (grad.to(acc) * (x.to(acc) - lse.to(acc)).exp()).to(x.dtype).contiguous()
