@@ -9,6 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from forge_core import settings
 from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, plan
 from forge_core.bench.cli import bench as command
 from forge_core.bench.gate import exact, poison
@@ -413,6 +414,23 @@ def test_host_time_has_no_bandwidth(invoke):
     assert forge.gbs is None
     assert forge.of_best_peer == pytest.approx(forge.median_ms / eager.median_ms, rel=0.05)
     assert "host time" in result.output
+
+
+@pytest.mark.parametrize("backend, told", [("", None), ("ref", "ref")])
+def test_an_operator_is_timed_as_its_users_call_it(invoke, monkeypatch, backend, told):
+    # A block that sets the backend lengthens each call inside it.
+    monkeypatch.delenv("FORGE_BACKEND", raising=False)
+    if backend:
+        monkeypatch.setenv("FORGE_BACKEND", backend)
+    seen = set()
+
+    def observed(x):
+        seen.add((settings.untouched(), settings.requested_backend()))
+        return swap(x)
+
+    result, _ = invoke("latency", ours=observed)
+    assert result.exit_code == 0, result.output
+    assert seen == {(told is None, told)}
 
 
 def test_the_record_on_standard_output_is_json_alone(invoke, tmp_path, monkeypatch):
