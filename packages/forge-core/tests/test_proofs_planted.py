@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import textwrap
+import time
 from pathlib import Path
 
 import msgspec
@@ -126,11 +127,11 @@ class Tree:
         summary = "0 hazards displayed (0 errors, 0 warnings)" if chunk.kind == "racecheck" else "0 errors"
         return Result(tests=self.tests(), verdict=summary)
 
-    def prove(self, *, everything=False, **changes):
+    def prove(self, *, everything=False, weeks=None, execute=None, **changes):
         self.ran = []
         return prove(
-            [self.week],
-            self.execute,
+            weeks or [self.week],
+            execute or self.execute,
             environment(**changes),
             root=self.root,
             records=self.records,
@@ -419,6 +420,24 @@ def test_an_interrupted_run_is_taken_up_where_it_was(tree):
     assert sorted(tree.ran) == ["initcheck", "measure", "memcheck", "racecheck"]
     assert findings(tree) == {}
     assert not tree.state.exists()
+
+
+def test_a_week_that_is_whole_is_on_record_where_another_is_interrupted(tree):
+    triple = dataclasses.replace(tree.week.kernels[0], operator="tiny::triple")
+    other = dataclasses.replace(tree.week, name="other", kernels=(triple,))
+
+    def execute(chunk, week):
+        if (chunk.week, chunk.kind) == ("other", "memcheck"):
+            until = time.monotonic() + 30
+            while not tree.path.exists() and time.monotonic() < until:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+        return tree.execute(chunk, week)
+
+    with pytest.raises(KeyboardInterrupt):
+        tree.prove(weeks=[tree.week, other], execute=execute)
+    assert findings(tree) == {}
+    assert load(tree.path).proof(f"{triple.operator}/{triple.variant}") is None
 
 
 @pytest.mark.parametrize("what", ["sources", "tests", "file"])

@@ -5,7 +5,8 @@
     a week with stale kernels:  tests (those that launch one of them, and new ones), measure, memcheck, racecheck, ...
 
 A kernel of which anything failed loses its proof.  What was shown is kept after each chunk (``state``), so that an
-interrupted run goes on where it was; what failed is not kept, and runs again.
+interrupted run goes on where it was; what failed is not kept, and runs again.  The record is written when a week is
+whole.
 """
 
 from __future__ import annotations
@@ -106,20 +107,20 @@ def prove(
     record = _before(path, environment.gpu, everything=everything)
     tasks = tasks_of(weeks, root, record, everything=everything)
     outcome = Outcome(path, kept=[name for task in tasks for name in task.sources if name not in task.stale])
-    chunks = [chunk for task in tasks for chunk in task.chunks]
-    if not chunks:
+    if not any(task.chunks for task in tasks):
         return outcome
     tests = {week.name: digest_of_tests(root, week.tests) for week in weeks}
     kept = State(state, digest_of([msgspec.to_builtins(environment), tests]))
-    results = _run(chunks, {week.name: week for week in weeks}, execute, kept)
     made = ProofRun(date, environment)
-    for task in tasks:
-        if task.chunks:
-            shown = {chunk.kind: results[chunk] for chunk in task.chunks}
-            record, proven, failures = merged(record, task, shown, made)
-            outcome.proven += proven
-            outcome.failures += failures
-    write_atomically(path, record.sealed().dumps())
+
+    def complete(task: Task, shown: dict[str, Result]) -> None:
+        nonlocal record
+        record, proven, failures = merged(record, task, shown, made)
+        outcome.proven += proven
+        outcome.failures += failures
+        write_atomically(path, record.sealed().dumps())
+
+    _run([task for task in tasks if task.chunks], execute, kept, complete)
     if not outcome.failures:
         kept.finished()
     return outcome
@@ -142,36 +143,57 @@ def _before(path: Path, gpu: str, *, everything: bool) -> Record:
     return empty if wrong else record
 
 
-def _run(chunks: Sequence[Chunk], weeks: dict[str, Week], execute: Execute, state: State) -> dict[Chunk, Result]:
-    """Runs the chunks that the state does not have: tests have the GPU for themselves, sanitizers run side by side."""
-    results: dict[Chunk, Result] = {}
-    with progress(len(chunks)) as done:
+def _run(
+    tasks: Sequence[Task], execute: Execute, state: State, complete: Callable[[Task, dict[str, Result]], None]
+) -> None:
+    """Runs the chunks that the state does not have: tests have the GPU for themselves, sanitizers run side by side.
+
+    A week is completed as soon as it has all of its results, so that what ends the process leaves a record of it.
+    """
+    own = {task.week.name: task for task in tasks}
+    shown: dict[str, dict[str, Result]] = {name: {} for name in own}
+    with progress(sum(len(task.chunks) for task in tasks)) as done:
+
+        def take(chunk: Chunk, result: Result, note: str = "") -> None:
+            results = shown[chunk.week]
+            results[chunk.kind] = result
+            done(f"{chunk.name}: {told_of(result)}{note}")
+            if len(results) == len(own[chunk.week].chunks):
+                complete(own[chunk.week], results)
 
         def keep(chunk: Chunk, result: Result) -> None:
-            results[chunk] = result
             if whole(result):
                 state.put(chunk, result)
-            done(chunk.name)
+            take(chunk, result)
 
         waiting = []
-        for chunk in chunks:
+        for chunk in (chunk for task in tasks for chunk in task.chunks):
             found = state.get(chunk)
             if found is not None:
-                results[chunk] = found
-                done(f"{chunk.name}, before the interruption")
+                take(chunk, found, ", before the interruption")
             elif chunk.kind in TOOLS:
                 waiting.append(chunk)
             else:
-                keep(chunk, execute(chunk, weeks[chunk.week]))
+                keep(chunk, execute(chunk, own[chunk.week].week))
         pool = ThreadPoolExecutor(max(1, min(AT_ONCE, (os.cpu_count() or 1) // 2)))
         try:
-            futures = {pool.submit(execute, chunk, weeks[chunk.week]): chunk for chunk in waiting}
+            futures = {pool.submit(execute, chunk, own[chunk.week].week): chunk for chunk in waiting}
             for future in as_completed(futures):
                 keep(futures[future], future.result())
         finally:
             # An interruption must not wait for what has not begun.
             pool.shutdown(cancel_futures=True)
-    return results
+
+
+def told_of(result: Result) -> str:
+    """What a chunk showed, in a few words."""
+    if result.problem:
+        return f"broke, {result.problem.splitlines()[0]}"
+    outcomes = [told["outcome"] for told in result.tests.values()]
+    wrong = [name for name, told in result.measured.items() if told["problem"]]
+    words = [f"{outcomes.count(kind)} {kind}" for kind in ("passed", "failed", "skipped") if kind in outcomes]
+    words += [f"{len(result.measured) - len(wrong)} kernels right, {len(wrong)} wrong"] if result.measured else []
+    return ", ".join([*words, *([result.verdict] if result.verdict else [])]) or "nothing to run"
 
 
 def whole(result: Result) -> bool:
