@@ -52,7 +52,7 @@ VARIANTS = {"slow": Variant("nowhere:slow", "one thread"), "simple": Variant("no
         None,
     ),
     vmap=lambda info, in_dims, x, exponent=2, **kwargs: (power(x.movedim(in_dims[0], 0), exponent, **kwargs), 0),
-    autocast=torch.float32,
+    autocast={"cuda": torch.float32, "cpu": torch.float32},
 )
 def power(x: torch.Tensor, exponent: int = 2, *, variant: str = "auto") -> torch.Tensor:
     """Raises each element to an integer power."""

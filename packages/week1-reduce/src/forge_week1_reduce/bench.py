@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Package, Peer, Traffic, compiled
+from forge_core.bench import CUDA_GPU, CUPY, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled
 from forge_core.testing.tolerances import half_ulp
 from forge_week1_reduce import ops, ref
 from forge_week1_reduce.arithmetic import result_dtype
@@ -109,7 +109,7 @@ def _operator(name: str, dim: int, traffic: Callable[[Case], Traffic] = _traffic
         peers=(
             Peer("eager", _eager(dim)),
             Peer("compile", compiled(partial(torch.sum, dim=dim)), requires=(CUDA_GPU, TRITON)),
-            Peer("cub", _cub(dim), requires=(CUDA_GPU, Package("cupy-cuda12x or cupy-cuda13x", "cupy"))),
+            Peer("cub", _cub(dim), requires=(CUDA_GPU, CUPY)),
         ),
         agree=_agree,
         tolerance="one ulp of the output plus 0.03, against float64",

@@ -98,7 +98,7 @@ def _vmap_of(name: str) -> Any:
     setup_context=gradients.keep_shape,
     backward=gradients.sum_backward,
     vmap=_vmap_of("sum"),
-    autocast=torch.float32,
+    autocast={"cuda": torch.float32},
 )
 def reduce_sum(
     x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, dtype: torch.dtype | None = None, variant: str = "auto"
@@ -167,7 +167,7 @@ def mean(
     setup_context=gradients.keep_input,
     backward=gradients.prod_backward,
     vmap=_vmap_of("prod"),
-    autocast=torch.float32,
+    autocast={"cuda": torch.float32, "cpu": torch.float32},
 )
 def prod(
     x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, dtype: torch.dtype | None = None, variant: str = "auto"

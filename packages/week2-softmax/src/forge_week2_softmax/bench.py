@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Package, Peer, Traffic, compiled
+from forge_core.bench import CUDA_GPU, LIGER, QUACK, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled
 from forge_core.bench.inputs import random_tensor
 from forge_core.testing.tolerances import half_ulp, rounded_product_bound, rounded_steps_bound
 from forge_week2_softmax import backward, ops, ref
@@ -230,8 +230,6 @@ def _liger_unable(case: Case) -> str:
     return f"n = {count} exceeds the recommended Triton blocksize = {LIGER_LONGEST}" if count > LIGER_LONGEST else ""
 
 
-QUACK = (CUDA_GPU, Package("quack-kernels", "quack"))
-LIGER = (CUDA_GPU, TRITON, Package("liger-kernel", "liger_kernel"))
 EAGER = partial(torch.softmax, dim=-1)
 
 
@@ -249,8 +247,8 @@ def _forward(name: str, **changes: Any) -> OperatorBench:
         peers=(
             Peer("eager", lambda case: EAGER),
             Peer("compile", compiled(EAGER), requires=(CUDA_GPU, TRITON)),
-            Peer("quack", _quack, requires=QUACK, unable=_quack_unable),
-            Peer("liger", _liger, requires=LIGER, unable=_liger_unable),
+            Peer("quack", _quack, requires=(CUDA_GPU, QUACK), unable=_quack_unable),
+            Peer("liger", _liger, requires=(CUDA_GPU, TRITON, LIGER), unable=_liger_unable),
         ),
         agree=_agree,
         tolerance="one ulp of the output plus 110 eps of fp32 of it, against float64",
@@ -276,11 +274,11 @@ BACKWARD = OperatorBench(
             tolerance=TOLERANCE_BACKWARD + "; on a GPU plus what rounding grad * output to the dtype adds",
         ),
         Peer("compile", compiled(_eager_backward), requires=(CUDA_GPU, TRITON)),
-        Peer("quack", _quack_backward, requires=QUACK, unable=partial(_quack_unable, tensors=2)),
+        Peer("quack", _quack_backward, requires=(CUDA_GPU, QUACK), unable=partial(_quack_unable, tensors=2)),
         Peer(
             "liger",
             _liger_backward,
-            requires=LIGER,
+            requires=(CUDA_GPU, TRITON, LIGER),
             unable=_liger_unable,
             agree=_agree_liger_backward,
             tolerance=TOLERANCE_BACKWARD + "; plus what rounding each step to the dtype adds",

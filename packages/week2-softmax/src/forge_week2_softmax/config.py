@@ -16,12 +16,12 @@ problem from tensors and add the arguments of the launch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
 
 import torch
 
+from forge_core.choice import refuse, require_known
 from forge_core.device import Device
-from forge_core.errors import ArgumentError, UnsupportedError
+from forge_core.errors import UnsupportedError
 from forge_core.op import Launch, Variant
 from forge_week2_softmax import columns, rows
 from forge_week2_softmax.arithmetic import Arithmetic
@@ -153,18 +153,12 @@ def select_config(
     if variant == "auto":
         name, config, why = _automatic(problem, arithmetic, device)
         if _too_many_rows(config, problem):
-            _refuse(op, variant, _TOO_MANY_ROWS, problem, arithmetic, device)
+            refuse(op, variant, _TOO_MANY_ROWS, _able(problem, arithmetic, device))
         return name, config, why + THRESHOLDS.note(device)
-    if variant not in VARIANTS:
-        raise ArgumentError(
-            op=op,
-            argument="variant",
-            expected=f"'auto' or one of {', '.join(map(repr, VARIANTS))}",
-            got=repr(variant),
-        )
+    require_known(op, variant, VARIANTS)
     found = _try(variant, problem, arithmetic, device)
     if isinstance(found, str):
-        _refuse(op, variant, found, problem, arithmetic, device)
+        refuse(op, variant, found, _able(problem, arithmetic, device))
     return variant, found, f"variant={variant!r} was asked for"
 
 
@@ -206,13 +200,9 @@ def _dims(count: int, dims: tuple[Dim, ...], sizes: tuple[int, ...]) -> tuple[in
     return (count, *steps)
 
 
-def _refuse(op: str, variant: str, reason: str, problem: Problem, arithmetic: Arithmetic, device: Device) -> NoReturn:
-    able = [name for name in VARIANTS if not isinstance(_try(name, problem, arithmetic, device), str)]
-    raise UnsupportedError(
-        f"{op}: variant {variant!r} was asked for, and it {reason}. "
-        f"Variants that can do this call: {', '.join(map(repr, able)) or 'none'}; or leave variant='auto'.",
-        requirement=reason,
-    )
+def _able(problem: Problem, arithmetic: Arithmetic, device: Device) -> list[str]:
+    """The kernels that can do a problem."""
+    return [name for name in VARIANTS if not isinstance(_try(name, problem, arithmetic, device), str)]
 
 
 def _automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[str, Config, str]:

@@ -6,7 +6,7 @@ from forge_week2_softmax.arithmetic import Arithmetic
 from forge_week2_softmax.configs import HeldConfig
 from forge_week2_softmax.problem import Problem
 
-__all__ = ["LIMIT", "NOT_ROWS", "held", "independent", "inputs_of", "power_of_two", "row_chunks", "spread_of"]
+__all__ = ["LIMIT", "NOT_ROWS", "held", "independent", "inputs_of", "row_chunks", "spread_of"]
 
 NOT_ROWS = "reads rows, and no reduced dimension is contiguous in every tensor here"
 
@@ -27,11 +27,6 @@ def spread_of(problem: Problem, arithmetic: Arithmetic) -> tuple[bool, ...]:
     """For each tensor that is read, whether it is expanded along rows in which it ought to have elements."""
     on_rows = arithmetic.on_rows
     return tuple(not on_rows[i] and bool(problem.reduced) and i not in problem.whole for i in range(problem.sides - 1))
-
-
-def power_of_two(n: int) -> int:
-    """The smallest power of two not below ``n``."""
-    return 1 << max(n - 1, 0).bit_length()
 
 
 def _bucket(chunks: int) -> int | None:

@@ -110,7 +110,7 @@ def _vmap_logsumexp(
     setup_context=gradients.keep_output,
     backward=backward.of_softmax,
     vmap=_vmap_of("softmax"),
-    autocast=torch.float32,
+    autocast={"cuda": torch.float32},
 )
 def softmax(x: torch.Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, variant: str = "auto") -> torch.Tensor:
     """``exp(x) / sum(exp(x))`` along one dimension, without overflow; ``torch.softmax``.
@@ -124,7 +124,7 @@ def softmax(x: torch.Tensor, dim: int = -1, *, dtype: torch.dtype | None = None,
     Returns:
         A contiguous tensor of the shape of ``x``; differentiable.  A row that holds NaN or +inf, or nothing but -inf,
         is NaN.  fp16, bf16 and fp32 are computed in fp32, fp64 in fp64; the same input on the same device gives the
-        same bits every time.  Under autocast ``dtype`` is float32.
+        same bits every time.  Under CUDA's autocast ``dtype`` is float32.
 
     Raises:
         DimError: a dimension out of range; an IndexError too.
@@ -149,7 +149,7 @@ softmax_online = softmax
     setup_context=gradients.keep_output,
     backward=backward.of_log_softmax,
     vmap=_vmap_of("log_softmax"),
-    autocast=torch.float32,
+    autocast={"cuda": torch.float32},
 )
 def log_softmax(
     x: torch.Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, variant: str = "auto"
@@ -179,7 +179,7 @@ def log_softmax(
     setup_context=gradients.keep_input_and_output,
     backward=backward.of_logsumexp,
     vmap=_vmap_logsumexp,
-    autocast=torch.float32,
+    autocast={"cuda": torch.float32},
     ambient=torch.get_default_dtype,
 )
 def logsumexp(x: torch.Tensor, dim: Dims, keepdim: bool = False, *, variant: str = "auto") -> torch.Tensor:

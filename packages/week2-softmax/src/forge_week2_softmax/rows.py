@@ -8,6 +8,7 @@ rule serves all dtypes.
 
 from __future__ import annotations
 
+from forge_core.choice import max_cluster, power_of_two
 from forge_core.device import Device
 from forge_week2_softmax.arithmetic import Arithmetic
 from forge_week2_softmax.configs import Config, HeldConfig, SplitConfig, SweepConfig
@@ -17,14 +18,13 @@ from forge_week2_softmax.holding import (
     held,
     independent,
     inputs_of,
-    power_of_two,
     row_chunks,
     spread_of,
 )
 from forge_week2_softmax.problem import Problem
 from forge_week2_softmax.thresholds import THRESHOLDS
 
-__all__ = ["automatic", "cluster", "max_cluster", "naive", "online", "parts", "single_pass", "split"]
+__all__ = ["automatic", "cluster", "naive", "online", "parts", "single_pass", "split"]
 
 
 def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[str, Config, str]:
@@ -141,13 +141,6 @@ def _any_blocks(problem: Problem, arithmetic: Arithmetic) -> HeldConfig | str:
         chunks=4,
         blocks=0,
     )
-
-
-def max_cluster(device: Device) -> int:
-    """The largest cluster: 16 blocks where a GPU takes more than the 8 that every one does."""
-    if device.capability < (9, 0):
-        return 1
-    return 16 if device.capability[0] in (9, 10) else 8
 
 
 def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> HeldConfig | str:

@@ -62,7 +62,7 @@ class Operator:
         setup_context: Callable[..., None] | None = None,
         backward: Callable[..., Any] | None = None,
         vmap: Callable[..., Any] | None = None,
-        autocast: torch.dtype | None = None,
+        autocast: Mapping[str, torch.dtype] | None = None,
         ambient: Callable[[], Hashable] | None = None,
     ) -> None:
         functools.update_wrapper(self, like)
@@ -88,7 +88,7 @@ class Operator:
                 backward=backward,
                 setup_context=setup_context,
                 vmap=vmap,
-                autocast=autocast,
+                autocast=dict(autocast or {}),
             ),
         )
         namespace = getattr(torch.ops, schema.namespace)
@@ -241,7 +241,7 @@ def operator(
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
     vmap: Callable[..., Any] | None = None,
-    autocast: torch.dtype | None = None,
+    autocast: Mapping[str, torch.dtype] | None = None,
     ambient: Callable[[], Hashable] | None = None,
 ) -> Callable[[Callable[..., torch.Tensor]], Operator]:
     """Declares an operator; decorates the function that checks a call and allocates its output.
@@ -257,9 +257,9 @@ def operator(
         setup_context: see ``torch.library.register_autograd``.
         backward: the gradient; calls the public operators, so that it can be differentiated in turn.
         vmap: see ``torch.library.register_vmap``.
-        autocast: the dtype of the computation under autocast: it is passed as ``dtype`` where the schema has a
-            parameter of that name, so that inputs are converted as they are read, and inputs are cast to it where not;
-            None where the operator has no rule.
+        autocast: by type of device (``"cuda"``, ``"cpu"``) the dtype of the computation under its autocast: it is
+            passed as ``dtype`` where the schema has a parameter of that name, so that inputs are converted as they are
+            read, and inputs are cast to it where not.  PyTorch's rules are not the same on all devices.
         ambient: what of the process's state, beside the arguments, the output's metadata depends on, for example
             ``torch.get_default_dtype``; None for nothing.
 

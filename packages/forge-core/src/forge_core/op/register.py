@@ -14,7 +14,7 @@ One functional operator and its out form are defined in a :class:`torch.library.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +52,7 @@ class Rules:
         backward: gradient formula of ``torch.library.register_autograd``, or None: not differentiable.
         setup_context: what the backward keeps.
         vmap: rule of ``torch.library.register_vmap``.
-        autocast: the dtype that floating-point inputs are cast to under autocast.
+        autocast: by type of device, the dtype that floating-point inputs are cast to under its autocast.
     """
 
     like: Callable[..., torch.Tensor]
@@ -61,7 +61,7 @@ class Rules:
     backward: Callable[..., Any] | None
     setup_context: Callable[..., None] | None
     vmap: Callable[..., Any] | None
-    autocast: torch.dtype | None
+    autocast: Mapping[str, torch.dtype]
 
 
 def register(library: torch.library.Library, schema: Schema, rules: Rules) -> None:
@@ -89,13 +89,12 @@ def _register_functional(library: torch.library.Library, schema: Schema, rules: 
         )
     if rules.vmap is not None:
         torch.library.register_vmap(schema.qualified, rules.vmap, lib=library)
-    if rules.autocast is not None:
-        for device_type in ("cuda", "cpu"):
-            if "dtype" in schema.parameters:
-                key = f"Autocast{device_type.upper()}"
-                library.impl(schema.name, _with_dtype(schema, key, rules.autocast), key)
-            else:
-                torch.library.register_autocast(schema.qualified, device_type, rules.autocast, lib=library)
+    for device_type, dtype in rules.autocast.items():
+        if "dtype" in schema.parameters:
+            key = f"Autocast{device_type.upper()}"
+            library.impl(schema.name, _with_dtype(schema, key, dtype), key)
+        else:
+            torch.library.register_autocast(schema.qualified, device_type, dtype, lib=library)
 
 
 #: The dtypes that autocast is for: it leaves fp64 and integers as they are.
