@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -82,9 +83,12 @@ window.addEventListener("load", function () {
 
 @pytest.fixture(scope="module")
 def week0():
-    found = [entry for entry in pages.gather([RECORDS]) if entry.packages == ("forge_week0_transpose",)]
-    newest = pages.newest(found)
-    return [newest["week0"], newest["host"]]
+    newest = pages.newest(pages.gather([RECORDS]))
+    # A record of host times has the cases of every package.
+    host = newest["host"].record
+    own = [case for case in host.cases if case.package == "forge_week0_transpose"]
+    assert own
+    return [newest["week0"], replace(newest["host"], record=msgspec.structs.replace(host, cases=own))]
 
 
 @pytest.fixture(scope="module")
