@@ -152,9 +152,12 @@ def test_whatever_listens_at_the_dispatcher_is_noticed() -> None:
         found.append(guard.quiet())
     with Hook():
         found.append(guard.quiet())
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found.append(guard.quiet())
+    torch.set_autocast_enabled("cuda", True)  # what a region sets, which a machine without a GPU refuses to
+    found.append(guard.quiet())
+    torch.set_autocast_enabled("cuda", False)
     torch.func.vmap(lambda x: (found.append(guard.quiet()), x)[1])(torch.zeros(2))
     torch.func.grad(lambda x: (found.append(guard.quiet()), x)[1])(torch.zeros(()))
     assert found == [False] * 5
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert guard.quiet(), "the CPU's autocast changes nothing for CUDA tensors"
     assert guard.quiet()

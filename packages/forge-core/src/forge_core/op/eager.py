@@ -92,8 +92,10 @@ def _of_one_tensor(
     ready: dict[Any, Bound] = {}
     second = schema.parameters[1] if schema.positional > 1 else None
     ambient = served.table.ambient
+    # Names of this function are found faster than those of modules.
     untouched, plain_cuda, grad_enabled = settings.untouched, guard.plain_cuda, guard.grad_enabled
-    shows = table.log.isEnabledFor
+    new, raw_stream, current_device = table._new, table._raw_stream, table._current_device
+    shows, debug, mask = table.log.isEnabledFor, logging.DEBUG, ALIGNMENT_MASK
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs and len(kwargs) == len(args) == 1 and second in kwargs:
@@ -105,7 +107,7 @@ def _of_one_tensor(
         if not plain_cuda(x):
             return NOT_SERVED
         index = x.get_device()
-        if index != table._current_device():
+        if index != current_device():
             return otherwise(args, kwargs)
         # Everything that a launch depends on, as in `LaunchTable.find`.
         key = (
@@ -113,7 +115,7 @@ def _of_one_tensor(
             x.shape,
             x.stride(),
             index,
-            x.data_ptr() & ALIGNMENT_MASK,
+            x.data_ptr() & mask,
             args[1] if count == 2 else None,
             None if ambient is None else ambient(),
         )
@@ -125,12 +127,12 @@ def _of_one_tensor(
             if len(ready) >= table.MAX_BOUND:
                 ready.clear()
             bound = ready[key] = found
-        elif shows(logging.DEBUG):
+        elif shows(debug):
             table.log.debug("cache hit: %s %s", served.table.name, bound.name)
         if x.requires_grad and grad_enabled():
             return NOT_SERVED if record is None else record(*args, bound)
-        out = table._new(bound.shape, bound.strides, bound.dtype)
-        bound.launch(x.data_ptr(), out.data_ptr(), *bound.arguments, table._raw_stream(index))
+        out = new(bound.shape, bound.strides, bound.dtype)
+        bound.launch(x.data_ptr(), out.data_ptr(), *bound.arguments, raw_stream(index))
         return out
 
     return call
