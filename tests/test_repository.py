@@ -177,9 +177,11 @@ def test_continuous_integration_runs_what_readme_says(root):
     assert "nox -s" not in script.read_text()
 
 
-def test_readme_has_a_place_for_every_recorded_suite(packages, root):
-    text = (root / "README.md").read_text(encoding="utf-8")
-    suites = [name for p in packages for name in p.project.get("entry-points", {}).get("forge.bench", {})]
+def test_every_package_s_suite_has_a_place_on_a_page(packages, root):
+    from forge_core.bench import pages
+
+    suites = {name for p in packages for name in p.project.get("entry-points", {}).get("forge.bench", {})}
     assert suites
-    for name in suites:
-        assert text.index(f"<!-- bench:{name} begin -->") < text.index(f"<!-- bench:{name} end -->")
+    shown = [name for page in pages.with_markers(root) for name in pages.markers(page.read_text(encoding="utf-8"))]
+    assert {name for name in suites if shown.count(name) != 1} == set()
+    assert "week0" in pages.markers((root / "README.md").read_text(encoding="utf-8"))
