@@ -10,11 +10,12 @@ import torch
 from click.testing import CliRunner
 
 from forge_core import settings
-from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, plan
+from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, plan, processes
 from forge_core.bench.cli import bench as command
 from forge_core.bench.gate import exact, poison
 from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
 from forge_core.bench.records import load, thin
+from forge_core.errors import BenchmarkError
 
 SUITES = """
 version: 1
@@ -593,6 +594,16 @@ def test_a_suite_is_spread_over_devices(tmp_path):
     assert [case.name for case in record.cases] == ["copy 1024x1024 int8", "copy 1000003 int8"]
     assert record.devices == ["cpu", "cpu"]
     assert "[2/2] copy" in result.output
+
+
+@pytest.mark.parametrize("kind", [BenchmarkError, OSError, SystemExit])
+def test_every_device_that_fails_is_named(monkeypatch, tmp_path, kind):
+    def broken(arguments, record, **rest):
+        raise kind(f"no record of {arguments[arguments.index('--share') + 1]}")
+
+    monkeypatch.setattr(processes, "run_bench", broken)
+    with pytest.raises(BenchmarkError, match=r"cuda:0: no record of 1/2.*; cuda:1: no record of 2/2"):
+        processes.spread(["smoke"], ["cuda:0", "cuda:1"], tmp_path, lambda name: None)
 
 
 def test_the_end_is_estimated():

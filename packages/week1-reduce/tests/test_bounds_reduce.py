@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import forge_week1_reduce as week1
@@ -57,8 +57,7 @@ def model(launch, tree, x):
 )
 def test_every_kernel_has_a_depth(variant, length, rows, dtype):
     launch = planned(variant, length, rows=rows, dtype=dtype)
-    if launch is None:
-        return
+    assume(launch is not None)  # a variant that cannot do the problem
     # No tree is flatter than a balanced one, and none deeper than one addition after the other.
     assert math.ceil(math.log2(length)) <= depth(launch.config, length, parts_of(launch)) <= max(length - 1, 0)
 
@@ -100,7 +99,7 @@ SUMS = {
 def test_sums_that_lose_what_they_can_are_within_their_bound(variant, length, kind):
     launch = planned(variant, length)
     if launch is None:
-        return
+        pytest.skip(f"{variant} does no row of {length} elements")
     x = SUMS[kind](np.random.default_rng(length), length).astype(np.float32)
     exact, magnitude = x.astype(np.float64).sum(), np.abs(x.astype(np.float64)).sum()
     allowed = trees.error_bound(depth(launch.config, length, parts_of(launch)), magnitude, np.float32)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from forge_core.device import SPECS
@@ -52,8 +52,7 @@ def parts_of(plan):
 )
 def test_every_kernel_has_a_bound(variant, length, rows, dtype, backward):
     plan = planned(variant, length, rows=rows, dtype=dtype, backward=backward)
-    if plan is None:
-        return
+    assume(plan is not None)  # a variant that cannot do the problem
     found = sum_error(plan.config, length, parts_of(plan))
     # No tree is flatter than a balanced one, and none deeper than one addition after the other.
     least = math.ceil(math.log2(length)) / 2
@@ -128,7 +127,7 @@ def exponential(x):
 def test_the_sum_of_a_forward_pass_is_within_its_bound(variant, length, kind):
     plan = planned(variant, length)
     if plan is None:
-        return
+        pytest.skip(f"{variant} does no row of {length} elements")
     x = ROWS[kind](np.random.default_rng(length), length).astype(F32)
     x[0] = 0 if np.isinf(x).all() else x[0]
     top, total = row(Pairs(x, exponential), length, plan.config, parts=parts_of(plan))
@@ -156,7 +155,7 @@ SUMS = {
 def test_the_sum_of_a_backward_pass_is_within_its_bound(variant, length, kind):
     plan = planned(variant, length, backward="log_softmax")
     if plan is None:
-        return
+        pytest.skip(f"{variant} does no row of {length} elements")
     x = SUMS[kind](np.random.default_rng(length), length).astype(F32)
     total = row(Sums(rounded_sums(F32), x), length, plan.config, parts=parts_of(plan))[0]
     exact, magnitude = x.astype(np.float64).sum(), np.abs(x.astype(np.float64)).sum()

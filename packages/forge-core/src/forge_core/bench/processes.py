@@ -6,9 +6,8 @@ import os
 import re
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import msgspec
@@ -18,8 +17,6 @@ from forge_core.errors import BenchmarkError
 from forge_core.timing import quantile
 
 __all__ = ["pool", "run_bench", "spread", "union"]
-
-POLL_S = 0.05
 
 
 def run_bench(
@@ -76,29 +73,27 @@ def spread(
     """Runs a suite on several devices at once, each with its share of the cases.
 
     Raises:
-        BenchmarkError: one of them left no record.
+        BenchmarkError: some left no record; the message has what each of them said.
     """
-    found: dict[int, Record] = {}
-    failed: list[Exception] = []
 
-    def one(number: int, device: str) -> None:
+    def one(number: int, device: str) -> Record:
         share = [*arguments, "--device", device, "--share", f"{number + 1}/{len(devices)}"]
-        try:
-            found[number] = run_bench(share, folder / f"{number}.json", on_case=on_case)
-        except Exception as error:  # noqa: BLE001 - raised again below, where it can be seen
-            failed.append(error)
+        return run_bench(share, folder / f"{number}.json", on_case=on_case)
 
-    for number, device in enumerate(devices):
-        threading.Thread(target=one, args=(number, device)).start()
-    # Not by joining: a join that an interrupt breaks off may take the thread for done.
-    while len(found) + len(failed) < len(devices):
-        try:
-            time.sleep(POLL_S)
-        except KeyboardInterrupt:
-            continue  # the processes were interrupted, too: they write what they have, and that is waited for
+    with ThreadPoolExecutor(len(devices)) as pool:
+        running = [pool.submit(one, number, device) for number, device in enumerate(devices)]
+        while True:
+            try:
+                wait(running)
+                break
+            except KeyboardInterrupt:
+                continue  # the processes were interrupted, too: they write what they have, and that is waited for
+    failed = {device: error for device, run in zip(devices, running, strict=True) if (error := run.exception())}
     if failed:
-        raise failed[0]
-    return [found[number] for number in range(len(devices))]
+        raise BenchmarkError("; ".join(f"{device}: {error}" for device, error in failed.items())) from next(
+            iter(failed.values())
+        )
+    return [run.result() for run in running]
 
 
 def union(records: Sequence[Record], devices: Sequence[str]) -> Record:

@@ -199,7 +199,8 @@ class _Worker:
             return None
         finally:
             alarm.cancel()
-        answer: dict[str, Any] | None = json.loads(line) if line else None
+        # A worker that was killed while it answered leaves half a line.
+        answer: dict[str, Any] | None = json.loads(line) if line.endswith("\n") else None
         return answer
 
     def end(self) -> str:
