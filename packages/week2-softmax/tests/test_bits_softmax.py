@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pytest
@@ -34,7 +35,11 @@ SHAPES = {
     "naive": [((3, 5), -1), ((3, 1000), -1), ((3, 4099), -1), ((1000, 12), 0)],
     "online": [((3, 8), -1), ((3, 4096), -1), ((3, 8191), -1), ((3, 50257), -1), ((1000, 12), 0)],
     "single_pass": [((3, 8), -1), ((3, 100), -1), ((3, 257), -1), ((3, 4096), -1), ((3, 8191), -1), ((3, 16384), -1)],
-    "cluster": [((3, 2048), -1), ((3, 8191), -1), ((3, 65536), -1), ((70, 50257), -1)],
+    "cluster": [
+        *(((3, 2048), -1), ((3, 8191), -1), ((3, 65536), -1), ((70, 50257), -1)),
+        # A part of these waits in shared memory.
+        *(((9, 2**18), -1), ((9, 200001), -1)),
+    ],
     "split": [((3, 4096), -1), ((3, 50257), -1), ((1, 2**18), -1), ((20, 2**16), -1), ((20, 2**16 + 1), -1)],
     "column": [((100, 64), 0), ((3000, 64), 0), ((1000, 7), 0), ((9, 128), 0)],
 }
@@ -91,6 +96,9 @@ def test_the_shapes_meet_every_kind_of_kernel():
     held = [config for config in configs if isinstance(config, HeldConfig)]
     assert {config.lanes > 32 for config in held} == {True, False}
     assert {config.edges for config in held} == {True, False}
+    assert {(config.staged > 0, config.edges) for config in held if config.blocks > 1} == {
+        *product((True, False), repeat=2)
+    }
     # More warps in a cluster than lanes in a warp, and fewer.
     assert {config.threads // 32 * config.blocks > 32 for config in held if config.blocks > 1} == {True, False}
     assert {bool(config.reduced_rank) for config in configs if isinstance(config, SweepConfig)} == {True, False}
@@ -283,12 +291,17 @@ def test_there_are_fused_sums_of_rows_in_one_block_in_several_and_in_passes():
 
 def products_in(ptx):
     """For each register of a product, (first factor's load, which element of it, the register that it is added to)."""
-    loads, found, count = {}, {}, 0
+    loads, found, names, count = {}, {}, {}, 0
     for line in ptx.splitlines():
         read = re.search(r"ld\.global\S*\s+\{?([^}\]]*?)\}?, \[", line)
         if read:
-            loads |= {register: (count, i) for i, register in enumerate(re.findall(r"%\w+", read.group(1)))}
-            count += 1
+            words = {name: (count, i) for i, name in enumerate(re.findall(r"[%\w]+", read.group(1)))}
+            loads |= words
+            # A predicated load has names of its own for its words, which are moved to registers behind it.
+            names, count = {name: place for name, place in words.items() if not name.startswith("%")}, count + 1
+        moved = re.match(r"\s*mov\.b32\s+(%\w+), (\w+);", line)
+        if moved and moved.group(2) in names:
+            loads[moved.group(1)] = names[moved.group(2)]
         made = re.match(r"\s*(mul|fma\.rn)\.f32\s+(%\w+), (%\w+), (%\w+)(?:, (%\w+))?;", line)
         if made and made.group(3) in loads and made.group(4) in loads:
             place = min(loads[made.group(3)], loads[made.group(4)])

@@ -70,7 +70,7 @@ def test_every_variant_for_every_architecture(variant, arch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_accesses_are_128_bits_wide(variant, dtype):
     ptx = compiled(variant, dtype=dtype).ptx
-    assert len(re.findall(r"ld\.global(\.\w+)*\.v4\.[bfu]32", ptx)) >= 2
+    assert len(re.findall(r"ld\.global(\.[\w:]+)*\.v4\.[bfu]32", ptx)) >= 2
     assert len(re.findall(r"st\.global(\.\w+)*\.v4\.[bfu]32", ptx)) >= 2
 
 
@@ -83,9 +83,9 @@ def test_one_read_and_one_write():
     for dtype in (torch.float32, torch.bfloat16):
         launch = planned("single_pass", dtype=dtype)
         ptx = compiled("single_pass", dtype=dtype).ptx
-        assert count(r"ld\.global(\.\w+)*\.v4", ptx) == count(r"st\.global(\.\w+)*\.v4", ptx) == launch.config.chunks
+        assert count(r"ld\.global(\.[\w:]+)*\.v4", ptx) == count(r"st\.global(\.\w+)*\.v4", ptx) == launch.config.chunks
         ptx = compiled("online", dtype=dtype, shape=(4096, 8192)).ptx
-        assert count(r"ld\.global(\.\w+)*\.v4", ptx) == 2 * count(r"st\.global(\.\w+)*\.v4", ptx) > 0
+        assert count(r"ld\.global(\.[\w:]+)*\.v4", ptx) == 2 * count(r"st\.global(\.\w+)*\.v4", ptx) > 0
 
 
 def test_what_each_step_adds_and_leaves_out():

@@ -30,9 +30,10 @@ def test_every_kernel_has_a_map():
 
 def test_the_maps_have_the_kernels_figures():
     pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
-    from forge_week2_softmax.kernels import held, split
+    from forge_core.device_code.memory import CHUNK
+    from forge_week2_softmax.kernels import split
 
-    assert layouts.LINE == held.LINE == split.LINE_CHUNKS
+    assert (layouts.LINE, layouts.SLOT) == (split.LINE_CHUNKS, CHUNK)
 
 
 @settings(max_examples=40, deadline=None)
@@ -120,6 +121,25 @@ def test_a_part_that_overlaps_its_neighbour_is_refused(monkeypatch):
     )
     with pytest.raises(AssertionError, match="are not touched once"):
         check_once(reads(), 0, 4096)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_part_of_a_long_row_waits_in_shared_memory(dtype):
+    x = torch.empty(4096, 2**17 * 4 // dtype.itemsize * 2, dtype=dtype, device="meta")
+    config = plan_backward("softmax", x, x, (x,), (1,), H200).config
+    assert isinstance(config, HeldConfig) and config.staged == 4
+    slots = layouts.held_slots(config)
+    check_once(slots, 0, config.staged * config.threads * layouts.SLOT)
+    check_conflicts(slots)
+
+
+def test_a_slot_that_two_threads_share_is_refused():
+    config = HeldConfig(softmax(torch.float32), 4, False, 1, (False,), chunks=4, blocks=2, staged=2)
+    slots = layouts.held_slots(config)
+    check_once(slots, 0, 2 * 128 * layouts.SLOT)
+    shared = [replace(access, places=(access.places[1], *access.places[1:])) for access in slots]
+    with pytest.raises(AssertionError, match="are not touched once"):
+        check_once(shared, 0, 2 * 128 * layouts.SLOT)
 
 
 def test_a_cluster_whose_blocks_begin_too_late_is_refused():

@@ -197,6 +197,8 @@ def test_explain_names_what_a_gpu_would_run() -> None:
 
 #: Rows, columns, and the elements by which every tensor begins behind its allocation.
 SMALLEST = ((300, 9, 0), (8449, 40, 0), (2, 4099, 3), (5, 2048, 0), (3, 257, 1), (2, 64, 0), (3, 5, 1), (1, 1, 0))
+#: For clusters: the shortest rows of which a part waits in shared memory, forward and backward.
+SMALLEST_STAGED = ((9, 33001, 0), (9, 81928, 0))
 OPS = ("softmax", "log_softmax", "logsumexp")
 
 
@@ -237,6 +239,8 @@ def traits(config: Any, op: str, dtype: torch.dtype) -> set[tuple[Any, ...]]:
         ("lanes", lanes and min(lanes, 64), getattr(row, "held", None)),
         ("blocks", getattr(row, "blocks", None)),
         ("unroll", min(getattr(row, "unroll", getattr(row, "chunks", 1)), 2)),
+        ("staged", getattr(row, "staged", 0) > 0, getattr(row, "edges", None)),
+        ("hold", getattr(row, "hold", None)),
         ("ranks", row.kept_rank, getattr(row, "reduced_rank", None)),
     }
 
@@ -245,7 +249,12 @@ def subset(variant: str, backward: bool, device: str) -> tuple[list[tuple[Any, .
     """Few of the smallest calls that have together all the traits of all of them, and those traits."""
     arch = "sm_90a" if device == "cpu" else None
     able: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
-    for case in itertools.product(OPS, (torch.bfloat16, torch.float32, torch.float64), SMALLEST, (-1, 0)):
+    cases = itertools.product(OPS, (torch.bfloat16, torch.float32, torch.float64), SMALLEST, (-1, 0))
+    if variant == "cluster":
+        cases = itertools.chain(
+            cases, itertools.product(OPS[:2], (torch.bfloat16, torch.float32), SMALLEST_STAGED, (-1,))
+        )
+    for case in cases:
         op, tensors, dim, _ = small_call(case, backward, device)
         try:
             config = op.explain(*tensors, dim, variant=variant, arch=arch).config
@@ -280,6 +289,10 @@ def test_the_subset_for_sanitizers_is_small_and_holds_every_width_and_alignment(
             assert {trait[1] for trait in wanted if trait[0] == "lanes"} >= {2, 4, 8, 16, 32, 64}
         if variant == "cluster":
             assert {trait[1] for trait in wanted if trait[0] == "blocks"} >= {2, 16}
+            staged = {trait[1:] for trait in wanted if trait[0] == "staged"}
+            assert staged >= {(True, False), (False, True)} and (backward or (True, True) in staged)
+        if variant == "split":
+            assert {trait[1] for trait in wanted if trait[0] == "hold"} == {True, False}
     assert kernels <= 100  # each is compiled anew, in a process that a sanitizer slows down
 
 

@@ -64,6 +64,7 @@ class HeldConfig(_RowConfig):
         threads: threads of a block; more than ``lanes`` only where those are at most 32.
         chunks: chunks of a thread, for each tensor.
         blocks: blocks that share a row: 1, a cluster of 2, 4, 8 or 16, or 0 for any number that need not meet.
+        staged: of a thread's chunks of each tensor, how many wait in shared memory; the others wait in registers.
         resident: blocks that the compiler leaves registers for on each multiprocessor; 0 leaves it to choose.
     """
 
@@ -71,6 +72,7 @@ class HeldConfig(_RowConfig):
     threads: int = 128
     chunks: int = 4
     blocks: int = 1
+    staged: int = 0
     resident: int = 0
 
     @property
@@ -87,9 +89,10 @@ class HeldConfig(_RowConfig):
     def kernel_name(self) -> str:
         """What a profiler shows."""
         idea = f"cluster{self.blocks}" if self.blocks > 1 else "single_pass"
+        waiting = f"{self.chunks}s{self.staged}" if self.staged else f"{self.chunks}"
         resident = f"_m{self.resident}" if self.resident else ""
         return (
-            f"{self.arithmetic.name}_{idea}_v{self.vector}_{self.lanes}l_{self.threads}t_c{self.chunks}{resident}"
+            f"{self.arithmetic.name}_{idea}_v{self.vector}_{self.lanes}l_{self.threads}t_c{waiting}{resident}"
             f"{self._flags}"
         )
 
@@ -103,12 +106,14 @@ class SweepConfig(_RowConfig):
         threads: threads of a block: 32 times a power of two.
         unroll: chunks of a thread in flight, for each tensor.
         reduced_rank: dimensions within a row, or 0 where it is contiguous.
+        hold: the L2 is asked to evict last what is read.
     """
 
     idea: str = "online"
     threads: int = 256
     unroll: int = 4
     reduced_rank: int = 0
+    hold: bool = False
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -124,7 +129,8 @@ class SweepConfig(_RowConfig):
     @property
     def body(self) -> str:
         """The part of a kernel's name that says how a row is read."""
-        return f"v{self.vector}_{self.threads}t_u{self.unroll}r{self.reduced_rank}{self._flags}"
+        hold = "_hold" if self.hold else ""
+        return f"v{self.vector}_{self.threads}t_u{self.unroll}r{self.reduced_rank}{hold}{self._flags}"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from forge_core.testing.trees import Array
 from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SweepConfig
-from forge_week2_softmax.layouts import LINE, part_of
+from forge_week2_softmax.layouts import first_chunk, part_of, step_of
 
 __all__ = ["column_elements", "held_elements", "part_of", "sweep_elements"]
 
@@ -31,12 +31,10 @@ def held_elements(config: HeldConfig, length: int, *, shift: int = 0, rank: int 
         Those in chunks, (chunks, lanes, vector), and those outside whole chunks, (turns, lanes).
     """
     vector, lanes = config.vector, config.lanes
-    chunks = -(-(length + shift) // vector)
-    span = -(-chunks // (LINE * config.blocks)) * LINE if config.blocks > 1 else lanes * config.chunks
-    limit = length if config.blocks == 1 else min(length, (rank + 1) * span * vector - shift)
     lane = np.arange(lanes)
-    first = (rank * span + lane + np.arange(config.chunks)[:, None] * lanes) * vector - shift
-    inside = (first >= 0) & (first + vector <= limit) if config.edges else first < limit
+    turn = np.arange(config.chunks)[:, None] * step_of(config)
+    first = (first_chunk(config, rank) + lane + turn) * vector - shift
+    inside = (first >= 0) & (first + vector <= length) if config.edges else first < length
     whole = np.where(inside[..., None], _neighbours(first, vector), -1)
     turns = max(1, 2 * vector // lanes)
     number = lane + np.arange(turns)[:, None] * lanes

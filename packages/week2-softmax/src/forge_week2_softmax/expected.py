@@ -49,10 +49,13 @@ def _held(config: HeldConfig, arch: str) -> Expect:
     cluster, block = config.blocks > 1, config.blocks < 2 and config.lanes > 32
     warps = config.threads // 32
     mailbox = 16 + parts * own.acc.itemsize * warps * config.blocks
+    # A slot of 16 bytes for each chunk that waits there.
+    tensors = len(own.sources) - sum(own.on_rows[:-1])
+    slots = 16 * config.threads * config.staged * tensors
     room = 65536 // (config.threads * config.resident) // 8 * 8 if config.resident else 0
     return Expect(
-        room or 40 + _words(own, config.vector, config.chunks),
-        mailbox if cluster else parts * SLOTS if block else 0,
+        room or 40 + _words(own, config.vector, config.chunks - config.staged),
+        (-(-mailbox // 16) * 16 if slots else mailbox) + slots if cluster else parts * SLOTS if block else 0,
         loads=loads,
         stores=stores,
         barriers=int(block and parts > 0),
@@ -75,7 +78,8 @@ def _sweep(config: SweepConfig, arch: str) -> Expect:
 
 def _split(config: SplitConfig, arch: str) -> tuple[Expect, ...]:
     own, row = config.arithmetic, config.row
-    registers = 32 + _words(own, row.vector, row.unroll)
+    # What the L2 is told of a load takes two, and the address of the first of a thread's stays.
+    registers = 32 + _words(own, row.vector, row.unroll) + (8 if row.hold else 0)
     loads, stores = _widths(own, row.vector, edges=row.edges, spread=row.spread)
     acc = own.acc.itemsize
     first = Expect(registers, 2 * SLOTS, loads=loads, stores=(acc,), barriers=1)

@@ -6,12 +6,15 @@ from forge_week2_softmax.arithmetic import Arithmetic
 from forge_week2_softmax.configs import HeldConfig
 from forge_week2_softmax.problem import Problem
 
-__all__ = ["LIMIT", "NOT_ROWS", "held", "independent", "inputs_of", "row_chunks", "spread_of"]
+__all__ = ["LIMIT", "NOT_ROWS", "chunk_widths", "held", "independent", "inputs_of", "row_chunks", "spread_of"]
 
 NOT_ROWS = "reads rows, and no reduced dimension is contiguous in every tensor here"
 
 #: Rows and blocks are numbered by 32-bit integers below this.
 LIMIT = 2**31
+
+#: Bytes of a whole chunk.
+CHUNK = 16
 
 #: Chunks of a thread that there are kernels for; a row takes the next larger number.
 CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16)
@@ -29,12 +32,31 @@ def spread_of(problem: Problem, arithmetic: Arithmetic) -> tuple[bool, ...]:
     return tuple(not on_rows[i] and bool(problem.reduced) and i not in problem.whole for i in range(problem.sides - 1))
 
 
+def chunk_widths(problem: Problem, arithmetic: Arithmetic) -> set[int]:
+    """The bytes of a chunk of each tensor that has elements; 0 for one that does not wait as it is stored."""
+    vector, _ = problem.vector()
+    spread = spread_of(problem, arithmetic)
+    return {
+        vector * dtype.itemsize if dtype.is_floating_point and not repeated else 0
+        for dtype, repeated, on_row in zip(arithmetic.sources, spread, arithmetic.on_rows, strict=False)
+        if not on_row
+    }
+
+
 def _bucket(chunks: int) -> int | None:
     return next((c for c in CHUNKS if c >= chunks), None)
 
 
 def held(
-    problem: Problem, arithmetic: Arithmetic, lanes: int, threads: int, blocks: int = 1, *, spare: int = 24
+    problem: Problem,
+    arithmetic: Arithmetic,
+    lanes: int,
+    threads: int,
+    blocks: int = 1,
+    *,
+    sm_threads: int = 1536,
+    spare: int = 24,
+    stage: bool = False,
 ) -> HeldConfig | str:
     """A row held by ``lanes`` threads of each of ``blocks`` blocks, or why not.
 
@@ -44,7 +66,9 @@ def held(
         lanes: threads of a block that share a row.
         threads: threads of a block.
         blocks: blocks that share a row.
+        sm_threads: threads that a multiprocessor can have.
         spare: registers of a thread beside what it holds.
+        stage: a part may wait in shared memory.
     """
     if problem.kind != "inner":
         return NOT_ROWS
@@ -54,6 +78,7 @@ def held(
     if chunks is None or chunks > most:
         limit = most * lanes * blocks * vector
         return f"holds at most {limit} elements of a row here, and there are {problem.length}"
+    staged = _staged(chunks, problem, arithmetic, threads) if stage and blocks > 1 else 0
     if problem.rows * blocks >= LIMIT * (threads // lanes):
         return "has at most 2^31 blocks"
     return HeldConfig(
@@ -67,21 +92,50 @@ def held(
         threads=threads,
         chunks=chunks,
         blocks=blocks,
-        resident=_resident(chunks, vector, arithmetic, threads, blocks, spare) if lanes > 32 else 0,
+        staged=staged,
+        resident=_resident(chunks - staged, vector, arithmetic, threads, blocks, sm_threads, spare)
+        if lanes > 32
+        else 0,
     )
 
 
-def _resident(chunks: int, vector: int, arithmetic: Arithmetic, threads: int, blocks: int, spare: int) -> int:
+def _staged(chunks: int, problem: Problem, arithmetic: Arithmetic, threads: int) -> int:
+    """Chunks of a thread, of each tensor, that are better held in shared memory, beside clusters on sm_90.
+
+    A block that fills the registers of a multiprocessor leaves nobody to move anything while it exchanges.  With a part
+    of its chunks in shared memory another block finds room: on an H200 4096 x 262144 fp32 has 1.017 of the copy instead
+    of 0.956 backward and 1.008 instead of 0.990 forward, 8192 x 50257 bf16 0.992 instead of 0.969.  Where the blocks
+    find room without, they are better off without (8192 x 65536 bf16: 1.019, and 0.948 with half).
+    """
+    if chunk_widths(problem, arithmetic) != {CHUNK} or arithmetic.acc.itemsize == 8:
+        return 0
+    if inputs_of(arithmetic) == 2:
+        # What lies outside whole chunks takes registers of its own.
+        return chunks - (3 if problem.vector()[1] else 4) if chunks > 5 and threads == 512 else 0
+    if threads == 256 and chunks > 10:
+        return chunks - 7 if chunks <= 14 else chunks - 10
+    if threads == 512 and (chunks > 10 or 4 < chunks < 8):
+        return chunks - 7 if chunks > 10 else chunks - 3
+    return 0
+
+
+def _resident(
+    chunks: int, vector: int, arithmetic: Arithmetic, threads: int, blocks: int, sm_threads: int, spare: int
+) -> int:
     """Blocks that can have their registers on a multiprocessor at once.
 
     Left alone, the compiler takes more registers than it needs to hold the chunks, and half as many blocks fit.  But
-    more of them are not always better (docs/week2.md has the figures): three large blocks of little to hold lose to
-    two (32768 x 8192: 0.979 to 0.997 of the copy in fp32, 0.948 to 0.995 in bf16), and beside more than 32 words, three
-    blocks with 40 registers more win over four with 24, in which the compiler spills.  Two blocks with 24 are kept
-    where one with 40 would be left.
+    more of them are not always better (docs/week2.md has the figures).  Where a block has one tensor and little of it,
+    all of a multiprocessor's threads are better than three quarters: 32768 x 8192 bf16 forward has 1.028 of the copy
+    with four blocks of 512 and 0.952 with three, 32768 x 4096 1.014 with eight of 256 and 0.992 with six.  Two large
+    blocks are better than three elsewhere, and beside more than 32 words, three blocks with 40 registers more than four
+    with 24, in which the compiler spills.  Two blocks with 24 are kept where one with 40 would be left.
     """
     if arithmetic.acc.itemsize == 8:
-        return 0  # exponentials of fp64 are long, and take what they need
+        # Exponentials of fp64 are long, and take what they need; of 512 threads the compiler would leave them 64.
+        return 1 if threads == 512 else 0
+    if inputs_of(arithmetic) == 1 and chunks <= 2 and blocks == 1:
+        return min(sm_threads // threads, 16)
     itemsize = max(d.itemsize for d in arithmetic.sources)
     words = inputs_of(arithmetic) * chunks * vector * itemsize // 4
     little = chunks <= 2 or (chunks <= 4 and itemsize >= 4 and blocks == 1)

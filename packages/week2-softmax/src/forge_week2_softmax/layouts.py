@@ -19,14 +19,27 @@ __all__ = ["LAYOUTS", "column_accesses", "column_slots", "held_accesses", "part_
 
 WARP = 32
 
-#: A block of a cluster begins at a multiple of so many chunks; that of ``kernels/held.py``, which imports the DSL.
+#: A part of a row begins at a multiple of so many chunks; that of ``kernels/split.py``, which imports the DSL.
 LINE = 8
+
+#: Bytes of a slot of shared memory in which a chunk waits.
+SLOT = 16
 
 
 def _size(config: HeldConfig | SweepConfig | ColumnConfig) -> int:
     """Bytes of an element of the first tensor whose rows have elements."""
     sources = zip(config.arithmetic.sources, config.arithmetic.on_rows, strict=False)
     return next(dtype.itemsize for dtype, on_row in sources if not on_row)
+
+
+def first_chunk(config: HeldConfig, rank: int) -> int:
+    """The first chunk of a block among those that share a row."""
+    return rank * config.lanes * (config.chunks if config.blocks == 0 else 1)
+
+
+def step_of(config: HeldConfig) -> int:
+    """Chunks from one of a lane to its next: blocks of a cluster take turns along the row."""
+    return config.lanes * max(config.blocks, 1)
 
 
 def held_accesses(config: HeldConfig, length: int, *, shift: int = 0, rank: int = 0) -> list[Access]:
@@ -42,16 +55,12 @@ def held_accesses(config: HeldConfig, length: int, *, shift: int = 0, rank: int 
         The accesses in order; places are bytes from the row's first chunk.
     """
     vector, lanes, size = config.vector, config.lanes, _size(config)
-    chunks = -(-(length + shift) // vector)
-    span = -(-chunks // (LINE * config.blocks)) * LINE if config.blocks > 1 else lanes * config.chunks
-    # Where any number of blocks share a row, each has all that its lanes hold.
-    limit = length if config.blocks == 1 else min(length, (rank + 1) * span * vector - shift)
     found = []
     for u in range(config.chunks):
         places: list[int | None] = []
         for lane in range(lanes):
-            place = (rank * span + lane + u * lanes) * vector - shift
-            inside = place >= 0 and place + vector <= limit if config.edges else place < limit
+            place = (first_chunk(config, rank) + lane + u * step_of(config)) * vector - shift
+            inside = place >= 0 and place + vector <= length if config.edges else place < length
             places.append((place + shift) * size if inside else None)
         found.append(Access(f"chunk {u}", tuple(places), vector * size))
     if config.edges and rank == 0:
@@ -65,6 +74,18 @@ def held_accesses(config: HeldConfig, length: int, *, shift: int = 0, rank: int 
                 ends.append((place + shift) * size if number < 2 * vector and place < end else None)
             found.append(Access(f"ends {turn}", tuple(ends), size))
     return found
+
+
+def held_slots(config: HeldConfig) -> list[Access]:
+    """Where a thread's chunks of the first tensor wait that are in shared memory, from the first slot on."""
+    return [
+        Access(f"chunk {config.chunks - config.staged + s}", _slots(config.threads, s), SLOT, "shared")
+        for s in range(config.staged)
+    ]
+
+
+def _slots(threads: int, number: int) -> tuple[int, ...]:
+    return tuple((number * threads + thread) * SLOT for thread in range(threads))
 
 
 def part_of(chunks: int, part: int, parts: int) -> tuple[int, int]:
@@ -158,7 +179,11 @@ def _held(config: HeldConfig) -> Drawing:
     title = f"{config.kernel_name}: {config.lanes} lanes a row, {config.chunks} chunks each"
     row = WARP * config.vector * _size(config)
     reads = Panel("global memory: a block's part of a row, read and written", row, accesses)
-    return Drawing(title, (reads, *_exchange(config)))
+    waiting: tuple[Panel, ...] = ()
+    if config.staged:
+        slots = tuple(held_slots(config))
+        waiting = (Panel("shared memory: the chunks that wait there, by the thread that reads them", row, slots),)
+    return Drawing(title, (reads, *waiting, *_exchange(config)))
 
 
 def _sweep(config: SweepConfig) -> Drawing:

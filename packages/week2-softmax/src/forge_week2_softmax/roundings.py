@@ -38,7 +38,7 @@ class Counts:
     def of(self, groups: list[Places]) -> Acc:
         """The accumulators of threads' elements."""
         found = [trees.strand_sum(DEPTH, np.where(places < 0, -1, 0), STRANDS) for places in groups]
-        additions = found[0] if len(found) == 1 else DEPTH.add(*found)
+        additions = trees.halves(DEPTH, found)
         return additions, np.where(additions < 0, -1, 1)
 
     def combine(self, a: Acc, b: Acc) -> Acc:

@@ -36,7 +36,7 @@ class Steps(Protocol):
         ...
 
     def of(self, groups: list[Places]) -> Acc:
-        """The accumulators of threads from their elements, which wait in one group of registers or in two."""
+        """The accumulators of threads from their elements, in the groups in which they wait: one, or up to three."""
         ...
 
     def combine(self, a: Acc, b: Acc) -> Acc:
@@ -82,7 +82,7 @@ class Sums:
     def of(self, groups: list[Places]) -> Acc:
         """The accumulators of threads' elements."""
         found = [self._strands(self._own(places)) for places in groups]
-        return (found[0] if len(found) == 1 else self.tree.add(*found),)
+        return (trees.halves(self.tree, found),)
 
     def _strands(self, factors: list[Array]) -> Array:
         if len(factors) == 1:
@@ -142,7 +142,7 @@ class Pairs:
         own = [self._own(places) for places in groups]
         top = np.max([x.max(0) for x in own], axis=0)
         found = [trees.strand_sum(self.tree, self._below(top, x), STRANDS) for x in own]
-        return top, found[0] if len(found) == 1 else self.tree.add(*found)
+        return top, trees.halves(self.tree, found)
 
     def combine(self, a: Acc, b: Acc) -> Acc:
         """Two become one."""

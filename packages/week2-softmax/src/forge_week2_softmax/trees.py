@@ -42,8 +42,12 @@ def _held(steps: Steps, length: int, config: HeldConfig, parts: int, shift: int)
     blocks = []
     for rank in range(config.blocks):
         whole, ends = held_elements(config, length, shift=shift, rank=rank)
-        # Registers are numbered with the chunk first, so a place of all chunks comes before the next place.
-        groups = [whole.transpose(2, 0, 1).reshape(-1, config.lanes)]
+        # Registers are numbered with the chunk first, so a place of all chunks comes before the next place; those that
+        # wait in shared memory come chunk by chunk.
+        kept, staged = np.split(whole, [config.chunks - config.staged])
+        groups = [kept.transpose(2, 0, 1).reshape(-1, config.lanes)]
+        if config.staged:
+            groups.append(staged.transpose(0, 2, 1).reshape(-1, config.lanes))
         blocks.append(steps.of([*groups, ends] if config.edges else groups))
     if config.blocks > 1:
         # Every warp of every block sends its own to all: slots of the cluster, 32 at a time.

@@ -34,6 +34,7 @@ a row such as 1e30, 1e30.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,11 +141,17 @@ def tree(parts: list[Any], combine: Any) -> Any:
     return parts[0]
 
 
-def strand_sum(terms: list[Any], strands: int) -> Any:
-    """The sum of some terms: ``strands`` running sums, term i to number i % strands, and a tree of those."""
-    sums = terms[:strands]
-    for i in range(len(sums), len(terms)):
-        sums[i % strands] = sums[i % strands] + terms[i]
+def strand_sum(terms: Iterable[Any], strands: int) -> Any:
+    """The sum of some terms: ``strands`` running sums, term i to number i % strands, and a tree of those.
+
+    Each term is added before the next is asked for, so that terms that are read need not wait in registers.
+    """
+    sums: list[Any] = []
+    for i, term in enumerate(terms):
+        if i < strands:
+            sums.append(term)
+        else:
+            sums[i % strands] = sums[i % strands] + term
     return tree(sums, _add)
 
 

@@ -14,13 +14,23 @@ __all__ = ["PtxCounts", "count_instructions"]
 
 _ENTRY = re.compile(r"^\.(?:visible|weak)\s+\.entry\s+([\w$]+)\s*\(", re.MULTILINE)
 # The opcode of an instruction, after an optional predicate.
-_OPCODE = re.compile(r"^\s*(?:@!?%\w+\s+)?([a-z]\w*(?:\.[\w:]+)*)[\s;]", re.MULTILINE)
+_OPCODE = re.compile(r"^\s*(?:@!?%?\w+\s+)?([a-z]\w*(?:\.[\w:]+)*)[\s;]", re.MULTILINE)
 _LOCAL = re.compile(r"^\s*\.local\s+\.align\s+\d+\s+\.b8\s+\w+\[(\d+)\]", re.MULTILINE)
 _COPY_BYTES = re.compile(r"cp\.async\.c[ag]\.shared\.global\S*\s+\[[^\]]*\],\s*\[[^\]]*\],\s*(\d+)")
 
 #: What is counted beside loads and stores: the name, and the opcodes it begins with.
 KINDS: dict[str, tuple[str, ...]] = {
-    "barriers": ("bar.", "barrier.sync", "barrier.arrive", "barrier.red"),
+    "barriers": (
+        "bar.sync",
+        "bar.arrive",
+        "bar.red",
+        "bar.cta.",
+        "barrier.sync",
+        "barrier.arrive",
+        "barrier.red",
+        "barrier.cta.",
+    ),
+    "warp barriers": ("bar.warp.",),
     "cluster barriers": ("barrier.cluster.",),
     "mbarrier operations": ("mbarrier.",),
     "shuffles": ("shfl.",),

@@ -7,6 +7,7 @@ A kernel's tree is made of a few steps, from the thread outwards:
     butterfly      lanes of a warp, or slots of a block or cluster, exchange: numbers that differ in one bit
     block          the warps of a block: a butterfly of each, and one over the warps
     strand_sum     terms of a thread that do not wait for each other: running sums, and a tree of those
+    halves         that tree: the first half gets the second
     one_by_one     accumulators in their order: warps of a tile, blocks of a cluster, parts of a second pass
 
 The same steps over another :class:`Tree` say how deep each leads: over :data:`DEPTH` a model gives the largest number
@@ -32,6 +33,7 @@ __all__ = [
     "butterfly",
     "collapse",
     "error_bound",
+    "halves",
     "in_turn",
     "one_by_one",
     "strand_sum",
@@ -120,6 +122,11 @@ def strand_sum(tree: Tree, terms: Array, strands: int) -> Array:
     parts = list(terms[:strands])
     for i in range(len(parts), len(terms)):
         parts[i % strands] = tree.add(parts[i % strands], terms[i])
+    return halves(tree, parts)
+
+
+def halves(tree: Tree, parts: list[Array]) -> Array:
+    """Many become one: the first with the one half as far as there are, until one is left."""
     while len(parts) > 1:
         half = (len(parts) + 1) // 2
         parts = [tree.add(parts[i], parts[i + half]) if i + half < len(parts) else parts[i] for i in range(half)]

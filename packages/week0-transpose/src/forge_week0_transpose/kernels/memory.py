@@ -14,6 +14,7 @@ from cutlass import Int32, Int64, Uint8, Uint16, Uint32, Uint64
 
 from forge_core.device_code import memory as core
 from forge_core.device_code.check import check
+from forge_core.device_code.hold import load_held
 from forge_core.device_code.memory import GLOBAL, SHARED, entry_offsets, name_kernel
 from forge_week0_transpose.kernels.words import CHUNK
 
@@ -29,8 +30,6 @@ __all__ = [
     "example_arguments",
     "funnel_shift_left",
     "funnel_shift_right",
-    "hold_policy",
-    "load_held",
     "load_parts",
     "move",
     "name_kernel",
@@ -72,7 +71,7 @@ def chunk_tensor(count: int) -> Any:
 def load_parts(address: Any, rChunk: Any, width: int, policy: Any) -> None:
     """Loads a chunk of global memory by accesses of ``width`` bytes, which is what its address is a multiple of.
 
-    Accesses of 16 bytes are made under a policy of the L2; ``policy`` is that of :func:`hold_policy`.
+    Accesses of 16 bytes are made under a policy of the L2; ``policy`` is that of ``forge_core.device_code.hold``.
     """
     if width == CHUNK:
         load_held(address, rChunk, CHUNK, policy)
@@ -100,25 +99,6 @@ def move(src: Any, dst: Any, width: int, src_space: Any = GLOBAL, dst_space: Any
     rWords = cute.make_rmem_tensor(count, unit)
     cute.autovec_copy(view(src, width, src_space), rWords)
     cute.autovec_copy(rWords, view(dst, width, dst_space))
-
-
-def hold_policy() -> Any:
-    """The L2's policy for lines to evict last, for :func:`load_held`."""
-    return cute.arch.inline_ptx("createpolicy.fractional.L2::evict_last.b64 {$w0}, 1.0;", write_only_types=[Uint64])
-
-
-def load_held(address: Any, rWords: Any, width: int, policy: Any) -> None:
-    """Loads ``width`` bytes (4, 8 or 16) of global memory into words of registers, under a policy of the L2."""
-    count = width // 4
-    targets = ", ".join(f"{{$w{i}}}" for i in range(count))
-    vector = f".v{count}" if count > 1 else ""
-    words = cute.arch.inline_ptx(
-        f"ld.global.L2::cache_hint{vector}.b32 " + (f"{{ {targets} }}" if count > 1 else targets) + ", [{$r0}], {$r1};",
-        write_only_types=[Uint32] * count,
-        read_only_args=[Int64(address), policy],
-    )
-    for i, word in enumerate(words if count > 1 else (words,)):
-        rWords[i] = word
 
 
 def permute(a: Any, b: Any, selector: int) -> Any:

@@ -32,6 +32,7 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
+from forge_core.device_code.hold import hold_policy
 from forge_week0_transpose.configs import SkinnyConfig
 from forge_week0_transpose.kernels.memory import (
     SHARED,
@@ -42,7 +43,6 @@ from forge_week0_transpose.kernels.memory import (
     check,
     chunk_tensor,
     example_arguments,
-    hold_policy,
     load_parts,
     move,
     name_kernel,

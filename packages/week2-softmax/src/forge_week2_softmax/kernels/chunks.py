@@ -20,7 +20,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from forge_core.device_code.memory import Int32, Int64, elements_at, load_element, store_element
+from forge_core.device_code.hold import load_held_if
+from forge_core.device_code.memory import Int32, Int64, Uint32, elements_at, load_element, store_element
 
 __all__ = [
     "chunk_addresses",
@@ -30,8 +31,10 @@ __all__ = [
     "edge_place",
     "element_bytes",
     "new_chunks",
+    "places_end",
     "read",
     "read_element",
+    "read_held",
     "row_scalars",
     "row_start",
     "split_arguments",
@@ -153,6 +156,44 @@ def read(
     else:
         if place < length:
             program.fetch(side, address, rChunk)
+
+
+def places_end(config: Any, length: Any) -> Any:
+    """A chunk is inside its row where its place, as an unsigned number, is below this; that of :func:`read`."""
+    return cutlass.max(length - (config.vector - 1), 0) if config.edges else length
+
+
+def read_held(
+    program: Any,
+    config: Any,
+    side: int,
+    address: Any,
+    turn: int,
+    place: Any,
+    end: Any,
+    length: Any,
+    rChunk: Any,
+    policy: Any,
+) -> None:
+    """Reads one chunk as :func:`read` does without pieces, and asks the L2 to evict its line last, where that can be.
+
+    Args:
+        program: the computation.
+        config: the kernel's.
+        side: which tensor.
+        address: that of the thread's first chunk.
+        turn: chunks from there to the one to read.
+        place: the number of the first chunk's first element in the row.
+        end: that of :func:`places_end`.
+        length: elements of the row.
+        rChunk: registers.
+        policy: that of ``hold_policy``.
+    """
+    ahead, offset = turn * config.vector, turn * chunk_bytes(program, config, side)
+    if not config.spread[side] and program.words(side, config.vector):
+        load_held_if(place, ahead, end, address, offset, cute.recast_tensor(rChunk, Uint32), policy)
+    else:
+        read(program, config, side, address + offset, place + ahead, length, rChunk, False)
 
 
 @cute.jit

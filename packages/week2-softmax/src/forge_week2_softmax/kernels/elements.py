@@ -83,6 +83,11 @@ class Elements:
         dtype = self.arithmetic.sources[side]
         return cute_dtype(dtype if dtype.is_floating_point else self.arithmetic.via)
 
+    def words(self, side: int, vector: int) -> int:
+        """Words of 32 bits of a chunk, if it waits as it is stored and is 1, 2 or 4 of them; else 0, and for fp64."""
+        width = vector * self.sizes[side]
+        return width // 4 if self.src(side) is self.kept(side) and self.acc is Float32 and width in (4, 8, 16) else 0
+
     def neutral(self, side: int) -> Any:
         """What stands where there is no element: it changes no accumulator."""
         return self.kept(side)(0.0 if self.arithmetic.backward else float("-inf"))

@@ -6,7 +6,7 @@ How the data moves.  A row is held by some lanes of a warp, by a block, or by a 
 A thread asks for all of its chunks before it uses the first, reduces them, exchanges one accumulator with the others,
 and computes the results from what it holds:
 
-    lane        0       1     ...  T-1  |  0       1    ...           T = lanes * blocks
+    lane        0       1     ...  T-1  |  0       1    ...           T = lanes * blocks: blocks take turns
     chunk       [16 B]  [16 B]          |  [16 B]  ...                all in flight at once
                   |
                   v  (max, sum) of the thread's elements
@@ -15,17 +15,21 @@ and computes the results from what it holds:
     cluster      distributed shared memory each warp writes to all blocks: a slot for every warp of the cluster
                   |
                   v  constants of the row: max, 1 / sum
-    write       [16 B]  [16 B]  ...        the same chunks, from the same registers
+    write       [16 B]  [16 B]  ...        the same chunks, from where they wait
+
+    waiting     c - s chunks of a thread in registers, s in slots of shared memory that no other thread touches
 
 Bytes moved: each element is read once and written once, so the bound is DRAM bandwidth.  A block alternates between
 loading, exchanging and storing; several resident on a multiprocessor overlap, which is why long rows are better held
-by several small blocks than by one that fills the multiprocessor.
+by several small blocks than by one that fills the multiprocessor, and why what fills the registers of one is better
+held half in shared memory, by two.  The L2 is asked to evict last what is read: ``forge_core.device_code.hold``.
 
 Limits: what fits: 16 chunks a thread; clusters of up to 16 blocks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import cutlass
@@ -34,10 +38,14 @@ import cutlass.cute as cute
 from forge_core.cache import Traceable, compile_cached
 from forge_core.device_code.block import SLOTS_BYTES, reduce_block
 from forge_core.device_code.cluster import mailbox_bytes, open_mailbox, reduce_by_mail
+from forge_core.device_code.hold import await_stage, hold_policy, stage_held_if
 from forge_core.device_code.memory import (
+    CHUNK,
+    SHARED,
     Int32,
     Int64,
     Uint32,
+    elements_at,
     entry_offsets,
     example_arguments,
     name_kernel,
@@ -53,9 +61,6 @@ __all__ = ["Held", "build"]
 #: Lets the driver choose how much of a multiprocessor's memory is shared memory.
 CARVEOUT = -1
 
-#: A block of a cluster begins at a multiple of so many chunks, so that two blocks do not share a line of memory.
-LINE = 8
-
 
 class Held:
     """The kernel for one configuration."""
@@ -70,6 +75,13 @@ class Held:
             self.smem_bytes = mailbox_bytes(monoid, config.threads, config.blocks)
         elif monoid is not None and config.lanes > WARP:
             self.smem_bytes = len(monoid.types) * SLOTS_BYTES
+        #: Chunks of a thread that wait in registers, and where the slots of the others begin.
+        self.kept = config.chunks - config.staged
+        self.slots_at = -(-self.smem_bytes // CHUNK) * CHUNK
+        if config.staged:
+            self.smem_bytes = self.slots_at + CHUNK * config.threads * config.staged * len(self.program.elements)
+        #: Chunks from one of a thread to its next: blocks of a cluster take turns along the row.
+        self.step = config.lanes * max(config.blocks, 1)
         #: Elements of a lane outside whole chunks.
         self.turns = max(1, 2 * config.vector // config.lanes)
 
@@ -118,27 +130,22 @@ class Held:
             length = Int32(cutlass.select_(row < kept[0], length, Int32(0)))
         offsets = entry_offsets(own if cutlass.const_expr(config.wide) else Uint32(own), kept, program.sides)
         starts, shift = chunk.row_start(program, config, addresses, offsets)
-        first, limit = thread % config.lanes, length
-        if cutlass.const_expr(config.blocks != 1):
-            # Each block has as many chunks as the others, in whole lines of memory; it sees no more of the row.
-            span = Int32(config.lanes * config.chunks)
-            if cutlass.const_expr(config.blocks > 1):
-                span = (
-                    (chunk.count(config, length, shift) + (LINE * config.blocks - 1)) // (LINE * config.blocks) * LINE
-                )
-            first = first + rank * span
-            limit = cutlass.min(length, (rank + 1) * span * config.vector - shift)
-
+        # Of any number of blocks each has what its lanes hold; blocks of a cluster take turns.
+        first = thread % config.lanes + rank * (config.lanes * (config.chunks if config.blocks == 0 else 1))
         places = chunk.chunk_addresses(program, config, starts, first)
         place = first * config.vector - shift
-        held = chunk.new_chunks(program, config, config.chunks)
+        held = chunk.new_chunks(program, config, self.kept)
         chunk.clear(program, held)
+        policy, end = hold_policy(), chunk.places_end(config, length)
         for u in cutlass.range_constexpr(config.chunks):
-            at = place + u * (config.lanes * config.vector)
+            turn = u * self.step
             for i in cutlass.range_constexpr(len(program.elements)):
                 side = program.elements[i]
-                address = places[side] + u * (config.lanes * chunk.chunk_bytes(program, config, side))
-                chunk.read(program, config, side, address, at, limit, held[i][(u, None)], False)
+                if cutlass.const_expr(u < self.kept):
+                    rChunk = held[i][(u, None)]
+                    chunk.read_held(program, config, side, places[side], turn, place, end, length, rChunk, policy)
+                else:
+                    self.stage(i, places[side], turn, self.slot(shared, thread, i, u), place, end, policy)
         edge = self.read_edges(starts, thread, rank, length, shift)
 
         total = self.reduce(held, edge, shared, thread, rank)
@@ -150,10 +157,35 @@ class Held:
             constants = program.constants(total, chunk.row_scalars(program, starts))
             rOut = cute.make_rmem_tensor(config.vector, program.dst)
             for u in cutlass.range_constexpr(config.chunks):
-                program.map([rChunks[(u, None)] for rChunks in held], constants, rOut)
-                address = places[-1] + u * (config.lanes * chunk.chunk_bytes(program, config, program.sides - 1))
-                chunk.write(program, config, address, place + u * (config.lanes * config.vector), limit, rOut, False)
+                program.map(self.waiting(held, shared, thread, u), constants, rOut)
+                address = places[-1] + u * (self.step * chunk.chunk_bytes(program, config, program.sides - 1))
+                chunk.write(program, config, address, place + u * (self.step * config.vector), length, rOut, False)
             self.write_edges(starts, thread, rank, length, shift, edge, constants)
+
+    def slot(self, shared: Any, thread: Any, i: int, u: int) -> Any:
+        """Where chunk ``u`` of the thread waits, of the tensor that is number ``i`` of those with elements."""
+        number = i * self.config.staged + u - self.kept
+        return shared + (self.slots_at + number * (self.config.threads * CHUNK)) + thread * CHUNK
+
+    def stage(self, i: int, address: Any, turn: int, slot: Any, place: Any, end: Any, policy: Any) -> None:
+        """Asks for a chunk that is to wait in shared memory; the arguments are those of ``chunks.read_held``."""
+        nothing = chunk.new_chunks(self.program, self.config, 1)
+        chunk.clear(self.program, nothing)
+        ahead = turn * self.config.vector
+        offset = turn * chunk.chunk_bytes(self.program, self.config, self.program.elements[i])
+        stage_held_if(place, ahead, end, address, offset, slot, cute.recast_tensor(nothing[i], Uint32), policy)
+
+    def waiting(self, held: list[Any], shared: Any, thread: Any, u: int) -> list[Any]:
+        """Chunk ``u`` of the thread of each tensor, from where it waits."""
+        if u < self.kept:
+            return [rChunks[(u, None)] for rChunks in held]
+        # What is read here again must not stay in registers in between, where the compiler would keep it.
+        cute.arch.sync_warp()
+        chunks = chunk.new_chunks(self.program, self.config, 1)
+        for i, side in enumerate(self.program.elements):
+            source = elements_at(self.slot(shared, thread, i, u), self.program.src(side), self.config.vector, SHARED)
+            cute.autovec_copy(source, chunks[i][(0, None)])
+        return [rChunk[(0, None)] for rChunk in chunks]
 
     @cute.jit
     def read_edges(self, starts: Any, thread: Any, rank: Any, length: Any, shift: Any):
@@ -182,12 +214,22 @@ class Held:
                 if inside & (rank == 0):
                     store_element(y, starts[-1] + Int64(place + shift) * program.sizes[-1], program.dst)
 
+    def staged(self, held: list[Any], shared: Any, thread: Any) -> Iterator[list[Any]]:
+        """The chunks that wait in shared memory, one after the other."""
+        return (self.waiting(held, shared, thread, u) for u in range(self.kept, self.config.chunks))
+
     def reduce(self, held: list[Any], edge: list[Any], shared: Any, thread: Any, rank: Any) -> tuple[Any, ...]:
         """The row's accumulator, for every thread."""
         config, program, monoid = self.config, self.program, self.program.monoid
         if monoid is None:
             return ()
-        acc = program.gather_all([held, edge] if config.edges else [held])
+        groups: list[Callable[[], Iterable[list[Any]]]] = [lambda: [held]]
+        if config.staged:
+            await_stage()
+            groups.append(lambda: self.staged(held, shared, thread))
+        if config.edges:
+            groups.append(lambda: [edge])
+        acc = program.gather_all(groups)
         if config.blocks > 1:
             return reduce_by_mail(acc, monoid, config.threads, config.blocks, shared, thread, rank)
         if config.lanes > WARP:

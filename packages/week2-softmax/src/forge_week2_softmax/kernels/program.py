@@ -19,6 +19,7 @@ Special values.  A row of nothing but -inf has the pair (-inf, 0): the map gives
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,19 +88,20 @@ class Program(Elements):
 
     def gather(self, chunks: list[Any]) -> tuple[Any, ...]:
         """The accumulator of some elements."""
-        return self.gather_all([chunks])
+        return self.gather_all([lambda: [chunks]])
 
-    def gather_all(self, groups: list[list[Any]]) -> tuple[Any, ...]:
+    def gather_all(self, groups: Sequence[Callable[[], Iterable[list[Any]]]]) -> tuple[Any, ...]:
         """The accumulator of some groups of elements.
 
         Args:
-            groups: each as ``chunks`` of :meth:`absorb`.
+            groups: of each a function that gives its pieces one after the other, each as ``chunks`` of :meth:`absorb`;
+                it is called for every pass over the elements, so what it reads need not stay in registers.
         """
         if self.arithmetic.backward:
-            sums = [strand_sum([self.term(*column) for column in self._values(chunks)], STRANDS) for chunks in groups]
-            return (tree(sums, lambda a, b: a + b),)
-        top = tree([self.top(chunks) for chunks in groups], self._maximum)
-        return top, tree([self.sum_below(chunks, top) for chunks in groups], lambda a, b: a + b)
+            terms = [(self.term(*column) for piece in group() for column in self._values(piece)) for group in groups]
+            return (tree([strand_sum(each, STRANDS) for each in terms], lambda a, b: a + b),)
+        top = tree([self.top(piece) for group in groups for piece in group()], self._maximum)
+        return top, tree([self._sum_below(group(), top) for group in groups], lambda a, b: a + b)
 
     def top(self, chunks: list[Any]) -> Any:
         """The maximum of some elements."""
@@ -108,8 +110,11 @@ class Program(Elements):
 
     def sum_below(self, chunks: list[Any], top: Any) -> Any:
         """The sum of exp(x - top) over some elements."""
+        return self._sum_below([chunks], top)
+
+    def _sum_below(self, pieces: Iterable[list[Any]], top: Any) -> Any:
         base = MaxSum(self.acc).base(top)  # once a call, not once an element
-        return strand_sum([exponential(x - base) for (x,) in self._values(chunks)], STRANDS)
+        return strand_sum((exponential(x - base) for piece in pieces for (x,) in self._values(piece)), STRANDS)
 
     def _maximum(self, a: Any, b: Any) -> Any:
         return Maximum(self.acc).combine((a,), (b,))[0]

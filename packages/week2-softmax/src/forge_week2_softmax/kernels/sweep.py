@@ -26,6 +26,7 @@ import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.device_code.block import SLOTS_BYTES, reduce_block
+from forge_core.device_code.hold import hold_policy, load_held_if
 from forge_core.device_code.memory import Int32, Int64, Uint32, entry_offsets, example_arguments, name_kernel
 from forge_core.device_code.monoid import Maximum, Sum
 from forge_core.device_code.online import MaxSum
@@ -50,7 +51,9 @@ def load_turn(
 ):
     """Reads ``unroll`` chunks of a thread: ``first``, ``first + threads``, ..., those below ``end``."""
     chunk.clear(program, held)
-    for u in cutlass.range_constexpr(config.unroll):
+    if cutlass.const_expr(config.hold):
+        load_held_turn(program, config, starts, first, end, held)
+    for u in cutlass.range_constexpr(0 if config.hold else config.unroll):
         c = first + u * config.threads
         if c < end:
             addresses = _addresses(program, config, starts, c, reduced)
@@ -61,6 +64,16 @@ def load_turn(
                     chunk.read(program, config, side, addresses[side], Int64(0), Int64(1), held[i][(u, None)], True)
                 else:
                     chunk.read(program, config, side, addresses[side], place, length, held[i][(u, None)], True)
+
+
+def load_held_turn(program: Any, config: Any, starts: Any, first: Any, end: Any, held: Any) -> None:
+    """Reads what :func:`load_turn` does of a contiguous row of whole chunks, and asks the L2 to evict it last."""
+    policy, addresses = hold_policy(), chunk.chunk_addresses(program, config, starts, first)
+    for u in range(config.unroll):
+        for i, side in enumerate(program.elements):
+            ahead, rWords = u * config.threads, cute.recast_tensor(held[i][(u, None)], Uint32)
+            offset = ahead * chunk.chunk_bytes(program, config, side)
+            load_held_if(first, ahead, end, addresses[side], offset, rWords, policy)
 
 
 @cute.jit
