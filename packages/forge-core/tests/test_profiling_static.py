@@ -93,7 +93,12 @@ PTX = """
     shfl.sync.bfly.b32 %r5, %r1, 16, 31, -1;
     shfl.sync.bfly.b32 %r5, %r1, 8, 31, -1;
     bar.sync 0;
+    bar.warp.sync -1;
     barrier.cluster.arrive;
+    { .reg .pred inside;
+	@inside ld.global.L2::cache_hint.v2.b32 { held0, held1 }, [%rd1+16], %rd2;
+	@!inside st.shared.v4.b32 [%r1], { %r1, %r2, %r3, %r4 };
+	}
     atom.global.add.u32 %r7, [%rd1], 1;
     ret;
 }
@@ -115,11 +120,14 @@ def test_what_stands_in_the_ptx_is_counted_by_kernel():
         "ld.cluster.4": 1,
         "ld.global.16": 1,
         "ld.global.2": 1,
+        "ld.global.8": 1,
         "st.global.8": 1,
         "st.shared.1": 1,
+        "st.shared.16": 1,
     }
     assert first.kinds == {
         "barriers": 1,
+        "warp barriers": 1,
         "cluster barriers": 1,
         "mbarrier operations": 1,
         "shuffles": 2,
@@ -128,7 +136,7 @@ def test_what_stands_in_the_ptx_is_counted_by_kernel():
         "atomics": 1,
     }
     assert first.local_bytes == 48
-    assert first.widths("ld.global") == [16, 2]
+    assert first.widths("ld.global") == [16, 8, 2]
     assert found["second_1"].accesses == {"ld.local.4": 1, "ldmatrix.shared.16": 1}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -86,6 +87,36 @@ def test_one_read_and_one_write():
         assert count(r"ld\.global(\.[\w:]+)*\.v4", ptx) == count(r"st\.global(\.\w+)*\.v4", ptx) == launch.config.chunks
         ptx = compiled("online", dtype=dtype, shape=(4096, 8192)).ptx
         assert count(r"ld\.global(\.[\w:]+)*\.v4", ptx) == 2 * count(r"st\.global(\.\w+)*\.v4", ptx) > 0
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_part_of_a_long_row_waits_in_shared_memory(backward):
+    x = torch.empty((4096, 2**18), device="meta")
+    launch = (
+        plan_backward("softmax", x, x, (x,), (1,), H200)
+        if backward
+        else plan_forward("softmax", x, x, (1,), None, H200)
+    )
+    config, tensors = launch.config, 1 + backward
+    ptx = compiled_for(launch.builder, config, "sm_90a").ptx
+    assert 0 < config.staged < config.chunks
+    assert count(r"cp\.async\.ca\.shared\.global\.L2::cache_hint", ptx) == tensors * config.staged
+    assert count(r"ld\.global\.L2::cache_hint\.v4", ptx) == tensors * (config.chunks - config.staged)
+    # Read for each pass: the maximum and the sum, or the sum, and the results.
+    passes = 2 if backward else 3
+    assert count(r"ld\.shared\.v4", ptx) == passes * tensors * config.staged
+    assert count(r"cp\.async\.wait_all", ptx) == 1
+    short = compiled_for(launch.builder, replace(config, staged=0, resident=1), "sm_90a").ptx
+    assert count(r"cp\.async", short) == 0
+
+
+def test_loads_are_predicated_and_their_lines_held():
+    # No branch goes around a load; the policy is made once.
+    for variant in ("single_pass", "cluster"):
+        ptx = compiled(variant).ptx
+        loads = re.findall(r"(\S+)\s+ld\.global\.\S*cache_hint", ptx)
+        assert set(loads) == {"@inside"}
+        assert count(r"createpolicy\.fractional\.L2::evict_last", ptx) == 1
 
 
 def test_what_each_step_adds_and_leaves_out():

@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,13 +14,16 @@ import pytest
 import torch
 
 import forge_week2_softmax as week2
+from forge_core.device import query
 from forge_core.errors import UnsupportedError
 from forge_core.op import backend
+from forge_core.op.launch import load
 from forge_core.settings import use_settings
 from forge_core.testing.conformance import (
     check_concurrent_threads,
     check_second_device,
 )
+from forge_week2_softmax.config import plan_backward, plan_forward
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 VARIANTS = tuple(week2.softmax.variants())
@@ -197,8 +201,6 @@ def test_explain_names_what_a_gpu_would_run() -> None:
 
 #: Rows, columns, and the elements by which every tensor begins behind its allocation.
 SMALLEST = ((300, 9, 0), (8449, 40, 0), (2, 4099, 3), (5, 2048, 0), (3, 257, 1), (2, 64, 0), (3, 5, 1), (1, 1, 0))
-#: For clusters: the shortest rows of which a part waits in shared memory, forward and backward.
-SMALLEST_STAGED = ((9, 33001, 0), (9, 81928, 0))
 OPS = ("softmax", "log_softmax", "logsumexp")
 
 
@@ -239,7 +241,6 @@ def traits(config: Any, op: str, dtype: torch.dtype) -> set[tuple[Any, ...]]:
         ("lanes", lanes and min(lanes, 64), getattr(row, "held", None)),
         ("blocks", getattr(row, "blocks", None)),
         ("unroll", min(getattr(row, "unroll", getattr(row, "chunks", 1)), 2)),
-        ("staged", getattr(row, "staged", 0) > 0, getattr(row, "edges", None)),
         ("hold", getattr(row, "hold", None)),
         ("ranks", row.kept_rank, getattr(row, "reduced_rank", None)),
     }
@@ -249,12 +250,7 @@ def subset(variant: str, backward: bool, device: str) -> tuple[list[tuple[Any, .
     """Few of the smallest calls that have together all the traits of all of them, and those traits."""
     arch = "sm_90a" if device == "cpu" else None
     able: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
-    cases = itertools.product(OPS, (torch.bfloat16, torch.float32, torch.float64), SMALLEST, (-1, 0))
-    if variant == "cluster":
-        cases = itertools.chain(
-            cases, itertools.product(OPS[:2], (torch.bfloat16, torch.float32), SMALLEST_STAGED, (-1,))
-        )
-    for case in cases:
+    for case in itertools.product(OPS, (torch.bfloat16, torch.float32, torch.float64), SMALLEST, (-1, 0)):
         op, tensors, dim, _ = small_call(case, backward, device)
         try:
             config = op.explain(*tensors, dim, variant=variant, arch=arch).config
@@ -289,8 +285,6 @@ def test_the_subset_for_sanitizers_is_small_and_holds_every_width_and_alignment(
             assert {trait[1] for trait in wanted if trait[0] == "lanes"} >= {2, 4, 8, 16, 32, 64}
         if variant == "cluster":
             assert {trait[1] for trait in wanted if trait[0] == "blocks"} >= {2, 16}
-            staged = {trait[1:] for trait in wanted if trait[0] == "staged"}
-            assert staged >= {(True, False), (False, True)} and (backward or (True, True) in staged)
         if variant == "split":
             assert {trait[1] for trait in wanted if trait[0] == "hold"} == {True, False}
     assert kernels <= 100  # each is compiled anew, in a process that a sanitizer slows down
@@ -307,3 +301,40 @@ def test_smallest_shapes(variant: str, backward: bool) -> None:
     for case in chosen:
         op, tensors, dim, exact = small_call(case, backward, "cuda")
         near(op(*tensors, dim, variant=variant), exact)
+
+
+#: Chunks of a row that two blocks of 64 threads hold by four turns, the last of them not full: two wait in registers,
+#: two in shared memory, as those of the longest rows do.  In whole chunks, and with elements outside them.
+WAITING = (3 * 128 + 50, 3 * 128 + 50.4)
+
+
+def waiting(chunks: float, dtype: torch.dtype, backward: bool) -> tuple[Any, tuple[torch.Tensor, ...], torch.Tensor]:
+    """A launch whose rows wait in shared memory in part, its tensors on the GPU, and the result in float64."""
+    cols = int(chunks * 16 // dtype.itemsize)
+    case = ("softmax", dtype, (3, cols, 0), -1)
+    _, tensors, _, exact = small_call(case, backward, "cuda")
+    device = query(torch.device("cuda"))
+    out = torch.empty_like(tensors[0])
+    if backward:
+        plan = plan_backward("softmax", out, tensors[0], tensors[1:], (1,), device, "cluster")
+    else:
+        plan = plan_forward("softmax", out, tensors[0], (1,), None, device, "cluster")
+    config = replace(plan.config, lanes=64, threads=64, blocks=2, chunks=4, staged=2, resident=0)
+    return replace(plan, config=config), (*tensors, out), exact
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("chunks", WAITING)
+def test_smallest_rows_that_wait_in_shared_memory(chunks: float, dtype: torch.dtype, backward: bool) -> None:
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("clusters need sm_90 or newer")
+    plan, tensors, exact = waiting(chunks, dtype, backward)
+    assert plan.config.edges == (chunks != int(chunks))
+    compiled = load(plan.builder).compile(plan.config, arch=query(tensors[0].device).arch)
+    stream = torch.cuda.current_stream().cuda_stream
+    compiled.launch(*(tensor.data_ptr() for tensor in tensors), *plan.arguments, stream)
+    torch.cuda.synchronize()
+    near(tensors[-1], exact)
