@@ -110,6 +110,17 @@ def test_a_part_of_a_long_row_waits_in_shared_memory(backward):
     assert count(r"cp\.async", short) == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.bool], ids=str)
+def test_integers_wait_as_what_they_become(dtype):
+    # They are never in shared memory, where they would lie as they are stored, and leave the registers they take.
+    for cols in (50_000, 57_000):
+        x, out = torch.empty((4096, cols), dtype=dtype, device="meta"), torch.empty((4096, cols), device="meta")
+        launch = plan_forward("softmax", out, x, (1,), torch.float32, H200)
+        made = compiled_for(launch.builder, launch.config, "sm_90a")
+        assert launch.config.staged == 0
+        assert_as_declared(made, EXPECTED, launch.config, "sm_90a")
+
+
 def test_loads_are_predicated_and_their_lines_held():
     # No branch goes around a load; the policy is made once.
     for variant in ("single_pass", "cluster"):

@@ -99,8 +99,9 @@ def check(launch, device):
         held = sum(not r for r in config.arithmetic.on_rows[:-1])
         assert config.chunks * 4 * held <= (64 if config.threads <= 512 else 32)
         assert config.resident * config.threads <= 32 * LIMITS[device.capability].warps
-        # With little to hold, 32 registers each are enough.
-        assert config.resident * config.threads * (32 if config.chunks <= 2 else 40) <= 65536
+        # With little of one tensor to hold in a block, 32 registers each are enough.
+        little = config.chunks <= 2 and config.blocks == 1 and held == 1
+        assert config.resident * config.threads * (32 if little else 40) <= 65536
         if not config.arithmetic.backward:
             length = launch.arguments[0]
             assert length <= config.vector * config.chunks * config.lanes * max(config.blocks, 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from forge_core.device import SPECS
 from forge_core.testing.index_maps import check_aligned, check_coalesced, check_conflicts, check_once
-from forge_week2_softmax import layouts
+from forge_week2_softmax import holding, layouts
 from forge_week2_softmax.arithmetic import Arithmetic
 from forge_week2_softmax.config import VARIANTS, plan_backward, plan_forward
 from forge_week2_softmax.configs import ColumnConfig, Config, HeldConfig, SweepConfig
@@ -33,7 +33,7 @@ def test_the_maps_have_the_kernels_figures():
     from forge_core.device_code.memory import CHUNK
     from forge_week2_softmax.kernels import split
 
-    assert (layouts.LINE, layouts.SLOT) == (split.LINE_CHUNKS, CHUNK)
+    assert (layouts.LINE, holding.CHUNK) == (split.LINE_CHUNKS, CHUNK)
 
 
 @settings(max_examples=40, deadline=None)
@@ -129,17 +129,17 @@ def test_a_part_of_a_long_row_waits_in_shared_memory(dtype):
     config = plan_backward("softmax", x, x, (x,), (1,), H200).config
     assert isinstance(config, HeldConfig) and config.staged == 4
     slots = layouts.held_slots(config)
-    check_once(slots, 0, config.staged * config.threads * layouts.SLOT)
+    check_once(slots, 0, 2 * config.staged * config.threads * holding.CHUNK)
     check_conflicts(slots)
 
 
 def test_a_slot_that_two_threads_share_is_refused():
     config = HeldConfig(softmax(torch.float32), 4, False, 1, (False,), chunks=4, blocks=2, staged=2)
     slots = layouts.held_slots(config)
-    check_once(slots, 0, 2 * 128 * layouts.SLOT)
+    check_once(slots, 0, 2 * 128 * holding.CHUNK)
     shared = [replace(access, places=(access.places[1], *access.places[1:])) for access in slots]
     with pytest.raises(AssertionError, match="are not touched once"):
-        check_once(shared, 0, 2 * 128 * layouts.SLOT)
+        check_once(shared, 0, 2 * 128 * holding.CHUNK)
 
 
 def test_a_cluster_whose_blocks_begin_too_late_is_refused():

@@ -11,6 +11,7 @@ from __future__ import annotations
 from forge_core.testing.expectations import Declarations, Expect
 from forge_week2_softmax.arithmetic import Arithmetic
 from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.holding import CHUNK
 
 __all__ = ["EXPECTED"]
 
@@ -49,9 +50,9 @@ def _held(config: HeldConfig, arch: str) -> Expect:
     cluster, block = config.blocks > 1, config.blocks < 2 and config.lanes > 32
     warps = config.threads // 32
     mailbox = 16 + parts * own.acc.itemsize * warps * config.blocks
-    # A slot of 16 bytes for each chunk that waits there.
+    # A slot for each chunk that waits there.
     tensors = len(own.sources) - sum(own.on_rows[:-1])
-    slots = 16 * config.threads * config.staged * tensors
+    slots = CHUNK * config.threads * config.staged * tensors
     room = 65536 // (config.threads * config.resident) // 8 * 8 if config.resident else 0
     return Expect(
         room or 40 + _words(own, config.vector, config.chunks - config.staged),

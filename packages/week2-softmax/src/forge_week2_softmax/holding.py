@@ -6,7 +6,7 @@ from forge_week2_softmax.arithmetic import Arithmetic
 from forge_week2_softmax.configs import HeldConfig
 from forge_week2_softmax.problem import Problem
 
-__all__ = ["LIMIT", "NOT_ROWS", "chunk_widths", "held", "independent", "inputs_of", "row_chunks", "spread_of"]
+__all__ = ["CHUNK", "LIMIT", "NOT_ROWS", "chunk_widths", "held", "independent", "inputs_of", "row_chunks", "spread_of"]
 
 NOT_ROWS = "reads rows, and no reduced dimension is contiguous in every tensor here"
 
@@ -78,6 +78,8 @@ def held(
     if chunks is None or chunks > most:
         limit = most * lanes * blocks * vector
         return f"holds at most {limit} elements of a row here, and there are {problem.length}"
+    if chunk_widths(problem, arithmetic) != {CHUNK}:
+        spare = max(spare, 40)  # what is converted on its way takes registers of its own
     staged = _staged(chunks, problem, arithmetic, threads) if stage and blocks > 1 else 0
     if problem.rows * blocks >= LIMIT * (threads // lanes):
         return "has at most 2^31 blocks"
@@ -136,7 +138,8 @@ def _resident(
         return 1 if threads == 512 else 0
     if inputs_of(arithmetic) == 1 and chunks <= 2 and blocks == 1:
         return min(sm_threads // threads, 16)
-    itemsize = max(d.itemsize for d in arithmetic.sources)
+    # Integers wait as what they become.
+    itemsize = max((d if d.is_floating_point else arithmetic.via).itemsize for d in arithmetic.sources)
     words = inputs_of(arithmetic) * chunks * vector * itemsize // 4
     little = chunks <= 2 or (chunks <= 4 and itemsize >= 4 and blocks == 1)
     least = 64 if little and threads >= 512 else 40

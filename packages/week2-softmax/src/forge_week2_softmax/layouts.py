@@ -13,17 +13,24 @@ from typing import Any
 from forge_core.profiling.exchange import block_slots, mailbox_slots
 from forge_core.profiling.layouts import Access, Drawing, Panel
 from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SplitConfig, SweepConfig
-from forge_week2_softmax.holding import independent
+from forge_week2_softmax.holding import CHUNK, independent
 
-__all__ = ["LAYOUTS", "column_accesses", "column_slots", "held_accesses", "part_of", "sweep_accesses"]
+__all__ = [
+    "LAYOUTS",
+    "column_accesses",
+    "column_slots",
+    "first_chunk",
+    "held_accesses",
+    "held_slots",
+    "part_of",
+    "step_of",
+    "sweep_accesses",
+]
 
 WARP = 32
 
 #: A part of a row begins at a multiple of so many chunks; that of ``kernels/split.py``, which imports the DSL.
 LINE = 8
-
-#: Bytes of a slot of shared memory in which a chunk waits.
-SLOT = 16
 
 
 def _size(config: HeldConfig | SweepConfig | ColumnConfig) -> int:
@@ -77,15 +84,15 @@ def held_accesses(config: HeldConfig, length: int, *, shift: int = 0, rank: int 
 
 
 def held_slots(config: HeldConfig) -> list[Access]:
-    """Where a thread's chunks of the first tensor wait that are in shared memory, from the first slot on."""
-    return [
-        Access(f"chunk {config.chunks - config.staged + s}", _slots(config.threads, s), SLOT, "shared")
-        for s in range(config.staged)
-    ]
-
-
-def _slots(threads: int, number: int) -> tuple[int, ...]:
-    return tuple((number * threads + thread) * SLOT for thread in range(threads))
+    """Where a thread's chunks wait that are in shared memory, tensor by tensor, from the first slot on."""
+    tensors = len(config.arithmetic.on_rows) - 1 - sum(config.arithmetic.on_rows[:-1])
+    found = []
+    for number in range(tensors * config.staged):
+        tensor, chunk = divmod(number, config.staged)
+        places = tuple((number * config.threads + thread) * CHUNK for thread in range(config.threads))
+        name = f"tensor {tensor}, chunk {config.chunks - config.staged + chunk}"
+        found.append(Access(name, places, CHUNK, "shared"))
+    return found
 
 
 def part_of(chunks: int, part: int, parts: int) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from forge_core.device import Device
 from forge_week2_softmax.arithmetic import Arithmetic
 from forge_week2_softmax.configs import Config, HeldConfig, SplitConfig, SweepConfig
 from forge_week2_softmax.holding import (
+    CHUNK,
     LIMIT,
     NOT_ROWS,
     chunk_widths,
@@ -183,7 +184,9 @@ def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> HeldCon
     threads = 256 if small else 512
     # What waits in shared memory was measured on sm_90 alone.
     options = {"spare": 40 if newer and inputs == 1 else 24, "stage": not newer}
-    sizes = STAGED_CLUSTERS if rest and small and problem.itemsizes[0] < 4 and not newer else CLUSTERS[inputs]
+    # Only what waits as it is stored, in whole chunks, can wait there.
+    several = rest and small and not newer and problem.itemsizes[0] < 4
+    sizes = STAGED_CLUSTERS if several and chunk_widths(problem, arithmetic) == {CHUNK} else CLUSTERS[inputs]
     for blocks, chunks in sizes:
         if blocks <= most and n <= blocks * threads * chunks:
             return _cluster_of(problem, arithmetic, blocks, threads, **options)
@@ -246,7 +249,8 @@ def _hold_parts(problem: Problem, arithmetic: Arithmetic, row: SweepConfig) -> b
     """
     fits = problem.rows * row_chunks(problem) <= LONG_SPLIT
     many = inputs_of(arithmetic) == 1 and problem.itemsizes[0] < 4 and row.unroll > 4
-    return fits and not many and not row.edges and chunk_widths(problem, arithmetic) <= {4, 8, 16}
+    whole = chunk_widths(problem, arithmetic) <= {4, 8, CHUNK} and arithmetic.acc.itemsize == 4
+    return fits and not many and not row.edges and whole
 
 
 def _split_shape(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[int, int]:

@@ -75,6 +75,9 @@ class Held:
             self.smem_bytes = mailbox_bytes(monoid, config.threads, config.blocks)
         elif monoid is not None and config.lanes > WARP:
             self.smem_bytes = len(monoid.types) * SLOTS_BYTES
+        waits = all(self.program.words(side, config.vector) == 4 for side in self.program.elements)
+        if config.staged and not (waits and monoid is not None and config.staged < config.chunks):
+            raise ValueError(f"expected whole chunks of 16 bytes, some of them in registers, and a reduction: {config}")
         #: Chunks of a thread that wait in registers, and where the slots of the others begin.
         self.kept = config.chunks - config.staged
         self.slots_at = -(-self.smem_bytes // CHUNK) * CHUNK
@@ -168,7 +171,17 @@ class Held:
         return shared + (self.slots_at + number * (self.config.threads * CHUNK)) + thread * CHUNK
 
     def stage(self, i: int, address: Any, turn: int, slot: Any, place: Any, end: Any, policy: Any) -> None:
-        """Asks for a chunk that is to wait in shared memory; the arguments are those of ``chunks.read_held``."""
+        """Asks for a chunk that is to wait in shared memory.
+
+        Args:
+            i: the tensor's number among those with elements.
+            address: as of ``chunks.read_held``, with ``turn``, ``place``, ``end`` and ``policy``.
+            turn: as there.
+            slot: where the chunk is to wait.
+            place: as there.
+            end: as there.
+            policy: as there.
+        """
         nothing = chunk.new_chunks(self.program, self.config, 1)
         chunk.clear(self.program, nothing)
         ahead = turn * self.config.vector
@@ -214,7 +227,7 @@ class Held:
                 if inside & (rank == 0):
                     store_element(y, starts[-1] + Int64(place + shift) * program.sizes[-1], program.dst)
 
-    def staged(self, held: list[Any], shared: Any, thread: Any) -> Iterator[list[Any]]:
+    def from_slots(self, held: list[Any], shared: Any, thread: Any) -> Iterator[list[Any]]:
         """The chunks that wait in shared memory, one after the other."""
         return (self.waiting(held, shared, thread, u) for u in range(self.kept, self.config.chunks))
 
@@ -226,7 +239,7 @@ class Held:
         groups: list[Callable[[], Iterable[list[Any]]]] = [lambda: [held]]
         if config.staged:
             await_stage()
-            groups.append(lambda: self.staged(held, shared, thread))
+            groups.append(lambda: self.from_slots(held, shared, thread))
         if config.edges:
             groups.append(lambda: [edge])
         acc = program.gather_all(groups)

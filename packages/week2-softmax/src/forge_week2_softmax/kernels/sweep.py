@@ -68,6 +68,9 @@ def load_turn(
 
 def load_held_turn(program: Any, config: Any, starts: Any, first: Any, end: Any, held: Any) -> None:
     """Reads what :func:`load_turn` does of a contiguous row of whole chunks, and asks the L2 to evict it last."""
+    words = [program.words(side, config.vector) for side in program.elements]
+    if config.edges or config.reduced_rank or config.wide or any(config.spread) or not all(words):
+        raise ValueError(f"expected contiguous rows of whole chunks that wait as they are stored: {config}")
     policy, addresses = hold_policy(), chunk.chunk_addresses(program, config, starts, first)
     for u in range(config.unroll):
         for i, side in enumerate(program.elements):
