@@ -97,8 +97,8 @@ def stage_held_if(
     """Asks for 16 bytes of global memory into a slot of shared memory where :func:`load_held_if` would load them.
 
     Elsewhere it writes words into the slot.  The copy is asynchronous: the thread that asked finds the bytes there
-    after :func:`await_stage`.  It goes through the L1: past it (``.cg``) lines are fetched more than once, which cost
-    a fifth of the bandwidth.
+    after :func:`await_stage`.  It goes through the L1: past it (``.cg``) up to a fifth of the bandwidth was lost, as
+    is inferred by lines that were fetched more than once.
 
     Args:
         place: as of :func:`load_held_if`, with ``ahead`` and ``limit``.

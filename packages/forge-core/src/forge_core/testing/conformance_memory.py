@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from forge_core.errors import CacheError, CompileError
 from forge_core.testing.conformance import Make, Right, same_bits
 from forge_core.testing.exact import assert_same_bits
 from forge_core.testing.inputs import layouts, relaid
@@ -31,6 +32,9 @@ Call = Callable[..., torch.Tensor]
 
 #: What PyTorch refuses a call with; which of them is a matter of taste even among its own operators.
 REFUSALS = (RuntimeError, IndexError, ValueError)
+
+#: What is no refusal, though each is a RuntimeError: a kernel that does not compile or load, or that fails on the GPU.
+FAILURES = (CompileError, CacheError, torch.AcceleratorError)
 
 
 # ------------------------------------------------------------------------------------------------------- layouts
@@ -119,6 +123,11 @@ def check_empty(call: Call, expected: Call, tensors: Tensors, what: str) -> None
     except REFUSALS as error:
         try:
             call(*tensors)
+        except FAILURES as failure:
+            kind = type(failure).__name__
+            raise AssertionError(
+                f"{what}: the reference refuses this, and the operator fails: {kind}: {failure}"
+            ) from failure
         except REFUSALS:
             return
         raise AssertionError(f"{what}: the reference refuses this ({error}), and the operator does not") from None
