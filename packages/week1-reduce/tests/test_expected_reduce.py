@@ -39,7 +39,7 @@ def test_every_configuration_has_a_declaration():
 
 
 def test_a_narrowed_load(monkeypatch):
-    def fetch(self, address, chunk, *, once=False):
+    def fetch(self, address, chunk, **how):
         for i in range(cute.size(chunk)):
             chunk[i] = load_element(address + i * self.size, self.src)
 
