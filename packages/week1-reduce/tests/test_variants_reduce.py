@@ -14,7 +14,6 @@ import forge_week1_reduce as week1
 from forge_core.device import SPECS, query
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import load
-from forge_week1_reduce import rows
 from forge_week1_reduce.arithmetic import Arithmetic
 from forge_week1_reduce.config import plan
 from forge_week1_reduce.problem import Problem
@@ -196,8 +195,8 @@ def make(shape, start, expanded, dtype, device):
 def planned(x, dims, variant, device):
     """An uninitialised result and the launches that write it, or None where the variant refuses.
 
-    Loads are marked as read once from the L2's size on, so the second launch is that for a GPU without an L2.  The L2 is
-    asked to keep what is large enough to gain by it: in the third launch, anything.
+    Loads are marked as read once from the L2's size on, so the second launch is that for a GPU without an L2.  The L2
+    is asked to keep what is large enough to gain by it: in the third launch, anything.
     """
     dims = tuple(sorted(d % x.ndim for d in dims))
     dst = x.dtype if x.is_floating_point() else torch.int64
@@ -205,7 +204,7 @@ def planned(x, dims, variant, device):
     problem, arithmetic = Problem.of(x, dims, out, False), Arithmetic.of("sum", x.dtype, dst, None)
     try:
         found = [plan("f", problem, arithmetic, d, variant) for d in (device, replace(device, l2_bytes=0))]
-        with mock.patch.object(rows, "HELD_FROM", 0):
+        with mock.patch("forge_week1_reduce.rows.HELD_FROM", 0):
             return out, [*found, plan("f", problem, arithmetic, device, variant)]
     except UnsupportedError:
         return None
@@ -235,9 +234,8 @@ def test_the_smallest_problems_take_every_way(dtype):
     ways = {(16, True, False), *((width, False, True) for width in widths(size))}
     for variant in ("vectorized", "cluster", "split"):
         assert taken[variant] >= {*ways, (16, False, False), ("once", True), ("once", False)}
-        assert {way for way in taken[variant] if way[0] == "held"} == (
-            held if variant != "split" else {("held", False)}
-        )
+        asked = {way for way in taken[variant] if way[0] == "held"}
+        assert asked == ({("held", False)} if variant == "split" else held)
     shifted = {(16, 16 // distance) for distance in widths(size)[:-1]}
     assert taken["column"] >= {*((w, 1) for w in widths(size)), *shifted, "alone", "cluster", "two passes"}
     assert taken["column"] >= {("once", True), ("once", False)}
