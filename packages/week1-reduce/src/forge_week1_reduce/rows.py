@@ -52,10 +52,10 @@ BLOCKS_PER_SM = 4
 ONCE_UP_TO = 2**28
 
 #: Bytes of an input from which, up to the L2 cache's size, the L2 is asked to evict its lines last: the rate is 2 to
-#: 5 % higher (16 to 33 MB, by groups of lanes, blocks and clusters; level at 4 MB), and the lines stay for the next
-#: reader.  Only loads of floating-point numbers without guards: others cost registers, as they keep their order.
-#: Beyond the L2's size the wish gains nothing for rows, and loses up to 8 % to marked loads:
-#: docs/records/h200/week1-hints-2026-11-21.json.
+#: 5 % higher (16 to 33 MB, by groups of lanes, blocks and clusters; level at 4 MB).  Marked loads gain as much or more
+#: there, at the cost of the next reader (``ONCE_UP_TO``).  Only loads of floating-point numbers without guards: others
+#: cost registers, as they keep their order.  Beyond the L2's size the wish gains nothing for rows, and loses up to 8 %
+#: to marked loads: docs/records/h200/week1-hints-2026-11-21.json.
 HELD_FROM = 2**24
 
 
