@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import subprocess
 import sys
 import textwrap
@@ -17,7 +16,7 @@ from click.testing import CliRunner
 from forge_core import cli
 from forge_core.errors import UnsupportedError
 from forge_core.op.schema import Schema
-from forge_core.testing.proofs import Subject, Week
+from forge_core.testing.proofs import Subject, Week, journal
 from forge_core.testing.proofs import execute as executing
 from forge_core.testing.proofs.declare import ProofError, discover, gpu_tests, sources_of
 from forge_core.testing.proofs.execute import FOUND, Chunk, result_of, words_of
@@ -94,7 +93,7 @@ def observed(tmp_path, *words):
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    return {name.partition("::")[2]: told for name, told in json.loads(out.read_text()).items()}
+    return {name.partition("::")[2]: told for name, told in journal.outcomes(out).items()}
 
 
 def test_the_plugin_tells_what_each_test_launched_and_how_it_ended(tmp_path):
@@ -225,17 +224,60 @@ def test_how_a_process_ended_decides_what_counts(kind, status, text, told, verdi
     assert problem in result.problem and bool(result.problem) == bool(problem)
 
 
-def test_a_chunk_is_run_in_a_process_of_its_own(monkeypatch, tmp_path):
+FOUR = """
+import os, pathlib, pytest
+
+@pytest.mark.gpu
+def test_w(): assert os.environ["FORGE_REQUIRE_GPU"] == "1"
+
+@pytest.mark.gpu
+def test_x(): assert not pathlib.Path("fails").exists()
+
+@pytest.mark.gpu
+def test_y(): ...
+
+@pytest.mark.gpu
+def test_z():
+    if pathlib.Path("dies").exists():
+        os._exit(9)
+
+def test_on_the_cpu(): ...
+"""
+
+
+@pytest.fixture
+def four(tmp_path):
+    """Runs the chunk of a folder with four tests; test_y is left out."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
-    (tmp_path / "tests/test_x.py").write_text(
-        "import os, pytest\n@pytest.mark.gpu\ndef test_x(): assert os.environ['FORGE_REQUIRE_GPU'] == '1'\n"
-        "@pytest.mark.gpu\ndef test_y(): ...\ndef test_on_the_cpu(): ...\n"
-    )
-    week = dataclasses.replace(WEEK, tests="tests")
-    told = executing.execute(Chunk("tiny", "tests", ("tests/test_x.py::test_y",)), week, tmp_path, workers=1)
-    assert told.problem == ""
-    assert {test: result["outcome"] for test, result in told.tests.items()} == {"tests/test_x.py::test_x": "passed"}
+    (tmp_path / "tests/test_x.py").write_text(FOUR)
+    week, chunk = dataclasses.replace(WEEK, tests="tests"), Chunk("tiny", "tests", ("tests/test_x.py::test_y",))
+
+    def run():
+        told = executing.execute(chunk, week, tmp_path / "kept/journal.jsonl", tmp_path, workers=1)
+        return told.problem, {test[-1]: result["outcome"] for test, result in told.tests.items()}
+
+    return run
+
+
+def test_a_chunk_is_run_in_a_process_of_its_own(four):
+    assert four() == ("", {"w": "passed", "x": "passed", "z": "passed"})
+
+
+def test_after_a_death_only_what_had_not_passed_runs_again(four, tmp_path):
+    for name in ("fails", "dies"):
+        (tmp_path / name).touch()
+    problem, told = four()
+    assert "pytest ended with 9" in problem
+    assert told == {"w": "passed", "x": "failed"}
+    test = tmp_path / "tests/test_x.py"
+    test.write_text(FOUR.replace('assert os.environ["FORGE_REQUIRE_GPU"] == "1"', "assert False"))  # must not run
+    with (tmp_path / "kept/journal.jsonl").open("a") as journal_of:
+        journal_of.write('{"test": "tests/test_x.py::test_z", "outc')  # cut off
+    (tmp_path / "fails").unlink()
+    (tmp_path / "dies").unlink()
+    assert four() == ("", {"w": "passed", "x": "passed", "z": "passed"})
+    assert four() == ("", {"w": "passed", "x": "passed", "z": "passed"})  # there is nothing left to run
 
 
 def test_a_missing_sanitizer_is_said(monkeypatch):

@@ -2,6 +2,7 @@
 
     declare   what there is to prove: kernels, their sources, their tests          (read without a GPU)
     execute   one chunk of a proof in a process of its own, with `observe` and `measure` inside it
+    journal   what each test of a chunk showed, as it ends
     runner    which chunks are needed, the state after each, the record at the end
     record    docs/records/<gpu>/proof.json
     check     whether the sources here have a proof; needs neither a GPU nor the CuTe DSL

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from forge_core.testing.proofs import journal
 from forge_core.testing.proofs.declare import ProofError, Week
 
 __all__ = ["Chunk", "Result", "execute", "find_sanitizer", "words_of"]
@@ -99,12 +100,14 @@ def words_of(chunk: Chunk, week: Week, out: Path, without: Path | None, *, worke
     return [*tool, "--report-api-errors", "no", *words, "-m", "sanitizer"]
 
 
-def execute(chunk: Chunk, week: Week, root: Path, *, workers: int) -> Result:
+def execute(chunk: Chunk, week: Week, showed: Path, root: Path, *, workers: int) -> Result:
     """Runs a chunk.
 
     Args:
         chunk: what to run.
         week: its week.
+        showed: the journal of the chunk's tests.  Those that passed before an interruption are not run again; a
+            sanitizer's are, for its verdict is on one process.
         root: the repository's root.
         workers: processes of the tests.
 
@@ -113,17 +116,23 @@ def execute(chunk: Chunk, week: Week, root: Path, *, workers: int) -> Result:
     """
     with tempfile.TemporaryDirectory(prefix="forge-prove-") as folder:
         out, without = Path(folder, "out.json"), Path(folder, "without.json")
-        without.write_text(json.dumps(chunk.without), encoding="utf-8")
-        words = words_of(chunk, week, out, without if chunk.without else None, workers=workers)
         variables = {"FORGE_REQUIRE_GPU": "1"}
-        if chunk.kind not in ("tests", "measure"):
+        if chunk.kind == "tests":
+            out = showed
+            chunk = msgspec.structs.replace(chunk, without=(*chunk.without, *journal.keep_passed(showed)))
+            without.write_text(json.dumps(chunk.without), encoding="utf-8")
+        elif chunk.kind != "measure":
             # PyTorch hands out parts of large blocks, in which an access out of bounds is inside a block.
             variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+        words = words_of(chunk, week, out, without if chunk.without else None, workers=workers)
         try:
             status, text = _run(words, root, variables)
         except subprocess.TimeoutExpired:
             return Result(problem=f"it took more than {SECONDS} s")
-        told = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else None
+        if chunk.kind != "measure":
+            told = journal.outcomes(out)
+        else:
+            told = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else None
     return result_of(chunk, status, text, told)
 
 

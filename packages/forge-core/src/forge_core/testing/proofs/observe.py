@@ -5,6 +5,8 @@ their names; a call in a process that a test starts is not seen.  With pytest-xd
 what it saw travels with the test's report.
 
     python -m pytest -p forge_core.testing.proofs.observe --prove-out FILE [--prove-without FILE] ...
+
+The file gets a line as each test ends, so that it tells what was shown up to an interruption, too.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 import pytest
 
 from forge_core.op import table
-from forge_core.testing.proofs.record import write_atomically
+from forge_core.testing.proofs import journal
 
 __all__ = ["Watch", "shape_of"]
 
@@ -72,6 +74,8 @@ class _Plugin:
         self.config = config
         self.watch = Watch.started()
         self.results: dict[str, dict[str, Any]] = {}
+        # The process that has all reports writes them; the workers of pytest-xdist send it theirs.
+        self.out = None if hasattr(config, "workerinput") else config.getoption("--prove-out")
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
@@ -91,6 +95,9 @@ class _Plugin:
         for name, value in report.user_properties:
             if name == PROPERTY:
                 found["launched"] = json.loads(str(value))
+        # The last of the phases, or one after which there may be no other: a worker that died sends no more.
+        if self.out and (report.when == "teardown" or report.failed):
+            journal.append(Path(self.out), report.nodeid, found)
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leaves out the tests that a proof has already and that need not be run again."""
@@ -100,17 +107,11 @@ class _Plugin:
             config.hook.pytest_deselected(items=[item for item in items if item.nodeid in leave_out])
             items[:] = [item for item in items if item.nodeid not in leave_out]
 
-    def pytest_sessionfinish(self) -> None:
-        """Writes what was seen, in the process that has all reports."""
-        out = self.config.getoption("--prove-out")
-        if out and not hasattr(self.config, "workerinput"):
-            write_atomically(Path(out), json.dumps(self.results))
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The plugin's own options."""
     group = parser.getgroup("forge proofs")
-    group.addoption("--prove-out", metavar="FILE", help="write each test's outcome and the kernels it launched")
+    group.addoption("--prove-out", metavar="FILE", help="append each test's outcome and the kernels it launched")
     group.addoption("--prove-without", metavar="FILE", help="a JSON list of the tests to leave out")
 
 

@@ -1,21 +1,26 @@
-"""Proving: which chunks are needed, one after the other, and the record of what they showed.
+"""Proving: which chunks are needed, and the record of what they showed.
 
     sources here --- proof of the same sources? --- yes: kept as it is
                           `--- no: the kernel is stale
     a week with stale kernels:  tests (those that launch one of them, and new ones), measure, memcheck, racecheck, ...
 
-A kernel of which anything failed loses its proof.  What was shown is kept after each chunk (``state``), so that an
-interrupted run goes on where it was; what failed is not kept, and runs again.  The record is written when a week is
-whole.
+    one after the other   | week0 tests | week0 measure | week1 tests  ...      by several processes each
+    beside them           | week0 memcheck     | week0 initcheck    ...         a process each, some at once
+                          | week0 racecheck        | week1 memcheck ...
+
+A kernel of which anything failed loses its proof.  What was shown is kept (``state``) after each chunk, and of tests
+after each test, so that an interrupted run goes on where it was; what failed is not kept, and runs again.  The record
+is written when a week is whole.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 
 import msgspec
 
@@ -30,7 +35,8 @@ from forge_core.testing.proofs.state import State, digest_of_tests
 
 __all__ = ["Outcome", "prove", "tasks_of", "whole"]
 
-Execute = Callable[[Chunk, Week], Result]
+#: Runs a chunk, whose tests it notes in the file as they end.
+Execute = Callable[[Chunk, Week, Path], Result]
 
 #: Sanitizers that run at once: each is one process that mostly waits for itself.
 AT_ONCE = 6
@@ -146,9 +152,11 @@ def _before(path: Path, gpu: str, *, everything: bool) -> Record:
 def _run(
     tasks: Sequence[Task], execute: Execute, state: State, complete: Callable[[Task, dict[str, Result]], None]
 ) -> None:
-    """Runs the chunks that the state does not have: tests have the GPU for themselves, sanitizers run side by side.
+    """Runs the chunks that the state does not have: sanitizers side by side, beside the tests.
 
-    A week is completed as soon as it has all of its results, so that what ends the process leaves a record of it.
+    Tests wait for their processors, and a sanitizer is one process that mostly waits for itself: side by side they
+    take less time than one after the other.  A week is completed as soon as it has all of its results, so that what
+    ends the process leaves a record of it.
     """
     own = {task.week.name: task for task in tasks}
     shown: dict[str, dict[str, Result]] = {name: {} for name in own}
@@ -169,20 +177,28 @@ def _run(
         waiting = []
         for chunk in (chunk for task in tasks for chunk in task.chunks):
             found = state.get(chunk)
-            if found is not None:
-                take(chunk, found, ", before the interruption")
-            elif chunk.kind in TOOLS:
+            if found is None:
                 waiting.append(chunk)
             else:
-                keep(chunk, execute(chunk, own[chunk.week].week))
-        pool = ThreadPoolExecutor(max(1, min(AT_ONCE, (os.cpu_count() or 1) // 2)))
+                take(chunk, found, ", before the interruption")
+        beside = ThreadPoolExecutor(max(1, min(AT_ONCE, (os.cpu_count() or 1) // 2)))
+        in_turn = ThreadPoolExecutor(1)
         try:
-            futures = {pool.submit(execute, chunk, own[chunk.week].week): chunk for chunk in waiting}
-            for future in as_completed(futures):
+            futures, ended = {}, SimpleQueue[Future[Result]]()
+            for chunk in waiting:
+                pool = beside if chunk.kind in TOOLS else in_turn
+                future = pool.submit(execute, chunk, own[chunk.week].week, state.journal(chunk))
+                futures[future] = chunk
+                # In the order in which they end: what was shown before an interruption is kept before it is raised.
+                future.add_done_callback(ended.put)
+            for _ in waiting:
+                future = ended.get()
                 keep(futures[future], future.result())
         finally:
-            # An interruption must not wait for what has not begun.
-            pool.shutdown(cancel_futures=True)
+            # An interruption must not wait for what has not begun, in either of them.
+            for wait in (False, True):
+                in_turn.shutdown(wait=wait, cancel_futures=True)
+                beside.shutdown(wait=wait, cancel_futures=True)
 
 
 def told_of(result: Result) -> str:

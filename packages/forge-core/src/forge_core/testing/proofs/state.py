@@ -1,8 +1,13 @@
-"""What a proof that was interrupted has shown so far: one file, written anew after each chunk."""
+"""What a proof that was interrupted has shown so far: one file, written anew after each chunk, and journals beside it.
+
+state.json               what whole chunks showed
+journals/<digest>.jsonl  what the tests of a chunk showed, a line as each ends (``journal``)
+"""
 
 from __future__ import annotations
 
 import hashlib
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -30,6 +35,11 @@ class State:
     def __init__(self, path: Path, key: str) -> None:
         self.path = path
         self._kept = _Kept(key, {})
+        self._journals = path.parent / "journals"
+        # Those of another key are of no use any more.
+        for old in self._journals.glob("*.jsonl"):
+            if not old.name.startswith(self._name_of("")):
+                old.unlink()
         try:
             found = msgspec.json.decode(path.read_bytes(), type=_Kept)
         except (OSError, msgspec.MsgspecError):
@@ -46,9 +56,17 @@ class State:
         self._kept.chunks[digest_of(msgspec.to_builtins(chunk))] = result
         write_atomically(self.path, msgspec.json.encode(self._kept).decode())
 
+    def journal(self, chunk: Chunk) -> Path:
+        """Where the tests of a chunk are to be noted as they end."""
+        return self._journals / f"{self._name_of(digest_of(msgspec.to_builtins(chunk))[:16])}.jsonl"
+
     def finished(self) -> None:
         """Forgets everything: the record has it now."""
         self.path.unlink(missing_ok=True)
+        shutil.rmtree(self._journals, ignore_errors=True)
+
+    def _name_of(self, chunk: str) -> str:
+        return f"{digest_of(self._kept.key)[:16]}-{chunk}"
 
 
 def digest_of_tests(root: Path, folder: str) -> str:
