@@ -61,8 +61,9 @@ def _vectorized(config: VectorizedConfig, arch: str) -> Expect:
 def _shifted(config: ShiftedConfig, arch: str) -> Expect:
     held = config.chunk_items * WORDS * (2 if config.src_shift else 1)
     # A shifted input needs a barrier more: its last, incomplete chunk goes into the tile by element.
+    # A 64-bit address for each of the chunks that a thread has in flight.
     return Expect(
-        40 + held,
+        56 + held,
         config.smem_bytes,
         loads=(CHUNK, config.itemsize) if config.src_shift else (CHUNK,),
         stores=(CHUNK, config.itemsize) if config.dst_shift else (CHUNK,),
@@ -73,7 +74,7 @@ def _shifted(config: ShiftedConfig, arch: str) -> Expect:
 def _skinny(config: SkinnyConfig, arch: str) -> Expect:
     lines, run = (config.line_width, config.itemsize), (config.run_width, config.itemsize)
     loads, stores = (lines, run) if config.gather else (run, lines)
-    return Expect(32 + 5 * config.lines, config.smem_bytes, loads=loads, stores=stores, barriers=1)
+    return Expect(40 + 5 * config.lines, config.smem_bytes, loads=loads, stores=stores, barriers=1)
 
 
 #: The declaration of each configuration.

@@ -1,14 +1,21 @@
 """What the compiled code of week 1's kernels must look like: one declaration a configuration, for every architecture.
 
-A block of 512 threads is to fit a multiprocessor of 65536 registers three times, which leaves 40 a thread; a tile of
-columns, which has an accumulator for each place of a load, is content with two and a half blocks.  Accumulators of 8
-bytes take twice the registers.  Shared memory and widths follow from the configuration.  No kernel may use an atomic:
-the order of a sum's additions is part of its result.  ``forge_core.testing.expectations`` checks it.
+Registers are bounded by the threads that are to be resident on a multiprocessor:
+
+    2048  a thread a row
+    1536  blocks of 512 threads, three of them
+    1024  smaller blocks; elements of one byte, of which a load of 16 bytes becomes 16 registers
+     768  columns, which have an accumulator for each place of a load
+    half  accumulators of 8 bytes, but no less than 512
+
+A short row holds all of its loads, a register for each 4 bytes, and that is what bounds it.  Shared memory and widths
+follow from the configuration.  No kernel may use an atomic: the order of a sum's additions is part of its result.
+``forge_core.testing.expectations`` checks it.
 """
 
 from __future__ import annotations
 
-from forge_core.testing.expectations import Declarations, Expect
+from forge_core.testing.expectations import Declarations, Expect, registers_of
 from forge_week1_reduce.arithmetic import Arithmetic
 from forge_week1_reduce.configs import (
     ClusterConfig,
@@ -31,8 +38,14 @@ SLOTS = 256
 CHUNK = 16
 
 
-def _registers(arithmetic: Arithmetic, most: int) -> int:
-    return most * max(arithmetic.acc.itemsize // 4, 1)
+def _registers(arithmetic: Arithmetic, resident: int) -> int:
+    """Registers of a thread where so many threads are to be resident, or half of them."""
+    return registers_of(resident if arithmetic.acc.itemsize <= 4 else max(resident // 2, 512))
+
+
+def _rows(arithmetic: Arithmetic, threads: int) -> int:
+    """The same for blocks of so many threads that read a row."""
+    return _registers(arithmetic, 1536 if threads == 512 and arithmetic.src.itemsize > 1 else 1024)
 
 
 def _source(arithmetic: Arithmetic, width: int, *, elements: bool) -> tuple[int, ...]:
@@ -45,13 +58,13 @@ def _result(arithmetic: Arithmetic) -> tuple[int, ...]:
 
 def _naive(config: NaiveConfig, arch: str) -> Expect:
     own = config.arithmetic
-    return Expect(_registers(own, 32), loads=(own.src.itemsize,), stores=_result(own))
+    return Expect(_registers(own, 2048), loads=(own.src.itemsize,), stores=_result(own))
 
 
 def _shared(config: SharedConfig, arch: str) -> Expect:
     own = config.arithmetic
     return Expect(
-        _registers(own, 40),
+        _registers(own, 1536),
         config.threads * own.acc.itemsize,
         loads=(own.src.itemsize,),
         stores=_result(own),
@@ -61,22 +74,21 @@ def _shared(config: SharedConfig, arch: str) -> Expect:
 
 def _shuffle(config: ShuffleConfig, arch: str) -> Expect:
     own = config.arithmetic
-    return Expect(_registers(own, 40), SLOTS, loads=(own.src.itemsize,), stores=_result(own), barriers=1)
+    return Expect(_registers(own, 1536), SLOTS, loads=(own.src.itemsize,), stores=_result(own), barriers=1)
 
 
 def _vectorized(config: VectorizedConfig, arch: str) -> Expect:
     own = config.arithmetic
     loads = _source(own, config.width, elements=config.peel)
-    # A block of few threads may have more registers: 8 loads of a thread in flight are 32 of them.
-    most = 56 if config.unroll > 4 else 40
-    return Expect(_registers(own, most), SLOTS, loads=loads, stores=_result(own), barriers=int(config.threads > 32))
+    registers = _rows(own, config.threads)
+    return Expect(registers, SLOTS, loads=loads, stores=_result(own), barriers=int(config.threads > 32))
 
 
 def _short(config: ShortConfig, arch: str) -> Expect:
     own = config.arithmetic
     # All loads of a thread are in flight, a word of 4 bytes a register.
     held = config.rows * config.unroll * config.width // 4
-    return Expect(_registers(own, 24) + held, loads=(config.width,), stores=_result(own))
+    return Expect(_registers(own, 2048) + held, loads=(config.width,), stores=_result(own))
 
 
 def _cluster(config: ClusterConfig, arch: str) -> Expect:
@@ -84,7 +96,7 @@ def _cluster(config: ClusterConfig, arch: str) -> Expect:
     own = row.arithmetic
     # The cluster says that it runs, and that it has written: two arrivals, two waits.
     return Expect(
-        _registers(own, 40),
+        _rows(own, 512),
         2 * SLOTS,
         loads=_source(own, row.width, elements=row.peel),
         stores=_result(own),
@@ -97,7 +109,7 @@ def _finish(config: FinishConfig, arch: str) -> Expect:
     own = config.arithmetic
     several = config.threads > 1
     # A thread that has a result has 32 partials on their way.
-    registers = _registers(own, 24 if several else 48)
+    registers = _registers(own, 2048 if several else 1280)
     return Expect(registers, SLOTS, loads=(own.src.itemsize,), stores=_result(own), barriers=int(several))
 
 
@@ -111,7 +123,7 @@ def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
     warps = max(config.threads // 32, 1)
     received = -(-config.tile // config.blocks) * config.blocks if config.blocks > 1 else 0
     tile = Expect(
-        _registers(own, 48),
+        _registers(own, 768),
         (warps * config.tile + received) * own.acc.itemsize if groups else 0,
         # What reaches over the last column goes by element, where the tiles are not whole.
         loads=_source(own, config.width, elements=not config.whole),

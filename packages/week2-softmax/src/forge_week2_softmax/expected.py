@@ -1,14 +1,18 @@
 """What the compiled code of week 2's kernels must look like: one declaration a configuration, for every architecture.
 
 A row that is held has its elements in registers, and ``resident`` blocks of it must fit a multiprocessor of 65536: the
-compiler is told so, and the declaration asks that it obeyed without spilling.  Widths follow from the arithmetic: a
-tensor is read by chunks of ``vector`` elements, and by element where a row ends inside a chunk or has one element of
-it.  No kernel may use an atomic.  ``forge_core.testing.expectations`` checks it.
+compiler is told so, and the declaration asks that it obeyed without spilling.  The other kernels have what is in
+flight, and room to work.  What is in flight waits as it is stored; for architectures other than sm_90, which the
+kernels are tuned for, and where it is converted, the compiler may keep it as it is computed with.  Exponentials of
+float64 are long: 512 threads of them are to be resident.
+
+Widths follow from the arithmetic: a tensor is read by chunks of ``vector`` elements, and by element where a row ends
+inside a chunk or has one element of it.  No kernel may use an atomic.  ``forge_core.testing.expectations`` checks it.
 """
 
 from __future__ import annotations
 
-from forge_core.testing.expectations import Declarations, Expect
+from forge_core.testing.expectations import Declarations, Expect, registers_of
 from forge_week2_softmax.arithmetic import Arithmetic
 from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SplitConfig, SweepConfig
 from forge_week2_softmax.holding import CHUNK
@@ -26,10 +30,14 @@ def _parts(arithmetic: Arithmetic) -> int:
     return 2
 
 
-def _words(arithmetic: Arithmetic, vector: int, chunks: int) -> int:
-    """Registers that hold a thread's chunks of all tensors."""
+def _words(arithmetic: Arithmetic, vector: int, chunks: int, *, computed: bool = False) -> int:
+    """Registers that hold a thread's chunks of all tensors: as they are stored, or as they are computed with."""
     held = [dtype for dtype, on_row in zip(arithmetic.sources, arithmetic.on_rows, strict=False) if not on_row]
-    return -(-chunks * vector * sum(dtype.itemsize for dtype in held) // 4)
+    return -(-chunks * vector * sum((arithmetic.acc if computed else dtype).itemsize for dtype in held) // 4)
+
+
+def _registers(arithmetic: Arithmetic, room: int, words: int) -> int:
+    return registers_of(512) if arithmetic.acc.itemsize == 8 else min(room + words, 255)
 
 
 def _widths(
@@ -55,7 +63,7 @@ def _held(config: HeldConfig, arch: str) -> Expect:
     slots = CHUNK * config.threads * config.staged * tensors
     room = 65536 // (config.threads * config.resident) // 8 * 8 if config.resident else 0
     return Expect(
-        room or 40 + _words(own, config.vector, config.chunks - config.staged),
+        room or _registers(own, 40, _words(own, config.vector, config.chunks - config.staged)),
         (-(-mailbox // 16) * 16 if slots else mailbox) + slots if cluster else parts * SLOTS if block else 0,
         loads=loads,
         stores=stores,
@@ -68,7 +76,7 @@ def _sweep(config: SweepConfig, arch: str) -> Expect:
     own, parts = config.arithmetic, _parts(config.arithmetic)
     loads, stores = _widths(own, config.vector, edges=config.edges, spread=config.spread)
     return Expect(
-        40 + _words(own, config.vector, config.unroll),
+        _registers(own, 48, _words(own, config.vector, config.unroll)),
         4 * SLOTS,
         loads=loads,
         stores=stores,
@@ -79,8 +87,10 @@ def _sweep(config: SweepConfig, arch: str) -> Expect:
 
 def _split(config: SplitConfig, arch: str) -> tuple[Expect, ...]:
     own, row = config.arithmetic, config.row
+    converted = any(dtype != own.dst for dtype in own.sources)
+    words = _words(own, row.vector, row.unroll, computed=converted or arch != "sm_90a")
     # What the L2 is told of a load takes two, and the address of the first of a thread's stays.
-    registers = 32 + _words(own, row.vector, row.unroll) + (8 if row.hold else 0)
+    registers = _registers(own, 48 if row.hold else 40, words)
     loads, stores = _widths(own, row.vector, edges=row.edges, spread=row.spread)
     acc = own.acc.itemsize
     first = Expect(registers, 2 * SLOTS, loads=loads, stores=(acc,), barriers=1)
@@ -93,10 +103,10 @@ def _column(config: ColumnConfig, arch: str) -> Expect:
     own, parts = config.arithmetic, _parts(config.arithmetic)
     loads, stores = _widths(own, config.vector, edges=False)
     warps = config.threads // 32
-    # Each of a thread's rows has an accumulator and the constants of its map.
-    registers = 40 + _words(own, config.vector, config.chunks) + 4 * config.vector
+    # Each of a thread's rows has an accumulator and the constants of its map; what is held is addressed once more.
+    room = (72 if config.held else 40) + 4 * config.vector
     return Expect(
-        registers,
+        _registers(own, room, _words(own, config.vector, config.chunks)),
         warps * config.vector * config.lanes * parts * own.acc.itemsize,
         loads=loads,
         stores=stores,

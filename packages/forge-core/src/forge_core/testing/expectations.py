@@ -26,7 +26,7 @@ from typing import Any
 from forge_core.profiling.compiled import Artefacts, compile_to_look_at
 from forge_core.profiling.static import KernelReport, describe
 
-__all__ = ["Declarations", "Expect", "Violation", "assert_as_declared", "compiled_for", "violations"]
+__all__ = ["Declarations", "Expect", "Violation", "assert_as_declared", "compiled_for", "registers_of", "violations"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,14 @@ class Expect:
     spills: int = 0
     local: int = 0
     atomics: int = 0
+
+
+def registers_of(threads: int) -> int:
+    """Registers that each thread may have where so many are to be resident on a multiprocessor.
+
+    A multiprocessor has 65536; a thread gets them in steps of 8, and 255 at most.
+    """
+    return min(65536 // threads // 8 * 8, 255)
 
 
 #: For each type of configuration, what its kernels must look like: one :class:`Expect` for each kernel in the order of
