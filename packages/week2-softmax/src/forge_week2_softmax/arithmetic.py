@@ -64,6 +64,15 @@ class Arithmetic:
         return (True, False, True, False) if self.backward else (False, True)
 
     @property
+    def rounds_first(self) -> bool:
+        """Whether each element is rounded to 16 bits as it is used: a row then takes the registers of its roundings.
+
+        The compiler keeps them from one use to the next, and the maximum cannot be taken of elements as they lie.
+        """
+        stored = self.sources[0]
+        return self.via.itemsize == 2 and self.via != stored and stored.is_floating_point
+
+    @property
     def name(self) -> str:
         """For kernel names: ``softmax_bfloat16``, with what else takes part where that differs."""
         main = self.sources[1] if self.backward else self.sources[0]

@@ -61,9 +61,10 @@ def _held(config: HeldConfig, arch: str) -> Expect:
     # A slot for each chunk that waits there.
     tensors = len(own.sources) - sum(own.on_rows[:-1])
     slots = CHUNK * config.threads * config.staged * tensors
-    room = 65536 // (config.threads * config.resident) // 8 * 8 if config.resident else 0
+    kept = config.chunks - config.staged
+    room = registers_of(config.threads * config.resident) if config.resident else 0
     return Expect(
-        room or _registers(own, 40, _words(own, config.vector, config.chunks - config.staged)),
+        room or _registers(own, 40, _words(own, config.vector, kept, computed=own.rounds_first)),
         (-(-mailbox // 16) * 16 if slots else mailbox) + slots if cluster else parts * SLOTS if block else 0,
         loads=loads,
         stores=stores,

@@ -16,6 +16,9 @@ LIMIT = 2**31
 #: Bytes of a whole chunk.
 CHUNK = 16
 
+#: Registers of a thread beside what it holds, where that is rounded first.
+ROUNDING = 56
+
 #: Chunks of a thread that there are kernels for; a row takes the next larger number.
 CHUNKS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16)
 
@@ -80,6 +83,8 @@ def held(
         return f"holds at most {limit} elements of a row here, and there are {problem.length}"
     if chunk_widths(problem, arithmetic) != {CHUNK}:
         spare = max(spare, 40)  # what is converted on its way takes registers of its own
+    if arithmetic.rounds_first and chunks * vector + ROUNDING > 65536 // threads:
+        return f"rounds elements to {arithmetic.via} first, and has no registers for {chunks} chunks a thread of that"
     staged = _staged(chunks, problem, arithmetic, threads) if stage and blocks > 1 else 0
     if problem.rows * blocks >= LIMIT * (threads // lanes):
         return "has at most 2^31 blocks"
@@ -109,7 +114,7 @@ def _staged(chunks: int, problem: Problem, arithmetic: Arithmetic, threads: int)
     of 0.956 backward and 1.008 instead of 0.990 forward, 8192 x 50257 bf16 0.992 instead of 0.969.  Where the blocks
     find room without, they are better off without (8192 x 65536 bf16: 1.019, and 0.948 with half).
     """
-    if chunk_widths(problem, arithmetic) != {CHUNK} or arithmetic.acc.itemsize == 8:
+    if chunk_widths(problem, arithmetic) != {CHUNK} or arithmetic.acc.itemsize == 8 or arithmetic.rounds_first:
         return 0
     if inputs_of(arithmetic) == 2:
         # What lies outside whole chunks takes registers of its own.
@@ -134,8 +139,11 @@ def _resident(
     with 24, in which the compiler spills.  Two blocks with 24 are kept where one with 40 would be left.
     """
     if arithmetic.acc.itemsize == 8:
-        # Exponentials of fp64 are long, and take what they need; of 512 threads the compiler would leave them 64.
-        return 1 if threads == 512 else 0
+        # Exponentials of fp64 are long.  Left alone, the compiler gives 512 threads 64 registers, and 256 what makes a
+        # third block fit, and spills.
+        return max(512 // threads, 1) if threads >= 256 else 0
+    if arithmetic.rounds_first:
+        return min(65536 // (threads * (chunks * vector + ROUNDING)), 16)
     if inputs_of(arithmetic) == 1 and chunks <= 2 and blocks == 1:
         return min(sm_threads // threads, 16)
     # Integers wait as what they become.
