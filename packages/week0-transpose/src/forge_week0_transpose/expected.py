@@ -74,7 +74,9 @@ def _shifted(config: ShiftedConfig, arch: str) -> Expect:
 def _skinny(config: SkinnyConfig, arch: str) -> Expect:
     lines, run = (config.line_width, config.itemsize), (config.run_width, config.itemsize)
     loads, stores = (lines, run) if config.gather else (run, lines)
-    return Expect(40 + 5 * config.lines, config.smem_bytes, loads=loads, stores=stores, barriers=1)
+    # What goes by less than a register takes one for each element.
+    each = max(5, CHUNK // config.line_width)
+    return Expect(40 + each * config.lines, config.smem_bytes, loads=loads, stores=stores, barriers=1)
 
 
 #: The declaration of each configuration.

@@ -139,7 +139,9 @@ def shifted(problem: Problem, matrix: Matrix, device: Device) -> ShiftedConfig |
     shifts = (src < CHUNK, dst < CHUNK)
     for row_chunks, col_chunks, blocks, stated in _SHIFTED_TILES[size, shifts[0]]:
         tiles_per_sm = THRESHOLDS.value(SHIFTED_TILES, device) if stated is None else stated
-        chosen = ShiftedConfig(size, *shifts, row_chunks, col_chunks, len(matrix.batch), blocks)
+        # Before Hopper the 64 registers that two blocks leave are too few for 2-byte elements.
+        room = 1 if size == 2 and blocks == 2 and device.capability < (9, 0) else blocks
+        chosen = ShiftedConfig(size, *shifts, row_chunks, col_chunks, len(matrix.batch), room)
         if _suits(chosen, matrix, device, tiles_per_sm):
             break
     if tile_count(matrix, chosen.tile_rows, chosen.tile_cols) > MAX_BLOCKS:

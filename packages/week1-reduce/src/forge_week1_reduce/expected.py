@@ -4,7 +4,8 @@ Registers are bounded by the threads that are to be resident on a multiprocessor
 
     2048  a thread a row
     1536  blocks of 512 threads, three of them
-    1024  smaller blocks; elements of one byte, of which a load of 16 bytes becomes 16 registers
+    1024  smaller blocks; elements of one byte, of which a load of 16 bytes becomes 16 registers, and of two where
+          loads are marked, which keep their order
      768  columns, which have an accumulator for each place of a load
     half  accumulators of 8 bytes, but no less than 512
 
@@ -43,9 +44,11 @@ def _registers(arithmetic: Arithmetic, resident: int) -> int:
     return registers_of(resident if arithmetic.acc.itemsize <= 4 else max(resident // 2, 512))
 
 
-def _rows(arithmetic: Arithmetic, threads: int) -> int:
-    """The same for blocks of so many threads that read a row."""
-    return _registers(arithmetic, 1536 if threads == 512 and arithmetic.src.itemsize > 1 else 1024)
+def _rows(config: VectorizedConfig) -> int:
+    """The same for blocks that read rows."""
+    own = config.arithmetic
+    three = config.threads == 512 and own.src.itemsize >= (4 if config.once else 2)
+    return _registers(own, 1536 if three else 1024)
 
 
 def _source(arithmetic: Arithmetic, width: int, *, elements: bool) -> tuple[int, ...]:
@@ -80,8 +83,7 @@ def _shuffle(config: ShuffleConfig, arch: str) -> Expect:
 def _vectorized(config: VectorizedConfig, arch: str) -> Expect:
     own = config.arithmetic
     loads = _source(own, config.width, elements=config.peel)
-    registers = _rows(own, config.threads)
-    return Expect(registers, SLOTS, loads=loads, stores=_result(own), barriers=int(config.threads > 32))
+    return Expect(_rows(config), SLOTS, loads=loads, stores=_result(own), barriers=int(config.threads > 32))
 
 
 def _short(config: ShortConfig, arch: str) -> Expect:
@@ -96,7 +98,7 @@ def _cluster(config: ClusterConfig, arch: str) -> Expect:
     own = row.arithmetic
     # The cluster says that it runs, and that it has written: two arrivals, two waits.
     return Expect(
-        _rows(own, 512),
+        _rows(row),
         2 * SLOTS,
         loads=_source(own, row.width, elements=row.peel),
         stores=_result(own),

@@ -19,6 +19,11 @@ def _group(arithmetic: Arithmetic, rank: int) -> int:
     return 1 + rank * (1 + len(arithmetic.on_rows))
 
 
+def _converts(arithmetic: Arithmetic) -> bool:
+    """Whether what is computed with takes more registers than the elements of a row, beyond 32 bits each."""
+    return arithmetic.acc.itemsize == 8 or arithmetic.rounds_first
+
+
 @dataclass(frozen=True)
 class _RowConfig:
     """What the kernels that walk along rows have in common.
@@ -151,6 +156,16 @@ class SplitConfig:
         return self.row.arithmetic
 
     @property
+    def resident(self) -> int:
+        """Blocks that the compiler leaves registers for on each multiprocessor; 0 leaves it to choose.
+
+        It chooses well for whole chunks that wait as they are stored, on sm_90 and newer.  Elsewhere it makes one more
+        block fit, and spills for it.
+        """
+        usual = self.dependent and not (self.row.edges or _converts(self.arithmetic))
+        return 0 if usual else max(384 // self.row.threads, 1)
+
+    @property
     def integers(self) -> int:
         """The elements of a row, and its parts."""
         return 2
@@ -198,6 +213,14 @@ class ColumnConfig:
         """Neighbouring rows: how many, and the steps; then where the others are, and where a row's elements are."""
         ranks = (self.kept_rank, self.reduced_rank)
         return (1 + len(self.arithmetic.on_rows), *(_group(self.arithmetic, rank) for rank in ranks))
+
+    @property
+    def resident(self) -> int:
+        """Blocks that the compiler leaves registers for on each multiprocessor; 0 leaves it to choose.
+
+        Where values take more registers than elements, it makes one more block fit, and spills for it.
+        """
+        return max(512 // self.threads, 1) if _converts(self.arithmetic) else 0
 
     @property
     def threads(self) -> int:

@@ -19,6 +19,9 @@ from forge_week2_softmax.holding import CHUNK
 
 __all__ = ["EXPECTED"]
 
+#: The architecture that registers were counted for.
+TUNED = "sm_90a"
+
 #: Shared memory of a block's reduction, for each part of an accumulator: 32 slots of 8 bytes.
 SLOTS = 256
 
@@ -64,7 +67,8 @@ def _held(config: HeldConfig, arch: str) -> Expect:
     kept = config.chunks - config.staged
     room = registers_of(config.threads * config.resident) if config.resident else 0
     return Expect(
-        room or _registers(own, 40, _words(own, config.vector, kept, computed=own.rounds_first)),
+        room
+        or _registers(own, 40 if arch == TUNED else 48, _words(own, config.vector, kept, computed=own.rounds_first)),
         (-(-mailbox // 16) * 16 if slots else mailbox) + slots if cluster else parts * SLOTS if block else 0,
         loads=loads,
         stores=stores,
@@ -89,9 +93,9 @@ def _sweep(config: SweepConfig, arch: str) -> Expect:
 def _split(config: SplitConfig, arch: str) -> tuple[Expect, ...]:
     own, row = config.arithmetic, config.row
     converted = any(dtype != own.dst for dtype in own.sources)
-    words = _words(own, row.vector, row.unroll, computed=converted or arch != "sm_90a")
+    words = _words(own, row.vector, row.unroll, computed=converted or arch != TUNED)
     # What the L2 is told of a load takes two, and the address of the first of a thread's stays.
-    registers = _registers(own, 48 if row.hold else 40, words)
+    registers = _registers(own, 40 if arch == TUNED and not row.hold else 48, words)
     loads, stores = _widths(own, row.vector, edges=row.edges, spread=row.spread)
     acc = own.acc.itemsize
     first = Expect(registers, 2 * SLOTS, loads=loads, stores=(acc,), barriers=1)
@@ -105,7 +109,7 @@ def _column(config: ColumnConfig, arch: str) -> Expect:
     loads, stores = _widths(own, config.vector, edges=False)
     warps = config.threads // 32
     # Each of a thread's rows has an accumulator and the constants of its map; what is held is addressed once more.
-    room = (72 if config.held else 40) + 4 * config.vector
+    room = (72 if config.held else 48) + 4 * config.vector
     return Expect(
         _registers(own, room, _words(own, config.vector, config.chunks)),
         warps * config.vector * config.lanes * parts * own.acc.itemsize,

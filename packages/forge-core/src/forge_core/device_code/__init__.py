@@ -3,6 +3,7 @@
     check      assertions on the GPU, compiled in by FORGE_DEBUG=1 alone
     memory     addresses, accesses of a stated width, offsets of an entry of some dimensions
     hold       loads whose lines the L2 is asked to evict last, also predicated, or into shared memory
+    room       registers for a stated number of blocks
     monoid     how two accumulators become one: sum, product, maximum, minimum; a week adds its own
     online     the (max, sum) pair of a softmax, its identity and its proof
     warp       a reduction among the lanes of a warp

@@ -39,6 +39,7 @@ from forge_core.device_code.memory import (
     name_kernel,
     store_element,
 )
+from forge_core.device_code.room import room_for
 from forge_core.device_code.warp import WARP, reduce_lanes
 from forge_week2_softmax.configs import ColumnConfig
 from forge_week2_softmax.kernels import chunks as chunk
@@ -75,6 +76,7 @@ class Column:
             block=(config.threads, 1, 1),
             smem=self.warps * config.tile * self.parts * self.size,
             stream=args[-1],
+            **room_for(config.resident),
         )
 
     @cute.kernel

@@ -51,15 +51,13 @@ from forge_core.device_code.memory import (
     name_kernel,
     store_element,
 )
+from forge_core.device_code.room import room_for
 from forge_core.device_code.warp import WARP, reduce_lanes
 from forge_week2_softmax.configs import HeldConfig
 from forge_week2_softmax.kernels import chunks as chunk
 from forge_week2_softmax.kernels.program import Program
 
 __all__ = ["Held", "build"]
-
-#: Lets the driver choose how much of a multiprocessor's memory is shared memory.
-CARVEOUT = -1
 
 
 class Held:
@@ -106,10 +104,8 @@ class Held:
             block=(config.threads, 1, 1),
             cluster=(config.blocks, 1, 1) if cutlass.const_expr(config.blocks > 1) else None,
             smem=self.smem_bytes,
-            # With a carveout stated, the compiler asks no device: a kernel compiles where there is none.
-            min_blocks_per_mp=config.resident,
-            preferred_smem_carveout=CARVEOUT if cutlass.const_expr(config.resident > 0) else None,
             stream=args[-1],
+            **room_for(config.resident),
         )
 
     @cute.kernel

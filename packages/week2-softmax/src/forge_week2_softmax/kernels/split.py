@@ -38,6 +38,7 @@ from forge_core.device_code.memory import (
     name_kernel,
     store_element,
 )
+from forge_core.device_code.room import room_for
 from forge_week2_softmax.configs import SplitConfig
 from forge_week2_softmax.kernels import chunks as chunk
 from forge_week2_softmax.kernels.program import Program
@@ -74,6 +75,7 @@ class Split:
             block=(config.row.threads, 1, 1),
             smem=2 * SLOTS_BYTES,
             stream=args[-1],
+            **room_for(config.resident),
         )
         name_kernel(self.second, f"{config.kernel_name}_write")
         self.second(tensors, workspace, length, Int32(parts), kept).launch(
@@ -82,6 +84,7 @@ class Split:
             smem=2 * SLOTS_BYTES,
             use_pdl=config.dependent,
             stream=args[-1],
+            **room_for(config.resident),
         )
 
     @cute.jit
