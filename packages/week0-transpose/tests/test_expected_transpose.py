@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-from forge_core.testing.expectations import Violation, compiled_for, violations
+import forge_week0_transpose as week0
+from forge_core.testing.expectations import Violation, assert_choices_as_declared, compiled_for, violations
+from forge_core.testing.inputs import matrix_to_plan
 from forge_week0_transpose import config as choice
 from forge_week0_transpose.configs import ShiftedConfig, VectorizedConfig
 from forge_week0_transpose.expected import EXPECTED
@@ -58,3 +62,14 @@ def test_a_spill_brought_in() -> None:
     violation = found("shifted", crowded)["bytes spilled"]
     assert int(violation.got) > 0
     assert (violation.declared, violation.config) == ("at most 0", crowded)
+
+
+def a_call(choose: random.Random) -> Any:
+    dtype = choose.choice((torch.int8, torch.bfloat16, torch.float32, torch.float64, torch.complex128))
+    return choose.choice((week0.transpose, week0.transpose, week0.copy)), (matrix_to_plan(choose, dtype),), {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_chosen_for_any_matrix_is_as_declared(seed: int) -> None:
+    assert_choices_as_declared(a_call, EXPECTED, seed=seed, count=30)

@@ -7,8 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+import forge_week2_softmax as week2
 from forge_core.device import SPECS
-from forge_core.testing.expectations import compiled_for, violations
+from forge_core.testing.expectations import assert_choices_as_declared, compiled_for, violations
+from forge_core.testing.inputs import matrix_to_plan
+from forge_week2_softmax import backward
 from forge_week2_softmax.config import plan_forward
 from forge_week2_softmax.configs import Config, HeldConfig
 from forge_week2_softmax.expected import EXPECTED
@@ -38,3 +41,22 @@ def test_a_spill_brought_in(arch):
     assert found.keys() == {"bytes spilled"}
     assert int(found["bytes spilled"].got) >= 32
     assert found["bytes spilled"].config == crowded
+
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def a_call(choose):
+    x, dim = matrix_to_plan(choose, choose.choice(FLOATS)), choose.choice((-1, -1, 0))
+    kind = choose.choice(("softmax", "log_softmax", "logsumexp", "backward", "backward"))
+    if kind == "backward":
+        operator = choose.choice((backward.softmax_backward, backward.log_softmax_backward))
+        return operator, (x, torch.empty_like(x), dim), {}
+    rounds = kind != "logsumexp" and choose.random() < 0.3
+    return getattr(week2, kind), (x, dim), {"dtype": choose.choice(FLOATS)} if rounds else {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_chosen_for_any_matrix_is_as_declared(seed):
+    assert_choices_as_declared(a_call, EXPECTED, seed=seed, count=30)

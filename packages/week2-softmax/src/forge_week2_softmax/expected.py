@@ -4,7 +4,7 @@ A row that is held has its elements in registers, and ``resident`` blocks of it 
 compiler is told so, and the declaration asks that it obeyed without spilling.  The other kernels have what is in
 flight, and room to work.  What is in flight waits as it is stored; for architectures other than sm_90, which the
 kernels are tuned for, and where it is converted, the compiler may keep it as it is computed with.  Exponentials of
-float64 are long: 512 threads of them are to be resident.
+float64 are long: 512 threads of them are to be resident, or 384 of a split.
 
 Widths follow from the arithmetic: a tensor is read by chunks of ``vector`` elements, and by element where a row ends
 inside a chunk or has one element of it.  No kernel may use an atomic.  ``forge_core.testing.expectations`` checks it.
@@ -36,11 +36,12 @@ def _parts(arithmetic: Arithmetic) -> int:
 def _words(arithmetic: Arithmetic, vector: int, chunks: int, *, computed: bool = False) -> int:
     """Registers that hold a thread's chunks of all tensors: as they are stored, or as they are computed with."""
     held = [dtype for dtype, on_row in zip(arithmetic.sources, arithmetic.on_rows, strict=False) if not on_row]
-    return -(-chunks * vector * sum((arithmetic.acc if computed else dtype).itemsize for dtype in held) // 4)
+    least = arithmetic.acc.itemsize if computed else 0
+    return -(-chunks * vector * sum(max(dtype.itemsize, least) for dtype in held) // 4)
 
 
-def _registers(arithmetic: Arithmetic, room: int, words: int) -> int:
-    return registers_of(512) if arithmetic.acc.itemsize == 8 else min(room + words, 255)
+def _registers(arithmetic: Arithmetic, room: int, words: int, *, float64: int = 512) -> int:
+    return registers_of(float64) if arithmetic.acc.itemsize == 8 else min(room + words, 255)
 
 
 def _widths(
@@ -81,7 +82,8 @@ def _sweep(config: SweepConfig, arch: str) -> Expect:
     own, parts = config.arithmetic, _parts(config.arithmetic)
     loads, stores = _widths(own, config.vector, edges=config.edges, spread=config.spread)
     return Expect(
-        _registers(own, 48, _words(own, config.vector, config.unroll)),
+        # Neighbours in a row may be anywhere, each at an address of its own.
+        _registers(own, 56 if config.reduced_rank else 48, _words(own, config.vector, config.unroll)),
         4 * SLOTS,
         loads=loads,
         stores=stores,
@@ -94,8 +96,7 @@ def _split(config: SplitConfig, arch: str) -> tuple[Expect, ...]:
     own, row = config.arithmetic, config.row
     converted = any(dtype != own.dst for dtype in own.sources)
     words = _words(own, row.vector, row.unroll, computed=converted or arch != TUNED)
-    # What the L2 is told of a load takes two, and the address of the first of a thread's stays.
-    registers = _registers(own, 40 if arch == TUNED and not row.hold else 48, words)
+    registers = _registers(own, 48, words, float64=384)
     loads, stores = _widths(own, row.vector, edges=row.edges, spread=row.spread)
     acc = own.acc.itemsize
     first = Expect(registers, 2 * SLOTS, loads=loads, stores=(acc,), barriers=1)
@@ -111,7 +112,7 @@ def _column(config: ColumnConfig, arch: str) -> Expect:
     # Each of a thread's rows has an accumulator and the constants of its map; what is held is addressed once more.
     room = (72 if config.held else 48) + 4 * config.vector
     return Expect(
-        _registers(own, room, _words(own, config.vector, config.chunks)),
+        _registers(own, room, _words(own, config.vector, config.chunks, computed=own.rounds_first)),
         warps * config.vector * config.lanes * parts * own.acc.itemsize,
         loads=loads,
         stores=stores,

@@ -19,14 +19,28 @@ A package of its own declares its kernels likewise::
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from forge_core.device import ARCHES
 from forge_core.profiling.compiled import Artefacts, compile_to_look_at
 from forge_core.profiling.static import KernelReport, describe
 
-__all__ = ["Declarations", "Expect", "Violation", "assert_as_declared", "compiled_for", "registers_of", "violations"]
+__all__ = [
+    "Declarations",
+    "Expect",
+    "Violation",
+    "assert_as_declared",
+    "assert_choices_as_declared",
+    "compiled_for",
+    "registers_of",
+    "violations",
+]
+
+#: An operator, and the arguments and options of a call of it.
+Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -147,6 +161,39 @@ def assert_as_declared(artefacts: Artefacts, declarations: Declarations, config:
     found = violations(artefacts, declarations, config, arch)
     if found:
         raise AssertionError("compiled code is not as declared:\n" + "\n".join(f"  {each}" for each in found))
+
+
+def assert_choices_as_declared(
+    draw: Callable[[random.Random], Call], declarations: Declarations, *, seed: int, count: int
+) -> None:
+    """What operators choose for calls drawn at random compiles to what is declared, for any architecture.
+
+    Args:
+        draw: gives a call of an operator of ``forge_core.op``; its tensors may be on ``meta``.
+        declarations: the package's table.
+        seed: of what is drawn; the same seed gives the same calls.
+        count: kernels to compile, different ones.
+
+    Raises:
+        AssertionError: a figure is not as declared, or so many kernels do not come up in 20 times as many calls.
+    """
+    choose, seen, found = random.Random(seed), set(), []  # noqa: S311 - it decides what is compiled, no secret
+    for _ in range(20 * count):
+        operator, args, options = draw(choose)
+        arch = choose.choice(ARCHES)
+        told = operator.explain(*args, arch=arch, **options)
+        if told.config is None or (told.builder, told.config, arch) in seen:
+            continue
+        seen.add((told.builder, told.config, arch))
+        call = ", ".join(f"{list(a.shape)}" if hasattr(a, "shape") else repr(a) for a in args)
+        made = compiled_for(told.builder, told.config, arch)
+        found += [f"  {operator}({call}): {each}" for each in violations(made, declarations, told.config, arch)]
+        if len(seen) == count:
+            break
+    if found:
+        raise AssertionError("compiled code is not as declared:\n" + "\n".join(found))
+    if len(seen) < count:
+        raise AssertionError(f"expected {count} different kernels, and {len(seen)} came up")
 
 
 def _compare(kernel: KernelReport, expect: Expect) -> Iterable[tuple[str, str, str]]:

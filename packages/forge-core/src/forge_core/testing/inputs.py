@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator, Sequence
 
 import torch
 
-__all__ = ["layouts", "random_bits", "relaid"]
+__all__ = ["layouts", "matrix_to_plan", "random_bits", "relaid"]
 
 
 def random_bits(
@@ -70,6 +71,28 @@ def layouts(
         yield "batch_last", fresh(rows, cols, *batch).permute(*range(2, rank), 0, 1)
         yield "batch_between", fresh(rows, *batch, cols).permute(*range(1, rank - 1), 0, rank - 1)
         yield "reversed", fresh(*reversed(shape)).permute(*reversed(range(rank)))
+
+
+def matrix_to_plan(choose: random.Random, dtype: torch.dtype, *, longest: int = 2**22) -> torch.Tensor:
+    """A matrix without memory, for what is to be planned and not run: any sizes and, mostly, whole chunks.
+
+    Args:
+        choose: where the sizes come from; small ones are as likely as large ones.
+        dtype: any.
+        longest: columns of the longest row.
+
+    Returns:
+        A tensor on ``meta`` of less than 2^31 elements: contiguous, transposed, or with a gap between its rows.
+    """
+    cols = int(2 ** choose.uniform(0, math.log2(longest)))
+    if cols > 8 and choose.random() < 0.6:
+        cols = cols // 8 * 8
+    rows = int(2 ** choose.uniform(0, min(18, 31 - cols.bit_length())))
+    layout = choose.choice(("contiguous", "contiguous", "contiguous", "transposed", "gap"))
+    if layout == "transposed":
+        return torch.empty(cols, rows, dtype=dtype, device="meta").t()
+    gap = choose.choice((1, 2, 8)) if layout == "gap" else 0
+    return torch.empty(rows, cols + gap, dtype=dtype, device="meta")[:, :cols]
 
 
 def _lines(

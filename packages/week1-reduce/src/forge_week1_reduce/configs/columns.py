@@ -63,9 +63,11 @@ class ColumnConfig:
     def resident(self) -> int:
         """Blocks that the compiler leaves registers for on each multiprocessor; 0 leaves it to choose.
 
-        Beside sums in fp64 it makes one more block fit, and spills for it.
+        Beside accumulators of 8 bytes, and elements of one, it makes one more block fit, and spills for it.
         """
-        return max(512 // self.threads, 1) if self.arithmetic.acc.itemsize == 8 else 0
+        if self.arithmetic.acc.itemsize == 8:
+            return max(512 // self.threads, 1)
+        return max(768 // self.threads, 1) if self.arithmetic.src.itemsize == 1 else 0
 
     @property
     def vector(self) -> int:
