@@ -187,3 +187,14 @@ def test_fp64_is_computed_in_fp64():
     ptx = compiled("cluster", dtype=torch.float64).ptx
     assert "ex2.approx.ftz.f32" not in ptx
     assert count(r"st\.async\.shared::cluster\.\S*f64", ptx) == 2
+
+
+@pytest.mark.parametrize(
+    "variant, dtype, stated",
+    [("column", torch.float64, ["2"]), ("column", torch.float32, []), ("split", torch.float64, ["1", "1"])],
+    ids=str,
+)
+def test_blocks_are_stated_where_the_compiler_would_spill(variant, dtype, stated):
+    """And nowhere else: it chooses registers well there, and other code would have to be measured anew."""
+    ptx = compiled(variant, dtype=dtype, shape=(2, 2**20) if variant == "split" else None).ptx
+    assert re.findall(r"\.minnctapersm (\d+)", ptx) == stated
