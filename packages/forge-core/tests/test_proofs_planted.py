@@ -454,6 +454,27 @@ def test_sanitizers_run_beside_the_tests(tree):
     assert tree.prove(execute=execute).failures == []
 
 
+def test_a_long_run_tells_how_many_tests_have_ended(tree, monkeypatch, capsys):
+    monkeypatch.setattr("forge_core.testing.proofs.runner.LOOK", 0.01)
+    monkeypatch.setattr("forge_core.bench.progress.NOTES", 0.0)
+    told = []
+
+    def execute(chunk, week, showed):
+        if chunk.kind == "tests":
+            until = time.monotonic() + 30
+            showed.parent.mkdir(parents=True)
+            for count, (test, outcome) in enumerate(tree.tests().items(), start=1):
+                journal.append(showed, test, outcome)
+                while f"tiny tests ({count} ended)" not in "".join(told) and time.monotonic() < until:
+                    time.sleep(0.01)
+                    told.append(capsys.readouterr().err)
+        return tree.execute(chunk, week, showed)
+
+    assert tree.prove(execute=execute).failures == []
+    for count in (1, 2, 3):
+        assert f"running: tiny tests ({count} ended)" in "".join(told)
+
+
 def test_tests_are_taken_up_where_they_were(tree):
     """The second run has only those that had not passed; what passed before counts all the same."""
     journals, ran = [], []

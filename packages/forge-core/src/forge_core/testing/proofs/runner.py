@@ -16,11 +16,11 @@ is written when a week is whole.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 import msgspec
 
@@ -37,6 +37,9 @@ __all__ = ["Outcome", "prove", "tasks_of", "whole"]
 
 #: Runs a chunk, whose tests it notes in the file as they end.
 Execute = Callable[[Chunk, Week, Path], Result]
+
+#: Seconds after which it is looked how far the tests are.
+LOOK = 2.0
 
 #: Sanitizers that run at once: each is one process that mostly waits for itself.
 AT_ONCE = 6
@@ -192,13 +195,33 @@ def _run(
                 # In the order in which they end: what was shown before an interruption is kept before it is raised.
                 future.add_done_callback(ended.put)
             for _ in waiting:
-                future = ended.get()
+                future = _next(ended, lambda: done.note(_under_way(futures, state)))
                 keep(futures[future], future.result())
         finally:
             # An interruption must not wait for what has not begun, in either of them.
             for wait in (False, True):
                 in_turn.shutdown(wait=wait, cancel_futures=True)
                 beside.shutdown(wait=wait, cancel_futures=True)
+
+
+def _next(ended: SimpleQueue[Future[Result]], meanwhile: Callable[[], None]) -> Future[Result]:
+    """The next chunk that ends; something is called in the meantime, over and over."""
+    while True:
+        try:
+            return ended.get(timeout=LOOK)
+        except Empty:
+            meanwhile()
+
+
+def _under_way(futures: Mapping[Future[Result], Chunk], state: State) -> str:
+    """The chunks that run, and how many tests of theirs have ended."""
+    words = []
+    for future, chunk in futures.items():
+        if future.running():
+            noted = state.journal(chunk)
+            ended = len(noted.read_text(encoding="utf-8").splitlines()) if noted.is_file() else 0
+            words.append(f"{chunk.name} ({ended} ended)" if ended else chunk.name)
+    return f"running: {', '.join(words)}"
 
 
 def told_of(result: Result) -> str:
