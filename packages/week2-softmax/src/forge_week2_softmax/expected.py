@@ -4,7 +4,7 @@ A row that is held has its elements in registers, and ``resident`` blocks of it 
 compiler is told so, and the declaration asks that it obeyed without spilling.  The other kernels have what is in
 flight, and room to work.  What is in flight waits as it is stored; for architectures other than sm_90, which the
 kernels are tuned for, and where it is converted, the compiler may keep it as it is computed with.  Exponentials of
-float64 are long: 512 threads of them are to be resident, or 384 of a split.
+float64 are long: 512 threads of them are to be resident, of a split as many as it states.
 
 Widths follow from the arithmetic: a tensor is read by chunks of ``vector`` elements, and by element where a row ends
 inside a chunk or has one element of it.  No kernel may use an atomic.  ``forge_core.testing.expectations`` checks it.
@@ -45,15 +45,15 @@ def _registers(arithmetic: Arithmetic, room: int, words: int, *, float64: int = 
 
 
 def _widths(
-    arithmetic: Arithmetic, vector: int, *, edges: bool, spread: tuple[bool, ...] = ()
+    arithmetic: Arithmetic, vector: int, *, edges: bool, spread: tuple[bool, ...] = (), first: int | None = None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The widths of loads and of stores."""
+    """The widths of loads, of all tensors or the first ones, and of stores."""
     sides = []
     for side, dtype in enumerate((*arithmetic.sources, arithmetic.dst)):
         single = arithmetic.on_rows[side] or any(spread[side : side + 1])
         chunk = set() if single else {vector * dtype.itemsize}
         sides.append(chunk | ({dtype.itemsize} if edges or single else set()))
-    return tuple(set().union(*sides[:-1])), tuple(sides[-1])
+    return tuple(set().union(*sides[:-1][:first])), tuple(sides[-1])
 
 
 def _held(config: HeldConfig, arch: str) -> Expect:
@@ -96,10 +96,13 @@ def _split(config: SplitConfig, arch: str) -> tuple[Expect, ...]:
     own, row = config.arithmetic, config.row
     converted = any(dtype != own.dst for dtype in own.sources)
     words = _words(own, row.vector, row.unroll, computed=converted or arch != TUNED)
-    registers = _registers(own, 48, words, float64=384)
+    registers = _registers(own, 48, words, float64=row.threads * max(config.resident, 1))
     loads, stores = _widths(own, row.vector, edges=row.edges, spread=row.spread)
     acc = own.acc.itemsize
-    first = Expect(registers, 2 * SLOTS, loads=loads, stores=(acc,), barriers=1)
+    # The gradient of log_softmax sums its first tensor alone.
+    summed = 1 if own.backward and own.op == "log_softmax" else len(own.sources)
+    read, _ = _widths(own, row.vector, edges=row.edges, spread=row.spread, first=summed)
+    first = Expect(registers, 2 * SLOTS, loads=read, stores=(acc,), barriers=1)
     # A row with one result needs the accumulators alone.
     again = (acc,) if own.on_rows[-1] else (acc, *loads)
     return first, Expect(registers, 2 * SLOTS, loads=again, stores=stores, barriers=1)
