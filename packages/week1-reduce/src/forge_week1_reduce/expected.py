@@ -3,9 +3,9 @@
 Registers are bounded by the threads that are to be resident on a multiprocessor:
 
     2048  a thread a row
-    1536  blocks of 512 threads, three of them
-    1024  smaller blocks; elements of one byte, of which a load of 16 bytes becomes 16 registers, and of two where
-          loads are marked, which keep their order
+    1536  blocks of 512 threads, three of them on sm_90
+    1024  smaller blocks, and those of other architectures; elements of one byte, of which a load of 16 bytes becomes 16
+          registers, and of two where loads are marked, which keep their order
      768  columns, which have an accumulator for each place of a load
     half  accumulators of 8 bytes, but no less than 512
 
@@ -44,10 +44,10 @@ def _registers(arithmetic: Arithmetic, resident: int) -> int:
     return registers_of(resident if arithmetic.acc.itemsize <= 4 else max(resident // 2, 512))
 
 
-def _rows(config: VectorizedConfig) -> int:
+def _rows(config: VectorizedConfig, arch: str) -> int:
     """The same for blocks that read rows."""
     own = config.arithmetic
-    three = config.threads == 512 and own.src.itemsize >= (4 if config.once else 2)
+    three = arch == "sm_90a" and config.threads == 512 and own.src.itemsize >= (4 if config.once else 2)
     return _registers(own, 1536 if three else 1024)
 
 
@@ -83,7 +83,7 @@ def _shuffle(config: ShuffleConfig, arch: str) -> Expect:
 def _vectorized(config: VectorizedConfig, arch: str) -> Expect:
     own = config.arithmetic
     loads = _source(own, config.width, elements=config.peel)
-    return Expect(_rows(config), SLOTS, loads=loads, stores=_result(own), barriers=int(config.threads > 32))
+    return Expect(_rows(config, arch), SLOTS, loads=loads, stores=_result(own), barriers=int(config.threads > 32))
 
 
 def _short(config: ShortConfig, arch: str) -> Expect:
@@ -98,7 +98,7 @@ def _cluster(config: ClusterConfig, arch: str) -> Expect:
     own = row.arithmetic
     # The cluster says that it runs, and that it has written: two arrivals, two waits.
     return Expect(
-        _rows(row),
+        _rows(row, arch),
         2 * SLOTS,
         loads=_source(own, row.width, elements=row.peel),
         stores=_result(own),
