@@ -475,6 +475,15 @@ def test_a_long_run_tells_how_many_tests_have_ended(tree, monkeypatch, capsys):
         assert f"running: tiny tests ({count} ended)" in "".join(told)
 
 
+def test_all_does_not_go_on_with_what_a_run_without_it_left(tree):
+    tree.changes["measure"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        tree.prove()
+    tree.changes.clear()
+    tree.prove(everything=True)
+    assert "tests" in tree.ran
+
+
 def test_tests_are_taken_up_where_they_were(tree):
     """The second run has only those that had not passed; what passed before counts all the same."""
     journals, ran = [], []

@@ -3,10 +3,11 @@
 Registers are bounded by the threads that are to be resident on a multiprocessor:
 
     2048  a thread a row
-    1536  blocks of 512 threads, three of them on sm_90
-    1024  smaller blocks, and those of other architectures; elements of one byte, of which a load of 16 bytes becomes 16
-          registers, and of two where loads are marked, which keep their order
-     768  columns, which have an accumulator for each place of a load
+    1536  rows on sm_90, 1152 with 8 loads of a thread in flight, which are 32 registers
+    1280  columns on sm_90, which have an accumulator for each place of a load
+    1024  rows on other architectures; of one-byte elements, of which a load of 16 bytes becomes 16 registers, and of
+          two-byte elements where loads are marked, which keep their order
+     768  columns on other architectures, of one-byte elements, with 8 loads in flight, and by a single warp
     half  accumulators of 8 bytes, but no less than 512
 
 A short row holds all of its loads, a register for each 4 bytes, and that is what bounds it.  Shared memory and widths
@@ -32,6 +33,9 @@ from forge_week1_reduce.configs import (
 
 __all__ = ["EXPECTED"]
 
+#: The architecture that registers were counted for.
+TUNED = "sm_90a"
+
 #: Shared memory of a block's reduction: 32 slots of 8 bytes.
 SLOTS = 256
 
@@ -47,8 +51,10 @@ def _registers(arithmetic: Arithmetic, resident: int) -> int:
 def _rows(config: VectorizedConfig, arch: str) -> int:
     """The same for blocks that read rows."""
     own = config.arithmetic
-    three = arch == "sm_90a" and config.threads == 512 and own.src.itemsize >= (4 if config.once else 2)
-    return _registers(own, 1536 if three else 1024)
+    counted = arch == TUNED and own.src.itemsize >= (4 if config.once else 2)
+    if counted and config.unroll > 4:
+        return _registers(own, 1152)
+    return _registers(own, 1536 if counted else 1024)
 
 
 def _source(arithmetic: Arithmetic, width: int, *, elements: bool) -> tuple[int, ...]:
@@ -124,10 +130,11 @@ def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
     groups = config.groups > 1
     warps = max(config.threads // 32, 1)
     received = -(-config.tile // config.blocks) * config.blocks if config.blocks > 1 else 0
+    counted = arch == TUNED and own.src.itemsize > 1 and config.unroll < 8 and config.threads > 32
     # Beside 8 loads of two-byte elements ptxas makes one more block fit there, by one value in local memory.
     spilled = 8 if arch in ("sm_89", "sm_120a") and config.unroll == 8 and not config.once else 0
     tile = Expect(
-        _registers(own, 768),
+        _registers(own, 1280 if counted else 768),
         (warps * config.tile + received) * own.acc.itemsize if groups else 0,
         # What reaches over the last column goes by element, where the tiles are not whole.
         loads=_source(own, config.width, elements=not config.whole),

@@ -119,7 +119,7 @@ def prove(
     if not any(task.chunks for task in tasks):
         return outcome
     tests = {week.name: digest_of_tests(root, week.tests) for week in weeks}
-    kept = State(state, digest_of([msgspec.to_builtins(environment), tests]))
+    kept = State(state, digest_of([msgspec.to_builtins(environment), tests, everything]))
     made = ProofRun(date, environment)
 
     def complete(task: Task, shown: dict[str, Result]) -> None:
