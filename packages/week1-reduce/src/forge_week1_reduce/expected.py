@@ -130,7 +130,8 @@ def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
     groups = config.groups > 1
     warps = max(config.threads // 32, 1)
     received = -(-config.tile // config.blocks) * config.blocks if config.blocks > 1 else 0
-    counted = arch == TUNED and own.src.itemsize > 1 and config.unroll < 8 and config.threads > 32
+    four = own.src.itemsize > 1 and own.acc.itemsize <= 4
+    counted = arch == TUNED and four and config.unroll < 8 and config.threads > 32
     # Beside 8 loads of two-byte elements ptxas makes one more block fit there, by one value in local memory.
     spilled = 8 if arch in ("sm_89", "sm_120a") and config.unroll == 8 and not config.once else 0
     tile = Expect(
