@@ -40,7 +40,7 @@ def test_the_figures_of_a_known_gpu_are_plausible(name):
     # 1 KiB of a block's shared memory belongs to the system.
     assert spec.smem_per_block == spec.smem_per_sm - 1024
     assert 48 * 1024 < spec.smem_per_block <= 227 * 1024
-    assert 32 * 2**20 <= spec.l2_bytes <= 128 * 2**20
+    assert 4 * 2**20 <= spec.l2_bytes <= 128 * 2**20
     assert 500 < spec.bandwidth_gbs < 10_000
 
 

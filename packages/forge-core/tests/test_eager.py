@@ -36,6 +36,12 @@ def kernel(source: int, target: int, count: int, factor: int, stream: int) -> No
         y[i] = x[i] * factor
 
 
+def plain(x: Any) -> bool:
+    """``guard.plain_cuda`` of a tensor that pretends to be on a GPU."""
+    listens = x.layout is not torch.strided or x.is_nested or x.is_conj() or x.is_neg()
+    return type(x) in guard.PLAIN_TYPES and not listens
+
+
 @pytest.fixture
 def path(monkeypatch: pytest.MonkeyPatch) -> EagerPath:
     schema = Schema.parse("ns::scale(Tensor x, int factor=2, *, str variant='auto') -> Tensor")
@@ -48,7 +54,7 @@ def path(monkeypatch: pytest.MonkeyPatch) -> EagerPath:
     monkeypatch.setattr(table, "_current_device", lambda: -1)  # what a CPU tensor's get_device() is
     monkeypatch.setattr(table, "_raw_stream", lambda index: 0)
     monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
-    monkeypatch.setattr(guard, "plain_cuda", lambda x: type(x) in (torch.Tensor, torch.nn.Parameter))
+    monkeypatch.setattr(guard, "plain_cuda", lambda x: isinstance(x, torch.Tensor) and plain(x))
     seen.clear()
 
     def like(x: torch.Tensor, factor: int, variant: str) -> torch.Tensor:
@@ -124,6 +130,30 @@ def test_what_is_not_plain_takes_the_dispatcher(path: EagerPath) -> None:
     assert path.call((), {"x": x}) is NOT_SERVED
     assert path.call((x.as_subclass(Subclass),), {}) is NOT_SERVED
     assert path.call((3,), {}) is NOT_SERVED
+
+
+@pytest.mark.filterwarnings("ignore:.*(Sparse|nested):UserWarning")
+def test_what_has_no_strides_takes_the_dispatcher(path: EagerPath) -> None:
+    dense = torch.ones(4, 4)
+    sparse = (dense.to_sparse(), dense.to_sparse_csr(), dense.to_sparse_bsr((2, 2)))
+    for x in (*sparse, torch.nested.nested_tensor([dense])):
+        assert type(x) in guard.PLAIN_TYPES
+        assert path.call((x,), {}) is NOT_SERVED
+        assert path.call((x, 3), {}) is NOT_SERVED
+
+
+def test_negated_and_conjugated_views_take_the_dispatcher_though_their_twins_are_ready(path: EagerPath) -> None:
+    plain = torch.ones(4)
+    assert torch.equal(path.call((plain,), {}), torch.full((4,), 2.0))
+    negated = torch._neg_view(plain.clone())
+    for of in (torch.Tensor.size, torch.Tensor.stride, lambda x: (x.dtype, x.device, x.data_ptr() % 16)):
+        assert of(negated) == of(plain), "not the twin's key"
+    assert path.call((negated,), {}) is NOT_SERVED
+    assert torch.equal(path.call((plain,), {}), torch.full((4,), 2.0))
+
+    numbers = torch.ones(4, dtype=torch.complex64)
+    assert path.call((numbers,), {}) is not NOT_SERVED
+    assert path.call((numbers.conj(),), {}) is NOT_SERVED
 
 
 def test_an_out_that_needs_a_gradient_takes_the_dispatcher(path: EagerPath) -> None:

@@ -54,6 +54,19 @@ def test_every_variant_for_every_architecture(variant, arch):
         assert not re.search(r"\b(atom|red)\.", made.ptx)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("shape", [(8192, 1024), (2**20, 8), (64, 131072)], ids=str)
+def test_loads_that_the_l2_is_to_keep_are_as_declared(shape, arch):
+    for dtype in (torch.float32, torch.bfloat16):
+        told = week1.reduce_sum.explain(torch.empty(shape, dtype=dtype, device="meta"), arch=arch)
+        made = compiled_for(told.builder, told.config, arch)
+        assert_as_declared(made, EXPECTED, told.config, arch)
+        hinted = len(re.findall(r"ld\.global\.L2::cache_hint\.v4\.b32", made.ptx))
+        assert (hinted > 0) == getattr(told.config, "row", told.config).held
+        assert hinted or arch != "sm_90a"
+
+
 @pytest.mark.parametrize("variant", ["vectorized", "short", "cluster", "split", "column"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8], ids=str)
 def test_loads_are_128_bits_wide(variant, dtype):

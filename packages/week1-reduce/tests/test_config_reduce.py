@@ -129,6 +129,26 @@ def test_loads_are_marked_as_read_once_where_they_are_and_where_it_pays():
     assert not marked((2**19, 63))  # loads of 4 bytes
 
 
+def test_what_fits_the_l2_is_asked_to_stay_there():
+    def held(shape, dim=-1, **kwargs):
+        config = told(shape, dim, **kwargs).config
+        row = getattr(config, "row", config)
+        assert not (row.once and getattr(row, "held", False))
+        return getattr(row, "held", False)
+
+    for shape in ((32768, 256), (64, 131072), (4096, 1024), (8192, 1024), (2**20, 8)):
+        assert held(shape)
+        assert held((shape[0], 2 * shape[1]), dtype=torch.bfloat16)
+    assert not held((1024, 1024))  # too small to gain
+    assert not held((32768, 1024))  # more than the L2 holds
+    assert not held((32768, 256), 0)  # columns are marked as read once
+    assert not held((4096, 4096), dtype=torch.int8)
+    assert not held((4, 2**22), dtype=torch.bfloat16)  # guarded loads keep their order, which costs registers
+    assert not held((64, 131072 - 4))
+    assert not held((2**15, 260))
+    assert not held((1, 1024), view=lambda x: x.expand(2**13, 1024))  # each row is the same memory
+
+
 def test_guards_are_left_out_where_nothing_needs_them():
     exact = told((1024, 1024)).config
     assert (exact.exact, exact.threads * exact.unroll) == (True, 256)

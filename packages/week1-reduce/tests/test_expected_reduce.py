@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import forge_week1_reduce as week1
-from forge_core.testing.expectations import compiled_for, violations
+from forge_core.testing.expectations import assert_choices_as_declared, compiled_for, violations
+from forge_core.testing.inputs import matrix_to_plan
 from forge_week1_reduce.config import VARIANTS
 from forge_week1_reduce.configs import Config
 from forge_week1_reduce.expected import EXPECTED
@@ -39,7 +40,7 @@ def test_every_configuration_has_a_declaration():
 
 
 def test_a_narrowed_load(monkeypatch):
-    def fetch(self, address, chunk, *, once=False):
+    def fetch(self, address, chunk, **how):
         for i in range(cute.size(chunk)):
             chunk[i] = load_element(address + i * self.size, self.src)
 
@@ -65,3 +66,17 @@ def test_a_configuration_that_reads_less_at_once():
     narrow = replace(config(), width=8, once=False)
     assert not found(narrow)
     assert found(narrow, declared=config()).keys() == {"widths of loads"}
+
+
+def a_call(choose):
+    name = choose.choice(("sum", "sum", "mean", "amax", "amin", "prod"))
+    numbers = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    others = () if name == "mean" else (torch.bool, torch.int8, torch.int32, torch.int64)
+    x = matrix_to_plan(choose, choose.choice((*numbers, *others)))
+    return getattr(week1, "reduce_sum" if name == "sum" else name), (x, choose.choice((-1, -1, 0))), {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_chosen_for_any_matrix_is_as_declared(seed):
+    assert_choices_as_declared(a_call, EXPECTED, seed=seed, count=30)

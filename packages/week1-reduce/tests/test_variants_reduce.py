@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -175,6 +176,8 @@ def smallest(size):
     yield (5, 48 // size), (0,), 0, True
     for distance in widths(size)[:-1]:  # rows that begin at 16 / distance places
         yield (70, (1024 + distance) // size), (0,), 0, False
+    for loads in (4, 256, 512):  # one turn of a few lanes and of a block, whole turns of two blocks
+        yield (3, loads * 16 // size), (-1,), 0, False
     lanes = 8 * 16 // size
     yield (600, lanes), (0,), 0, False  # a cluster a tile
     yield (600, 3 * lanes), (0,), 0, False  # a second pass
@@ -192,26 +195,29 @@ def make(shape, start, expanded, dtype, device):
 def planned(x, dims, variant, device):
     """An uninitialised result and the launches that write it, or None where the variant refuses.
 
-    Loads are marked as read once from the L2's size on, so the second launch is that for a GPU without an L2.
+    Loads are marked as read once from the L2's size on, so the second launch is that for a GPU without an L2.  The L2
+    is asked to keep what is large enough to gain by it: in the third launch, anything.
     """
     dims = tuple(sorted(d % x.ndim for d in dims))
     dst = x.dtype if x.is_floating_point() else torch.int64
     out = x.new_empty([n for d, n in enumerate(x.shape) if d not in dims], dtype=dst)
     problem, arithmetic = Problem.of(x, dims, out, False), Arithmetic.of("sum", x.dtype, dst, None)
     try:
-        return out, [plan("f", problem, arithmetic, d, variant) for d in (device, replace(device, l2_bytes=0))]
+        found = [plan("f", problem, arithmetic, d, variant) for d in (device, replace(device, l2_bytes=0))]
+        with mock.patch("forge_week1_reduce.rows.HELD_FROM", 0):
+            return out, [*found, plan("f", problem, arithmetic, device, variant)]
     except UnsupportedError:
         return None
 
 
 def ways_of(variant, config):
     if variant == "short":
-        return {(config.width, config.once)}
+        return {(config.width, config.once), ("held", config.held)}
     if variant == "column":
         way = "cluster" if config.blocks > 1 else "two passes" if config.finish else "alone"
         return {(config.width, config.shifts), way, ("once", config.once)}
     row = getattr(config, "row", config)
-    return {(row.width, row.peel, row.outer_rank > 0), ("once", row.once)}
+    return {(row.width, row.peel, row.outer_rank > 0), ("once", row.once), ("held", row.held)}
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float32, torch.float64], ids=str)
@@ -223,10 +229,13 @@ def test_the_smallest_problems_take_every_way(dtype):
         for config in {launch.config for launch in found[1]} if found else ():
             taken[variant] |= ways_of(variant, config)
     plain = {(width, False) for width in widths(size)}
-    assert taken["short"] == {*plain, (16, True)}
+    held = {("held", False), ("held", dtype.is_floating_point)}
+    assert taken["short"] == {*plain, (16, True), *held}
     ways = {(16, True, False), *((width, False, True) for width in widths(size))}
     for variant in ("vectorized", "cluster", "split"):
         assert taken[variant] >= {*ways, (16, False, False), ("once", True), ("once", False)}
+        asked = {way for way in taken[variant] if way[0] == "held"}
+        assert asked == ({("held", False)} if variant == "split" else held)
     shifted = {(16, 16 // distance) for distance in widths(size)[:-1]}
     assert taken["column"] >= {*((w, 1) for w in widths(size)), *shifted, "alone", "cluster", "two passes"}
     assert taken["column"] >= {("once", True), ("once", False)}
@@ -248,12 +257,13 @@ def test_smallest_problems(variant, dtype):
         got = week1.reduce_sum(x, dims, variant=variant)
         assert torch.equal(got, want.to(got.dtype)), (shape, dims, start)
         done += 1
-        out, (own, marked) = found
-        if marked.config == own.config:
-            continue
-        kernel = load(marked.builder)(marked.config, arch=device.arch)
-        scratch = [torch.empty(marked.workspace, dtype=torch.uint8, device="cuda:0")] if marked.workspace else []
-        pointers = [t.data_ptr() for t in (x, out, *scratch)]
-        kernel(*pointers, *marked.arguments, torch.cuda.current_stream().cuda_stream)
-        assert torch.equal(out, want.to(out.dtype)), (shape, dims, start, "marked as read once")
+        out, (own, *others) = found
+        for other in others:
+            if other.config == own.config:
+                continue
+            kernel = load(other.builder)(other.config, arch=device.arch)
+            scratch = [torch.empty(other.workspace, dtype=torch.uint8, device="cuda:0")] if other.workspace else []
+            pointers = [t.data_ptr() for t in (x, out.fill_(7), *scratch)]
+            kernel(*pointers, *other.arguments, torch.cuda.current_stream().cuda_stream)
+            assert torch.equal(out, want.to(out.dtype)), (shape, dims, start, other.config)
     assert done >= len(widths(dtype.itemsize))

@@ -74,6 +74,7 @@ def arch_of(capability: tuple[int, int]) -> str:
 # Vendor's data sheets and the CUDA programming guide's table of compute capabilities.
 SPECS: dict[str, Device] = {
     "A100": Device("NVIDIA A100-SXM4-80GB", (8, 0), 108, 163 * KIB, 164 * KIB, 40 * MIB, 2039.0),
+    "RTX 3090": Device("NVIDIA GeForce RTX 3090", (8, 6), 82, 99 * KIB, 100 * KIB, 6 * MIB, 936.0),
     "RTX 4090": Device("NVIDIA GeForce RTX 4090", (8, 9), 128, 99 * KIB, 100 * KIB, 72 * MIB, 1008.0),
     "H100": Device("NVIDIA H100 80GB HBM3", (9, 0), 132, 227 * KIB, 228 * KIB, 50 * MIB, 3352.0),
     "H200": Device("NVIDIA H200", (9, 0), 132, 227 * KIB, 228 * KIB, 60 * MIB, 4800.0),

@@ -23,7 +23,7 @@ from forge_week1_reduce.configs import (
 from forge_week1_reduce.problem import MAX_ALIGN, Problem
 from forge_week1_reduce.thresholds import THRESHOLDS
 
-__all__ = ["automatic", "cluster", "read_once", "short", "split", "split_parts", "vectorized"]
+__all__ = ["automatic", "cluster", "hold", "read_once", "short", "split", "split_parts", "vectorized"]
 
 _NOT_ROWS = "reads rows, and no reduced dimension is contiguous here"
 _LIMIT = 2**31
@@ -51,6 +51,13 @@ BLOCKS_PER_SM = 4
 #: than this one loses: 3.4 us against 1.1 us at 32768 x 256 fp32.
 ONCE_UP_TO = 2**28
 
+#: Bytes of an input from which, up to the L2 cache's size, the L2 is asked to evict its lines last: the rate is 2 to
+#: 5 % higher (16 to 33 MB, by groups of lanes, blocks and clusters; level at 4 MB).  Marked loads gain as much or more
+#: there, at the cost of the next reader (``ONCE_UP_TO``).  Only loads of floating-point numbers without guards: others
+#: cost registers, as they keep their order.  Beyond the L2's size the wish gains nothing for rows, and loses up to 8 %
+#: to marked loads: docs/records/h200/week1-hints-2026-11-21.json.
+HELD_FROM = 2**24
+
 
 def read_once(problem: Problem, width: int, device: Device, *, at_least: int | None = None) -> bool:
     """Whether loads of ``width`` bytes are to be marked; only where no element is read twice.
@@ -60,6 +67,13 @@ def read_once(problem: Problem, width: int, device: Device, *, at_least: int | N
     whole = problem.rows * problem.count * problem.itemsize
     least = device.l2_bytes if at_least is None else min(at_least, device.l2_bytes)
     return width == MAX_ALIGN and problem.read_bytes == whole and least < whole <= ONCE_UP_TO
+
+
+def hold(problem: Problem, arithmetic: Arithmetic, width: int, device: Device) -> bool:
+    """Whether the L2 is asked to evict last what loads of ``width`` bytes read; only where no element is read twice."""
+    whole = problem.rows * problem.count * problem.itemsize
+    once = width == MAX_ALIGN and problem.read_bytes == whole
+    return once and arithmetic.src.is_floating_point and HELD_FROM <= whole <= device.l2_bytes
 
 
 def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[Config, str] | None:
@@ -136,7 +150,9 @@ def vectorized(problem: Problem, arithmetic: Arithmetic, device: Device) -> Vect
         threads = EXACT_THREADS_ONCE if once else EXACT_THREADS[loads]
         unroll = loads // threads
     exact = plain and loads == threads * unroll
-    return VectorizedConfig(arithmetic, width, peel, threads, unroll, len(problem.kept), outer_rank, once, exact)
+    held = exact and hold(problem, arithmetic, width, device)
+    ranks = (len(problem.kept), outer_rank)
+    return VectorizedConfig(arithmetic, width, peel, threads, unroll, *ranks, once, exact, held=held)
 
 
 def _threads(loads: int, *, once: bool = False) -> tuple[int, int]:
@@ -161,7 +177,7 @@ def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConf
     lanes = min(32, power_of_two(-(-loads // 2)))
     unroll = power_of_two(-(-loads // lanes))
     # Marked loads want two in flight, others four: 1 % at 16777216 x 8 bf16.
-    once = read_once(problem, width, device)
+    once, exact = read_once(problem, width, device), loads == lanes * unroll
     rows = max(1, (2 if once else 4) // unroll)
     return ShortConfig(
         arithmetic,
@@ -169,10 +185,11 @@ def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConf
         lanes,
         unroll,
         rows,
-        exact=loads == lanes * unroll,
+        exact=exact,
         kept_rank=len(problem.kept),
         wide=problem.rows >= _LIMIT,
         once=once,
+        held=exact and hold(problem, arithmetic, width, device),
     )
 
 
@@ -193,13 +210,14 @@ def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> Cluster
     threads = min(threads, 256)
     # Without guards 1 % less at 64 x 131072 bf16, up to 1 % in fp32.
     whole = not row.peel and row.outer_rank == 0 and loads % (blocks * threads * unroll) == 0
-    return ClusterConfig(replace(row, threads=threads, unroll=unroll, exact=False, whole=whole), blocks)
+    held = whole and hold(problem, arithmetic, row.width, device)
+    return ClusterConfig(replace(row, threads=threads, unroll=unroll, exact=False, whole=whole, held=held), blocks)
 
 
 def _part_of(row: VectorizedConfig, problem: Problem, parts: int) -> VectorizedConfig:
     """How a block reads one of ``parts`` parts of a row."""
     threads, unroll = _threads(problem.count * problem.itemsize // row.width // parts)
-    return replace(row, threads=threads, unroll=unroll, exact=False)
+    return replace(row, threads=threads, unroll=unroll, exact=False, held=False)
 
 
 def split_parts(problem: Problem, device: Device) -> int:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["grad_enabled", "has_tangent", "plain_cuda", "quiet", "transformed"]
+__all__ = ["PLAIN_TYPES", "grad_enabled", "has_tangent", "plain_cuda", "quiet", "transformed"]
 
-# The exact types: a subclass may define __torch_function__ or __torch_dispatch__ and must be asked.
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+#: The exact types: a subclass may define __torch_function__ or __torch_dispatch__ and must be asked.
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _function_modes = torch._C._len_torch_function_stack
@@ -57,7 +57,7 @@ def has_tangent(args: tuple[object, ...]) -> bool:
 def plain_cuda(x: Any) -> bool:
     """Whether ``x`` is a plain strided CUDA tensor whose memory is to be read literally."""
     return (
-        type(x) in _PLAIN_TYPES
+        type(x) in PLAIN_TYPES
         and x.is_cuda
         and x.layout is _strided
         and not x.is_nested

@@ -60,6 +60,16 @@ class ColumnConfig:
         return self.lanes * self.groups
 
     @property
+    def resident(self) -> int:
+        """Blocks that the compiler leaves registers for on each multiprocessor; 0 leaves it to choose.
+
+        Beside accumulators of 8 bytes, and elements of one, it makes one more block fit, and spills for it.
+        """
+        if self.arithmetic.acc.itemsize == 8:
+            return max(512 // self.threads, 1)
+        return max(768 // self.threads, 1) if self.arithmetic.src.itemsize == 1 else 0
+
+    @property
     def vector(self) -> int:
         """Columns of a thread."""
         return self.width // self.arithmetic.src.itemsize

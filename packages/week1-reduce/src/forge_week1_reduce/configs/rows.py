@@ -25,6 +25,7 @@ class VectorizedConfig:
         kept_rank: dimensions of the result.
         outer_rank: reduced dimensions around the contiguous one.
         once: loads of 16 bytes are marked as read by nobody again.
+        held: the L2 is asked to evict last what loads of 16 bytes read.
         exact: a row is exactly ``threads * unroll`` loads, so none is guarded and nothing is repeated.
         whole: a row, or a block's part of it, is some times ``threads * unroll`` loads, so none is guarded.
     """
@@ -39,6 +40,7 @@ class VectorizedConfig:
     once: bool = False
     exact: bool = False
     whole: bool = False
+    held: bool = False
 
     integers: ClassVar[int] = 1
 
@@ -51,7 +53,7 @@ class VectorizedConfig:
     def body(self) -> str:
         """The part of a kernel's name that says how a row is read."""
         peel = "_peel" if self.peel else ""
-        flags = "".join(f"_{flag}" for flag in ("exact", "whole", "once") if getattr(self, flag))
+        flags = "".join(f"_{flag}" for flag in ("exact", "whole", "once", "held") if getattr(self, flag))
         return f"{self.width}B{peel}_{self.threads}t_u{self.unroll}_k{self.kept_rank}o{self.outer_rank}{flags}"
 
     @property
@@ -75,6 +77,7 @@ class ShortConfig:
         wide: rows are numbered by 64-bit integers, needed from 2^31 on.
         threads: threads of a block.
         once: loads of 16 bytes are marked as read by nobody again.
+        held: the L2 is asked to evict last what loads of 16 bytes read.
     """
 
     arithmetic: Arithmetic
@@ -87,6 +90,7 @@ class ShortConfig:
     wide: bool = False
     threads: int = 128
     once: bool = False
+    held: bool = False
 
     integers: ClassVar[int] = 1
 
@@ -103,7 +107,7 @@ class ShortConfig:
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
-        flags = "".join(f"_{flag}" for flag in ("exact", "wide", "once") if getattr(self, flag))
+        flags = "".join(f"_{flag}" for flag in ("exact", "wide", "once", "held") if getattr(self, flag))
         return (
             f"{self.arithmetic.name}_short_{self.width}B_{self.lanes}l_u{self.unroll}_r{self.rows}"
             f"_k{self.kept_rank}{flags}"

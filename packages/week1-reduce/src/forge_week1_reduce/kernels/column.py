@@ -51,6 +51,7 @@ from forge_core.device_code.memory import (
     name_kernel,
     split_arguments,
 )
+from forge_core.device_code.room import room_for
 from forge_week1_reduce.configs import ColumnConfig
 from forge_week1_reduce.kernels.finish import Finish
 from forge_week1_reduce.kernels.tile import finish_tile, gather, tile_bytes
@@ -102,6 +103,7 @@ class Column:
             cluster=(1, config.blocks, 1) if cutlass.const_expr(config.blocks > 1) else None,
             smem=tile_bytes(config, self.size),
             stream=stream,
+            **room_for(config.resident),
         )
 
     @cute.kernel

@@ -26,6 +26,7 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
+from forge_core.device_code.hold import hold_policy
 from forge_core.device_code.memory import (
     Int32,
     Int64,
@@ -72,6 +73,7 @@ class Short:
         chunks = Int32(length // values.vector(width))
 
         rChunks = values.new_chunks(rows * unroll, width)
+        policy = hold_policy() if cutlass.const_expr(config.held) else None
         for k in cutlass.range_constexpr(rows):
             row = first + k * (config.threads // lanes)
             number = row if cutlass.const_expr(config.wide) else Uint32(row)
@@ -84,7 +86,8 @@ class Short:
                 if cutlass.const_expr(not config.exact):
                     inside = inside & (chunk < chunks)
                 if inside:
-                    values.fetch(start + Int64(chunk) * width, rChunks[(k * unroll + u, None)], once=config.once)
+                    rChunk = rChunks[(k * unroll + u, None)]
+                    values.fetch(start + Int64(chunk) * width, rChunk, once=config.once, policy=policy)
         for k in cutlass.range_constexpr(rows):
             rAcc = values.new_lanes(width)
             for u in cutlass.range_constexpr(unroll):

@@ -18,6 +18,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
+from forge_core.device_code.hold import hold_policy
 from forge_core.device_code.memory import CHUNK, Int32, Int64, Uint32, entry_offsets
 
 __all__ = ["sweep"]
@@ -41,11 +42,13 @@ def _run(
     """Adds ``count`` chunks; where there are several runs, ``start`` is the row's and ``first`` the first chunk."""
     threads, unroll, width = config.threads, config.unroll, config.width
     rChunks = values.new_chunks(unroll, width)
+    policy = hold_policy() if cutlass.const_expr(config.held) else None
     turns = count // (threads * unroll)
     for turn in cutlass.range(turns):
         for u in cutlass.range_constexpr(unroll):
             place = turn * (threads * unroll) + u * threads + thread
-            values.fetch(_address(config, start, place, first, outer, per_run), rChunks[(u, None)], once=config.once)
+            address = _address(config, start, place, first, outer, per_run)
+            values.fetch(address, rChunks[(u, None)], once=config.once, policy=policy)
         for u in cutlass.range_constexpr(unroll):
             values.add(rChunks[(u, None)], rAcc)
     done = turns * (threads * unroll)
@@ -54,9 +57,8 @@ def _run(
             values.clear(rChunks[(u, None)])
             place = done + u * threads + thread
             if place < count:
-                values.fetch(
-                    _address(config, start, place, first, outer, per_run), rChunks[(u, None)], once=config.once
-                )
+                address = _address(config, start, place, first, outer, per_run)
+                values.fetch(address, rChunks[(u, None)], once=config.once, policy=policy)
         for u in cutlass.range_constexpr(unroll):
             values.add(rChunks[(u, None)], rAcc)
 
@@ -107,9 +109,10 @@ def sweep(
 def _once(values: cutlass.Constexpr, config: cutlass.Constexpr, row: Any, thread: Any, rAcc: Any):
     """Adds a row of one turn."""
     rChunks = values.new_chunks(config.unroll, config.width)
+    policy = hold_policy() if cutlass.const_expr(config.held) else None
     for u in cutlass.range_constexpr(config.unroll):
         place = thread + u * config.threads
-        values.fetch(row + Int64(place * config.width), rChunks[(u, None)], once=config.once)
+        values.fetch(row + Int64(place * config.width), rChunks[(u, None)], once=config.once, policy=policy)
     for u in cutlass.range_constexpr(config.unroll):
         values.add(rChunks[(u, None)], rAcc)
 
@@ -119,10 +122,11 @@ def _turns(values: cutlass.Constexpr, config: cutlass.Constexpr, start: Any, cou
     """Adds ``count`` chunks, which are whole turns."""
     threads, unroll, width = config.threads, config.unroll, config.width
     rChunks = values.new_chunks(unroll, width)
+    policy = hold_policy() if cutlass.const_expr(config.held) else None
     for turn in cutlass.range(count // (threads * unroll)):
         for u in cutlass.range_constexpr(unroll):
             place = turn * (threads * unroll) + u * threads + thread
-            values.fetch(start + Int64(place) * width, rChunks[(u, None)], once=config.once)
+            values.fetch(start + Int64(place) * width, rChunks[(u, None)], once=config.once, policy=policy)
         for u in cutlass.range_constexpr(unroll):
             values.add(rChunks[(u, None)], rAcc)
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import cutlass.cute as cute
 import torch
-from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint8
+from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint8, Uint32
 
-from forge_core.device_code.memory import elements_at, load_element, store_element
+from forge_core.device_code.hold import load_held
+from forge_core.device_code.memory import CHUNK, elements_at, load_element, store_element
 from forge_core.device_code.monoid import Maximum, Minimum, Monoid, Product, Sum
 from forge_core.dtypes import cute_dtype
 from forge_week1_reduce.arithmetic import Arithmetic
@@ -137,14 +138,18 @@ class Values:
         for i in range(cute.size(rChunk)):
             rChunk[i] = self.neutral()
 
-    def fetch(self, address: Any, rChunk: Any, *, once: bool = False) -> None:
+    def fetch(self, address: Any, rChunk: Any, *, once: bool = False, policy: Any = None) -> None:
         """Loads a chunk, whose address is a multiple of its bytes.
 
         Args:
             address: in bytes.
             rChunk: where to.
             once: nobody reads these 16 bytes again: the load asks the caches to keep others instead.
+            policy: that of ``hold.hold_policy`` for 16 bytes that the L2 is to keep; None for no wish.
         """
+        if policy is not None:
+            load_held(address, cute.recast_tensor(rChunk, Uint32), CHUNK, policy)
+            return
         if not once:
             cute.autovec_copy(elements_at(address, self.src, cute.size(rChunk)), rChunk)
             return
