@@ -224,6 +224,16 @@ def test_how_a_process_ended_decides_what_counts(kind, status, text, told, verdi
     assert problem in result.problem and bool(result.problem) == bool(problem)
 
 
+@pytest.mark.parametrize(("cores", "workers", "share"), [(2, 1, "1"), (16, 12, "1"), (64, 16, "2"), (None, 4, "1")])
+def test_processes_share_the_cores(monkeypatch, cores, workers, share):
+    monkeypatch.setattr(executing.os, "cpu_count", lambda: cores)
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert executing.threads_of_each(workers) == {"TORCHINDUCTOR_COMPILE_THREADS": share}
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert executing.threads_of_each(workers) == {"TORCHINDUCTOR_COMPILE_THREADS": share, "OMP_NUM_THREADS": share}
+
+
 FOUR = """
 import os, pathlib, pytest
 

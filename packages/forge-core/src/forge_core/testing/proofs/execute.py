@@ -18,12 +18,18 @@ import msgspec
 from forge_core.testing.proofs import journal
 from forge_core.testing.proofs.declare import ProofError, Week
 
-__all__ = ["Chunk", "Result", "execute", "find_sanitizer", "words_of"]
+__all__ = ["AT_ONCE", "Chunk", "Result", "execute", "find_sanitizer", "threads_of_each", "words_of"]
 
 #: What the sanitizer ends with when it found something; pytest never ends so.
 FOUND = 86
 SECONDS = 1800
 TAIL = 4000
+
+#: Sanitizers that run at once: each is one process that mostly waits for itself.
+AT_ONCE = 6
+
+#: Libraries that would otherwise start a thread, or a process, for each core in each of the processes.
+_THREADS_OF = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
 _PLACES = ("usr/local/cuda/bin", "usr/local/cuda*/compute-sanitizer", "usr/local/cuda-*/bin")
 
@@ -116,7 +122,7 @@ def execute(chunk: Chunk, week: Week, showed: Path, root: Path, *, workers: int)
     """
     with tempfile.TemporaryDirectory(prefix="forge-prove-") as folder:
         out, without = Path(folder, "out.json"), Path(folder, "without.json")
-        variables = {"FORGE_REQUIRE_GPU": "1"}
+        variables = {"FORGE_REQUIRE_GPU": "1", **threads_of_each(workers)}
         if chunk.kind == "tests":
             out = showed
             chunk = msgspec.structs.replace(chunk, without=(*chunk.without, *journal.keep_passed(showed)))
@@ -134,6 +140,16 @@ def execute(chunk: Chunk, week: Week, showed: Path, root: Path, *, workers: int)
         else:
             told = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else None
     return result_of(chunk, status, text, told)
+
+
+def threads_of_each(workers: int) -> dict[str, str]:
+    """The variables that share the cores among the processes of a proof; what the user has set stays.
+
+    Args:
+        workers: processes of the tests, beside which ``AT_ONCE`` sanitizers run.
+    """
+    share = str(max(1, (os.cpu_count() or 1) // (workers + AT_ONCE)))
+    return {name: share for name in _THREADS_OF if name not in os.environ}
 
 
 def _run(words: Sequence[str], root: Path, variables: Mapping[str, str]) -> tuple[int, str]:

@@ -28,7 +28,7 @@ from forge_core.bench.environment import Environment
 from forge_core.bench.progress import progress
 from forge_core.testing.proofs.check import TOOLS, clean, incredible, missing_tests, unproven
 from forge_core.testing.proofs.declare import ProofError, Week, digest_of, gpu_tests, sources_of
-from forge_core.testing.proofs.execute import Chunk, Result
+from forge_core.testing.proofs.execute import AT_ONCE, Chunk, Result
 from forge_core.testing.proofs.merge import Task, merged
 from forge_core.testing.proofs.record import FILE, ProofRun, Record, folder_of, load, write_atomically
 from forge_core.testing.proofs.state import State, digest_of_tests
@@ -40,9 +40,6 @@ Execute = Callable[[Chunk, Week, Path], Result]
 
 #: Seconds after which it is looked how far the tests are.
 LOOK = 2.0
-
-#: Sanitizers that run at once: each is one process that mostly waits for itself.
-AT_ONCE = 6
 
 
 @dataclass
