@@ -7,7 +7,7 @@ from forge_core.testing.proofs.check import records_in
 from forge_core.testing.proofs.declare import discover
 from forge_core.testing.proofs.table import BEGIN, END, table
 
-#: The weeks whose kernels all have a proof.
+
 PROVEN = ("week1",)
 
 
