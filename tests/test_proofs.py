@@ -8,11 +8,8 @@ from forge_core.testing.proofs.declare import discover
 from forge_core.testing.proofs.table import BEGIN, END, table
 
 
-PROVEN = ("week1",)
-
-
-def test_every_kernel_of_these_weeks_is_proven(root):
-    assert_proven(root, discover(PROVEN))
+def test_every_kernel_is_proven(root):
+    assert_proven(root)
 
 
 def test_the_readme_has_the_state(root):

@@ -186,7 +186,7 @@ def test_the_command_lines_of_the_chunks(monkeypatch, tmp_path):
     monkeypatch.setattr(executing, "find_sanitizer", lambda: "compute-sanitizer")
     out = tmp_path / "out"
     tests = words_of(Chunk("tiny", "tests", ("a",)), WEEK, out, tmp_path / "w", workers=10)
-    assert tests[-6:] == ["-m", "gpu", "-n", "10", "--prove-without", str(tmp_path / "w")]
+    assert tests[-8:] == ["-m", "gpu", "-n", "10", "--dist", "worksteal", "--prove-without", str(tmp_path / "w")]
     assert "-n" not in words_of(Chunk("tiny", "tests"), WEEK, out, None, workers=1)
     sanitizer = words_of(Chunk("tiny", "racecheck"), WEEK, out, None, workers=10)
     assert sanitizer[:3] == ["compute-sanitizer", "--tool", "racecheck"]

@@ -99,7 +99,8 @@ def words_of(chunk: Chunk, week: Week, out: Path, without: Path | None, *, worke
     # Other packages' plugins that time or keep things have no place in a proof.
     words += ["-p", "no:cacheprovider", "-p", "no:benchmark", week.tests]
     if chunk.kind == "tests":
-        words += ["-m", "gpu", *(["-n", str(workers)] if workers > 1 else [])]
+        # A process that is done takes tests from one that is held up by a long one.
+        words += ["-m", "gpu", *(["-n", str(workers), "--dist", "worksteal"] if workers > 1 else [])]
         return [*words, *(["--prove-without", str(without)] if without else [])]
     tool = [find_sanitizer(), "--tool", chunk.kind, "--error-exitcode", str(FOUND), "--target-processes", "all"]
     # torch probes what a driver can do by calls that may fail; an error of a kernel is reported all the same.
