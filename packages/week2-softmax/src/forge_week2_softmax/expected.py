@@ -95,8 +95,9 @@ def _sweep(config: SweepConfig, arch: str) -> Expect:
 def _split(config: SplitConfig, arch: str) -> tuple[Expect, ...]:
     own, row = config.arithmetic, config.row
     converted = any(dtype != own.dst for dtype in own.sources)
-    words = _words(own, row.vector, row.unroll, computed=converted or arch != TUNED)
-    registers = _registers(own, 48, words, float64=row.threads * max(config.resident, 1))
+    # With edges the compiler converts all of a thread's elements before it uses the first, and has more addresses.
+    words = _words(own, row.vector, row.unroll, computed=converted or row.edges or arch != TUNED)
+    registers = _registers(own, 56 if row.edges else 48, words, float64=row.threads * max(config.resident, 1))
     loads, stores = _widths(own, row.vector, edges=row.edges, spread=row.spread)
     acc = own.acc.itemsize
     # The gradient of log_softmax sums its first tensor alone.
