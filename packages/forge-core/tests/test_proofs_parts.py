@@ -18,6 +18,7 @@ from forge_core.errors import UnsupportedError
 from forge_core.op.schema import Schema
 from forge_core.testing.proofs import Subject, Week, journal
 from forge_core.testing.proofs import execute as executing
+from forge_core.testing.proofs.check import Finding, in_words
 from forge_core.testing.proofs.declare import ProofError, discover, gpu_tests, sources_of
 from forge_core.testing.proofs.execute import FOUND, Chunk, result_of, words_of
 from forge_core.testing.proofs.measure import measure, measure_week
@@ -369,12 +370,33 @@ def test_every_week_has_gpu_tests(weeks):
 def test_the_command_checks_and_says_what_to_run(tmp_path):
     result = CliRunner().invoke(cli.main, ["prove", "check", "week1", "--root", str(ROOT), "--records", str(tmp_path)])
     assert result.exit_code == 1
-    assert "forge_week1::prod/column: no GPU has a record of proofs" in result.output
-    assert "nox -s prove -- week1" in result.output
+    assert "40 kernels: no GPU has a record of proofs" in result.output
+    assert "    forge_week1::prod: naive, shared, shuffle, vectorized, short, cluster, split, column\n" in result.output
+    assert result.output.count("nox -s prove -- week1") == 1
     assert "week2" not in result.output
     unknown = CliRunner().invoke(cli.main, ["prove", "check", "week9"])
     assert unknown.exit_code == 1
     assert "no proofs are declared for week9; weeks that declare some: week0, week1, week2" in unknown.output
+
+
+def test_findings_of_one_reason_stand_together():
+    found = [
+        Finding("tiny::double/plain", "changed since the proof: a", "nox -s prove -- tiny"),
+        Finding("tiny::triple/plain", "changed since the proof: a, b", "nox -s prove -- tiny"),
+        Finding("tiny::double/wide", "changed since the proof: a", "nox -s prove -- tiny"),
+        Finding("other::half/plain", "changed since the proof: a", "nox -s prove -- other"),
+        Finding("tiny::half/plain", "changed since the proof: a", "nox -s prove -- tiny"),
+    ]
+    assert in_words(found).splitlines() == [
+        "3 kernels: changed since the proof: a",
+        "    tiny::double: plain, wide",
+        "    tiny::half: plain",
+        "    nox -s prove -- tiny",
+        "tiny::triple/plain: changed since the proof: a, b",
+        "    nox -s prove -- tiny",
+        "other::half/plain: changed since the proof: a",
+        "    nox -s prove -- other",
+    ]
 
 
 def test_the_command_prints_the_table(tmp_path):

@@ -22,6 +22,7 @@ __all__ = [
     "check",
     "clean",
     "findings_of",
+    "in_words",
     "incredible",
     "missing_tests",
     "records_in",
@@ -54,6 +55,25 @@ class Finding:
         return f"{self.subject}: {self.what}\n    {self.command}"
 
 
+def in_words(found: Iterable[Finding]) -> str:
+    """Findings in words: those of one reason and one command together, since an edited helper takes many proofs."""
+    together: dict[tuple[str, str], list[str]] = {}
+    for finding in found:
+        together.setdefault((finding.what, finding.command), []).append(finding.subject)
+    parts = []
+    for (what, command), subjects in together.items():
+        if len(subjects) == 1:
+            parts.append(str(Finding(subjects[0], what, command)))
+            continue
+        variants: dict[str, list[str]] = {}
+        for subject in subjects:
+            operator, _, variant = subject.partition("/")
+            variants.setdefault(operator, []).append(variant)
+        kernels = [f"    {operator}: {', '.join(names)}" for operator, names in variants.items()]
+        parts.append("\n".join([f"{len(subjects)} kernels: {what}", *kernels, f"    {command}"]))
+    return "\n".join(parts)
+
+
 def records_in(folder: Path) -> dict[str, Record]:
     """The records of all GPUs, by the name of their folders.
 
@@ -76,7 +96,7 @@ def assert_proven(root: Path, weeks: Sequence[Week] | None = None) -> None:
     """
     found = check(root, discover() if weeks is None else weeks, root / "docs" / "records")
     if found:
-        raise AssertionError("\n".join([f"{len(found)} findings:", *map(str, found)]))
+        raise AssertionError(f"{len(found)} findings:\n{in_words(found)}")
 
 
 def check(root: Path, weeks: Sequence[Week], folder: Path) -> list[Finding]:

@@ -75,9 +75,8 @@ def run_command(
 def check_command(weeks: tuple[str, ...], root: Path, records: Path | None) -> None:
     """Exit with 1 unless each kernel has a proof of its present sources; needs no GPU."""
     found = checking.check(root.resolve(), discover(weeks), records or root / RECORDS)
-    for finding in found:
-        click.echo(str(finding), err=True)
     if found:
+        click.echo(checking.in_words(found), err=True)
         raise ProofError(f"{len(found)} findings")
     click.echo("every kernel has a proof of its present sources")
 
