@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ import torch
 from click.testing import CliRunner
 
 from forge_core import settings
-from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, plan, processes
+from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, exits, plan, processes
 from forge_core.bench.cli import bench as command
 from forge_core.bench.gate import exact, poison
 from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
@@ -462,6 +465,70 @@ def test_an_interrupt_keeps_what_was_measured(invoke):
     assert record.interrupted
     assert record.not_run == ["swap 5x7 float32"]
     assert "Interrupted: 1 of 2 cases were measured." in result.output
+
+
+def test_a_termination_keeps_what_was_measured(invoke):
+    def pulled(x):
+        if x.shape == (5, 7):
+            signal.raise_signal(signal.SIGTERM)
+        return swap(x)
+
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    result, record = invoke("quick", ours=pulled)
+    assert result.exit_code == 1, result.output
+    assert record.interrupted
+    assert [case.name for case in record.cases] == ["swap 8x6 float32"]
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_a_termination_comes_once_and_not_after_an_interrupt():
+    for first in (signal.SIGTERM, signal.SIGINT):
+        with exits.termination_interrupts():
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(first)
+            signal.raise_signal(signal.SIGTERM)  # while the record is written
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)  # somebody who does not want to wait for it
+
+
+def test_in_another_thread_signals_are_left_alone():
+    def inside():
+        with exits.termination_interrupts():
+            return signal.getsignal(signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(inside).result() == signal.getsignal(signal.SIGTERM)
+
+
+def test_a_termination_of_a_spread_run_reaches_its_processes(monkeypatch, tmp_path):
+    ended, started = [], threading.Barrier(3)
+
+    class Child:
+        def __init__(self):
+            self.told = threading.Event()
+
+        def terminate(self):
+            self.told.set()
+
+    def waiting(arguments, file, *, on_case, on_start):
+        child = Child()
+        on_start(child)
+        started.wait(10)
+        assert child.told.wait(10)
+        ended.append(arguments[-1])
+        return f"record of {arguments[-1]}"
+
+    def interrupted(running):
+        if not ended:
+            started.wait(10)
+            monkeypatch.setattr(processes, "wait", wait)
+            raise KeyboardInterrupt
+
+    wait = processes.wait
+    monkeypatch.setattr(processes, "run_bench", waiting)
+    monkeypatch.setattr(processes, "wait", interrupted)
+    found = processes.spread(["smoke"], ["cuda:0", "cuda:1"], tmp_path, lambda name: None)
+    assert found == ["record of 1/2", "record of 2/2"]
 
 
 def test_an_interrupt_in_a_later_run_says_how_many_are_whole(invoke):

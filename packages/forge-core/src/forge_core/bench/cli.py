@@ -135,11 +135,11 @@ def run_command(
     out: Path | None,
     share: tuple[int, int] | None,
 ) -> None:
-    """Run a suite, or measure an operator.  Ctrl-C ends the run and keeps what was measured."""
+    """Run a suite, or measure an operator.  Ctrl-C, or SIGTERM, ends the run and keeps what was measured."""
     selection = planning.Selection(variants, shapes, dtypes, peers, packages, operators)
     # With the record on standard output, everything for people goes to standard error.
     console = cli_records.console(error=json_path == "-")
-    with exits.told():
+    with exits.told(), exits.termination_interrupts():
         run = planning.plan(planning.discover(), name, selection)
         if share is not None:
             number, shares = share

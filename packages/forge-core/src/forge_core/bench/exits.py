@@ -1,16 +1,19 @@
-"""The exit status of `forge-cute bench`, and bad usage told from the rest by its number."""
+"""How `forge-cute bench` ends: its exit status, bad usage told from the rest by its number, and being told to stop."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import click
 
 from forge_core.bench.plan import UsageError
 from forge_core.errors import ForgeError
 
-__all__ = ["ALL_RIGHT", "BAD_USAGE", "REGRESSION", "WRONG", "told", "usage_is_3"]
+__all__ = ["ALL_RIGHT", "BAD_USAGE", "REGRESSION", "WRONG", "termination_interrupts", "told", "usage_is_3"]
 
 ALL_RIGHT = 0
 #: A wrong result, an error, or a run that was interrupted.
@@ -39,3 +42,30 @@ def told() -> Iterator[None]:
         raise click.UsageError(str(error)) from error
     except ForgeError as error:
         raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def termination_interrupts() -> Iterator[None]:
+    """SIGTERM, which `timeout` and schedulers send, interrupts as Ctrl-C does, so that a record is written.
+
+    It comes once, and not after a Ctrl-C: while the record is written, a second one would lose it.  Ctrl-C does end
+    that, too.  Python takes signals in its main thread only; in another one nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupted = False
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if number == signal.SIGTERM and interrupted:
+            return
+        interrupted = True
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -25,6 +25,7 @@ def run_bench(
     *,
     environment: Mapping[str, str] | None = None,
     on_case: Callable[[str], None] = lambda name: None,
+    on_start: Callable[[subprocess.Popen[str]], None] = lambda child: None,
 ) -> Record:
     """Runs ``forge-cute bench run`` in a process and reads the record that it writes.
 
@@ -33,6 +34,7 @@ def run_bench(
         record: the file to write.
         environment: variables beside this process's.
         on_case: called with a case's name when it is done.
+        on_start: called with the process.
 
     Raises:
         BenchmarkError: the process left no record; the message has its last line.
@@ -45,6 +47,7 @@ def run_bench(
         env={**os.environ, **(environment or {})},
     )
     with child:
+        on_start(child)
         last = _follow(child, on_case)
     if not record.exists():
         raise BenchmarkError(f"a process of the bench ended with status {child.returncode} and no record: {last}")
@@ -75,10 +78,11 @@ def spread(
     Raises:
         BenchmarkError: some left no record; the message has what each of them said.
     """
+    children: list[subprocess.Popen[str]] = []
 
     def one(number: int, device: str) -> Record:
         share = [*arguments, "--device", device, "--share", f"{number + 1}/{len(devices)}"]
-        return run_bench(share, folder / f"{number}.json", on_case=on_case)
+        return run_bench(share, folder / f"{number}.json", on_case=on_case, on_start=children.append)
 
     with ThreadPoolExecutor(len(devices)) as pool:
         running = [pool.submit(one, number, device) for number, device in enumerate(devices)]
@@ -87,7 +91,10 @@ def spread(
                 wait(running)
                 break
             except KeyboardInterrupt:
-                continue  # the processes were interrupted, too: they write what they have, and that is waited for
+                # By Ctrl-C the processes were interrupted, too, and take no notice of another signal; by SIGTERM they
+                # were not.  They write what they have, and that is waited for.
+                for child in children:
+                    child.terminate()
     failed = {device: error for device, run in zip(devices, running, strict=True) if (error := run.exception())}
     if failed:
         raise BenchmarkError("; ".join(f"{device}: {error}" for device, error in failed.items())) from next(
