@@ -13,7 +13,7 @@ import torch
 from click.testing import CliRunner
 
 from forge_core import settings
-from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, exits, plan, processes
+from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, exits, plan, processes, runner
 from forge_core.bench.cli import bench as command
 from forge_core.bench.gate import exact, poison
 from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
@@ -491,9 +491,24 @@ def test_a_termination_comes_once_and_not_after_an_interrupt():
                 signal.raise_signal(signal.SIGINT)  # somebody who does not want to wait for it
 
 
+def test_a_termination_while_the_record_is_made_does_not_lose_it(invoke, monkeypatch):
+    made = runner.summarise
+
+    def terminated(*args, **kwargs):
+        signal.raise_signal(signal.SIGTERM)
+        return made(*args, **kwargs)
+
+    monkeypatch.setattr(runner, "summarise", terminated)
+    result, record = invoke("quick")
+    assert result.exit_code == 0, result.output
+    assert not record.interrupted
+    assert len(record.cases) == 2
+
+
 def test_in_another_thread_signals_are_left_alone():
     def inside():
-        with exits.termination_interrupts():
+        with exits.termination_interrupts() as measured:
+            measured()
             return signal.getsignal(signal.SIGTERM)
 
     with ThreadPoolExecutor(1) as threads:

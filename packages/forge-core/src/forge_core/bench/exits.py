@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -45,27 +45,34 @@ def told() -> Iterator[None]:
 
 
 @contextmanager
-def termination_interrupts() -> Iterator[None]:
+def termination_interrupts() -> Iterator[Callable[[], None]]:
     """SIGTERM, which `timeout` and schedulers send, interrupts as Ctrl-C does, so that a record is written.
 
-    It comes once, and not after a Ctrl-C: while the record is written, a second one would lose it.  Ctrl-C does end
-    that, too.  Python takes signals in its main thread only; in another one nothing is changed.
+    It comes once, not after a Ctrl-C, and not after all is measured: it would lose the record that is being made and
+    written then.  Ctrl-C does end that, too.  Python takes signals in its main thread only; in another one nothing is
+    changed.
+
+    Yields:
+        To be called when all is measured.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    interrupted = False
+    over = False
+
+    def measured() -> None:
+        nonlocal over
+        over = True
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        nonlocal interrupted
-        if number == signal.SIGTERM and interrupted:
+        if number == signal.SIGTERM and over:
             return
-        interrupted = True
+        measured()
         raise KeyboardInterrupt
 
+    if threading.current_thread() is not threading.main_thread():
+        yield measured
+        return
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield measured
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

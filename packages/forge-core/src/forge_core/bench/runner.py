@@ -70,7 +70,13 @@ def default_policy(device: torch.device) -> Policy:
     return Policy(warmup=1, min_iterations=5, max_iterations=15, budget_ms=150.0)
 
 
-def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lambda name: None) -> Record:
+def run_all(
+    run: Run,
+    options: Options,
+    *,
+    on_case: Callable[[str], None] = lambda name: None,
+    on_measured: Callable[[], None] = lambda: None,
+) -> Record:
     """Runs everything, and returns the record.
 
     An error in one case is recorded with its message, and the others still run: see ``Record.errors``.  An interrupt
@@ -80,6 +86,7 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
         run: what to measure.
         options: how.
         on_case: called with a text when a case is done.
+        on_measured: called when all is measured, or the run was interrupted; the record is made after that.
 
     Raises:
         BenchmarkError: FORGE_DEBUG is set, or there is nothing to run on.
@@ -126,6 +133,7 @@ def run_all(run: Run, options: Options, *, on_case: Callable[[str], None] = lamb
             on_case(f"import {module}")
     except KeyboardInterrupt:
         interrupted = True
+    on_measured()
     done = [entry for entry in measured if entry.outcomes or entry.error]
     not_run = [entry.planned.case.name for entry in measured if entry not in done]
     cases = [
