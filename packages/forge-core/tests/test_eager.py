@@ -7,10 +7,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from forge_core import use_settings
 from forge_core.device import SPECS
 from forge_core.op import Launch, guard, table
-from forge_core.op.eager import NOT_SERVED, EagerPath
+from forge_core.op.eager import DIFFERENT, NOT_SERVED, EagerPath
 from forge_core.op.schema import Schema
 from forge_core.op.served import Served
 
@@ -40,6 +45,16 @@ def plain(x: Any) -> bool:
     """``guard.plain_cuda`` of a tensor that pretends to be on a GPU."""
     listens = x.layout is not torch.strided or x.is_nested or x.is_conj() or x.is_neg()
     return type(x) in guard.PLAIN_TYPES and not listens
+
+
+class Listener(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class Hook(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture
@@ -165,17 +180,6 @@ def test_an_out_that_needs_a_gradient_takes_the_dispatcher(path: EagerPath) -> N
 
 
 def test_whatever_listens_at_the_dispatcher_is_noticed() -> None:
-    from torch.overrides import TorchFunctionMode
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Listener(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*args, **(kwargs or {}))
-
-    class Hook(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return func(*args, **(kwargs or {}))
-
     assert guard.quiet()
     found = []
     with Listener():
@@ -191,3 +195,164 @@ def test_whatever_listens_at_the_dispatcher_is_noticed() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert guard.quiet(), "the CPU's autocast changes nothing for CUDA tensors"
     assert guard.quiet()
+
+
+# ----------------------------------------------------------------------------------------------- like the last call
+
+
+@pytest.fixture
+def asked(path: EagerPath, monkeypatch: pytest.MonkeyPatch) -> tuple[EagerPath, list[str]]:
+    """A path that has seen a call of a 3 x 4 tensor, and what ``guard.quiet`` says since: nothing of a call like it."""
+    answers: list[str] = []
+    quiet = guard.quiet
+
+    def noted() -> bool:
+        answers.append("quiet" if quiet() else "not quiet")
+        return answers[-1] == "quiet"
+
+    monkeypatch.setattr(guard, "quiet", noted)
+    again = EagerPath(path._served._schema, path._served, backward, keep)
+    assert torch.equal(again.call((torch.ones(3, 4), 3), {}), torch.full((3, 4), 3.0))
+    assert answers == ["quiet"]
+    answers.clear()
+    return again, answers
+
+
+def test_a_call_like_the_last_one_is_not_looked_up(asked: tuple[EagerPath, list[str]]) -> None:
+    path, answers = asked
+    assert guard.alike is not guard.nothing
+    for _ in range(3):
+        x = torch.randn(3, 4)
+        assert torch.equal(path.call((x, 3), {}), x * 3)
+        assert torch.equal(path.call((x,), {"factor": 3}), x * 3)
+    assert answers == []
+
+
+def aligned_otherwise() -> torch.Tensor:
+    return torch.ones(13)[1:].view(3, 4)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.ones(3, 5),
+        torch.ones(4, 3),
+        torch.ones(12),
+        torch.ones(4, 3).T,
+        torch.ones(3, 8)[:, ::2],
+        aligned_otherwise(),
+        torch.ones(3, 4, requires_grad=True),
+        torch.nn.Parameter(torch.ones(3, 4)),
+    ],
+    ids=lambda x: f"{type(x).__name__}{list(x.shape)}{x.stride()}+{x.storage_offset()}",
+)
+def test_another_tensor_is_looked_up(asked: tuple[EagerPath, list[str]], x: torch.Tensor) -> None:
+    path, answers = asked
+    y = path.call((x, 3), {})
+    assert answers == ["quiet"]
+    assert y.requires_grad == x.requires_grad
+    assert y.shape == x.shape
+    if x.is_contiguous():
+        assert torch.equal(y, x * 3)
+
+
+def test_another_factor_is_looked_up(asked: tuple[EagerPath, list[str]]) -> None:
+    path, answers = asked
+    x = torch.randn(3, 4)
+    assert torch.equal(path.call((x, 4), {}), x * 4)
+    assert torch.equal(path.call((x,), {}), x * 2)
+    assert torch.equal(path.call((x, 3), {}), x * 3)
+    assert answers == ["quiet", "quiet"]
+
+
+def test_what_a_last_call_has_no_like_in_takes_the_dispatcher(asked: tuple[EagerPath, list[str]]) -> None:
+    class Subclass(torch.Tensor):
+        pass
+
+    path, _ = asked
+    x = torch.ones(3, 4)
+    for other in (x.as_subclass(Subclass), x.to_sparse(), torch._neg_view(x), x.to_mkldnn(), None, 3, "x", [x]):
+        assert path.call((other, 3), {}) is NOT_SERVED
+    assert torch.equal(path.call((x, 3), {}), x * 3)
+
+
+@pytest.mark.parametrize(
+    "region",
+    [
+        Listener,
+        Hook,
+        FakeTensorMode,
+        forward_ad.dual_level,
+        lambda: torch.device("cpu"),
+    ],
+    ids=["dispatch mode", "function mode", "fake tensors", "dual level", "default device"],
+)
+def test_a_like_of_the_last_call_in_a_region_that_listens(asked: tuple[EagerPath, list[str]], region: Any) -> None:
+    path, answers = asked
+    x = torch.randn(3, 4)
+    with region():
+        assert path.call((x, 3), {}) is NOT_SERVED
+    assert answers == ["not quiet"]
+    assert torch.equal(path.call((x, 3), {}), x * 3)
+    assert answers == ["not quiet"]
+
+
+@pytest.mark.filterwarnings("ignore:.*jit.trace:DeprecationWarning")
+def test_a_like_of_the_last_call_inside_a_transform(asked: tuple[EagerPath, list[str]]) -> None:
+    path, answers = asked
+    x, found = torch.randn(3, 4), []
+
+    def inside(z: torch.Tensor) -> torch.Tensor:
+        found.append(path.call((x, 3), {}))
+        return z.sum()
+
+    torch.func.vmap(inside)(torch.zeros(2, 2))
+    torch.func.grad(inside)(torch.zeros(2))
+    torch.jit.trace(inside, (torch.zeros(2),), check_trace=False)
+    assert found == [NOT_SERVED] * 3
+    assert answers == ["not quiet"] * 3
+
+
+def test_a_like_of_the_last_call_without_a_gradient_to_record(asked: tuple[EagerPath, list[str]]) -> None:
+    path, answers = asked
+    x = torch.randn(3, 4, requires_grad=True)
+    for _ in range(DIFFERENT):
+        assert path.call((x, 3), {}).requires_grad
+    answers.clear()
+    assert path.call((x, 3), {}).requires_grad
+    with torch.no_grad():
+        assert not path.call((x, 3), {}).requires_grad
+    assert answers == [], "a call in which nothing is recorded is the same but for that"
+    with torch.inference_mode():
+        assert path.call((x, 3), {}).is_inference()
+    assert answers == ["quiet"]
+
+
+def test_a_backend_that_was_asked_for_is_not_passed_by(asked: tuple[EagerPath, list[str]]) -> None:
+    path, _ = asked
+    x = torch.randn(3, 4)
+    with use_settings(backend="ref"):
+        assert path.call((x, 3), {}) is NOT_SERVED
+    path._served.chosen = "ref"
+    assert path.call((x, 3), {}) is NOT_SERVED
+
+
+def test_calls_of_two_kinds_in_turns(asked: tuple[EagerPath, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    path, answers = asked
+    written: list[Any] = []
+    alike = guard.alike
+    monkeypatch.setattr(guard, "alike", lambda x: (written.append(x.shape), alike(x))[1])
+    a, b = torch.randn(3, 4), torch.randn(5)
+    for _ in range(3 * DIFFERENT):
+        assert torch.equal(path.call((a, 3), {}), a * 3)
+        assert torch.equal(path.call((b, 3), {}), b * 3)
+    assert 3 * DIFFERENT <= len(answers) <= 3 * DIFFERENT + 3, "one of the two is like the last"
+    assert len(written) == 3
+
+
+def test_the_last_call_of_another_device(asked: tuple[EagerPath, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "_current_device", lambda: 1)
+    path = EagerPath(asked[0]._served._schema, asked[0]._served, backward, keep)
+    monkeypatch.setattr(path._served.table, "launch", lambda out, args, kwargs: "by the table, on its device")
+    for _ in range(2):
+        assert path.call((torch.ones(3, 4), 3), {}) == "by the table, on its device"

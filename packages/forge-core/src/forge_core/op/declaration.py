@@ -108,10 +108,9 @@ class Operator:
             args, kwargs = self.schema.with_lists(args, kwargs)
             result = self._op(*args, **kwargs)
             return result
-        if quiet():
-            result = self._call_past(args, kwargs)
-            if result is not NOT_SERVED:
-                return result
+        result = self._call_past(args, kwargs)
+        if result is not NOT_SERVED:
+            return result
         values = self._check_call(self.schema.name, args, kwargs)
         if self._transformable is not None and transformed(values):
             return self._transformable(*values)

@@ -7,18 +7,30 @@ in force.  Anything else takes the dispatcher, where all of them are served.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-__all__ = ["PLAIN_TYPES", "grad_enabled", "has_tangent", "plain_cuda", "quiet", "transformed"]
+__all__ = [
+    "PLAIN_TYPES",
+    "alike",
+    "dispatch_modes",
+    "function_modes",
+    "grad_enabled",
+    "has_tangent",
+    "nothing",
+    "plain_cuda",
+    "quiet",
+    "transformed",
+]
 
 #: The exact types: a subclass may define __torch_function__ or __torch_dispatch__ and must be asked.
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-_function_modes = torch._C._len_torch_function_stack
+dispatch_modes = torch._C._len_torch_dispatch_stack
+function_modes = torch._C._len_torch_function_stack
 _tracing = torch._C._is_tracing  # half the time of asking for the state
 _functorch_level = torch._C._functorch.maybe_current_level
 # CUDA's, the only one that changes what a call on CUDA tensors does.  Asking by the device's name takes five times as
@@ -27,12 +39,39 @@ _autocast_enabled = torch.is_autocast_enabled
 grad_enabled = torch.is_grad_enabled
 _strided = torch.strided
 
+# What torch.compile guards its code's tensors by: many questions in one call.  A torch that asks otherwise has none.
+_TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+
+
+def alike(x: torch.Tensor) -> Callable[[object], bool]:
+    """A function that says whether something is now what ``x`` is, for the dispatcher and for a kernel.
+
+    It compares the exact type, the dtype, the device's index, sizes, strides, ``requires_grad``, and the dispatch keys,
+    those of the tensor together with those of the thread, by which the dispatcher itself decides: a negated,
+    conjugated, sparse or nested tensor has keys of its own, and so have a functorch transform, an autocast region,
+    inference mode and tracing.  Of what ``quiet`` asks it leaves the two stacks of modes, for it takes no notice of
+    PyTorch's own modes, and forward-mode levels.  Of what a kernel depends on it leaves the address.
+
+    Args:
+        x: a strided tensor; no reference to it is kept.
+    """
+    if _TensorGuards is None:  # pragma: no cover - for a torch without them
+        return nothing
+    guards = _TensorGuards(x, dynamic_dims_sizes=[list(x.shape)], dynamic_dims_strides=[list(x.stride())])
+    check: Callable[[object], bool] = guards.check
+    return check
+
+
+def nothing(value: object) -> bool:
+    """What nothing is like: the answer of ``alike`` before there was a call."""
+    return False
+
 
 def quiet() -> bool:
     """Whether nothing that listens at the dispatcher is active on this thread."""
     return not (
-        _dispatch_modes()
-        or _function_modes()
+        dispatch_modes()
+        or function_modes()
         or _functorch_level() is not None
         or _tracing()
         or forward_ad._current_level >= 0
