@@ -74,6 +74,14 @@ def test_loads_are_128_bits_wide(variant, dtype):
     assert len(re.findall(r"ld\.global(\.[\w:]+)*\.v4\.[bfu]32", ptx)) >= 2
 
 
+@pytest.mark.parametrize(
+    "variant, shape", [("vectorized", (4096, 8191)), ("cluster", None), ("split", None), ("column", None)]
+)
+def test_no_thread_divides(variant, shape):
+    # Tens of instructions, and hundreds of 64 bits, before a thread's first load: what is divided is divided before.
+    assert not re.search(r"\b(div|rem)\.", compiled(variant, "sm_90a", shape=shape).ptx)
+
+
 def test_what_each_step_adds_and_leaves_out():
     shuffles = {name: len(re.findall(r"shfl\.sync\.bfly", compiled(name, "sm_90a").ptx)) for name in VARIANTS}
     barriers = {name: len(re.findall(r"\bbar(rier)?\.sync", compiled(name, "sm_90a").ptx)) for name in VARIANTS}

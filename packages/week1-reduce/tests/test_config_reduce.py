@@ -159,10 +159,31 @@ def test_guards_are_left_out_where_nothing_needs_them():
 
 
 def test_columns_without_guards_are_whole_tiles_of_four_bytes():
-    whole = told((32768, 256), 0).config
-    assert (whole.whole, whole.finish.parts) == (True, 32)
+    assert told((32768, 256), 0).config.whole
     for shape, dtype in (((32768, 260), torch.float32), ((32767, 256), torch.float32), ((32768, 256), torch.bfloat16)):
-        config = told(shape, 0, dtype=dtype).config
-        assert not config.whole
-        assert config.finish is None or config.finish.parts == 0
+        assert not told(shape, 0, dtype=dtype).config.whole
     assert not told((32768, 4096), 0).config.whole  # more bytes than it wins for
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_columns_of_a_single_turn_repeat_nothing(dtype):
+    config = told((1024, 1024), 0, dtype=dtype).config
+    assert config.whole and config.exact
+    assert config.blocks * config.groups * config.unroll == 1024
+    for shape in ((1024, 1000), (1000, 1024), (32768, 256)):
+        assert not told(shape, 0, dtype=dtype).config.exact
+
+
+def test_a_second_pass_is_compiled_for_a_few_parts():
+    for rows, parts in ((32768, 32), (32767, 16), (2**20, 32)):
+        assert told((rows, 256), 0).config.finish.parts == parts
+    assert told((2**24, 8), 0).config.finish.parts == 0
+
+
+def test_rows_of_two_bytes_fill_a_multiprocessor():
+    for shape in ((8192, 65536), (4096, 50257)):
+        assert told(shape, dtype=torch.bfloat16).config.resident == 4
+        assert told(shape, dtype=torch.bfloat16, arch="sm_120a").config.resident == 0
+        assert told(shape).config.resident == 0
+    assert told((16, 4194304), dtype=torch.bfloat16).config.row.resident == 4
+    assert told((32768, 4096), dtype=torch.bfloat16).config.resident == 0

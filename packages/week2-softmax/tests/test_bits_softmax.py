@@ -141,7 +141,7 @@ def test_the_models_have_the_elements_of_the_index_maps(variant, shape, dim):
         else:
             parts = parts_of(told)
             for part in range(parts):
-                begin, end = layouts.part_of(-(-(length + shift) // own.vector), part, parts)
+                begin, end = layouts.part_of(own, length, part, parts, shift=shift)
                 places = elements.sweep_elements(own, length, shift=shift, begin=begin, end=end)
                 mine = [bytes_of(places[:, :, t], 4, shift) for t in range(own.threads)]
                 accesses = layouts.sweep_accesses(own, length, shift=shift, part=part, parts=parts)
@@ -195,19 +195,20 @@ def test_a_lane_that_is_left_out_is_noticed(variant, shape, dim, monkeypatch):
     length = shape[dim]
     told = told_of("softmax", variant, shape, dim)
     x = np.zeros(length, F32)
-    right = Pairs.of
+    of, together = Pairs.of, Pairs.together
 
-    def of(self, groups):
+    def without_one(groups):
         groups = [places.copy() for places in groups]
         lanes = groups[0].shape[1]
         has = np.flatnonzero((groups[0] >= 0).any(0))
         for places in groups:
             places[:, has[len(has) // 2] if len(has) else lanes - 1] = -1
-        return right(self, groups)
+        return groups
 
     if told.config.__class__ is SweepConfig and told.config.idea == "naive":
         monkeypatch.setattr(Pairs, "_own", lambda self, places: np.where(places == length // 2, -np.inf, F32(0)))
-    monkeypatch.setattr(Pairs, "of", of)
+    monkeypatch.setattr(Pairs, "of", lambda self, groups: of(self, without_one(groups)))
+    monkeypatch.setattr(Pairs, "together", lambda self, groups, lanes: together(self, without_one(groups), lanes))
     assert model(told, Pairs(x, exponential), length) != (0, length)
 
 
@@ -361,6 +362,15 @@ def test_rows_of_one_value_and_minus_infinity_are_counted(variant, shape, dim, d
         assert dtype is torch.float64 and variant in ("single_pass", "cluster")  # rows twice as wide
         return
     assert torch.equal(got, torch.where(kept, one, torch.zeros((), dtype=dtype)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant, length", [("single_pass", 2049), ("online", 2048), ("split", 4099)])
+def test_the_reciprocal_of_every_count_is_rounded_once(variant, length):
+    x = torch.zeros(length, length).masked_fill(torch.ones(length, length).triu(1).bool(), -float("inf"))
+    got = week2.softmax(x.cuda(), variant=variant).cpu()
+    counts = torch.arange(1, length + 1, dtype=torch.float32).unsqueeze(1)
+    assert torch.equal(got, torch.where(x == 0, 1 / counts, torch.zeros(())))
 
 
 @pytest.mark.gpu

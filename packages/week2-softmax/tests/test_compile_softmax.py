@@ -89,6 +89,25 @@ def test_one_read_and_one_write():
         assert count(r"ld\.global(\.[\w:]+)*\.v4", ptx) == 2 * count(r"st\.global(\.\w+)*\.v4", ptx) > 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_an_element_of_a_row_that_begins_anywhere_has_one_exponential(dtype):
+    launch = planned("single_pass", dtype=dtype, shape=(4096, 255))
+    config, ptx = launch.config, compiled("single_pass", dtype=dtype, shape=(4096, 255)).ptx
+    elements = config.chunks * config.vector + max(1, 2 * config.vector // config.lanes)
+    assert config.top_first and count(r"ex2\.approx", ptx) == elements
+    whole = planned("single_pass", dtype=dtype, shape=(4096, 256)).config
+    ptx = compiled("single_pass", dtype=dtype, shape=(4096, 256)).ptx
+    assert not whole.top_first and count(r"ex2\.approx", ptx) == 2 * whole.chunks * whole.vector + 1
+
+
+@pytest.mark.parametrize("variant", ["single_pass", "cluster", "split"])
+def test_a_thread_divides_by_multiplying(variant):
+    # The compiler's division has a branch, and one of integers tens of instructions: before a thread's first load.
+    ptx = compiled(variant).ptx
+    assert count(r"rcp\.approx\.ftz\.f32", ptx) == 1
+    assert count(r"\b(div|rem|rcp\.rn)\.", ptx) == 0
+
+
 @pytest.mark.parametrize("backward", [False, True])
 def test_a_part_of_a_long_row_waits_in_shared_memory(backward):
     x = torch.empty((4096, 2**18), device="meta")

@@ -41,11 +41,13 @@ UNEVEN_WAVES = 16
 # Columns are marked as read once from SMALL_BYTES on, rows from the L2's size on (``rows.ONCE_UP_TO`` tells what that
 # costs the next reader): 6 % at 32768 x 256 fp32, where torch.compile would win by 2 % without.
 
-#: Bytes of a matrix of 4-byte elements up to which loads go without guards where the tiles are whole, and up to how
-#: many parts the second pass is then compiled for their number: together 1 to 3 % at 32768 x 256 and 32768 x 1024, 2 %
-#: at 64 x 131072 (all fp32), and a loss of 1 % at 32768 x 4096.  Of 2-byte elements the compiler keeps fewer loads on
-#: their way where it is free to move them: 5 % lost at 1024 x 1024 bf16, 27 % at 32768 x 4096.
+#: Bytes of a matrix of 4-byte elements up to which loads go without guards where the tiles are whole: 1 to 3 % at
+#: 32768 x 256 and 32768 x 1024, 2 % at 64 x 131072 (all fp32), and a loss of 1 % at 32768 x 4096.  Of 2-byte elements
+#: the compiler keeps fewer loads on their way where it is free to move them, 27 % lost at 32768 x 4096 bf16; but not of
+#: a single turn (``exact``), which gains 2 % at 1024 x 1024 fp32.
 WHOLE_UP_TO = ONCE_UP_TO
+
+#: Parts up to which the second pass is compiled for their number: 2 % at 32768 x 1024 bf16.
 FIXED_PARTS = 32
 
 #: Bytes of a row from which reading it by aligned chunks wins over narrower loads.
@@ -82,7 +84,9 @@ def column(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCo
     if tiles >= _LIMIT:
         return "has a block a tile, and a grid has less than 2^31 blocks"
     parts = _parts(config, problem, device)
-    config = replace(config, whole=_whole(config, problem, parts))
+    exact = _even_rows(config, problem, parts) and problem.count == parts * config.groups * config.unroll
+    exact = exact and problem.itemsize in (2, 4)
+    config = replace(config, whole=exact or _whole(config, problem, parts), exact=exact)
     if parts == 1:
         return config
     most = max_cluster(device)
@@ -96,7 +100,7 @@ def column(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCo
         threads=1,
         kept_rank=len(problem.kept),
         dependent=device.capability >= (9, 0),
-        parts=parts if config.whole and parts <= FIXED_PARTS else 0,
+        parts=parts if parts <= FIXED_PARTS else 0,
     )
     return replace(config, arithmetic=arithmetic.partial, finish=finish)
 
@@ -124,7 +128,8 @@ def _tile(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnCon
     else:
         small = rows * cols.size * matrices * size <= SMALL_BYTES
         lanes = 8
-        threads = 256 if small or shifts > 1 else 512
+        # Of 2-byte elements in a small matrix too: 1.5 % at 1024 x 1024 bf16.
+        threads = 256 if (small and size != 2) or shifts > 1 else 512
         unroll = 4 if small else unroll  # fewer rows a thread leave more parts: 5 % at 1024 x 1024 bf16
         # The widest tiles that leave a wave: of 512 threads up to 16 lanes, 1 % at 32768 x 16384 fp32.
         for most, block in ((16, threads), (32, 256)):
@@ -155,15 +160,16 @@ def _tiles(config: ColumnConfig, problem: Problem) -> int:
     return -(-cols // config.tile) * (problem.rows // cols)
 
 
+def _even_rows(config: ColumnConfig, problem: Problem, parts: int) -> bool:
+    """Whether every tile is whole, and every thread's rows are whole turns."""
+    tiles = config.shifts == 1 and problem.kept[-1].size % config.tile == 0
+    return tiles and problem.count % (parts * config.groups * config.unroll) == 0
+
+
 def _whole(config: ColumnConfig, problem: Problem, parts: int) -> bool:
-    """Whether every tile is whole and every thread's rows are whole turns, of a matrix that is small enough."""
-    return (
-        config.shifts == 1
-        and problem.itemsize == 4
-        and problem.kept[-1].size % config.tile == 0
-        and problem.count % (parts * config.groups * config.unroll) == 0
-        and problem.rows * problem.count * problem.itemsize <= WHOLE_UP_TO
-    )
+    """Whether no load needs a guard, and the matrix is one that gains without."""
+    small = problem.rows * problem.count * problem.itemsize <= WHOLE_UP_TO
+    return problem.itemsize == 4 and small and _even_rows(config, problem, parts)
 
 
 def _even(tiles: int) -> bool:

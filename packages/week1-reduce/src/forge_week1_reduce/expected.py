@@ -135,7 +135,7 @@ def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
     # Beside 8 loads of two-byte elements ptxas makes one more block fit there, by one value in local memory.
     spilled = 8 if arch in ("sm_89", "sm_120a") and config.unroll == 8 and not config.once else 0
     tile = Expect(
-        _registers(own, 1280 if counted else 768),
+        _registers(own, 1024 if counted else 768),
         (warps * config.tile + received) * own.acc.itemsize if groups else 0,
         # What reaches over the last column goes by element, where the tiles are not whole.
         loads=_source(own, config.width, elements=not config.whole),

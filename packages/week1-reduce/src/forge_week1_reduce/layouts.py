@@ -157,7 +157,8 @@ def row_reads(
         ends[CHUNK : CHUNK + tail] = [begin + (length - tail + i) * size for i in range(tail)]
         found.append(Access("tail", tuple(ends), size))
     start = (misaligned + head) * size
-    span = -(-chunks // (LINE_CHUNKS * parts)) * LINE_CHUNKS
+    # Parts are as long as those of a row that begins at a boundary.
+    span = -(-(length // vector) // (LINE_CHUNKS * parts)) * LINE_CHUNKS
     first = part * span
     count = max(min(chunks - first, span), 0)
     for turn in range(0, count, threads):

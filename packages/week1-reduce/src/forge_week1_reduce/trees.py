@@ -65,7 +65,8 @@ def _part(tree: Tree, x: Array, config: VectorizedConfig, part: int, parts: int,
     if part == 0 and config.peel:
         acc[:head, 0] = tree.add(acc[:head, 0], x[:head])
         acc[CHUNK : CHUNK + tail, 0] = tree.add(acc[CHUNK : CHUNK + tail, 0], x[len(x) - tail :])
-    span = -(-chunks // (LINE_CHUNKS * parts)) * LINE_CHUNKS
+    # Parts are as long as those of a row that begins at a boundary.
+    span = -(-(len(x) // vector) // (LINE_CHUNKS * parts)) * LINE_CHUNKS
     body = x[head : head + chunks * vector].reshape(-1, vector)[part * span : (part + 1) * span]
     return trees.block(tree, trees.collapse(tree, trees.in_turn(tree, acc, body)))
 

@@ -95,9 +95,19 @@ def held_slots(config: HeldConfig) -> list[Access]:
     return found
 
 
-def part_of(chunks: int, part: int, parts: int) -> tuple[int, int]:
-    """The first chunk of one of the parts that ``split`` cuts a row of ``chunks`` into, and the one after its last."""
-    span = -(-chunks // (LINE * parts)) * LINE
+def part_of(config: SweepConfig, length: int, part: int, parts: int, *, shift: int = 0) -> tuple[int, int]:
+    """The first chunk of one of the parts that ``split`` cuts a row into, and the one after its last.
+
+    Args:
+        config: that of its rows.
+        length: elements of the row.
+        part: which part.
+        parts: how many the row is cut into.
+        shift: elements by which the row begins after a chunk's first; not 0 only where ``config.edges``.
+    """
+    # Parts are as long as those of the row that touches the most chunks.
+    most = -(-(length + (config.vector - 1 if config.edges else 0)) // config.vector)
+    span, chunks = -(-most // (LINE * parts)) * LINE, -(-(length + shift) // config.vector)
     begin = min(part * span, chunks)
     return begin, min(begin + span, chunks)
 
@@ -116,7 +126,7 @@ def sweep_accesses(config: SweepConfig, length: int, *, shift: int = 0, part: in
     """
     vector, threads, size = config.vector, config.threads, _size(config)
     chunks = -(-(length + shift) // vector)
-    begin, end = part_of(chunks, part, parts) if parts > 1 else (0, chunks)
+    begin, end = part_of(config, length, part, parts, shift=shift) if parts > 1 else (0, chunks)
     found = []
     for first in range(begin, end, threads):
         places: list[int | None] = []

@@ -54,6 +54,11 @@ class Counts:
         most = trees.butterfly(trees.Tree(np.maximum, -1, np.int64), acc[1] + (acc[1] >= 0), lanes)
         return trees.butterfly(DEPTH, acc[0], lanes), most
 
+    def together(self, groups: list[Places], lanes: int) -> Acc:
+        """Neighbours' elements, each with one exponential."""
+        additions = trees.butterfly(DEPTH, self.of(groups)[0], lanes)
+        return additions, np.where(additions < 0, -1, 1)
+
     def many(self, accs: list[Acc]) -> Acc:
         """What a lane has received becomes one."""
         most = np.max([acc[1] for acc in accs], axis=0)

@@ -104,11 +104,6 @@ def _elements(idea: str, problem: Problem, arithmetic: Arithmetic) -> SweepConfi
     )
 
 
-def _sm_threads(device: Device) -> int:
-    """Threads that a multiprocessor can have."""
-    return 2048 if device.capability in ((8, 0), (9, 0)) or device.capability[0] == 10 else 1536
-
-
 def single_pass(problem: Problem, arithmetic: Arithmetic, device: Device) -> HeldConfig | str:
     """A row by one block or by some of its lanes; or why not."""
     if problem.kind != "inner":
@@ -116,7 +111,7 @@ def single_pass(problem: Problem, arithmetic: Arithmetic, device: Device) -> Hel
     n = row_chunks(problem)
     if n > 1024 and independent(arithmetic):
         return _any_blocks(problem, arithmetic)
-    if 16 < n <= 32 and problem.rows * 32 <= device.sm_count * _sm_threads(device):
+    if 16 < n <= 32 and problem.rows * 32 <= device.sm_count * device.sm_threads:
         # All rows are resident at once, so that nothing is saved with lanes: 4096 x 256 bf16 gains 2 %.
         return held(problem, arithmetic, 32, 128)
     if n <= 128:
@@ -126,7 +121,7 @@ def single_pass(problem: Problem, arithmetic: Arithmetic, device: Device) -> Hel
     threads = min(512, max(64, power_of_two(-(-n // (4 if n <= 256 else 2)))))
     if inputs_of(arithmetic) == 2 and 256 < n <= 512:
         threads = 512  # a chunk each: 32768 x 4096 bf16 backward has 1.048 of the copy, and 1.039 with two
-    found = held(problem, arithmetic, threads, threads, sm_threads=_sm_threads(device))
+    found = held(problem, arithmetic, threads, threads, sm_threads=device.sm_threads)
     return held(problem, arithmetic, 1024, 1024) if isinstance(found, str) else found
 
 
@@ -258,12 +253,13 @@ def _split_shape(problem: Problem, arithmetic: Arithmetic, device: Device) -> tu
     chunks = row_chunks(problem) * problem.rows
     if chunks > LONG_SPLIT:
         return 512, 4
-    if inputs_of(arithmetic) == 1:
-        return (512, 1) if problem.itemsizes[0] >= 4 else (128, 2)
-    # Of two tensors: a chunk a thread while the threads last, 8.96 us at 1 x 2^20 bf16 against 10.10 with four; then
-    # as few partial results as there are multiprocessors, 10.56 us at 1 x 2^20 fp32 against 10.96 with twice as many.
+    # A chunk a thread while the threads last: of two tensors 8.96 us at 1 x 2^20 bf16 against 10.10 with four, of one
+    # 8.37 against 8.69.  Then, of two tensors, as few partial results as there are multiprocessors: 10.56 us at
+    # 1 x 2^20 fp32 against 10.96 with twice as many.
     if chunks <= device.sm_count * 2 * 512:
         return 512, 2
+    if inputs_of(arithmetic) == 1:
+        return (512, 1) if problem.itemsizes[0] >= 4 else (128, 2)
     return (256, 1) if chunks <= device.sm_count * 256 * 8 else (128, 2)
 
 

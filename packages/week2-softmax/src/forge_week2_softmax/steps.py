@@ -28,6 +28,9 @@ Acc = tuple[Array, ...]
 Places = Array
 
 
+MAXIMA = Tree(np.maximum, -np.inf, np.float32)
+
+
 class Steps(Protocol):
     """What the models need to know of a computation, for one row."""
 
@@ -45,6 +48,10 @@ class Steps(Protocol):
 
     def across(self, acc: Acc, lanes: int) -> Acc:
         """``lanes`` neighbouring accumulators become one, which all of them get."""
+        ...
+
+    def together(self, groups: list[Places], lanes: int) -> Acc:
+        """The accumulator of neighbours from their elements, of which they find the maximum first; each gets it."""
         ...
 
     def many(self, accs: list[Acc]) -> Acc:
@@ -105,6 +112,10 @@ class Sums:
         """Neighbours become one, and each gets it."""
         return (trees.butterfly(self.tree, acc[0], lanes),)
 
+    def together(self, groups: list[Places], lanes: int) -> Acc:
+        """As :meth:`of` and :meth:`across`: a sum has no maximum."""
+        return self.across(self.of(groups), lanes)
+
     def many(self, accs: list[Acc]) -> Acc:
         """What a lane has received becomes one."""
         return (trees.one_by_one(self.tree, np.stack([acc[0] for acc in accs])),)
@@ -158,8 +169,15 @@ class Pairs:
         """Neighbours become one, and each gets it."""
         if lanes == 1:
             return acc
-        top = trees.butterfly(Tree(np.maximum, -np.inf, np.float32), acc[0], lanes)
+        top = trees.butterfly(MAXIMA, acc[0], lanes)
         return top, trees.butterfly(self.tree, acc[1] * self._below(top, acc[0]), lanes)
+
+    def together(self, groups: list[Places], lanes: int) -> Acc:
+        """The row's maximum, and one exponential an element below it."""
+        own = [self._own(places) for places in groups]
+        top = trees.butterfly(MAXIMA, np.max([x.max(0) for x in own], axis=0), lanes)
+        found = [trees.strand_sum(self.tree, self._below(top, x), STRANDS) for x in own]
+        return top, trees.butterfly(self.tree, trees.halves(self.tree, found), lanes)
 
     def many(self, accs: list[Acc]) -> Acc:
         """What a lane has received becomes one."""

@@ -48,13 +48,16 @@ def _held(steps: Steps, length: int, config: HeldConfig, parts: int, shift: int)
         groups = [kept.transpose(2, 0, 1).reshape(-1, config.lanes)]
         if config.staged:
             groups.append(staged.transpose(0, 2, 1).reshape(-1, config.lanes))
-        blocks.append(steps.of([*groups, ends] if config.edges else groups))
+        found = [*groups, ends] if config.edges else groups
+        if config.top_first:
+            return tuple(part[:1] for part in steps.together(found, config.lanes))
+        blocks.append(steps.of(found))
     if config.blocks > 1:
         # Every warp of every block sends its own to all: slots of the cluster, 32 at a time.
         slots = _joined(_first(steps.across(acc, WARP), WARP) for acc in blocks)
         lanes = min(len(slots[0]), WARP)
-        found = [tuple(part[i : i + lanes] for part in slots) for i in range(0, len(slots[0]), lanes)]
-        acc = found[0] if len(found) == 1 else steps.many(found)
+        some = [tuple(part[i : i + lanes] for part in slots) for i in range(0, len(slots[0]), lanes)]
+        acc = some[0] if len(some) == 1 else steps.many(some)
         return tuple(part[:1] for part in steps.across(acc, lanes))
     if config.lanes > WARP:
         return _block(steps, blocks[0])
@@ -88,7 +91,7 @@ def _sweep(steps: Steps, length: int, config: SweepConfig, parts: int, shift: in
 def _split(steps: Steps, length: int, config: SplitConfig, parts: int, shift: int) -> Acc:
     found, threads = [], config.row.threads
     for part in range(parts):
-        begin, end = part_of(_chunks(config.row, length, shift), part, parts)
+        begin, end = part_of(config.row, length, part, parts, shift=shift)
         turns = _turns(config.row, length, shift, begin, end)
         found.append(_block(steps, _walk(steps, turns, threads)))
     partials, acc = _joined(found), steps.nothing(threads)

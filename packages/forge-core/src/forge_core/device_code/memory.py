@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint8, Uint32
+from cutlass import Int32, Int64, Uint8, Uint32, Uint64
 
 __all__ = [
     "CHUNK",
@@ -18,6 +18,7 @@ __all__ = [
     "Int32",
     "Int64",
     "Uint32",
+    "Uint64",
     "elements_at",
     "entry_offsets",
     "example_arguments",

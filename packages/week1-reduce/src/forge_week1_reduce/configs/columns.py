@@ -30,6 +30,7 @@ class ColumnConfig:
         finish: the second pass, or None.
         once: loads of 16 bytes are marked as read by nobody again.
         whole: columns are whole tiles, and each thread's rows some times ``unroll``, so no load is guarded.
+        exact: ``whole``, and each thread's rows are ``unroll``, so nothing is repeated.
     """
 
     arithmetic: Arithmetic
@@ -45,6 +46,7 @@ class ColumnConfig:
     finish: FinishConfig | None = None
     once: bool = False
     whole: bool = False
+    exact: bool = False
 
     integers: ClassVar[int] = 3
 
@@ -80,17 +82,10 @@ class ColumnConfig:
         return self.vector * (self.lanes - (self.shifts > 1))
 
     @property
-    def fixed_parts(self) -> int:
-        """Parts of the rows where the kernel is compiled for their number; 0 for any number."""
-        if not self.whole:
-            return 0
-        return self.blocks if self.finish is None else self.finish.parts
-
-    @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
         shifts = f"_shift{self.shifts}" if self.shifts > 1 else ""
-        flags = shifts + "".join(f"_{flag}" for flag in ("packed", "whole", "once") if getattr(self, flag))
+        flags = shifts + "".join(f"_{flag}" for flag in ("packed", "whole", "exact", "once") if getattr(self, flag))
         cluster = f"_cluster{self.blocks}" if self.blocks > 1 else "_split" if self.finish else ""
         return (
             f"{self.arithmetic.name}_column{cluster}_{self.width}B_{self.lanes}x{self.groups}_u{self.unroll}"

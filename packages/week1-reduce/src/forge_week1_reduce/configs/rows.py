@@ -28,6 +28,7 @@ class VectorizedConfig:
         held: the L2 is asked to evict last what loads of 16 bytes read.
         exact: a row is exactly ``threads * unroll`` loads, so none is guarded and nothing is repeated.
         whole: a row, or a block's part of it, is some times ``threads * unroll`` loads, so none is guarded.
+        resident: blocks that the compiler leaves registers for on each multiprocessor; 0 leaves it to choose.
     """
 
     arithmetic: Arithmetic
@@ -41,6 +42,7 @@ class VectorizedConfig:
     exact: bool = False
     whole: bool = False
     held: bool = False
+    resident: int = 0
 
     integers: ClassVar[int] = 1
 
@@ -54,6 +56,7 @@ class VectorizedConfig:
         """The part of a kernel's name that says how a row is read."""
         peel = "_peel" if self.peel else ""
         flags = "".join(f"_{flag}" for flag in ("exact", "whole", "once", "held") if getattr(self, flag))
+        flags += f"_m{self.resident}" if self.resident else ""
         return f"{self.width}B{peel}_{self.threads}t_u{self.unroll}_k{self.kept_rank}o{self.outer_rank}{flags}"
 
     @property

@@ -36,7 +36,7 @@ from forge_core.device_code.memory import (
     split_arguments,
 )
 from forge_week1_reduce.configs import ClusterConfig
-from forge_week1_reduce.kernels.sweep import sweep
+from forge_week1_reduce.kernels.sweep import part_chunks, sweep
 from forge_week1_reduce.kernels.values import Values
 
 __all__ = ["Cluster", "build"]
@@ -55,7 +55,8 @@ class Cluster:
         (src, dst), (length,), (kept, outer) = split_arguments(args, self.config)
         blocks = self.config.blocks
         name_kernel(self.kernel, self.config.kernel_name)
-        self.kernel(src, dst, length, kept, outer).launch(
+        span = part_chunks(self.values.vector(self.config.row.width), length, outer, blocks)
+        self.kernel(src, dst, length, span, kept, outer).launch(
             grid=(blocks, Int32(kept[0]), 1),
             block=(self.config.row.threads, 1, 1),
             cluster=(blocks, 1, 1),
@@ -64,14 +65,14 @@ class Cluster:
         )
 
     @cute.kernel
-    def kernel(self, src: cute.Pointer, dst: cute.Pointer, length: Int64, kept: tuple, outer: tuple):
+    def kernel(self, src: cute.Pointer, dst: cute.Pointer, length: Int64, span: Int64, kept: tuple, outer: tuple):
         values, row, blocks = self.values, self.config.row, self.config.blocks
         announce()
         thread, _, _ = cute.arch.thread_idx()
         rank, block, _ = cute.arch.block_idx()
         src_offset, dst_offset = entry_offsets(Uint32(block), kept, 2)
         rAcc = values.new_lanes(row.width)
-        sweep(values, row, src.toint() + src_offset, length, outer, Int64(rank), Int64(blocks), thread, rAcc)
+        sweep(values, row, src.toint() + src_offset, length, outer, Int64(rank), span, thread, rAcc)
 
         shared = cute.arch.get_dyn_smem(Uint32, alignment=16).toint()
         acc = reduce_block(values.collapse(rAcc), values.monoid, row.threads, shared, thread)

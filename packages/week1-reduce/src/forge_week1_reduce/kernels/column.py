@@ -95,9 +95,11 @@ class Column:
     ):
         config = self.config
         tiles = (cols + (config.tile - 1)) // config.tile
+        # Rows of a part.  A thread would divide for longer than it loads a short column.
+        span = (reduced[0] + (parts - 1)) // parts
         name_kernel(self.kernel, config.kernel_name)
         out = partial if cutlass.const_expr(config.finish is not None) else dst
-        self.kernel(src, out, cols, col_step, parts, Uint32(tiles), kept, reduced).launch(
+        self.kernel(src, out, cols, col_step, Uint32(span), Uint32(tiles), kept, reduced).launch(
             grid=(Int32(tiles * kept[0]), Int32(parts), 1),
             block=(config.threads, 1, 1),
             cluster=(1, config.blocks, 1) if cutlass.const_expr(config.blocks > 1) else None,
@@ -113,7 +115,7 @@ class Column:
         out: cute.Pointer,
         cols: Int64,
         col_step: Int64,
-        parts: Int64,
+        span: Uint32,
         tiles: Uint32,
         kept: tuple,
         reduced: tuple,
@@ -136,14 +138,13 @@ class Column:
         # This part's rows, and this thread's among them.  There are less than 2^31, and groups alone have all of them.
         first, count = Int64(group), Int32(reduced[0])
         if cutlass.const_expr(config.groups > 1):
-            # A number that is known when the kernel is compiled needs no division.
-            cut = parts
-            if cutlass.const_expr(config.fixed_parts > 0):
-                cut = config.fixed_parts
-            span = Int64((Uint32(reduced[0]) + Uint32(cut - 1)) // Uint32(cut))
-            first = Int64(part) * span + Int64(group)
-            end = cutlass.min(reduced[0], Int64(part) * span + span)
-            count = Int32(cutlass.max(end - first + (config.groups - 1), Int64(0)) // config.groups)
+            begin = Uint32(part) * span
+            end = cutlass.min(Uint32(reduced[0]), begin + span)
+            own = begin + Uint32(group)
+            first = Int64(own)
+            # By numbers without a sign: the division by a power of two is then a shift.
+            rest = Uint32(cutlass.select_(own < end, end - own, Uint32(0)))
+            count = Int32((rest + (config.groups - 1)) // config.groups)
 
         base = src.toint() + src_offset + tile_start * values.size
         shift = Int64(0)
@@ -173,13 +174,28 @@ class Column:
                 step = Int64(self.size)
             finish_tile(values, config, shared, start, step, tile_start, cols, part, reduced[0], thread)
 
+    def place(self, address: Any, row: Any, reduced: tuple) -> Any:
+        """A row, as a thread walks on from it: its address where rows have one distance, else its number."""
+        return address + row * reduced[2] if self.config.reduced_rank == 1 else row
+
+    def row_address(self, address: Any, place: Any, reduced: tuple) -> Any:
+        """What a thread reads at a place."""
+        if self.config.reduced_rank == 1:
+            return place
+        return address + entry_offsets(Uint32(place), reduced, 1)[0]
+
     @cute.jit
-    def row_address(self, address: Any, row: Any, reduced: tuple) -> Any:
-        """Where this thread reads in one row."""
-        if cutlass.const_expr(self.config.reduced_rank == 1):
-            return address + row * reduced[2]
-        (offset,) = entry_offsets(Uint32(row), reduced, 1)
-        return address + offset
+    def turn(self, address: Any, place: Any, reduced: tuple, rChunks: Any, rAcc: Any):
+        """Adds ``unroll`` rows by whole loads, from a place on; returns the place after them."""
+        config = self.config
+        # From place to place by addition: a product for each load costs the more, the smaller the matrix is.
+        ahead = config.groups * (reduced[2] if cutlass.const_expr(config.reduced_rank == 1) else Int64(1))
+        for u in cutlass.range_constexpr(config.unroll):
+            self.values.fetch(self.row_address(address, place, reduced), rChunks[(u, None)], once=config.once)
+            place = place + ahead
+        for u in cutlass.range_constexpr(config.unroll):
+            self.values.add_places(rChunks[(u, None)], rAcc)
+        return place
 
     @cute.jit
     def walk(self, address: Any, first: Any, count: Any, reduced: tuple, rAcc: Any):
@@ -187,41 +203,38 @@ class Column:
         config = self.config
         unroll, groups = config.unroll, config.groups
         rChunks = self.values.new_chunks(unroll, config.width)
-        turns = count // unroll
-        for turn in cutlass.range(turns):
-            for u in cutlass.range_constexpr(unroll):
-                row = first + Int64(turn * unroll + u) * groups
-                self.values.fetch(self.row_address(address, row, reduced), rChunks[(u, None)], once=config.once)
-            for u in cutlass.range_constexpr(unroll):
-                self.values.add_places(rChunks[(u, None)], rAcc)
+        place = self.place(address, first, reduced)
+        turns = Int32(Uint32(count) // unroll)
+        for _ in cutlass.range(turns):
+            place = self.turn(address, place, reduced, rChunks, rAcc)
         done = turns * unroll
         if done < count:
             for u in cutlass.range_constexpr(unroll):
                 self.values.clear(rChunks[(u, None)])
                 if done + u < count:
-                    row = first + Int64(done + u) * groups
-                    self.values.fetch(self.row_address(address, row, reduced), rChunks[(u, None)], once=config.once)
+                    own = self.place(address, first + Int64(done + u) * groups, reduced)
+                    self.values.fetch(self.row_address(address, own, reduced), rChunks[(u, None)], once=config.once)
             for u in cutlass.range_constexpr(unroll):
                 self.values.add_places(rChunks[(u, None)], rAcc)
 
     @cute.jit
     def walk_whole(self, address: Any, first: Any, count: Any, reduced: tuple, rAcc: Any):
-        """Adds this thread's rows, which are whole turns."""
+        """Adds this thread's rows, which are whole turns, or a single one."""
         config = self.config
         rChunks = self.values.new_chunks(config.unroll, config.width)
-        for turn in cutlass.range(count // config.unroll):
-            for u in cutlass.range_constexpr(config.unroll):
-                row = first + Int64(turn * config.unroll + u) * config.groups
-                self.values.fetch(self.row_address(address, row, reduced), rChunks[(u, None)], once=config.once)
-            for u in cutlass.range_constexpr(config.unroll):
-                self.values.add_places(rChunks[(u, None)], rAcc)
+        place = self.place(address, first, reduced)
+        if cutlass.const_expr(config.exact):
+            self.turn(address, place, reduced, rChunks, rAcc)
+        else:
+            for _ in cutlass.range(Int32(Uint32(count) // config.unroll)):
+                place = self.turn(address, place, reduced, rChunks, rAcc)
 
     @cute.jit
     def walk_edge(self, address: Any, column: Any, cols: Any, first: Any, count: Any, reduced: tuple, rAcc: Any):
         """Adds this thread's rows by element, those columns of the load that there are."""
         for i in cutlass.range(count):
             row = first + Int64(i) * self.config.groups
-            start = self.row_address(address, row, reduced)
+            start = self.row_address(address, self.place(address, row, reduced), reduced)
             for v in cutlass.range_constexpr(self.config.vector):
                 if (column + v >= 0) & (column + v < cols):
                     own = (rAcc[v],)

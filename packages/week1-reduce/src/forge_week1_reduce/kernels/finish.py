@@ -78,25 +78,30 @@ class Finish:
         threads, values = self.config.threads, self.values
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        if cutlass.const_expr(self.config.dependent):
-            cute.arch.griddepcontrol_wait()
         acc = values.monoid.identity()[0]
         if cutlass.const_expr(threads > 1):
             start = partial.toint() + Int64(block) * row_step
+            _, dst_offset = entry_offsets(Uint32(block), kept, 2)
+            self.wait()
             for part in cutlass.range(thread, Int32(parts), threads, unroll=4):
                 acc = values.monoid.combine((acc,), (values.load(start + Int64(part) * part_step),))[0]
             shared = cute.arch.get_dyn_smem(Uint32, alignment=16).toint()
             total = reduce_block((acc,), values.monoid, threads, shared, thread)
             if thread == 0:
-                _, dst_offset = entry_offsets(Uint32(block), kept, 2)
                 values.store(total, count, dst.toint() + dst_offset)
         else:
             row = Int64(block) * THREADS + Int64(thread)
             if row < kept[0]:
                 start = partial.toint() + row * row_step
-                acc = self.add_parts(start, parts, part_step)
                 _, dst_offset = entry_offsets(Uint32(row), kept, 2)
+                self.wait()
+                acc = self.add_parts(start, parts, part_step)
                 values.store((acc,), count, dst.toint() + dst_offset)
+
+    def wait(self) -> None:
+        """Waits for the first pass, whose launch is long past: where to read and write is known before."""
+        if self.config.dependent:
+            cute.arch.griddepcontrol_wait()
 
     @cute.jit
     def add_parts(self, start: Any, parts: Any, part_step: Any):

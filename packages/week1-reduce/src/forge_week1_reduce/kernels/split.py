@@ -36,9 +36,10 @@ from forge_core.device_code.memory import (
     split_arguments,
     store_element,
 )
+from forge_core.device_code.room import room_for
 from forge_week1_reduce.configs import SplitConfig
 from forge_week1_reduce.kernels.finish import Finish
-from forge_week1_reduce.kernels.sweep import sweep
+from forge_week1_reduce.kernels.sweep import part_chunks, sweep
 from forge_week1_reduce.kernels.values import Values
 
 __all__ = ["Split", "build"]
@@ -61,16 +62,27 @@ class Split:
         (src, dst, partial), (length, parts), (kept, outer) = split_arguments(args, self.config, pointers=3)
         size = self.values.acc.width // 8
         name_kernel(self.kernel, self.config.kernel_name)
-        self.kernel(src, partial, length, parts, kept, outer).launch(
+        span = part_chunks(self.values.vector(self.config.row.width), length, outer, parts)
+        self.kernel(src, partial, length, parts, span, kept, outer).launch(
             grid=(Int32(parts), Int32(kept[0]), 1),
             block=(self.config.row.threads, 1, 1),
             smem=SLOTS_BYTES,
             stream=args[-1],
+            **room_for(self.config.row.resident),
         )
         self.finish(partial, dst, parts, Int64(size), parts * size, length * outer[0], kept, args[-1])
 
     @cute.kernel
-    def kernel(self, src: cute.Pointer, partial: cute.Pointer, length: Int64, parts: Int64, kept: tuple, outer: tuple):
+    def kernel(
+        self,
+        src: cute.Pointer,
+        partial: cute.Pointer,
+        length: Int64,
+        parts: Int64,
+        span: Int64,
+        kept: tuple,
+        outer: tuple,
+    ):
         values, row = self.values, self.config.row
         if cutlass.const_expr(self.config.finish.dependent):
             cute.arch.griddepcontrol_launch_dependents()
@@ -78,7 +90,7 @@ class Split:
         part, block, _ = cute.arch.block_idx()
         src_offset, _ = entry_offsets(Uint32(block), kept, 2)
         rAcc = values.new_lanes(row.width)
-        sweep(values, row, src.toint() + src_offset, length, outer, Int64(part), parts, thread, rAcc)
+        sweep(values, row, src.toint() + src_offset, length, outer, Int64(part), span, thread, rAcc)
 
         shared = cute.arch.get_dyn_smem(Uint32, alignment=16).toint()
         acc = reduce_block(values.collapse(rAcc), values.monoid, row.threads, shared, thread)

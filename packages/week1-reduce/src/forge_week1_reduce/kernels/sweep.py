@@ -19,12 +19,25 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.device_code.hold import hold_policy
-from forge_core.device_code.memory import CHUNK, Int32, Int64, Uint32, entry_offsets
+from forge_core.device_code.memory import CHUNK, Int32, Int64, Uint32, Uint64, entry_offsets
 
-__all__ = ["sweep"]
+__all__ = ["part_chunks", "sweep"]
 
 #: Parts of a row begin at multiples of this many chunks, so that two blocks do not share a line of memory.
 LINE_CHUNKS = 8
+
+
+def part_chunks(vector: int, length: Any, outer: Any, parts: Any) -> Any:
+    """Chunks of a part of a row, by the most that a row can have: before the launch, as a thread would divide for long.
+
+    Args:
+        vector: elements of a load.
+        length: elements of a run.
+        outer: the number of runs, and where they are.
+        parts: how many the row is cut into.
+    """
+    step = parts * LINE_CHUNKS
+    return (length // vector * outer[0] + (step - 1)) // step * LINE_CHUNKS
 
 
 @cute.jit
@@ -43,30 +56,35 @@ def _run(
     threads, unroll, width = config.threads, config.unroll, config.width
     rChunks = values.new_chunks(unroll, width)
     policy = hold_policy() if cutlass.const_expr(config.held) else None
-    turns = count // (threads * unroll)
+    turns = Int32(Uint32(count) // (threads * unroll))
     for turn in cutlass.range(turns):
+        place = turn * (threads * unroll) + thread
+        address = start + Int64(place) * width
         for u in cutlass.range_constexpr(unroll):
-            place = turn * (threads * unroll) + u * threads + thread
-            address = _address(config, start, place, first, outer, per_run)
-            values.fetch(address, rChunks[(u, None)], once=config.once, policy=policy)
+            own = _address(config, start, address, place, u * threads, first, outer, per_run)
+            values.fetch(own, rChunks[(u, None)], once=config.once, policy=policy)
         for u in cutlass.range_constexpr(unroll):
             values.add(rChunks[(u, None)], rAcc)
     done = turns * (threads * unroll)
     if done < count:
+        place = done + thread
+        address = start + Int64(place) * width
         for u in cutlass.range_constexpr(unroll):
             values.clear(rChunks[(u, None)])
-            place = done + u * threads + thread
-            if place < count:
-                address = _address(config, start, place, first, outer, per_run)
-                values.fetch(address, rChunks[(u, None)], once=config.once, policy=policy)
+            if place + u * threads < count:
+                own = _address(config, start, address, place, u * threads, first, outer, per_run)
+                values.fetch(own, rChunks[(u, None)], once=config.once, policy=policy)
         for u in cutlass.range_constexpr(unroll):
             values.add(rChunks[(u, None)], rAcc)
 
 
-def _address(config: Any, start: Any, place: Any, first: Any, outer: Any, per_run: Any) -> Any:
+def _address(
+    config: Any, start: Any, address: Any, place: Any, ahead: int, first: Any, outer: Any, per_run: Any
+) -> Any:
+    """Where the chunk lies that is ``ahead`` of the one at ``place``, whose address is given if the row is one run."""
     if config.outer_rank == 0:
-        return start + Int64(place) * config.width
-    chunk = Uint32(first) + Uint32(place)
+        return address + ahead * config.width
+    chunk = Uint32(first) + Uint32(place + ahead)
     (offset,) = entry_offsets(chunk // per_run, outer, 1)
     return start + offset + Int64(chunk % per_run) * config.width
 
@@ -79,7 +97,7 @@ def sweep(
     length: Any,
     outer: tuple,
     part: Any,
-    parts: Any,
+    span: Any,
     thread: Any,
     rAcc: Any,
 ):
@@ -92,17 +110,16 @@ def sweep(
         length: elements of a run.
         outer: the number of runs, then size and step in bytes of each dimension around them, innermost first.
         part: which part.
-        parts: how many the row is cut into.
+        span: chunks of a part, as of :func:`part_chunks`; None where the row is not cut.
         thread: this thread's number in the block.
         rAcc: its accumulators.
     """
     if cutlass.const_expr(config.exact):
         _once(values, config, row, thread, rAcc)
     elif cutlass.const_expr(config.whole):
-        span = length // values.vector(config.width) // parts
         _turns(values, config, row + part * span * config.width, Int32(span), thread, rAcc)
     else:
-        _any(values, config, row, length, outer, part, parts, thread, rAcc)
+        _any(values, config, row, length, outer, part, span, thread, rAcc)
 
 
 @cute.jit
@@ -123,10 +140,10 @@ def _turns(values: cutlass.Constexpr, config: cutlass.Constexpr, start: Any, cou
     threads, unroll, width = config.threads, config.unroll, config.width
     rChunks = values.new_chunks(unroll, width)
     policy = hold_policy() if cutlass.const_expr(config.held) else None
-    for turn in cutlass.range(count // (threads * unroll)):
+    for turn in cutlass.range(Int32(Uint32(count) // (threads * unroll))):
+        address = start + Int64(turn * (threads * unroll) + thread) * width
         for u in cutlass.range_constexpr(unroll):
-            place = turn * (threads * unroll) + u * threads + thread
-            values.fetch(start + Int64(place) * width, rChunks[(u, None)], once=config.once, policy=policy)
+            values.fetch(address + u * (threads * width), rChunks[(u, None)], once=config.once, policy=policy)
         for u in cutlass.range_constexpr(unroll):
             values.add(rChunks[(u, None)], rAcc)
 
@@ -139,16 +156,17 @@ def _any(
     length: Any,
     outer: tuple,
     part: Any,
-    parts: Any,
+    span: Any,
     thread: Any,
     rAcc: Any,
 ):
     """Adds a part of a row of any length; the arguments are those of :func:`sweep`."""
     vector = values.vector(config.width)
-    start, chunks = row, (length // vector) * outer[0]
+    # Lengths are not negative: as numbers without a sign they are divided by a shift.
+    start, chunks = row, Int64(Uint64(length) // vector) * outer[0]
     if cutlass.const_expr(config.peel):
-        head = cutlass.min(Int64(((-row) & (CHUNK - 1)) // values.size), length)
-        chunks = (length - head) // vector
+        head = cutlass.min(Int64(Uint64((-row) & (CHUNK - 1)) // values.size), length)
+        chunks = Int64(Uint64(length - head) // vector)
         start = row + head * values.size
         tail = length - head - chunks * vector
         if part == 0:
@@ -156,9 +174,10 @@ def _any(
                 values.add_element(row + Int64(thread) * values.size, rAcc)
             if (thread >= CHUNK) & (thread < tail + CHUNK):
                 values.add_element(row + (length - tail + Int64(thread - CHUNK)) * values.size, rAcc)
-    span = (chunks + (LINE_CHUNKS * parts - 1)) // (LINE_CHUNKS * parts) * LINE_CHUNKS
-    first = Int64(part) * span
-    count = Int32(cutlass.max(cutlass.min(chunks - first, span), Int64(0)))
+    first, count = Int64(0), Int32(chunks)
+    if cutlass.const_expr(span is not None):
+        first = Int64(part) * span
+        count = Int32(cutlass.max(cutlass.min(chunks - first, span), Int64(0)))
     if cutlass.const_expr(config.outer_rank == 0):
         _run(values, config, start + first * config.width, count, first, outer, Uint32(0), thread, rAcc)
     else:

@@ -35,6 +35,7 @@ from forge_core.device_code.memory import (
     name_kernel,
     split_arguments,
 )
+from forge_core.device_code.room import room_for
 from forge_week1_reduce.configs import VectorizedConfig
 from forge_week1_reduce.kernels.sweep import sweep
 from forge_week1_reduce.kernels.values import Values
@@ -61,7 +62,11 @@ class Vectorized:
         (src, dst), (length,), (kept, outer) = split_arguments(args, self.config)
         name_kernel(self.kernel, self.config.kernel_name)
         self.kernel(src, dst, length, kept, outer).launch(
-            grid=(Int32(kept[0]), 1, 1), block=(self.config.threads, 1, 1), smem=SLOTS_BYTES, stream=args[-1]
+            grid=(Int32(kept[0]), 1, 1),
+            block=(self.config.threads, 1, 1),
+            smem=SLOTS_BYTES,
+            stream=args[-1],
+            **room_for(self.config.resident),
         )
 
     @cute.kernel
@@ -71,7 +76,7 @@ class Vectorized:
         block, _, _ = cute.arch.block_idx()
         src_offset, dst_offset = entry_offsets(Uint32(block), kept, 2)
         rAcc = values.new_lanes(self.config.width)
-        sweep(values, self.config, src.toint() + src_offset, length, outer, Int64(0), Int64(1), thread, rAcc)
+        sweep(values, self.config, src.toint() + src_offset, length, outer, Int64(0), None, thread, rAcc)
 
         shared = cute.arch.get_dyn_smem(Uint32, alignment=16).toint()
         acc = reduce_block(values.collapse(rAcc), values.monoid, self.config.threads, shared, thread)

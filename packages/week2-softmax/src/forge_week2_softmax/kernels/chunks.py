@@ -21,7 +21,7 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.device_code.hold import load_held_if
-from forge_core.device_code.memory import Int32, Int64, Uint32, elements_at, load_element, store_element
+from forge_core.device_code.memory import Int32, Int64, Uint32, Uint64, elements_at, load_element, store_element
 
 __all__ = [
     "chunk_addresses",
@@ -256,5 +256,6 @@ def read_element(
 
 def count(config: Any, length: Any, shift: Any) -> Any:
     """Chunks that a row touches; 64-bit where elements are numbered so."""
-    chunks = (length + Int64(shift) + (config.vector - 1)) // config.vector
-    return chunks if config.wide else Int32(chunks)
+    # Not negative, so that a division by a power of two is a shift.
+    chunks = Uint64(length + Int64(shift) + (config.vector - 1)) // config.vector
+    return Int64(chunks) if config.wide else Int32(chunks)

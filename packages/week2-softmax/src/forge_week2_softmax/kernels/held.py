@@ -119,14 +119,19 @@ class Held:
         if cutlass.const_expr(config.blocks > 1):
             open_mailbox(shared, thread)
         rank, block = Int32(0), Uint32(number)
-        if cutlass.const_expr(config.blocks != 1):
+        if cutlass.const_expr(config.blocks > 1):
+            # Known when the kernel is compiled, so that a shift divides.
+            rank, block = Int32(Uint32(number) % config.blocks), Uint32(number) // config.blocks
+        elif cutlass.const_expr(config.blocks == 0):
             rank, block = Int32(Uint32(number) % blocks), Uint32(number) // blocks
-        row = Int64(block) * config.rows_per_block + Int64(thread // config.lanes)
+        numbers = Int64 if cutlass.const_expr(config.wide) else Int32
+        rows = numbers(kept[0])
+        row = numbers(block) * config.rows_per_block + numbers(thread // config.lanes)
         own = row
         if cutlass.const_expr(config.rows_per_block > 1):
             # Lanes beyond the last row take part in the shuffles: they stand in that row and hold nothing of it.
-            own = cutlass.min(row, kept[0] - 1)
-            length = Int32(cutlass.select_(row < kept[0], length, Int32(0)))
+            own = cutlass.min(row, rows - 1)
+            length = Int32(cutlass.select_(row < rows, length, Int32(0)))
         offsets = entry_offsets(own if cutlass.const_expr(config.wide) else Uint32(own), kept, program.sides)
         starts, shift = chunk.row_start(program, config, addresses, offsets)
         # Of any number of blocks each has what its lanes hold; blocks of a cluster take turns.
@@ -149,9 +154,9 @@ class Held:
 
         total = self.reduce(held, edge, shared, thread, rank)
         if cutlass.const_expr(program.one_result):
-            self.finish(total, starts[program.sides - 1], thread, rank, row, kept)
+            self.finish(total, starts[program.sides - 1], thread, rank, row < rows)
         else:
-            if cutlass.const_expr(program.monoid is not None):
+            if cutlass.const_expr(program.monoid is not None and not config.top_first):
                 program.forget(held, Uint32(length) >> 31)
             constants = program.constants(total, chunk.row_scalars(program, starts))
             rOut = cute.make_rmem_tensor(config.vector, program.dst)
@@ -238,6 +243,8 @@ class Held:
             groups.append(lambda: self.from_slots(held, shared, thread))
         if config.edges:
             groups.append(lambda: [edge])
+        if config.top_first:
+            return program.gather_row(groups, config.lanes)
         acc = program.gather_all(groups)
         if config.blocks > 1:
             return reduce_by_mail(acc, monoid, config.threads, config.blocks, shared, thread, rank)
@@ -246,8 +253,8 @@ class Held:
         return reduce_lanes(acc, monoid, config.lanes)
 
     @cute.jit
-    def finish(self, total: tuple, address: Any, thread: Any, rank: Any, row: Any, kept: tuple):
-        if (thread % self.config.lanes == 0) & (rank == 0) & (row < kept[0]):
+    def finish(self, total: tuple, address: Any, thread: Any, rank: Any, inside: Any):
+        if (thread % self.config.lanes == 0) & (rank == 0) & inside:
             self.program.store_result(total, address)
 
 

@@ -29,7 +29,8 @@ from cutlass import BFloat16, Float16, Uint32
 
 from forge_core.device_code.memory import store_element
 from forge_core.device_code.monoid import Maximum, Sum, lowest
-from forge_core.device_code.online import MaxSum, exponential, packed_maximum, strand_sum, tree
+from forge_core.device_code.online import MaxSum, exponential, packed_maximum, reciprocal, strand_sum, tree
+from forge_core.device_code.warp import reduce_lanes
 from forge_core.dtypes import cute_dtype
 from forge_week2_softmax.kernels.elements import Elements, whole_words
 
@@ -103,6 +104,21 @@ class Program(Elements):
         top = tree([self.top(piece) for group in groups for piece in group()], self._maximum)
         return top, tree([self._sum_below(group(), top) for group in groups], lambda a, b: a + b)
 
+    def gather_row(self, groups: Sequence[Callable[[], Iterable[list[Any]]]], lanes: int) -> tuple[Any, ...]:
+        """The accumulator of a row that some lanes of a warp share; each of them gets it.
+
+        They find the row's maximum before they sum, so that an element has one exponential, which the map uses again,
+        and the lanes' sums need no factors.  For a forward pass.
+
+        Args:
+            groups: as of :meth:`gather_all`, a lane's.
+            lanes: a power of two up to 32.
+        """
+        top = tree([self.top(piece) for group in groups for piece in group()], self._maximum)
+        (top,) = reduce_lanes((top,), Maximum(self.acc), lanes)
+        own = tree([self._sum_below(group(), top) for group in groups], lambda a, b: a + b)
+        return (top, *reduce_lanes((own,), Sum(self.acc), lanes))
+
     def top(self, chunks: list[Any]) -> Any:
         """The maximum of some elements."""
         packed = self._packed_top(chunks[0])
@@ -151,9 +167,10 @@ class Program(Elements):
         """
         if self.arithmetic.backward:
             return total or scalars
-        if self.arithmetic.op == "softmax":
-            return total[0], self.acc(1) / total[1]
-        return total[0], cute.math.log(total[1])
+        # The base, not the maximum: of a row of nothing but -inf the sum makes the results NaN.  Where the row's sum
+        # was taken below the same base, the compiler need not compute an exponential again.
+        base = MaxSum(self.acc).base(total[0])
+        return base, reciprocal(total[1]) if self.arithmetic.op == "softmax" else cute.math.log(total[1])
 
     def map(self, chunks: list[Any], constants: tuple[Any, ...], rOut: Any) -> None:
         """Computes the results of some elements.

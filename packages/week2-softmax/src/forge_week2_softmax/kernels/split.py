@@ -69,8 +69,9 @@ class Split:
         config, program = self.config, self.program
         addresses, (length, parts), (kept,) = chunk.split_arguments(args, program.sides + 1, config)
         tensors, workspace = addresses[:-1], addresses[-1]
+        span = self.span(length, parts)
         name_kernel(self.first, f"{config.kernel_name}_reduce")
-        self.first(tensors, workspace, length, kept).launch(
+        self.first(tensors, workspace, length, span, kept).launch(
             grid=(Int32(parts), Int32(kept[0]), 1),
             block=(config.row.threads, 1, 1),
             smem=2 * SLOTS_BYTES,
@@ -78,7 +79,7 @@ class Split:
             **room_for(config.resident),
         )
         name_kernel(self.second, f"{config.kernel_name}_write")
-        self.second(tensors, workspace, length, Int32(parts), kept).launch(
+        self.second(tensors, workspace, length, Int32(parts), span, kept).launch(
             grid=(1 if cutlass.const_expr(program.one_result) else Int32(parts), Int32(kept[0]), 1),
             block=(config.row.threads, 1, 1),
             smem=2 * SLOTS_BYTES,
@@ -87,25 +88,31 @@ class Split:
             **room_for(config.resident),
         )
 
+    def span(self, length: Any, parts: Any) -> Any:
+        """Chunks of a part, by the most that a row can touch; before the launch, as a thread would divide for long."""
+        row, step = self.config.row, parts * LINE_CHUNKS
+        chunks = chunk.count(row, length, row.vector - 1 if row.edges else 0)
+        span = (chunks + (step - 1)) // step * LINE_CHUNKS
+        return span if row.wide else Int32(span)
+
     @cute.jit
-    def part(self, addresses: tuple, length: Any, kept: tuple, part: Any, parts: Any, row: Any):
+    def part(self, addresses: tuple, length: Any, kept: tuple, part: Any, span: Any, row: Any):
         """Where a part of a row lies: the row's addresses, its place in a chunk, the part's first and last chunk."""
         offsets = entry_offsets(Uint32(row), kept, self.program.sides)
         starts, shift = chunk.row_start(self.program, self.config.row, addresses, offsets)
         chunks = chunk.count(self.config.row, length, shift)
-        span = (chunks + (LINE_CHUNKS * parts - 1)) // (LINE_CHUNKS * parts) * LINE_CHUNKS
         begin = cutlass.min(part * span, chunks)
         return starts, shift, begin, cutlass.min(begin + span, chunks)
 
     @cute.kernel
-    def first(self, addresses: tuple, workspace: Int64, length: Int64, kept: tuple):
+    def first(self, addresses: tuple, workspace: Int64, length: Int64, span: Int32, kept: tuple):
         program, row_config = self.program, self.config.row
         if cutlass.const_expr(self.config.dependent):
             cute.arch.griddepcontrol_launch_dependents()
         thread, _, _ = cute.arch.thread_idx()
         part, row, _ = cute.arch.block_idx()
         parts, _, _ = cute.arch.grid_dim()
-        starts, shift, begin, end = self.part(addresses, length, kept, part, parts, row)
+        starts, shift, begin, end = self.part(addresses, length, kept, part, span, row)
         rAcc = program.new_accumulator()
         reduce_turns(program, row_config, starts, begin, end, shift, length, (length,), thread, rAcc)
         shared = cute.arch.get_dyn_smem(Uint32, alignment=16).toint()
@@ -116,11 +123,11 @@ class Split:
                 store_element(acc[i], address + i * (program.acc.width // 8), program.acc)
 
     @cute.kernel
-    def second(self, addresses: tuple, workspace: Int64, length: Int64, parts: Int32, kept: tuple):
+    def second(self, addresses: tuple, workspace: Int64, length: Int64, parts: Int32, span: Int32, kept: tuple):
         program, row_config, monoid = self.program, self.config.row, self.program.monoid
         thread, _, _ = cute.arch.thread_idx()
         part, row, _ = cute.arch.block_idx()
-        starts, shift, begin, end = self.part(addresses, length, kept, part, parts, row)
+        starts, shift, begin, end = self.part(addresses, length, kept, part, span, row)
         held = chunk.new_chunks(program, row_config, row_config.unroll)
         if cutlass.const_expr(not program.one_result):
             load_turn(program, row_config, starts, begin + thread, end, shift, length, (length,), held)
@@ -128,7 +135,7 @@ class Split:
             cute.arch.griddepcontrol_wait()
 
         rAcc = program.new_accumulator()
-        for p in cutlass.range(thread, parts, row_config.threads):
+        for p in cutlass.range(thread, parts, row_config.threads, unroll=1):
             address = workspace + (Int64(row) * parts + p) * self.pair
             other = tuple(
                 load_element(address + i * (program.acc.width // 8), program.acc) for i in range(len(monoid.types))

@@ -27,7 +27,7 @@ import cutlass.cute as cute
 from forge_core.cache import Traceable, compile_cached
 from forge_core.device_code.block import SLOTS_BYTES, reduce_block
 from forge_core.device_code.hold import hold_policy, load_held_if
-from forge_core.device_code.memory import Int32, Int64, Uint32, entry_offsets, example_arguments, name_kernel
+from forge_core.device_code.memory import Int32, Int64, Uint32, Uint64, entry_offsets, example_arguments, name_kernel
 from forge_core.device_code.monoid import Maximum, Sum
 from forge_core.device_code.online import MaxSum
 from forge_week2_softmax.configs import SweepConfig
@@ -113,6 +113,12 @@ def _addresses(program: Any, config: Any, starts: Any, c: Any, reduced: Any) -> 
     return [s + o for s, o in zip(starts, entry_offsets(index, reduced, program.sides), strict=True)]
 
 
+def _turns(config: Any, begin: Any, end: Any, step: int) -> Any:
+    """Turns of ``step`` chunks from ``begin`` to ``end``, which is not before it: the division is a shift."""
+    chunks = end - begin + (step - 1)
+    return Int64(Uint64(chunks) // step) if config.wide else Int32(Uint32(chunks) // step)
+
+
 @cute.jit
 def reduce_turns(
     program: cutlass.Constexpr,
@@ -129,7 +135,7 @@ def reduce_turns(
     """Reduces the chunks from ``begin`` to ``end`` that are this thread's into its accumulator."""
     held = chunk.new_chunks(program, config, config.unroll)
     step = config.threads * config.unroll
-    for turn in cutlass.range((end - begin + (step - 1)) // step):
+    for turn in cutlass.range(_turns(config, begin, end, step)):
         load_turn(program, config, starts, begin + turn * step + thread, end, shift, length, reduced, held)
         program.absorb(rAcc, held)
 
@@ -150,7 +156,7 @@ def map_turns(
     """Reads the chunks from ``begin`` to ``end`` that are this thread's, and writes their results."""
     held = chunk.new_chunks(program, config, config.unroll)
     step = config.threads * config.unroll
-    for turn in cutlass.range((end - begin + (step - 1)) // step):
+    for turn in cutlass.range(_turns(config, begin, end, step)):
         first = begin + turn * step + thread
         load_turn(program, config, starts, first, end, shift, length, reduced, held)
         write_turn(program, config, starts, first, end, shift, length, reduced, held, constants)
@@ -222,7 +228,7 @@ class Sweep:
         config, program = self.config, self.program
         held = chunk.new_chunks(program, config, config.unroll)
         step = config.threads * config.unroll
-        turns = (end - begin + (step - 1)) // step
+        turns = _turns(config, begin, end, step)
         rTop = cute.make_rmem_tensor(1, program.acc)
         rTop[0] = MaxSum(program.acc).identity()[0]
         for turn in cutlass.range(turns):
