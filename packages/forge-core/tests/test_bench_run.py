@@ -691,7 +691,7 @@ def test_every_device_that_fails_is_named(monkeypatch, tmp_path, kind):
 def test_the_end_is_estimated():
     import datetime as dt
 
-    from forge_core.bench.progress import ends
+    from forge_core.progress import ends
 
     now = dt.datetime(2026, 11, 21, 10, 0, 0)  # noqa: DTZ001 - a time of day, whatever the zone
     assert ends(0, 10, 3.0, now) == ""

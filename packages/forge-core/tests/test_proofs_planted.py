@@ -456,7 +456,7 @@ def test_sanitizers_run_beside_the_tests(tree):
 
 def test_a_long_run_tells_how_many_tests_have_ended(tree, monkeypatch, capsys):
     monkeypatch.setattr("forge_core.testing.proofs.runner.LOOK", 0.01)
-    monkeypatch.setattr("forge_core.bench.progress.NOTES", 0.0)
+    monkeypatch.setattr("forge_core.progress.NOTES", 0.0)
     told = []
 
     def execute(chunk, week, showed):

@@ -18,10 +18,11 @@ from rich.console import Console
 from forge_core.bench import cli_records, devices, exits, processes, report, runner
 from forge_core.bench import plan as planning
 from forge_core.bench.derived import suites_of
-from forge_core.bench.progress import progress
 from forge_core.bench.records import Record
 from forge_core.cache import suites
 from forge_core.device import query
+from forge_core.files import write_atomically
+from forge_core.progress import progress
 from forge_core.timing import TIMERS, Policy
 from forge_core.timing.l2 import POLICIES
 
@@ -202,13 +203,12 @@ def _write(record: Record, json_path: str | None, out: Path | None, console: Con
     if json_path == "-":
         click.echo(text, nl=False)
     elif json_path is not None:
-        Path(json_path).write_text(text, encoding="utf-8")
+        write_atomically(Path(json_path), text)
         console.print(f"record: {json_path}", highlight=False)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         machine = record.environment.gpu if record.environment.device == "cuda" else "cpu"
         stamp = re.sub(r"\D", "", record.date[:19])
         stem = re.sub(r"[^a-z0-9]+", "-", f"{record.suite} {machine} {stamp}".lower())
-        (out / f"{stem}.json").write_text(text, encoding="utf-8")
-        (out / f"{stem}.md").write_text(report.markdown(record), encoding="utf-8")
+        write_atomically(out / f"{stem}.json", text)
+        write_atomically(out / f"{stem}.md", report.markdown(record))
         console.print(f"record: {out / stem}.json and .md", highlight=False)

@@ -17,7 +17,8 @@ from forge_core.bench import plan as planning
 from forge_core.bench.compare import compare
 from forge_core.bench.environment import stamp
 from forge_core.bench.plan import UsageError
-from forge_core.bench.progress import progress
+from forge_core.files import write_atomically
+from forge_core.progress import progress
 
 __all__ = ["COMMANDS", "console"]
 
@@ -165,7 +166,7 @@ def stamp_command(record: Path) -> None:
     with exits.told():
         loaded = records.load(record)
         stamped = msgspec.structs.replace(loaded, environment=stamp(loaded.environment))
-        record.write_text(stamped.dumps(), encoding="utf-8")
+        write_atomically(record, stamped.dumps())
         click.echo(f"{record}: made from commit {stamped.environment.commit}")
 
 
@@ -182,7 +183,7 @@ def accuracy_command(device_text: str, json_path: Path | None) -> None:
             error = "" if row.error is None else f"  error {row.error:+.3f} us"
             click.echo(f"{row.work:14} {row.timer:7} {row.median:10.3f} us{error}")
         if json_path is not None:
-            json_path.write_text(json.dumps([row.as_dict() for row in rows], indent=1) + "\n", encoding="utf-8")
+            write_atomically(json_path, json.dumps([row.as_dict() for row in rows], indent=1) + "\n")
 
 
 @click.command("tune")
@@ -214,7 +215,7 @@ def tune_command(week: str, device_text: str, record_folder: Path, dry_run: bool
         click.echo(f"record: {saved}", err=True)
         if not dry_run:
             path.parent.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            write_atomically(path, text)
             click.echo(f"table: {path.parent.parent.name}/{path.parent.name}/{path.name}", err=True)
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 from forge_core.bench.records import Record
 from forge_core.bench.tables import Table, headline, remarks, tables
 from forge_core.errors import BenchmarkError
+from forge_core.files import write_atomically
 
 __all__ = ["markdown", "print_record", "replace_between_markers"]
 
@@ -53,7 +54,7 @@ def replace_between_markers(page: Path, record: Record, name: str = "") -> None:
         raise BenchmarkError(f"{page}: expected the line {begin!r} and below it the line {end!r}, once each.")
     before, rest = text.split(begin)
     after = rest.split(end)[1]
-    page.write_text(f"{before}{begin}\n\n{markdown(record)}\n{end}{after}", encoding="utf-8")
+    write_atomically(page, f"{before}{begin}\n\n{markdown(record)}\n{end}{after}")
 
 
 def print_record(record: Record, console: Console) -> None:

@@ -268,7 +268,6 @@ def _compile(
     as_json: bool,
 ) -> int:
     from forge_core.cache import suites as known
-    from forge_core.cache.parallel import compile_all
 
     if (kernel is None) != (config is None) or (kernel is not None and suites):
         raise click.UsageError("--kernel and --config go together, and without --suite")
@@ -280,8 +279,7 @@ def _compile(
             raise click.UsageError(f"--config: {error}") from error
     else:
         wanted = known.requests(suites, archs)
-    with tables.progress(len(wanted)) as on_done:
-        outcomes = compile_all(wanted, store, jobs=jobs, on_done=on_done)
+    outcomes = known.compile_shown(wanted, store, jobs=jobs)
     told = tables.summary(outcomes, time.perf_counter() - start)
     if as_json:
         click.echo(json.dumps(told, indent=1))

@@ -15,10 +15,11 @@ from forge_core.cache.cached import builder_at
 from forge_core.cache.key import canonical, tag, untag
 from forge_core.cache.lookup import user_store
 from forge_core.cache.parallel import Outcome, Request, compile_all
-from forge_core.cache.tables import progress
+from forge_core.cache.store import Store
 from forge_core.errors import ArgumentError, UnsupportedError
+from forge_core.progress import progress
 
-__all__ = ["ahead", "all_suites", "kernels_of", "one", "requests"]
+__all__ = ["ahead", "all_suites", "compile_shown", "kernels_of", "one", "requests"]
 
 
 # Fewer kernels than this are compiled sooner by the process that wants them.
@@ -70,8 +71,17 @@ def ahead(wanted: Sequence[Request], *, jobs: int | None = None) -> list[Outcome
     missing = [r for r in wanted if store.find(builder_at(r.builder).key(r.config, arch=r.arch)) is None]
     if len(missing) < WORTH_IT:
         return []
-    with progress(len(missing)) as on_done:
-        return compile_all(missing, store, jobs=jobs, on_done=on_done)
+    return compile_shown(missing, store, jobs=jobs)
+
+
+def compile_shown(wanted: Sequence[Request], store: Store, *, jobs: int | None = None) -> list[Outcome]:
+    """The same as ``compile_all``, and shows how far it is."""
+    with progress(len(wanted), "compiling kernels", each=False) as shown:
+
+        def done(outcome: Outcome) -> None:
+            shown(f"{outcome.request.builder.partition(':')[0].rpartition('.')[2]} {outcome.request.arch}")
+
+        return compile_all(wanted, store, jobs=jobs, on_done=done)
 
 
 def kernels_of(run: Run, arch: str) -> list[Request]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import collections
 import datetime as dt
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from forge_core.cache.entry import Damaged, Entry
@@ -25,7 +23,6 @@ __all__ = [
     "print_entry",
     "print_statistics",
     "print_summary",
-    "progress",
     "size",
     "statistics",
     "summary",
@@ -154,27 +151,6 @@ def print_statistics(told: dict[str, Any]) -> None:
             line(f"  {count:5}  {name}")
     for folder in told["bundles"]:
         line(f"bundle {folder}")
-
-
-@contextmanager
-def progress(total: int) -> Iterator[Callable[[Outcome], None]]:
-    """A progress bar on standard error, where that is a terminal."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("compiling", total=total)
-
-        def on_done(outcome: Outcome) -> None:
-            name = outcome.request.builder.partition(":")[0].rpartition(".")[2]
-            bar.update(task, advance=1, description=f"compiling {name} {outcome.request.arch}")
-
-        yield on_done
 
 
 def summary(outcomes: Sequence[Outcome], wall_s: float) -> dict[str, Any]:

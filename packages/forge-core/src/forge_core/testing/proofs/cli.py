@@ -9,10 +9,11 @@ from pathlib import Path
 
 import click
 
+from forge_core.files import write_atomically
 from forge_core.testing.proofs import check as checking
 from forge_core.testing.proofs import table as tables
 from forge_core.testing.proofs.declare import ProofError, discover
-from forge_core.testing.proofs.record import load, stamped, write_atomically
+from forge_core.testing.proofs.record import load, stamped
 
 __all__ = ["prove"]
 

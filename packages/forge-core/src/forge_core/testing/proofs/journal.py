@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from forge_core.testing.proofs.record import write_atomically
+from forge_core.files import write_atomically
 
 __all__ = ["append", "keep_passed", "outcomes"]
 

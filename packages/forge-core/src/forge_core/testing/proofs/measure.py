@@ -18,9 +18,9 @@ import click
 import torch
 
 from forge_core.errors import UnsupportedError
+from forge_core.files import write_atomically
 from forge_core.testing.proofs.declare import Week, discover
 from forge_core.testing.proofs.observe import shape_of
-from forge_core.testing.proofs.record import write_atomically
 from forge_core.testing.subject import Subject
 from forge_core.testing.tolerances import assert_near_float64
 

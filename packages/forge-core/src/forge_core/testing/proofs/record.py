@@ -10,9 +10,7 @@ no signature: who means to deceive can compute it anew.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +31,6 @@ __all__ = [
     "folder_of",
     "load",
     "stamped",
-    "write_atomically",
 ]
 
 SCHEMA_VERSION = 1
@@ -267,17 +264,3 @@ def stamped(record: Record) -> Record:
     if record.seal != record.computed_seal():
         raise ProofError("the record was changed after it was made; it cannot be stamped")
     return msgspec.structs.replace(record, proofs=proofs).sealed()
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Writes a file so that a reader finds the old one or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

@@ -25,12 +25,13 @@ from queue import Empty, SimpleQueue
 import msgspec
 
 from forge_core.bench.environment import Environment
-from forge_core.bench.progress import progress
+from forge_core.files import write_atomically
+from forge_core.progress import progress
 from forge_core.testing.proofs.check import TOOLS, clean, incredible, missing_tests, unproven
 from forge_core.testing.proofs.declare import ProofError, Week, digest_of, gpu_tests, sources_of
 from forge_core.testing.proofs.execute import AT_ONCE, Chunk, Result
 from forge_core.testing.proofs.merge import Task, merged
-from forge_core.testing.proofs.record import FILE, ProofRun, Record, folder_of, load, write_atomically
+from forge_core.testing.proofs.record import FILE, ProofRun, Record, folder_of, load
 from forge_core.testing.proofs.state import State, digest_of_tests
 
 __all__ = ["Outcome", "prove", "tasks_of", "whole"]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+from forge_core.files import write_atomically
 from forge_core.testing.proofs.declare import digest_of
 from forge_core.testing.proofs.execute import Chunk, Result
-from forge_core.testing.proofs.record import write_atomically
 
 __all__ = ["State", "digest_of_tests"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from forge_core.files import write_atomically
 from forge_core.testing.proofs.check import findings_of
 from forge_core.testing.proofs.declare import ProofError, Week, gpu_tests
 from forge_core.testing.proofs.record import Record
@@ -47,4 +48,4 @@ def into(path: Path, text: str) -> None:
     _, end, after = rest.partition(END)
     if not begin or not end or BEGIN in rest or END in after:
         raise ProofError(f"{path}: expected the marks\n{BEGIN}\n{END}\nonce each and in this order")
-    path.write_text(f"{before}{BEGIN}\n{text}{END}{after}", encoding="utf-8")
+    write_atomically(path, f"{before}{BEGIN}\n{text}{END}{after}")

@@ -52,11 +52,16 @@ def ends(done: int, total: int, seconds: float, now: dt.datetime) -> str:
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Shown]:
-    """A bar on a terminal; in a log, a line for each case, so that a long run shows where it is.
+def progress(total: int, doing: str = "measuring", *, each: bool = True) -> Iterator[Shown]:
+    """A bar on a terminal; in a log, lines, so that a long run shows where it is.
+
+    Args:
+        total: how many there are.
+        doing: what is done with them.
+        each: a log has a line for each, when it is done; otherwise one when the first begins, and one now and then.
 
     Yields:
-        What to call with a case's name when it is done.
+        What to call with a name when that is done.
     """
     began, done = time.perf_counter(), 0
     noted = began
@@ -73,13 +78,22 @@ def progress(total: int) -> Iterator[Shown]:
             noted = now
             click.echo(f"        {text}", err=True)
 
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() and each:
         yield Shown(lambda name: click.echo(f"[{done + 1}/{total}] {name} ({until()})", err=True), note_in_log)
+        return
+    if not sys.stderr.isatty():
+        click.echo(f"{doing}: {total} to do", err=True)
+
+        def count(name: str) -> None:
+            end = until()
+            note_in_log(f"{doing}: {done} of {total} ({end})")
+
+        yield Shown(count, note_in_log)
         return
     words = TextColumn("{task.description}"), TextColumn("{task.fields[until]}")
     columns = (words[0], BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), words[1])
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("measuring", total=total, until="")
+        task = bar.add_task(doing, total=total, until="")
         yield Shown(
             lambda name: bar.update(task, advance=1, description=f"done: {name}", until=until()),
             lambda text: bar.update(task, description=text),
