@@ -16,8 +16,8 @@ from forge_core.progress import progress
 
 def test_a_file_is_made_with_its_folders(tmp_path):
     path = tmp_path / "a" / "b" / "record.json"
-    write_atomically(path, "é\n")
-    assert path.read_bytes() == "é\n".encode()
+    write_atomically(path, "\u00e9\n")
+    assert path.read_bytes() == b"\xc3\xa9\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert [each.name for each in path.parent.iterdir()] == ["record.json"]
 
