@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -18,7 +20,9 @@ def test_a_file_is_made_with_its_folders(tmp_path):
     path = tmp_path / "a" / "b" / "record.json"
     write_atomically(path, "\u00e9\n")
     assert path.read_bytes() == b"\xc3\xa9\n"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    beside = tmp_path / "beside"
+    beside.touch()
+    assert path.stat().st_mode == beside.stat().st_mode
     assert [each.name for each in path.parent.iterdir()] == ["record.json"]
 
 
@@ -58,6 +62,23 @@ def test_a_pipe_is_written_to_and_stays_one(tmp_path):
     reader.join(30)
     assert read == ["record"]
     assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_standard_output_is_written_to_by_its_name():
+    code = (
+        "from pathlib import Path; from forge_core.files import write_atomically as w; w(Path('/dev/stdout'), 'record')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "record"
+
+
+def test_a_file_in_a_folder_that_takes_no_other_is_written_to(tmp_path, monkeypatch):
+    path = tmp_path / "record.json"
+    path.write_text("old")
+    number = path.stat().st_ino
+    monkeypatch.setattr(os, "access", lambda folder, how: False)
+    write_atomically(path, "new")
+    assert (path.read_text(), path.stat().st_ino) == ("new", number)
 
 
 def test_a_log_has_a_line_for_each(capsys):
