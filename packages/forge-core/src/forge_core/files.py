@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
 import stat
-import tempfile
 from pathlib import Path
 
 __all__ = ["write_atomically"]
@@ -23,19 +23,15 @@ def write_atomically(path: Path, text: str) -> None:
         return
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    # A new file has the mode that the user's mask gives, which one of tempfile's has not.
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        Path(name).chmod(0o666 & ~_umask() if mode is None else stat.S_IMODE(mode))
-        Path(name).replace(path)
+        if mode is not None:
+            beside.chmod(stat.S_IMODE(mode))
+        beside.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise
-
-
-def _umask() -> int:
-    """What a new file's mode lacks; it can be read only by being set."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

@@ -132,10 +132,12 @@ def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
     received = -(-config.tile // config.blocks) * config.blocks if config.blocks > 1 else 0
     four = own.src.itemsize > 1 and own.acc.itemsize <= 4
     counted = arch == TUNED and four and config.unroll < 8 and config.threads > 32
+    # Two blocks of 512 threads are to be resident; without guards, or where rows are shifted, there is room for more.
+    resident = (1280 if config.whole or config.shifts > 1 else 1024) if counted else 768
     # Beside 8 loads of two-byte elements ptxas makes one more block fit there, by one value in local memory.
     spilled = 8 if arch in ("sm_89", "sm_120a") and config.unroll == 8 and not config.once else 0
     tile = Expect(
-        _registers(own, 1024 if counted else 768),
+        _registers(own, resident),
         (warps * config.tile + received) * own.acc.itemsize if groups else 0,
         # What reaches over the last column goes by element, where the tiles are not whole.
         loads=_source(own, config.width, elements=not config.whole),
