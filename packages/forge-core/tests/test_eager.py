@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 from typing import Any
 
 import pytest
@@ -57,15 +58,27 @@ class Hook(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def kernel_with_scratch(source: int, target: int, scratch: int, count: int, factor: int, stream: int) -> None:
+    """The same by way of a workspace."""
+    kernel(source, scratch, count, factor, stream)
+    kernel(scratch, target, count, 1, stream)
+
+
 @pytest.fixture
 def path(monkeypatch: pytest.MonkeyPatch) -> EagerPath:
+    return planted(monkeypatch)
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, *, two_passes: bool = False) -> EagerPath:
     schema = Schema.parse("ns::scale(Tensor x, int factor=2, *, str variant='auto') -> Tensor")
 
     def plan(device: Any, out: torch.Tensor, x: torch.Tensor, factor: int, variant: str) -> Launch:
-        return Launch("simple", "nowhere:build", None, (x.numel(), factor), "why", 0, 0)
+        workspace = 4 * x.numel() if two_passes else 0
+        return Launch("simple", "nowhere:build", None, (x.numel(), factor), "why", 0, 0, workspace)
 
     monkeypatch.setattr(table.devices, "query", lambda device: SPECS["H200"])
-    monkeypatch.setattr(table, "builder_at", lambda path: lambda config, arch: kernel)
+    compiled = kernel_with_scratch if two_passes else kernel
+    monkeypatch.setattr(table, "builder_at", lambda path: lambda config, arch: compiled)
     monkeypatch.setattr(table, "_current_device", lambda: -1)  # what a CPU tensor's get_device() is
     monkeypatch.setattr(table, "_raw_stream", lambda index: 0)
     monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
@@ -107,6 +120,28 @@ def test_a_call_that_needs_a_gradient_is_recorded_by_the_operator_s_own_rules(pa
     y = path.call((other * leaf, 3), {})
     y.sum().backward()
     assert torch.equal(leaf.grad, 3 * other)
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True], ids=["without a gradient", "with a gradient"])
+@pytest.mark.parametrize("two_passes", [False, True], ids=["one pass", "two passes"])
+def test_a_call_is_planned_or_a_hit_and_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, two_passes: bool, needs_gradient: bool
+) -> None:
+    path = planted(monkeypatch, two_passes=two_passes)
+    x = torch.randn(3, 4, requires_grad=needs_gradient)
+    logged = []
+    with caplog.at_level(logging.DEBUG, "forge_core"):
+        for factor in (3, 3, 5, 5, 3):
+            caplog.clear()
+            y = path.call((x, factor), {})
+            assert torch.equal(y, x.detach() * factor)
+            assert y.requires_grad == needs_gradient
+            if needs_gradient:
+                (grad,) = torch.autograd.grad(y.sum(), x)
+                assert torch.equal(grad, torch.full_like(grad, factor))
+            logged.append([record.getMessage() for record in caplog.records])
+    planned, hit = ["ns::scale: simple None: why"], ["cache hit: ns::scale simple"]
+    assert logged == [planned, hit, planned, hit, hit]
 
 
 def test_an_int_by_its_name_is_the_int_by_position(path: EagerPath) -> None:

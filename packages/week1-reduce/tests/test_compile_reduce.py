@@ -149,3 +149,22 @@ def test_other_accumulators_are_as_declared(variant, dtype):
 def test_what_is_chosen_for_awkward_shapes_is_as_declared(shape, dim):
     told = week1.reduce_sum.explain(torch.empty(shape, device="meta"), dim, arch="sm_90a")
     assert_as_declared(compiled_for(told.builder, told.config, "sm_90a"), EXPECTED, told.config, "sm_90a")
+
+
+@pytest.mark.parametrize(
+    "op, dtype, shape, dim",
+    [
+        ("reduce_sum", torch.float16, (16, 2**23), -1),
+        ("reduce_sum", torch.float16, (16, 3589409), -1),
+        ("reduce_sum", torch.bfloat16, (1, 2**26 + 1), -1),
+        ("mean", torch.bfloat16, (8192, 28375), -1),
+        ("mean", torch.float16, (4096, 28375), -1),
+        ("mean", torch.bfloat16, (5572, 8), 0),
+        ("amax", torch.bfloat16, (758, 16384), 0),
+        ("amin", torch.bfloat16, (10369, 4096), 0),
+    ],
+    ids=str,
+)
+def test_what_takes_most_registers_is_as_declared(op, dtype, shape, dim):
+    told = getattr(week1, op).explain(torch.empty(shape, dtype=dtype, device="meta"), dim, arch="sm_90a")
+    assert_as_declared(compiled_for(told.builder, told.config, "sm_90a"), EXPECTED, told.config, "sm_90a")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import forge_week1_reduce as week1
+from forge_core.errors import UnsupportedError
 
 ARCHES = ("sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a")
 
@@ -187,3 +188,38 @@ def test_rows_of_two_bytes_fill_a_multiprocessor():
         assert told(shape).config.resident == 0
     assert told((16, 4194304), dtype=torch.bfloat16).config.row.resident == 4
     assert told((32768, 4096), dtype=torch.bfloat16).config.resident == 0
+
+
+def test_rows_for_which_32_registers_are_too_few_are_left_to_the_compiler():
+    half, bf16 = torch.float16, torch.bfloat16
+
+    def resident(shape, dtype, op="reduce_sum"):
+        config = getattr(week1, op).explain(torch.empty(shape, dtype=dtype, device="meta"), -1, arch="sm_90a").config
+        row = getattr(config, "row", config)
+        assert (row.threads, row.unroll) == (512, 4)
+        return row.resident
+
+    assert (resident((16, 2**23), half), resident((16, 2**23), bf16)) == (0, 4)  # marked
+    assert (resident((16, 2**24), half), resident((16, 2**24), bf16)) == (4, 4)  # of more than 256 MB no load is
+    assert (resident((1, 2**26 + 1), bf16), resident((2, 2**25 + 1), bf16)) == (0, 4)
+    for dtype in (half, bf16):
+        assert (resident((8192, 28375), dtype, "mean"), resident((8192, 28376), dtype, "mean")) == (0, 4)
+        assert resident((8192, 28375), dtype) == 4
+
+
+def test_guarded_means_of_two_bytes_are_left_registers():
+    def resident(op, dtype=torch.bfloat16, cols=8):
+        x = torch.empty(5572, cols, dtype=dtype, device="meta")
+        return getattr(week1, op).explain(x, 0, arch="sm_90a").config.resident
+
+    assert resident("mean") == 2
+    assert resident("reduce_sum") == resident("mean", torch.float32) == 0
+
+
+def test_a_row_of_more_loads_than_32_bits_number_is_shared():
+    long = (2**31 * 16,)
+    found = told(long, dtype=torch.int8)
+    assert found.variant == "split"
+    assert told((2**31 * 16 - 16,), dtype=torch.int8, variant="vectorized").variant == "vectorized"
+    with pytest.raises(UnsupportedError, match=r"2147483648 of 16 bytes are too many.*split"):
+        told(long, dtype=torch.int8, variant="vectorized")

@@ -44,7 +44,7 @@ UNEVEN_WAVES = 16
 #: Bytes of a matrix of 4-byte elements up to which loads go without guards where the tiles are whole: 1 to 3 % at
 #: 32768 x 256 and 32768 x 1024, 2 % at 64 x 131072 (all fp32), and a loss of 1 % at 32768 x 4096.  Of 2-byte elements
 #: the compiler keeps fewer loads on their way where it is free to move them, 27 % lost at 32768 x 4096 bf16; but not of
-#: a single turn (``exact``), which gains 2 % at 1024 x 1024 fp32.
+#: a single turn (``exact``), which gains 0.5 % at 1024 x 1024 fp32.
 WHOLE_UP_TO = ONCE_UP_TO
 
 #: Parts up to which the second pass is compiled for their number: 2 % at 32768 x 1024 bf16.

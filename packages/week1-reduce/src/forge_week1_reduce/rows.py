@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import torch
+
 from forge_core.choice import max_cluster, power_of_two
 from forge_core.device import Device
 from forge_week1_reduce.arithmetic import Arithmetic
@@ -87,12 +89,10 @@ def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple
     ):
         many = f"{brief.lanes} lanes a row, {brief.rows_per_block} rows a block"
         return brief, f"rows of {problem.count} elements: {many}"
-    if isinstance(block, str):
-        return None
-    row_bytes = problem.count * problem.itemsize
+    alone = f"{problem.rows} rows of {problem.count * problem.itemsize} bytes: a block a row"
     blocks = _wanted_blocks(problem, device)
-    if blocks <= 1:
-        return block, f"{problem.rows} rows of {row_bytes} bytes: a block a row"
+    if blocks <= 1 and isinstance(block, VectorizedConfig):
+        return block, alone
     if blocks <= max_cluster(device):
         several = cluster(problem, arithmetic, device)
         if isinstance(several, ClusterConfig):
@@ -100,7 +100,7 @@ def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple
     parts = split(problem, arithmetic, device)
     if isinstance(parts, SplitConfig):
         return parts, f"only {problem.rows} rows: {split_parts(problem, device)} blocks a row, and a second pass"
-    return block, f"{problem.rows} rows of {row_bytes} bytes: a block a row"
+    return (block, alone) if isinstance(block, VectorizedConfig) else None
 
 
 def _one_turn(block: VectorizedConfig | str, problem: Problem, device: Device) -> bool:
@@ -131,6 +131,24 @@ def _wanted_blocks(problem: Problem, device: Device) -> int:
 
 def vectorized(problem: Problem, arithmetic: Arithmetic, device: Device) -> VectorizedConfig | str:
     """A block a row; or why not."""
+    row = _row(problem, arithmetic, device)
+    if isinstance(row, str):
+        return row
+    loads = _loads(problem, row)
+    return row if loads < _LIMIT else _too_many(loads, row.width)
+
+
+def _loads(problem: Problem, row: VectorizedConfig) -> int:
+    """Loads of a row."""
+    return problem.count * problem.itemsize // row.width
+
+
+def _too_many(loads: int, width: int) -> str:
+    return f"numbers the loads of a row with 32 bits, and {loads} of {width} bytes are too many"
+
+
+def _row(problem: Problem, arithmetic: Arithmetic, device: Device) -> VectorizedConfig | str:
+    """How blocks read rows, of any length where they are shared; or why they cannot."""
     if problem.kind != "inner":
         return _NOT_ROWS
     if problem.rows >= _LIMIT:
@@ -142,7 +160,7 @@ def vectorized(problem: Problem, arithmetic: Arithmetic, device: Device) -> Vect
         width, peel = MAX_ALIGN, True
     loads = problem.count * problem.itemsize // width
     if outer_rank and loads >= _LIMIT:
-        return f"numbers the loads of a row with 32 bits, and {loads} of {width} bytes are too many"
+        return _too_many(loads, width)  # parts number them through all runs
     once = read_once(problem, width, device)
     threads, unroll = _threads(loads, once=once)
     plain = not peel and outer_rank == 0
@@ -152,17 +170,25 @@ def vectorized(problem: Problem, arithmetic: Arithmetic, device: Device) -> Vect
     exact = plain and loads == threads * unroll
     held = exact and hold(problem, arithmetic, width, device)
     ranks = (len(problem.kept), outer_rank)
-    resident = _resident(arithmetic, threads, unroll, device) if outer_rank == 0 and not exact else 0
-    return VectorizedConfig(arithmetic, width, peel, threads, unroll, *ranks, once, exact, held=held, resident=resident)
+    row = VectorizedConfig(arithmetic, width, peel, threads, unroll, *ranks, once, exact, held=held)
+    return replace(row, resident=_resident(row, device))
 
 
-def _resident(arithmetic: Arithmetic, threads: int, unroll: int, device: Device) -> int:
+def _resident(row: VectorizedConfig, device: Device) -> int:
     """Blocks of 512 threads that fill a multiprocessor, with the 32 registers a thread that this leaves.
 
-    Beside elements of 2 bytes the compiler takes two to four more, and another block finds no room.
+    Beside elements of 2 bytes the compiler takes two to four more, and another block finds no room.  But for some rows
+    32 are too few, and it would spill: those of fp16 whose loads are marked, of which it keeps 32 by itself; one that
+    begins anywhere and is marked; and means of rows that begin anywhere, whose count has to wait for the end.
     """
-    narrow = arithmetic.src.is_floating_point and arithmetic.src.itemsize == 2 and arithmetic.acc.itemsize == 4
-    return 4 if narrow and (threads, unroll) == (512, 4) and device.sm_threads == 2048 else 0
+    own = row.arithmetic
+    narrow = own.src.is_floating_point and own.src.itemsize == 2 and own.acc.itemsize == 4
+    if not narrow or (row.threads, row.unroll) != (512, 4) or row.exact or row.outer_rank or device.sm_threads != 2048:
+        return 0
+    fits = not (row.once and own.src is torch.float16)
+    if row.peel:
+        fits = fits and own.op != "mean" and not (row.once and row.kept_rank == 0)
+    return 4 if fits else 0
 
 
 def _threads(loads: int, *, once: bool = False) -> tuple[int, int]:
@@ -208,14 +234,14 @@ def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> Cluster
     most = max_cluster(device)
     if most == 1:
         return f"needs thread-block clusters (sm_90 or newer), and this is {device.arch}"
-    row = vectorized(problem, arithmetic, device)
+    row = _row(problem, arithmetic, device)
     if isinstance(row, str):
         return row
     if problem.rows >= 2**16:
         return "numbers rows along the grid's second axis, which has 65535 places"
     blocks = min(max(_wanted_blocks(problem, device), 2), most)
     # At most 256 threads: 512 lose 3 % at 64 x 131072 fp32, 16 % for bf16; 8 loads in flight lose 5 % to 4 for bf16.
-    loads = problem.count * problem.itemsize // row.width
+    loads = _loads(problem, row)
     threads, unroll = _threads(loads // blocks)
     threads = min(threads, 256)
     # Without guards 1 % less at 64 x 131072 bf16, up to 1 % in fp32.
@@ -228,9 +254,9 @@ def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> Cluster
 
 def _part_of(row: VectorizedConfig, problem: Problem, parts: int, device: Device) -> VectorizedConfig:
     """How a block reads one of ``parts`` parts of a row."""
-    threads, unroll = _threads(problem.count * problem.itemsize // row.width // parts)
-    resident = _resident(row.arithmetic, threads, unroll, device) if row.outer_rank == 0 else 0
-    return replace(row, threads=threads, unroll=unroll, exact=False, held=False, resident=resident)
+    threads, unroll = _threads(_loads(problem, row) // parts)
+    own = replace(row, threads=threads, unroll=unroll, exact=False, held=False, resident=0)
+    return replace(own, resident=_resident(own, device))
 
 
 def split_parts(problem: Problem, device: Device) -> int:
@@ -244,7 +270,7 @@ def split_parts(problem: Problem, device: Device) -> int:
 
 def split(problem: Problem, arithmetic: Arithmetic, device: Device) -> SplitConfig | str:
     """Many blocks a row, and a second pass; or why not."""
-    row = vectorized(problem, arithmetic.partial, device)
+    row = _row(problem, arithmetic.partial, device)
     if isinstance(row, str):
         return row
     if problem.rows >= 2**16:

@@ -85,8 +85,8 @@ class HeldConfig(_RowConfig):
         """Whether the lanes of a row find its maximum before they sum, so that an element has one exponential.
 
         On an H200 rows that begin anywhere gain by it, whose elements outside whole chunks have code of their own: 8 to
-        12 % at 32768 x 129, 255 and 301 bf16, 2 to 4 % at 77 to 401 fp32, level at 767 bf16.  Others are within 1 %
-        either way, and rows of float64, whose exponentials are long, lose 3 % at 255.
+        12 % at 32768 x 129, 255 and 301 bf16, 1 to 4 % at 77 to 509 fp32, level at 767 bf16.  Whole chunks of 16 and 32
+        bits are within 1.1 % either way.  Rows of float64, whose exponentials are long, lose 3 % at 255 and 7 % at 256.
         """
         own = self.arithmetic
         return self.edges and self.blocks == 1 and self.lanes <= 32 and not own.backward and own.acc.itemsize == 4

@@ -151,6 +151,9 @@ def _of_one_tensor(
             and (ambient is None or ambient() == around)
         ):
             bound, index, _ = found
+            # The level that a logger inherits, without the call that asks for it.
+            if (log.level or root.level) <= debug:
+                served.table.log_hit(bound)
         else:
             if type(x) not in plain_types or not quiet():
                 return NOT_SERVED
@@ -175,22 +178,24 @@ def _of_one_tensor(
                 if kwargs:
                     args = (x, other)
                 bound = served.table.find(None, args, {})
+                index, rest = x.get_device(), (*args[1:], *(defaults[name] for name in optional[len(args) - 1 :]))
+                found = (bound, index, rest)
                 if bound.special:
-                    return otherwise(args, {})
+                    if x.requires_grad and grad_enabled():
+                        return NOT_SERVED if record is None else record(x, found)
+                    return served.table.run(bound, None, (x,))
                 if len(ready) >= table.MAX_BOUND:
                     ready.clear()
-                index, rest = x.get_device(), (*args[1:], *(defaults[name] for name in optional[len(args) - 1 :]))
-                found = ready[key] = (bound, index, rest)
+                ready[key] = found
             else:
                 bound, index, _ = found
                 if index != current_device() or x.is_neg():
                     return otherwise(args, kwargs)
+                if (log.level or root.level) <= debug:
+                    served.table.log_hit(bound)
             if different % DIFFERENT == 0:
                 last = (guard.alike(x), address & mask, other, key[-1], found)
             different += 1
-        # The level that a logger inherits, without the call that asks for it.
-        if (log.level or root.level) <= debug and log.isEnabledFor(debug):
-            log.debug("cache hit: %s %s", served.table.name, bound.name)
         if x.requires_grad and grad_enabled():
             return NOT_SERVED if record is None else record(x, found)
         out = new(bound.shape, bound.strides, bound.dtype)
@@ -249,8 +254,11 @@ class _Recorders:
 
         def forward_ready(ctx: Any, x: torch.Tensor, ready: Ready) -> torch.Tensor:
             bound, index, others = ready
-            output = table._new(bound.shape, bound.strides, bound.dtype)
-            bound.launch(x.data_ptr(), output.data_ptr(), *bound.arguments, table._raw_stream(index))
+            if bound.special:
+                output = served.table.run(bound, None, (x,))
+            else:
+                output = table._new(bound.shape, bound.strides, bound.dtype)
+                bound.launch(x.data_ptr(), output.data_ptr(), *bound.arguments, table._raw_stream(index))
             return keep(ctx, (x, *others), output, no_keywords)
 
         def gradient(ctx: Any, *grads: torch.Tensor) -> Any:

@@ -126,13 +126,17 @@ class LaunchTable:
                 self._bound.clear()
             self._bound[key] = bound
         else:
-            if log.isEnabledFor(logging.DEBUG):
-                log.debug("cache hit: %s %s", self._schema.qualified, bound.name)
+            self.log_hit(bound)
             if out is not None:
                 named = self._schema.bind(args, kwargs)
                 for name in self._schema.tensors:
                     checks.no_overlap(f"{self._schema.name}_out", out, name, named[name])
         return bound
+
+    def log_hit(self, bound: Bound) -> None:
+        """Says, to who listens to debug messages, that a launch was ready."""
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("cache hit: %s %s", self.name, bound.name)
 
     def run(self, bound: Bound, out: torch.Tensor | None, args: tuple[Any, ...]) -> torch.Tensor:
         """Runs a launch on the current device, which is that of the tensors."""

@@ -65,11 +65,16 @@ class ColumnConfig:
     def resident(self) -> int:
         """Blocks that the compiler leaves registers for on each multiprocessor; 0 leaves it to choose.
 
-        Beside accumulators of 8 bytes, and elements of one, it makes one more block fit, and spills for it.
+        Beside accumulators of 8 bytes, and elements of one, it makes one more block fit, and spills for it; and for
+        guarded means of 2-byte elements, whose count has to wait for the end.
         """
-        if self.arithmetic.acc.itemsize == 8:
+        own = self.arithmetic
+        if own.acc.itemsize == 8:
             return max(512 // self.threads, 1)
-        return max(768 // self.threads, 1) if self.arithmetic.src.itemsize == 1 else 0
+        if own.src.itemsize == 1:
+            return max(768 // self.threads, 1)
+        guarded_mean = own.op == "mean" and own.src.itemsize == 2 and self.unroll == 4 and not self.whole
+        return 1024 // self.threads if guarded_mean and self.threads == 512 and self.shifts == 1 else 0
 
     @property
     def vector(self) -> int:

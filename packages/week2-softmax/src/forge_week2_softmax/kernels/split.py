@@ -92,8 +92,7 @@ class Split:
         """Chunks of a part, by the most that a row can touch; before the launch, as a thread would divide for long."""
         row, step = self.config.row, parts * LINE_CHUNKS
         chunks = chunk.count(row, length, row.vector - 1 if row.edges else 0)
-        span = (chunks + (step - 1)) // step * LINE_CHUNKS
-        return span if row.wide else Int32(span)
+        return Int32((chunks + (step - 1)) // step * LINE_CHUNKS)
 
     @cute.jit
     def part(self, addresses: tuple, length: Any, kept: tuple, part: Any, span: Any, row: Any):
