@@ -160,6 +160,18 @@ def test_an_int_by_its_name_is_the_int_by_position(path: EagerPath) -> None:
             path.call(args, kwargs)
 
 
+def test_an_integer_in_a_tensor_is_its_value(path: EagerPath) -> None:
+    x = torch.randn(3, 4)
+    for factor in (3, 4, 3):
+        assert torch.equal(path.call((x, torch.tensor(factor)), {}), x * factor)
+        assert torch.equal(path.call((x,), {"factor": torch.tensor(factor)}), x * factor)
+        assert torch.equal(path.call_out(torch.empty(3, 4), (x, torch.tensor(factor)), {}), x * factor)
+    leaf = x.requires_grad_()
+    (grad,) = torch.autograd.grad(path.call((leaf, torch.tensor(5)), {}).sum(), leaf)
+    assert torch.equal(grad, torch.full_like(grad, 5))
+    assert seen[-1] == ((5,), {"variant": "auto"})
+
+
 def test_autograd_watches_over_what_was_kept(path: EagerPath) -> None:
     x = torch.randn(3, 4, requires_grad=True)
     y = path.call((x,), {})

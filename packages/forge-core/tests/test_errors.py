@@ -8,6 +8,7 @@ import pytest
 from forge_core import errors
 from forge_core.errors import (
     ArgumentError,
+    ArgumentTypeError,
     BenchmarkError,
     CacheError,
     CompileError,
@@ -29,6 +30,7 @@ ARGUMENT = {"op": "transpose", "argument": "x", "expected": "2 or more dimension
 def test_the_tree_is_as_the_docstring_draws_it():
     drawn = {
         ArgumentError: (ForgeError, ValueError),
+        ArgumentTypeError: (ArgumentError, TypeError),
         ShapeError: (ArgumentError,),
         DTypeError: (ArgumentError, RuntimeError),
         DimError: (ArgumentError, IndexError),
@@ -56,7 +58,7 @@ def test_a_message_says_expected_got_and_the_way_out():
     assert str(ShapeError(**ARGUMENT)) == "transpose: argument 'x': expected 2 or more dimensions, got 1 dimension."
 
 
-@pytest.mark.parametrize("kind", [ArgumentError, ShapeError, DTypeError, LayoutError, DeviceError])
+@pytest.mark.parametrize("kind", [ArgumentError, ArgumentTypeError, ShapeError, DTypeError, LayoutError, DeviceError])
 def test_an_argument_error_survives_pickling(kind):
     error = kind(**ARGUMENT, hint="Do that.")
     again = pickle.loads(pickle.dumps(error))  # noqa: S301  # its own bytes

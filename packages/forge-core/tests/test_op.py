@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -117,6 +119,61 @@ def test_binding_is_python_s() -> None:
     for args, kwargs in (((), {}), ((1, 2, 3), {}), ((1,), {"x": 2}), ((1,), {"nothing": 0})):
         with pytest.raises(TypeError, match=r"f\(\)"):
             schema.bind(args, kwargs)
+
+
+class Index:
+    def __index__(self) -> int:
+        return 3
+
+
+class Three(enum.IntEnum):
+    THREE = 3
+
+
+@pytest.mark.parametrize(
+    "three", [np.int64(3), np.uint8(3), torch.tensor(3), torch.tensor(3, dtype=torch.int32), Index(), Three.THREE]
+)
+def test_integers_of_other_kinds_are_ints(three: Any) -> None:
+    schema = Schema.parse("ns::f(Tensor x, int a=0, int[1]? b=None, *, int c=0) -> Tensor")
+    x = torch.ones(2, 3)
+    args, kwargs = schema.plain((x, three, (1, three)), {"c": three})
+    assert args[0] is x
+    assert (args[1:], kwargs) == ((3, (1, 3)), {"c": 3})
+    assert [type(v) for v in (args[1], *args[2], kwargs["c"])] == [int] * 4
+    assert schema.plain((x, 1, three), {})[0][2] == 3
+    assert torch.equal(power(x + 1, three), (x + 1) ** 3)
+    assert torch.equal(power.out(x + 1, exponent=three, out=torch.empty(2, 3)), (x + 1) ** 3)
+    assert power.explain(x, three, arch="sm_90a").config == PowerConfig(3)
+
+
+@pytest.mark.parametrize(
+    "value", [True, np.float32(3), torch.tensor(3.0), torch.tensor([3]), torch.tensor(True), np.bool_(True), 3.0, "3"]
+)
+def test_what_is_no_integer_is_refused_as_pytorch_does(value: Any) -> None:
+    with pytest.raises(TypeError, match="'exponent': expected an argument of type int"):
+        power(torch.ones(2, 3), value)
+
+
+def test_plain_arguments_are_passed_on_untouched() -> None:
+    schema = Schema.parse("ns::f(Tensor x, int[1]? b=None, *, ScalarType? dtype=None) -> Tensor")
+    for args, kwargs in (((torch.ones(2), (0, 1)), {}), ((torch.ones(2), None), {"dtype": torch.float32})):
+        got = schema.plain(args, kwargs)
+        assert got[0] is args
+        assert got[1] is kwargs
+
+
+def test_python_s_types_are_dtypes() -> None:
+    schema = Schema.parse("ns::f(Tensor x, *, ScalarType? dtype=None, ScalarType other=6) -> Tensor")
+    kinds = {float: torch.float64, int: torch.int64, bool: torch.bool}
+    for kind, dtype in kinds.items():
+        assert torch.zeros(1).to(kind).dtype is dtype
+        assert schema.plain((torch.ones(2),), {"dtype": kind})[1] == {"dtype": dtype}
+        assert schema.traced((torch.ones(2),), {"dtype": kind})[1] == {"dtype": dtype}
+    named = {"x": torch.ones(2), "dtype": None, "other": torch.float16}
+    schema.check("f", named)
+    for name, expected in (("dtype", "a torch.dtype, or None, got 'half'"), ("other", "a torch.dtype, got 'half'")):
+        with pytest.raises(TypeError, match=expected):
+            schema.check("f", {**named, name: "half"})
 
 
 def test_one_declaration_gives_it_all() -> None:

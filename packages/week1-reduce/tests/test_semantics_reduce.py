@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
@@ -122,6 +123,21 @@ def test_dtype_converts_each_element_first(pair, device):
         same(week1.reduce_sum(x, dim, dtype=dst), want)
         if dst.is_floating_point:
             assert week1.mean(x, dim, dtype=dst).dtype is dst
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("needs_gradient", [False, True], ids=["", "with a gradient"])
+def test_dimensions_and_dtypes_may_be_written_as_pytorch_lets_them(device, needs_gradient):
+    x = integers((3, 5, 4), torch.float32, device).requires_grad_(needs_gradient)
+    for dim, plain in ((np.int64(1), 1), (torch.tensor(0), 0), ((np.int32(0), 2), (0, 2)), ([np.int64(1)], (1,))):
+        for dtype in (None, float) if needs_gradient else (None, float, int):
+            got = week1.reduce_sum(x, dim, dtype=dtype)
+            same(got, torch.sum(x, plain, dtype=dtype), f"{dim} {dtype}")
+            if needs_gradient:
+                (grad,) = torch.autograd.grad(got.sum(), x)
+                assert torch.equal(grad, torch.ones_like(x))
+        same(week1.reduce(x, dim, "max"), torch.amax(x, plain))
+        same(week1.amin.out(x.detach(), dim, out=torch.empty_like(torch.amin(x, plain))), torch.amin(x, plain).detach())
 
 
 @pytest.mark.parametrize("device", DEVICES)

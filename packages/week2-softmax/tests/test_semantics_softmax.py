@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 import torch
 
@@ -156,6 +157,20 @@ def test_logsumexp_of_integers(dtype, device):
     finally:
         torch.set_default_dtype(before)
     same(week2.logsumexp(x, 1), torch.logsumexp(x, 1))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", PAIRS)
+def test_dimensions_and_dtypes_may_be_written_as_pytorch_lets_them(name, device):
+    ours, theirs = PAIRS[name]
+    x = numbers((3, 5, 4), device=device).requires_grad_()
+    for dim, plain in ((np.int64(1), 1), (torch.tensor(0), 0)):
+        got, want = ours(x, dim, dtype=float), theirs(x, plain, dtype=float)
+        same(got, want)
+        weights = torch.randn_like(want)
+        same(*(torch.autograd.grad((y * weights).sum(), x)[0] for y in (got, want)))
+        same(ours(x.detach(), dim), theirs(x.detach(), plain))
+        same_lse(week2.logsumexp(x.detach(), (dim,)), x.detach(), plain)
 
 
 def test_the_course_s_name_is_the_same_operator():

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from forge_core.errors import ArgumentError, DeviceError, DTypeError, LayoutError, ShapeError
+from forge_core.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, LayoutError, ShapeError
 
 __all__ = [
     "is_tensor",
@@ -26,9 +26,9 @@ __all__ = [
 
 
 def is_tensor(op: str, argument: str, value: object) -> None:
-    """Raises ArgumentError unless ``value`` is a tensor."""
+    """Raises ArgumentTypeError unless ``value`` is a tensor."""
     if not isinstance(value, torch.Tensor):
-        raise ArgumentError(
+        raise ArgumentTypeError(
             op=op,
             argument=argument,
             expected="a torch.Tensor",

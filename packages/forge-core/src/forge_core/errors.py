@@ -2,6 +2,7 @@
 
     ForgeError
     |- ArgumentError(ValueError)          a call's argument is not what the operator takes
+    |  |- ArgumentTypeError(TypeError)    its Python type
     |  |- ShapeError                      its rank or sizes
     |  |- DimError(IndexError)            a dimension that the tensor does not have, or that is empty
     |  |- RepeatedDimError(RuntimeError)  a dimension given twice
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 __all__ = [
     "ArgumentError",
+    "ArgumentTypeError",
     "BenchmarkError",
     "CacheError",
     "CompileError",
@@ -75,6 +77,10 @@ def _rebuild_argument_error(
     kind: type[ArgumentError], op: str, argument: str, expected: str, got: str, hint: str
 ) -> ArgumentError:
     return kind(op=op, argument=argument, expected=expected, got=got, hint=hint)
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument is of another Python type than the operator takes; PyTorch raises a TypeError."""
 
 
 class ShapeError(ArgumentError):

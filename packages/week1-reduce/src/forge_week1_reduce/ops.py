@@ -107,7 +107,8 @@ def reduce_sum(
 
     Args:
         x: any rank, strides and storage offset; bool, integers, fp16, bf16, fp32 or fp64.
-        dim: the dimensions to reduce: an int, a tuple of ints, or None (or an empty tuple) for all.
+        dim: the dimensions to reduce: an int, a tuple of ints, or None (or an empty tuple) for all.  As in PyTorch, an
+            int may be one of NumPy's or a tensor, and ``dtype`` may be Python's ``float``, ``int`` or ``bool``.
         keepdim: whether they stay, with size 1.
         dtype: what each element is converted to before it is added; integers and bool give int64 without it.
         variant: ``"auto"``, or one of ``reduce_sum.variants()``.
@@ -121,6 +122,7 @@ def reduce_sum(
         RepeatedDimError: a dimension given twice; a RuntimeError too.
         DTypeError: a dtype that is none of those.
         LayoutError: sparse, quantised or nested.
+        ArgumentTypeError: an argument of another type; a TypeError too.
         ArgumentError: an unknown variant, or one named for CPU tensors.
         UnsupportedError: a variant that cannot do this layout.
     """

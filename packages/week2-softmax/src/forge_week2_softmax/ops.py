@@ -117,8 +117,10 @@ def softmax(x: torch.Tensor, dim: int = -1, *, dtype: torch.dtype | None = None,
 
     Args:
         x: any rank, strides and storage offset; fp16, bf16, fp32 or fp64; with ``dtype`` an integer or bool too.
-        dim: the dimension whose elements add up to 1; the last one unless another is named.
+        dim: the dimension whose elements add up to 1; the last one unless another is named.  As in PyTorch, the int may
+            be one of NumPy's or a tensor.
         dtype: the dtype of the result, which each element is converted to as it is loaded; None for that of ``x``.
+            As in PyTorch, it may be Python's ``float``.
         variant: ``"auto"``, or one of ``softmax.variants()``; the gradient is then asked of the same variant.
 
     Returns:
@@ -131,6 +133,7 @@ def softmax(x: torch.Tensor, dim: int = -1, *, dtype: torch.dtype | None = None,
         DTypeError: integers without ``dtype``, complex numbers, or a ``dtype`` that is not floating point; a
             RuntimeError too.
         LayoutError: sparse, quantised or nested.
+        ArgumentTypeError: an argument of another type; a TypeError too.
         ArgumentError: an unknown variant, or one named for CPU tensors.
         UnsupportedError: a variant that cannot do this layout.
     """
@@ -187,7 +190,8 @@ def logsumexp(x: torch.Tensor, dim: Dims, keepdim: bool = False, *, variant: str
 
     Args:
         x: any rank, strides and storage offset; bool, integers, fp16, bf16, fp32 or fp64.
-        dim: the dimensions to reduce: an int, a tuple of ints, or None (or an empty tuple) for all.
+        dim: the dimensions to reduce: an int, a tuple of ints, or None (or an empty tuple) for all.  As in PyTorch, an
+            int may be one of NumPy's or a tensor.
         keepdim: whether they stay, with size 1.
         variant: ``"auto"``, or one of ``logsumexp.variants()``; the gradient is then asked of the same variant.
 

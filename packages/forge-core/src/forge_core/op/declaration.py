@@ -105,12 +105,13 @@ class Operator:
         result: torch.Tensor
         # Dynamo folds this condition, so that a compiled graph holds the registered operator and nothing else.
         if is_dynamo_compiling():
-            args, kwargs = self.schema.with_lists(args, kwargs)
+            args, kwargs = self.schema.traced(args, kwargs)
             result = self._op(*args, **kwargs)
             return result
         result = self._call_past(args, kwargs)
         if result is not NOT_SERVED:
             return result
+        args, kwargs = self.schema.plain(args, kwargs)
         values = self._check_call(self.schema.name, args, kwargs)
         if self._transformable is not None and transformed(values):
             return self._transformable(*values)
@@ -130,7 +131,7 @@ class Operator:
             ArgumentError: ``out`` is not that; nothing was written.
         """
         if is_dynamo_compiling():
-            args, kwargs = self.schema.with_lists(args, kwargs)
+            args, kwargs = self.schema.traced(args, kwargs)
             self._out_op(*args, out=out, **kwargs)
             return out
         op = f"{self.schema.name}_out"
@@ -139,6 +140,7 @@ class Operator:
             result: torch.Tensor = self._eager.call_out(out, args, kwargs)
             if result is not NOT_SERVED:
                 return result
+        args, kwargs = self.schema.plain(args, kwargs)
         self._check_call(op, args, kwargs)
         checks.materialised(op, "out", out)
         self._out_op(*args, out=out, **kwargs)
@@ -161,7 +163,7 @@ class Operator:
             ArgumentError: what the call itself would raise.
             UnsupportedError: a variant that cannot do this problem, or an unknown architecture.
         """
-        named = self.schema.bind(args, kwargs)
+        named = self.schema.bind(*self.schema.plain(args, kwargs))
         x = named[self.schema.parameters[0]]
         checks.is_tensor(self.schema.name, self.schema.parameters[0], x)
         if arch is None and not x.is_cuda:

@@ -60,8 +60,7 @@ class EagerPath:
         backward: Callable[..., Any] | None,
         setup_context: Callable[..., None] | None,
     ) -> None:
-        # How many arguments a call must pass by position for all of its tensors to be among them.
-        self._positions = 1 + max(schema.parameters.index(name) for name in schema.tensors)
+        self._positions, self._plain = schema.leading, schema.plain
         self._served = served
         recorders = None if backward is None else _Recorders(schema, served, backward, setup_context)
         self._record = None if recorders is None else recorders.call
@@ -81,6 +80,7 @@ class EagerPath:
                 if not guard.plain_cuda(value):
                     return NOT_SERVED
                 needs_gradient = needs_gradient or value.requires_grad
+        args, kwargs = self._plain(args, kwargs)
         if needs_gradient and guard.grad_enabled():
             return NOT_SERVED if self._record is None else self._record(*args, kwargs)
         return self._served.table.launch(None, args, kwargs)
@@ -94,7 +94,7 @@ class EagerPath:
             return NOT_SERVED
         if any(t.requires_grad for t in tensors) and guard.grad_enabled():
             return NOT_SERVED
-        return self._served.table.launch(out, args, kwargs)
+        return self._served.table.launch(out, *self._plain(args, kwargs))
 
 
 def _of_one_tensor(

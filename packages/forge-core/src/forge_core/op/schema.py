@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from forge_core import checks
-from forge_core.errors import ArgumentError
+from forge_core.errors import ArgumentTypeError
+from forge_core.op import written
 
 __all__ = ["Schema"]
 
@@ -16,6 +18,8 @@ __all__ = ["Schema"]
 # What torch calls the types whose values can be checked by Python's own.
 _SIMPLE: dict[str, type] = {"int": int, "str": str, "bool": bool}
 _LISTS = {"List[int]": False, "Optional[List[int]]": True}
+# A dtype is an int to the parser's ``type``, and itself to its ``real_type`` only.
+_DTYPES = {"ScalarType": False, "Optional[ScalarType]": True}
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Schema:
         tensors: names of the tensor parameters.
         simple: the Python type of each parameter that is an int, a str or a bool.
         lists: the parameters that are an int or several, each with whether None is taken too.
+        dtypes: the parameters that are a dtype, each with whether None is taken too.
     """
 
     text: str
@@ -43,6 +48,7 @@ class Schema:
     tensors: tuple[str, ...]
     simple: dict[str, type]
     lists: dict[str, bool]
+    dtypes: dict[str, bool]
 
     @classmethod
     def parse(cls, text: str) -> Schema:
@@ -68,9 +74,15 @@ class Schema:
             positional=sum(not a.kwarg_only for a in arguments),
             defaults={a.name: a.default_value for a in arguments if a.has_default_value()},
             tensors=tuple(a.name for a in arguments if str(a.type) == "Tensor"),
-            simple={a.name: _SIMPLE[str(a.type)] for a in arguments if str(a.type) in _SIMPLE},
+            simple={a.name: _SIMPLE[str(a.real_type)] for a in arguments if str(a.real_type) in _SIMPLE},
             lists={a.name: _LISTS[str(a.type)] for a in arguments if str(a.type) in _LISTS},
+            dtypes={a.name: _DTYPES[str(a.real_type)] for a in arguments if str(a.real_type) in _DTYPES},
         )
+
+    @functools.cached_property
+    def leading(self) -> int:
+        """How many arguments a call must pass by position for all of its tensors to be among them."""
+        return 1 + max(self.parameters.index(name) for name in self.tensors)
 
     @property
     def qualified(self) -> str:
@@ -93,7 +105,7 @@ class Schema:
         return f"{head}_out({arguments}, {star}Tensor(a!) out) -> ()"
 
     def check(self, op: str, named: dict[str, Any]) -> None:
-        """Raises ArgumentError for a tensor, an int, a str, a bool or a list of ints that is something else.
+        """Raises ArgumentTypeError for an argument that is not of its parameter's type.
 
         The dispatcher checks too, and says so as a RuntimeError about a schema that the caller has never seen.
         """
@@ -101,29 +113,54 @@ class Schema:
             checks.is_tensor(op, name, named[name])
         for name, kind in self.simple.items():
             value = named[name]
-            if not (_is_int(value) if kind is int else isinstance(value, kind)):
-                raise ArgumentError(
+            if not (written.is_int(value) if kind is int else isinstance(value, kind)):
+                raise ArgumentTypeError(
                     op=op, argument=name, expected=f"an argument of type {kind.__name__}", got=repr(value)
                 )
 
         for name, optional in self.lists.items():
             value = named[name]
-            several = isinstance(value, (list, tuple)) and all(map(_is_int, value))
-            if not (several or _is_int(value) or (optional and value is None)):
+            several = isinstance(value, (list, tuple)) and all(map(written.is_int, value))
+            if not (several or written.is_int(value) or (optional and value is None)):
                 expected = "an int or a tuple of ints" + (", or None" if optional else "")
-                raise ArgumentError(op=op, argument=name, expected=expected, got=repr(value))
+                raise ArgumentTypeError(op=op, argument=name, expected=expected, got=repr(value))
 
-    def with_lists(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same call with a list of one where a parameter takes an int or several and got an int.
+        for name, optional in self.dtypes.items():
+            value = named[name]
+            if not (isinstance(value, torch.dtype) or (optional and value is None)):
+                expected = "a torch.dtype" + (", or None" if optional else "")
+                raise ArgumentTypeError(op=op, argument=name, expected=expected, got=repr(value))
+
+    def plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same call with plain ints and dtypes: see ``written``.  What is none of them is left to be refused."""
+        if written.all_plain(args[self.leading :]) and (not kwargs or written.all_plain(tuple(kwargs.values()))):
+            return args, kwargs
+        by_place = tuple([self._plain(name, value) for name, value in zip(self.parameters, args, strict=False)])
+        by_name = {name: self._plain(name, value) for name, value in kwargs.items()}
+        return (*by_place, *args[len(by_place) :]), by_name
+
+    def _plain(self, name: str, value: Any) -> Any:
+        if name in self.lists and isinstance(value, (list, tuple)):
+            return tuple([written.plain_int(one) for one in value])
+        if name in self.lists or self.simple.get(name) is int:
+            return written.plain_int(value)
+        return written.plain_dtype(value) if name in self.dtypes else value
+
+    def traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same call as a graph can hold it: a list of one where a parameter takes several ints and got one.
 
         A graph of symbolic shapes holds a caller's ``dim`` as a symbol; the dispatcher takes it in a list only.
         """
-        if not self.lists:
+        if not (self.lists or self.dtypes):
             return args, kwargs
-        named = zip(self.parameters, args, strict=False)
-        listed = tuple([_listed(value) if name in self.lists else value for name, value in named])
-        by_name = {name: _listed(value) if name in self.lists else value for name, value in kwargs.items()}
-        return (*listed, *args[len(listed) :]), by_name
+        by_place = tuple([self._traced(name, value) for name, value in zip(self.parameters, args, strict=False)])
+        by_name = {name: self._traced(name, value) for name, value in kwargs.items()}
+        return (*by_place, *args[len(by_place) :]), by_name
+
+    def _traced(self, name: str, value: Any) -> Any:
+        if name in self.dtypes:
+            return written.plain_dtype(value)
+        return [value] if name in self.lists and written.is_int(value) else value
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Names every argument of a call, defaults filled in.
@@ -146,12 +183,3 @@ class Schema:
                     raise TypeError(f"{self.name}() missing required argument: '{name}'")
                 bound[name] = self.defaults[name]
         return {name: bound[name] for name in self.parameters}
-
-
-def _listed(value: Any) -> Any:
-    return [value] if _is_int(value) else value
-
-
-def _is_int(value: object) -> bool:
-    """Whether it is an integer, a symbolic one of a traced graph among them; True is none."""
-    return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
