@@ -12,13 +12,14 @@ import shlex
 import shutil
 import stat
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from forge_core import cli
-from forge_core.cache import bundle, native, parallel
+from forge_core.cache import bundle, native, parallel, workers
 from forge_core.cache.entry import Entry
 from forge_core.cache.key import canonical, tag
 from forge_core.cache.lookup import build_command
@@ -169,19 +170,108 @@ def test_workers_compile_each_kernel_once_and_see_no_gpu(project, monkeypatch):
     assert len(seen) == 4 and project.did("compiled") == 4 and project.did("gpus ''") == 4
     assert len(list(project.store.entries())) == 4
     assert all(outcome.bytes == 5000 and outcome.seconds == 0.5 for outcome in outcomes)
-    monkeypatch.setattr(parallel, "_Worker", None)  # nothing is started when all is there
+    monkeypatch.setattr(workers, "_launch", None)  # nothing is started when all is there
     again = compile_all(requests, project.store)
     assert [outcome.status for outcome in again] == ["present"] * 4
     assert {outcome.digest for outcome in again} == {outcome.digest for outcome in outcomes}
 
 
-def test_a_kernel_that_fails_or_ends_its_worker_does_not_stop_the_others(project):
+def test_several_workers_import_once_and_fork(project):
+    project.edit(
+        "def build(config):", "note(f'imported {len(os.listdir(\"/proc/self/task\"))}')\n\n\ndef build(config):"
+    )
+    project.edit("return config.edge", "note(f'by {os.getpid()} of {os.getppid()}')\n    return config.edge")
+    requests = [Request(project.path, project.config(tile), ARCH) for tile in range(20, 28)]
+    outcomes = compile_all(requests, project.store, jobs=4)
+    assert [outcome.status for outcome in outcomes] == ["compiled"] * 8
+    assert project.did("imported 1") == 1  # by one thread, so that it may fork
+    pairs = {tuple(line.split()[1::2]) for line in project.log.read_text().splitlines() if line.startswith("by ")}
+    assert 1 < len(pairs) <= 4
+    (server,) = {parent for _, parent in pairs}
+    assert server not in {str(os.getpid()), *(worker for worker, _ in pairs)}
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_kernel_that_fails_or_ends_its_worker_does_not_stop_the_others(project, jobs):
     project.edit("return config.edge", "return 1 // (config.tile - 8) and config.edge")
-    requests = [Request(project.path, project.config(tile), ARCH) for tile in (8, 13, 16)]
-    outcomes = compile_all(requests, project.store, jobs=1)
-    assert [outcome.status for outcome in outcomes] == ["failed", "failed", "compiled"]
+    requests = [Request(project.path, project.config(tile), ARCH) for tile in (8, 13, 16, 17, 13, 18)]
+    outcomes = compile_all(requests, project.store, jobs=jobs)
+    assert [outcome.status for outcome in outcomes] == ["failed", "failed", *["compiled"] * 3]
     assert "ZeroDivisionError" in outcomes[0].error
     assert "the worker ended: exit status 3" in outcomes[1].error
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(
+    "deed, told",
+    [
+        ("raise SystemExit(5)", "exit status 5"),
+        ("os.kill(os.getpid(), 9)", "signal 9"),
+        ("os.write(2, b'oh no'); os._exit(4)", "exit status 4: oh no"),
+    ],
+)
+def test_how_a_worker_ended_is_told(project, jobs, deed, told):
+    project.edit("return config.edge", f"{deed}\n    return config.edge")
+    outcomes = compile_all(
+        [Request(project.path, project.config(t), ARCH) for t in (1, 2, 3)], project.store, jobs=jobs
+    )
+    assert [(outcome.status, outcome.error) for outcome in outcomes] == [("failed", f"the worker ended: {told}")] * 3
+
+
+def test_a_module_that_cannot_be_imported_is_told_for_each_of_its_kernels(project):
+    project.edit(
+        "def build(config):",
+        "if 'CUDA' in ''.join(os.environ): raise ImportError('no kernel here')\n\n\ndef build(config):",
+    )
+    outcomes = compile_all([Request(project.path, project.config(t), ARCH) for t in (1, 2)], project.store, jobs=2)
+    assert [outcome.error for outcome in outcomes] == ["ImportError: no kernel here"] * 2
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_worker_that_takes_too_long_is_ended(project, monkeypatch, jobs):
+    monkeypatch.setenv("FAKE_SECONDS", "60")
+    monkeypatch.setattr(workers, "TIMEOUT_S", 6.0)
+    outcomes = compile_all(
+        [Request(project.path, project.config(t), ARCH) for t in (1, 2)][:jobs], project.store, jobs=jobs
+    )
+    assert {outcome.error for outcome in outcomes} == {"the worker ended: signal 9"}
+
+
+def test_a_fork_that_is_not_needed_does_not_end_the_others(project, monkeypatch):
+    monkeypatch.setattr(workers, "END_S", 0.1)  # less than the import of what all of them need
+    request = Request(project.path, project.config(), ARCH)
+    with workers.start(2, [project.path.partition(":")[0]]) as (first, second):
+        second.end()
+        answer = first.ask(parallel._told(request, project.store))
+        monkeypatch.setattr(workers, "END_S", 10.0)
+        first.end()
+    assert answer is not None and answer["compiled"]
+
+
+def lives(pid):
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_nobody_waits_for_workers_when_the_caller_is_stopped(project):
+    pids, started = [], []
+
+    def compile_until_stopped():
+        with workers.start(2, []) as both:
+            started[:] = both
+            assert [worker.ask({}) for worker in both] == [{"error": "KeyError: 'store'"}] * 2
+            while len(pids) < 2:
+                pids[:] = both[0]._server._pids.values()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compile_until_stopped()
+    assert [worker.end() for worker in started] == ["signal 9"] * 2
+    end = time.monotonic() + 9
+    while any(map(lives, pids)):
+        assert time.monotonic() < end, pids
 
 
 def test_sources_that_change_meanwhile_are_not_mistaken(project):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import time
+from collections.abc import Iterator
 
 from forge_core import settings
 from forge_core.cache import bundle
@@ -16,7 +17,7 @@ from forge_core.cache.key import KernelKey
 from forge_core.cache.store import Store
 from forge_core.errors import ForgeError, MissingKernelError
 
-__all__ = ["build_command", "find", "load", "missing", "user_store"]
+__all__ = ["build_command", "entries", "find", "load", "missing", "user_store"]
 
 log = logging.getLogger("forge_core")
 
@@ -29,23 +30,35 @@ def user_store() -> Store | None:
     return Store.of_user(current.cache_dir or default_folder(), max_bytes=current.cache_max_bytes)
 
 
-def find(key: KernelKey, store: Store | None, compiler: Compiler) -> Compiled | None:
-    """A kernel from the cache or a bundle, loaded; None where it is in neither.
+def entries(key: KernelKey, store: Store | None) -> Iterator[tuple[Entry, str]]:
+    """Where a kernel lies, not loaded: each entry that serves here, and whether ``"cache"`` or ``"bundle"`` has it.
 
     Raises:
         CacheError: a folder is not safe to load native code from, or what is named as a bundle is none.
     """
+    if store is not None:
+        yield from ((entry, "cache") for entry in _entries_in(store, key))
+    for shipped in bundle.installed():
+        yield from ((entry, "bundle") for entry in _entries_in(shipped, key))
+
+
+def _entries_in(store: Store, key: KernelKey) -> Iterator[Entry]:
     for candidate in key.equivalents():
-        entry = store.find(candidate) if store is not None else None
-        found = load(entry, "cache", compiler) if entry is not None else None
+        entry = store.find(candidate)
+        if entry is not None:
+            yield entry
+
+
+def find(key: KernelKey, store: Store | None, compiler: Compiler) -> Compiled | None:
+    """A kernel from the cache or a bundle, loaded; None where it is in neither.
+
+    Raises:
+        CacheError: as :func:`entries`.
+    """
+    for entry, origin in entries(key, store):
+        found = load(entry, origin, compiler)
         if found is not None:
             return found
-    for shipped in bundle.installed():
-        for candidate in key.equivalents():
-            entry = shipped.find(candidate)
-            found = load(entry, "bundle", compiler) if entry is not None else None
-            if found is not None:
-                return found
     return None
 
 

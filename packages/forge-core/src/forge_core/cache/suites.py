@@ -13,7 +13,7 @@ from forge_core.bench.plan import PlannedCase, Run
 from forge_core.bench.schema import load_suites
 from forge_core.cache.cached import builder_at
 from forge_core.cache.key import canonical, tag, untag
-from forge_core.cache.lookup import user_store
+from forge_core.cache.lookup import entries, user_store
 from forge_core.cache.parallel import Outcome, Request, compile_all
 from forge_core.cache.store import Store
 from forge_core.errors import ArgumentError, UnsupportedError
@@ -60,7 +60,7 @@ def one(builder: str, config: str, archs: Iterable[str]) -> list[Request]:
 
 
 def ahead(wanted: Sequence[Request], *, jobs: int | None = None) -> list[Outcome]:
-    """Compiles what the user's cache lacks, several at a time, with a progress bar; for the bench and for tests.
+    """Compiles what neither the user's cache nor a bundle has, several at a time; for the bench and for tests.
 
     A kernel that cannot be compiled is left to whoever launches it, where the error has its place.  Nothing is done
     where the cache or compiling is switched off, or where so little is missing that starting workers takes longer.
@@ -68,7 +68,7 @@ def ahead(wanted: Sequence[Request], *, jobs: int | None = None) -> list[Outcome
     store = user_store()
     if store is None or not settings.current().jit:
         return []
-    missing = [r for r in wanted if store.find(builder_at(r.builder).key(r.config, arch=r.arch)) is None]
+    missing = [r for r in wanted if not any(entries(builder_at(r.builder).key(r.config, arch=r.arch), store))]
     if len(missing) < WORTH_IT:
         return []
     return compile_shown(missing, store, jobs=jobs)
