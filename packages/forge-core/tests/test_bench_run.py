@@ -17,7 +17,8 @@ from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, exits
 from forge_core.bench.cli import bench as command
 from forge_core.bench.gate import exact, poison
 from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
-from forge_core.bench.records import load, thin
+from forge_core.bench.records import load
+from forge_core.bench.summary import thin
 from forge_core.errors import BenchmarkError
 
 SUITES = """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from forge_core.cache import CompileCached, Compiled, KernelKey, Traceable, cached, compile_cached
+from forge_core.cache import CompileCached, Compiled, KernelKey, Traceable, compile_cached, compile_lock
 from forge_core.cache import toolchain as toolchains
 from forge_core.cache.key import dsl_environment, tag
 from forge_core.cache.toolchain import toolchain
@@ -230,7 +230,7 @@ def _compile_in_child(build, answer):
 def test_a_fork_during_a_compilation_does_not_lock_the_child(counted):
     context = multiprocessing.get_context("fork")
     answer = context.Queue()
-    with cached._compile_lock:
+    with compile_lock():
         child = context.Process(target=_compile_in_child, args=(counted, answer), daemon=True)
         # The lock is reentrant, so it has to be another thread that forks while this one holds it.
         thread = threading.Thread(target=child.start)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import forge_week1_reduce as week1
 from forge_core.profiling.layouts import Access
 from forge_core.testing.index_maps import check_aligned, check_coalesced, check_conflicts, check_once
-from forge_week1_reduce import layouts
+from forge_week1_reduce import index_maps
 from forge_week1_reduce.arithmetic import Arithmetic
 from forge_week1_reduce.configs import ColumnConfig, ShortConfig, VectorizedConfig
 
@@ -38,7 +38,7 @@ def test_a_row_that_begins_anywhere_is_read_once(dtype, threads, length, misalig
     reads = [
         access
         for part in range(parts)
-        for access in layouts.row_reads(config, length, misaligned=misaligned, part=part, parts=parts)
+        for access in index_maps.row_reads(config, length, misaligned=misaligned, part=part, parts=parts)
     ]
     check_once(reads, misaligned * size, (misaligned + length) * size)
     check_aligned(reads)
@@ -50,7 +50,7 @@ def test_a_row_that_begins_anywhere_is_read_once(dtype, threads, length, misalig
 @given(dtype=st.sampled_from(DTYPES), width=st.sampled_from([8, 16]), chunks=st.integers(1, 2000))
 def test_an_aligned_row_is_read_once_and_in_whole_sectors(dtype, width, chunks):
     config = VectorizedConfig(sums(dtype), width=width, threads=128)
-    reads = layouts.row_reads(config, chunks * width // dtype.itemsize)
+    reads = index_maps.row_reads(config, chunks * width // dtype.itemsize)
     check_once(reads, 0, chunks * width)
     check_coalesced(reads)
 
@@ -69,7 +69,7 @@ def test_short_rows_are_read_once(dtype, lanes, unroll, group, data):
     config = replace(config, exact=chunks == lanes * unroll)
     rows = data.draw(st.integers(1, config.rows_per_block))
     length = chunks * 16 // dtype.itemsize
-    reads = layouts.short_reads(config, length, rows)
+    reads = index_maps.short_reads(config, length, rows)
     check_once(reads, 0, rows * chunks * 16)
     check_aligned(reads)
     if config.exact and unroll == 1:
@@ -94,7 +94,7 @@ def test_columns_are_read_once(dtype, lanes, groups, rows, loads, parts):
         access
         for tile in range(tiles)
         for part in range(parts)
-        for access in layouts.column_reads(config, rows, cols, tile, part=part, parts=parts)
+        for access in index_maps.column_reads(config, rows, cols, tile, part=part, parts=parts)
     ]
     check_once(reads, 0, rows * cols * dtype.itemsize)
     check_aligned(reads)
@@ -104,7 +104,7 @@ def test_columns_are_read_once(dtype, lanes, groups, rows, loads, parts):
 
 def test_columns_that_are_no_whole_loads_are_read_once():
     config = ColumnConfig(sums(torch.float32), lanes=8, groups=4)
-    reads = [access for tile in range(2) for access in layouts.column_reads(config, 9, 37, tile)]
+    reads = [access for tile in range(2) for access in index_maps.column_reads(config, 9, 37, tile)]
     check_once(reads, 0, 9 * 37 * 4)
 
 
@@ -124,7 +124,7 @@ def conflicts_of(config):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_conflicts_of_columns_are_as_declared(dtype, lanes):
     config = ColumnConfig(sums(dtype), lanes=lanes, groups=256 // lanes)
-    writes, reads = layouts.column_slots(config)
+    writes, reads = index_maps.column_slots(config)
     check_conflicts(writes, extra=conflicts_of(config), what="writes")
     check_conflicts(reads, what="reads")
     warps = config.threads // 32
@@ -134,7 +134,7 @@ def test_conflicts_of_columns_are_as_declared(dtype, lanes):
 @pytest.mark.parametrize("shape", [(4096, 1024), (2**20, 64), (300, 10_000), (5000, 48)], ids=str)
 def test_conflicts_of_the_tiles_that_are_chosen_are_as_declared(shape):
     config = week1.reduce_sum.explain(torch.empty(shape, device="meta"), 0, arch="sm_90a").config
-    writes, reads = layouts.column_slots(config)
+    writes, reads = index_maps.column_slots(config)
     check_conflicts(writes, extra=conflicts_of(config), what="writes")
     check_conflicts(reads, what="reads")
 
@@ -150,19 +150,19 @@ def shift_lane(access, lane, by):
 
 def test_a_map_that_skips_an_element_is_refused():
     config = VectorizedConfig(sums(torch.float32), threads=64)
-    reads = layouts.row_reads(config, 1024)
+    reads = index_maps.row_reads(config, 1024)
     check_once(reads, 0, 4096)
     with pytest.raises(AssertionError, match=r"16 of 4096 bytes are not touched once; first byte 4080: 0 times"):
         check_once([*reads[:-1], Access("last", (*reads[-1].places[:-1], None), 16)], 0, 4096)
     with pytest.raises(AssertionError, match="first byte 48: 0 times"):
         check_once([shift_lane(reads[0], 3, 16), *reads[1:]], 0, 4096)
     with pytest.raises(AssertionError, match="outside 0 to 4096"):
-        check_once(layouts.row_reads(config, 1028), 0, 4096)
+        check_once(index_maps.row_reads(config, 1028), 0, 4096)
 
 
 def test_a_map_that_does_not_coalesce_is_refused():
     config = VectorizedConfig(sums(torch.float32), threads=64)
-    (right,) = layouts.row_reads(config, 256)
+    (right,) = index_maps.row_reads(config, 256)
     apart = Access("apart", tuple(place * 2 for place in right.places), 16)
     with pytest.raises(AssertionError, match="touches 64 sectors in 2 requests, where 32 hold"):
         check_coalesced([apart])
@@ -172,7 +172,7 @@ def test_a_map_that_does_not_coalesce_is_refused():
 
 def test_a_bank_conflict_is_refused():
     config = ColumnConfig(sums(torch.float32), lanes=8, groups=32)
-    writes, _ = layouts.column_slots(config)
+    writes, _ = index_maps.column_slots(config)
     check_conflicts(writes)
     stretched = [Access(a.name, tuple(p and p * 8 for p in a.places), a.width, a.space) for a in writes]
     with pytest.raises(AssertionError, match=r"bank conflicts add \d+ passes, declared 0"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import forge_week1_reduce as week1
 from forge_core.profiling.layouts import Access, coalescing, conflicts
 from forge_core.testing.index_maps import check_aligned, check_coalesced, check_conflicts, check_once
-from forge_week1_reduce import layouts
+from forge_week1_reduce import index_maps, layouts
 from forge_week1_reduce.arithmetic import Arithmetic
 from forge_week1_reduce.configs import (
     ColumnConfig,
@@ -36,7 +36,7 @@ def test_the_maps_have_the_kernels_figures():
     pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
     from forge_week1_reduce.kernels import finish
 
-    assert layouts.FINISH_THREADS == finish.THREADS
+    assert index_maps.FINISH_THREADS == finish.THREADS
 
 
 @settings(max_examples=30, deadline=None)
@@ -47,7 +47,7 @@ def test_the_maps_have_the_kernels_figures():
     length=st.integers(1, 3000),
 )
 def test_rows_by_element_are_read_once(dtype, kind, threads, length):
-    reads = layouts.element_reads(kind(sums(dtype), 1, 1, threads=threads), length)
+    reads = index_maps.element_reads(kind(sums(dtype), 1, 1, threads=threads), length)
     check_once(reads, 0, length * dtype.itemsize)
     check_aligned(reads)
     check_coalesced(reads)
@@ -57,10 +57,10 @@ def test_rows_by_element_are_read_once(dtype, kind, threads, length):
 @given(dtype=st.sampled_from(DTYPES), length=st.integers(1, 40), rows=st.integers(1, 256))
 def test_a_thread_a_row_reads_once_and_wastes_sectors(dtype, length, rows):
     config, size = NaiveConfig(sums(dtype), 1, 1), dtype.itemsize
-    along = layouts.naive_reads(config, length, rows, row_step=length * size, step=size)
+    along = index_maps.naive_reads(config, length, rows, row_step=length * size, step=size)
     check_once(along, 0, length * rows * size)
     # Reduced over the first dimension, the same walk reads neighbours together.
-    down = layouts.naive_reads(config, length, rows, row_step=size, step=rows * size)
+    down = index_maps.naive_reads(config, length, rows, row_step=size, step=rows * size)
     check_once(down, 0, length * rows * size)
     check_coalesced(down, more=1)
     if length * size >= 32 and rows >= 32:
@@ -72,7 +72,7 @@ def test_a_thread_a_row_reads_once_and_wastes_sectors(dtype, length, rows):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_halves_meet_without_conflicts_and_take_each_accumulator_once(dtype, threads):
     config = SharedConfig(sums(dtype), 1, 1, threads=threads)
-    write, *pairs = layouts.halving(config)
+    write, *pairs = index_maps.halving(config)
     size = config.arithmetic.acc.itemsize
     check_once([write], 0, threads * size)
     check_conflicts([write, *pairs], what="halves")
@@ -95,7 +95,7 @@ def test_columns_of_shifted_rows_are_read_once_a_tile(dtype, groups, rows, cols)
         return
     config = ColumnConfig(sums(dtype), lanes=32, groups=groups, shifts=shifts)
     for tile in range(-(-cols // config.tile)):
-        reads = layouts.column_reads(config, rows, cols, tile)
+        reads = index_maps.column_reads(config, rows, cols, tile)
         check_aligned(reads)
         begin, end = tile * config.tile, min((tile + 1) * config.tile, cols)
         touched = {}
@@ -113,7 +113,7 @@ def test_columns_of_shifted_rows_are_read_once_a_tile(dtype, groups, rows, cols)
 @pytest.mark.parametrize("shift", range(8))
 def test_accumulators_of_shifted_rows_are_written_once(shift):
     config = ColumnConfig(sums(torch.bfloat16), lanes=32, groups=8, shifts=8)
-    writes, reads = layouts.column_slots(config, shift=shift)
+    writes, reads = index_maps.column_slots(config, shift=shift)
     check_once(writes, 0, config.threads // 32 * config.tile * 4)
     check_once(reads, 0, config.threads // 32 * config.tile * 4)
     # Lanes write words 32 bytes apart, so eight of 32 meet in a bank; of those at the edges one less takes part.
@@ -127,13 +127,13 @@ def test_accumulators_of_shifted_rows_are_written_once(shift):
 def test_the_second_pass_reads_each_accumulator_once(threads, parts, rows):
     config = FinishConfig(sums(torch.float32), threads, 1)
     if threads > 1:
-        reads = layouts.finish_reads(config, parts, 1, part_step=4, row_step=parts * 4)
+        reads = index_maps.finish_reads(config, parts, 1, part_step=4, row_step=parts * 4)
         check_once(reads, 0, parts * 4)
         check_coalesced(reads)
     else:
         parts = min(parts, 40)
         # Of columns: the accumulators of a part lie side by side.
-        reads = layouts.finish_reads(config, parts, rows, part_step=rows * 4, row_step=4)
+        reads = index_maps.finish_reads(config, parts, rows, part_step=rows * 4, row_step=4)
         check_once(reads, 0, parts * rows * 4)
         check_coalesced(reads, more=1)
 
@@ -156,7 +156,7 @@ def test_every_variant_can_be_drawn(variant):
 
 def test_a_walk_that_skips_a_turn_is_refused():
     config = ShuffleConfig(sums(torch.float32), 1, 1, threads=64)
-    reads = layouts.element_reads(config, 1000)
+    reads = index_maps.element_reads(config, 1000)
     with pytest.raises(AssertionError, match="first byte 256: 0 times"):
         check_once([reads[0], *reads[2:]], 0, 4000)
 

@@ -13,7 +13,7 @@ import torch
 import forge_week1_reduce as week1
 from forge_core.errors import UnsupportedError
 from forge_core.testing import assert_near_float64, tree_bound, trees
-from forge_week1_reduce import layouts
+from forge_week1_reduce import index_maps
 from forge_week1_reduce import trees as week1_trees
 from forge_week1_reduce.configs import ColumnConfig, Config, SplitConfig
 from forge_week1_reduce.trees import MODELS
@@ -68,8 +68,8 @@ def test_the_models_have_the_kernels_figures():
 
     assert set(MODELS) == set(Config.__args__)
     assert (week1_trees.RUN, week1_trees.STRANDS) == (naive.RUN, elementwise.STRANDS)
-    assert week1_trees.LINE_CHUNKS == layouts.LINE_CHUNKS == sweep.LINE_CHUNKS
-    assert trees.WARP == layouts.WARP == warp.WARP
+    assert week1_trees.LINE_CHUNKS == index_maps.LINE_CHUNKS == sweep.LINE_CHUNKS
+    assert trees.WARP == index_maps.WARP == warp.WARP
 
 
 def test_the_columns_meet_every_kind_of_column_kernel():

@@ -10,8 +10,7 @@ import torch
 
 import forge_week2_softmax as week2
 from forge_core.testing import assert_near_float64
-from forge_core.testing.tolerances import (
-    half_ulp,
+from forge_core.testing.softmax_bounds import (
     log_softmax_bound,
     log_softmax_gradient_bound,
     logsumexp_bound,
@@ -19,6 +18,7 @@ from forge_core.testing.tolerances import (
     softmax_bound,
     softmax_gradient_bound,
 )
+from forge_core.testing.tolerances import half_ulp
 from forge_week2_softmax.configs import SplitConfig
 from forge_week2_softmax.roundings import sum_error
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
-from forge_core.testing.tolerances import softmax_bound, softmax_gradient_bound
+from forge_core.testing.softmax_bounds import softmax_bound, softmax_gradient_bound
 from forge_core.testing.trees import Tree, error_bound
 from forge_core.testing.trees import sums as rounded_sums
 from forge_week2_softmax.config import VARIANTS, plan_backward, plan_forward

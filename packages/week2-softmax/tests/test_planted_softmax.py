@@ -11,7 +11,7 @@ from forge_core.device import SPECS
 from forge_core.device_code import online
 from forge_core.op.launch import load
 from forge_core.testing import assert_near_float64
-from forge_core.testing.tolerances import softmax_bound
+from forge_core.testing.softmax_bounds import softmax_bound
 from forge_week2_softmax.config import plan_forward
 from forge_week2_softmax.kernels import held, program
 

@@ -17,7 +17,8 @@ import torch
 
 from forge_core.bench import CUDA_GPU, LIGER, QUACK, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled
 from forge_core.bench.inputs import random_tensor
-from forge_core.testing.tolerances import half_ulp, rounded_product_bound, rounded_steps_bound
+from forge_core.testing.softmax_bounds import rounded_product_bound, rounded_steps_bound
+from forge_core.testing.tolerances import half_ulp
 from forge_week2_softmax import backward, ops, ref
 from forge_week2_softmax.thresholds import THRESHOLDS
 
@@ -31,7 +32,7 @@ Inputs = tuple[torch.Tensor, ...]
 PIECE = 2**26
 
 #: Of rows of up to 2^20 standard normal numbers, d is at most 13 with near certainty, so that the bound of
-#: ``forge_core.testing.tolerances.softmax_bound`` is at most 110 eps of fp32.
+#: ``forge_core.testing.softmax_bounds.softmax_bound`` is at most 110 eps of fp32.
 RELATIVE = 110 * 2.0**-23
 
 #: A gradient's error is relative to the larger ones of its row: (log2 N + 3) eps of fp32 times the sum of |y * grad|,

@@ -9,7 +9,7 @@ import torch
 
 from forge_core.testing import Case, Subject
 from forge_core.testing.proofs import week_of
-from forge_core.testing.tolerances import (
+from forge_core.testing.softmax_bounds import (
     log_softmax_bound,
     log_softmax_gradient_bound,
     logsumexp_bound,

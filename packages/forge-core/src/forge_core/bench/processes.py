@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from forge_core.bench.records import INTERRUPTED, ContenderRecord, Record, interrupted_note, load, thin
+from forge_core.bench.records import INTERRUPTED, ContenderRecord, Record, interrupted_note, load
+from forge_core.bench.summary import thin
 from forge_core.errors import BenchmarkError
 from forge_core.timing import quantile
 

@@ -6,7 +6,6 @@ A record is JSON, one case a line.  Times are milliseconds, bandwidth is GB/s of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -28,15 +27,12 @@ __all__ = [
     "Verdict",
     "interrupted_note",
     "load",
-    "thin",
 ]
 
 #: What is written.  Version 2 added stopwatch, l2_policy, interrupted, not_run, devices; a case's device and notes; a
 #: contender's cold figures.  All have defaults, so records of version 1 are read as they are.
 SCHEMA_VERSION = 2
 READABLE = (1, 2)
-#: Samples of a contender that a record keeps, over all runs; the summaries are of all samples.
-KEPT_SAMPLES = 48
 
 Kind = Literal["ours", "peer", "ceiling"]
 
@@ -304,11 +300,3 @@ def load(path: Path) -> Record:
         return msgspec.convert({**raw, "schema_version": SCHEMA_VERSION}, Record)
     except msgspec.ValidationError as error:
         raise BenchmarkError(f"{path}: expected a record of a benchmark: {error}") from error
-
-
-def thin(samples: Sequence[float], keep: int) -> list[float]:
-    """At most `keep` of the samples, taken evenly over their order, in nanosecond steps."""
-    if len(samples) <= keep:
-        return [round(sample, 6) for sample in samples]
-    step = len(samples) / keep
-    return [round(samples[int(number * step)], 6) for number in range(keep)]

@@ -8,11 +8,14 @@ from dataclasses import replace
 from forge_core.bench.contenders import OURS, Described
 from forge_core.bench.measure import Outcome
 from forge_core.bench.plan import PlannedCase
-from forge_core.bench.records import KEPT_SAMPLES, CaseRecord, ContenderRecord, Kind, Run, Verdict, thin
+from forge_core.bench.records import CaseRecord, ContenderRecord, Kind, Run, Verdict
 from forge_core.bench.schema import BANDWIDTH, BEST_PEER, CEILING, Target
 from forge_core.timing import quantile
 
-__all__ = ["ratio", "summarise"]
+__all__ = ["ratio", "summarise", "thin"]
+
+#: Samples of a contender that a record keeps, over all runs; the summaries are of all samples.
+KEPT_SAMPLES = 48
 
 
 def summarise(planned: PlannedCase, outcomes: Sequence[Outcome], error: str, *, host: bool, judged: bool) -> CaseRecord:
@@ -157,3 +160,11 @@ def _verdict(target: Target, outcomes: list[Outcome], peers: list[str], nbytes: 
         at_most=target.at_most,
         met_from=target.met_from,
     )
+
+
+def thin(samples: Sequence[float], keep: int) -> list[float]:
+    """At most `keep` of the samples, taken evenly over their order, in nanosecond steps."""
+    if len(samples) <= keep:
+        return [round(sample, 6) for sample in samples]
+    step = len(samples) / keep
+    return [round(samples[int(number * step)], 6) for number in range(keep)]

@@ -18,9 +18,10 @@ loads it, ``bundle`` finds kernels that were compiled ahead of time, ``parallel`
 
 from __future__ import annotations
 
-from forge_core.cache.cached import CompileCached, builder_at, compile_cached, compile_lock
+from forge_core.cache.cached import CompileCached, builder_at, compile_cached
 from forge_core.cache.compile import Compiled, Traceable
 from forge_core.cache.key import KernelKey
+from forge_core.cache.locks import compile_lock
 from forge_core.cache.toolchain import require_dsl
 
 __all__ = [

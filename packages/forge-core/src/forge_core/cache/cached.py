@@ -11,10 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-import os
-import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -24,12 +21,13 @@ from forge_core.cache.compile import Compiled, Compiler, DslCompiler, Traceable,
 from forge_core.cache.entry import Entry, Image
 from forge_core.cache.files import tell_once
 from forge_core.cache.key import KernelKey, classes_of
+from forge_core.cache.locks import compile_lock
 from forge_core.cache.sources import Sources, fingerprint
 from forge_core.cache.store import Store
 from forge_core.cache.toolchain import require_dsl
 from forge_core.errors import CompileError
 
-__all__ = ["CompileCached", "builder_at", "compile_cached", "compile_lock"]
+__all__ = ["CompileCached", "builder_at", "compile_cached"]
 
 log = logging.getLogger("forge_core")
 
@@ -37,23 +35,6 @@ Config = TypeVar("Config")
 
 # A process that looks up more configurations than this, each an object of its own, starts the table anew.
 MAX_RECENT = 4096
-
-_compile_lock = threading.RLock()
-
-
-def _renew_lock_after_fork() -> None:
-    # A thread that compiled while the process forked does not exist in the child, and would hold the lock for ever.
-    global _compile_lock
-    _compile_lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock_after_fork)
-
-
-def compile_lock() -> AbstractContextManager[bool]:
-    """The lock to hold around ``cute.compile``, which is not thread-safe; a new one in a forked child."""
-    return _compile_lock
 
 
 @dataclass
@@ -148,7 +129,7 @@ class CompileCached(Generic[Config]):
             CompileError: the kernel could not be compiled.
         """
         builder = self._imported()
-        with _compile_lock:
+        with compile_lock():
             return builder._compile(config, self.key(config, arch=arch), keep_ptx=True)
 
     def ensure(self, config: Config, *, arch: str, store: Store) -> tuple[Entry, bool]:
@@ -165,7 +146,7 @@ class CompileCached(Generic[Config]):
         found = store.find(key)  # first of all: it refuses a folder that is not safe, and a lock is a file in there
         if found is not None:
             return found, False
-        with _compile_lock, store.lock(key):
+        with compile_lock(), store.lock(key):
             found = store.find(key)  # another process may have been faster
             if found is not None:
                 return found, False
@@ -223,7 +204,7 @@ class CompileCached(Generic[Config]):
         store = lookup.user_store() if self._shared and sources is not None else None
         found = lookup.find(key, store, self._compiler) if self._shared and sources is not None else None
         if found is None:
-            with _compile_lock:
+            with compile_lock():
                 found = by_key.get(key.digest)
                 if found is not None:
                     return found, True
