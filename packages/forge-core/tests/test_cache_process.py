@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from forge_core import cli
-from forge_core.cache import bundle, native, parallel, workers
+from forge_core.cache import bundle, native, parallel, processes
 from forge_core.cache.entry import Entry
 from forge_core.cache.key import canonical, tag
 from forge_core.cache.lookup import build_command
@@ -170,7 +170,7 @@ def test_workers_compile_each_kernel_once_and_see_no_gpu(project, monkeypatch):
     assert len(seen) == 4 and project.did("compiled") == 4 and project.did("gpus ''") == 4
     assert len(list(project.store.entries())) == 4
     assert all(outcome.bytes == 5000 and outcome.seconds == 0.5 for outcome in outcomes)
-    monkeypatch.setattr(workers, "_launch", None)  # nothing is started when all is there
+    monkeypatch.setattr(processes, "_launch", None)  # nothing is started when all is there
     again = compile_all(requests, project.store)
     assert [outcome.status for outcome in again] == ["present"] * 4
     assert {outcome.digest for outcome in again} == {outcome.digest for outcome in outcomes}
@@ -230,7 +230,7 @@ def test_a_module_that_cannot_be_imported_is_told_for_each_of_its_kernels(projec
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_worker_that_takes_too_long_is_ended(project, monkeypatch, jobs):
     monkeypatch.setenv("FAKE_SECONDS", "60")
-    monkeypatch.setattr(workers, "TIMEOUT_S", 6.0)
+    monkeypatch.setattr(processes, "TIMEOUT_S", 6.0)
     outcomes = compile_all(
         [Request(project.path, project.config(t), ARCH) for t in (1, 2)][:jobs], project.store, jobs=jobs
     )
@@ -238,12 +238,12 @@ def test_a_worker_that_takes_too_long_is_ended(project, monkeypatch, jobs):
 
 
 def test_a_fork_that_is_not_needed_does_not_end_the_others(project, monkeypatch):
-    monkeypatch.setattr(workers, "END_S", 0.1)  # less than the import of what all of them need
+    monkeypatch.setattr(processes, "END_S", 0.1)  # less than the import of what all of them need
     request = Request(project.path, project.config(), ARCH)
-    with workers.start(2, [project.path.partition(":")[0]]) as (first, second):
+    with processes.start(2, [project.path.partition(":")[0]]) as (first, second):
         second.end()
         answer = first.ask(parallel._told(request, project.store))
-        monkeypatch.setattr(workers, "END_S", 10.0)
+        monkeypatch.setattr(processes, "END_S", 10.0)
         first.end()
     assert answer is not None and answer["compiled"]
 
@@ -259,7 +259,7 @@ def test_nobody_waits_for_workers_when_the_caller_is_stopped(project):
     pids, started = [], []
 
     def compile_until_stopped():
-        with workers.start(2, []) as both:
+        with processes.start(2, []) as both:
             started[:] = both
             assert [worker.ask({}) for worker in both] == [{"error": "KeyError: 'store'"}] * 2
             while len(pids) < 2:

@@ -13,7 +13,8 @@
     launch = builder_at("package.kernels.tiled:build")(config, arch="sm_90a")  # the same, without importing the kernel
 
 ``key`` and ``sources`` say what identifies a kernel, ``store``, ``entry`` and ``folders`` keep it on disk, ``native``
-loads it, ``bundle`` finds kernels that were compiled ahead of time, ``parallel`` compiles many at once.
+loads it, ``bundle`` finds kernels that were compiled ahead of time, ``parallel`` compiles many at once by the
+``processes`` that run ``worker``.
 """
 
 from __future__ import annotations

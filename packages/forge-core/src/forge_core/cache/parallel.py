@@ -1,6 +1,6 @@
 """Compiling many kernels at once.
 
-``cute.compile`` is not thread-safe, so kernels are compiled by processes (see ``workers``); a thread of this process
+``cute.compile`` is not thread-safe, so kernels are compiled by processes (see ``processes``); a thread of this process
 feeds each.  The store is how results come back:
 
     requests --+--> thread --> worker --> store
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forge_core import settings
-from forge_core.cache import workers
+from forge_core.cache import processes
 from forge_core.cache.cached import builder_at
 from forge_core.cache.key import tag
 from forge_core.cache.store import Store
@@ -116,7 +116,7 @@ def compile_all(
             outcomes[outcome.digest] = outcome
             on_done(outcome)
 
-    with workers.start(min(jobs or default_jobs(), waiting.qsize()), list(modules)) as started:
+    with processes.start(min(jobs or default_jobs(), waiting.qsize()), list(modules)) as started:
         threads = [
             threading.Thread(target=_feed, args=(waiting, store, done, worker), name=f"forge-{worker}", daemon=True)
             for worker in started
@@ -143,17 +143,17 @@ def _feed(
     waiting: queue.SimpleQueue[tuple[str, Request]],
     store: Store,
     done: Callable[[Outcome], None],
-    first: workers.Worker,
+    first: processes.Worker,
 ) -> None:
     """Gives kernels to one worker until there are none; a worker that ends is replaced."""
-    worker: workers.Worker | None = first
+    worker: processes.Worker | None = first
     try:
         while True:
             try:
                 digest, request = waiting.get_nowait()
             except queue.Empty:
                 return
-            worker = worker or workers.Interpreter()
+            worker = worker or processes.Interpreter()
             answer = worker.ask(_told(request, store))
             if answer is None:
                 error = worker.end()
