@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from forge_core import cli
-from forge_core.cache import bundle, native, parallel, processes
+from forge_core.cache import bundle, forks, native, parallel, processes
 from forge_core.cache.entry import Entry
 from forge_core.cache.key import canonical, tag
 from forge_core.cache.lookup import build_command
@@ -170,7 +170,7 @@ def test_workers_compile_each_kernel_once_and_see_no_gpu(project, monkeypatch):
     assert len(seen) == 4 and project.did("compiled") == 4 and project.did("gpus ''") == 4
     assert len(list(project.store.entries())) == 4
     assert all(outcome.bytes == 5000 and outcome.seconds == 0.5 for outcome in outcomes)
-    monkeypatch.setattr(processes, "_launch", None)  # nothing is started when all is there
+    monkeypatch.setattr(processes, "launch", None)  # nothing is started when all is there
     again = compile_all(requests, project.store)
     assert [outcome.status for outcome in again] == ["present"] * 4
     assert {outcome.digest for outcome in again} == {outcome.digest for outcome in outcomes}
@@ -240,12 +240,62 @@ def test_a_worker_that_takes_too_long_is_ended(project, monkeypatch, jobs):
 def test_a_fork_that_is_not_needed_does_not_end_the_others(project, monkeypatch):
     monkeypatch.setattr(processes, "END_S", 0.1)  # less than the import of what all of them need
     request = Request(project.path, project.config(), ARCH)
-    with processes.start(2, [project.path.partition(":")[0]]) as (first, second):
+    with forks.start(2, [project.path.partition(":")[0]]) as (first, second):
         second.end()
         answer = first.ask(parallel._told(request, project.store))
         monkeypatch.setattr(processes, "END_S", 10.0)
         first.end()
     assert answer is not None and answer["compiled"]
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_module_that_ends_whoever_imports_it_fails_alone(project, jobs):
+    bad = project.root / "bad.py"
+    bad.write_text("from PROJECT.kernels import build\n\nraise SystemExit(7)\n".replace("PROJECT", project.name))
+    requests = [Request(project.path, project.config(tile), ARCH) for tile in (1, 2, 3, 4)]
+    requests.insert(1, Request(f"{project.name}.bad:build", project.config(5), ARCH))
+    outcomes = compile_all(requests, project.store, jobs=jobs)
+    assert [outcome.status for outcome in outcomes] == ["compiled", "failed", *["compiled"] * 3]
+    assert outcomes[1].error == "the worker ended: exit status 7"
+
+
+def test_what_ends_the_server_is_told(project):
+    project.edit("def build(config):", "os.write(2, b'out of everything\\n'); os._exit(6)\n\n\ndef build(config):")
+    outcomes = compile_all([Request(project.path, project.config(t), ARCH) for t in (1, 2)], project.store, jobs=2)
+    assert {outcome.error for outcome in outcomes} == {"the worker ended: exit status 6: out of everything"}
+
+
+def test_what_a_module_starts_keeps_nobody_waiting(project):
+    begin = "__import__('subprocess').Popen(['sleep', '{}'])"
+    project.edit("def build(config):", f"{begin.format(1)}\n\n\ndef build(config):")
+    project.edit("return config.edge", f"{begin.format(25)}\n    os._exit(4)")
+    began = time.monotonic()
+    outcomes = compile_all([Request(project.path, project.config(t), ARCH) for t in (1, 2)], project.store, jobs=2)
+    assert {outcome.error for outcome in outcomes} == {"the worker ended: exit status 4"}
+    assert time.monotonic() - began < 20
+
+
+def test_the_end_of_the_server_is_noticed_while_forks_live(project):
+    with forks.start(3, []) as started:
+        assert [worker.ask({}) for worker in started] == [{"error": "KeyError: 'store'"}] * 3
+        started[0]._server._process.kill()
+        began = time.monotonic()
+        for worker in started:
+            worker.end()
+        assert time.monotonic() - began < 9
+
+
+def test_a_server_that_cannot_be_started_leaves_nothing_open(project, monkeypatch):
+    monkeypatch.setattr(processes, "launch", lambda *words, **more: 1 / 0)
+
+    def opened():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = opened()
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError):
+            forks.ForkServer(4, [])
+    assert opened() == before
 
 
 def lives(pid):
@@ -259,7 +309,7 @@ def test_nobody_waits_for_workers_when_the_caller_is_stopped(project):
     pids, started = [], []
 
     def compile_until_stopped():
-        with processes.start(2, []) as both:
+        with forks.start(2, []) as both:
             started[:] = both
             assert [worker.ask({}) for worker in both] == [{"error": "KeyError: 'store'"}] * 2
             while len(pids) < 2:

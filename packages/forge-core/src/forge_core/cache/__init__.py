@@ -14,7 +14,7 @@
 
 ``key`` and ``sources`` say what identifies a kernel, ``store``, ``entry`` and ``folders`` keep it on disk, ``native``
 loads it, ``bundle`` finds kernels that were compiled ahead of time, ``parallel`` compiles many at once by the
-``processes`` that run ``worker``.
+``processes`` that run ``worker``, ``forks`` of one as a rule.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compiling many kernels at once.
 
-``cute.compile`` is not thread-safe, so kernels are compiled by processes (see ``processes``); a thread of this process
-feeds each.  The store is how results come back:
+``cute.compile`` is not thread-safe, so kernels are compiled by processes (see ``processes`` and ``forks``); a thread of
+this process feeds each.  The store is how results come back:
 
     requests --+--> thread --> worker --> store
                `--> thread --> worker --> store
@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from forge_core import settings
-from forge_core.cache import processes
 from forge_core.cache.cached import builder_at
+from forge_core.cache.forks import start
 from forge_core.cache.key import tag
+from forge_core.cache.processes import Interpreter, Worker
 from forge_core.cache.store import Store
 
 __all__ = ["Outcome", "Request", "compile_all", "default_jobs"]
@@ -116,7 +117,7 @@ def compile_all(
             outcomes[outcome.digest] = outcome
             on_done(outcome)
 
-    with processes.start(min(jobs or default_jobs(), waiting.qsize()), list(modules)) as started:
+    with start(min(jobs or default_jobs(), waiting.qsize()), list(modules)) as started:
         threads = [
             threading.Thread(target=_feed, args=(waiting, store, done, worker), name=f"forge-{worker}", daemon=True)
             for worker in started
@@ -143,17 +144,17 @@ def _feed(
     waiting: queue.SimpleQueue[tuple[str, Request]],
     store: Store,
     done: Callable[[Outcome], None],
-    first: processes.Worker,
+    first: Worker,
 ) -> None:
     """Gives kernels to one worker until there are none; a worker that ends is replaced."""
-    worker: processes.Worker | None = first
+    worker: Worker | None = first
     try:
         while True:
             try:
                 digest, request = waiting.get_nowait()
             except queue.Empty:
                 return
-            worker = worker or processes.Interpreter()
+            worker = worker or Interpreter()
             answer = worker.ask(_told(request, store))
             if answer is None:
                 error = worker.end()

@@ -60,15 +60,19 @@ def _serve(requests: TextIO, answers: TextIO) -> None:
 
 def _serve_forks(orders: TextIO, reports: TextIO) -> None:
     told = json.loads(orders.readline())
+    pairs: list[tuple[int, int]] = [tuple(pair) for pair in told["workers"]]
+    for descriptor in (each for pair in pairs for each in pair):
+        os.set_inheritable(descriptor, False)  # noqa: FBT003 - what a module starts is not to keep them open
     for module in told["modules"]:
-        with contextlib.suppress(Exception):  # whoever is asked for it imports it again, and says what is wrong
+        # Whoever is asked for it imports it again, and says what is wrong.
+        with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(module)
     gc.freeze()  # what has been imported is nobody's to collect, and stays shared with the forks
-    pairs: list[tuple[int, int]] = [tuple(pair) for pair in told["workers"]]
     forks: dict[int, int] = {}
     for number in range(len(pairs)):
         pid = os.fork()
         if pid == 0:
+            reports.close()  # the parent knows by its end that the server has ended
             _be_a_fork(pairs, number)
         forks[pid] = number
         _report(reports, {"worker": number, "pid": pid})
@@ -76,7 +80,8 @@ def _serve_forks(orders: TextIO, reports: TextIO) -> None:
         os.close(descriptor)
     while forks:
         pid, status = os.wait()
-        _report(reports, {"worker": forks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
+        if pid in forks:  # and not what a module has started
+            _report(reports, {"worker": forks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
 
 
 def _be_a_fork(pairs: Sequence[tuple[int, int]], number: int) -> NoReturn:
