@@ -12,6 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from forge_core.files import read_unpacked
 from forge_core.settings import VARIABLES
 
 PROSE = {".md", ".html", ".svg", ".png"}
@@ -21,7 +22,7 @@ PROSE = {".md", ".html", ".svg", ".png"}
 
 
 def test_source_is_ascii(tracked):
-    assert [p for p in tracked if p.suffix not in PROSE and not p.read_bytes().isascii()] == []
+    assert [p for p in tracked if p.suffix not in PROSE and not read_unpacked(p).isascii()] == []
 
 
 def test_no_file_is_large(tracked):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, cast
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOAD = Path(__file__).resolve().with_name("workload.py")
@@ -166,8 +167,7 @@ def run_tool(command: Sequence[str], log: Path, environment: Mapping[str, str]) 
             cwd=ROOT,
         ) as process,
     ):
-        assert process.stdout is not None  # noqa: S101 - it was asked for three lines above
-        for line in process.stdout:
+        for line in cast("IO[str]", process.stdout):  # a pipe, as it was asked for
             lines.append(line)
             file.write(line)
             sys.stdout.write(line)

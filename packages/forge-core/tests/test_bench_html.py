@@ -17,13 +17,14 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from forge_core.bench import pages
+from forge_core.bench import pages, records
 from forge_core.bench.cli import bench as command
 from forge_core.bench.html import data, stamp_of, write_report
 from forge_core.errors import BenchmarkError
+from forge_core.files import write_atomically
 
 RECORDS = Path(__file__).parents[3] / "docs" / "records" / "h200"
-HOST = max(RECORDS.glob("host-*.json"))
+HOST = max(RECORDS.glob("host-*.json.gz"))
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 PHONE = 390
 
@@ -312,3 +313,17 @@ def test_of_each_suite_and_package_the_newest_record_counts(week0, tmp_path):
     assert "host time of an eager call" in page.read_text()
     # What was named is taken, whatever its name.
     assert len(pages.gather([tmp_path / "week0-2099-01-02-again.json"])) == 1
+
+
+def test_packed_records_are_records(tmp_path):
+    plain = records.load(HOST).dumps()
+    for name in ("host-2099-01-02.json.gz", "host-2099-01-02-again.json.gz"):
+        write_atomically(tmp_path / name, plain)
+    (found,) = pages.gather([tmp_path])
+    assert (found.source, found.record) == ("host-2099-01-02.json.gz", records.load(HOST))
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "host-2099-01-02.json").write_text(plain)
+    assert pages.gather([tmp_path / "plain"])[0].digest == found.digest
+    done = CliRunner().invoke(command, ["show", str(tmp_path / "host-2099-01-02.json.gz")])
+    assert done.exit_code == 0, done.output
+    assert "host" in done.output

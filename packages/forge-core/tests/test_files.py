@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import stat
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from forge_core import progress as shown_in
-from forge_core.files import write_atomically
+from forge_core.files import read_unpacked, write_atomically
 from forge_core.progress import progress
 
 
@@ -24,6 +25,27 @@ def test_a_file_is_made_with_its_folders(tmp_path):
     beside.touch()
     assert path.stat().st_mode == beside.stat().st_mode
     assert [each.name for each in path.parent.iterdir()] == ["record.json"]
+
+
+def test_a_file_whose_name_says_so_is_packed(tmp_path):
+    text = "".join(f"{i % 7}\u00e9\n" for i in range(1000))
+    plain, packed = tmp_path / "record.json", tmp_path / "record.json.gz"
+    write_atomically(plain, text)
+    write_atomically(packed, text)
+    assert read_unpacked(plain) == read_unpacked(packed) == plain.read_bytes() == text.encode()
+    first = packed.read_bytes()
+    assert gzip.decompress(first) == text.encode() and len(first) < len(text) / 10
+    write_atomically(packed, text)
+    assert packed.read_bytes() == first
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data[:-9], lambda data: b"{}", lambda data: data[:40] + b"\0" * 40])
+def test_a_packed_file_that_is_damaged_is_an_error_that_names_it(tmp_path, spoil):
+    path = tmp_path / "record.json.gz"
+    write_atomically(path, "".join(map(str, range(1000))))
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(OSError, match=r"(?s)record\.json\.gz"):
+        read_unpacked(path)
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt], ids=lambda kind: kind.__name__)

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from forge_core.bench.environment import Environment
+from forge_core.files import read_unpacked, write_atomically
 from forge_core.testing.proofs import Kernel, Week, assert_proven, journal
 from forge_core.testing.proofs.check import TOOLS, check, records_in, unproven
 from forge_core.testing.proofs.declare import ProofError, digest_of, gpu_tests, sources_of
@@ -91,7 +92,7 @@ class Tree:
         )
         self.week = Week("tiny", "tiny_week", "tests", kernels)
         self.records = root / "docs/records"
-        self.path = self.records / "h200/proof.json"
+        self.path = self.records / "h200/proof.json.gz"
         self.state = root / "results/state.json"
 
     def write(self, name, text):
@@ -165,7 +166,7 @@ def rewrite(tree, change, *, seal=False):
     record = change(load(tree.path))
     if seal:
         record = msgspec.structs.replace(record, proofs=[proof.sealed() for proof in record.proofs]).sealed()
-    tree.path.write_text(record.dumps())
+    write_atomically(tree.path, record.dumps())
 
 
 def of_plain(**changes):
@@ -243,7 +244,7 @@ def test_a_shortened_test_list_is_red(proven):
     rewrite(proven, of_plain(tests=load(proven.path).proof(PLAIN).tests[:1]))
     found = findings(proven)
     assert "seal is broken" in found[PLAIN]
-    assert "restore docs/records/h200/proof.json" in found[f"h200: {PLAIN}"]
+    assert "restore docs/records/h200/proof.json.gz" in found[f"h200: {PLAIN}"]
     assert WIDE not in found
 
 
@@ -287,7 +288,7 @@ def test_an_incomplete_proof_is_refused_even_where_it_was_sealed_again(proven, c
 
 
 def test_any_changed_line_breaks_a_seal(proven):
-    text = proven.path.read_text()
+    text = read_unpacked(proven.path).decode()
     for old, new in (
         ("NVIDIA H200", "NVIDIA B200"),
         ("1e-7", "1e-9"),
@@ -295,15 +296,15 @@ def test_any_changed_line_breaks_a_seal(proven):
         ("2026", "2027"),
     ):
         assert old in text, text
-        proven.path.write_text(text.replace(old, new))
+        write_atomically(proven.path, text.replace(old, new))
         assert findings(proven), old
 
 
 def test_a_file_that_is_no_record_is_an_error(proven):
-    text = proven.path.read_text()
+    text = read_unpacked(proven.path).decode()
     for broken in ("", "[]", "{}", text.replace('"schema_version": 1', '"schema_version": 2'), text[:-200]):
-        proven.path.write_text(broken)
-        with pytest.raises(ProofError, match=r"proof\.json: expected a "):
+        write_atomically(proven.path, broken)
+        with pytest.raises(ProofError, match=r"proof\.json\.gz: expected a "):
             records_in(proven.records)
 
 
@@ -321,8 +322,8 @@ def test_the_record_says_all_and_reads_back(proven):
     assert set(proof.sanitizers) == {"memcheck", "racecheck", "initcheck"}
     assert proof.run.environment == environment()
     assert "tiny_week.arithmetic" in proof.sources
-    assert record.dumps() == proven.path.read_text()
-    assert json.loads(proven.path.read_text())["gpu"] == "NVIDIA H200"
+    assert record.dumps() == read_unpacked(proven.path).decode()
+    assert json.loads(read_unpacked(proven.path).decode())["gpu"] == "NVIDIA H200"
 
 
 # --------------------------------------------------------------------------------------------------------- proving

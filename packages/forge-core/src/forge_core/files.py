@@ -1,25 +1,49 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and packed where their names end in ``.gz``."""
 
 from __future__ import annotations
 
+import gzip
 import os
 import secrets
 import stat
+import zlib
 from pathlib import Path
 
-__all__ = ["write_atomically"]
+__all__ = ["read_unpacked", "write_atomically"]
+
+#: How the name of a packed file ends.
+PACKED = ".gz"
+
+
+def read_unpacked(path: Path) -> bytes:
+    """What was written to a file by :func:`write_atomically`.
+
+    Raises:
+        OSError: it cannot be read, or is packed and damaged.
+    """
+    data = path.read_bytes()
+    if path.suffix != PACKED:
+        return data
+    try:
+        return gzip.decompress(data)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise OSError(f"{path}: expected a file packed by gzip: {error}") from error
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a file so that a reader finds the old one or the new one, whole; folders that lack are made.
 
-    A link is followed and a file keeps its mode.  What is no file, a pipe or a device, is written to as it is; so is a
-    file in a folder in which none can be made.
+    A file whose name ends in ``.gz`` is packed; the same text gives the same bytes.  A link is followed and a file
+    keeps its mode.  What is no file, a pipe or a device, is written to as it is; so is a file in a folder in which none
+    can be made.
     """
+    data = text.encode()
+    if path.suffix == PACKED:
+        data = gzip.compress(data, mtime=0)
     # Before links are followed: /dev/stdout is one to something that has no name.
     mode = path.stat().st_mode if path.exists() else None
     if mode is not None and not (stat.S_ISREG(mode) and os.access(path.resolve().parent, os.W_OK)):
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(data)
         return
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -27,8 +51,8 @@ def write_atomically(path: Path, text: str) -> None:
     # A new file has the mode that the user's mask gives, which one of tempfile's has not.
     handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         if mode is not None:
             beside.chmod(stat.S_IMODE(mode))
         beside.replace(path)

@@ -20,6 +20,7 @@ import msgspec
 from forge_core.bench import records, report
 from forge_core.bench.records import Record
 from forge_core.errors import BenchmarkError
+from forge_core.files import read_unpacked
 
 __all__ = ["PAGES", "Source", "gather", "markers", "newest", "refresh", "shown", "with_markers"]
 
@@ -37,7 +38,7 @@ class Source:
     Attributes:
         record: the record.
         source: the name of its file.
-        digest: the beginning of the file's SHA-256.
+        digest: the beginning of its text's SHA-256.
         name: what the page calls it: its suite, with the packages where several records are of parts of it.
     """
 
@@ -49,7 +50,7 @@ class Source:
     @classmethod
     def of(cls, path: Path) -> Source:
         """The record in a file."""
-        return cls(records.load(path), path.name, hashlib.sha256(path.read_bytes()).hexdigest()[:16])
+        return cls(records.load(path), path.name, hashlib.sha256(read_unpacked(path)).hexdigest()[:16])
 
     @property
     def title(self) -> str:
@@ -65,8 +66,9 @@ class Source:
 def gather(places: Iterable[Path]) -> list[Source]:
     """The records in some files and folders.
 
-    In a folder, other JSON files are passed over, and so is what has more in its name than a date at its end: a further
-    run, such as ``week0-2026-11-21-again.json``, is evidence beside the record that the pages show.
+    Packed ones count too.  In a folder, other JSON files are passed over, and so is what has more in its name than a
+    date at its end: a further run, such as ``week0-2026-11-21-again.json``, is evidence beside the record that the
+    pages show.
 
     Raises:
         BenchmarkError: a file that was named is no record, or there is none at all.
@@ -76,17 +78,21 @@ def gather(places: Iterable[Path]) -> list[Source]:
         if place.is_file():
             found.append(Source.of(place))
             continue
-        inside = [path for path in sorted(place.rglob("*.json")) if not FURTHER.search(path.stem) and _is_record(path)]
-        found += [Source.of(path) for path in inside]
+        files = sorted([*place.rglob("*.json"), *place.rglob("*.json.gz")])
+        found += [Source.of(path) for path in files if not FURTHER.search(_stem(path)) and _is_record(path)]
     if not found:
         raise BenchmarkError(f"expected a record or a folder of records, found none in {', '.join(map(str, places))}")
     return found
 
 
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".json")
+
+
 def _is_record(path: Path) -> bool:
     """Whether a JSON file says that it is a record; what else is wrong with it, loading it tells."""
     try:
-        raw = msgspec.json.decode(path.read_bytes())
+        raw = msgspec.json.decode(read_unpacked(path))
     except (OSError, msgspec.DecodeError):
         return False
     return isinstance(raw, dict) and "schema_version" in raw and "cases" in raw

@@ -13,6 +13,7 @@ import msgspec
 
 from forge_core.bench.environment import Environment
 from forge_core.errors import BenchmarkError
+from forge_core.files import read_unpacked
 
 __all__ = [
     "INTERRUPTED",
@@ -289,7 +290,7 @@ def load(path: Path) -> Record:
         BenchmarkError: the file cannot be read, is no record, or has another schema version.
     """
     try:
-        raw = msgspec.json.decode(path.read_bytes())
+        raw = msgspec.json.decode(read_unpacked(path))
     except (OSError, msgspec.DecodeError) as error:
         raise BenchmarkError(f"{path}: expected a record of a benchmark: {error}") from error
     version = raw.get("schema_version") if isinstance(raw, dict) else None

@@ -119,24 +119,26 @@ class ForkServer:
             descriptors = [each for pair in passed for each in pair]
             # OpenBLAS, which NumPy brings along, would start a thread for each core, and only one thread may fork.
             self._process = processes.launch("fork-server", pass_fds=descriptors, OPENBLAS_NUM_THREADS="1")
-            assert self._process.stdin is not None  # noqa: S101 - asked for
+            ours.callback(self._process.kill)
+            self._orders, reports, said = processes.pipes(self._process)
             with contextlib.suppress(BrokenPipeError):  # it has ended, which its forks' silence will show
-                self._process.stdin.write(json.dumps({"modules": list(modules), "workers": passed}) + "\n")
-                self._process.stdin.flush()
+                self._orders.write(json.dumps({"modules": list(modules), "workers": passed}) + "\n")
+                self._orders.flush()
+            self._readers = [
+                threading.Thread(target=self._follow, args=(reports,), daemon=True),
+                threading.Thread(target=self._listen, args=(said,), daemon=True),
+            ]
+            for reader in self._readers:
+                reader.start()
+            pairs = zip(connections, outputs, strict=True)
+            self.forks: list[Worker] = [Fork(self, number, *pair) for number, pair in enumerate(pairs)]
             ours.pop_all()
-        assert self._process.stdout is not None and self._process.stderr is not None  # noqa: S101, PT018 - asked for
-        self._readers = [
-            threading.Thread(target=self._follow, args=(self._process.stdout,), daemon=True),
-            threading.Thread(target=self._listen, args=(self._process.stderr,), daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
-        pairs = zip(connections, outputs, strict=True)
-        self.forks: list[Worker] = [Fork(self, number, *pair) for number, pair in enumerate(pairs)]
 
     def _follow(self, stdout: IO[str]) -> None:
         with stdout:
             for line in stdout:
+                if not line.endswith("\n"):
+                    break  # it was killed while it wrote
                 told = json.loads(line)
                 if "pid" in told:
                     self._pids[told["worker"]] = told["pid"]
@@ -184,9 +186,8 @@ class ForkServer:
 
     def end(self) -> None:
         """Waits for the server, whose forks have ended."""
-        if self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._orders.close()
         try:
             self._process.wait(timeout=processes.END_S)
         except subprocess.TimeoutExpired:

@@ -14,9 +14,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
-__all__ = ["Interpreter", "Worker", "launch"]
+__all__ = ["Interpreter", "Worker", "launch", "pipes"]
 
 #: A kernel that takes longer than this is given up, and its worker ended.
 TIMEOUT_S = 900.0
@@ -101,8 +101,7 @@ class Interpreter(Worker):
 
     def __init__(self) -> None:
         self._process = launch()
-        assert self._process.stdin and self._process.stdout and self._process.stderr  # noqa: S101, PT018 - asked for
-        super().__init__(self._process.stdin, self._process.stdout, self._process.stderr)
+        super().__init__(*pipes(self._process))
 
     def __str__(self) -> str:
         return f"interpreter {self._process.pid}"
@@ -139,3 +138,8 @@ def launch(*words: str, pass_fds: Sequence[int] = (), **variables: str) -> subpr
             "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
         },
     )
+
+
+def pipes(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str], IO[str]]:
+    """The stdin, stdout and stderr of what :func:`launch` has started."""
+    return cast("tuple[IO[str], IO[str], IO[str]]", (process.stdin, process.stdout, process.stderr))

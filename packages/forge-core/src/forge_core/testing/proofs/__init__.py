@@ -4,7 +4,7 @@
     execute   one chunk of a proof in a process of its own, with `observe` and `measure` inside it
     journal   what each test of a chunk showed, as it ends
     runner    which chunks are needed, the state after each, the record at the end
-    record    docs/records/<gpu>/proof.json
+    record    docs/records/<gpu>/proof.json.gz
     check     whether the sources here have a proof; needs neither a GPU nor the CuTe DSL
     table     the state as a table for README
 

@@ -1,4 +1,4 @@
-"""The record of a GPU: docs/records/<gpu>/proof.json.
+"""The record of a GPU: docs/records/<gpu>/proof.json.gz.
 
 Many kernels pass the same tests on the same shapes and share most of their sources, so the file holds three lists,
 ``names`` of tests, ``shapes`` and ``sources``, and each kernel says which lines of them are its own: ``"0-57,80"``.
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from forge_core.bench.environment import Environment, stamp
+from forge_core.files import read_unpacked
 from forge_core.testing.proofs.declare import ProofError, digest_of
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
-FILE = "proof.json"
+FILE = "proof.json.gz"
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -211,7 +212,7 @@ def load(path: Path) -> Record:
         ProofError: it cannot be read, or is none.
     """
     try:
-        raw = msgspec.json.decode(path.read_bytes())
+        raw = msgspec.json.decode(read_unpacked(path))
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if version != SCHEMA_VERSION:
             raise ProofError(f"{path}: expected a proof with schema_version {SCHEMA_VERSION}, got {version}")
