@@ -247,6 +247,49 @@ def test_variants_and_explain() -> None:
         power.explain(torch.zeros(3), variant="fast")
 
 
+def test_a_numbered_launch_has_a_number_of_its_own_and_an_empty_workspace_where_numbers_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from forge_core.op import table
+    from forge_core.op.launch import Launch as Planned
+
+    numbers: list[int] = []
+    made: list[torch.Tensor] = []
+
+    def new(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        made.append(torch.ones(shape).as_strided(shape, strides).to(dtype))
+        return made[-1]
+
+    def plan(device: Any, out: torch.Tensor, x: torch.Tensor, *rest: Any) -> Planned:
+        return Planned("simple", "nowhere:build", None, (7,), "it is so", 0, 0, workspace=64, numbered=True)
+
+    def launch(x: int, out: int, workspace: int, seven: int, number: int, stream: int) -> None:
+        assert (workspace, seven) == (made[-1].data_ptr(), 7)
+        numbers.append(number)
+
+    monkeypatch.setattr(table, "builder_at", lambda path: lambda config, *, arch: launch)
+    monkeypatch.setattr(table, "_current_device", lambda: -1)
+    monkeypatch.setattr(table, "_new", new)
+    monkeypatch.setattr(table.devices, "query", lambda device: Device("a GPU", (9, 0), 1, 1, 1, 1, 1.0))
+    monkeypatch.setattr(table, "_NEVER_WRITTEN", False)
+    capturing = False
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    schema = Schema.parse("forge_core_test::half(Tensor x) -> Tensor")
+    launches = table.LaunchTable(schema, lambda out, named: torch.empty(2, device="meta"), plan)
+    for _ in range(3):
+        launches.launch(None, (torch.zeros(3),), {})
+        assert made[-1].all()  # what was there stays
+    capturing = True
+    launches.launch(None, (torch.zeros(3),), {})
+    assert not made[-1].any()
+    capturing = False
+    monkeypatch.setattr(table, "_NEVER_WRITTEN", True)
+    launches.launch(None, (torch.zeros(3),), {})
+    assert not made[-1].any()
+    assert len(set(numbers)) == 5
+    assert all(0 < number < 2**63 for number in numbers)
+
+
 def test_a_workspace_is_allocated_for_each_call_and_follows_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
     from forge_core.op import table
     from forge_core.op.launch import Launch as Planned

@@ -46,7 +46,7 @@ TESTS = """
         patch.setattr(table.devices, "query", lambda device: SimpleNamespace(arch="sm_90a"))
         patch.setattr(table, "builder_at", lambda path: lambda config, arch: kernel)
         plan = lambda target, out, x, variant: SimpleNamespace(
-            variant="plain", config=0, why="", builder="m:b", arguments=(7,), workspace=0
+            variant="plain", config=0, why="", builder="m:b", arguments=(7,), workspace=0, numbered=False
         )
         schema = Schema.parse("tiny::double(Tensor x, *, str variant='auto') -> Tensor")
         yield table.LaunchTable(schema, lambda out, named: named["x"].to("meta"), plan)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from forge_core.device import SPECS
-from forge_core.errors import LayoutError
+from forge_core.errors import ArgumentTypeError, LayoutError
 from forge_core.op import Launch, table
 from forge_core.op.schema import Schema
 
@@ -106,3 +106,16 @@ def test_launches_and_hits_are_logged(one: Planted, caplog: pytest.LogCaptureFix
         one.table.launch(None, (x,), {})
         one.table.launch(None, (x,), {})
     assert [record.getMessage() for record in caplog.records] == ["ns::f: simple None: why", "cache hit: ns::f simple"]
+
+
+def test_an_argument_without_a_hash_is_refused_by_the_checks(one: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(out: torch.Tensor | None, named: dict[str, Any]) -> torch.Tensor:
+        raise ArgumentTypeError(op="f", argument="dim", expected="an int", got="a set")
+
+    monkeypatch.setattr(one.table, "_check", check)
+    with pytest.raises(ArgumentTypeError, match="an int"):
+        one.table.launch(None, (torch.zeros(3, 4), {1}), {})
+    # Where the checks have nothing against it, the error is Python's.
+    monkeypatch.setattr(one.table, "_check", one.check)
+    with pytest.raises(TypeError, match="unhashable"):
+        one.table.launch(None, (torch.zeros(3, 4), {1}), {})

@@ -7,9 +7,9 @@ import torch
 
 from forge_core.errors import UnsupportedError
 
-#: Bytes of a row, in the widest dtype of the call, that a block and a cluster of blocks are sure to hold, for a call
-#: that reads one tensor; a half where it reads two.  Longer ones they may.
-SURE = {"single_pass": 2**16, "cluster": 2**18}
+#: Bytes of a row, in the widest dtype of the call, that a block, a cluster of blocks and a part of the GPU are sure to
+#: hold, for a call that reads one tensor; a half where it reads two.  Longer ones they may.
+SURE = {"single_pass": 2**16, "cluster": 2**18, "grid": 2**20}
 
 
 def able(variant, x, dim, *, tensors=1, op="softmax"):
@@ -30,11 +30,13 @@ def able(variant, x, dim, *, tensors=1, op="softmax"):
         return not rows
     if not rows:
         return False
-    if op == "logsumexp_backward" and variant in ("split", "cluster"):
+    if op == "logsumexp_backward" and variant in ("split", "grid", "cluster"):
         return False  # the blocks of a row have nothing to exchange
     if variant == "split":
         return x.numel() // length < 2**16
     aligned = x.data_ptr() % 16 == 0 and (x.stride(0) * x.element_size()) % 16 == 0
+    if variant == "grid" and not (aligned and length * x.element_size() % 16 == 0 and x.numel() // length <= 8):
+        return None
     sure = SURE[variant] // tensors // (1 if aligned else 16 // x.element_size())
     nbytes = length * x.element_size()
     return True if nbytes <= sure else None

@@ -19,7 +19,7 @@ from forge_core.testing.softmax_bounds import (
     softmax_gradient_bound,
 )
 from forge_core.testing.tolerances import half_ulp
-from forge_week2_softmax.configs import SplitConfig
+from forge_week2_softmax.configs import PartsConfig
 from forge_week2_softmax.roundings import sum_error
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
@@ -75,7 +75,7 @@ def modelled(operator, *tensors, dim, variant):
     if not tensors[0].is_cuda or length > 2**20:
         return None
     told = operator.explain(*tensors, dim, variant=variant)
-    return sum_error(told.config, length, told.arguments[1] if isinstance(told.config, SplitConfig) else 1)
+    return sum_error(told.config, length, told.arguments[1] if isinstance(told.config, PartsConfig) else 1)
 
 
 def check_softmax(x, dim, variant="auto", what=""):
@@ -210,7 +210,7 @@ def test_each_variant(variant, dtype, attempt):
                     can = attempt.able(variant, y, dim, tensors=tensors, op=name)
                     call = partial(check, y, dim, variant, what)
                     done += attempt(lambda call=call: call() or 1, can) or 0
-    assert done >= 80
+    assert done >= (50 if variant == "grid" else 80)  # which takes no row that ends inside a chunk
 
 
 @pytest.mark.gpu

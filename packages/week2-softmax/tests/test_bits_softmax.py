@@ -22,7 +22,7 @@ from forge_core.testing import trees
 from forge_core.testing.expectations import compiled_for
 from forge_week2_softmax import elements, layouts
 from forge_week2_softmax.config import plan_backward, plan_forward
-from forge_week2_softmax.configs import ColumnConfig, Config, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.configs import ColumnConfig, Config, HeldConfig, PartsConfig, SweepConfig
 from forge_week2_softmax.steps import STRANDS, Pairs, Sums, fused
 from forge_week2_softmax.trees import MODELS, row
 
@@ -40,6 +40,7 @@ SHAPES = {
         # A part of these waits in shared memory.
         *(((9, 2**18), -1), ((9, 200001), -1)),
     ],
+    "grid": [((3, 8), -1), ((3, 4096), -1), ((1, 2**18), -1), ((3, 2**17), -1), ((20, 2**16), -1)],
     "split": [((3, 4096), -1), ((3, 50257), -1), ((1, 2**18), -1), ((20, 2**16), -1), ((20, 2**16 + 1), -1)],
     "column": [((100, 64), 0), ((3000, 64), 0), ((1000, 7), 0), ((9, 128), 0)],
 }
@@ -58,11 +59,11 @@ def told_of(op, variant, shape, dim, device=SPECS["H200"]):
 
 
 def parts_of(told):
-    return told.arguments[1] if isinstance(told.config, SplitConfig) else 1
+    return told.arguments[1] if isinstance(told.config, PartsConfig) else 1
 
 
 def row_config(config):
-    return config.row if isinstance(config, SplitConfig) else config
+    return config.row if isinstance(config, PartsConfig) else config
 
 
 def shifts_of(config):

@@ -16,7 +16,7 @@ from forge_core.testing.softmax_bounds import softmax_bound, softmax_gradient_bo
 from forge_core.testing.trees import Tree, error_bound
 from forge_core.testing.trees import sums as rounded_sums
 from forge_week2_softmax.config import VARIANTS, plan_backward, plan_forward
-from forge_week2_softmax.configs import HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.configs import HeldConfig, PartsConfig, SweepConfig
 from forge_week2_softmax.roundings import counts, sum_error
 from forge_week2_softmax.steps import Pairs, Sums
 from forge_week2_softmax.trees import row
@@ -39,7 +39,7 @@ def planned(variant, length, *, rows=3, dtype=torch.float32, backward=None):
 
 
 def parts_of(plan):
-    return plan.arguments[1] if isinstance(plan.config, SplitConfig) else 1
+    return plan.arguments[1] if isinstance(plan.config, PartsConfig) else 1
 
 
 @settings(max_examples=150, deadline=None)
@@ -73,7 +73,8 @@ def amplified(a, b):
 def test_the_depth_is_the_longest_way_of_an_element(variant, length):
     plan = planned(variant, length, backward="log_softmax")
     if plan is None:
-        assert length == 1, "only a row of one element is no row to these"
+        whole = length % 4 == 0 or length < 8
+        assert length == 1 or (variant == "grid" and not whole), "a row of one element is no row to most of these"
         return
     tree = Tree(amplified, 0, np.float64)
     found = set()

@@ -21,6 +21,7 @@ SHAPES = {
     "online": ((64, 50257), 1),
     "single_pass": ((4096, 8192), 1),
     "cluster": ((64, 65536), 1),
+    "grid": ((1, 2**20), 1),
     "split": ((1, 2**20), 1),
     "column": ((4096, 1024), 0),
 }
@@ -57,7 +58,7 @@ def test_every_variant_for_every_architecture(variant, arch):
     turn = list(VARIANTS).index(variant) + ARCHES.index(arch)
     op, dtype = OPS[turn % 3], (torch.bfloat16, torch.float32, torch.float16)[turn // 3 % 3]
     for backward in (False, True):
-        if backward and op == "logsumexp" and variant in ("cluster", "split"):
+        if backward and op == "logsumexp" and variant in ("cluster", "grid", "split"):
             op = "softmax"
         launch = planned(variant, op, backward=backward, dtype=dtype, device=device)
         made = compiled_for(launch.builder, launch.config, arch)
@@ -67,7 +68,7 @@ def test_every_variant_for_every_architecture(variant, arch):
         assert not re.search(r"\b(atom|red)\.", made.ptx)
 
 
-@pytest.mark.parametrize("variant", ["online", "single_pass", "cluster", "split", "column"])
+@pytest.mark.parametrize("variant", ["online", "single_pass", "cluster", "grid", "split", "column"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_accesses_are_128_bits_wide(variant, dtype):
     ptx = compiled(variant, dtype=dtype).ptx
@@ -100,7 +101,7 @@ def test_an_element_of_a_row_that_begins_anywhere_has_one_exponential(dtype):
     assert not whole.top_first and count(r"ex2\.approx", ptx) == 2 * whole.chunks * whole.vector + 1
 
 
-@pytest.mark.parametrize("variant", ["single_pass", "cluster", "split"])
+@pytest.mark.parametrize("variant", ["single_pass", "cluster", "grid", "split"])
 def test_a_thread_divides_by_multiplying(variant):
     # The compiler's division has a branch, and one of integers tens of instructions: before a thread's first load.
     ptx = compiled(variant).ptx
@@ -152,7 +153,8 @@ def test_loads_are_predicated_and_their_lines_held():
 def test_what_each_step_adds_and_leaves_out():
     lanes = compiled("single_pass", shape=(4096, 256)).ptx
     assert count(r"\bbar(rier)?\.sync", lanes) == 0  # a warp's lanes need no barrier
-    assert count(r"shfl\.sync\.bfly", lanes) == 2 * 5  # a maximum and a sum
+    assert count(r"redux\.sync\.max\.s32", lanes) == 1  # the maximum
+    assert count(r"shfl\.sync\.bfly", lanes) == 5  # the sum
     block = compiled("single_pass", shape=(4096, 4096)).ptx
     assert count(r"\bbar(rier)?\.sync", block) == 1
     cluster = compiled("cluster").ptx
@@ -160,6 +162,29 @@ def test_what_each_step_adds_and_leaves_out():
     assert count(r"st\.async\.shared::cluster", cluster) == 2
     assert count(r"barrier\.cluster\.wait", cluster) == 1
     assert count(r"mbarrier\.try_wait", cluster) >= 1
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_row_over_the_grid_is_read_once_and_waits_for_slots_alone(dtype, backward):
+    launch = planned("grid", dtype=dtype, backward=backward)
+    ptx, tensors = compiled("grid", dtype=dtype, backward=backward).ptx, 1 + backward
+    assert count(r"\.entry", ptx) == 1
+    assert count(r"ld\.global\.L2::cache_hint\.v4", ptx) == tensors * launch.config.row.unroll
+    assert count(r"st\.global(\.\w+)*\.v4", ptx) == launch.config.row.unroll
+    assert count(r"st\.relaxed\.gpu\.global\.b128", ptx) == count(r"ld\.relaxed\.gpu\.global\.b128", ptx) == 1
+    assert count(r"\b(membar|fence)\.", ptx) == 0  # a slot is one access
+    assert count(r"\bbar(rier)?\.sync", ptx) == 2
+    assert count(r"redux\.sync", ptx) == (0 if backward else 4)
+
+
+def test_the_slots_of_the_plan_are_those_of_the_kernel():
+    from forge_core.device_code.grid import SLOT_BYTES
+    from forge_week2_softmax.config import GRID_SLOT_BYTES
+    from forge_week2_softmax.holding import LINE
+    from forge_week2_softmax.kernels.split import LINE_CHUNKS
+
+    assert (GRID_SLOT_BYTES, LINE) == (SLOT_BYTES, LINE_CHUNKS)
 
 
 def test_an_exponential_is_one_instruction():

@@ -11,7 +11,7 @@ from forge_core.device import SPECS, spec_for
 from forge_core.errors import ArgumentError, UnsupportedError
 from forge_core.profiling.occupancy import LIMITS
 from forge_week2_softmax.config import VARIANTS, plan_backward, plan_forward
-from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.configs import ColumnConfig, GridConfig, HeldConfig, PartsConfig, SplitConfig, SweepConfig
 from forge_week2_softmax.problem import Problem
 from forge_week2_softmax.thresholds import THRESHOLDS
 
@@ -47,7 +47,11 @@ def backward(x, dims=(1,), *, op="softmax", device=H200, variant="auto", grad=No
         ((8192, 50257), (1,), torch.bfloat16, "cluster"),
         ((4096, 262144), (1,), torch.float32, "cluster"),
         ((8, 32000), (1,), torch.bfloat16, "cluster"),
-        ((1, 2**20), (1,), torch.bfloat16, "split"),
+        ((1, 2**20), (1,), torch.bfloat16, "grid"),
+        ((1, 2**22), (1,), torch.float32, "grid"),
+        ((4, 2**19), (1,), torch.bfloat16, "grid"),
+        ((1, 2**20 + 1), (1,), torch.bfloat16, "split"),
+        ((1, 2**24), (1,), torch.bfloat16, "split"),
         ((16, 2**22), (1,), torch.float32, "split"),
         ((2000, 2**22), (1,), torch.float32, "online"),
         ((4096, 1000), (0,), torch.float32, "column"),
@@ -85,7 +89,7 @@ def test_no_configuration_is_beyond_the_hardware(arch, dtype):
 
 def check(launch, device):
     config = launch.config
-    row = config.row if isinstance(config, SplitConfig) else config
+    row = config.row if isinstance(config, PartsConfig) else config
     assert 32 <= row.threads <= 1024
     assert row.threads & (row.threads - 1) == 0
     assert row.vector * max(d.itemsize for d in config.arithmetic.sources) <= 16
@@ -113,8 +117,18 @@ def check(launch, device):
         assert 1 <= launch.arguments[1] <= 1024
         assert config.dependent == (device.capability >= (9, 0))
         assert launch.workspace > 0
+    elif isinstance(config, GridConfig):
+        length, parts, rows = launch.arguments[:3]
+        inputs = sum(not r for r in config.arithmetic.on_rows[:-1])
+        # All blocks are resident at once, one on a multiprocessor, and hold all that there is.
+        assert 1 <= rows * parts <= device.sm_count
+        assert config.row.threads <= 512
+        assert config.row.unroll * 4 * inputs <= 64
+        assert length <= parts * config.row.threads * config.row.unroll * config.row.vector
+        assert launch.workspace == rows * parts * 128
     else:
         assert launch.workspace == 0
+    assert launch.numbered == isinstance(config, GridConfig)
 
 
 def test_a_length_compiles_no_kernel_of_its_own():
@@ -267,9 +281,27 @@ def test_blocks_threads_chunks_and_residents_on_an_h200(shape, dtype, what):
 
 @pytest.mark.parametrize("dtype, threads, unroll", [(torch.bfloat16, 512, 1), (torch.float32, 256, 8)], ids=str)
 def test_a_long_row_s_gradient_is_cut_by_what_a_thread_can_hold(dtype, threads, unroll):
-    found = backward(meta((1, 2**20), dtype))
-    assert found.variant == "split"
+    found = backward(meta((1, 2**20), dtype), variant="split")
     assert (found.config.row.threads, found.config.row.unroll) == (threads, unroll)
+
+
+def test_what_the_whole_gpu_holds():
+    for dtype, most in ((torch.bfloat16, 8_650_752), (torch.float32, 4_325_376), (torch.float64, 2_162_688)):
+        assert forward(meta((1, most), dtype)).variant == "grid"
+        assert forward(meta((1, most + 8), dtype)).variant == "split"
+        assert backward(meta((1, most // 2), dtype)).variant == "grid"
+        with pytest.raises(UnsupportedError, match=f"holds at most {most} elements of each of 1 rows"):
+            forward(meta((1, most + 8), dtype), variant="grid")
+    # Rows that begin or end inside a chunk, and more rows than multiprocessors.
+    with pytest.raises(UnsupportedError, match="begin or end inside one"):
+        forward(meta((1, 2**20 + 1)), variant="grid")
+    assert forward(meta((132, 64)), variant="grid").arguments[:3] == (64, 1, 132)
+    with pytest.raises(UnsupportedError, match="of which there are 132, and 133 rows"):
+        forward(meta((133, 64)), variant="grid")
+    # Elements that are rounded first wait as they are and as they become.
+    assert forward(meta((1, 2**22), torch.bfloat16), convert=torch.float16).variant == "grid"
+    with pytest.raises(UnsupportedError, match="no registers for 16 chunks"):
+        forward(meta((1, 2**23), torch.bfloat16), variant="grid", convert=torch.float16)
 
 
 @pytest.mark.parametrize("arch", ["sm_100a", "sm_120a"])
@@ -285,7 +317,8 @@ def test_newer_compilers_targets_get_registers_to_spare(arch):
         ("block_chunks", 1024, meta((32768, 8192)), False, "cluster"),
         ("block_chunks_backward", 2048, meta((32768, 8192)), True, "single_pass"),
         ("block_chunks_backward", 512, meta((32768, 4096)), True, "cluster"),
-        ("few_rows_split_from", 8192, meta((1, 131072)), False, "split"),
+        ("few_rows_split_from", 8192, meta((1, 131072)), False, "grid"),
+        ("few_rows_split_from", 8192, meta((1, 131073)), False, "split"),
         ("few_rows_split_from", 65536, meta((1, 131072)), False, "cluster"),
         ("split_rows", 8, meta((800, 2**20)), False, "split"),
         ("split_rows", 2, meta((400, 2**20)), False, "online"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import pytest
 import torch
 
 from forge_core.device import SPECS
-from forge_core.device_code import online
+from forge_core.device_code import grid, online
+from forge_core.device_code.monoid import Maximum, Sum
 from forge_core.op.launch import load
 from forge_core.testing import assert_near_float64
 from forge_core.testing.softmax_bounds import softmax_bound
@@ -31,23 +33,35 @@ def max_ignored(self, chunks):
 
 def no_rescale(self, acc, across):
     """Sums that are relative to different maxima are added up as they are."""
-    return across(acc[0], self._maximum), across(acc[1], lambda a, b: a + b)
+    return across(acc[0], Maximum(self.dtype)), across(acc[1], Sum(self.dtype))
 
 
 def a_lane_left_out(self, acc, across):
     """The lanes with odd numbers do not take part in the sum."""
-    top = across(acc[0], self._maximum)
+    top = across(acc[0], Maximum(self.dtype))
     own = acc[1] * online.exponential(acc[0] - self.base(top))
     lane = held.cute.arch.lane_idx()
     own = self.dtype(held.cutlass.select_(lane % 2 == 1, self.dtype(0), own))
-    return top, across(own, lambda a, b: a + b)
+    return top, across(own, Sum(self.dtype))
+
+
+def not_waited_for(monoid, slot, number):
+    """A slot is read once, whatever is in it."""
+    from forge_core.device_code.memory import load_element
+
+    return tuple(load_element(slot + part * 4, dtype) for part, dtype in enumerate(monoid.types))
 
 
 FAULTS = {
     "row max ignored": (program.Program, "top", max_ignored),
     "no rescale": (online.MaxSum, "together", no_rescale),
     "a lane left out": (online.MaxSum, "together", a_lane_left_out),
+    "a slot not waited for": (grid, "_receive", not_waited_for),
 }
+
+SHAPES = ((512, 256), (512, 4096), (64, 50257), (64, 131072), (1, 2**20))
+#: A row that blocks share through slots is one alone.
+PLANTED = [(fault, shape) for fault, shape in product(FAULTS, SHAPES) if FAULTS[fault][0] is not grid or shape[0] == 1]
 
 
 def ptx_of(shape):
@@ -56,19 +70,23 @@ def ptx_of(shape):
     return load(launch.builder).compile(launch.config, arch="sm_90a").ptx
 
 
+PATTERNS = (r"max\.NaN\.f32", r"ex2\.approx", r"shfl\.sync", r"selp", r"ld\.relaxed")
+
+
 def instructions(ptx):
-    return [len(re.findall(pattern, ptx)) for pattern in (r"max\.NaN\.f32", r"ex2\.approx", r"shfl\.sync", r"selp")]
+    return [len(re.findall(pattern, ptx)) for pattern in PATTERNS]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_planted_kernels_have_their_faults(fault, monkeypatch):
     # On any machine: what a GPU is to refuse below is really another kernel.
     owner, name, wrong = FAULTS[fault]
-    right = instructions(ptx_of((4096, 4096)))
+    shape = (1, 2**20) if owner is grid else (4096, 4096)
+    right = instructions(ptx_of(shape))
     monkeypatch.setattr(owner, name, wrong)
-    assert instructions(ptx_of((4096, 4096))) != right
+    assert instructions(ptx_of(shape)) != right
     monkeypatch.undo()
-    assert instructions(ptx_of((4096, 4096))) == right
+    assert instructions(ptx_of(shape)) == right
 
 
 def launch(x):
@@ -78,16 +96,18 @@ def launch(x):
     out = torch.full_like(x, float("nan"))
     device = query(x.device)
     plan = plan_forward("softmax", out, x, (1,), None, device)
-    assert plan.workspace == 0
+    # Nothing that an accumulator could be, nor a launch's number.
+    scratch = torch.full((plan.workspace,), 255, dtype=torch.uint8, device=x.device)
+    pointers = [tensor.data_ptr() for tensor in ((x, out, scratch) if plan.workspace else (x, out))]
+    numbers = (7,) if plan.numbered else ()
     compiled = load(plan.builder).compile(plan.config, arch=device.arch)
-    compiled.launch(x.data_ptr(), out.data_ptr(), *plan.arguments, torch.cuda.current_stream().cuda_stream)
+    compiled.launch(*pointers, *plan.arguments, *numbers, torch.cuda.current_stream().cuda_stream)
     torch.cuda.synchronize()
     return out
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", [(512, 256), (512, 4096), (64, 50257), (64, 131072)], ids=str)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault, shape", PLANTED, ids=str)
 def test_planted_kernels_are_refused(fault, shape, monkeypatch):
     # So wide that exponentials overflow without the maximum; a lane that is left out has many a row's largest element.
     x = torch.randn(shape, device="cuda", generator=torch.Generator("cuda").manual_seed(0)) * 40 + 30

@@ -7,7 +7,8 @@ problem from tensors and add the arguments of the launch.
 
     inner     row contiguous               single_pass  rows that one block holds, or a few lanes of it
                                            cluster      longer ones, and few ones (sm_90 and newer)
-                                           split        longer still, and very few: many blocks a row, two passes
+                                           grid         very few: all of the GPU's blocks hold them
+                                           split        longer still: many blocks a row, two passes
                                            online       what none of them can do
     outer     neighbouring rows adjacent   column
     strided   neither                      column or online, whichever reads neighbours together
@@ -23,16 +24,35 @@ from forge_core.choice import refuse, require_known
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op import Launch, Variant
-from forge_week2_softmax import columns, rows
+from forge_week2_softmax import columns, parting, rows
 from forge_week2_softmax.arithmetic import Arithmetic
-from forge_week2_softmax.configs import ColumnConfig, Config, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.configs import (
+    ColumnConfig,
+    Config,
+    GridConfig,
+    HeldConfig,
+    PartsConfig,
+    SplitConfig,
+    SweepConfig,
+)
 from forge_week2_softmax.holding import LIMIT
 from forge_week2_softmax.problem import Dim, Problem
 from forge_week2_softmax.thresholds import THRESHOLDS
 
-__all__ = ["VARIANTS", "launch_arguments", "plan_backward", "plan_forward", "select_config", "workspace_bytes"]
+__all__ = [
+    "GRID_SLOT_BYTES",
+    "VARIANTS",
+    "launch_arguments",
+    "plan_backward",
+    "plan_forward",
+    "select_config",
+    "workspace_bytes",
+]
 
 _KERNELS = "forge_week2_softmax.kernels"
+
+#: Bytes of a block's slot; that of ``forge_core.device_code.grid``, which imports the DSL.
+GRID_SLOT_BYTES = 128
 
 #: The kernels of every operator, slowest idea first; the last one is for rows that are not contiguous.
 VARIANTS: Mapping[str, Variant] = {
@@ -41,6 +61,9 @@ VARIANTS: Mapping[str, Variant] = {
     "single_pass": Variant(f"{_KERNELS}.held:build", "the row stays in registers: one read, one write"),
     "cluster": Variant(
         f"{_KERNELS}.held:build", "a row over several multiprocessors, through distributed shared memory"
+    ),
+    "grid": Variant(
+        f"{_KERNELS}.grid:build", "a row over the whole GPU: its blocks exchange through global memory, in one launch"
     ),
     "split": Variant(f"{_KERNELS}.split:build", "many blocks a row, and a second pass"),
     "column": Variant(f"{_KERNELS}.column:build", "neighbouring threads have neighbouring rows"),
@@ -114,16 +137,17 @@ def plan_backward(
 
 def _plan(op: str, problem: Problem, arithmetic: Arithmetic, device: Device, variant: str) -> Launch:
     name, config, why = select_config(op, problem, arithmetic, device, variant)
-    parts = rows.parts(config, problem, device)
+    count = parting.parts(config, problem, device)
     return Launch(
         variant=name,
         builder=VARIANTS[name].path,
         config=config,
-        arguments=launch_arguments(config, problem, parts),
+        arguments=launch_arguments(config, problem, count),
         why=why,
         read=problem.read_bytes,
         written=problem.written_bytes,
-        workspace=workspace_bytes(config, problem, parts),
+        workspace=workspace_bytes(config, problem, count),
+        numbered=isinstance(config, GridConfig),
     )
 
 
@@ -179,8 +203,8 @@ def launch_arguments(config: Config, problem: Problem, parts: int = 1) -> tuple[
         steps = (inner.size, *(step * size for step, size in zip(inner.steps, sizes, strict=True)))
         return (*steps, *_dims(count, problem.kept[:-1], sizes), *_dims(problem.length, problem.reduced, sizes))
     kept = _dims(problem.rows, problem.kept, sizes)
-    row = config.row if isinstance(config, SplitConfig) else config
-    split = isinstance(config, SplitConfig) or (isinstance(config, HeldConfig) and config.blocks == 0)
+    row = config.row if isinstance(config, PartsConfig) else config
+    split = isinstance(config, PartsConfig) or (isinstance(config, HeldConfig) and config.blocks == 0)
     head = (problem.length, parts) if split else (problem.length,)
     if isinstance(row, SweepConfig) and row.reduced_rank:
         return (*head, *kept, *_dims(problem.length, problem.reduced, sizes))
@@ -188,7 +212,9 @@ def launch_arguments(config: Config, problem: Problem, parts: int = 1) -> tuple[
 
 
 def workspace_bytes(config: Config, problem: Problem, parts: int) -> int:
-    """Bytes of the (max, sum) pairs between two passes; 0 where there is one pass."""
+    """Bytes of the accumulators that blocks pass on through global memory; 0 where they do not."""
+    if isinstance(config, GridConfig):
+        return GRID_SLOT_BYTES * parts * problem.rows
     if not isinstance(config, SplitConfig):
         return 0
     return 2 * parts * problem.rows * config.arithmetic.acc.itemsize
@@ -224,7 +250,8 @@ def _try(variant: str, problem: Problem, arithmetic: Arithmetic, device: Device)
         "online": rows.online,
         "single_pass": rows.single_pass,
         "cluster": rows.cluster,
-        "split": rows.split,
+        "grid": parting.grid,
+        "split": parting.split,
         "column": columns.column,
     }[variant]
     found = choose(problem, arithmetic, device)

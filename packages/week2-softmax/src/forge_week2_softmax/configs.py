@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from forge_week2_softmax.arithmetic import Arithmetic
 
-__all__ = ["ColumnConfig", "Config", "HeldConfig", "SplitConfig", "SweepConfig"]
+__all__ = ["ColumnConfig", "Config", "GridConfig", "HeldConfig", "PartsConfig", "SplitConfig", "SweepConfig"]
 
 
 def _group(arithmetic: Arithmetic, rank: int) -> int:
@@ -150,21 +150,40 @@ class SweepConfig(_RowConfig):
 
 
 @dataclass(frozen=True)
-class SplitConfig:
-    """``kernels/split.py``.
+class PartsConfig:
+    """What the kernels have in common that cut a row into parts, one for each of its blocks.
 
     Attributes:
         row: how each block reads its part of a row.
-        dependent: the second pass is launched while the first one runs (sm_90 and newer).
     """
 
     row: SweepConfig
-    dependent: bool = False
 
     @property
     def arithmetic(self) -> Arithmetic:
         """What is computed."""
         return self.row.arithmetic
+
+    @property
+    def integers(self) -> int:
+        """The elements of a row, and its parts."""
+        return 2
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Where the rows are."""
+        return self.row.lengths
+
+
+@dataclass(frozen=True)
+class SplitConfig(PartsConfig):
+    """``kernels/split.py``.
+
+    Attributes:
+        dependent: the second pass is launched while the first one runs (sm_90 and newer).
+    """
+
+    dependent: bool = False
 
     @property
     def resident(self) -> int:
@@ -177,19 +196,28 @@ class SplitConfig:
         return 0 if usual else max(384 // self.row.threads, 1)
 
     @property
-    def integers(self) -> int:
-        """The elements of a row, and its parts."""
-        return 2
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """Where the rows are."""
-        return self.row.lengths
-
-    @property
     def kernel_name(self) -> str:
         """What a profiler shows, with what each of the two passes adds."""
         return f"{self.arithmetic.name}_split_{self.row.body}{'_dep' if self.dependent else ''}"
+
+
+@dataclass(frozen=True)
+class GridConfig(PartsConfig):
+    """``kernels/grid.py``: ``row.unroll`` is how many chunks a thread holds, all of its part."""
+
+    @property
+    def resident(self) -> int:
+        """Blocks that the compiler leaves registers for on each multiprocessor; 0 leaves it to choose.
+
+        Values that are converted, or of 64 bits, take more registers than elements: it makes one more block fit, and
+        spills for it.
+        """
+        return int(not self.row.hold)
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        return f"{self.arithmetic.name}_grid_{self.row.body}"
 
 
 @dataclass(frozen=True)
@@ -253,4 +281,4 @@ class ColumnConfig:
         )
 
 
-Config = HeldConfig | SweepConfig | SplitConfig | ColumnConfig
+Config = HeldConfig | SweepConfig | SplitConfig | GridConfig | ColumnConfig

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from forge_core.testing.expectations import Declarations, Expect, registers_of
 from forge_week2_softmax.arithmetic import Arithmetic
-from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.configs import ColumnConfig, GridConfig, HeldConfig, SplitConfig, SweepConfig
 from forge_week2_softmax.holding import CHUNK
 
 __all__ = ["EXPECTED"]
@@ -109,6 +109,20 @@ def _split(config: SplitConfig, arch: str) -> tuple[Expect, ...]:
     return first, Expect(registers, 2 * SLOTS, loads=again, stores=stores, barriers=1)
 
 
+def _grid(config: GridConfig, arch: str) -> Expect:
+    own, row, parts = config.arithmetic, config.row, _parts(config.arithmetic)
+    loads, stores = _widths(own, row.vector, edges=False, spread=row.spread)
+    computed = any(dtype != own.dst for dtype in own.sources) or arch != TUNED
+    # A slot is 16 bytes, which are read and written at once.
+    return Expect(
+        _registers(own, 48, _words(own, row.vector, row.unroll, computed=computed)),
+        2 * parts * SLOTS,
+        loads=tuple({*loads, 16}),
+        stores=tuple({*stores, 16}),
+        barriers=2,
+    )
+
+
 def _column(config: ColumnConfig, arch: str) -> Expect:
     own, parts = config.arithmetic, _parts(config.arithmetic)
     loads, stores = _widths(own, config.vector, edges=False)
@@ -129,5 +143,6 @@ EXPECTED: Declarations = {
     HeldConfig: _held,
     SweepConfig: _sweep,
     SplitConfig: _split,
+    GridConfig: _grid,
     ColumnConfig: _column,
 }

@@ -6,7 +6,19 @@ from forge_week2_softmax.arithmetic import Arithmetic
 from forge_week2_softmax.configs import HeldConfig
 from forge_week2_softmax.problem import Problem
 
-__all__ = ["CHUNK", "LIMIT", "NOT_ROWS", "chunk_widths", "held", "independent", "inputs_of", "row_chunks", "spread_of"]
+__all__ = [
+    "CHUNK",
+    "LIMIT",
+    "LINE",
+    "NOT_ROWS",
+    "ROUNDING",
+    "chunk_widths",
+    "held",
+    "independent",
+    "inputs_of",
+    "row_chunks",
+    "spread_of",
+]
 
 NOT_ROWS = "reads rows, and no reduced dimension is contiguous in every tensor here"
 
@@ -15,6 +27,9 @@ LIMIT = 2**31
 
 #: Bytes of a whole chunk.
 CHUNK = 16
+
+#: Parts of a row begin at multiples of so many chunks; that of ``kernels/split.py``, which imports the DSL.
+LINE = 8
 
 #: Registers of a thread beside what it holds, where that is rounded first.
 ROUNDING = 56

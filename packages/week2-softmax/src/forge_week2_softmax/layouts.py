@@ -12,8 +12,8 @@ from typing import Any
 
 from forge_core.profiling.exchange import block_slots, mailbox_slots
 from forge_core.profiling.layouts import Access, Drawing, Panel
-from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SplitConfig, SweepConfig
-from forge_week2_softmax.holding import CHUNK, independent
+from forge_week2_softmax.configs import ColumnConfig, GridConfig, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.holding import CHUNK, LINE, independent
 
 __all__ = [
     "LAYOUTS",
@@ -28,9 +28,6 @@ __all__ = [
 ]
 
 WARP = 32
-
-#: A part of a row begins at a multiple of so many chunks; that of ``kernels/split.py``, which imports the DSL.
-LINE = 8
 
 
 def _size(config: HeldConfig | SweepConfig | ColumnConfig) -> int:
@@ -96,7 +93,7 @@ def held_slots(config: HeldConfig) -> list[Access]:
 
 
 def part_of(config: SweepConfig, length: int, part: int, parts: int, *, shift: int = 0) -> tuple[int, int]:
-    """The first chunk of one of the parts that ``split`` cuts a row into, and the one after its last.
+    """The first chunk of one of the parts that ``split`` or ``grid`` cuts a row into, and the one after its last.
 
     Args:
         config: that of its rows.
@@ -113,12 +110,12 @@ def part_of(config: SweepConfig, length: int, part: int, parts: int, *, shift: i
 
 
 def sweep_accesses(config: SweepConfig, length: int, *, shift: int = 0, part: int = 0, parts: int = 1) -> list[Access]:
-    """What the block of ``naive`` or ``online`` reads in one pass over a contiguous row, or one of ``split``.
+    """What the block of ``naive`` or ``online`` reads in one pass over a contiguous row, or of ``split`` and ``grid``.
 
     Of a chunk at an edge its thread takes the elements inside, one by one.
 
     Args:
-        config: the kernel's; of ``split`` that of its rows.
+        config: the kernel's; of ``split`` and ``grid`` that of its rows.
         length: elements of the row.
         shift: elements by which the row begins after a chunk's first; not 0 only where ``config.edges``.
         part: which part of the row.
@@ -210,7 +207,7 @@ def _sweep(config: SweepConfig) -> Drawing:
     return Drawing(title, (Panel("global memory: a row, in each pass", row, accesses), *_exchange(config)))
 
 
-def _split(config: SplitConfig) -> Drawing:
+def _parts(config: SplitConfig | GridConfig) -> Drawing:
     title = f"{config.kernel_name}: a turn of a block on its part of a row"
     return Drawing(title, _sweep(config.row).panels)
 
@@ -230,6 +227,7 @@ def _column(config: ColumnConfig) -> Drawing:
 LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {
     HeldConfig: _held,
     SweepConfig: _sweep,
-    SplitConfig: _split,
+    SplitConfig: _parts,
+    GridConfig: _parts,
     ColumnConfig: _column,
 }

@@ -214,7 +214,7 @@ PROOFS = week_of(
             backward.logsumexp_backward,
             _of_logsumexp,
             _lse_gradient_floor,
-            absent={"split": _NOTHING_TO_EXCHANGE, "cluster": _NOTHING_TO_EXCHANGE},
+            absent=dict.fromkeys(("cluster", "grid", "split"), _NOTHING_TO_EXCHANGE),
             **{**_BACKWARD, "cases": (*_CALLS["cases"], Case((4, 6, 10), (1, True)))},
             make=_logsumexp_three,
             reference=_lse_gradient,

@@ -8,13 +8,12 @@ rule serves all dtypes.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from forge_core.choice import max_cluster, power_of_two
 from forge_core.device import Device
 from forge_week2_softmax.arithmetic import Arithmetic
-from forge_week2_softmax.configs import Config, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.configs import Config, GridConfig, HeldConfig, SplitConfig, SweepConfig
 from forge_week2_softmax.holding import (
     CHUNK,
     LIMIT,
@@ -26,10 +25,11 @@ from forge_week2_softmax.holding import (
     row_chunks,
     spread_of,
 )
+from forge_week2_softmax.parting import grid, split
 from forge_week2_softmax.problem import Problem
 from forge_week2_softmax.thresholds import THRESHOLDS
 
-__all__ = ["automatic", "cluster", "naive", "online", "parts", "single_pass", "split"]
+__all__ = ["automatic", "cluster", "naive", "online", "single_pass"]
 
 
 def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[str, Config, str]:
@@ -37,6 +37,9 @@ def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple
     what = f"{problem.rows} rows of {problem.length} elements"
     few = problem.rows * 16 * 2 <= device.sm_count
     if few and row_chunks(problem) > THRESHOLDS.value("few_rows_split_from", device):
+        whole = grid(problem, arithmetic, device)
+        if isinstance(whole, GridConfig):
+            return "grid", whole, f"{what}: the blocks of the whole GPU hold them"
         several = split(problem, arithmetic, device)
         if isinstance(several, SplitConfig):
             return "split", several, f"{what}: many blocks a row, and a second pass"
@@ -207,73 +210,3 @@ def _cluster_of(
         threads *= 2
         found = held(problem, arithmetic, threads, threads, blocks, **options)
     return found
-
-
-def split(problem: Problem, arithmetic: Arithmetic, device: Device) -> SplitConfig | str:
-    """Many blocks a row, and a second pass; or why not."""
-    if problem.kind != "inner":
-        return NOT_ROWS
-    if independent(arithmetic):
-        return "has nothing to exchange between the blocks of a row"
-    if problem.rows >= 2**16:
-        return "numbers rows along the grid's second axis, which has 65535 places"
-    if row_chunks(problem) >= LIMIT // 2:
-        return f"numbers the chunks of a row by 32 bits, and there are {row_chunks(problem)}"
-    vector, edges = problem.vector()
-    threads, blocks = _split_shape(problem, arithmetic, device)
-    share = -(-row_chunks(problem) // (max(1, blocks * device.sm_count // problem.rows) * threads))
-    row = SweepConfig(
-        arithmetic,
-        vector,
-        edges,
-        len(problem.kept),
-        spread_of(problem, arithmetic),
-        threads=threads,
-        # The second pass holds its first turn before it waits: all of a part, where that is short.
-        unroll=min(8 if threads <= 256 else 4, power_of_two(share)),
-    )
-    row = replace(row, hold=_hold_parts(problem, arithmetic, row))
-    return SplitConfig(row, dependent=device.capability >= (9, 0))
-
-
-def _hold_parts(problem: Problem, arithmetic: Arithmetic, row: SweepConfig) -> bool:
-    """Whether the L2 is asked to keep what the first pass reads, for the second.
-
-    On an H200 that gains 4 to 24 % backward from 2^20 to 2^22 elements, and 1 to 6 % forward, but not where 16-bit
-    elements are converted eight chunks at a time: there 2 to 3 % are lost.
-    """
-    fits = problem.rows * row_chunks(problem) <= LONG_SPLIT
-    many = inputs_of(arithmetic) == 1 and problem.itemsizes[0] < 4 and row.unroll > 4
-    whole = chunk_widths(problem, arithmetic) <= {4, 8, CHUNK} and arithmetic.acc.itemsize == 4
-    return fits and not many and not row.edges and whole
-
-
-def _split_shape(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[int, int]:
-    """Threads of a block, and blocks for each multiprocessor."""
-    chunks = row_chunks(problem) * problem.rows
-    if chunks > LONG_SPLIT:
-        return 512, 4
-    # A chunk a thread while the threads last: of two tensors 8.96 us at 1 x 2^20 bf16 against 10.10 with four, of one
-    # 8.37 against 8.69.  Then, of two tensors, as few partial results as there are multiprocessors: 10.56 us at
-    # 1 x 2^20 fp32 against 10.96 with twice as many.
-    if chunks <= device.sm_count * 2 * 512:
-        return 512, 2
-    if inputs_of(arithmetic) == 1:
-        return (512, 1) if problem.itemsizes[0] >= 4 else (128, 2)
-    return (256, 1) if chunks <= device.sm_count * 256 * 8 else (128, 2)
-
-
-#: Chunks of all rows from which a split is bound by memory, and no longer by latency.
-LONG_SPLIT = 2**20
-
-
-def parts(config: Config, problem: Problem, device: Device) -> int:
-    """Blocks of a row, for a kernel that takes any number of them; 1 for the others."""
-    if isinstance(config, HeldConfig) and config.blocks == 0:
-        return -(-row_chunks(problem) // (config.lanes * config.chunks))
-    if not isinstance(config, SplitConfig):
-        return 1
-    row = config.row
-    _, blocks = _split_shape(problem, config.arithmetic, device)
-    fill = max(1, blocks * device.sm_count // problem.rows)
-    return max(1, min(fill, -(-row_chunks(problem) // row.threads), 1024))

@@ -1,7 +1,7 @@
 """The thresholds of this package that are measured on each GPU; the tables stand in the folder ``thresholds``.
 
     single_pass -> cluster    block_chunks, block_chunks_backward
-    cluster     -> split      few_rows_split_from, where rows are too few for their clusters to fill the GPU
+    cluster     -> grid       few_rows_split_from, where rows are too few for their clusters to fill the GPU; or split
     split       -> online     split_rows, where no cluster holds a row
 
 Lengths are counted in chunks of 16 bytes, so that one threshold serves all dtypes.
@@ -16,6 +16,7 @@ from forge_core.thresholds import Probe, Threshold, Thresholds
 __all__ = ["THRESHOLDS"]
 
 _BOTH = ("float32", "bfloat16")
+_FEW = ("1x65536", "1x131072", "1x262144", "4x131072", "4x262144")
 
 THRESHOLDS = Thresholds(
     week="week2",
@@ -37,11 +38,11 @@ THRESHOLDS = Thresholds(
         ),
         Threshold(
             name="few_rows_split_from",
-            default=32768,
-            about="Chunks from which a row gets many blocks and a second pass instead of one cluster, where rows are "
-            "so few that their clusters leave half of the GPU idle.",
-            candidates=(8192, 16384, 32768, 65536),
-            probes=(Probe("softmax", ("1x131072", "1x262144", "4x131072", "4x262144"), _BOTH),),
+            default=16384,
+            about="Chunks from which a row gets blocks all over the GPU instead of one cluster, where rows are so few "
+            "that their clusters leave half of it idle.",
+            candidates=(4096, 8192, 16384, 32768, 65536),
+            probes=(Probe("softmax", _FEW, _BOTH), Probe("softmax_backward", _FEW, _BOTH)),
         ),
         Threshold(
             name="split_rows",

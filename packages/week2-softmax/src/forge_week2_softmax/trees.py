@@ -1,4 +1,4 @@
-"""The trees of week 2's kernels, from their configurations: thread, warp, block, cluster, split.
+"""The trees of week 2's kernels, from their configurations: thread, warp, block, cluster, parts.
 
     element of a row      -> a thread's accumulator      ``elements`` says whose it is, ``steps`` how elements become
     accumulators          -> the row's                   one and how two accumulators do
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from forge_core.testing.trees import WARP, Array, Tree
-from forge_week2_softmax.configs import ColumnConfig, HeldConfig, SplitConfig, SweepConfig
+from forge_week2_softmax.configs import ColumnConfig, GridConfig, HeldConfig, PartsConfig, SplitConfig, SweepConfig
 from forge_week2_softmax.elements import column_elements, held_elements, part_of, sweep_elements
 from forge_week2_softmax.steps import Acc, Steps, Sums
 
@@ -88,7 +88,7 @@ def _sweep(steps: Steps, length: int, config: SweepConfig, parts: int, shift: in
     return _block(steps, _walk(steps, turns, config.threads))
 
 
-def _split(steps: Steps, length: int, config: SplitConfig, parts: int, shift: int) -> Acc:
+def _parts(steps: Steps, length: int, config: PartsConfig, parts: int, shift: int) -> Acc:
     found, threads = [], config.row.threads
     for part in range(parts):
         begin, end = part_of(config.row, length, part, parts, shift=shift)
@@ -120,7 +120,8 @@ def _column(steps: Steps, length: int, config: ColumnConfig, parts: int, shift: 
 MODELS: Mapping[type, Callable[[Steps, int, Any, int, int], Acc]] = {
     HeldConfig: _held,
     SweepConfig: _sweep,
-    SplitConfig: _split,
+    SplitConfig: _parts,
+    GridConfig: _parts,
     ColumnConfig: _column,
 }
 

@@ -63,4 +63,4 @@ def reduce_block(acc: tuple[Any, ...], monoid: Monoid, threads: int, shared: Any
         return acc
     _publish(acc, monoid, shared, thread)
     cute.arch.sync_threads()
-    return reduce_lanes(load_slot(monoid, shared, thread % warps), monoid, warps)
+    return reduce_lanes(load_slot(monoid, shared, thread % warps), monoid, warps, repeated=True)

@@ -71,7 +71,7 @@ def reduce_cluster(
     _publish(acc, monoid, blocks, shared, thread, rank)
     cute.arch.cluster_arrive()
     cute.arch.cluster_wait()
-    return reduce_lanes(load_slot(monoid, shared, thread % blocks), monoid, blocks)
+    return reduce_lanes(load_slot(monoid, shared, thread % blocks), monoid, blocks, repeated=True)
 
 
 #: Bytes of a mailbox before its slots: the barrier that counts what has arrived.
@@ -162,7 +162,7 @@ def reduce_by_mail(
     acc = found[0]
     for other in found[1:]:
         acc = monoid.combine(acc, other)
-    return reduce_lanes(acc, monoid, lanes)
+    return reduce_lanes(acc, monoid, lanes, repeated=True)
 
 
 def _receive(monoid: Monoid, slots: int, box: Any, slot: Any) -> tuple[Any, ...]:

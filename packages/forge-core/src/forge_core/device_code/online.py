@@ -42,7 +42,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Uint32
 
-from forge_core.device_code.monoid import Maximum, lowest
+from forge_core.device_code.monoid import Maximum, Sum, lowest
 
 __all__ = ["MaxSum", "exponential", "packed_maximum", "reciprocal", "strand_sum", "tree"]
 
@@ -107,8 +107,8 @@ class MaxSum:
 
     def together(self, acc: tuple[Any, ...], across: Any) -> tuple[Any, ...]:
         """The pair of many lanes: their maximum first, then one exponential a lane, then a plain sum."""
-        top = across(acc[0], self._maximum)
-        return top, across(acc[1] * exponential(acc[0] - self.base(top)), _add)
+        top = across(acc[0], Maximum(self.dtype))
+        return top, across(acc[1] * exponential(acc[0] - self.base(top)), Sum(self.dtype))
 
     def many(self, pairs: list[tuple[Any, ...]]) -> tuple[Any, ...]:
         """The pair of some pairs, whose exponentials do not wait for each other."""

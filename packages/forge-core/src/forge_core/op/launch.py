@@ -38,6 +38,9 @@ class Launch:
         written: bytes that must be written at least.
         workspace: bytes of scratch memory, uninitialised and aligned to 256; where not 0, they are allocated for each
             call and their address follows the output's.
+        numbered: the launch is passed a number behind ``arguments``, 1 or more, that no launch was passed before: what
+            holds it in the workspace, this launch has written.  Where numbers come again, because a graph is recorded,
+            the workspace is filled with zeros before the launch.
     """
 
     variant: str
@@ -48,6 +51,7 @@ class Launch:
     read: int
     written: int
     workspace: int = 0
+    numbered: bool = False
 
 
 def load(path: str) -> CompileCached[Any]:

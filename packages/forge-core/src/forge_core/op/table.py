@@ -6,7 +6,10 @@ no checks, no planning, no compiler.  A call that was not is checked, planned an
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
+import secrets
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +36,13 @@ ALIGNMENT_MASK = 15
 _raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
 
+# The numbers of launches that need one.  They begin anywhere below 2^62, so that what lies in memory is none of them.
+_numbers = itertools.count(1 + secrets.randbelow(2**62))
+
+# PyTorch is told to take memory from the driver for each tensor, as for sanitizers: nobody has written what is in a
+# workspace then, and to look for a number there is what initcheck reports.
+_NEVER_WRITTEN = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") is not None
+
 
 def _empty_on_current_device(
     shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
@@ -57,6 +67,7 @@ class Bound:
     debug: bool
     name: str  # the variant, for the log
     workspace: int = 0
+    numbered: bool = False
     special: bool = False  # more is to be done than to pass the pointers of one input and the output
 
 
@@ -119,7 +130,11 @@ class LaunchTable:
             settings.debug_requested(),
             None if self.ambient is None else self.ambient(),
         )
-        bound = self._bound.get(key)
+        try:
+            bound = self._bound.get(key)
+        except TypeError:  # an argument that has no hash is none that a kernel takes: the checks say why
+            self._check(out, self._schema.bind(args, kwargs))
+            raise
         if bound is None:
             bound = self._bind(out, args, kwargs)
             if len(self._bound) >= MAX_BOUND:
@@ -152,7 +167,12 @@ class LaunchTable:
             # Given back when this call returns; the allocator hands it out again behind this launch only.
             scratch = _new((bound.workspace,), (1,), torch.uint8)
             pointers.append(scratch.data_ptr())
-        bound.launch(*pointers, *bound.arguments, _raw_stream(index))
+        arguments = bound.arguments
+        if bound.numbered:
+            arguments = (*arguments, next(_numbers))
+            if _NEVER_WRITTEN or torch.cuda.is_current_stream_capturing():
+                _clear(scratch)
+        bound.launch(*pointers, *arguments, _raw_stream(index))
         if bound.debug and not torch.cuda.is_current_stream_capturing():
             torch.cuda.synchronize(index)
         return out
@@ -180,8 +200,13 @@ class LaunchTable:
             debug=debug,
             name=plan.variant,
             workspace=plan.workspace,
+            numbered=plan.numbered,
             special=debug or plan.workspace > 0 or len(self._schema.tensors) > 1,
         )
+
+
+def _clear(workspace: torch.Tensor) -> None:
+    workspace.zero_()
 
 
 def _nothing(*arguments: Any) -> None:

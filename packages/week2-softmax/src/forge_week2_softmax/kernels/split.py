@@ -39,15 +39,41 @@ from forge_core.device_code.memory import (
     store_element,
 )
 from forge_core.device_code.room import room_for
-from forge_week2_softmax.configs import SplitConfig
+from forge_week2_softmax.configs import SplitConfig, SweepConfig
 from forge_week2_softmax.kernels import chunks as chunk
 from forge_week2_softmax.kernels.program import Program
 from forge_week2_softmax.kernels.sweep import load_turn, map_turns, reduce_turns, write_turn
 
-__all__ = ["Split", "build"]
+__all__ = ["Split", "build", "part_of", "span_of"]
 
 #: Parts of a row begin at multiples of this many chunks, so that two blocks do not share a line of memory.
 LINE_CHUNKS = 8
+
+
+def span_of(row: SweepConfig, length: Any, parts: Any) -> Any:
+    """Chunks of a part, by the most that a row can touch; before the launch, as a thread would divide for long."""
+    step = parts * LINE_CHUNKS
+    chunks = chunk.count(row, length, row.vector - 1 if row.edges else 0)
+    return Int32((chunks + (step - 1)) // step * LINE_CHUNKS)
+
+
+@cute.jit
+def part_of(
+    program: cutlass.Constexpr,
+    config: cutlass.Constexpr,
+    addresses: tuple,
+    length: Any,
+    kept: tuple,
+    part: Any,
+    span: Any,
+    row: Any,
+):
+    """Where a part of a row lies: the row's addresses, its place in a chunk, the part's first and last chunk."""
+    offsets = entry_offsets(Uint32(row), kept, program.sides)
+    starts, shift = chunk.row_start(program, config, addresses, offsets)
+    chunks = chunk.count(config, length, shift)
+    begin = cutlass.min(part * span, chunks)
+    return starts, shift, begin, cutlass.min(begin + span, chunks)
 
 
 class Split:
@@ -69,7 +95,7 @@ class Split:
         config, program = self.config, self.program
         addresses, (length, parts), (kept,) = chunk.split_arguments(args, program.sides + 1, config)
         tensors, workspace = addresses[:-1], addresses[-1]
-        span = self.span(length, parts)
+        span = span_of(config.row, length, parts)
         name_kernel(self.first, f"{config.kernel_name}_reduce")
         self.first(tensors, workspace, length, span, kept).launch(
             grid=(Int32(parts), Int32(kept[0]), 1),
@@ -88,21 +114,6 @@ class Split:
             **room_for(config.resident),
         )
 
-    def span(self, length: Any, parts: Any) -> Any:
-        """Chunks of a part, by the most that a row can touch; before the launch, as a thread would divide for long."""
-        row, step = self.config.row, parts * LINE_CHUNKS
-        chunks = chunk.count(row, length, row.vector - 1 if row.edges else 0)
-        return Int32((chunks + (step - 1)) // step * LINE_CHUNKS)
-
-    @cute.jit
-    def part(self, addresses: tuple, length: Any, kept: tuple, part: Any, span: Any, row: Any):
-        """Where a part of a row lies: the row's addresses, its place in a chunk, the part's first and last chunk."""
-        offsets = entry_offsets(Uint32(row), kept, self.program.sides)
-        starts, shift = chunk.row_start(self.program, self.config.row, addresses, offsets)
-        chunks = chunk.count(self.config.row, length, shift)
-        begin = cutlass.min(part * span, chunks)
-        return starts, shift, begin, cutlass.min(begin + span, chunks)
-
     @cute.kernel
     def first(self, addresses: tuple, workspace: Int64, length: Int64, span: Int32, kept: tuple):
         program, row_config = self.program, self.config.row
@@ -111,7 +122,7 @@ class Split:
         thread, _, _ = cute.arch.thread_idx()
         part, row, _ = cute.arch.block_idx()
         parts, _, _ = cute.arch.grid_dim()
-        starts, shift, begin, end = self.part(addresses, length, kept, part, span, row)
+        starts, shift, begin, end = part_of(program, row_config, addresses, length, kept, part, span, row)
         rAcc = program.new_accumulator()
         reduce_turns(program, row_config, starts, begin, end, shift, length, (length,), thread, rAcc)
         shared = cute.arch.get_dyn_smem(Uint32, alignment=16).toint()
@@ -126,7 +137,7 @@ class Split:
         program, row_config, monoid = self.program, self.config.row, self.program.monoid
         thread, _, _ = cute.arch.thread_idx()
         part, row, _ = cute.arch.block_idx()
-        starts, shift, begin, end = self.part(addresses, length, kept, part, span, row)
+        starts, shift, begin, end = part_of(program, row_config, addresses, length, kept, part, span, row)
         held = chunk.new_chunks(program, row_config, row_config.unroll)
         if cutlass.const_expr(not program.one_result):
             load_turn(program, row_config, starts, begin + thread, end, shift, length, (length,), held)
