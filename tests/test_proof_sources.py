@@ -41,7 +41,7 @@ EDITS = {
     "kernel": (f"{WEEK2}/kernels/held.py", r"room_for\(config\.resident\)", "room_for(0)"),
     "helper of the package": (f"{WEEK0}/kernels/words.py", r"key % 8", "key % 4"),
     "helper of the core": ("forge-core/src/forge_core/device_code/cluster.py", r"^_COUNTER = 16$", "_COUNTER = 32"),
-    "threshold": (f"{WEEK2}/rows.py", r"^(LONG_SPLIT = 2\*\*20)$", r"\1 + 1"),
+    "threshold": (f"{WEEK2}/parting.py", r"^(LONG_SPLIT = 2\*\*20)$", r"\1 + 1"),
     "launch": ("forge-core/src/forge_core/op/launch.py", r"\Z", "\n# Another line.\n"),
     "comment of a benchmark": (f"{WEEK2}/bench.py", r"\Z", "\n# Another line.\n"),
     "comment of an index map": (f"{WEEK2}/layouts.py", r"\Z", "\n# Another line.\n"),
