@@ -66,15 +66,19 @@ def element_reads(config: SharedConfig | ShuffleConfig, length: int, *, step: in
         length: elements of the row.
         step: bytes from one element to the next; by default they are neighbours.
     """
-    size, threads = config.arithmetic.src.itemsize, config.threads
-    step = step or size
+    size = config.arithmetic.src.itemsize
+    return _in_turns("elements", length, config.threads, step or size, size)
+
+
+def _in_turns(what: str, count: int, threads: int, step: int, size: int) -> list[Access]:
+    """Threads that take one of ``count`` things each, ``step`` bytes apart, and then the next ones."""
     return [
         Access(
-            f"elements from {first}",
-            tuple((first + t) * step if first + t < length else None for t in range(threads)),
+            f"{what} from {first}",
+            tuple((first + t) * step if first + t < count else None for t in range(threads)),
             size,
         )
-        for first in range(0, length, threads)
+        for first in range(0, count, threads)
     ]
 
 
@@ -103,14 +107,7 @@ def finish_reads(config: FinishConfig, parts: int, rows: int, *, part_step: int,
     """
     size, threads = config.arithmetic.src.itemsize, config.threads
     if threads > 1:
-        return [
-            Access(
-                f"parts from {first}",
-                tuple((first + t) * part_step if first + t < parts else None for t in range(threads)),
-                size,
-            )
-            for first in range(0, parts, threads)
-        ]
+        return _in_turns("parts", parts, threads, part_step, size)
     return [
         Access(
             f"part {part}",
