@@ -24,7 +24,7 @@ from forge_core.cache import files
 from forge_core.cache import store as storing
 from forge_core.cache.entry import Damaged, Entry, Image
 from forge_core.cache.store import Store
-from forge_core.errors import CacheError, CompileError
+from forge_core.errors import CacheError, CompileError, MissingKernelError
 from forge_core.settings import use_settings
 
 pytestmark = [
@@ -410,6 +410,16 @@ def test_an_object_that_does_not_load_is_compiled_anew_and_stays(project, caplog
     assert project.build.get(project.config(), arch=ARCH).launch() == 48
     assert "cannot be loaded: undefined symbol" in caplog.text
     assert project.store.find(key).object.read_bytes() == b"something else"
+
+
+def test_an_object_that_does_not_load_and_may_not_be_compiled_is_not_said_to_be_missing(project, caplog):
+    key = project.build.key(project.config(), arch=ARCH)
+    entry = project.store.publish(key, Image(b"something else", linked=True, seconds=1.0))
+    with use_settings(jit=False), pytest.raises(MissingKernelError, match="is there, and cannot be loaded") as caught:
+        project.build.get(project.config(), arch=ARCH)
+    assert str(entry.object) in str(caught.value)
+    assert "neither" not in str(caught.value)
+    assert "cannot be loaded: undefined symbol" in caplog.text
 
 
 # -------------------------------------------------------------------------------------------- disks and folders

@@ -22,7 +22,14 @@ REFUSES = raising(IndexError("nothing to reduce"))
 
 
 @pytest.mark.parametrize(
-    "error", [CompileError("no kernel"), CacheError("no entry"), torch.AcceleratorError("launch failure")], ids=repr
+    "error",
+    [
+        CompileError("no kernel"),
+        CacheError("no entry"),
+        torch.AcceleratorError("launch failure"),
+        torch.OutOfMemoryError("no memory"),
+    ],
+    ids=repr,
 )
 def test_a_failure_is_no_refusal(error):
     with pytest.raises(AssertionError, match="the operator fails"):
@@ -36,3 +43,8 @@ def test_a_refusal_is_one():
         check_empty(torch.clone, REFUSES, EMPTY, "empty")
     with pytest.raises(AssertionError, match="the operator refuses it"):
         check_empty(raising(refusal), torch.clone, EMPTY, "empty")
+
+
+def test_a_reference_that_fails_has_refused_nothing():
+    with pytest.raises(torch.OutOfMemoryError):
+        check_empty(REFUSES, raising(torch.OutOfMemoryError("no memory")), EMPTY, "empty")

@@ -33,8 +33,9 @@ Call = Callable[..., torch.Tensor]
 #: What PyTorch refuses a call with; which of them is a matter of taste even among its own operators.
 REFUSALS = (RuntimeError, IndexError, ValueError)
 
-#: What is no refusal, though each is a RuntimeError: a kernel that does not compile or load, or that fails on the GPU.
-FAILURES = (CompileError, CacheError, torch.AcceleratorError)
+#: What is no refusal, though each is a RuntimeError: a kernel that does not compile or load, or that fails on the GPU,
+#: and memory that is not to be had.
+FAILURES = (CompileError, CacheError, torch.AcceleratorError, torch.OutOfMemoryError)
 
 
 # ------------------------------------------------------------------------------------------------------- layouts
@@ -120,6 +121,8 @@ def check_empty(call: Call, expected: Call, tensors: Tensors, what: str) -> None
     """
     try:
         want = expected(*tensors)
+    except FAILURES:
+        raise
     except REFUSALS as error:
         try:
             call(*tensors)
