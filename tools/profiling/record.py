@@ -51,7 +51,7 @@ def compile_work(case: dict[str, Any], *, arch: str) -> Artefacts:
     return compile_to_look_at(
         str(explanation.builder),
         explanation.config,
-        explanation.arguments,
+        explanation.integers,
         arch=arch,
         workspace=explanation.workspace > 0,
     )

@@ -201,7 +201,7 @@ def _work(operator: OperatorBench, case: Case, variant: str, arch: str) -> Work:
         raise UnsupportedError(f"{case.name}: no kernel runs: {explanation.why}", requirement="a kernel")
     source = load(explanation.builder).__wrapped__(explanation.config)  # type: ignore[attr-defined]
     pointers = sum(type(argument).__name__.lower().endswith("pointer") for argument in source.arguments)
-    launches = record_launches(source.function, explanation.arguments, pointers=pointers)
+    launches = record_launches(source.function, explanation.integers, pointers=pointers)
 
     def make(device: torch.device, number: int) -> tuple[Any, ...]:
         return operator.inputs(case, device, generator_for(device, seed=0, what=f"{case.name} set {number}"))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import enum
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +15,7 @@ import torch
 
 from forge_core import checks
 from forge_core.device import Device
-from forge_core.errors import ArgumentError, DeviceError, ShapeError
+from forge_core.errors import ArgumentError, DeviceError, ShapeError, UnsupportedError
 from forge_core.op import Launch, Variant, backend, operator
 from forge_core.op.schema import Schema
 from forge_core.testing.conformance import check_export, check_fullgraph, check_opcheck
@@ -247,7 +250,7 @@ def test_variants_and_explain() -> None:
         power.explain(torch.zeros(3), variant="fast")
 
 
-def test_a_numbered_launch_has_a_number_of_its_own_and_an_empty_workspace_where_numbers_come_again(
+def test_a_numbered_launch_has_a_number_of_its_own_negative_where_it_comes_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from forge_core.op import table
@@ -281,13 +284,51 @@ def test_a_numbered_launch_has_a_number_of_its_own_and_an_empty_workspace_where_
         assert made[-1].all()  # what was there stays
     capturing = True
     launches.launch(None, (torch.zeros(3),), {})
-    assert not made[-1].any()
+    assert made[-1].all()
+    assert -(2**63) < numbers.pop() < 0
     capturing = False
     monkeypatch.setattr(table, "_NEVER_WRITTEN", True)
     launches.launch(None, (torch.zeros(3),), {})
     assert not made[-1].any()
-    assert len(set(numbers)) == 5
+    assert len(set(numbers)) == 4
     assert all(0 < number < 2**63 for number in numbers)
+
+    def fail(*arguments: int) -> None:
+        raise failure
+
+    monkeypatch.setattr(table, "builder_at", lambda path: lambda config, *, arch: fail)
+    # A process that has compiled a kernel has another type for the driver's errors, and other words.
+    words = "error cudaErrorCooperativeLaunchTooLarge"
+    for kind, said in ((RuntimeError, "CUDA Error Code: 720"), (type("Other", (Exception,), {}), words)):
+        failure = kind(said)
+        with pytest.raises(UnsupportedError, match=r"'simple' needs all of its blocks .* no room for them") as caught:
+            launches.anew().launch(None, (torch.zeros(3),), {})
+        assert caught.value.requirement == "multiprocessors for all blocks at once"
+        failure = kind("CUDA Error Code: 700")
+        with pytest.raises(kind, match=r"^CUDA Error Code: 700$"):
+            launches.anew().launch(None, (torch.zeros(3),), {})
+
+
+def test_a_numbered_launch_has_a_workspace() -> None:
+    from forge_core.op.launch import Launch as Planned
+
+    with pytest.raises(ValueError, match=r"Launch: simple: expected a workspace"):
+        Planned("simple", "nowhere:build", None, (), "it is so", 0, 0, numbered=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_the_child_of_a_fork_has_numbers_of_its_own() -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-W", "ignore", "-c"),
+            "import os; from forge_core.op.numbers import next_number as n; c = os.fork(); c and os.wait(); print(n())",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, second = sorted(map(int, done.stdout.split()))
+    assert second - first > 1
 
 
 def test_a_workspace_is_allocated_for_each_call_and_follows_the_output(monkeypatch: pytest.MonkeyPatch) -> None:

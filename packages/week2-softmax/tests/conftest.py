@@ -9,7 +9,7 @@ from forge_core.errors import UnsupportedError
 
 #: Bytes of a row, in the widest dtype of the call, that a block, a cluster of blocks and a part of the GPU are sure to
 #: hold, for a call that reads one tensor; a half where it reads two.  Longer ones they may.
-SURE = {"single_pass": 2**16, "cluster": 2**18, "grid": 2**20}
+SURE = {"single_pass": 2**16, "cluster": 2**18, "grid": 2**19}
 
 
 def able(variant, x, dim, *, tensors=1, op="softmax"):

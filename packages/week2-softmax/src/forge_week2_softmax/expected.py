@@ -113,13 +113,13 @@ def _grid(config: GridConfig, arch: str) -> Expect:
     own, row, parts = config.arithmetic, config.row, _parts(config.arithmetic)
     loads, stores = _widths(own, row.vector, edges=False, spread=row.spread)
     computed = any(dtype != own.dst for dtype in own.sources) or arch != TUNED
-    # A slot is 16 bytes, which are read and written at once.
+    # A slot is 16 bytes, which are read and written at once; its end, and what empties it, are 8.
     return Expect(
         _registers(own, 48, _words(own, row.vector, row.unroll, computed=computed)),
         2 * parts * SLOTS,
-        loads=tuple({*loads, 16}),
-        stores=tuple({*stores, 16}),
-        barriers=2,
+        loads=tuple({*loads, 16, 8}),
+        stores=tuple({*stores, 16, 8}),
+        barriers=3,
     )
 
 

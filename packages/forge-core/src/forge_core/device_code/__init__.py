@@ -9,6 +9,7 @@
     warp       a reduction among the lanes of a warp
     block      a reduction among the warps of a block, through shared memory
     cluster    a reduction among the blocks of a cluster, through distributed shared memory
+    grid       a reduction among blocks that are resident all at once, through slots in global memory
 
 Importing a module of this package imports the CuTe DSL; importing the package does not.
 """

@@ -7,15 +7,21 @@
     slot         [ part | part | number ]     16 bytes of fp32, which are written and read at once: whoever sees the
                                               number sees the accumulator that was written with it
                  [ part | number ] [ part | number ]     of fp64, 16 bytes a part
+    its end      [ number ]                   once the block of the slot has read all the others
 
 Symptom: a row that several blocks share takes two launches, of which the second waits for the first one's end, for its
 accumulators to be read, and for nothing else.  Cause: a block cannot know when another one has written.  A counter in
 global memory would tell it, but has to be 0 before: a third launch.  Invariant: *the number is no other launch's*, so
-that whatever was in a slot before, it is not taken for this launch's.  The caller passes it (``Launch.numbered``), and
-empties the slots first where a number comes again: a graph that is replayed launches with the number that it recorded.
+that whatever was in a slot before, it is not taken for this launch's.  The caller passes it (``Launch.numbered``).
+
+A graph that is replayed launches with the number that it recorded, so a number that comes again is negative, and such a
+launch leaves no slot with its number behind: a block signs the end of its slot when it has read the others, and when
+all have, block 0 empties them (:func:`empty_slots`), while its results are on their way to memory.  What else writes
+there between two replays, in a workspace that others get in the meantime, does not matter.
 
 All blocks of the grid must be resident at once, or those that are would wait forever for those that are not: the launch
-is to be cooperative, which the driver refuses where they do not fit.  No fence is needed: a slot is one access.
+is to be cooperative.  The driver refuses that where they do not fit the GPU, and begins it where all find room.  No
+fence is needed for a slot, which is one access; its end is released, and acquired before it is emptied.
 """
 
 from __future__ import annotations
@@ -27,10 +33,11 @@ import cutlass.cute as cute
 from cutlass import Float32, Float64
 
 from forge_core.device_code.block import reduce_block
-from forge_core.device_code.memory import Int32, Int64
+from forge_core.device_code.memory import Int32, Int64, store_element
 from forge_core.device_code.monoid import Monoid
+from forge_core.device_code.warp import WARP
 
-__all__ = ["SLOT_BYTES", "reduce_grid"]
+__all__ = ["SLOT_BYTES", "empty_slots", "reduce_grid"]
 
 #: Bytes from one slot to the next.  Every block reads all slots over and over, so neighbours in one line would be read
 #: by one slice of the L2: on an H200 a gradient of 1 x 2^20 takes 8.06 us with 16 bytes, 7.87 with 32, 7.73
@@ -39,6 +46,15 @@ SLOT_BYTES = 128
 
 #: Bytes of an access: a word of 64 bits and the number.
 _ACCESS = 16
+
+#: Where the end of a slot is signed.
+_END = SLOT_BYTES - _ACCESS
+
+
+def _fits(monoid: Monoid) -> bool:
+    """Whether a slot has room for an accumulator."""
+    kinds, parts = set(monoid.types), len(monoid.types)
+    return (kinds == {Float32} and parts <= 2) or (kinds == {Float64} and parts * _ACCESS <= _END)
 
 
 def _send(low: str, values: list[Any], address: Any, number: Any) -> None:
@@ -80,6 +96,63 @@ def _receive(monoid: Monoid, slot: Any, number: Any) -> tuple[Any, ...]:
 
 
 @cute.jit
+def _sign(slot: Any, number: Any, thread: Any):
+    """Says that this block has read the slots, which all its threads have behind a reduction of the block."""
+    if (number < 0) & (thread == 0):
+        cute.arch.inline_ptx(
+            "st.release.gpu.global.b64 [{$r0}], {$r1};", read_only_args=[Int64(slot + _END), Int64(number)]
+        )
+
+
+def _await_end(slot: Any, number: Any) -> None:
+    """Waits until the block of a slot has read the others."""
+    cute.arch.inline_ptx(
+        "{\n\t.reg .b64 seen; .reg .pred other;\n\tagain:\n\tld.acquire.gpu.global.b64 seen, [{$r0}];\n\t"
+        "setp.ne.s64 other, seen, {$r1};\n\t@other bra again;\n\t}",
+        read_only_args=[Int64(slot + _END), Int64(number)],
+    )
+
+
+def _forget(monoid: Monoid, slot: Any) -> None:
+    """Takes the number out of a slot, and out of its end."""
+    accesses = 1 if monoid.types[0] is Float32 else len(monoid.types)
+    for place in (*(part * _ACCESS + 8 for part in range(accesses)), _END):
+        store_element(Int64(0), slot + place, Int64)
+
+
+@cute.jit
+def empty_slots(
+    monoid: cutlass.Constexpr,
+    threads: cutlass.Constexpr,
+    slots: Any,
+    number: Any,
+    block: Any,
+    blocks: Any,
+    thread: Any,
+):
+    """Leaves no slot of a row with a number that comes again; to be called behind :func:`reduce_grid`, by all threads.
+
+    Best called when the block's results are written: block 0 waits here for what the others sign before they write.
+
+    Args:
+        monoid: that of :func:`reduce_grid`, as ``threads``, ``slots``, ``number``, ``block``, ``blocks`` and
+            ``thread``.
+        threads: as there.
+        slots: as there.
+        number: as there; nothing is done unless it is negative.
+        block: as there.
+        blocks: as there.
+        thread: as there.
+    """
+    if (number < 0) & (block == 0):
+        for other in cutlass.range(thread, Int32(blocks), threads, unroll=1):
+            _await_end(slots + Int64(other) * SLOT_BYTES, number)
+        cute.arch.sync_threads()
+        for other in cutlass.range(thread, Int32(blocks), threads, unroll=1):
+            _forget(monoid, slots + Int64(other) * SLOT_BYTES)
+
+
+@cute.jit
 def reduce_grid(
     acc: tuple,
     monoid: cutlass.Constexpr,
@@ -100,7 +173,8 @@ def reduce_grid(
         monoid: how to combine.
         threads: threads of a block: 32 times a power of two, up to 1024.
         slots: the address of ``SLOT_BYTES`` of global memory for each block that shares the row, a multiple of 16.
-        number: the launch's, 64 bits; no launch before has written it into these slots.
+        number: the launch's, 64 bits, not 0.  No launch before has written it into these slots; or it is negative, and
+            every launch that does calls :func:`empty_slots`.
         block: this block's number among those that share the row.
         blocks: how many there are.
         shared: the address of ``SLOTS_BYTES`` of shared memory for each part, that nothing else uses in this launch.
@@ -108,7 +182,12 @@ def reduce_grid(
 
     Returns:
         The accumulator: a tuple.
+
+    Raises:
+        ValueError: an accumulator of another kind, when the kernel is traced.
     """
+    if cutlass.const_expr(not _fits(monoid)):
+        raise ValueError(f"reduce_grid: expected up to two parts of fp32, or parts of fp64, got {monoid.types}")
     _publish(acc, monoid, slots + Int64(block) * SLOT_BYTES, number, thread)
     rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
     identity = monoid.identity()
@@ -118,4 +197,8 @@ def reduce_grid(
         found = monoid.combine(tuple(r[0] for r in rAcc), _receive(monoid, slots + Int64(other) * SLOT_BYTES, number))
         for part in cutlass.range_constexpr(len(monoid.types)):
             rAcc[part][0] = found[part]
-    return reduce_block(tuple(r[0] for r in rAcc), monoid, threads, shared, thread)
+    total = reduce_block(tuple(r[0] for r in rAcc), monoid, threads, shared, thread)
+    if cutlass.const_expr(threads == WARP):
+        cute.arch.sync_warp()  # a reduction of one warp has no barrier, behind which all its threads have read
+    _sign(slots + Int64(block) * SLOT_BYTES, number, thread)
+    return total

@@ -3,7 +3,7 @@
 A reduction among threads needs to know three things: what an accumulator is made of, which one stands for "nothing
 yet", and how two become one.  A :class:`Monoid` says them; the reductions in ``warp``, ``block`` and ``cluster`` take
 any.  An accumulator is a tuple of scalars, so that one with several parts, such as a softmax's running (max, sum), is
-reduced by the same code.
+reduced by the same code; ``grid`` takes those of floats, as they fit its slots.
 
 Combining must be associative up to rounding, and commutative bit by bit: lanes that exchange their accumulators
 combine them in either order and must agree.

@@ -6,7 +6,8 @@ xor 4    ae   bf   cg   dh   ae   bf   cg   dh
 xor 2    aecg bfdh ...                                 after log2(lanes) steps each lane holds the whole: the same
 xor 1    aecgbfdh ...                                  tree, whatever the values, so the same bits every time
 
-The maximum of a whole warp is one instruction, ``redux.sync``, in place of five steps: see :func:`warp_maximum`.
+Where a monoid reduces its parts one after the other, a maximum of fp32 among a whole warp is one instruction,
+``redux.sync``, in place of five steps: see :func:`warp_maximum`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cutlass import Float32, Int32
 
 from forge_core.device_code.monoid import Maximum, Monoid
 
-__all__ = ["WARP", "reduce_lanes", "warp_maximum"]
+__all__ = ["WARP", "reduce_lanes", "reduce_part", "warp_maximum"]
 
 WARP = 32
 
@@ -43,15 +44,16 @@ def reduce_lanes(
     together = getattr(monoid, "together", None)
     if together is None or lanes == 1:
         return _butterfly(acc, monoid.combine, lanes, stride)
-    whole = stride == 1 and (lanes == WARP or repeated)
-
-    def across(part: Any, one: Monoid) -> Any:
-        if whole and isinstance(one, Maximum) and one.dtype is Float32:
-            return warp_maximum(part)
-        return _butterfly((part,), one.combine, lanes, stride)[0]
-
-    found: tuple[Any, ...] = together(acc, across)
+    found: tuple[Any, ...] = together(acc, lambda part, one: reduce_part(part, one, lanes, stride, repeated=repeated))
     return found
+
+
+def reduce_part(part: Any, one: Monoid, lanes: int = WARP, stride: int = 1, *, repeated: bool = False) -> Any:
+    """The same for one scalar and a monoid of one part; a maximum of fp32 in a whole warp is one instruction."""
+    whole = stride == 1 and (lanes == WARP or repeated)
+    if whole and isinstance(one, Maximum) and one.dtype is Float32:
+        return warp_maximum(part)
+    return _butterfly((part,), one.combine, lanes, stride)[0]
 
 
 def warp_maximum(x: Any) -> Any:

@@ -30,8 +30,9 @@ class Explanation:
         written: bytes that must be written at least.
         key: the compiled kernel's cache key, or None for the reference.
         builder: ``"module:attribute"`` of what builds the kernel, or None for the reference.
-        arguments: the integers that the kernel is launched with.
+        arguments: the integers that the kernel is launched with; where it is numbered, without the number.
         workspace: bytes of scratch memory.
+        numbered: whether a launch is passed a number of its own behind the arguments.
     """
 
     operator: str
@@ -46,6 +47,7 @@ class Explanation:
     builder: str | None = None
     arguments: tuple[int | tuple[int, ...], ...] = ()
     workspace: int = 0
+    numbered: bool = False
 
     @classmethod
     def of_reference(cls, operator: str, inputs: Sequence[torch.Tensor], output: torch.Tensor) -> Explanation:
@@ -79,7 +81,13 @@ class Explanation:
             builder=launch.builder,
             arguments=launch.arguments,
             workspace=launch.workspace,
+            numbered=launch.numbered,
         )
+
+    @property
+    def integers(self) -> tuple[int | tuple[int, ...], ...]:
+        """All integers of a launch as a kernel is traced with them; 1 stands for its number."""
+        return (*self.arguments, 1) if self.numbered else self.arguments
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

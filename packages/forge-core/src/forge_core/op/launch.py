@@ -38,9 +38,12 @@ class Launch:
         written: bytes that must be written at least.
         workspace: bytes of scratch memory, uninitialised and aligned to 256; where not 0, they are allocated for each
             call and their address follows the output's.
-        numbered: the launch is passed a number behind ``arguments``, 1 or more, that no launch was passed before: what
-            holds it in the workspace, this launch has written.  Where numbers come again, because a graph is recorded,
-            the workspace is filled with zeros before the launch.
+        numbered: the launch is passed a number behind ``arguments``, not 0, that no launch was passed before: what
+            holds it in the workspace, this launch has written.  A negative one comes again, because a graph is
+            recorded: such a launch must leave nothing in the workspace that holds it.
+
+    Raises:
+        ValueError: a launch that is numbered and has no workspace.
     """
 
     variant: str
@@ -52,6 +55,10 @@ class Launch:
     written: int
     workspace: int = 0
     numbered: bool = False
+
+    def __post_init__(self) -> None:
+        if self.numbered and not self.workspace:
+            raise ValueError(f"Launch: {self.variant}: expected a workspace for a numbered launch, got none.")
 
 
 def load(path: str) -> CompileCached[Any]:

@@ -6,10 +6,9 @@ no checks, no planning, no compiler.  A call that was not is checked, planned an
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
-import secrets
+import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,9 @@ import torch
 from forge_core import checks, settings
 from forge_core import device as devices
 from forge_core.cache import builder_at
+from forge_core.errors import UnsupportedError
 from forge_core.op.launch import Launch
+from forge_core.op.numbers import next_number
 from forge_core.op.schema import Schema
 
 __all__ = ["ALIGNMENT_MASK", "MAX_BOUND", "Bound", "LaunchTable"]
@@ -36,8 +37,9 @@ ALIGNMENT_MASK = 15
 _raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
 
-# The numbers of launches that need one.  They begin anywhere below 2^62, so that what lies in memory is none of them.
-_numbers = itertools.count(1 + secrets.randbelow(2**62))
+# What the driver answers where the blocks of a cooperative launch cannot be resident all at once: the DSL gives the
+# error's name in a process that has compiled a kernel, and its number in any.
+_REFUSED = re.compile(r"cudaErrorCooperativeLaunchTooLarge|CUDA Error Code: 720\b")
 
 # PyTorch is told to take memory from the driver for each tensor, as for sanitizers: nobody has written what is in a
 # workspace then, and to look for a number there is what initcheck reports.
@@ -167,15 +169,32 @@ class LaunchTable:
             # Given back when this call returns; the allocator hands it out again behind this launch only.
             scratch = _new((bound.workspace,), (1,), torch.uint8)
             pointers.append(scratch.data_ptr())
-        arguments = bound.arguments
         if bound.numbered:
-            arguments = (*arguments, next(_numbers))
-            if _NEVER_WRITTEN or torch.cuda.is_current_stream_capturing():
-                _clear(scratch)
-        bound.launch(*pointers, *arguments, _raw_stream(index))
+            self._run_numbered(bound, pointers, scratch, index)
+        else:
+            bound.launch(*pointers, *bound.arguments, _raw_stream(index))
         if bound.debug and not torch.cuda.is_current_stream_capturing():
             torch.cuda.synchronize(index)
         return out
+
+    def _run_numbered(self, bound: Bound, pointers: list[int], scratch: torch.Tensor, index: int) -> None:
+        """Runs a launch that is passed a number: negative where it comes again, whenever the graph is replayed."""
+        number = next_number()
+        if torch.cuda.is_current_stream_capturing():
+            number = -number
+        if _NEVER_WRITTEN:
+            scratch.zero_()
+        try:
+            bound.launch(*pointers, *bound.arguments, number, _raw_stream(index))
+        except Exception as error:  # of a type that depends on whether this process has compiled a kernel
+            if not _REFUSED.search(str(error)):
+                raise
+            raise UnsupportedError(
+                f"{self.name}: variant '{bound.name}' needs all of its blocks resident at once, and the driver finds "
+                f"no room for them ({error}). Where a part of the GPU's multiprocessors is to be had, ask for another "
+                "variant: variants() names them.",
+                requirement="multiprocessors for all blocks at once",
+            ) from error
 
     def _bind(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
         """Checks a call that was not seen before, plans it, and compiles its kernel."""
@@ -203,10 +222,6 @@ class LaunchTable:
             numbered=plan.numbered,
             special=debug or plan.workspace > 0 or len(self._schema.tensors) > 1,
         )
-
-
-def _clear(workspace: torch.Tensor) -> None:
-    workspace.zero_()
 
 
 def _nothing(*arguments: Any) -> None:

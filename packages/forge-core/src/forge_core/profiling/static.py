@@ -144,7 +144,7 @@ def inspect_explained(explanation: Explanation, *, arch: str) -> StaticReport:
     artefacts = compile_to_look_at(
         explanation.builder,
         explanation.config,
-        explanation.arguments,
+        explanation.integers,
         arch=arch,
         workspace=explanation.workspace > 0,
     )

@@ -30,7 +30,7 @@ import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.device_code.block import SLOTS_BYTES, reduce_block
-from forge_core.device_code.grid import SLOT_BYTES, reduce_grid
+from forge_core.device_code.grid import SLOT_BYTES, empty_slots, reduce_grid
 from forge_core.device_code.memory import Int32, Int64, Uint32, example_arguments, name_kernel
 from forge_core.device_code.room import room_for
 from forge_week2_softmax.configs import GridConfig
@@ -95,6 +95,7 @@ class Grid:
             program.forget(held, Uint32(length >> 63))
             constants = program.constants(total, ())
             write_turn(program, config, starts, begin + thread, end, shift, length, (length,), held, constants)
+        empty_slots(monoid, config.threads, slots, number, part, parts, thread)
 
 
 @compile_cached
