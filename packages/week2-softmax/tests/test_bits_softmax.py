@@ -34,7 +34,11 @@ FP32 = trees.sums(F32)
 SHAPES = {
     "naive": [((3, 5), -1), ((3, 1000), -1), ((3, 4099), -1), ((1000, 12), 0)],
     "online": [((3, 8), -1), ((3, 4096), -1), ((3, 8191), -1), ((3, 50257), -1), ((1000, 12), 0)],
-    "single_pass": [((3, 8), -1), ((3, 100), -1), ((3, 257), -1), ((3, 4096), -1), ((3, 8191), -1), ((3, 16384), -1)],
+    "single_pass": [
+        *(((3, 8), -1), ((3, 100), -1), ((3, 257), -1), ((3, 4096), -1), ((3, 8191), -1), ((3, 16384), -1)),
+        # More than there are threads for at once: lanes that do not find the maximum first.
+        ((17000, 100), -1),
+    ],
     "cluster": [
         *(((3, 2048), -1), ((3, 8191), -1), ((3, 65536), -1), ((70, 50257), -1)),
         # A part of these waits in shared memory.
@@ -96,6 +100,9 @@ def test_the_shapes_meet_every_kind_of_kernel():
     configs = [told_of("softmax", *case).config for case in CASES]
     held = [config for config in configs if isinstance(config, HeldConfig)]
     assert {config.lanes > 32 for config in held} == {True, False}
+    assert {(config.top_first, config.edges) for config in held if 1 < config.lanes <= 32} >= {
+        *((True, True), (True, False), (False, False))
+    }
     assert {config.edges for config in held} == {True, False}
     assert {(config.staged > 0, config.edges) for config in held if config.blocks > 1} == {
         *product((True, False), repeat=2)
@@ -288,7 +295,7 @@ FUSED = [case for case in CASES if loads_of(told_of("softmax_backward", *case).c
 
 
 def test_there_are_fused_sums_of_rows_in_one_block_in_several_and_in_passes():
-    assert {case[0] for case in FUSED} >= {"online", "single_pass", "cluster", "split"}
+    assert {case[0] for case in FUSED} >= {"online", "single_pass", "cluster", "grid", "split"}
 
 
 def products_in(ptx):

@@ -97,6 +97,8 @@ def test_the_exponentials_of_known_kernels():
     lane, few = of("single_pass", 4)
     assert (lane.lanes, few) == (1, 1)
     lanes, few = of("single_pass", 100)
+    assert lanes.lanes > 1 and few == 1, "the lanes find the maximum first"
+    lanes, few = of("single_pass", 60, rows=40000)
     assert lanes.lanes > 1 and few == 2, "an element's own, and its lane's to the row's maximum"
     assert of("single_pass", 4096)[1] == 3, "and its warp's"
     config, few = of("online", 50257)

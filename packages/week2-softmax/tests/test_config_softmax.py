@@ -52,6 +52,12 @@ def backward(x, dims=(1,), *, op="softmax", device=H200, variant="auto", grad=No
         ((4, 2**19), (1,), torch.bfloat16, "grid"),
         ((1, 2**20 + 1), (1,), torch.bfloat16, "split"),
         ((1, 2**24), (1,), torch.bfloat16, "split"),
+        ((4, 100_001), (1,), torch.float32, "cluster"),
+        ((4, 131_072), (1,), torch.float32, "cluster"),
+        ((1, 131_072), (1,), torch.float32, "grid"),
+        ((4, 131_080), (1,), torch.float32, "grid"),
+        ((4, 200_001), (1,), torch.float32, "cluster"),
+        ((1, 200_001), (1,), torch.float32, "split"),
         ((16, 2**22), (1,), torch.float32, "split"),
         ((2000, 2**22), (1,), torch.float32, "online"),
         ((4096, 1000), (0,), torch.float32, "column"),
@@ -269,7 +275,9 @@ def test_nothing_is_numbered_past_what_its_kernel_counts_with():
         # Little to hold: all threads, or two large blocks, and a chunk a lane where all rows are resident at once.
         ((32768, 8192), torch.bfloat16, (1, 512, 2, 4)),
         ((32768, 8192), torch.float32, (1, 512, 4, 2)),
-        ((4096, 256), torch.bfloat16, (1, 128, 1, 0)),
+        ((4096, 256), torch.bfloat16, (1, 256, 1, 0)),
+        ((4096, 1024), torch.bfloat16, (1, 256, 4, 0)),
+        ((1024, 256), torch.bfloat16, (1, 128, 1, 0)),  # blocks of 256 would be fewer than the multiprocessors
         ((65536, 256), torch.bfloat16, (1, 128, 2, 0)),
     ],
     ids=str,
@@ -277,6 +285,19 @@ def test_nothing_is_numbered_past_what_its_kernel_counts_with():
 def test_blocks_threads_chunks_and_residents_on_an_h200(shape, dtype, what):
     config = forward(meta(shape, dtype)).config
     assert (config.blocks, config.threads, config.chunks, config.resident) == what
+
+
+def test_who_finds_the_maximum_first():
+    """Where all rows are resident, and those that begin anywhere; computed in fp32 by the lanes of a warp."""
+
+    def top(shape, dtype=torch.bfloat16):
+        return forward(meta(shape, dtype)).config.top_first
+
+    assert [top((rows, 1024)) for rows in (132, 8448, 8449)] == [True, True, False]
+    assert [top((4096, cols)) for cols in (64, 72, 1024, 1032)] == [False, True, True, False]
+    assert top((100_000, 255))
+    assert not top((4096, 256), torch.float64)
+    assert not backward(meta((4096, 256), torch.bfloat16)).config.top_first
 
 
 @pytest.mark.parametrize("dtype, threads, unroll", [(torch.bfloat16, 512, 1), (torch.float32, 256, 8)], ids=str)
@@ -317,9 +338,10 @@ def test_newer_compilers_targets_get_registers_to_spare(arch):
         ("block_chunks", 1024, meta((32768, 8192)), False, "cluster"),
         ("block_chunks_backward", 2048, meta((32768, 8192)), True, "single_pass"),
         ("block_chunks_backward", 512, meta((32768, 4096)), True, "cluster"),
-        ("few_rows_split_from", 8192, meta((1, 131072)), False, "grid"),
+        ("few_rows_grid_from", 8192, meta((1, 131072)), False, "grid"),
+        ("few_rows_grid_from", 65536, meta((1, 131072)), False, "cluster"),
         ("few_rows_split_from", 8192, meta((1, 131073)), False, "split"),
-        ("few_rows_split_from", 65536, meta((1, 131072)), False, "cluster"),
+        ("few_rows_split_from", 65536, meta((1, 200001)), False, "cluster"),
         ("split_rows", 8, meta((800, 2**20)), False, "split"),
         ("split_rows", 2, meta((400, 2**20)), False, "online"),
     ],

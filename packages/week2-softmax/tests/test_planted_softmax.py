@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from forge_core.device import SPECS
-from forge_core.device_code import grid, online
+from forge_core.device_code import grid, online, warp
 from forge_core.device_code.monoid import Maximum, Sum
 from forge_core.op.launch import load
 from forge_core.testing import assert_near_float64
@@ -45,6 +45,13 @@ def a_lane_left_out(self, acc, across):
     return top, across(own, Sum(self.dtype))
 
 
+def a_lane_left_out_of_a_part(part, one, lanes=32, stride=1, *, repeated=False):
+    """The same where the lanes find the row's maximum first."""
+    if isinstance(one, Sum):
+        part = one.dtype(held.cutlass.select_(held.cute.arch.lane_idx() % 2 == 1, one.dtype(0), part))
+    return warp.reduce_part(part, one, lanes, stride, repeated=repeated)
+
+
 def not_waited_for(monoid, slot, number):
     """A slot is read once, whatever is in it."""
     from forge_core.device_code.memory import load_element
@@ -56,12 +63,21 @@ FAULTS = {
     "row max ignored": (program.Program, "top", max_ignored),
     "no rescale": (online.MaxSum, "together", no_rescale),
     "a lane left out": (online.MaxSum, "together", a_lane_left_out),
+    "a lane left out, maximum first": (program, "reduce_part", a_lane_left_out_of_a_part),
     "a slot not waited for": (grid, "_receive", not_waited_for),
 }
 
-SHAPES = ((512, 256), (512, 4096), (64, 50257), (64, 131072), (1, 2**20))
-#: A row that blocks share through slots is one alone.
-PLANTED = [(fault, shape) for fault, shape in product(FAULTS, SHAPES) if FAULTS[fault][0] is not grid or shape[0] == 1]
+#: Rows that are resident all at once, whose lanes find the maximum first; more than these, whose lanes merge pairs; ...
+TOP_FIRST = (512, 256)
+SHAPES = (TOP_FIRST, (9000, 256), (512, 4096), (64, 50257), (64, 131072), (1, 2**20))
+
+
+def has(shape, owner):
+    """Whether the kernel of a shape has what is replaced: a row that blocks share through slots is one alone."""
+    return {grid: shape[0] == 1, program: shape == TOP_FIRST, online.MaxSum: shape != TOP_FIRST}.get(owner, True)
+
+
+PLANTED = [(fault, shape) for fault, shape in product(FAULTS, SHAPES) if has(shape, FAULTS[fault][0])]
 
 
 def ptx_of(shape):
@@ -81,7 +97,7 @@ def instructions(ptx):
 def test_the_planted_kernels_have_their_faults(fault, monkeypatch):
     # On any machine: what a GPU is to refuse below is really another kernel.
     owner, name, wrong = FAULTS[fault]
-    shape = (1, 2**20) if owner is grid else (4096, 4096)
+    shape = next(shape for shape in reversed(SHAPES) if has(shape, owner))
     right = instructions(ptx_of(shape))
     monkeypatch.setattr(owner, name, wrong)
     assert instructions(ptx_of(shape)) != right

@@ -146,12 +146,15 @@ def test_backend_ref_runs_no_kernel() -> None:
         assert week2.softmax.explain(x).backend == "ref"
 
 
+VARIANTS_OF_ROWS = ("auto", "naive", "online", "grid", "split")
+
+
 @pytest.mark.gpu
 def test_debug_mode_gives_the_same_result() -> None:
     x = torch.randn(100, 300, device="cuda")
-    want = [week2.softmax(x, variant=variant) for variant in ("auto", "naive", "online", "split")]
+    want = [week2.softmax(x, variant=variant) for variant in VARIANTS_OF_ROWS]
     with use_settings(debug=True):
-        for variant, plain in zip(("auto", "naive", "online", "split"), want, strict=True):
+        for variant, plain in zip(VARIANTS_OF_ROWS, want, strict=True):
             assert torch.equal(week2.softmax(x, variant=variant), plain)
 
 
@@ -243,6 +246,7 @@ def traits(config: Any, op: str, dtype: torch.dtype) -> set[tuple[Any, ...]]:
         ("width", row.vector * dtype.itemsize, getattr(row, "edges", None)),
         ("lanes", lanes and min(lanes, 64), getattr(row, "held", None)),
         ("blocks", getattr(row, "blocks", None)),
+        ("top first", getattr(row, "top_first", None), getattr(row, "edges", None)),
         ("unroll", min(getattr(row, "unroll", getattr(row, "chunks", 1)), 2)),
         ("hold", getattr(row, "hold", None)),
         ("ranks", row.kept_rank, getattr(row, "reduced_rank", None)),
@@ -286,6 +290,7 @@ def test_the_subset_for_sanitizers_is_small_and_holds_every_width_and_alignment(
             assert {width for width, _ in widths} >= {2, 4, 8, 16}
         if variant == "single_pass":
             assert {trait[1] for trait in wanted if trait[0] == "lanes"} >= {2, 4, 8, 16, 32, 64}
+            assert (("top first", True, False) in wanted) == (("top first", True, True) in wanted) == (not backward)
         if variant == "cluster":
             assert {trait[1] for trait in wanted if trait[0] == "blocks"} >= {2, 16}
         if variant in ("grid", "split"):

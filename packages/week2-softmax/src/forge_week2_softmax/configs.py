@@ -71,6 +71,8 @@ class HeldConfig(_RowConfig):
         blocks: blocks that share a row: 1, a cluster of 2, 4, 8 or 16, or 0 for any number that need not meet.
         staged: of a thread's chunks of each tensor, how many wait in shared memory; the others wait in registers.
         resident: blocks that the compiler leaves registers for on each multiprocessor; 0 leaves it to choose.
+        top_first: the lanes of a row, 32 of them at most, find its maximum before they sum, so that an element has one
+            exponential; forward, and computed in fp32.
     """
 
     lanes: int = 128
@@ -79,17 +81,7 @@ class HeldConfig(_RowConfig):
     blocks: int = 1
     staged: int = 0
     resident: int = 0
-
-    @property
-    def top_first(self) -> bool:
-        """Whether the lanes of a row find its maximum before they sum, so that an element has one exponential.
-
-        On an H200 rows that begin anywhere gain by it, whose elements outside whole chunks have code of their own: 8 to
-        12 % at 32768 x 129, 255 and 301 bf16, 1 to 4 % at 77 to 509 fp32, level at 767 bf16.  Whole chunks of 16 and 32
-        bits are within 1.1 % either way.  Rows of float64, whose exponentials are long, lose 3 % at 255 and 7 % at 256.
-        """
-        own = self.arithmetic
-        return self.edges and self.blocks == 1 and self.lanes <= 32 and not own.backward and own.acc.itemsize == 4
+    top_first: bool = False
 
     @property
     def integers(self) -> int:
@@ -107,8 +99,9 @@ class HeldConfig(_RowConfig):
         idea = f"cluster{self.blocks}" if self.blocks > 1 else "single_pass"
         waiting = f"{self.chunks}s{self.staged}" if self.staged else f"{self.chunks}"
         resident = f"_m{self.resident}" if self.resident else ""
+        top = "_top" if self.top_first else ""
         return (
-            f"{self.arithmetic.name}_{idea}_v{self.vector}_{self.lanes}l_{self.threads}t_c{waiting}{resident}"
+            f"{self.arithmetic.name}_{idea}_v{self.vector}_{self.lanes}l_{self.threads}t_c{waiting}{resident}{top}"
             f"{self._flags}"
         )
 

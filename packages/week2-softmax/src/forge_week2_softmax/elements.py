@@ -49,7 +49,7 @@ def held_elements(config: HeldConfig, length: int, *, shift: int = 0, rank: int 
 def sweep_elements(
     config: SweepConfig, length: int, *, shift: int = 0, begin: int = 0, end: int | None = None
 ) -> Array:
-    """The elements of the block of ``naive`` or ``online`` in one pass, or of ``split`` in one part.
+    """The elements of the block of ``naive`` or ``online`` in one pass, or of ``split`` or ``grid`` in one part.
 
     Args:
         config: the kernel's.

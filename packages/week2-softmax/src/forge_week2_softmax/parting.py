@@ -15,13 +15,12 @@ from forge_week2_softmax.holding import (
     CHUNK,
     LIMIT,
     LINE,
-    NOT_ROWS,
     ROUNDING,
     chunk_widths,
-    independent,
     inputs_of,
     row_chunks,
     spread_of,
+    unshared,
 )
 from forge_week2_softmax.problem import Problem
 
@@ -30,10 +29,9 @@ __all__ = ["grid", "parts", "split"]
 
 def grid(problem: Problem, arithmetic: Arithmetic, device: Device) -> GridConfig | str:
     """All rows at once by the blocks of the whole GPU, one for each multiprocessor; or why not."""
-    if problem.kind != "inner":
-        return NOT_ROWS
-    if independent(arithmetic):
-        return "has nothing to exchange between the blocks of a row"
+    apart = unshared(problem, arithmetic)
+    if apart:
+        return apart
     if problem.rows > device.sm_count:
         return f"has a block for each multiprocessor, of which there are {device.sm_count}, and {problem.rows} rows"
     vector, edges = problem.vector()
@@ -67,10 +65,9 @@ def _grid_parts(problem: Problem, device: Device) -> int:
 
 def split(problem: Problem, arithmetic: Arithmetic, device: Device) -> SplitConfig | str:
     """Many blocks a row, and a second pass; or why not."""
-    if problem.kind != "inner":
-        return NOT_ROWS
-    if independent(arithmetic):
-        return "has nothing to exchange between the blocks of a row"
+    apart = unshared(problem, arithmetic)
+    if apart:
+        return apart
     if problem.rows >= 2**16:
         return "numbers rows along the grid's second axis, which has 65535 places"
     if row_chunks(problem) >= LIMIT // 2:

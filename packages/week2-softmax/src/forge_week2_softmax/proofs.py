@@ -77,6 +77,8 @@ LAUNCHES = tuple(
         ((4096, 33), 0),
         ((70000, 128), 0),
         ((16, 2**18), 0),
+        ((4096, 1000), -1),
+        ((20000, 256), -1),
     )
 )
 #: float32 is what gradients and graphs are tried on.

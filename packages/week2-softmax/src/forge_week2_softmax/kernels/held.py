@@ -76,6 +76,9 @@ class Held:
         waits = all(self.program.words(side, config.vector) == 4 for side in self.program.elements)
         if config.staged and not (waits and monoid is not None and config.staged < config.chunks):
             raise ValueError(f"expected whole chunks of 16 bytes, some of them in registers, and a reduction: {config}")
+        row = config.blocks == 1 and config.lanes <= WARP and not config.arithmetic.backward
+        if config.top_first and not row:
+            raise ValueError(f"expected the lanes of a warp to find a row's maximum, forward: {config}")
         #: Chunks of a thread that wait in registers, and where the slots of the others begin.
         self.kept = config.chunks - config.staged
         self.slots_at = -(-self.smem_bytes // CHUNK) * CHUNK

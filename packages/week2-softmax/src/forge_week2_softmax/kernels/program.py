@@ -30,7 +30,7 @@ from cutlass import BFloat16, Float16, Uint32
 from forge_core.device_code.memory import store_element
 from forge_core.device_code.monoid import Maximum, Sum, lowest
 from forge_core.device_code.online import MaxSum, exponential, packed_maximum, reciprocal, strand_sum, tree
-from forge_core.device_code.warp import reduce_lanes
+from forge_core.device_code.warp import reduce_part
 from forge_core.dtypes import cute_dtype
 from forge_week2_softmax.kernels.elements import Elements, whole_words
 
@@ -115,9 +115,9 @@ class Program(Elements):
             lanes: a power of two up to 32.
         """
         top = tree([self.top(piece) for group in groups for piece in group()], self._maximum)
-        (top,) = reduce_lanes((top,), Maximum(self.acc), lanes)
+        top = reduce_part(top, Maximum(self.acc), lanes)
         own = tree([self._sum_below(group(), top) for group in groups], lambda a, b: a + b)
-        return (top, *reduce_lanes((own,), Sum(self.acc), lanes))
+        return top, reduce_part(own, Sum(self.acc), lanes)
 
     def top(self, chunks: list[Any]) -> Any:
         """The maximum of some elements."""
