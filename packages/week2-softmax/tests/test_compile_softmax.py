@@ -183,6 +183,32 @@ def test_a_row_over_the_grid_is_read_once_and_waits_for_slots_alone(dtype, backw
     assert count(r"redux\.sync", ptx) == (0 if backward else 4)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", [(4, 64), (3, 100_000), (1, 2**18), (1, 2**21)], ids=str)
+@pytest.mark.parametrize("op, backward", [("softmax", False), ("softmax", True), ("logsumexp", False)])
+def test_the_row_of_a_grid_moves_in_whole_chunks(op, backward, shape, dtype):
+    """The declared widths allow 8 bytes, for the ends of slots: those are all that is so narrow."""
+    try:
+        config = planned("grid", op, backward=backward, dtype=dtype, shape=shape).config
+    except UnsupportedError:
+        assert dtype.itemsize * shape[1] * (1 + backward) > 2**24, "what the GPU cannot hold"
+        return
+    ptx = compiled("grid", op, backward=backward, dtype=dtype, shape=shape).ptx
+    parts = 2 if dtype is torch.float64 and not backward else 1
+    chunks = config.row.unroll
+    slots = r"(\.relaxed|\.acquire|\.release)\.gpu\.global\.b(64|128)"
+    rows = [line for line in ptx.splitlines() if re.search(r"\b(ld|st)\.global", line)]
+    loads = [line for line in rows if re.search(r"\bld\.global", line)]
+    stores = [line for line in rows if re.search(r"\bst\.global", line)]
+    whole = r"\.v4\.\w32|\.v2\.\w64"
+    assert [bool(re.search(whole, line)) for line in loads] == [True] * ((1 + backward) * chunks)
+    written = [line for line in stores if re.search(whole, line)]
+    assert len(written) == (0 if op == "logsumexp" else chunks)
+    # One number for each access of a slot and one for its end are taken out; and a row's one result is written.
+    assert len(stores) - len(written) == parts + 1 + (op == "logsumexp")
+    assert count(slots, ptx) == 2 * parts + 2
+
+
 def test_the_slots_of_the_plan_are_those_of_the_kernel():
     from forge_core.device_code.grid import SLOT_BYTES
     from forge_week2_softmax.config import GRID_SLOT_BYTES
