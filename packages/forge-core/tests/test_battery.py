@@ -315,6 +315,20 @@ def test_a_planted_fault_that_is_not_found_fails():
         Trial(RIGHT, "determinism", "cpu", Planted(small, "determinism"))()
 
 
+@pytest.mark.parametrize("fault", [f for f in GENERAL if f.found_by == "float64_error"], ids=lambda fault: fault.name)
+def test_a_bound_that_hides_a_fault_of_the_error_fails(fault):
+    Trial(RIGHT, "float64_error", "cpu", fault)()
+    # Proportional to the largest result of the case, not to the element.
+    loose = replace(RIGHT, floor=lambda x, dim: 2.0**-4 * x.double().abs().max())
+    with pytest.raises(AssertionError, match=f"float64_error does not refuse the planted {fault.name}, torch.float32"):
+        Trial(loose, "float64_error", "cpu", fault)()
+
+
+def test_samples_of_a_declared_dtype_are_needed():
+    with pytest.raises(AssertionError, match=r"centred: no samples of torch\.float64"):
+        CHECKS["float64_error"].run(replace(RIGHT, dtypes=(torch.float64,)), torch.device("cpu"))
+
+
 def test_an_error_is_not_taken_for_a_refusal():
     def breaks(right):
         return lambda x, dim: right(x, dim, dim)
@@ -348,6 +362,9 @@ def test_each_property_is_a_test_of_its_own_with_its_marks():
     both = by_id(replace(RIGHT, dtypes=(torch.float32, torch.float64), laid_out_dtypes=(torch.float64,)))
     assert {"centred-values-float64-cpu", "centred-strides-float64-cuda"} <= set(both)
     assert "centred-strides-float32-cpu" not in both
+    # Faults of the error are tried in each dtype, the others in all of them at once.
+    assert {f"centred-planted-rounded_twice-{name}-cpu" for name in ("float32", "float64")} <= set(both)
+    assert "centred-planted-stale_output-cpu" in both
 
 
 def test_what_does_not_apply_is_skipped_with_its_reason():

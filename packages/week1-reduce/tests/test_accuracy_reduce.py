@@ -1,4 +1,4 @@
-"""Errors against float64, by the policy of forge_core.testing.tolerances; on the CPU and on a GPU."""
+"""Errors against float64, by the rule of forge_core.testing.tolerances; on the CPU and on a GPU."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 import forge_week1_reduce as week1
 from forge_core.errors import UnsupportedError
 from forge_core.testing import assert_near_float64, tree_bound
+from forge_core.testing.tolerances import product_bound
 from forge_week1_reduce.configs import ColumnConfig, SplitConfig
 from forge_week1_reduce.trees import depth
 
@@ -60,9 +61,10 @@ def check_sum(x, dim, variant="auto"):
     assert_near_float64(got, exact, torch.sum(x, dim), floor=floor, what=f"sum {what}")
     got = week1.mean(x, dim, variant=variant)
     additions = modelled(week1.mean, x, dim, variant)
-    # The division rounds once more.
-    floor = tree_bound(magnitude, count, accumulator, None if additions is None else additions + 1)
-    assert_near_float64(got, exact / count, torch.mean(x, dim), floor=floor / count, what=f"mean {what}")
+    # The count and the division by it round once each.
+    division = torch.finfo(accumulator).eps * (exact / count).abs()
+    floor = tree_bound(magnitude, count, accumulator, additions) / count + division
+    assert_near_float64(got, exact / count, torch.mean(x, dim), floor=floor, what=f"mean {what}")
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -111,6 +113,5 @@ def test_products(dtype, device):
         x = x.to(dtype)
         accumulator = torch.float64 if dtype is torch.float64 else torch.float32
         exact = x.double().prod(-1)
-        # Each of count - 1 roundings is relative to the product so far, whatever the tree.
-        floor = count * torch.finfo(accumulator).eps * exact.abs()
+        floor = product_bound(x.double(), -1, accumulator)
         assert_near_float64(week1.prod(x), exact, torch.prod(x, -1), floor=floor, what=f"prod {count}")

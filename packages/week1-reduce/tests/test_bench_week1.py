@@ -69,8 +69,8 @@ def test_peers_on_the_cpu_agree_with_the_reference(operator, dtype):
     want = operator.reference(x)
     for peer in operator.peers:
         if not peer.missing(torch.device("cpu")):
-            assert operator.agree(peer.make(case)(x), want) == "", peer.name
-    assert operator.agree(operator.call("auto")(x), want) == ""
+            assert operator.wrong(peer.name, (x,), peer.make(case)(x), want) == "", peer.name
+    assert operator.agree((x,), operator.call("auto")(x), want) == ""
     traffic = operator.traffic(case)
     assert traffic.read == x.nbytes
     # Reductions are quoted over what they read; the sum of one row is held against a copy, which writes as much.
@@ -84,12 +84,12 @@ def test_the_gate_notices_a_lost_element(operator):
     lossy = x.clone()
     lossy[-1, :] = 0
     lossy[:, -1] = 0
-    assert operator.agree(operator.reference(lossy), want)
-    assert operator.agree(want[:-1], want)
-    assert operator.agree(want.double(), want)
+    assert operator.agree((x,), operator.reference(lossy), want)
+    assert operator.agree((x,), want[:-1], want)
+    assert operator.agree((x,), want.double(), want)
     broken = want.clone()
     broken[3] = float("nan")
-    assert operator.agree(broken, want)
+    assert operator.agree((x,), broken, want)
 
 
 def test_cub_and_torch_compile_are_left_out_for_a_missing_gpu_by_name():

@@ -132,7 +132,9 @@ def assert_within_its_depth(told, got, x, shape):
 def test_the_error_is_a_tree_s(variant, count, kind):
     x, told = values(count, kind), told_of(variant, count)
     got = model(told, x)
-    policy(got, x, f"{variant} {count} {kind}")
+    if (variant, kind) != ("naive", "constant"):
+        # Serial sums of equal numbers round in the same direction each time, which only their own depth bounds.
+        policy(got, x, f"{variant} {count} {kind}")
     assert_within_its_depth(told, got, x, count)
 
 

@@ -12,6 +12,7 @@ import torch
 
 from forge_core.device import SPECS
 from forge_core.testing import assert_near_float64
+from forge_core.testing.softmax_bounds import softmax_bound
 from forge_week2_softmax.config import plan_backward, plan_forward
 from forge_week2_softmax.configs import HeldConfig
 from forge_week2_softmax.layouts import held_accesses
@@ -121,8 +122,7 @@ def softmax(x, threads=64, **faults):
 
 def policy(got, x):
     row = torch.from_numpy(x)
-    # The bound of an exponential, 5.2 2^-24, on both parts of the quotient, and a tree's over the sum.
-    floor = torch.full_like(row.double(), (2 * 5.2 + 16) * 2.0**-24)
+    floor = softmax_bound(row.double(), 0, torch.float32)
     assert_near_float64(torch.from_numpy(got), row.double().softmax(0), row.softmax(0), floor=floor, what="softmax")
 
 

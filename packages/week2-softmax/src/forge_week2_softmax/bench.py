@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,18 @@ from typing import Any
 import torch
 
 from forge_core.bench import CUDA_GPU, LIGER, QUACK, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled
+from forge_core.bench.gate import near
 from forge_core.bench.inputs import random_tensor
-from forge_core.testing.softmax_bounds import rounded_product_bound, rounded_steps_bound
+from forge_core.testing import Subject
+from forge_core.testing.softmax_bounds import (
+    rounded_product_bound,
+    rounded_steps_bound,
+    softmax_bound,
+    softmax_gradient_bound,
+)
 from forge_core.testing.tolerances import half_ulp
 from forge_week2_softmax import backward, ops, ref
+from forge_week2_softmax.proofs import PROOFS
 from forge_week2_softmax.thresholds import THRESHOLDS
 
 __all__ = ["BENCH"]
@@ -28,16 +37,8 @@ Inputs = tuple[torch.Tensor, ...]
 
 # ------------------------------------------------------------------------------------------------ what it is to be
 
-#: Elements that are compared, or computed in float64, at once: bounds the memory of the check itself.
+#: Elements that the reference computes in float64 at once: bounds its memory.
 PIECE = 2**26
-
-#: Of rows of up to 2^20 standard normal numbers, d is at most 13 with near certainty, so that the bound of
-#: ``forge_core.testing.softmax_bounds.softmax_bound`` is at most 110 eps of fp32.
-RELATIVE = 110 * 2.0**-23
-
-#: A gradient's error is relative to the larger ones of its row: (log2 N + 3) eps of fp32 times the sum of |y * grad|,
-#: which is below 1, times y, which is at most twice the largest gradient of the row for these inputs.
-OF_ROW = 64 * 2.0**-23
 
 
 def _by_pieces(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
@@ -58,53 +59,45 @@ def _reference_backward(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return _by_pieces(lambda g, p: p * (g - (p * g).sum(-1, keepdim=True)), grad, y)
 
 
-def _differs(got: torch.Tensor, want: torch.Tensor, allowed: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> str:
-    """Compares with float64's; `allowed` takes that, and the inputs, some rows at a time."""
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return f"expected {tuple(want.shape)} {want.dtype}, got {tuple(got.shape)} {got.dtype}"
-    wrong = 0
-    rows = max(1, PIECE // max(1, want.shape[-1]))
-    for start in range(0, want.shape[0], rows):
-        part = slice(start, start + rows)
-        exact = want[part].double()
-        most = allowed(exact, *(x[part].double() for x in inputs)) + 2 * half_ulp(exact, want.dtype)
-        near = (got[part].detach().double() - exact).abs() <= most
-        wrong += int((~near).sum())
-    return f"{wrong} of {want.numel()} results are further away than rounding explains" if wrong else ""
+FORWARD, BACKWARD_DATA = (
+    next(subject for subject in PROOFS.subjects if subject.operator is operator)
+    for operator in (ops.softmax, backward.softmax_backward)
+)
 
 
-def _agree(got: torch.Tensor, want: torch.Tensor) -> str:
-    """Compares a softmax of standard normal numbers with float64's, rounded to the output's dtype."""
-    return _differs(got, want, lambda exact: RELATIVE * exact)
+def _forward_bound(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """A peer's softmax: our bound, and half an ulp, for some round the result twice."""
+    wide = x.double()
+    return softmax_bound(wide, dim, torch.float32) + half_ulp(torch.softmax(wide, dim), x.dtype)
 
 
-def _of_row(exact: torch.Tensor) -> torch.Tensor:
-    return OF_ROW * exact.abs().amax(-1, keepdim=True)
+def _backward_bound(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
+    """A peer's gradient in fp32: ours, the products of ``grad * y - y * sum(grad * y)``, and a second rounding."""
+    g, p = grad.double(), y.double()
+    dot = (g * p).sum(dim, keepdim=True)
+    products = torch.finfo(torch.float32).eps * p.abs() * (g.abs() + dot.abs())
+    return softmax_gradient_bound(g, p, dim, torch.float32) + products + half_ulp(p * (g - dot), y.dtype)
 
 
-def _agree_backward(got: torch.Tensor, want: torch.Tensor) -> str:
-    """The same of a gradient."""
-    return _differs(got, want, _of_row)
-
-
-def _on_cpu(tensor: torch.Tensor) -> bool:
-    return tensor.device.type == "cpu"
-
-
-def _agree_eager_backward(inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
+def _eager_bound(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
     """The same of PyTorch's, whose CUDA kernel starts from a product that was rounded to the dtype."""
-    if _on_cpu(got):  # there each element is computed in fp32 from beginning to end
-        return _agree_backward(got, want)
-    return _differs(got, want, lambda e, g, y: _of_row(e) + rounded_product_bound(g, y, -1, want.dtype), *inputs)
+    return _backward_bound(grad, y, dim) + rounded_product_bound(grad.double(), y.double(), dim, y.dtype)
 
 
-def _agree_liger_backward(inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
+def _liger_bound(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
     """The same of Liger's, which computes in the dtype of its inputs."""
-    depth = _liger_depth(want.shape[-1])
-    return _differs(got, want, lambda e, g, y: _of_row(e) + rounded_steps_bound(g, y, -1, want.dtype, depth), *inputs)
+    steps = rounded_steps_bound(grad.double(), y.double(), dim, y.dtype, _liger_depth(y.shape[dim]))
+    return _backward_bound(grad, y, dim) + steps
 
 
-TOLERANCE_BACKWARD = "one ulp of the output plus 64 eps of fp32 of the row's largest, against float64"
+def _agree(subject: Subject, floor: Callable[..., torch.Tensor] | None = None) -> Callable[..., str]:
+    """How results are compared: by the rule of tests with the derived bound, or with that of a peer."""
+    held = subject if floor is None else replace(subject, floor=floor)
+    return lambda inputs, got, want: near(held, inputs, (-1,), got, want)
+
+
+TOLERANCE = "the derived bound plus half an ulp of the output, element by element, against float64"
+PEER_TOLERANCE = "the derived bound plus one ulp of the output, element by element, against float64"
 
 
 # ------------------------------------------------------------------------------------------------------- our calls
@@ -238,6 +231,7 @@ EAGER = partial(torch.softmax, dim=-1)
 
 
 def _forward(name: str, **changes: Any) -> OperatorBench:
+    peer = partial(Peer, agree=_agree(FORWARD, _forward_bound), tolerance=PEER_TOLERANCE)
     return OperatorBench(
         name=name,
         call=_call,
@@ -246,13 +240,13 @@ def _forward(name: str, **changes: Any) -> OperatorBench:
         reference=_reference,
         traffic=lambda case: Traffic(case.nbytes, case.nbytes, "each element is read once and written once"),
         peers=(
-            Peer("eager", lambda case: EAGER),
-            Peer("compile", compiled(EAGER), requires=(CUDA_GPU, TRITON)),
-            Peer("quack", _quack, requires=(CUDA_GPU, QUACK), unable=_quack_unable),
-            Peer("liger", _liger, requires=(CUDA_GPU, TRITON, LIGER), unable=_liger_unable),
+            peer("eager", lambda case: EAGER),
+            peer("compile", compiled(EAGER), requires=(CUDA_GPU, TRITON)),
+            peer("quack", _quack, requires=(CUDA_GPU, QUACK), unable=_quack_unable),
+            peer("liger", _liger, requires=(CUDA_GPU, TRITON, LIGER), unable=_liger_unable),
         ),
-        agree=_agree,
-        tolerance="one ulp of the output plus 110 eps of fp32 of it, against float64",
+        agree=_agree(FORWARD),
+        tolerance=TOLERANCE,
         **changes,
     )
 
@@ -271,22 +265,35 @@ BACKWARD = OperatorBench(
         Peer(
             "eager",
             lambda case: _eager_backward,
-            agree=_agree_eager_backward,
-            tolerance=TOLERANCE_BACKWARD + "; on a GPU plus what rounding grad * output to the dtype adds",
+            agree=_agree(BACKWARD_DATA, _eager_bound),
+            tolerance=PEER_TOLERANCE + "; plus what rounding grad * output to the dtype adds",
         ),
-        Peer("compile", compiled(_eager_backward), requires=(CUDA_GPU, TRITON)),
-        Peer("quack", _quack_backward, requires=(CUDA_GPU, QUACK), unable=partial(_quack_unable, tensors=2)),
+        Peer(
+            "compile",
+            compiled(_eager_backward),
+            requires=(CUDA_GPU, TRITON),
+            agree=_agree(BACKWARD_DATA, _backward_bound),
+            tolerance=PEER_TOLERANCE,
+        ),
+        Peer(
+            "quack",
+            _quack_backward,
+            requires=(CUDA_GPU, QUACK),
+            unable=partial(_quack_unable, tensors=2),
+            agree=_agree(BACKWARD_DATA, _backward_bound),
+            tolerance=PEER_TOLERANCE,
+        ),
         Peer(
             "liger",
             _liger_backward,
             requires=(CUDA_GPU, TRITON, LIGER),
             unable=_liger_unable,
-            agree=_agree_liger_backward,
-            tolerance=TOLERANCE_BACKWARD + "; plus what rounding each step to the dtype adds",
+            agree=_agree(BACKWARD_DATA, _liger_bound),
+            tolerance=PEER_TOLERANCE + "; plus what rounding each step to the dtype adds",
         ),
     ),
-    agree=_agree_backward,
-    tolerance=TOLERANCE_BACKWARD,
+    agree=_agree(BACKWARD_DATA),
+    tolerance=TOLERANCE,
 )
 
 BENCH = Bench(

@@ -173,6 +173,10 @@ def one_random_tensor(case: Case, device: torch.device, generator: torch.Generat
     return (random_tensor(case.shape, case.dtype, device=device, generator=generator, layout=case.layout),)
 
 
+def _exactly(inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
+    return exact(got, want)
+
+
 @dataclass(frozen=True)
 class OperatorBench:
     """One operator: how it is called, what it means, what it moves, and whom it is measured against.
@@ -187,7 +191,8 @@ class OperatorBench:
         peers: whom it is measured against.
         inputs: makes the inputs of a case; by default one tensor of random values.  It is asked for the meta device,
             too, where what a call would run is wanted and no tensor of the case's size.
-        agree: compares a result with the reference's; returns "" or what is wrong.  Data movement is exact.
+        agree: takes the inputs, a result and the reference's, and returns "" or what is wrong.  Data movement is exact;
+            what rounds uses ``gate.near`` with the operator's ``Subject``.
         tolerance: `agree` in words, for the record.
         default_shapes: the shapes of a run that names the operator and no shape.
         default_dtypes: the dtypes of a run that names the operator and no dtype.
@@ -201,7 +206,7 @@ class OperatorBench:
     traffic: Callable[[Case], Traffic]
     peers: tuple[Peer, ...] = ()
     inputs: Callable[[Case, torch.device, torch.Generator], Inputs] = one_random_tensor
-    agree: Callable[[torch.Tensor, torch.Tensor], str] = exact
+    agree: Callable[[Inputs, torch.Tensor, torch.Tensor], str] = _exactly
     tolerance: str = "exact equality, bit by bit"
     default_shapes: tuple[str, ...] = ("4096x4096",)
     default_dtypes: tuple[str, ...] = ("float32",)
@@ -213,7 +218,8 @@ class OperatorBench:
     def wrong(self, name: str, inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
         """What is wrong with a contender's result, or ""; a peer is held to where it declares to round."""
         peer = self.peer(name)
-        return self.agree(got, want) if peer is None or peer.agree is None else peer.agree(inputs, got, want)
+        agree = self.agree if peer is None or peer.agree is None else peer.agree
+        return agree(inputs, got, want)
 
     def tolerance_of(self, name: str) -> str:
         """`wrong` in words."""

@@ -1,4 +1,4 @@
-"""The correctness gate: nobody is timed who is not right, before the timing and after it.
+"""The correctness gate: every contender is checked against the reference before and after timing.
 
 Each contender gets fresh inputs that no other call has seen.  Before it runs, memory of its output's size is filled
 with a pattern and freed, so that the allocator hands that memory out for the output: an element that is not written
@@ -13,18 +13,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from forge_core.errors import BenchmarkError
 from forge_core.testing.exact import assert_same_bits
+from forge_core.testing.subject import Subject
 
-__all__ = ["POISON", "check", "exact", "poison"]
+__all__ = ["POISON", "check", "exact", "near", "poison"]
 
 #: The byte that output memory holds before a checked call.
 POISON = 0xA5
 # A contender may allocate workspace before its output; two blocks make sure that the output gets a poisoned one too.
 POISONED_BLOCKS = 2
+#: Elements that are compared with float64 at once: bounds the memory of the check itself.
+PIECE = 2**26
 
 
 def exact(got: torch.Tensor, want: torch.Tensor) -> str:
@@ -37,6 +41,45 @@ def exact(got: torch.Tensor, want: torch.Tensor) -> str:
         assert_same_bits(got, want)
     except AssertionError as difference:
         return str(difference)
+    return ""
+
+
+def near(
+    subject: Subject,
+    inputs: tuple[torch.Tensor, ...],
+    args: tuple[Any, ...],
+    got: torch.Tensor,
+    want: torch.Tensor,
+    *,
+    dim: int = 0,
+    result_dim: int = 0,
+) -> str:
+    """Compares a result with float64 by ``Subject.judge``, the rule of tests and GPU validation, piece by piece.
+
+    Args:
+        subject: the declaration, whose ``floor`` is the derived bound.
+        inputs: the tensors of the call, all of one shape.
+        args: what follows them by position.
+        got: the result.
+        want: the reference's result, for shape and dtype.
+        dim: a dimension of the inputs along which the operator computes nothing; it is cut into pieces.
+        result_dim: the same dimension of the result.
+
+    Returns:
+        "" if the result is correct; otherwise what is wrong in the first wrong piece.
+    """
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"expected {tuple(want.shape)} {want.dtype}, got {tuple(got.shape)} {got.dtype}"
+    size = inputs[0].shape[dim]
+    step = max(1, PIECE * size // max(1, inputs[0].numel()))
+    try:
+        with torch.no_grad():
+            for start in range(0, size, step):
+                length = min(step, size - start)
+                parts = [x.detach().narrow(dim, start, length) for x in inputs]
+                subject.judge(got.narrow(result_dim, start, length), (*parts, *args), {}, f"part from {start}")
+    except AssertionError as wrong:
+        return str(wrong)
     return ""
 
 

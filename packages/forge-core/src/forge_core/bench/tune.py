@@ -107,7 +107,7 @@ class DeviceMeasure:
         same: dict[int, int] = {}
         for value in values:
             call, signature = self._planned_with(operator, threshold, value, sets[0])
-            problem = operator.agree(call(*sets[0]), want)
+            problem = operator.agree(sets[0], call(*sets[0]), want)
             if problem:
                 raise BenchmarkError(f"wrong result with {threshold.name} = {value}: {problem}", case=case.name)
             same[value] = calls.setdefault(signature, (value, call))[0]

@@ -4,7 +4,7 @@ subject               the declaration of an operator under test; the battery and
 battery               the tests that it gives                        (battery_checks: on which calls)
 conformance           towards PyTorch and CUDA                       (conformance_memory: layouts, out, NaN)
 planted               wrong operators, which the tests have to refuse
-exact, tolerances     when a result is right                         (softmax_bounds: what that family can lose)
+exact, tolerances     when a result is correct                       (softmax_bounds: derived bounds of that family)
 inputs                random bits, in every layout
 proofs                what was shown on a GPU, bound to the sources
 """

@@ -61,19 +61,23 @@ def _no_out(subject: Subject) -> str:
     return "" if checks.out_form(subject) is not None else "the operator has no out form"
 
 
+def _no_inexact(subject: Subject) -> str:
+    inexact = any(dtype.is_floating_point or dtype.is_complex for dtype in subject.dtypes)
+    return "" if inexact else "no floating-point dtype is declared"
+
+
 def _no_floats(subject: Subject) -> str:
-    floats = any(dtype.is_floating_point or dtype.is_complex for dtype in subject.dtypes)
-    return "" if floats else "no floating-point dtype is declared"
+    return "" if checks.dtypes_of(subject, "float64_error") else "no floating-point dtype is declared"
 
 
 #: All checks, by name.
 CHECKS: dict[str, Check] = {
     "values": Check(checks.values, each_dtype=True),
-    "float64_error": Check(checks.float64_error),
+    "float64_error": Check(checks.float64_error, each_dtype=True, lacks=_no_floats),
     "misaligned_offset": Check(checks.misaligned_offset, each_dtype=True),
     "strides": Check(checks.strides, each_dtype=True),
     "empties": Check(checks.empties, each_dtype=True),
-    "nan_and_inf": Check(checks.nan_and_inf, each_dtype=True, lacks=_no_floats),
+    "nan_and_inf": Check(checks.nan_and_inf, each_dtype=True, lacks=_no_inexact),
     "fake_strides": Check(checks.fake_strides),
     "inputs_untouched": Check(checks.inputs_untouched),
     "out_form": Check(checks.out, each_dtype=True, lacks=_no_out),
@@ -179,15 +183,23 @@ def _tests(subject: Subject) -> Iterator[ParameterSet]:
         for device in check.devices:
             for dtype in checks.dtypes_of(subject, name) if check.each_dtype and not reason else (None,):
                 one = subject if dtype is None else replace(subject, dtypes=(dtype,), laid_out_dtypes=(dtype,))
-                words = [subject.name, name, *([str(dtype).removeprefix("torch.")] if dtype else []), device]
+                words = [subject.name, name, *([_name(dtype)] if dtype else []), device]
                 yield _param(Trial(one, name, device), words, reason)
     for fault in (*GENERAL, *subject.planted):
         check = CHECKS[fault.found_by]
         given = subject.inapplicable
         reason = given.get(fault.name) or given.get(fault.found_by) or check.lacks(subject)
+        # A fault of the error has to be refused in each dtype, for each has another allowance; others in any.
+        each = fault.found_by == "float64_error" and not reason
         for device in GPU if fault.gpu else check.devices:
-            trial = Trial(subject, fault.found_by, device, fault)
-            yield _param(trial, [subject.name, "planted", fault.name, device], reason)
+            for dtype in checks.dtypes_of(subject, fault.found_by) if each else (None,):
+                one = subject if dtype is None else replace(subject, dtypes=(dtype,), laid_out_dtypes=(dtype,))
+                words = [subject.name, "planted", fault.name, *([_name(dtype)] if dtype else []), device]
+                yield _param(Trial(one, fault.found_by, device, fault), words, reason)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _param(trial: Trial, words: list[str], reason: str) -> ParameterSet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import mul
@@ -14,7 +14,7 @@ import torch
 
 from forge_core.testing import conformance, conformance_memory
 from forge_core.testing.conformance import Make, Right
-from forge_core.testing.subject import Case, Subject
+from forge_core.testing.subject import Arguments, Case, Subject
 
 # Sizes that share no factor with a tile; the dimensions before the last two come from the second list.
 _PAIRS = ((3, 5), (4, 7), (9, 11), (64, 2), (5, 128), (2, 3), (1000, 17))
@@ -41,6 +41,8 @@ def dtypes_of(subject: Subject, check: str) -> list[torch.dtype]:
         return list(subject.laid_out_dtypes or subject.dtypes[:1])
     if check == "nan_and_inf":
         return [dtype for dtype in subject.dtypes if dtype.is_floating_point or dtype.is_complex]
+    if check == "float64_error":
+        return [dtype for dtype in subject.dtypes if dtype.is_floating_point]
     return list(subject.dtypes)
 
 
@@ -65,18 +67,19 @@ def values(subject: Subject, device: torch.device) -> None:
 
 
 def float64_error(subject: Subject, device: torch.device) -> None:
-    """The error of the samples is within the derived bound; without one they are the reference's."""
-    if subject.samples is None:
-        for dtype, case in itertools.product(subject.dtypes, subject.cases):
-            tensors, what = subject.make(case, dtype, device, 2), f"{subject.name} {case} {dtype}"
-            subject.judge(subject.call(case)(*tensors), (*tensors, *case.args), case.kwargs, what)
-        return
-    calls = list(subject.samples(device))
-    if not calls:
-        raise AssertionError(f"{subject.name}: no samples")
-    for args in calls:
-        what = f"{subject.name} {[tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args]}"
-        subject.judge(subject.operator(*args), args, {}, f"{what} {args[0].dtype}")
+    """The samples of the floating dtypes are correct: by the rule of ``tolerances``, or the reference's exactly."""
+    for dtype in dtypes_of(subject, "float64_error"):
+        calls: list[tuple[Arguments, Mapping[str, Any]]]
+        if subject.samples is None:
+            cases = subject.cases
+            calls = [((*subject.make(case, dtype, device, 2), *case.args), case.kwargs) for case in cases]
+        else:
+            calls = [(args, {}) for args in subject.samples(device) if args[0].dtype == dtype]
+        if not calls:
+            raise AssertionError(f"{subject.name}: no samples of {dtype}")
+        for args, kwargs in calls:
+            shown = [tuple(a.shape) if isinstance(a, torch.Tensor) else a for a in args]
+            subject.judge(subject.operator(*args, **kwargs), args, kwargs, f"{subject.name} {shown} {dtype}")
 
 
 def _layouts(subject: Subject, device: torch.device, *, offsets: bool) -> None:

@@ -160,7 +160,72 @@ def strides_ignored(right: Call) -> Call:
     return wrong
 
 
-#: Faults that are planted in every operator.
+def _smallest_tenth(out: torch.Tensor) -> torch.Tensor:
+    """Marks the smallest tenth by magnitude, at least one, of the finite results that are not 0."""
+    size = out.double().abs()
+    size = torch.where((size > 0) & size.isfinite(), size, float("inf"))
+    count = max(1, int(size.isfinite().sum()) // 10)
+    limit = size.flatten().kthvalue(count).values if size.numel() else size
+    return (size <= limit) & size.isfinite()
+
+
+def small_results_zeroed(right: Call) -> Call:
+    """Small results are lost, which an allowance that is proportional to the largest result would not notice."""
+
+    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
+        out = right(*args, **kwargs)
+        return out.masked_fill(_smallest_tenth(out), 0)
+
+    return wrong
+
+
+def small_results_doubled(right: Call) -> Call:
+    """Small results are off by a factor of 2: an exponent of a subnormal or a rescaled partial result is wrong."""
+
+    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
+        out = right(*args, **kwargs)
+        return torch.where(_smallest_tenth(out), 2 * out, out)
+
+    return wrong
+
+
+def one_row_scaled(right: Call) -> Call:
+    """One row, or one result where there are no rows, is off by a factor of 1 + 2^-7: a wrong constant of that row."""
+
+    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
+        out = right(*args, **kwargs).clone()
+        if out.numel():
+            # The row that holds the largest result, so that the change is not below a reduction's bound.
+            largest = int(out.abs().reshape(-1).argmax())
+            row = out[largest // (out.numel() // out.shape[0])] if out.ndim else out
+            row.copy_(row.double() * (1 + 2**-7))
+        return out
+
+    return wrong
+
+
+#: The formats that results are rounded to on the way; 16-bit results are scaled instead.
+NARROWER = {torch.float64: torch.float32, torch.float32: torch.bfloat16}
+
+
+def rounded_twice(right: Call) -> Call:
+    """Results go through a narrower format first: fp64 through fp32, fp32 through bf16.
+
+    16-bit results are scaled by 3/4, rounded, divided by 3/4 and rounded again.  All are computed from float64 inputs,
+    so that only the two roundings separate them from the right results.
+    """
+
+    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
+        dtype = right(*args, **kwargs).dtype
+        wide = right(*(a.double() if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+        if dtype in NARROWER:
+            return wide.to(NARROWER[dtype]).to(dtype)
+        return ((0.75 * wide).to(dtype).double() / 0.75).to(dtype)
+
+    return wrong
+
+
+#: Faults that are planted in every operator; those of ``float64_error`` have to be refused in every floating dtype.
 GENERAL = (
     Planted(last_tile_dropped),
     Planted(shifted_by_one),
@@ -169,6 +234,10 @@ GENERAL = (
     Planted(strides_ignored, "strides"),
     Planted(frozen_input, "graph_replay", gpu=True),
     Planted(forgotten_stream, "side_stream", gpu=True),
+    Planted(small_results_zeroed, "float64_error"),
+    Planted(small_results_doubled, "float64_error"),
+    Planted(one_row_scaled, "float64_error"),
+    Planted(rounded_twice, "float64_error"),
 )
 
 #: Beside these, what an operator that only moves data, bit for bit, has to refuse; its input is not symmetric.

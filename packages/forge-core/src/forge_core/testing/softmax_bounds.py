@@ -1,4 +1,4 @@
-"""What softmaxes and their gradients can lose: the derived bounds, for the policy of ``tolerances``."""
+"""Derived error bounds of softmaxes and their gradients, per element, for the rule of ``tolerances``."""
 
 from __future__ import annotations
 
@@ -21,20 +21,24 @@ __all__ = [
 
 Dims = int | tuple[int, ...]
 
-# The exponentials.  With m the largest of a row, d = m - x, p = softmax(x), S = sum exp(-d), N numbers a row, and eps
-# that of the accumulator, to first order in eps:
+# The exponentials.  With m the largest element of a row, d = m - x >= 0, p = softmax(x), S = sum exp(-d) >= 1, N
+# elements in a row, and eps that of the accumulator (a rounding is at most eps / 2), to first order in eps:
 #
-#   exp(-d)      x - m rounds to 1/2 eps d, the factor log2(e) and the product with it to another eps d; exp2 of the
-#                GPU adds 2 eps (PTX: 2^-22):                                       (1.5 d + 2) eps, relative
-#   a merge      brings a sum to a larger maximum: exp(-d') of its own, on top.  The d' of an element's merges and its
-#                first d add up to its d, and a balanced tree has log2 N merges:    (1.5 d + 2 (1 + log2 N)) eps
-#   S            the mean of that over the elements, by weight p, and log2 N additions.  The mean of d by weight p is
-#                the entropy of p less log S, which is at most ln N:                (1.5 ln N + 3 log2 N + 2) eps
+#   exp(-d)      computed as exp2(-d * log2(e)).  The subtraction, the constant and the product round by eps / 2 each,
+#                relative to the exponent, and so change the result by (1.5 d) eps, relative; ex2.approx adds 2 eps
+#                (PTX ISA: 2^-22).  fp64 uses exp, which is within 1 eps:            (1.5 d + 2) eps, relative
+#   a merge      of partial results rescales a sum to a larger maximum: another exponential, of the distance d' of the
+#                two maxima.  An element's own distance and those of its merges add up to its d, and a balanced tree
+#                has log2 N merges:                                                 (1.5 d + 2 (1 + log2 N)) eps
+#   S            the mean of that over the elements, by weight p, and for each of log2 N merges a product and an
+#                addition, eps / 2 each.  The mean of d by weight p is the entropy of p less log S, which is at most
+#                ln N:                                                              (1.5 ln N + 3 log2 N + 2) eps
 #
-# An exponential below the smallest normal number may be flushed to zero.
+# An exponential below the smallest normal number may be flushed to zero (ex2.approx.ftz): an absolute error of at most
+# `tiny`, the smallest normal number.  In S it is N * 2^-126 beside at least 1, which the slack above covers.
 #
-# Where a model of the kernel's own tree says less (``of_sum``), that holds: its additions round by 1/2 eps each, and it
-# has fewer merges than log2 N.
+# Where a model of the kernel's own tree says less (``of_sum``), that is used: fewer merges than log2 N.  Kernels that
+# add serially within a thread have more additions than log2 N, but few merges, of 2.5 eps each.
 
 
 def _of_sum(count: int, modelled: float | None) -> float:
@@ -59,13 +63,16 @@ def _distance(x: torch.Tensor, dim: Dims) -> torch.Tensor:
 
 
 def softmax_bound(x: torch.Tensor, dim: int, accumulator: torch.dtype, of_sum: float | None = None) -> torch.Tensor:
-    """What ``exp(-d) / S`` can lose: the errors of both, and 4 eps for the reciprocal and the product.
+    """Error bound of ``exp(-d) / S``: the relative errors of both, and 4 eps for the reciprocal and the product.
+
+    The reciprocal and the product need 1.5 eps of the 4; the rest covers the terms of second order.  The bound is
+    proportional to the result, but for ``tiny``, which an exponential that is flushed to zero can lose.
 
     Args:
         x: the input, float64.
         dim: the dimension of a row.
         accumulator: the dtype that is computed in.
-        of_sum: what a model of the kernel says that the row's sum can lose, in eps, relative; None where there is none.
+        of_sum: the error of the row's sum by a model of the kernel, in eps, relative; None for a balanced tree.
 
     Returns:
         The bound, float64, of the shape of ``x``.
@@ -76,13 +83,17 @@ def softmax_bound(x: torch.Tensor, dim: int, accumulator: torch.dtype, of_sum: f
 
 
 def log_softmax_bound(x: torch.Tensor, dim: int, accumulator: torch.dtype, of_sum: float | None = None) -> torch.Tensor:
-    """What ``-d - log S`` can lose: the error of S, 4 eps of the logarithm, and a rounding of each of the numbers.
+    """Error bound of ``-d - log S``: the error of S, the logarithm, and the roundings of each number.
+
+    A relative error of S is an absolute error of its logarithm.  The logarithm itself is within 1 eps, relative, and
+    the two subtractions round d and the result by eps / 2 each.  Since d and log S are not negative, their sum is the
+    size of the result, and 2 eps of that cover all of these; 4 eps cover the terms of second order.
 
     Args:
         x: the input, float64.
         dim: the dimension of a row.
         accumulator: the dtype that is computed in.
-        of_sum: what a model of the kernel says that the row's sum can lose, in eps, relative; None where there is none.
+        of_sum: the error of the row's sum by a model of the kernel, in eps, relative; None for a balanced tree.
 
     Returns:
         The bound, float64, of the shape of ``x``.
@@ -92,13 +103,16 @@ def log_softmax_bound(x: torch.Tensor, dim: int, accumulator: torch.dtype, of_su
 
 
 def logsumexp_bound(x: torch.Tensor, dim: Dims, accumulator: torch.dtype, of_sum: float | None = None) -> torch.Tensor:
-    """What ``m + log S`` can lose: the error of S, 4 eps of the logarithm, and a rounding of both numbers.
+    """Error bound of ``m + log S``: the error of S, the logarithm, and the rounding of the sum.
+
+    A relative error of S is an absolute error of its logarithm, which is at most ln N and itself within 1 eps,
+    relative; the addition rounds by eps / 2 of the result; 4 eps cover the terms of second order.
 
     Args:
         x: the input, float64.
         dim: the dimensions that are reduced.
         accumulator: the dtype that is computed in.
-        of_sum: what a model of the kernel says that the row's sum can lose, in eps, relative; None where there is none.
+        of_sum: the error of the row's sum by a model of the kernel, in eps, relative; None for a balanced tree.
 
     Returns:
         The bound, float64, of the shape of the result without ``dim``.
@@ -111,15 +125,19 @@ def logsumexp_bound(x: torch.Tensor, dim: Dims, accumulator: torch.dtype, of_sum
 def softmax_gradient_bound(
     grad: torch.Tensor, y: torch.Tensor, dim: int, accumulator: torch.dtype, of_sum: float | None = None
 ) -> torch.Tensor:
-    """What ``y * (grad - sum(y * grad))`` can lose: the tree of the sum, its products, and a rounding of each step.
+    """Error bound of ``y * (grad - sum(y * grad))``: the sum, its products, and a rounding of each step.
+
+    The sum loses 1 eps for each addition of a balanced tree and for the products, relative to the sum of the absolute
+    values (``tree_bound``).  The difference and the product with ``y`` round by eps / 2 each, relative to the result;
+    they are given 2 eps, since a float64 reference rounds as often.
 
     Args:
         grad: the gradient of the output, float64.
         y: the output that was saved, float64.
         dim: the dimension of a row.
         accumulator: the dtype that is computed in.
-        of_sum: what a model of the kernel says that the row's sum can lose, in eps, relative to the sum of the
-            absolute values; None where there is none.
+        of_sum: the error of the row's sum by a model of the kernel, in eps, relative to the sum of the absolute
+            values; None for a balanced tree.
 
     Returns:
         The bound, float64, of the shape of ``y``.
@@ -130,19 +148,19 @@ def softmax_gradient_bound(
     return y.abs() * eps * (total + 2 * (grad - product.sum(dim, keepdim=True)).abs())
 
 
-# Others round more often.  These bounds are for them alone, never for what Forge computes.
+# Peers round more often.  These bounds are for peers of the benchmarks alone, never for what Forge computes.
 # With p = grad * y, s = sum p, and u half the eps of the dtype that is rounded to:
 #
 #   the product alone    (p + e) - y (s + sum e)                 e at most half an ulp of p
-#   every step           round(y * round(grad - s'))             s' is off by sum e, and by `depth` roundings in turn of
-#                                                                sums that are at most sum |p| each
+#   every step           round(y * round(grad - s'))             s' is off by sum e, and by `depth` successive roundings
+#                                                                of sums that are at most sum |p| each
 #
-# k roundings in turn come to k u / (1 - k u), relative.  An error can bring a result to a larger binade, where half an
-# ulp is larger: by eps times the error, at most.
+# k successive roundings come to k u / (1 - k u), relative.  An error can bring a result to a larger binade, where half
+# an ulp is larger: by eps times the error, at most.
 
 
 def rounded_product_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """What rounding ``grad * y`` to a dtype adds to ``grad * y - y * sum(grad * y)``, as PyTorch does on CUDA.
+    """Error of ``grad * y - y * sum(grad * y)`` that rounding ``grad * y`` to a dtype adds, as PyTorch does on CUDA.
 
     ``aten::_softmax_backward_data`` multiplies in a kernel of its own and stores the product (ATen's
     ``native/cuda/SoftMax.cu``); what follows is computed in fp32 from that.
@@ -161,7 +179,7 @@ def rounded_product_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, dtype: 
 
 
 def rounded_steps_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype, depth: int) -> torch.Tensor:
-    """What rounding every step to a dtype adds to ``y * (grad - sum(grad * y))``, as Triton does where nothing is cast.
+    """Error of ``y * (grad - sum(grad * y))`` that rounding every step to a dtype adds, as in Triton without casts.
 
     Args:
         grad: the gradient of the output, float64.
@@ -190,15 +208,20 @@ def rounded_steps_bound(grad: torch.Tensor, y: torch.Tensor, dim: int, dtype: to
 def log_softmax_gradient_bound(
     grad: torch.Tensor, y: torch.Tensor, dim: int, accumulator: torch.dtype, of_sum: float | None = None
 ) -> torch.Tensor:
-    """What ``grad - exp(y) * sum(grad)`` can lose: the tree of the sum, the exponential, and a rounding of each step.
+    """Error bound of ``grad - exp(y) * sum(grad)``: the sum, the exponential, and a rounding of each step.
+
+    The sum loses 1 eps for each addition of a balanced tree, relative to the sum of the absolute values.  The
+    exponential is within (|y| + 2) eps, relative, since nothing is subtracted first; its product with the sum and the
+    difference round by eps / 2 each.  1.5 |y| + 4 covers these with what they add in second order.  An exponential that
+    is flushed to zero loses ``tiny`` times the sum.
 
     Args:
         grad: the gradient of the output, float64.
         y: the output that was saved, float64.
         dim: the dimension of a row.
         accumulator: the dtype that is computed in.
-        of_sum: what a model of the kernel says that the row's sum can lose, in eps, relative to the sum of the
-            absolute values; None where there is none.
+        of_sum: the error of the row's sum by a model of the kernel, in eps, relative to the sum of the absolute
+            values; None for a balanced tree.
 
     Returns:
         The bound, float64, of the shape of ``y``.
@@ -214,7 +237,10 @@ def log_softmax_gradient_bound(
 def logsumexp_gradient_bound(
     grad: torch.Tensor, x: torch.Tensor, lse: torch.Tensor, accumulator: torch.dtype
 ) -> torch.Tensor:
-    """What ``grad * exp(x - lse)`` can lose: the exponential, and a rounding of the product.
+    """Error bound of ``grad * exp(x - lse)``: the exponential, and the rounding of the product.
+
+    The exponential of a difference of size d is within (1.5 d + 2) eps, relative, and the product rounds by eps / 2;
+    the rest of the 4 eps covers the terms of second order.  An exponential that is flushed to zero loses ``tiny``.
 
     Args:
         grad: the gradient of the output, float64, with the reduced dimensions in place.

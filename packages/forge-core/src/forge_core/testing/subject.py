@@ -25,7 +25,7 @@ from forge_core.testing.exact import assert_same_bits
 from forge_core.testing.planted import Planted
 from forge_core.testing.tolerances import assert_near_float64
 
-__all__ = ["Arguments", "Case", "Subject", "normal"]
+__all__ = ["Arguments", "Case", "Subject", "bounds_of", "normal"]
 
 Arguments = tuple[Any, ...]
 
@@ -79,8 +79,8 @@ class Subject:
         operator: a ``forge_core.op.Operator``, a custom operator of torch, or any function of tensors.
         samples: takes a device and yields the arguments of calls, by position.  A variant may refuse some of them by
             UnsupportedError, not all.  None: what ``cases`` and ``dtypes`` give.
-        floor: takes such arguments and returns the derived bound of the computation, as ``assert_near_float64`` takes
-            it; None where the result has to be that of the reference, exactly.
+        floor: takes such arguments and returns the derived error bound of the computation, per element, as
+            ``assert_near_float64`` takes it; None where the result has to be that of the reference, exactly.
         absent: variants that can do no call of this operator, each with the reason.
         cases: small calls, which every check makes; each of a few hundred elements.
         launches: calls of the sizes that kernels are for, at least one for each kernel that the operator chooses from;
@@ -97,7 +97,7 @@ class Subject:
         reference: takes a call's arguments and gives what the operator should; None for the operator's own, which is
             then no witness against itself on CPU tensors.
         compare: ``compare(got, expected)``, raising AssertionError: how results are compared where the error is not
-            what is measured.  None: by the policy of ``floor``, and bit for bit without one.
+            what is measured.  None: by the rule of ``tolerances`` with ``floor``, and bit for bit without one.
         out: ``out(*args, out=tensor)`` of a call; None for ``operator.out`` where there is one.
         overload: the registered ``OpOverload``; None where the operator itself tells.
         out_overload: the same of the out form.
@@ -197,12 +197,54 @@ class Subject:
 
         return right
 
-    def judge(self, got: torch.Tensor, args: Arguments, kwargs: Mapping[str, Any], what: str) -> None:
-        """Raises AssertionError unless a result is as near to float64 as ``floor`` asks, or the reference's exactly."""
+    def judge(self, got: torch.Tensor, args: Arguments, kwargs: Mapping[str, Any], what: str) -> float:
+        """Decides whether a result is correct: the one place for the battery, GPU validation and the benchmarks.
+
+        With a ``floor`` and a floating-point result this is the rule of ``tolerances``; otherwise the result has to be
+        the reference's, by ``compare`` or bit for bit.
+
+        Args:
+            got: the result.
+            args: the call's arguments by position.
+            kwargs: the call's arguments by name.
+            what: names the call in the message.
+
+        Returns:
+            The largest share of its allowance that an element uses; 0.0 where results are compared exactly.
+
+        Raises:
+            AssertionError: the result is wrong.
+        """
         peer = self.expected(*args, **kwargs)
-        if self.floor is None:
-            (self.compare or assert_same_bits)(got, peer)
-            return
-        wide = [a.double() if isinstance(a, torch.Tensor) else a for a in args]
-        exact = self.expected(*wide, **kwargs).double()
-        assert_near_float64(got, exact, peer, floor=self.floor(*args, **kwargs), what=what)
+        if self.floor is None or not peer.is_floating_point():
+            try:
+                (self.compare or assert_same_bits)(got, peer)
+            except AssertionError as wrong:
+                raise AssertionError(f"{what}: {wrong}") from wrong
+            return 0.0
+        exact = self.expected(*map(_wide, args), **kwargs).double()
+        return assert_near_float64(got, exact, peer, floor=self.floor(*args, **kwargs), what=what)
+
+
+def _wide(argument: Any) -> Any:
+    return argument.double() if isinstance(argument, torch.Tensor) else argument
+
+
+def bounds_of(subject: Subject, device: torch.device) -> dict[str, float]:
+    """The largest derived bound over the elements of a subject's samples, to be compared with the measured errors.
+
+    Args:
+        subject: the declaration.
+        device: where the samples are made.
+
+    Returns:
+        For each dtype of the samples, by name: the largest element of ``floor``; empty without a ``floor``.
+    """
+    found: dict[str, float] = {}
+    if subject.floor is None:
+        return found
+    for args in subject.measured(device):
+        dtype = str(args[0].dtype).removeprefix("torch.")
+        largest = float(torch.as_tensor(subject.floor(*args)).max())
+        found[dtype] = max(found.get(dtype, 0.0), largest)
+    return found
