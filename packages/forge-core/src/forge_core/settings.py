@@ -129,8 +129,15 @@ def _parse_bytes(text: str) -> int:
     return int(number) * scale
 
 
+def _parse_folder(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # no such user
+        raise ValueError(text) from error
+
+
 def _parse_folders(text: str) -> tuple[Path, ...]:
-    return tuple(Path(part) for part in text.split(os.pathsep) if part)
+    return tuple(_parse_folder(part) for part in text.split(os.pathsep) if part)
 
 
 #: Every variable that Forge reads, in one table; README shows it.
@@ -166,7 +173,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "FORGE_CACHE_DIR",
         "cache_dir",
-        Path,
+        _parse_folder,
         "a folder",
         "the folder of Forge's files (default: the user's cache folder)",
     ),

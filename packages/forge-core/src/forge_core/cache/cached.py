@@ -8,10 +8,11 @@ which would import the DSL.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -21,7 +22,7 @@ from forge_core.cache.compile import Compiled, Compiler, DslCompiler, Traceable,
 from forge_core.cache.entry import Entry, Image
 from forge_core.cache.files import tell_once
 from forge_core.cache.key import KernelKey, classes_of
-from forge_core.cache.locks import compile_lock
+from forge_core.cache.locks import compile_lock, holds_compile_lock, key_lock
 from forge_core.cache.sources import Sources, fingerprint
 from forge_core.cache.store import Store
 from forge_core.cache.toolchain import require_dsl
@@ -146,13 +147,14 @@ class CompileCached(Generic[Config]):
         found = store.find(key)  # first of all: it refuses a folder that is not safe, and a lock is a file in there
         if found is not None:
             return found, False
-        with compile_lock(), store.lock(key):
+        with _locked(key, store):
             found = store.find(key)  # another process may have been faster
             if found is not None:
                 return found, False
             builder = self._imported()
-            compiled = builder._compile(config, key)
-            found = store.publish(key, builder._image(compiled, sources))
+            with compile_lock():
+                image = builder._image(builder._compile(config, key), sources)
+            found = store.publish(key, image)
         if found is None:
             raise CompileError(f"{self.name} was compiled, but could not be stored in {store.root}", key=key.digest)
         return found, True
@@ -204,7 +206,9 @@ class CompileCached(Generic[Config]):
         store = lookup.user_store() if self._shared and sources is not None else None
         found = lookup.find(key, store, self._compiler) if self._shared and sources is not None else None
         if found is None:
-            with compile_lock():
+            if not settings.current().jit:
+                raise lookup.missing(key, store)
+            with _locked(key, store):
                 found = by_key.get(key.digest)
                 if found is not None:
                     return found, True
@@ -214,32 +218,39 @@ class CompileCached(Generic[Config]):
         return found, False
 
     def _make(self, config: Config, key: KernelKey, sources: Sources | None, store: Store | None) -> Compiled:
-        if not settings.current().jit:
-            raise lookup.missing(key, store)
-        if store is None:
-            return self._imported()._compile(config, key)
-        with store.lock(key):
-            entry = store.find(key)  # another process may have been faster
-            found = lookup.load(entry, "cache", self._compiler) if entry is not None else None
-            if found is not None:
-                return found
-            builder = self._imported()
+        """Compiles and publishes a kernel, unless another process has; the caller holds its locks."""
+        entry = store.find(key) if store is not None else None
+        found = lookup.load(entry, "cache", self._compiler) if entry is not None else None
+        if found is not None:
+            return found
+        builder = self._imported()
+        with compile_lock():
             compiled = builder._compile(config, key)
+            if store is None:
+                return compiled
             try:
-                entry = store.publish(key, builder._image(compiled, sources))
+                image = builder._image(compiled, sources)
             except CompileError as error:  # it runs here all the same
                 tell_once(f"image {error}", "%s", error)
                 return compiled
+        entry = store.publish(key, image)
         # What is stored is what runs, here as in every later process.
         loaded = lookup.load(entry, "compiled", self._compiler) if entry is not None else None
         return loaded or compiled
 
     def _image(self, compiled: Compiled, sources: Sources | None) -> Image:
         """What other processes may have of a compiled kernel; raises CompileError where they may not."""
-        changed = sources.changed() if sources is not None else None
-        if changed is not None:
-            told = f"{changed} changed after this process imported Forge. Restart to have it cached."
-            raise CompileError(f"{self.name} is not stored: {told}")
+        if sources is not None:
+            from forge_core.cache.verify import difference  # not needed where nothing is compiled
+
+            changed = sources.changed()
+            if changed is not None:
+                told = f"{changed} changed after this process started. Restart to have it cached."
+                raise CompileError(f"{self.name} is not stored: {told}")
+            differs = difference(sources)
+            if differs is not None:
+                way_out = "Undo that, or make the change in the source and restart, to have it cached."
+                raise CompileError(f"{self.name} is not stored: {differs}. {way_out}")
         return self._compiler.image(compiled)
 
     def _check_shared(self, sources: Sources | None) -> None:
@@ -264,6 +275,17 @@ class CompileCached(Generic[Config]):
         if self._build is None:
             raise CompileError(f"{self.name}: the builder is not imported")
         return self._compiler.compile(self._build, config, key, keep_ptx=keep_ptx)
+
+
+@contextlib.contextmanager
+def _locked(key: KernelKey, store: Store | None) -> Iterator[None]:
+    """Holds what keeps other threads, and other processes with the same store, from compiling one kernel as well."""
+    if holds_compile_lock():
+        # A kernel that another one's builder asks for.  Who has its lock may be waiting for the compiler.
+        yield
+        return
+    with key_lock(key.digest), contextlib.nullcontext() if store is None else store.lock(key):
+        yield
 
 
 def compile_cached(build: Callable[[Config], Traceable]) -> CompileCached[Config]:

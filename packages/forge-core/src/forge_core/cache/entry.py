@@ -4,14 +4,16 @@
     <arch>/<digest>/kernel.json    the whole key, the object's size and SHA-256, what compiling took
 
 Both appear in one step, because the folder is renamed into place.  Nothing is loaded that does not agree with its JSON
-file, with the digest in its folder's name and with the key that was asked for.
+file, with the digest in its folder's name and with the key that was asked for.  What is loaded are the bytes that were
+compared, not the file.
 """
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,7 @@ class Entry:
         seconds: what compiling took.
         made: when, in UTC.
         used: when it was last used, in seconds since the epoch; to a minute.
+        data: the object, if its checksum was compared: what is loaded, whatever happens to the file.
     """
 
     key: KernelKey
@@ -73,6 +76,7 @@ class Entry:
     seconds: float
     made: str
     used: float
+    data: builtins.bytes = field(default=b"", repr=False, compare=False)
 
     @property
     def object(self) -> Path:
@@ -124,9 +128,7 @@ def read_entry(folder: Path, *, check: bool, digest: str = "") -> Entry:
     except NotADirectoryError:
         raise Damaged("it is not a folder") from None
     entry = _parse(text, folder, digest or folder.name)
-    if check:
-        check_object(entry)
-    return entry
+    return replace(entry, data=check_object(entry)) if check else entry
 
 
 def _parse(text: bytes, folder: Path, digest: str) -> Entry:
@@ -156,7 +158,7 @@ def _parse(text: bytes, folder: Path, digest: str) -> Entry:
         used = entry.object.stat().st_mtime
     except OSError as error:
         raise Damaged(f"{entry.file} is missing: {error.strerror}") from None
-    return Entry(**{**_fields(entry), "used": used})
+    return replace(entry, used=used)
 
 
 def _expect(value: Any, *allowed: Any) -> None:
@@ -170,12 +172,11 @@ def _typed(value: Any, kind: type) -> Any:
     return value
 
 
-def _fields(entry: Entry) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in entry.__dataclass_fields__}
+def check_object(entry: Entry) -> bytes:
+    """Reads the object, once, and compares it with what is told of it.
 
-
-def check_object(entry: Entry) -> None:
-    """Compares the object with what is told of it.
+    Returns:
+        The object.
 
     Raises:
         Damaged: it differs.
@@ -189,3 +190,4 @@ def check_object(entry: Entry) -> None:
         raise Damaged(f"{entry.file} has {len(data)} bytes instead of {entry.bytes}")
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise Damaged(f"{entry.file} is not what was written: its checksum differs")
+    return data

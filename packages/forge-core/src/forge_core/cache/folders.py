@@ -60,16 +60,36 @@ def check_folder(folder: Path, *, what: str, way_out: str) -> Path:
         raise refuse(f"belongs to {_user(found.st_uid)}")
     if found.st_mode & _OTHERS_WRITE:
         raise refuse(f"can be written by other users (mode {stat.S_IMODE(found.st_mode):o})")
+    _check_above(real, what=what, way_out=way_out, named=folder)
+    return real
+
+
+def _check_above(real: Path, *, what: str, way_out: str, named: Path) -> None:
+    """Refuses what every user can replace."""
     for parent in real.parents:
         above = os.lstat(parent)
         # Who can write to a folder above can rename this one away; the sticky bit of /tmp forbids that.
         if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
-            raise refuse(f"lies in {parent}, which every user can write to (mode {stat.S_IMODE(above.st_mode):o})")
-    return real
+            reason = f"lies in {parent}, which every user can write to (mode {stat.S_IMODE(above.st_mode):o})"
+            raise _refusal(named, what, reason, way_out)
+
+
+def _check_link(link: Path, *, what: str, way_out: str) -> None:
+    """Checks each step of a link, and the folder that it leads to or that holds the file it leads to."""
+    step = link
+    while step.is_symlink():
+        owner = step.lstat().st_uid
+        if owner not in {os.geteuid(), 0}:
+            raise _refusal(step, what, f"belongs to {_user(owner)}", way_out)
+        _check_above(Path(os.path.realpath(step.parent), step.name), what=what, way_out=way_out, named=step)
+        step = step.parent / step.readlink()
+    check_folder(step if step.is_dir() else step.parent, what=f"{what} it leads to a folder:", way_out=way_out)
 
 
 def check_inside(paths: Iterable[Path], *, what: str, way_out: str) -> None:
     """Checks what lies in a folder that :func:`check_folder` accepted: nobody else may write to any of it.
+
+    A link is judged by where it leads: the folder there has to be one that :func:`check_folder` accepts.
 
     Args:
         paths: existing files and folders.
@@ -85,6 +105,8 @@ def check_inside(paths: Iterable[Path], *, what: str, way_out: str) -> None:
     trusted = {os.geteuid(), 0}
     for path in paths:
         found = path.stat()
+        if path.is_symlink():
+            _check_link(path, what=f"{what} {path} is a link, and", way_out=way_out)
         if found.st_uid not in trusted:
             raise _refusal(path, what, f"belongs to {_user(found.st_uid)}", way_out)
         if found.st_mode & _OTHERS_WRITE:

@@ -11,7 +11,7 @@ from forge_core import settings
 from forge_core.cache import bundle
 from forge_core.cache.compile import Compiled, Compiler
 from forge_core.cache.entry import Entry
-from forge_core.cache.files import tell_once
+from forge_core.cache.files import private_file, tell_once
 from forge_core.cache.folders import default_folder
 from forge_core.cache.key import KernelKey
 from forge_core.cache.store import Store
@@ -63,10 +63,12 @@ def find(key: KernelKey, store: Store | None, compiler: Compiler) -> Compiled | 
 
 
 def load(entry: Entry, origin: str, compiler: Compiler) -> Compiled | None:
-    """Loads an entry; None, and a warning once, where it does not load here: it can be compiled."""
+    """Loads the object that was read with an entry; None, and a warning once, where it does not load here."""
     start = time.perf_counter()
     try:
-        launch, owner = compiler.load(entry.object, entry.key.symbol, linked=entry.linked)
+        # Not the file, which may be another one by now.
+        with private_file(entry.file, entry.data) as path:
+            launch, owner = compiler.load(path, entry.key.symbol, linked=entry.linked)
     except ForgeError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the loader says, the kernel can be compiled; it is told

@@ -21,20 +21,20 @@ import functools
 import importlib.metadata
 import importlib.util
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from forge_core.cache.imports import NOT_FOLLOWED, Imports, read_source
+from forge_core.cache.started import process_start_ns
 
-__all__ = ["Sources", "fingerprint"]
+__all__ = ["Sources", "fingerprint", "locate"]
 
 _BOUNDARY = "forge_core.cache"
 _INSTALLED = ("site-packages", "dist-packages")
 
-#: When this process imported Forge; see :meth:`Sources.changed`.
-STARTED_NS = time.time_ns()
+#: When this process started; see :meth:`Sources.changed`.
+STARTED_NS = process_start_ns()
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Sources:
     def changed(self) -> str | None:
         """The first source of which this process may have imported another version; None where there is none.
 
-        A module may have been imported by anything, long before the first kernel that needs it is asked for, and
-        nothing says when.  So a file counts as changed from the moment on at which Forge was imported.
+        A module may have been imported at any time since the process started, before or after Forge, so a file that
+        was changed after the start counts as changed.
         """
         for path, changed, size in self.files:
             if changed > STARTED_NS or _state(path) != (changed, size):
@@ -78,11 +78,12 @@ def _state(path: str) -> tuple[int, int]:
     return max(found.st_mtime_ns, found.st_ctime_ns), found.st_size
 
 
-def fingerprint(roots: Iterable[str]) -> Sources | None:
+def fingerprint(roots: Iterable[str], *, boundary: str = _BOUNDARY) -> Sources | None:
     """The fingerprint of some modules and of all that they import from the project.
 
     Args:
         roots: full names of modules; none of them is imported.
+        boundary: a package that is not followed; "" for none.
 
     Returns:
         None where a root has no source file, as in an interactive session.
@@ -97,7 +98,7 @@ def fingerprint(roots: Iterable[str]) -> Sources | None:
     while waiting:
         name = waiting.pop()
         top = name.partition(".")[0]
-        if name in seen or top in NOT_FOLLOWED or f"{name}.".startswith(f"{_BOUNDARY}."):
+        if name in seen or top in NOT_FOLLOWED or (boundary and f"{name}.".startswith(f"{boundary}.")):
             continue
         seen.add(name)
         module = _locate(name)
@@ -129,6 +130,12 @@ def _is_installed(module: _Module) -> bool:
 def _version(top: str) -> str:
     names = importlib.metadata.packages_distributions().get(top, [])
     return " ".join(sorted(f"{name}=={importlib.metadata.version(name)}" for name in set(names))) or "no version"
+
+
+def locate(module: str) -> str:
+    """The path of a module's source file, without importing it; "" where there is none."""
+    found = _locate(module)
+    return found.path if found is not None else ""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -178,7 +185,8 @@ def _targets(module: _Module, imports: Imports) -> Iterator[str]:
             parts = parts[: len(parts) - (level - 1)]
             base = ".".join([*parts, name] if name else parts)
         yield from _from(base, names)
-    if imports.computed and module.name:
+    # The core imports what it is told the path of: builders, which are roots, and an operator's backends.
+    if imports.computed and module.name and not module.name.startswith("forge_core."):
         yield from _whole(module.name.partition(".")[0])
 
 

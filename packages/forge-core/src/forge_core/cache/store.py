@@ -3,7 +3,7 @@
 Inside the cache's folder:
 
     sm_90a/<digest>/{kernel.so, kernel.json}     the entries
-    work/                                        what is being written
+    work/                                        what is being written, and what killed writers left
     damaged/                                     what was set aside
     locks/<digest>.lock                          one for each key that was compiled
 
@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import errno
-import itertools
 import os
 import time
 from collections.abc import Iterator
@@ -38,19 +37,28 @@ from forge_core.cache.entry import (
     describe,
     read_entry,
 )
-from forge_core.cache.files import folders_in, last_used, remove_tree, tell_once, tree_bytes, write_new
+from forge_core.cache.files import (
+    folders_in,
+    is_left_by_the_dead,
+    last_used,
+    remove_tree,
+    tell_once,
+    tree_bytes,
+    work_name,
+    write_new,
+)
 from forge_core.cache.folders import check_folder, check_inside, make_private
 from forge_core.cache.key import KernelKey
 
-__all__ = ["LOCK_TIMEOUT_S", "Store"]
+__all__ = ["LEFTOVER_S", "LOCK_TIMEOUT_S", "Store"]
 
 #: A process that waits longer for another's compilation goes on without the lock.
 LOCK_TIMEOUT_S = 600.0
+#: What a process that is still writing has in work/ is younger than this.
+LEFTOVER_S = 3600.0
 # A use within this time of the last one is not written down again.
 _USE_STEP_S = 60.0
 _NOT_ENTRIES = frozenset({"work", "damaged", "locks"})
-
-_numbers = itertools.count()
 
 
 def _reached(step: str) -> None:
@@ -234,7 +242,7 @@ class Store:
         root = self.folder()
         if root is None:  # removed in this very moment
             raise FileNotFoundError(errno.ENOENT, "the folder was removed", str(self.root))
-        work = root / "work" / f"{key.digest[:16]}.{os.getpid()}.{next(_numbers)}"
+        work = root / "work" / work_name(key.digest[:16])
         make_private(work)
         try:
             _reached("folder made")
@@ -259,10 +267,12 @@ class Store:
         return entry
 
     def evict(self, max_bytes: int, *, keep: str = "") -> list[Path]:
-        """Removes what was set aside, then the least recently used entries, until the rest takes no more.
+        """Removes what killed processes left, then what was set aside and the least recently used entries.
+
+        What processes are writing counts, and stays.
 
         Args:
-            max_bytes: what may stay.
+            max_bytes: what may stay of the rest, in bytes.
             keep: the digest of an entry that stays in any case.
 
         Returns:
@@ -271,12 +281,13 @@ class Store:
         root = self.folder()
         if root is None:
             return []
+        removed = self.sweep()
         found = [(True, last_used(folder), folder) for folder in folders_in(root / "damaged")]
         for arch in folders_in(root):
             if arch.name not in _NOT_ENTRIES:
                 found += [(False, last_used(folder), folder) for folder in folders_in(arch)]
         sizes = {folder: tree_bytes(folder) for _, _, folder in found}
-        total, removed = sum(sizes.values()), []
+        total = sum(sizes.values()) + sum(map(tree_bytes, folders_in(root / "work")))
         for _, _, folder in sorted(found, key=lambda item: (not item[0], item[1])):
             if total <= max_bytes:
                 break
@@ -285,9 +296,24 @@ class Store:
                 removed.append(folder)
         return removed
 
+    def sweep(self) -> list[Path]:
+        """Removes what killed processes left in work/; gives what that was.
+
+        Raises:
+            CacheError: the folder is not safe.
+        """
+        root = self.folder()
+        removed = []
+        for path in sorted((root / "work").glob("*")) if root is not None else ():
+            with contextlib.suppress(FileNotFoundError):  # its process has just finished
+                if is_left_by_the_dead(path.name) or time.time() - path.lstat().st_mtime >= LEFTOVER_S:
+                    remove_tree(path)
+                    removed.append(path)
+        return removed
+
     def remove(self, folder: Path) -> bool:
         """Removes an entry in one step, so that no reader finds half of it; False where it was gone already."""
-        trash = self.root / "work" / f"removed.{os.getpid()}.{next(_numbers)}"
+        trash = self.root / "work" / work_name("removed")
         try:
             make_private(trash.parent)
             folder.rename(trash)

@@ -16,14 +16,11 @@ from forge_core.cache.files import remove_tree
 from forge_core.cache.host import host_levels
 from forge_core.cache.key import classes_modules
 from forge_core.cache.sources import fingerprint
-from forge_core.cache.store import Store
+from forge_core.cache.store import LEFTOVER_S, Store
 from forge_core.cache.toolchain import toolchain
 from forge_core.errors import CacheError
 
 __all__ = ["check_bundle_target", "finish_bundle", "is_stale", "prune"]
-
-# What a process that is still writing has left is younger than this.
-LEFTOVER_S = 3600.0
 
 
 def prune(
@@ -48,11 +45,10 @@ def prune(
     if root is None:
         return removed
     now = time.time()
-    for reason, name, age in (("leftovers", "work", LEFTOVER_S), ("set aside", "damaged", 0.0)):
-        for folder in _listed(root / name):
-            if now - folder.lstat().st_mtime >= age:
-                remove_tree(folder)
-                removed[reason].append(folder)
+    removed["leftovers"] = store.sweep()
+    for folder in _listed(root / "damaged"):
+        remove_tree(folder)
+        removed["set aside"].append(folder)
     for found in list(store.entries()):
         folder = found[0] if isinstance(found, tuple) else found.folder
         if isinstance(found, tuple):

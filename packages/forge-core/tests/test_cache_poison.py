@@ -1,0 +1,717 @@
+"""Attacks on the cache: each ends in a compilation or an error, never in a kernel that its key does not describe."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from forge_core.cache import files, lookup, sources, verify
+from forge_core.cache import store as storing
+from forge_core.cache.locks import compile_lock
+from forge_core.cache.sources import fingerprint
+from forge_core.cache.started import process_start_ns
+from forge_core.cache.store import LEFTOVER_S
+from forge_core.cache.upkeep import prune
+from forge_core.errors import CacheError, CompileError
+from forge_core.settings import use_settings
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="kernels are compiled and loaded on Linux only"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
+ARCH = "sm_90a"
+fork = multiprocessing.get_context("fork")
+PACKAGES = Path(__file__).parents[2]
+
+
+def stored(project):
+    return len(list(project.store.entries()))
+
+
+# ------------------------------------------------------------------------------------- the process and its sources
+
+ASK = """
+from PROJECT.configs import Config
+from PROJECT.kernels import build
+found = build.get(Config(), arch="sm_90a")
+print(found.origin, found.launch())
+"""
+STALE = """
+import pathlib, sys, time
+import PROJECT.helper as helper
+time.sleep(0.05)
+pathlib.Path(helper.__file__).write_text("SCALE = 1000\\n")
+assert "forge_core" not in sys.modules
+"""
+
+
+def run(project, *programs):
+    """A process that imports nothing of Forge before a program does."""
+    done = subprocess.run(
+        [sys.executable, "-c", "".join(programs).replace("PROJECT", project.name)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(project.root.parent), *filter(None, sys.path)])},
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_a_helper_that_was_imported_and_edited_before_forge_was_imported_poisons_nothing(project):
+    stale = run(project, STALE, ASK)
+    assert stale.stdout.split() == ["compiled", "48"]  # what that process has imported
+    assert "helper.py changed after this process started" in stale.stderr
+    assert stored(project) == 0
+    assert run(project, ASK).stdout.split() == ["compiled", "16000"]
+    assert run(project, ASK).stdout.split() == ["cache", "16000"]
+    # And back again: what holds the edited version does not store it for the original.
+    (project.root / "helper.py").write_text("SCALE = 3\n")
+    back = run(
+        project,
+        STALE.replace("SCALE = 1000", "SCALE = 3")
+        .replace("import PROJECT", "TURN\nimport PROJECT")
+        .replace(
+            "TURN",
+            "helper = pathlib.Path(__import__('PROJECT').__path__[0], 'helper.py'); helper.write_text('SCALE = 7\\n')",
+        ),
+        ASK,
+    )
+    assert back.stdout.split() == ["compiled", "112"]
+    assert stored(project) == 1
+    assert run(project, ASK).stdout.split() == ["compiled", "48"]
+
+
+def test_stale_code_is_found_by_content_where_times_tell_nothing(project, monkeypatch):
+    """As in a fork of a process that held the helper, or on a disk whose clock is behind."""
+    project.module("helper")
+    (project.root / "helper.py").write_text("SCALE = 1000\n")
+    monkeypatch.setattr(sources, "STARTED_NS", time.time_ns())
+    assert project.build.get(project.config(), arch=ARCH).launch() == 48
+    assert stored(project) == 0
+
+
+def test_the_start_of_the_process_is_known():
+    program = (
+        "import time; time.sleep(0.5); from forge_core.cache.started import process_start_ns as start\nprint(start())"
+    )
+    before = time.time_ns()
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert 0 <= int(told.stdout) - before < 0.45e9
+    assert process_start_ns() < before
+
+
+def test_without_proc_the_start_is_the_import_of_forge(monkeypatch):
+    def missing(self):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_bytes", missing)
+    before = time.time_ns()
+    assert before <= process_start_ns() <= time.time_ns()
+
+
+def test_a_fork_inherits_the_start(project):
+    """A fork's own start is later than the imports that it inherits."""
+    answers = fork.SimpleQueue()
+    child = fork.Process(target=lambda: answers.put((sources.STARTED_NS, process_start_ns())))
+    child.start()
+    child.join(30)
+    inherited, own = answers.get()
+    assert inherited == sources.STARTED_NS < own
+
+
+# ----------------------------------------------------------------------------------- what a process holds of modules
+
+MORE_HELPER = """
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import logging
+import math
+import operator
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from PROJECT.other import LIMIT, combine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+try:
+    import no_such_module
+except ImportError:
+    no_such_module = None
+
+SCALE = 3
+SIZES = {torch.float16: 2, torch.float32: (4, 8)}
+NEGATIVE = -math.inf
+WHOLE = frozenset(range(SCALE * 2))
+TABLE = "ab cd".split()
+Step = Callable[[int], int]
+Either = int | str
+log = logging.getLogger("PROJECT")
+WORD = re.compile("a+")
+twice = functools.partial(operator.mul, 2)
+abs = math.fabs
+plus = lambda x, y=SCALE: x + y
+first, second = 1, 2
+scratch = object()  # nothing mentions it
+
+
+class Kind(enum.Enum):
+    ONE = 1
+    TWO = "two"
+
+
+class Shape(Protocol):
+    def area(self) -> int: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Base:
+    width: int = 4
+    names: tuple = dataclasses.field(default=("a",), repr=False)
+    lists: list = dataclasses.field(default_factory=list)
+
+    @property
+    def area(self):
+        return self.width * SCALE
+
+    @functools.cached_property
+    def half(self):
+        return self.width // 2
+
+    @staticmethod
+    def unit():
+        return 1
+
+    def __init_subclass__(cls, **options):
+        super().__init_subclass__(**options)
+
+    @classmethod
+    def make(cls, width=SCALE):
+        return cls(width)
+
+    def __call__(self, x, *, step=2):
+        return x * step
+
+
+class Tall(Base):
+    pass
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Slotted(Base):
+    depth: int = 7
+
+
+class Plain:
+    __private = 5
+    shared = Base(2)
+
+    def __init__(self, value):
+        self._value = value
+
+    @property
+    def value(self):
+        return self._value
+
+    @value.setter
+    def value(self, new):
+        self._value = new + self.__private
+
+
+DEFAULT = Base(9)
+
+
+@functools.cache
+def cached(x):
+    return x + 1
+
+
+def scaled(x, by=SCALE):
+    return combine(x, by) * SIZES[torch.float16] // 2
+
+
+"""
+OTHER = """
+LIMIT = 100_000
+
+
+def combine(a, b):
+    return a * b
+"""
+
+
+@pytest.fixture
+def rich(project):
+    """The project with a helper of many kinds of names, all of which agree with their source."""
+    (project.root / "helper.py").write_text(MORE_HELPER.replace("PROJECT", project.name))
+    (project.root / "other.py").write_text(OTHER)
+    project.edit("config.edge * SCALE", "scaled(config.edge)")
+    project.edit("import SCALE", "import SCALE, scaled")
+    return project
+
+
+def test_modules_that_are_what_their_sources_say_are_stored(rich, caplog):
+    assert rich.build.get(rich.config(), arch=ARCH).launch() == 48
+    assert caplog.text == ""
+    assert stored(rich) == 1
+
+
+class Anything:
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+def _wrapped_by_me(function):
+    import functools
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs) + 1
+
+    return wrapper
+
+
+def _setter(target, **names):
+    for name, value in names.items():
+        setattr(target, name, value)
+
+
+CHANGES = {
+    "constant": lambda m: _setter(m, SCALE=4),
+    "constant of an equal value": lambda m: _setter(m, SCALE=3.0),
+    "constant that equals everything": lambda m: _setter(m, SCALE=Anything()),
+    "infinity": lambda m: _setter(m, NEGATIVE=float("inf")),
+    "element of a table": lambda m: m.SIZES.update({m.torch.float16: 4}),
+    "order of a table": lambda m: m.SIZES.update({m.torch.float16: m.SIZES.pop(m.torch.float16)}),
+    "set": lambda m: _setter(m, WHOLE=frozenset({1})),
+    "list": lambda m: m.TABLE.append("EF"),
+    "pattern": lambda m: _setter(m, WORD=m.re.compile("b+")),
+    "partial": lambda m: _setter(m, twice=m.functools.partial(m.operator.mul, 3)),
+    "lambda": lambda m: _setter(m, plus=lambda x, y=3: x - y),
+    "default of a lambda": lambda m: _setter(m.plus, __defaults__=(4,)),
+    "alias of a type": lambda m: _setter(m, Either=int | float),
+    "one of two": lambda m: _setter(m, second=3),
+    "instance": lambda m: _setter(m, DEFAULT=m.Base(10)),
+    "new name": lambda m: _setter(m, added=1),
+    "builtin": lambda m: _setter(m, max=min),
+    "function": lambda m: _setter(m, scaled=lambda x, by=3: 0),
+    "code of a function": lambda m: _setter(m.scaled, __code__=(lambda x, by=3: x).__code__),
+    "default of a function": lambda m: _setter(m.scaled, __defaults__=(4,)),
+    "wrapped function": lambda m: _setter(m, scaled=_wrapped_by_me(m.scaled)),
+    "wrapped below a decorator": lambda m: _setter(m, cached=m.functools.cache(_wrapped_by_me(m.cached.__wrapped__))),
+    "wrapped above a decorator": lambda m: _setter(m, cached=_wrapped_by_me(m.cached)),
+    "name that is gone, and hid a builtin": lambda m: delattr(m, "abs"),
+    "imported function": lambda m: _setter(m, combine=lambda a, b: a),
+    "imported module": lambda m: _setter(m, math=m.operator),
+    "imported constant": lambda m: _setter(m, LIMIT=5),
+    "in the module it comes from": lambda m: _setter(sys.modules[m.combine.__module__], LIMIT=5),
+    "failed import": lambda m: _setter(m, no_such_module=m.math),
+    "class": lambda m: _setter(m, Base=type("Base", (m.Base,), {})),
+    "method": lambda m: _setter(m.Base, __call__=lambda self, x, *, step=2: 0),
+    "keyword default of a method": lambda m: m.Base.__call__.__kwdefaults__.update(step=3),
+    "new method": lambda m: _setter(m.Base, __add__=lambda self, other: 0),
+    "generated method": lambda m: _setter(m.Base, __init__=lambda self, width=4: None),
+    "inherited method, overridden": lambda m: _setter(m.Slotted, unit=staticmethod(lambda: 2)),
+    "property": lambda m: _setter(m.Base, area=property(lambda self: 0)),
+    "setter of a property": lambda m: _setter(m.Plain, value=m.Plain.value.setter(lambda self, new: None)),
+    "cached property": lambda m: _setter(m.Base, half=property(lambda self: 0)),
+    "static method": lambda m: _setter(m.Base, unit=staticmethod(lambda: 2)),
+    "class method": lambda m: _setter(m.Base, make=classmethod(lambda cls, width=3: cls(0))),
+    "default of a class method": lambda m: _setter(m.Base.make.__func__, __defaults__=(8,)),
+    "class attribute": lambda m: _setter(m.Plain, shared=m.Base(3)),
+    "private class attribute": lambda m: _setter(m.Plain, _Plain__private=6),
+    "class attribute that is gone": lambda m: delattr(m.Plain, "shared"),
+    "default of a field": lambda m: _setter(m.Base, width=5),
+    "default of a field with slots": lambda m: _setter(m.Slotted.__dataclass_fields__["depth"], default=8),
+    "factory of a field": lambda m: _setter(m.Base.__dataclass_fields__["lists"], default_factory=dict),
+    "bases": lambda m: _setter(m.Slotted, __bases__=(m.Tall,)),
+    "value of an enum": lambda m: _setter(m.Kind.ONE, _value_=3),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_program_changed_in_a_module_is_used_and_not_stored(rich, change, caplog):
+    build, helper = rich.build, rich.module("helper")
+    helper.cached(1)
+    CHANGES[change](helper)
+    build.get(rich.config(), arch=ARCH)
+    assert stored(rich) == 0
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert f"{rich.path} is not stored: {rich.name}." in warning
+    assert "make the change in the source and restart" in warning
+    with pytest.raises(CompileError, match="is not stored"):
+        build.ensure(rich.config(), arch=ARCH, store=rich.store)
+
+
+def test_a_change_that_is_undone_is_forgotten(rich, monkeypatch):
+    with monkeypatch.context() as patched:
+        patched.setattr(rich.module("kernels"), "scaled", lambda x: -x)
+        assert rich.build.get(rich.config(), arch=ARCH).launch() == -16
+    rich.fresh()
+    found = rich.build.get(rich.config(), arch=ARCH)
+    assert (found.origin, found.launch(), stored(rich)) == ("compiled", 48, 1)
+    assert run(rich, ASK).stdout.split() == ["cache", "48"]
+
+
+def test_what_the_code_never_mentions_may_be_anything(rich):
+    rich.module("helper").scratch = object()
+    rich.build.get(rich.config(), arch=ARCH)
+    assert stored(rich) == 1
+
+
+def test_a_kernel_is_stored_while_its_module_is_still_being_imported(rich):
+    """As in a script, whose last lines call what the lines before define."""
+    kernels = rich.root / "kernels.py"
+    lines = ["tile = object()", "found = build.get(Config(), arch='sm_90a')", "after = 1"]
+    kernels.write_text("\n".join([kernels.read_text(), *lines, ""]))
+    sources.STARTED_NS = time.time_ns()
+    assert rich.module("kernels").found.launch() == 48
+    assert stored(rich) == 1
+
+
+def test_what_the_code_mentions_has_to_be_comparable(rich, caplog):
+    rich.edit("def build", "import random\nSEED = random.random()\n\n\ndef build")
+    rich.edit("scaled(config.edge)", "scaled(config.edge) + 0 * round(SEED)")
+    assert rich.build.get(rich.config(), arch=ARCH).launch() == 48
+    assert stored(rich) == 0
+    assert "kernels.SEED cannot be compared with its source" in caplog.text
+
+
+def test_no_source_is_run_by_comparing(rich):
+    rich.edit("def build", "HERE = note('imported')\n\n\ndef build")
+    rich.build.get(rich.config(), arch=ARCH)
+    assert (rich.did("imported"), stored(rich)) == (1, 1)
+
+
+def _kernel_modules():
+    for path in sorted(PACKAGES.glob("*/src/*/**/*.py")):
+        parts = path.relative_to(PACKAGES).with_suffix("").parts[2:]
+        if {"kernels", "device_code"} & set(parts[:-1]) or parts[-2:] == ("env_check", "kernel"):
+            yield ".".join(part for part in parts if part != "__init__")
+
+
+def test_every_kernel_of_this_repository_is_vouched_for():
+    """And again after the real compiler has traced one: it replaces the code of functions."""
+    from forge_core.env_check.kernel import AddOneConfig, build
+
+    modules = list(_kernel_modules())
+    assert len(modules) > 40
+    for module in modules:
+        importlib.import_module(module)
+    build.compile(AddOneConfig(), arch=ARCH)
+    told = {module: verify.difference(fingerprint([module])) for module in modules}
+    assert {module: differs for module, differs in told.items() if differs} == {}
+
+
+def test_a_method_of_a_real_kernel_that_was_changed_is_found(monkeypatch):
+    from forge_core.env_check import kernel
+
+    followed = fingerprint([kernel.__name__])
+    assert verify.difference(followed) is None
+    # Below the decorator, as the DSL traces it.
+    monkeypatch.setattr(kernel.AddOne.__call__.__wrapped__, "__code__", (lambda self, *arguments: None).__code__)
+    assert verify.difference(followed) == f"{kernel.__name__}.AddOne.__call__ differs from its source"
+
+
+# --------------------------------------------------------------------------------------- between checking and loading
+
+
+def _swap(entry, text):
+    other = entry.folder.with_name("other")
+    other.write_bytes(text)
+    other.rename(entry.object)
+
+
+def _rewrite(entry, text):
+    entry.object.write_bytes(text)
+
+
+@pytest.mark.parametrize("attack", [_swap, _rewrite])
+def test_what_was_checked_is_what_is_loaded(project, attack, monkeypatch):
+    key = project.build.key(project.config(), arch=ARCH)
+    project.build.get(project.config(), arch=ARCH)
+    project.fresh()
+    load = lookup.load
+
+    def attacked(entry, *args):
+        attack(entry, f"{key.symbol} 666 {ARCH} ".ljust(5000, "x").encode())
+        return load(entry, *args)
+
+    monkeypatch.setattr(lookup, "load", attacked)
+    found = project.build.get(project.config(), arch=ARCH)
+    assert (found.origin, found.launch()) == ("cache", 48)
+    monkeypatch.setattr(lookup, "load", load)
+    project.fresh()
+    again = project.build.get(project.config(), arch=ARCH)  # the next one sees what happened to the file
+    assert (again.origin, again.launch()) == ("compiled", 48)
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_the_real_loader_takes_what_was_checked(real_project, linked, monkeypatch):
+    from forge_core.cache import native
+
+    if not linked:
+        monkeypatch.setattr(native, "find_linker", lambda: None)
+    entry, _ = real_project.build.ensure(real_project.config(), arch=ARCH, store=real_project.store)
+    assert entry.linked is linked
+    entry.object.write_bytes(b"something else")
+    loaded = [lookup.load(entry, "cache", real_project.build._compiler) for _ in range(3)]
+    for found in loaded:
+        with pytest.raises(TypeError, match="Expects 4 parameters"):
+            found.launch()
+    assert len({id(found.launch) for found in loaded}) == 3
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_what_is_loaded_is_sealed_or_private_and_gone_afterwards(monkeypatch, memory):
+    if not memory:
+        monkeypatch.delattr(os, "memfd_create")
+    descriptors = Path("/proc/self/fd")
+    opened = len(list(descriptors.iterdir()))
+    with files.private_file("kernel.so", b"code") as path:
+        assert path.read_bytes() == b"code" and path.name == "kernel.so"
+        assert path.is_symlink() is memory
+        if memory:
+            with path.open("r+b", buffering=0) as file, pytest.raises(PermissionError):
+                file.write(b"evil")
+        assert path.parent.stat().st_mode & 0o077 == 0
+    assert not path.parent.exists()
+    assert len(list(descriptors.iterdir())) == opened
+
+
+# ----------------------------------------------------------------------------------------------------------- locks
+
+
+def _hold(store, key, held, over):
+    with store.lock(key):
+        held.set()
+        over.wait(30)
+
+
+def _asking(project, *values):
+    answers = []
+    thread = threading.Thread(
+        target=lambda: answers.append(project.build.get(project.config(*values), arch=ARCH)), daemon=True
+    )
+    thread.start()
+    return thread, answers
+
+
+def test_a_kernel_that_another_process_compiles_does_not_keep_others_waiting(project):
+    key = project.build.key(project.config(16), arch=ARCH)
+    held, over = fork.Event(), fork.Event()
+    other = fork.Process(target=_hold, args=(project.store, key, held, over))
+    other.start()
+    assert held.wait(30)
+    waiting, answers = _asking(project, 16)
+    time.sleep(0.2)
+    start = time.monotonic()
+    assert project.build.get(project.config(32), arch=ARCH).launch() == 96
+    project.build.ensure(project.config(64), arch=ARCH, store=project.store)
+    assert project.build.compile(project.config(8), arch=ARCH).launch() == 24
+    assert time.monotonic() - start < 5
+    assert waiting.is_alive() and not answers
+    over.set()
+    waiting.join(30)
+    other.join(30)
+    assert answers[0].launch() == 48
+
+
+def test_a_fork_while_a_thread_waits_for_another_process_compiles(project):
+    key = project.build.key(project.config(16), arch=ARCH)
+    held, over = fork.Event(), fork.Event()
+    other = fork.Process(target=_hold, args=(project.store, key, held, over))
+    other.start()
+    assert held.wait(30)
+    waiting, answers = _asking(project, 16)
+    time.sleep(0.2)
+    got = fork.SimpleQueue()
+    child = fork.Process(target=lambda: got.put(project.build.get(project.config(32), arch=ARCH).launch()))
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0 and got.get() == 96
+    over.set()
+    waiting.join(30)
+    other.join(30)
+    assert answers[0].launch() == 48
+
+
+def test_threads_that_want_one_kernel_compile_it_once(project, monkeypatch):
+    monkeypatch.setenv("FAKE_SECONDS", "0.2")
+    asking = [_asking(project, 16) for _ in range(4)]
+    for thread, _ in asking:
+        thread.join(30)
+    assert len({id(answers[0]) for _, answers in asking}) == project.did("compiled") == 1
+
+
+def test_kernels_that_ask_for_each_other_do_not_wait_for_each_other(project, monkeypatch):
+    """One thread compiles A, whose builder asks for B, while another compiles B, whose builder asks for A."""
+    monkeypatch.setenv("FAKE_SECONDS", "0.2")
+    compiler = project.build._compiler
+    compile_now, inside = compiler.compile, []
+
+    def asking(build, config, key, **more):
+        if len(inside) < 2:
+            inside.append(config.tile)
+            project.build.get(project.config(48 - config.tile), arch=ARCH)
+        return compile_now(build, config, key, **more)
+
+    monkeypatch.setattr(compiler, "compile", asking)
+    both = [_asking(project, tile) for tile in (16, 32)]
+    for thread, _ in both:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert [answers[0].launch() for _, answers in both] == [48, 96]
+
+
+def test_who_holds_the_compiler_does_not_wait_for_a_kernels_lock(project, monkeypatch):
+    monkeypatch.setenv("FAKE_SECONDS", "0.1")
+    with compile_lock():
+        thread, answers = _asking(project, 16)  # has the kernel's lock and waits for the compiler
+        time.sleep(0.3)
+        assert project.build.get(project.config(16), arch=ARCH).launch() == 48
+    thread.join(20)
+    assert answers[0].launch() == 48
+
+
+# ------------------------------------------------------------------------------------------------ killed processes
+
+
+def _die_while_writing(project):
+    def reached(name):
+        if name == "description written":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    storing._reached = reached
+    project.build.get(project.config(), arch=ARCH)
+
+
+@pytest.fixture
+def killed(project):
+    """The folder that a killed process has left."""
+    child = fork.Process(target=_die_while_writing, args=(project,))
+    child.start()
+    child.join(30)
+    assert child.exitcode == -signal.SIGKILL
+    (left,) = (project.store.root / "work").iterdir()
+    assert files.tree_bytes(left) > 5000
+    return left
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(project, killed):
+    with use_settings(cache_max_bytes=2**20):
+        project.build.get(project.config(32), arch=ARCH)
+    assert not killed.exists()
+    assert stored(project) == 1
+
+
+def test_what_a_killed_writer_left_is_pruned_at_once(project, killed):
+    assert prune(project.store)["leftovers"] == [killed]
+    assert not killed.exists()
+
+
+@pytest.mark.parametrize("whose", ["another host's", "somebody else's"])
+def test_what_may_still_be_written_counts_and_stays_until_it_is_old(project, killed, whose):
+    name, _, pid, number = killed.name.split(".")
+    left = killed.rename(killed.with_name(f"{name}.{'0' * 16}.{pid}.{number}" if whose == "another host's" else name))
+    for tile in (16, 32):
+        project.build.get(project.config(tile), arch=ARCH)
+    two = sum(files.tree_bytes(entry.folder) for entry in project.store.entries())
+    assert project.store.evict(two + files.tree_bytes(left)) == []
+    assert len(project.store.evict(two)) == 1
+    assert left.exists()
+    os.utime(left, (time.time() - LEFTOVER_S - 1,) * 2)
+    assert project.store.evict(two) == [left]
+    assert stored(project) == 1
+
+
+def test_what_this_process_is_writing_is_not_a_leftover():
+    name = files.work_name("removed")
+    assert not files.is_left_by_the_dead(name)
+    assert not files.is_left_by_the_dead("removed.123.4")
+    first, ids, _, number = name.split(".")
+    child = fork.Process(target=int)
+    child.start()
+    child.join(30)
+    assert files.is_left_by_the_dead(f"{first}.{ids}.{child.pid}.{number}")
+
+
+# ----------------------------------------------------------------------------------------------- links out of the cache
+
+
+def _move_out(project, part):
+    """Replaces a part of an entry by a link; gives where it lies now."""
+    project.build.get(project.config(), arch=ARCH)
+    folder = project.store.root / ARCH / project.build.key(project.config(), arch=ARCH).digest
+    path = {"architecture": folder.parent, "folder": folder}.get(part, folder / part)
+    outside = project.base / "outside" / "inner"
+    outside.mkdir(parents=True)
+    outside.parent.chmod(0o755)
+    outside.chmod(0o700)
+    target = outside / path.name
+    shutil.move(path, target)
+    path.symlink_to(target)
+    project.fresh()
+    return target
+
+
+PARTS = ["architecture", "folder", "kernel.so", "kernel.json"]
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_link_to_a_safe_place_is_followed(project, part):
+    _move_out(project, part)
+    assert project.build.get(project.config(), arch=ARCH).origin == "cache"
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    "how", ["above is everybody's", "the folder is everybody's", "the target is", "another user's folder", "by steps"]
+)
+def test_a_link_to_a_place_that_others_can_change_is_refused(project, part, how, foreign):
+    target = _move_out(project, part)
+    if how == "above is everybody's":
+        target.parent.parent.chmod(0o777)
+    elif how == "the folder is everybody's":
+        if target.is_dir():
+            target.parent.chmod(0o777)
+        else:
+            target.parent.chmod(0o770)
+    elif how == "the target is":
+        target.chmod(0o777)
+    elif how == "another user's folder":
+        foreign(target if target.is_dir() else target.parent)
+    else:
+        # The link leads to a link, which lies where everybody can exchange it.
+        public = project.base / "public"
+        public.mkdir()
+        public.chmod(0o777)
+        (public / "step").symlink_to(target)
+        link = next(path for path in project.store.root.rglob("*") if path.is_symlink())
+        link.unlink()
+        link.symlink_to(public / "step")
+    loaded = project.did("loaded")
+    with pytest.raises(CacheError, match="no native code is loaded from it"):
+        project.build.get(project.config(), arch=ARCH)
+    assert project.did("loaded") == loaded
