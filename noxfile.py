@@ -132,7 +132,7 @@ def tests(session: nox.Session) -> None:
         folders = [str((package.path / "tests").relative_to(ROOT)) for package in packages()] + ["tests"]
     _browser(session)
     workers, variables = _workers(session, rest)
-    python(session, "-m", "pytest", *workers, *folders, *rest, **variables)
+    python(session, "-m", "pytest", "--forge-proofs", *workers, *folders, *rest, **variables)
 
 
 def _browser(session: nox.Session) -> None:
@@ -209,6 +209,12 @@ def bench(session: nox.Session) -> None:
 def prove(session: nox.Session) -> None:
     """Proofs of the kernels on this GPU: `nox -s prove`, `-- week1`, `-- --all`; needs compute-sanitizer."""
     python(session, "-m", "forge_core.cli", "prove", "run", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"], default=False)
+def proofs(session: nox.Session) -> None:
+    """Whether what was proven of each kernel is what lies here; needs no GPU."""
+    python(session, "-m", "forge_core.cli", "prove", "check", *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)

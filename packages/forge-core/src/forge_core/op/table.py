@@ -18,6 +18,7 @@ import torch
 from forge_core import checks, settings
 from forge_core import device as devices
 from forge_core.cache import builder_at
+from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import Launch
 from forge_core.op.numbers import next_number
@@ -71,6 +72,7 @@ class Bound:
     workspace: int = 0
     numbered: bool = False
     special: bool = False  # more is to be done than to pass the pointers of one input and the output
+    plan: Launch | None = None  # what was planned; None where there is nothing to do
 
 
 class LaunchTable:
@@ -150,6 +152,11 @@ class LaunchTable:
                     checks.no_overlap(f"{self._schema.name}_out", out, name, named[name])
         return bound
 
+    def planned(self, target: Device, out: torch.Tensor | None, named: dict[str, Any]) -> Launch:
+        """What a call would launch on a GPU; its tensors may be on ``meta``.  Raises what the checks raise."""
+        expected = self._check(None, named)
+        return self._plan(target, expected if out is None else out, *named.values())
+
     def log_hit(self, bound: Bound) -> None:
         """Says, to who listens to debug messages, that a launch was ready."""
         if log.isEnabledFor(logging.DEBUG):
@@ -221,6 +228,7 @@ class LaunchTable:
             workspace=plan.workspace,
             numbered=plan.numbered,
             special=debug or plan.workspace > 0 or len(self._schema.tensors) > 1,
+            plan=plan,
         )
 
 

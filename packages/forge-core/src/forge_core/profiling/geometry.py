@@ -31,6 +31,7 @@ class RecordedLaunch:
         block: threads along x, y, z.
         cluster: blocks of a cluster along x, y, z.
         dynamic_smem: bytes of dynamic shared memory of a block; None where the compiler is left to find it.
+        options: what else the launch is given, such as ``cooperative``, by name.
     """
 
     name: str
@@ -38,6 +39,7 @@ class RecordedLaunch:
     block: tuple[int, int, int]
     cluster: tuple[int, int, int]
     dynamic_smem: int | None
+    options: tuple[tuple[str, bool | int | str], ...] = ()
 
     @property
     def blocks(self) -> int:
@@ -70,7 +72,7 @@ class _Recorder:
     def __call__(self, *_: Any, **__: Any) -> _Recorder:
         return self
 
-    def launch(self, *, grid: Any, block: Any, cluster: Any = None, smem: Any = 0, **_: Any) -> None:
+    def launch(self, *, grid: Any, block: Any, cluster: Any = None, smem: Any = 0, **others: Any) -> None:
         self._log.append(
             RecordedLaunch(
                 name=self._name,
@@ -78,6 +80,7 @@ class _Recorder:
                 block=_three(block),
                 cluster=_three(cluster or (1, 1, 1)),
                 dynamic_smem=None if smem is None else _integer(smem),
+                options=tuple(sorted((k, v) for k, v in others.items() if isinstance(v, (bool, int, str)))),
             )
         )
 

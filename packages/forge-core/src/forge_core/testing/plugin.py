@@ -25,8 +25,12 @@ MARKERS = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--forge-warm week1``: the kernels of a suite are compiled by worker processes before the first test."""
-    parser.getgroup("forge").addoption(
+    """``--forge-warm week1`` compiles a suite's kernels before the first test; ``--forge-proofs`` adds a summary."""
+    group = parser.getgroup("forge")
+    group.addoption(
+        "--forge-proofs", action="store_true", help="name the kernels that await a proof at the end of the summary"
+    )
+    group.addoption(
         "--forge-warm",
         action="append",
         default=[],
@@ -90,6 +94,26 @@ def _need_memory(gib: float) -> None:
     free, _ = torch.cuda.mem_get_info()
     if free < gib * 2**30:
         pytest.skip(f"{gib} GiB of free GPU memory are needed, {free / 2**30:.1f} GiB found")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Names the kernels that await a proof; a missing proof fails no test."""
+    if not config.getoption("--forge-proofs"):
+        return
+    from forge_core.testing.proofs import check, declare, evidence
+
+    weeks, records = declare.discover(), config.rootpath / "docs" / "records"
+    waiting = check.awaiting(weeks, records, evidence.Evidence(config.rootpath))
+    terminalreporter.section("proofs", sep="-")
+    if not waiting:
+        terminalreporter.write_line("every kernel is as it was proven")
+        return
+    terminalreporter.write_line(
+        f"{len(waiting)} kernels differ from what was proven in their sources, tests or declarations. Whether they "
+        "need another proof: nox -s proofs. To prove them, on a machine with a GPU: nox -s prove"
+    )
+    for operator, names in check.by_operator(waiting).items():
+        terminalreporter.write_line(f"  {operator}: {', '.join(names)}")
 
 
 def pytest_report_header(config: pytest.Config) -> Iterable[str]:

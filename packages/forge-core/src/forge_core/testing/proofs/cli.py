@@ -5,14 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import os
+import time
 from pathlib import Path
 
 import click
 
+from forge_core import device as devices
 from forge_core.files import write_atomically
 from forge_core.testing.proofs import check as checking
 from forge_core.testing.proofs import table as tables
 from forge_core.testing.proofs.declare import ProofError, discover
+from forge_core.testing.proofs.evidence import Evidence
 from forge_core.testing.proofs.record import load, stamped
 
 __all__ = ["prove"]
@@ -36,32 +39,51 @@ def prove() -> None:
 @click.argument("weeks", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Prove anew what has a proof, too.")
 @click.option("-n", "workers", type=click.IntRange(min=1), help=f"Processes of the tests; {WORKERS}, or the cores.")
+@click.option(
+    "--limit",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Minutes after which it ends with status 1; the same command goes on where it was.",
+)
 @_root
 @_records
 def run_command(
-    weeks: tuple[str, ...], everything: bool, workers: int | None, root: Path, records: Path | None
+    weeks: tuple[str, ...],
+    everything: bool,
+    workers: int | None,
+    limit: float | None,
+    root: Path,
+    records: Path | None,
 ) -> None:
-    """Prove the kernels of WEEKS (all) whose sources have no proof on this machine's GPU."""
+    """Prove the kernels of WEEKS (all) that differ from their proofs, or have none, on this machine's GPU."""
     import torch
 
     from forge_core.bench.environment import read_environment
-    from forge_core.testing.proofs.execute import execute, find_sanitizer
+    from forge_core.testing.proofs.execute import UnfinishedError, execute, find_sanitizer
     from forge_core.testing.proofs.runner import prove as run
 
     if not torch.cuda.is_available():
         raise ProofError("a proof is made on a GPU, and there is none here")
     find_sanitizer()
     found = discover(weeks)
-    outcome = run(
-        found,
-        functools.partial(execute, root=root.resolve(), workers=workers or min(WORKERS, os.cpu_count() or 1)),
-        read_environment(torch.device("cuda"), [week.package for week in found]),
-        root=root.resolve(),
-        records=records or root / RECORDS,
-        state=root / STATE,
-        date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        everything=everything,
-    )
+    deadline = None if limit is None else time.monotonic() + 60 * limit
+    processes = workers or min(WORKERS, os.cpu_count() or 1)
+    try:
+        outcome = run(
+            found,
+            functools.partial(execute, root=root.resolve(), workers=processes, deadline=deadline),
+            read_environment(torch.device("cuda"), [week.package for week in found]),
+            devices.query(torch.device("cuda")),
+            Evidence(root.resolve()),
+            records=records or root / RECORDS,
+            state=root / STATE,
+            date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+            everything=everything,
+            gpus=torch.cuda.device_count(),
+        )
+    except UnfinishedError as error:
+        raise ProofError(f"{limit} minutes were up in {error}: the same command goes on from there") from error
+    for note in outcome.notes:
+        click.echo(note)
     for failure in outcome.failures:
         click.echo(failure, err=True)
     click.echo(f"{outcome.path}: {len(outcome.proven)} kernels proven now, {len(outcome.kept)} before")
@@ -74,12 +96,15 @@ def run_command(
 @_root
 @_records
 def check_command(weeks: tuple[str, ...], root: Path, records: Path | None) -> None:
-    """Exit with 1 unless each kernel has a proof of its present sources; needs no GPU."""
-    found = checking.check(root.resolve(), discover(weeks), records or root / RECORDS)
+    """Exit with 1 unless what was proven of each kernel is what lies here; needs no GPU.
+
+    Where sources changed, the recorded calls are planned again and the code is compiled again, and both are compared.
+    """
+    found = checking.check(discover(weeks), records or root / RECORDS, Evidence(root.resolve()))
     if found:
         click.echo(checking.in_words(found), err=True)
         raise ProofError(f"{len(found)} findings")
-    click.echo("every kernel has a proof of its present sources")
+    click.echo("every kernel has a proof")
 
 
 @prove.command("table")
@@ -88,7 +113,7 @@ def check_command(weeks: tuple[str, ...], root: Path, records: Path | None) -> N
 @_records
 def table_command(into: Path | None, root: Path, records: Path | None) -> None:
     """Print the state as a table, or write it between its marks in a file."""
-    text = tables.table(root.resolve(), discover(), checking.records_in(records or root / RECORDS))
+    text = tables.table(discover(), checking.records_in(records or root / RECORDS), Evidence(root.resolve()))
     if into is None:
         click.echo(text, nl=False)
     else:

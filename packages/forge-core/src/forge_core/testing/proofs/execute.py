@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ import msgspec
 from forge_core.testing.proofs import journal
 from forge_core.testing.proofs.declare import ProofError, Week
 
-__all__ = ["AT_ONCE", "Chunk", "Result", "execute", "find_sanitizer", "threads_of_each", "words_of"]
+__all__ = ["AT_ONCE", "Chunk", "Result", "UnfinishedError", "execute", "find_sanitizer", "threads_of_each", "words_of"]
 
 #: What the sanitizer ends with when it found something; pytest never ends so.
 FOUND = 86
@@ -34,18 +37,31 @@ _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
 _PLACES = ("usr/local/cuda/bin", "usr/local/cuda*/compute-sanitizer", "usr/local/cuda-*/bin")
 
 
+class UnfinishedError(ProofError):
+    """The time was up before a chunk was done."""
+
+
 class Chunk(msgspec.Struct, frozen=True):
     """A part of a proof that is run as one, and kept when it is done.
 
     Attributes:
         week: whose.
         kind: ``"tests"``, ``"measure"``, or a tool of compute-sanitizer.
-        without: tests that are left out, because they are proven for sources that have not changed.
+        tests: ids, and names of test functions, that are run; None for all.
+        without: ids that are left out, because they passed before an interruption.
+        kernels: what is measured; of the kind ``"measure"`` alone.
     """
 
     week: str
     kind: str
+    tests: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+
+    def runs(self, test: str) -> bool:
+        """Whether a test, by its id, is among them."""
+        chosen = self.tests is None or test in self.tests or test.partition("[")[0] in self.tests
+        return chosen and test not in self.without
 
     @property
     def name(self) -> str:
@@ -57,8 +73,8 @@ class Result(msgspec.Struct, frozen=True):
     """What a chunk showed.
 
     Attributes:
-        tests: id -> outcome, reason, launched (kernel -> shapes); of tests and sanitizers.
-        measured: kernel -> errors, repeats, problem.
+        tests: id -> outcome, reason, launched (kernel -> calls); of tests and sanitizers.
+        measured: kernel -> errors, repeats, launched, problem.
         verdict: the sanitizer's.
         problem: "" or why nothing in it counts.
     """
@@ -82,32 +98,34 @@ def find_sanitizer() -> str:
     return found
 
 
-def words_of(chunk: Chunk, week: Week, out: Path, without: Path | None, *, workers: int) -> list[str]:
+def words_of(chunk: Chunk, week: Week, out: Path, told: Path, *, workers: int) -> list[str]:
     """The command line of a chunk.
 
     Args:
         chunk: what to run.
         week: its week.
         out: the file that its process writes.
-        without: the file that names the tests to leave out, if any.
+        told: the file that holds the chunk.
         workers: processes of the tests; the other kinds have one.
     """
     python = [sys.executable, "-m"]
     if chunk.kind == "measure":
-        return [*python, "forge_core.testing.proofs.measure", week.name, "--out", str(out)]
-    words = [*python, "pytest", "-p", "forge_core.testing.proofs.observe", "--prove-out", str(out), "-q", "--tb=short"]
+        return [*python, "forge_core.testing.proofs.measure", week.name, *chunk.kernels, "--out", str(out)]
+    words = [*python, "pytest", "-p", "forge_core.testing.proofs.observe", "--prove-out", str(out)]
     # Other packages' plugins that time or keep things have no place in a proof.
-    words += ["-p", "no:cacheprovider", "-p", "no:benchmark", week.tests]
+    words += ["--prove-chunk", str(told), "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:benchmark"]
+    words += [week.tests]
     if chunk.kind == "tests":
         # A process that is done takes tests from one that is held up by a long one.
-        words += ["-m", "gpu", *(["-n", str(workers), "--dist", "worksteal"] if workers > 1 else [])]
-        return [*words, *(["--prove-without", str(without)] if without else [])]
+        return [*words, "-m", "gpu", *(["-n", str(workers), "--dist", "worksteal"] if workers > 1 else [])]
     tool = [find_sanitizer(), "--tool", chunk.kind, "--error-exitcode", str(FOUND), "--target-processes", "all"]
     # torch probes what a driver can do by calls that may fail; an error of a kernel is reported all the same.
     return [*tool, "--report-api-errors", "no", *words, "-m", "sanitizer"]
 
 
-def execute(chunk: Chunk, week: Week, showed: Path, root: Path, *, workers: int) -> Result:
+def execute(
+    chunk: Chunk, week: Week, showed: Path, root: Path, *, workers: int, deadline: float | None = None
+) -> Result:
     """Runs a chunk.
 
     Args:
@@ -117,30 +135,35 @@ def execute(chunk: Chunk, week: Week, showed: Path, root: Path, *, workers: int)
             sanitizer's are, for its verdict is on one process.
         root: the repository's root.
         workers: processes of the tests.
+        deadline: the ``time.monotonic()`` at which it is ended.
 
     Raises:
         ProofError: compute-sanitizer is missing.
+        UnfinishedError: the deadline came first; what its tests had shown is in the journal.
     """
     with tempfile.TemporaryDirectory(prefix="forge-prove-") as folder:
-        out, without = Path(folder, "out.json"), Path(folder, "without.json")
+        out, told = Path(folder, "out.json"), Path(folder, "chunk.json")
         variables = {"FORGE_REQUIRE_GPU": "1", **threads_of_each(workers)}
         if chunk.kind == "tests":
             out = showed
-            chunk = msgspec.structs.replace(chunk, without=(*chunk.without, *journal.keep_passed(showed)))
-            without.write_text(json.dumps(chunk.without), encoding="utf-8")
+            chunk = msgspec.structs.replace(chunk, without=tuple(journal.keep_passed(showed)))
         elif chunk.kind != "measure":
             # PyTorch hands out parts of large blocks, in which an access out of bounds is inside a block.
             variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-        words = words_of(chunk, week, out, without if chunk.without else None, workers=workers)
+        told.write_bytes(msgspec.json.encode(chunk))
+        words = words_of(chunk, week, out, told, workers=workers)
+        left = SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            status, text = _run(words, root, variables)
-        except subprocess.TimeoutExpired:
+            status, text = _run(words, root, variables, min(left, SECONDS))
+        except subprocess.TimeoutExpired as error:
+            if left < SECONDS:
+                raise UnfinishedError(chunk.name) from error
             return Result(problem=f"it took more than {SECONDS} s")
         if chunk.kind != "measure":
-            told = journal.outcomes(out)
+            shown = journal.outcomes(out)
         else:
-            told = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else None
-    return result_of(chunk, status, text, told)
+            shown = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else None
+    return result_of(chunk, status, text, shown)
 
 
 def threads_of_each(workers: int) -> dict[str, str]:
@@ -153,8 +176,9 @@ def threads_of_each(workers: int) -> dict[str, str]:
     return {name: share for name in _THREADS_OF if name not in os.environ}
 
 
-def _run(words: Sequence[str], root: Path, variables: Mapping[str, str]) -> tuple[int, str]:
-    done = subprocess.run(
+def _run(words: Sequence[str], root: Path, variables: Mapping[str, str], seconds: float) -> tuple[int, str]:
+    # A session of its own, so that its workers end with it.
+    process = subprocess.Popen(
         words,
         cwd=root,
         env={**os.environ, **variables},
@@ -162,10 +186,16 @@ def _run(words: Sequence[str], root: Path, variables: Mapping[str, str]) -> tupl
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        check=False,
-        timeout=SECONDS,
+        start_new_session=True,
     )
-    return done.returncode, done.stdout
+    try:
+        text, _ = process.communicate(timeout=seconds)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    return process.returncode, text
 
 
 def result_of(chunk: Chunk, status: int, text: str, told: dict[str, Any] | None) -> Result:
@@ -178,11 +208,11 @@ def result_of(chunk: Chunk, status: int, text: str, told: dict[str, Any] | None)
         return Result(measured=told, problem="" if known else f"it ended with {status}:\n{tail}")
     if chunk.kind == "tests":
         # 0: all passed; 1: some failed, and the results say which; 5: all that there are were left out.
-        known = status in (0, 1) or (status == 5 and bool(chunk.without))
+        known = status in (0, 1) or (status == 5 and (chunk.tests is not None or bool(chunk.without)))
         return Result(tests=told, problem="" if known else f"pytest ended with {status}:\n{tail}")
     summaries = _SUMMARY.findall(text)
     verdict = summaries[-1].strip() if summaries else ""
-    if not verdict or status not in (0, 1, FOUND):
+    if not verdict or status not in (0, 1, FOUND, *((5,) if chunk.tests is not None else ())):
         return Result(tests=told, problem=f"{chunk.kind} ended with {status} and said {verdict or 'nothing'}:\n{tail}")
     worst = next((said.strip() for said in summaries if not re.match(r"0 (errors|hazards)", said)), verdict)
     if status == FOUND and worst == verdict and re.match(r"0 (errors|hazards)", worst):

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from forge_core.testing.proofs.check import TOOLS, unproven
+from forge_core.testing.proofs.check import TOOLS, incomplete, measured, plans_digest
+from forge_core.testing.proofs.code import covering
 from forge_core.testing.proofs.declare import Kernel, Week
+from forge_core.testing.proofs.evidence import Evidence, Launched
 from forge_core.testing.proofs.execute import Chunk, Result
 from forge_core.testing.proofs.record import Error, Proof, ProofRun, Record, WeekTests
 
-__all__ = ["MEASURE", "Task", "merged"]
-
-
-#: What the measurement's own test of a kernel is called; the kernel's name follows.
-MEASURE = "forge_core.testing.proofs.measure"
+__all__ = ["Merged", "Task", "merged"]
 
 
 @dataclass(frozen=True)
@@ -26,22 +24,33 @@ class Task:
 
     Attributes:
         week: the declaration.
-        sources: of each kernel, by its name.
-        stale: the kernels without a proof of these sources.
-        wanted: the test functions.
-        chunks: what has to run; none where nothing is stale.
+        stale: the kernels without a proof of what lies here.
+        chunks: what has to run; none where nothing has.
     """
 
     week: Week
-    sources: dict[str, dict[str, str]]
     stale: frozenset[str]
-    wanted: tuple[str, ...]
     chunks: tuple[Chunk, ...]
 
 
-def merged(
-    record: Record, task: Task, shown: Mapping[str, Result], run: ProofRun
-) -> tuple[Record, list[str], list[str]]:
+@dataclass
+class Merged:
+    """A record with what was shown of one week.
+
+    Attributes:
+        record: unsealed.
+        proven: the kernels proven now.
+        failures: what failed, in words.
+        notes: what else there is to say.
+    """
+
+    record: Record
+    proven: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def merged(record: Record, task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence) -> Merged:
     """A record with what was shown of one week.
 
     Args:
@@ -49,13 +58,11 @@ def merged(
         task: the week and its stale kernels.
         shown: by kind of chunk.
         run: when and where.
-
-    Returns:
-        The record, unsealed; the kernels proven now; and what failed, in words.
+        evidence: what lies here.
     """
-    week = task.week
-    failures = [f"{week.name} {kind}: {result.problem}" for kind, result in shown.items() if result.problem]
-    failures += [
+    week, answer = task.week, Merged(record)
+    answer.failures += [f"{week.name} {kind}: {result.problem}" for kind, result in shown.items() if result.problem]
+    answer.failures += [
         f"{week.name} {kind}: {test} failed: {told['reason']}"
         for kind, result in shown.items()
         for test, told in result.tests.items()
@@ -68,6 +75,8 @@ def merged(
         for result in shown.values()
         for told in result.tests.values()
     )
+    proofs = _Proofs(task, shown, run, evidence, record)
+    answer.notes += proofs.notes
     own = {kernel.name: kernel for kernel in week.kernels}
     # A declaration may have lost kernels since; their proofs go with them.
     kept = [
@@ -75,73 +84,128 @@ def merged(
         for proof in record.proofs
         if proof.week != week.name or (proof.name in own and proof.name not in task.stale and proof.name not in guilty)
     ]
-    proven = []
     for name in sorted(task.stale):
         if unclear:
-            failures.append(f"{name}: not proven, for what failed above may be its fault")
+            answer.failures.append(f"{name}: not proven, for what failed above may be its fault")
             continue
-        proof = _proof(own[name], task, shown, run)
-        lacking = "a test that launches it failed" if name in guilty else unproven(proof, task.sources[name])
-        lacking = shown["measure"].measured.get(name, {}).get("problem", "") or lacking
-        if lacking:
-            failures.append(f"{name}: {lacking}")
+        proof = proofs.of(own[name])
+        problem = shown["measure"].measured.get(name, {}).get("problem", "")
+        lacking = "a test that launches it failed" if name in guilty else "; ".join(incomplete(proof))
+        if problem or lacking:
+            answer.failures.append(f"{name}: {problem or lacking}")
         else:
             kept.append(proof)
-            proven.append(name)
+            answer.proven.append(name)
     weeks = dict(record.weeks)
     if not unclear and "tests" in shown:
-        weeks[week.name] = _tests(task, shown["tests"], kept)
-    return msgspec.structs.replace(record, weeks=weeks, proofs=kept), proven, failures
+        weeks[week.name] = _tests(task, shown["tests"], record.weeks.get(week.name), evidence.tests(week))
+    answer.record = msgspec.structs.replace(record, weeks=weeks, proofs=kept)
+    return answer
 
 
-def _tests(task: Task, result: Result, proofs: list[Proof]) -> WeekTests:
-    """The week's tests: those left out, which had passed before, and those that passed or were skipped now."""
-    left_out = next(chunk.without for chunk in task.chunks if chunk.kind == "tests")
-    functions = set(task.wanted)
-    passed = {test for test in left_out if test.partition("[")[0] in functions}
-    passed |= {test for test, told in result.tests.items() if told["outcome"] == "passed"}
-    passed |= {test for proof in proofs if proof.week == task.week.name for test in proof.tests}
+def _tests(task: Task, result: Result, known: WeekTests | None, digests: dict[str, str]) -> WeekTests:
+    """The week's tests: those that did not run again, and those that passed or were skipped now."""
+    chunk = next(chunk for chunk in task.chunks if chunk.kind == "tests")
+    passed = {test for test, told in result.tests.items() if told["outcome"] == "passed"}
     skipped = {test: told["reason"] for test, told in result.tests.items() if told["outcome"] == "skipped"}
-    return WeekTests(sorted(passed), dict(sorted(skipped.items())))
+    if known is not None and chunk.tests is not None:
+        kept = [test for test in known.tests if test.partition("[")[0] in digests and not chunk.runs(test)]
+        passed |= set(kept)
+        skipped |= {test: reason for test, reason in known.skipped.items() if not chunk.runs(test)}
+    failed = {test.partition("[")[0] for test, told in result.tests.items() if told["outcome"] == "failed"}
+    told = {name: digest for name, digest in digests.items() if name not in failed}
+    return WeekTests(sorted(passed), told, dict(sorted(skipped.items())))
 
 
 def _launched_by(result: Result, outcome: str) -> set[str]:
     return {name for told in result.tests.values() if told["outcome"] == outcome for name in told["launched"]}
 
 
-def _proof(kernel: Kernel, task: Task, shown: Mapping[str, Result], run: ProofRun) -> Proof:
-    tests = {
-        test: told["launched"][kernel.name]
-        for test, told in shown["tests"].tests.items()
-        if told["outcome"] == "passed" and kernel.name in told["launched"]
-    }
-    measured: dict[str, Any] = shown["measure"].measured.get(kernel.name, {"errors": {}, "repeats": 0, "shapes": []})
-    if measured["shapes"]:
-        tests[f"{MEASURE}::{kernel.name}"] = measured["shapes"]
-    return Proof(
-        operator=kernel.operator,
-        variant=kernel.variant,
-        week=task.week.name,
-        run=run,
-        sources=task.sources[kernel.name],
-        fingerprint="",
-        tests=sorted(tests),
-        shapes=sorted({shape for shapes in tests.values() for shape in shapes}),
-        errors={dtype: Error(*figures) for dtype, figures in sorted(measured["errors"].items())},
-        repeats=measured["repeats"],
-        sanitizers=_verdicts(kernel, task.week, shown),
-    ).sealed()
+class _Proofs:
+    """The proofs of a week's stale kernels: their calls planned here, as they were there, and their code compiled."""
+
+    def __init__(
+        self, task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence, record: Record
+    ) -> None:
+        self._task, self._shown, self._run = task, shown, run
+        self._fingerprints, self._declarations = evidence.fingerprints(task.week), evidence.declarations(task.week)
+        self.notes: list[str] = []
+        operators = {kernel.name: kernel.operator for kernel in task.week.kernels}
+        ran: dict[str, dict[str, str]] = {name: {} for name in task.stale}
+        for kind in {"tests", "measure"} & set(shown):
+            for told in shown[kind].tests.values() if kind == "tests" else shown[kind].measured.values():
+                for name in set(told["launched"]) & set(ran):
+                    ran[name] |= told["launched"][name]
+        calls: dict[str, list[str]] = {}
+        for name, own in ran.items():
+            calls.setdefault(operators[name], []).extend(own)
+        planned: dict[tuple[str, str], Launched] = {}
+        for operator, launched in evidence.launches(calls, record.device).items():
+            planned |= {(operator, call): each for call, each in zip(calls[operator], launched, strict=True)}
+        self._launched: dict[str, dict[str, Launched]] = {}
+        for name, own in ran.items():
+            same = {c: planned[operators[name], c] for c, d in own.items() if planned[operators[name], c].run == d}
+            self._launched[name] = dict(sorted(same.items()))
+            if len(same) < len(own):
+                other = next(call for call in own if call not in same)
+                self.notes.append(
+                    f"{name}: {len(own) - len(same)} of {len(own)} calls were launched otherwise than they are planned "
+                    f"here, and do not count (a test that patches the plan): {other}"
+                )
+        self._chosen = {name: _chosen(own) for name, own in self._launched.items()}
+        kernels = {
+            (self._launched[name][call].builder, self._launched[name][call].config)
+            for name, own in self._chosen.items()
+            for call in own
+        }
+        self._code = evidence.code(sorted(kernels, key=repr), record.device.arch)
+
+    def of(self, kernel: Kernel) -> Proof:
+        """The proof of a kernel, whole or not."""
+        name, launched = kernel.name, self._launched[kernel.name]
+        tests = {
+            test
+            for test, told in self._shown["tests"].tests.items()
+            if told["outcome"] == "passed" and name in told["launched"]
+        }
+        nothing: dict[str, Any] = {"errors": {}, "repeats": 0}
+        found = self._shown["measure"].measured.get(name, nothing)
+        if found["errors"]:
+            tests.add(measured(name))
+        return Proof(
+            operator=kernel.operator,
+            variant=kernel.variant,
+            week=self._task.week.name,
+            run=self._run,
+            calls=list(launched),
+            plans=plans_digest(list(launched), list(launched.values())),
+            code={call: self._code[launched[call].builder, launched[call].config] for call in self._chosen[name]},
+            declaration=self._declarations[name],
+            fingerprint=self._fingerprints[name],
+            tests=sorted(tests),
+            errors={dtype: Error(*figures) for dtype, figures in sorted(found["errors"].items())},
+            repeats=found["repeats"],
+            sanitizers=self._verdicts(kernel),
+        ).sealed()
+
+    def _verdicts(self, kernel: Kernel) -> dict[str, str]:
+        """Each tool's verdict on the kernel, or on another call of its builder, which is then named; else none."""
+        builders = {other.name: other.builder for other in self._task.week.kernels}
+        verdicts = {}
+        for tool in TOOLS:
+            seen = _launched_by(self._shown[tool], "passed")
+            same = sorted(name for name in seen if builders.get(name) == kernel.builder)
+            if kernel.name in seen:
+                verdicts[tool] = self._shown[tool].verdict
+            elif same:
+                verdicts[tool] = f"{self._shown[tool].verdict} (seen as {same[0]})"
+        return verdicts
 
 
-def _verdicts(kernel: Kernel, week: Week, shown: Mapping[str, Result]) -> dict[str, str]:
-    """Each tool's verdict on the kernel, or on another call of its builder, which is then named; else none."""
-    builders = {other.name: other.builder for other in week.kernels}
-    verdicts = {}
-    for tool in TOOLS:
-        seen = _launched_by(shown[tool], "passed")
-        same = sorted(name for name in seen if builders.get(name) == kernel.builder)
-        if kernel.name in seen:
-            verdicts[tool] = shown[tool].verdict
-        elif same:
-            verdicts[tool] = f"{shown[tool].verdict} (seen as {same[0]})"
-    return verdicts
+def _chosen(launched: Mapping[str, Launched]) -> list[str]:
+    """Calls whose configurations have every branch of the kernel's code between them."""
+    first: dict[tuple[str, Any], str] = {}
+    for call, each in launched.items():
+        first.setdefault((each.builder, each.config), call)
+    calls = list(first.values())
+    return [calls[i] for i in covering(list(first))]

@@ -1,10 +1,10 @@
-"""The pytest plugin of a proof: which kernels each test launched, on which shapes, and how the test ended.
+"""The pytest plugin of a proof: which kernels each test launched, by which calls, and how the test ended.
 
 Launches are seen where they are bound (``forge_core.op.table``), so a kernel's tests are those that ran it, whatever
 their names; a call in a process that a test starts is not seen.  With pytest-xdist each worker sees its own tests, and
 what it saw travels with the test's report.
 
-    python -m pytest -p forge_core.testing.proofs.observe --prove-out FILE [--prove-without FILE] ...
+    python -m pytest -p forge_core.testing.proofs.observe --prove-out FILE [--prove-chunk FILE] ...
 
 The file gets a line as each test ends, so that it tells what was shown up to an interruption, too.
 """
@@ -17,42 +17,47 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from forge_core.op import table
 from forge_core.testing.proofs import journal
+from forge_core.testing.proofs.calls import describe, run_digest
+from forge_core.testing.proofs.execute import Chunk
 
-__all__ = ["Watch", "shape_of"]
+__all__ = ["Watch"]
 
 PROPERTY = "forge_launched"
 
 
 @dataclass
 class Watch:
-    """What the running test launched: kernel -> dtypes and shapes of the first input."""
+    """What the running test launched: kernel -> calls as text -> the digest of what was passed on."""
 
-    launched: dict[str, set[str]]
+    launched: dict[str, dict[str, str]]
 
     @classmethod
     def started(cls, launches: type[table.LaunchTable] = table.LaunchTable) -> Watch:
         """Sees all launches that are bound from now on, in this process."""
         watch = cls({})
         bind = launches._bind
-        # The same compiled kernel has one watched form for each name and shape: callers tell kernels by identity.
+        # The same compiled kernel has one watched form for each name: callers tell kernels by identity.
         known: dict[tuple[str, int], Callable[..., Any]] = {}
 
         def watched(self: table.LaunchTable, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> table.Bound:
             bound = bind(self, out, args, kwargs)
-            if bound.launch is table._nothing:
+            if bound.plan is None:
                 return bound
             name = f"{self.name}/{bound.name}"
-            watch.launched.setdefault(name, set()).add(shape_of(args[0]))
+            own = watch.launched.setdefault(name, {})
+            if not bound.debug:  # other code, compiled with assertions
+                own[describe(self._schema.bind(args, kwargs), out)] = run_digest(bound.plan)
             kernel = bound.launch
             key = (name, id(kernel))
             if key not in known:
 
                 def launch(*arguments: Any) -> Any:
-                    watch.launched.setdefault(name, set())
+                    watch.launched.setdefault(name, {})
                     return kernel(*arguments)
 
                 known[key] = launch
@@ -60,11 +65,6 @@ class Watch:
 
         launches._bind = watched  # type: ignore[method-assign]
         return watch
-
-
-def shape_of(x: Any) -> str:
-    """A tensor's dtype and sizes: ``"float32 3x100"``."""
-    return f"{str(x.dtype).removeprefix('torch.')} {'x'.join(map(str, x.shape)) or 'scalar'}"
 
 
 class _Plugin:
@@ -82,8 +82,7 @@ class _Plugin:
         """Notes what a test launches."""
         self.watch.launched = {}
         yield
-        launched = {name: sorted(shapes) for name, shapes in sorted(self.watch.launched.items())}
-        item.user_properties.append((PROPERTY, json.dumps(launched)))
+        item.user_properties.append((PROPERTY, json.dumps(self.watch.launched)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keeps the worst outcome of a test's three phases."""
@@ -101,18 +100,18 @@ class _Plugin:
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leaves out the tests that a proof has already and that need not be run again."""
-        without = config.getoption("--prove-without")
-        if without:
-            leave_out = set(json.loads(Path(without).read_text(encoding="utf-8")))
-            config.hook.pytest_deselected(items=[item for item in items if item.nodeid in leave_out])
-            items[:] = [item for item in items if item.nodeid not in leave_out]
+        given = config.getoption("--prove-chunk")
+        if given:
+            chunk = msgspec.json.decode(Path(given).read_bytes(), type=Chunk)
+            config.hook.pytest_deselected(items=[item for item in items if not chunk.runs(item.nodeid)])
+            items[:] = [item for item in items if chunk.runs(item.nodeid)]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The plugin's own options."""
     group = parser.getgroup("forge proofs")
     group.addoption("--prove-out", metavar="FILE", help="append each test's outcome and the kernels it launched")
-    group.addoption("--prove-without", metavar="FILE", help="a JSON list of the tests to leave out")
+    group.addoption("--prove-chunk", metavar="FILE", help="the chunk whose tests are to run, as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,7 +1,7 @@
 """The record of a GPU: docs/records/<gpu>/proof.json.gz.
 
-Many kernels pass the same tests on the same shapes and share most of their sources, so the file holds three lists,
-``names`` of tests, ``shapes`` and ``sources``, and each kernel says which lines of them are its own: ``"0-57,80"``.
+Many kernels pass the same tests on the same calls, so the file holds two lists, ``names`` of tests and ``calls``, and
+each kernel says which lines of them are its own: ``"0-57,80"``.
 
 A kernel's seal is the SHA-256 of all that is said of it, its run included, and the record's seal that of the kernels'
 seals and of the weeks' lists of tests: whoever changes a line without making the proof again breaks a seal.  A seal is
@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from forge_core.bench.environment import Environment, stamp
+from forge_core.device import Device
 from forge_core.files import read_unpacked
 from forge_core.testing.proofs.declare import ProofError, digest_of
 
@@ -34,15 +35,22 @@ __all__ = [
     "stamped",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE = "proof.json.gz"
 
 
 class Error(msgspec.Struct, frozen=True):
-    """The largest error against float64: absolute, and over the largest magnitude of the result."""
+    """The largest error against float64.
+
+    Attributes:
+        absolute: the largest.
+        relative: over the largest magnitude of the result.
+        share: over what the tolerance policy allows the element; 0 where results have to be exact.
+    """
 
     absolute: float
     relative: float
+    share: float = 0.0
 
 
 class ProofRun(msgspec.Struct, frozen=True):
@@ -63,10 +71,12 @@ class Proof(msgspec.Struct, frozen=True):
     Attributes:
         operator, variant, week: whose kernel it is.
         run: when and where.
-        sources: module (or file) and SHA-256.
-        fingerprint: the digest of `sources`.
+        calls: the calls that launched it, as text (``calls.describe``).
+        plans: the digest of what they launched: configuration, grid, blocks, clusters, shared memory, integers.
+        code: for calls whose configurations have every branch of the kernel between them, the digest of the PTX.
+        declaration: the digest of the operator's declared samples, bounds and planted faults, and of the policy.
+        fingerprint: the digest of the sources that plan and compile it; where it is the same, nothing is recomputed.
         tests: ids of the tests that launched it and passed.
-        shapes: dtype and shape of the first input of the calls in them, each once.
         errors: by dtype.
         repeats: how many calls gave the same bits.
         sanitizers: tool -> verdict; with the operator whose call it saw, where that is another one of the same builder.
@@ -77,10 +87,12 @@ class Proof(msgspec.Struct, frozen=True):
     variant: str
     week: str
     run: ProofRun
-    sources: dict[str, str]
+    calls: list[str]
+    plans: str
+    code: dict[str, str]
+    declaration: str
     fingerprint: str
     tests: list[str]
-    shapes: list[str]
     errors: dict[str, Error]
     repeats: int
     sanitizers: dict[str, str]
@@ -98,15 +110,21 @@ class Proof(msgspec.Struct, frozen=True):
         return digest_of(msgspec.json.decode(msgspec.json.encode(told)))
 
     def sealed(self) -> Proof:
-        """The same with its fingerprint and its seal."""
-        told = msgspec.structs.replace(self, fingerprint=digest_of(self.sources))
-        return msgspec.structs.replace(told, seal=told.computed_seal())
+        """The same with its seal."""
+        return msgspec.structs.replace(self, seal=self.computed_seal())
 
 
 class WeekTests(msgspec.Struct, frozen=True):
-    """All tests of a week that passed, and those that were skipped with the reason."""
+    """The tests of a week.
+
+    Attributes:
+        tests: ids of those that passed.
+        digests: the digest of each test function, by its name.
+        skipped: those that were skipped, each with the reason.
+    """
 
     tests: list[str]
+    digests: dict[str, str] = {}
     skipped: dict[str, str] = {}
 
 
@@ -115,12 +133,14 @@ class Record(msgspec.Struct, frozen=True):
 
     Attributes:
         gpu: its name.
+        device: its specification, which plans depend on.
         weeks: the tests of each week.
         proofs: one for each kernel.
         seal: see above.
     """
 
     gpu: str
+    device: Device
     weeks: dict[str, WeekTests]
     proofs: list[Proof]
     seal: str = ""
@@ -131,8 +151,8 @@ class Record(msgspec.Struct, frozen=True):
 
     def computed_seal(self) -> str:
         """What the seal has to be."""
-        weeks = msgspec.to_builtins(self.weeks)
-        return digest_of([self.gpu, weeks, [[proof.name, proof.seal] for proof in self.proofs]])
+        told = msgspec.to_builtins([self.device, self.weeks])
+        return digest_of([self.gpu, told, [[proof.name, proof.seal] for proof in self.proofs]])
 
     def sealed(self) -> Record:
         """The same, in order, with its seal; those of the proofs stay as they are."""
@@ -143,28 +163,33 @@ class Record(msgspec.Struct, frozen=True):
         """The record as JSON, one kernel a line."""
         runs = _unique(proof.run for proof in self.proofs)
         names = sorted({t for p in self.proofs for t in p.tests} | {t for w in self.weeks.values() for t in w.tests})
-        shapes = sorted({shape for proof in self.proofs for shape in proof.shapes})
-        sources = sorted({f"{name} {sha}" for proof in self.proofs for name, sha in proof.sources.items()})
-        places = [{line: i for i, line in enumerate(lines)} for lines in (names, shapes, sources)]
+        calls = sorted({call for proof in self.proofs for call in proof.calls})
+        test_at, call_at = ({line: i for i, line in enumerate(lines)} for lines in (names, calls))
         kernels = []
         for proof in self.proofs:
             told = msgspec.to_builtins(proof)
             told["run"] = runs.index(proof.run)
-            told["tests"] = _ranges(places[0][test] for test in proof.tests)
-            told["shapes"] = _ranges(places[1][shape] for shape in proof.shapes)
-            told["sources"] = _ranges(places[2][f"{name} {sha}"] for name, sha in proof.sources.items())
+            told["tests"] = _ranges(test_at[test] for test in proof.tests)
+            told["calls"] = _ranges(call_at[call] for call in proof.calls)
+            told["code"] = {str(call_at[call]): digest for call, digest in proof.code.items()}
             kernels.append(told)
         weeks = {
-            name: {"tests": _ranges(places[0][test] for test in week.tests), "skipped": week.skipped}
+            name: {**msgspec.to_builtins(week), "tests": _ranges(test_at[test] for test in week.tests)}
             for name, week in self.weeks.items()
         }
-        head = {"schema_version": SCHEMA_VERSION, "gpu": self.gpu, "seal": self.seal, "weeks": weeks}
+        device = msgspec.to_builtins(self.device)
+        head = {
+            "schema_version": SCHEMA_VERSION,
+            "gpu": self.gpu,
+            "device": device,
+            "seal": self.seal,
+            "weeks": weeks,
+        }
         lines = [f' "{key}": {_json(value)}' for key, value in head.items()]
         for key, items in (
             ("runs", msgspec.to_builtins(runs)),
             ("kernels", kernels),
-            ("sources", sources),
-            ("shapes", shapes),
+            ("calls", calls),
             ("names", names),
         ):
             lines.append(f' "{key}": [\n' + ",\n".join(f"  {_json(item)}" for item in items) + "\n ]")
@@ -215,24 +240,23 @@ def load(path: Path) -> Record:
         raw = msgspec.json.decode(read_unpacked(path))
         version = raw.get("schema_version") if isinstance(raw, dict) else None
         if version != SCHEMA_VERSION:
-            raise ProofError(f"{path}: expected a proof with schema_version {SCHEMA_VERSION}, got {version}")
-        weeks = {
-            name: {"tests": _lines(week["tests"], raw["names"]), "skipped": week["skipped"]}
-            for name, week in raw["weeks"].items()
-        }
-        proofs = []
-        for kernel in raw["kernels"]:
-            pairs = (line.rpartition(" ") for line in _lines(kernel["sources"], raw["sources"]))
-            proofs.append(
-                {
-                    **kernel,
-                    "run": raw["runs"][kernel["run"]],
-                    "tests": _lines(kernel["tests"], raw["names"]),
-                    "shapes": _lines(kernel["shapes"], raw["shapes"]),
-                    "sources": {name: sha for name, _, sha in pairs},
-                }
+            raise ProofError(
+                f"{path}: expected a proof with schema_version {SCHEMA_VERSION}, got {version}: prove anew with "
+                "nox -s prove -- --all"
             )
-        return msgspec.convert({"gpu": raw["gpu"], "seal": raw["seal"], "weeks": weeks, "proofs": proofs}, Record)
+        weeks = {name: {**week, "tests": _lines(week["tests"], raw["names"])} for name, week in raw["weeks"].items()}
+        proofs = [
+            {
+                **kernel,
+                "run": raw["runs"][kernel["run"]],
+                "tests": _lines(kernel["tests"], raw["names"]),
+                "calls": _lines(kernel["calls"], raw["calls"]),
+                "code": {raw["calls"][int(at)]: digest for at, digest in kernel["code"].items()},
+            }
+            for kernel in raw["kernels"]
+        ]
+        told = {"gpu": raw["gpu"], "device": raw["device"], "seal": raw["seal"], "weeks": weeks, "proofs": proofs}
+        return msgspec.convert(told, Record)
     except (OSError, msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ProofError(f"{path}: expected a record of proofs: {type(error).__name__}: {error}") from error
 

@@ -1,11 +1,11 @@
 """Proving: which chunks are needed, and the record of what they showed.
 
-    sources here --- proof of the same sources? --- yes: kept as it is
+    what lies here --- proof of the same? --- yes: kept as it is
                           `--- no: the kernel is stale
-    a week with stale kernels:  tests (those that launch one of them, and new ones), measure, memcheck, racecheck, ...
+    a week with stale kernels:  the tests that launch one of them, and new and changed ones; measure; memcheck, ...
 
-    one after the other   | week0 tests | week0 measure | week1 tests  ...      by several processes each
-    beside them           | week0 memcheck     | week0 initcheck    ...         a process each, some at once
+    one after the other   | week0 tests | week1 tests | week2 tests             by several processes each
+    beside them           | week0 memcheck     | week0 measure    ...           a process each, some at once
                           | week0 racecheck        | week1 memcheck ...
 
 A kernel of which anything failed loses its proof.  What was shown is kept (``state``) after each chunk, and of tests
@@ -25,14 +25,16 @@ from queue import Empty, SimpleQueue
 import msgspec
 
 from forge_core.bench.environment import Environment
+from forge_core.device import Device
 from forge_core.files import write_atomically
 from forge_core.progress import progress
-from forge_core.testing.proofs.check import TOOLS, clean, incredible, missing_tests, unproven
-from forge_core.testing.proofs.declare import ProofError, Week, digest_of, gpu_tests, sources_of
+from forge_core.testing.proofs.check import TOOLS, clean, differences, incomplete, incredible, tests_to_run
+from forge_core.testing.proofs.declare import ProofError, Week, digest_of
+from forge_core.testing.proofs.evidence import Evidence
 from forge_core.testing.proofs.execute import AT_ONCE, Chunk, Result
 from forge_core.testing.proofs.merge import Task, merged
 from forge_core.testing.proofs.record import FILE, ProofRun, Record, folder_of, load
-from forge_core.testing.proofs.state import State, digest_of_tests
+from forge_core.testing.proofs.state import State
 
 __all__ = ["Outcome", "prove", "tasks_of", "whole"]
 
@@ -52,31 +54,53 @@ class Outcome:
         proven: kernels that were proven now.
         kept: kernels that had a proof already.
         failures: what failed, in words.
+        notes: what else there is to say.
     """
 
     path: Path
     proven: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
-def tasks_of(weeks: Sequence[Week], root: Path, record: Record | None, *, everything: bool) -> list[Task]:
-    """What is to be done for each week; no chunks where nothing is."""
+def tasks_of(
+    weeks: Sequence[Week], record: Record, evidence: Evidence, *, everything: bool, gpus: int = 1
+) -> list[Task]:
+    """What is to be done for each week; no chunks where nothing is.
+
+    Args:
+        weeks: what there is to prove.
+        record: what is proven.
+        evidence: what lies here.
+        everything: whether what has a proof is proven anew.
+        gpus: how many this machine has; tests that were skipped for want of one run where there are several.
+    """
+    differing = {} if everything else differences(weeks, record, evidence)
     tasks = []
     for week in weeks:
-        sources, wanted = sources_of(week.kernels), tuple(gpu_tests(root, week.tests))
-        proofs = {} if record is None or everything else {proof.name: proof for proof in record.proofs}
-        stale = frozenset(name for name, now in sources.items() if name not in proofs or unproven(proofs[name], now))
-        known = None if record is None or everything else record.weeks.get(week.name)
-        missing = known is None or bool(missing_tests(week, known, wanted))
-        again = {test for name in stale if name in proofs for test in proofs[name].tests}
+        known = None if everything else record.weeks.get(week.name)
+        proofs = {} if everything else {p.name: p for p in record.proofs if p.week == week.name}
+        lacking = {n: [differing[n], *incomplete(p)] for n, p in proofs.items() if n in differing}
+        stale = frozenset(k.name for k in week.kernels if any(lacking.get(k.name, ["there is no proof"])))
         # A kernel that has no proof yet may be launched by any test.
         fresh = known is None or any(name not in proofs for name in stale)
-        without = () if fresh or known is None else tuple(sorted(set(known.tests) - again))
-        kinds: list[str] = ["tests"] if stale or missing else []
-        kinds += ["measure", *TOOLS] if stale else []
-        chunks = tuple(Chunk(week.name, kind, without if kind == "tests" else ()) for kind in kinds)
-        tasks.append(Task(week, sources, stale, wanted, chunks))
+        again = {test for name in stale & set(proofs) for test in proofs[name].tests}
+        again |= set(tests_to_run(known, evidence.tests(week)))
+        if known is not None and gpus > 1:
+            again |= {test for test, reason in known.skipped.items() if "GPUs are needed" in reason}
+        gone = known is not None and set(known.digests) - set(evidence.tests(week))
+        builders = {k.builder for k in week.kernels if k.name in stale}
+        sanitized = {
+            t for k in week.kernels if k.builder in builders and k.name in proofs for t in proofs[k.name].tests
+        }
+        chunks = []
+        if stale or again or gone:
+            chunks.append(Chunk(week.name, "tests", None if fresh else tuple(sorted(again))))
+        if stale:
+            chunks += [Chunk(week.name, tool, None if fresh else tuple(sorted(sanitized))) for tool in TOOLS]
+            chunks.append(Chunk(week.name, "measure", kernels=tuple(sorted(stale))))
+        tasks.append(Task(week, stale, tuple(chunks)))
     return tasks
 
 
@@ -84,12 +108,14 @@ def prove(
     weeks: Sequence[Week],
     execute: Execute,
     environment: Environment,
+    device: Device,
+    evidence: Evidence,
     *,
-    root: Path,
     records: Path,
     state: Path,
     date: str,
     everything: bool = False,
+    gpus: int = 1,
 ) -> Outcome:
     """Proves what has no proof, or everything, and writes the record.
 
@@ -97,34 +123,39 @@ def prove(
         weeks: what there is to prove.
         execute: runs a chunk.
         environment: of this machine and checkout.
-        root: the repository's root.
+        device: its GPU's specification.
+        evidence: what lies here.
         records: the folder of records.
         state: the file that an interrupted run is taken up from.
         date: UTC, ISO 8601.
         everything: whether what has a proof is proven anew.
+        gpus: how many GPUs there are.
 
     Raises:
         ProofError: there is no GPU, the checkout is dirty, or the record that is there was changed by hand.
+        UnfinishedError: the time was up; the same call goes on where this one was.
     """
     if environment.device != "cuda":
         raise ProofError("a proof is made on a GPU, and there is none here")
     if environment.dirty:
         raise ProofError("the checkout has changes that are not committed: commit them, then prove")
     path = records / folder_of(environment.gpu) / FILE
-    record = _before(path, environment.gpu, everything=everything)
-    tasks = tasks_of(weeks, root, record, everything=everything)
-    outcome = Outcome(path, kept=[name for task in tasks for name in task.sources if name not in task.stale])
+    record = _before(path, environment.gpu, device, everything=everything)
+    tasks = tasks_of(weeks, record, evidence, everything=everything, gpus=gpus)
+    outcome = Outcome(path, kept=[k.name for task in tasks for k in task.week.kernels if k.name not in task.stale])
     if not any(task.chunks for task in tasks):
         return outcome
-    tests = {week.name: digest_of_tests(root, week.tests) for week in weeks}
-    kept = State(state, digest_of([msgspec.to_builtins(environment), tests, everything]))
+    here = [[evidence.fingerprints(w), evidence.declarations(w), evidence.tests(w)] for w in weeks]
+    kept = State(state, digest_of([msgspec.to_builtins(environment), here, everything, gpus]))
     made = ProofRun(date, environment)
 
     def complete(task: Task, shown: dict[str, Result]) -> None:
         nonlocal record
-        record, proven, failures = merged(record, task, shown, made)
-        outcome.proven += proven
-        outcome.failures += failures
+        found = merged(record, task, shown, made, evidence)
+        record = found.record
+        outcome.proven += found.proven
+        outcome.failures += found.failures
+        outcome.notes += found.notes
         write_atomically(path, record.sealed().dumps())
 
     _run([task for task in tasks if task.chunks], execute, kept, complete)
@@ -133,9 +164,9 @@ def prove(
     return outcome
 
 
-def _before(path: Path, gpu: str, *, everything: bool) -> Record:
+def _before(path: Path, gpu: str, device: Device, *, everything: bool) -> Record:
     """What is there already; nothing where it cannot be believed and everything is proven anew."""
-    empty = Record(gpu, {}, [])
+    empty = Record(gpu, device, {}, [])
     if not path.is_file():
         return empty
     try:
@@ -147,7 +178,7 @@ def _before(path: Path, gpu: str, *, everything: bool) -> Record:
     wrong = incredible(path.parent.name, record)
     if wrong and not everything:
         raise ProofError("\n".join(["the record that is there cannot be added to:", *map(str, wrong)]))
-    return empty if wrong else record
+    return empty if wrong else msgspec.structs.replace(record, device=device)
 
 
 def _run(
@@ -187,7 +218,7 @@ def _run(
         try:
             futures, ended = {}, SimpleQueue[Future[Result]]()
             for chunk in waiting:
-                pool = beside if chunk.kind in TOOLS else in_turn
+                pool = in_turn if chunk.kind == "tests" else beside
                 future = pool.submit(execute, chunk, own[chunk.week].week, state.journal(chunk))
                 futures[future] = chunk
                 # In the order in which they end: what was shown before an interruption is kept before it is raised.

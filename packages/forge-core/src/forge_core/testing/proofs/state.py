@@ -6,7 +6,6 @@ journals/<digest>.jsonl  what the tests of a chunk showed, a line as each ends (
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from forge_core.files import write_atomically
 from forge_core.testing.proofs.declare import digest_of
 from forge_core.testing.proofs.execute import Chunk, Result
 
-__all__ = ["State", "digest_of_tests"]
+__all__ = ["State"]
 
 
 class _Kept(msgspec.Struct):
@@ -69,11 +68,3 @@ class State:
 
     def _name_of(self, chunk: str) -> str:
         return f"{digest_of(self._kept.key)[:16]}-{chunk}"
-
-
-def digest_of_tests(root: Path, folder: str) -> str:
-    """SHA-256 over the names and contents of a folder's tests."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(root, folder).rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()

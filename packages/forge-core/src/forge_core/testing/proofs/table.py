@@ -7,7 +7,8 @@ from pathlib import Path
 
 from forge_core.files import write_atomically
 from forge_core.testing.proofs.check import findings_of
-from forge_core.testing.proofs.declare import ProofError, Week, gpu_tests
+from forge_core.testing.proofs.declare import ProofError, Week
+from forge_core.testing.proofs.evidence import Evidence
 from forge_core.testing.proofs.record import Record
 
 __all__ = ["BEGIN", "END", "into", "table"]
@@ -16,18 +17,17 @@ BEGIN = "<!-- proofs: begin, written by `forge-cute prove table` -->"
 END = "<!-- proofs: end -->"
 
 
-def table(root: Path, weeks: Sequence[Week], records: Mapping[str, Record]) -> str:
+def table(weeks: Sequence[Week], records: Mapping[str, Record], evidence: Evidence) -> str:
     """A Markdown table with one line for each operator and variant; kernels without a proof are named as such.
 
     Args:
-        root: the repository's root.
         weeks: what there is to prove.
         records: by GPU.
+        evidence: what lies here.
     """
     lines = ["| operator | variant | proven on | date |", "| --- | --- | --- | --- |"]
+    lacking = {gpu: findings_of(weeks, record, evidence) for gpu, record in records.items()}
     for week in weeks:
-        wanted = gpu_tests(root, week.tests)
-        lacking = {gpu: findings_of(week, record, wanted) for gpu, record in records.items()}
         for kernel in week.kernels:
             found = [(gpu, records[gpu].proof(kernel.name)) for gpu in records if not lacking[gpu][kernel.name]]
             proofs = [(gpu, proof) for gpu, proof in found if proof is not None]

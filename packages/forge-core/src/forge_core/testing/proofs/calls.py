@@ -1,0 +1,141 @@
+"""A call as text, and the plan that an operator makes for it; no GPU takes part.
+
+    float32[4096,1000] -1 None 'auto'                       a contiguous tensor, dim, dtype, variant
+    bfloat16[64,100|128,1]+2 0 None 'split' -> ...          strides, address modulo 16, and an ``out``
+
+What a launch depends on is all there: dtypes, sizes, strides, alignment, every other argument, and where it is not
+float32 the default dtype.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+import enum
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from forge_core.device import Device
+from forge_core.errors import ForgeError
+from forge_core.op import Operator
+from forge_core.op.launch import Launch
+from forge_core.op.table import ALIGNMENT_MASK
+from forge_core.testing.proofs.declare import ProofError, digest_of
+
+__all__ = ["describe", "plan", "routed", "run_digest", "values"]
+
+_TENSOR = re.compile(r"(\w+)\[([\d,]*)(?:\|([\d,]*))?\](?:\+(\d+))?")
+_DEFAULT = "default="
+
+
+def describe(named: dict[str, Any], out: torch.Tensor | None) -> str:
+    """A call as text.
+
+    Args:
+        named: all arguments, as the operator's schema binds them.
+        out: what it writes into, if it is given.
+    """
+    default = torch.get_default_dtype()
+    words = [f"{_DEFAULT}{default}"] if default is not torch.float32 else []
+    words += [_told(value) for value in named.values()]
+    return " ".join([*words, *(["->", _told(out)] if out is not None else [])])
+
+
+def _told(value: Any) -> str:
+    if not isinstance(value, torch.Tensor):
+        plain = tuple(value) if isinstance(value, tuple) else value
+        return repr(plain).replace(" ", "")
+    strides = value.stride()
+    dense = torch.empty(value.shape, device="meta").stride()
+    told = f"|{','.join(map(str, strides))}" if strides != dense else ""
+    offset = value.data_ptr() & ALIGNMENT_MASK
+    sizes = ",".join(map(str, value.shape))
+    return f"{str(value.dtype).removeprefix('torch.')}[{sizes}{told}]{f'+{offset}' if offset else ''}"
+
+
+def _value(word: str) -> Any:
+    match = _TENSOR.fullmatch(word)
+    if match is not None:
+        dtype = getattr(torch, match[1])
+        sizes = [int(n) for n in match[2].split(",") if n]
+        strides = (
+            torch.empty(sizes, device="meta").stride()
+            if match[3] is None
+            else [int(n) for n in match[3].split(",") if n]
+        )
+        offset = int(match[4] or 0) // dtype.itemsize
+        reach = 1 + sum((size - 1) * step for size, step in zip(sizes, strides, strict=True)) if math.prod(sizes) else 0
+        # A meta tensor's address is its offset in bytes, so that it is aligned as the tensor on the GPU was.
+        return torch.empty(offset + reach, dtype=dtype, device="meta").as_strided(sizes, strides, offset)
+    if word.startswith("torch."):
+        return getattr(torch, word.removeprefix("torch."))
+    return ast.literal_eval(word)
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def plan(operator: Operator, call: str, device: Device) -> Launch:
+    """What an operator plans for a call on a device.
+
+    Args:
+        operator: whose call it is.
+        call: as :func:`describe` gave it.
+        device: the GPU.
+
+    Raises:
+        ProofError: the operator refuses the call, or takes other arguments.
+    """
+    words = call.split(" ")
+    default = torch.float32
+    if words[0].startswith(_DEFAULT):
+        default = getattr(torch, words.pop(0).removeprefix(f"{_DEFAULT}torch."))
+    out = None
+    if "->" in words:
+        *words, _, told = words
+        out = _value(told)
+    parameters = operator.schema.parameters
+    if len(words) != len(parameters):
+        raise ProofError(f"{operator.schema.qualified}: {call}: expected {len(parameters)} arguments")
+    named = dict(zip(parameters, map(_value, words), strict=True))
+    try:
+        with _default_dtype(default):
+            return operator._served.table.planned(device, out, named)
+    except ForgeError as error:
+        raise ProofError(f"{operator.schema.qualified}: {call}: {error}") from error
+
+
+def routed(operator: Operator) -> bool:
+    """Whether calls of CUDA tensors reach the kernels where nobody asked for anything else."""
+    served = operator._served
+    return served.by_kernels() and served.resolve(torch.device("cuda"), "auto") == "kernel"
+
+
+def values(config: Any) -> Any:
+    """The values of a configuration, as JSON and without the names of its classes and fields."""
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return [values(getattr(config, field.name)) for field in dataclasses.fields(config)]
+    if isinstance(config, enum.Enum):
+        return config.name
+    if isinstance(config, (tuple, list)):
+        return [values(item) for item in config]
+    return config if config is None or isinstance(config, (bool, int, str)) else str(config)
+
+
+def run_digest(launch: Launch) -> str:
+    """What a launch was: variant, configuration, integers, workspace."""
+    return digest_of(
+        [launch.variant, values(launch.config), values(launch.arguments), launch.workspace, launch.numbered]
+    )[:16]

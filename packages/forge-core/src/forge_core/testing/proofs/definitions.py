@@ -1,0 +1,348 @@
+"""Digests of definitions: what a function, a class or a constant says, whatever it is called and wherever it stands.
+
+The digest of a definition is that of its syntax tree without docstrings and annotations, in which every name that the
+project's test code defines stands for the digest of that definition:
+
+    test_x ---> helper of the module ---> constant of another test module
+       `------> assert_near_float64  ---> half_ulp
+
+So comments, formatting, the order of imports, the names of helpers and the modules that they live in do not count, and
+a changed helper counts for everything that uses it.  Followed are the module itself, ``forge_core.testing`` and the
+packages' modules ``proofs``; any other name, an operator's for example, counts as its text.
+
+Everything is read from files; nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from forge_core.cache.sources import locate
+
+__all__ = ["Definitions", "code_digest", "gpu_tests", "test_digests"]
+
+_TESTING = "forge_core.testing"
+
+
+def _followed(module: str) -> bool:
+    if module == _TESTING or module.startswith(f"{_TESTING}."):
+        return not module.startswith(f"{_TESTING}.proofs.")
+    return module.count(".") == 1 and module.endswith(".proofs")
+
+
+@functools.lru_cache(maxsize=4096)
+def _code_digest(path: str, changed: int, size: int) -> str:
+    return hashlib.sha256(_dump(ast.parse(Path(path).read_bytes())).encode()).hexdigest()
+
+
+def code_digest(path: str) -> str:
+    """SHA-256 of a file's syntax tree, without comments, docstrings and positions."""
+    found = Path(path).stat()
+    return _code_digest(path, found.st_mtime_ns, found.st_size)
+
+
+def _dump(tree: ast.Module) -> str:
+    for node in ast.walk(tree):
+        if isinstance(node, _DOCUMENTED) and _documented(node):
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.dump(tree)
+
+
+_DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _documented(node: ast.AST) -> bool:
+    if not isinstance(node, _DOCUMENTED) or not node.body:
+        return False
+    first = node.body[0]
+    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+
+
+@dataclass(frozen=True)
+class _Import:
+    """A name that an import binds: a module, or a name of a module."""
+
+    module: str
+    name: str | None
+
+
+class _Module:
+    """The top level of a file: each name with the statements that bind it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tree = ast.parse(path.read_bytes())
+        self.statements: dict[str, list[ast.stmt]] = {}
+        self.imports: dict[str, _Import] = {}
+        for statement in _top_level(self.tree.body):
+            if isinstance(statement, (ast.Import, ast.ImportFrom)):
+                self.imports |= _imported(statement)
+            for name in _bound_by(statement):
+                self.statements.setdefault(name, []).append(statement)
+
+
+def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    for statement in body:
+        yield statement
+        if isinstance(statement, (ast.If, ast.Try, ast.With)):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _top_level(getattr(statement, part, []))
+
+
+def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, _Import]:
+    if isinstance(statement, ast.Import):
+        return {a.asname: _Import(a.name, None) for a in statement.names if a.asname is not None}
+    return {a.asname or a.name: _Import(statement.module or "", a.name) for a in statement.names}
+
+
+def _bound_by(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield statement.name
+    elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for target in targets:
+            yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+
+
+class Definitions:
+    """Digests of definitions, each read once.
+
+    Args:
+        root: the repository's root, up to which conftest.py files are looked for.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.resolve()
+        self._modules: dict[Path, _Module] = {}
+        self._known: dict[tuple[Path, str], str] = {}
+        self._open: list[tuple[Path, str]] = []
+        self._reached = 0  # how deep in `_open` the definitions lie that an unfinished one refers to
+
+    def module(self, path: Path) -> _Module:
+        """A file's top level."""
+        if path not in self._modules:
+            self._modules[path] = _Module(path)
+        return self._modules[path]
+
+    def of(self, path: Path, name: str) -> str:
+        """The digest of a name that a file defines at its top level.
+
+        Raises:
+            KeyError: the file does not define it.
+        """
+        key = (path, name)
+        if key in self._known:
+            return self._known[key]
+        if key in self._open:  # recursive: told apart by how far up the definition is that it leads back to
+            self._reached = min(self._reached, self._open.index(key))
+            return f"recursion {len(self._open) - self._open.index(key)}"
+        statements = self.module(path).statements[name]
+        before, self._reached = self._reached, len(self._open)
+        self._open.append(key)
+        try:
+            told = "\n".join(self.tell(path, statement, name) for statement in statements)
+        finally:
+            self._open.pop()
+        digest = hashlib.sha256(told.encode()).hexdigest()[:32]
+        if self._reached >= len(self._open):  # it leads back to nothing above itself, so it is the same from anywhere
+            self._known[key] = digest
+        self._reached = min(before, self._reached)
+        return digest
+
+    def of_name(self, dotted: str) -> str:
+        """The digest of ``"package.module:name"``."""
+        module, _, name = dotted.partition(":")
+        found = locate(module)
+        if not found:
+            raise KeyError(dotted)
+        return self.of(Path(found), name)
+
+    def tell(self, path: Path, node: ast.AST, name: str = "") -> str:
+        """A syntax tree of a file as text, with digests in place of what the project defines.
+
+        Args:
+            path: the file.
+            node: a statement of its top level, or an expression of one.
+            name: what the statement is looked up by, which does not count.
+        """
+        return " ".join(self._tokens(path, node, name, _locals(node, name)))
+
+    # -- one syntax tree ----------------------------------------------------------------------------------------
+
+    def _tokens(self, path: Path, node: ast.AST, own: str, local: frozenset[str]) -> Iterator[str]:
+        if isinstance(node, ast.Name):
+            yield self._reference(path, node.id) if node.id not in local and node.id != own else f"'{_shown(node, own)}"
+            return
+        if isinstance(node, ast.Attribute):
+            chain = self._attribute(path, node, local)
+            if chain is not None:
+                yield chain
+                return
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for bound, found in _imported(node).items():
+                yield f"import {bound} {self._followed_reference(found) or found.name or found.module}"
+            return
+        yield type(node).__name__
+        skipped: set[str] = {"annotation", "returns", "ctx", "type_comment", "kind", "type_params"}
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name == own:
+            skipped.add("name")
+            yield from self._fixtures(path, node)
+        for field, value in ast.iter_fields(node):
+            if field in skipped:
+                continue
+            if field == "body" and isinstance(value, list) and _documented(node):
+                value = value[1:]  # noqa: PLW2901 - the docstring is left out
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, ast.AST):
+                    yield from self._tokens(path, item, own, local)
+                else:
+                    yield f"{type(item).__name__}:{item!r}"
+            yield ";"
+
+    def _reference(self, path: Path, name: str) -> str:
+        module = self.module(path)
+        if name in module.statements and name not in module.imports:
+            return f"={self.of(path, name)}"
+        found = module.imports.get(name)
+        if found is None:
+            return f"'{name}"
+        return self._followed_reference(found) or f"'{found.name or found.module}"
+
+    def _followed_reference(self, found: _Import) -> str | None:
+        if found.name is None or not _followed(found.module):
+            return None
+        place = locate(found.module)
+        if not place:
+            return None
+        module = self.module(Path(place))
+        if found.name in module.statements:
+            return f"={self.of(Path(place), found.name)}"
+        again = module.imports.get(found.name)  # handed on by the package's __init__
+        return self._followed_reference(again) if again is not None else None
+
+    def _attribute(self, path: Path, node: ast.Attribute, local: frozenset[str]) -> str | None:
+        """The digest of ``module.name`` where the module is followed; else None."""
+        if not isinstance(node.value, ast.Name) or node.value.id in local:
+            return None
+        found = self.module(path).imports.get(node.value.id)
+        if found is None:
+            return None
+        module = found.module if found.name is None else f"{found.module}.{found.name}"
+        return self._followed_reference(_Import(module, node.attr))
+
+    def _fixtures(self, path: Path, node: ast.AST) -> Iterator[str]:
+        """The fixtures that pytest passes to a test or a fixture, and those that it uses for every test."""
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or not _of_pytest(path, node):
+            return
+        places = [path, *self._conftests(path)]
+        for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
+            home = next((p for p in places if argument.arg in self.module(p).statements), None)
+            if home is not None:
+                yield f"fixture={self.of(home, argument.arg)}"
+        if node.name.startswith("test"):
+            for place in places:
+                for name, statements in self.module(place).statements.items():
+                    if any("autouse=True" in _decorators(s) for s in statements) or (
+                        name == "pytestmark" and place == path
+                    ):
+                        yield f"always={self.of(place, name)}"
+
+    def _conftests(self, path: Path) -> Iterator[Path]:
+        for folder in path.resolve().parents:
+            if (folder / "conftest.py").is_file() and folder / "conftest.py" != path:
+                yield folder / "conftest.py"
+            if folder == self._root:
+                return
+
+
+def _shown(node: ast.Name, own: str) -> str:
+    return "itself" if node.id == own else node.id
+
+
+def _decorators(statement: ast.AST) -> str:
+    return " ".join(ast.unparse(d) for d in getattr(statement, "decorator_list", []))
+
+
+def _of_pytest(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    test_file = path.name.startswith("test_") or path.name == "conftest.py"
+    return test_file and (node.name.startswith("test") or "fixture" in _decorators(node))
+
+
+def _locals(node: ast.AST, own: str) -> frozenset[str]:
+    """Names that are bound inside a statement."""
+    found: set[str] = set()
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+            found.add(inner.id)
+        elif isinstance(inner, ast.arg):
+            found.add(inner.arg)
+        elif isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(inner.name)
+        elif isinstance(inner, (ast.Import, ast.ImportFrom)):
+            found |= {a.asname or a.name.partition(".")[0] for a in inner.names}
+        elif (isinstance(inner, ast.ExceptHandler) and inner.name) or (
+            isinstance(inner, (ast.MatchAs, ast.MatchStar)) and inner.name
+        ):
+            found.add(inner.name)
+    return frozenset(found - {own})
+
+
+# --------------------------------------------------------------------------------------------------------- the tests
+
+
+def gpu_tests(root: Path, folder: str) -> list[str]:
+    """The test functions of a folder that run on a GPU: ``"packages/.../test_x.py::test_y"``, read off the files.
+
+    Args:
+        root: the repository's root.
+        folder: relative to it.
+    """
+    return list(test_digests(root, folder))
+
+
+def test_digests(root: Path, folder: str) -> dict[str, str]:
+    """The digest of each test function of a folder that runs on a GPU, by its name: see :func:`gpu_tests`.
+
+    Args:
+        root: the repository's root.
+        folder: relative to it.
+    """
+    definitions = Definitions(root)
+    found = {}
+    for path in sorted(Path(root, folder).rglob("test_*.py")):
+        for name in _marked(definitions.module(path).tree):
+            found[f"{path.relative_to(root).as_posix()}::{name}"] = definitions.of(path, name)
+    return found
+
+
+def _marked(tree: ast.Module) -> Iterator[str]:
+    """Functions marked `gpu`: by a decorator, by a name such as DEVICES that holds the mark, or all of the module.
+
+    A test of the battery has the mark on the parameters that run on a GPU.
+    """
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _says_gpu(node.value, set()):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    for node in tree.body:
+        if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test"):
+            continue
+        if "pytestmark" in names or any(_says_gpu(mark, names) for mark in node.decorator_list):
+            yield node.name
+
+
+def _says_gpu(value: ast.AST, names: set[str]) -> bool:
+    for node in ast.walk(value):
+        if isinstance(node, ast.Attribute) and ast.unparse(node).endswith("mark.gpu"):
+            return True
+        if isinstance(node, ast.Name) and node.id in names:
+            return True
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "battery":
+            return True
+    return False
