@@ -9,7 +9,9 @@ import pytest
 
 from forge_core.bench import pages
 from forge_core.bench.html import stamp_of
-from forge_core.bench.report import markdown
+from forge_core.bench.report import block
+from forge_core.testing.proofs.evidence import Evidence
+from forge_core.testing.proofs.results import note
 
 COMMAND = "nox -s bench -- report --pages"
 
@@ -24,30 +26,51 @@ def blocks(text):
     return dict(re.findall(r"<!-- bench:([\w-]+) begin -->\n(.*?)<!-- bench:\1 end -->", text, re.DOTALL))
 
 
-def stale(page, records):
-    """The suites whose tables on a page are not those of the records."""
+@pytest.fixture(scope="module")
+def notes(root, records):
+    """Of each suite, which kernels its record was measured on; says so where these have changed since."""
+    evidence = Evidence(root)
+    return {
+        name: note(root / "docs" / "records", entry.source, entry.record, evidence)
+        for name, entry in records.items()
+        if entry.record.environment.gpu != "none"
+    }
+
+
+def stale(page, records, notes):
+    """The suites whose tables on a page, or what is said of their kernels, are not those of the records."""
     found = blocks(page.read_text(encoding="utf-8"))
     return [
         suite
         for suite, shown in found.items()
-        if shown.strip() != (markdown(records[suite].record).strip() if suite in records else "")
+        if shown.strip() != (block(records[suite].record, notes.get(suite, "")).strip() if suite in records else "")
     ]
 
 
-def test_every_table_is_that_of_the_newest_record(root, records):
+def test_every_table_is_that_of_the_newest_record_and_says_of_which_kernels(root, records, notes):
     with_tables = pages.with_markers(root)
     assert root / "README.md" in with_tables
-    assert {page.name: stale(page, records) for page in with_tables if stale(page, records)} == {}, COMMAND
+    assert {page.name: told for page in with_tables if (told := stale(page, records, notes))} == {}, COMMAND
 
 
-def test_a_table_that_was_edited_would_be_seen(root, records, tmp_path):
+def test_a_table_that_was_edited_would_be_seen(root, records, notes, tmp_path):
     page = tmp_path / "README.md"
     text = (root / "README.md").read_text(encoding="utf-8")
     figure = re.search(r"\| (\d{4}) \|", blocks(text)["week0"])[1]
     page.write_text(text.replace(f"| {figure} |", f"| {int(figure) + 1} |", 1), encoding="utf-8")
-    assert stale(page, records) == ["week0"]
-    assert pages.refresh(page, records) != []
-    assert stale(page, records) == []
+    assert stale(page, records, notes) == ["week0"]
+    assert pages.refresh(page, records, notes=notes) != []
+    assert stale(page, records, notes) == []
+
+
+def test_a_table_of_other_kernels_would_be_marked(root, records, tmp_path):
+    """By a digest in the list of kernels that is not theirs."""
+    known = json.loads((root / "docs/records/h200/kernels.json").read_text(encoding="utf-8"))
+    entry = records["week0"]
+    known[entry.source] |= {"code": "0" * 16, "sources": "0" * 16}
+    (tmp_path / "h200").mkdir()
+    (tmp_path / "h200" / "kernels.json").write_text(json.dumps(known), encoding="utf-8")
+    assert "These kernels have changed since" in note(tmp_path, entry.source, entry.record, Evidence(root))
 
 
 def test_the_report_and_its_pictures_are_made_from_the_newest_records(root, records):

@@ -369,6 +369,15 @@ def test_a_forged_fingerprint_is_red(proven):
     assert "seal is broken" in findings(proven)[PLAIN]
 
 
+def test_a_forged_fingerprint_that_was_sealed_again_is_found_by_computing_everything(proven):
+    """The shortcut trusts the seal; whoever does not asks for `--recompute`."""
+    proven.edit("src/tiny_week/kernels/plain.py", "256", "512")
+    rewrite(proven, of_plain(fingerprint=proven.evidence.fingerprints(proven.week)[PLAIN]), seal=True)
+    assert findings(proven) == {}
+    proven.evidence.recompute = True
+    assert sorted(findings(proven)) == [PLAIN]
+
+
 def test_forged_code_is_red_even_where_it_was_sealed_again(proven):
     proven.edit("src/tiny_week/ops.py", "import config", "import config, arithmetic")
     rewrite(proven, of_plain(code={"plain 3": "0" * 16}), seal=True)

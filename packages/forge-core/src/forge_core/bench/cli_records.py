@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,19 @@ def compare_command(
     ctx.exit(exits.REGRESSION if threshold is not None and found.regressions else exits.ALL_RIGHT)
 
 
+def _notes(found: Mapping[str, pages.Source]) -> dict[str, str]:
+    """For each suite that a page of this checkout shows, which kernels it was measured on."""
+    from forge_core.testing.proofs import results
+    from forge_core.testing.proofs.evidence import Evidence
+
+    evidence = Evidence(Path())
+    named = {name for page in pages.with_markers(Path()) for name in pages.markers(page.read_text(encoding="utf-8"))}
+    on_gpus = {name: found[name] for name in named & set(found) if found[name].record.environment.gpu != "none"}
+    for entry in on_gpus.values():
+        results.entered(RECORDS, entry.source, entry.record, evidence)
+    return {name: results.note(RECORDS, entry.source, entry.record, evidence) for name, entry in on_gpus.items()}
+
+
 @click.command("report")
 @click.argument("sources", nargs=-1, type=click.Path(exists=True, path_type=Path), metavar="[RECORD|FOLDER]...")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the tables as Markdown instead.")
@@ -140,8 +154,9 @@ def report_command(
         if as_markdown:
             click.echo("\n".join(report.markdown(entry.record) for entry in found.values()), nl=False)
         if into or all_pages:
+            notes = _notes(found) if all_pages else {}
             for page in [*into, *(pages.with_markers(Path()) if all_pages else [])]:
-                for suite in pages.refresh(page, found, strict=page in into):
+                for suite in pages.refresh(page, found, strict=page in into, notes=notes):
                     click.echo(f"{page}: the block bench:{suite} is now that of {found[suite].source}")
         if all_pages or not (as_markdown or into):
             from forge_core.bench.html import write_report  # the plotting library takes a second to import

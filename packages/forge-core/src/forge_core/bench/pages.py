@@ -142,13 +142,16 @@ def shown(root: Path) -> set[Path]:
     return found
 
 
-def refresh(page: Path, found: Mapping[str, Source], *, strict: bool = True) -> list[str]:
+def refresh(
+    page: Path, found: Mapping[str, Source], *, strict: bool = True, notes: Mapping[str, str] | None = None
+) -> list[str]:
     """Brings a page's tables up to date; returns the suites whose tables it has.
 
     Args:
         page: the page.
         found: the records by suite.
         strict: whether a page without a place for any of the records is an error.
+        notes: a sentence for each suite that has one, below its tables.
 
     Raises:
         BenchmarkError: the page cannot be read or its markers do not pair; or, with `strict`, it has none of them.
@@ -157,5 +160,5 @@ def refresh(page: Path, found: Mapping[str, Source], *, strict: bool = True) -> 
     if strict and not wanted:
         wanted = list(found)[:1]  # which says what was expected
     for suite in dict.fromkeys(wanted):
-        report.replace_between_markers(page, found[suite].record, suite)
+        report.replace_between_markers(page, found[suite].record, suite, (notes or {}).get(suite, ""))
     return wanted

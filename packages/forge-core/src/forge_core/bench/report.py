@@ -13,7 +13,7 @@ from forge_core.bench.tables import Table, headline, remarks, tables
 from forge_core.errors import BenchmarkError
 from forge_core.files import write_atomically
 
-__all__ = ["markdown", "print_record", "replace_between_markers"]
+__all__ = ["block", "markdown", "print_record", "replace_between_markers"]
 
 
 def markdown(record: Record) -> str:
@@ -34,13 +34,19 @@ def _markdown_table(table: Table) -> str:
     return "\n".join([line(table.head), line(tuple(rule)), *(line(row) for row in table.rows)])
 
 
-def replace_between_markers(page: Path, record: Record, name: str = "") -> None:
+def block(record: Record, note: str = "") -> str:
+    """What stands between the markers of a page: the record's tables, and a sentence below them."""
+    return f"{markdown(record)}\n{note}\n" if note else markdown(record)
+
+
+def replace_between_markers(page: Path, record: Record, name: str = "", note: str = "") -> None:
     """Puts the record's Markdown between ``<!-- bench:SUITE begin -->`` and ``<!-- bench:SUITE end -->`` of a page.
 
     Args:
         page: the page.
         record: the record.
         name: what the markers call it, where several records are of parts of a suite; by default its suite.
+        note: a sentence below the tables.
 
     Raises:
         BenchmarkError: the page cannot be read, or does not have the two markers once each, in this order.
@@ -54,7 +60,7 @@ def replace_between_markers(page: Path, record: Record, name: str = "") -> None:
         raise BenchmarkError(f"{page}: expected the line {begin!r} and below it the line {end!r}, once each.")
     before, rest = text.split(begin)
     after = rest.split(end)[1]
-    write_atomically(page, f"{before}{begin}\n\n{markdown(record)}\n{end}{after}")
+    write_atomically(page, f"{before}{begin}\n\n{block(record, note)}\n{end}{after}")
 
 
 def print_record(record: Record, console: Console) -> None:

@@ -129,7 +129,8 @@ def softmax_gradient_bound(
 
     The sum loses 1 eps for each addition of a balanced tree and for the products, relative to the sum of the absolute
     values (``tree_bound``).  The difference and the product with ``y`` round by eps / 2 each, relative to the result;
-    they are given 2 eps, since a float64 reference rounds as often.
+    they are given 2 eps, since a float64 reference rounds as often.  A product below the smallest normal number rounds
+    by half a subnormal, ``tiny * eps / 2``: that with ``y``, and each of the sum.
 
     Args:
         grad: the gradient of the output, float64.
@@ -142,10 +143,11 @@ def softmax_gradient_bound(
     Returns:
         The bound, float64, of the shape of ``y``.
     """
-    eps = torch.finfo(accumulator).eps
+    info = torch.finfo(accumulator)
     product = grad * y
     total = _of_terms(_count(y, dim), 1, of_sum) * product.abs().sum(dim, keepdim=True)
-    return y.abs() * eps * (total + 2 * (grad - product.sum(dim, keepdim=True)).abs())
+    normal = y.abs() * (total + 2 * (grad - product.sum(dim, keepdim=True)).abs())
+    return (normal + (1 + _count(y, dim) * y.abs()) * info.tiny) * info.eps
 
 
 # Peers round more often.  These bounds are for peers of the benchmarks alone, never for what Forge computes.
@@ -255,4 +257,5 @@ def logsumexp_gradient_bound(
     far = (x - lse).abs()
     far = torch.where(far.isfinite(), far, 0.0)
     weight = (x - lse).exp().nan_to_num(0.0)
-    return grad.abs() * (weight * (1.5 * far + 4) * info.eps + info.tiny)
+    # The product with the gradient may be subnormal: half of tiny * eps.
+    return grad.abs() * (weight * (1.5 * far + 4) * info.eps + info.tiny) + info.tiny * info.eps

@@ -172,7 +172,8 @@ def plans_digest(calls: Sequence[str], launched: Sequence[Launched]) -> str:
 def differences(weeks: Sequence[Week], record: Record, evidence: Evidence) -> dict[str, str]:
     """For each kernel of some weeks, what is not as it was proven, or "".
 
-    Where sources are those of the proof nothing is recomputed; the others' calls are planned and their code compiled.
+    Where sources are those of the proof nothing is recomputed, unless the evidence asks for it; the others' calls are
+    planned and their code is compiled.
     """
     found: dict[str, str] = {}
     other: list[Proof] = []
@@ -185,7 +186,7 @@ def differences(weeks: Sequence[Week], record: Record, evidence: Evidence) -> di
                 told.append("the proof was changed after it was made: its seal is broken")
             if proof is not None and proof.declaration != declarations[kernel.name]:
                 told.append("its declared samples, bounds or planted faults, or the tolerance policy, are others")
-            if proof is not None and proof.fingerprint != fingerprints[kernel.name]:
+            if proof is not None and (evidence.recompute or proof.fingerprint != fingerprints[kernel.name]):
                 other.append(proof)
             found[kernel.name] = "; ".join(told)
     for name, problem in _recomputed(other, record.device, evidence).items():

@@ -93,14 +93,15 @@ def run_command(
 
 @prove.command("check")
 @click.argument("weeks", nargs=-1)
+@click.option("--recompute", is_flag=True, help="Plan and compile everything, also where no source changed.")
 @_root
 @_records
-def check_command(weeks: tuple[str, ...], root: Path, records: Path | None) -> None:
+def check_command(weeks: tuple[str, ...], recompute: bool, root: Path, records: Path | None) -> None:
     """Exit with 1 unless what was proven of each kernel is what lies here; needs no GPU.
 
     Where sources changed, the recorded calls are planned again and the code is compiled again, and both are compared.
     """
-    found = checking.check(discover(weeks), records or root / RECORDS, Evidence(root.resolve()))
+    found = checking.check(discover(weeks), records or root / RECORDS, Evidence(root.resolve(), recompute=recompute))
     if found:
         click.echo(checking.in_words(found), err=True)
         raise ProofError(f"{len(found)} findings")

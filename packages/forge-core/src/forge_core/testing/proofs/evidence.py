@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import os
 import tomllib
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -64,10 +65,12 @@ class Evidence:
     Args:
         root: the repository's root.
         jobs: processes that plan and compile; by default one for each processor.
+        recompute: whether plans and code are compared although the sources are those of the proof.
     """
 
-    def __init__(self, root: Path, jobs: int | None = None) -> None:
+    def __init__(self, root: Path, jobs: int | None = None, *, recompute: bool = False) -> None:
         self.root = root
+        self.recompute = recompute
         self._jobs = jobs or len(os.sched_getaffinity(0))
         self._files: dict[str, frozenset[str]] = {}
 
@@ -166,6 +169,8 @@ def _launches(task: tuple[str, list[str], Device]) -> list[Launched]:
     from forge_core.testing.proofs.calls import plan, routed, run_digest
     from forge_core.testing.proofs.code import launch_digest
 
+    # torch says so whenever a complex32 tensor is made, here one without memory.
+    warnings.filterwarnings("ignore", message="ComplexHalf support is experimental")
     name, calls, device = task
     operator = _operators().get(name)
     if operator is None:

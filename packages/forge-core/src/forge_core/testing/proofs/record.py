@@ -163,7 +163,8 @@ class Record(msgspec.Struct, frozen=True):
         """The record as JSON, one kernel a line."""
         runs = _unique(proof.run for proof in self.proofs)
         names = sorted({t for p in self.proofs for t in p.tests} | {t for w in self.weeks.values() for t in w.tests})
-        calls = sorted({call for proof in self.proofs for call in proof.calls})
+        # By their last word first, as a rule the variant, so that a kernel's calls are neighbours.
+        calls = sorted({c for proof in self.proofs for c in proof.calls}, key=lambda c: (c.rpartition(" ")[2], c))
         test_at, call_at = ({line: i for i, line in enumerate(lines)} for lines in (names, calls))
         kernels = []
         for proof in self.proofs:
