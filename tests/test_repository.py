@@ -170,7 +170,12 @@ def test_readme_lists_every_session(root):
 
 def test_continuous_integration_runs_what_readme_says(root):
     block = re.search(r"<!-- ci -->\n```bash\n(.*?)```", (root / "README.md").read_text(encoding="utf-8"), re.DOTALL)[1]
-    assert block.splitlines() == ["pip install nox", "nox -s lint types tests build", "nox -s bench -- smoke"]
+    assert block.splitlines() == [
+        "pip install nox",
+        "nox -s lint types tests build",
+        "nox -s proofs",
+        "nox -s bench -- smoke",
+    ]
     script = root / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     # The commands are read from README, not repeated.

@@ -12,9 +12,10 @@
 
     launch = builder_at("package.kernels.tiled:build")(config, arch="sm_90a")  # the same, without importing the kernel
 
-``key`` and ``sources`` say what identifies a kernel, ``verify`` whether this process holds those sources, ``store``,
-``entry`` and ``folders`` keep it on disk, ``native`` loads it, ``bundle`` finds kernels that were compiled ahead of
-time, ``parallel`` compiles many at once by the ``processes`` that run ``worker``, ``forks`` of one as a rule.
+``key`` and ``sources`` define the identity of a kernel; ``verify`` and ``expressions`` compare the imported modules
+with those sources; ``store``, ``entry`` and ``folders`` keep it on disk; ``native`` loads it; ``bundle`` finds kernels
+that were compiled ahead of time; ``parallel`` compiles many at once in ``processes`` that run ``worker``, as a rule
+``forks`` of one.
 """
 
 from __future__ import annotations

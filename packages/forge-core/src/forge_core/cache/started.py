@@ -1,4 +1,4 @@
-"""When this process started."""
+"""The start time of this process."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ __all__ = ["process_start_ns"]
 
 
 def process_start_ns() -> int:
-    """The start of this process in ns since the epoch.
+    """Start time of this process, in ns since the epoch.
 
-    Read from ``/proc`` on Linux, which counts in ticks of 10 ms.  It is rounded up: what was written just before the
-    process is older, and no interpreter imports a project's module within its first tick.  Elsewhere it is the time of
-    the call, which is too late for what was imported before.
+    On Linux it is read from ``/proc``, which counts clock ticks of 10 ms, and rounded up by one tick.  Rounded down, a
+    file written just before the start would look newer than the process.  Rounding up misses no change, since an
+    interpreter takes longer than a tick to import its first module.  On other systems it is the time of the call, so
+    a change between an earlier import and the call is missed.
 
-    A fork has a start of its own, later than what it holds was imported.  So this is called once, when Forge is
+    A forked process has a later start time than the modules that it inherits.  So Forge calls this once, when it is
     imported, and forks inherit the result.
     """
     now = time.time_ns()
     try:
-        # The name in parentheses may hold anything; the start is the 22nd field, in ticks since the system was booted.
+        # Field 22 is the start, in ticks since boot; fields are counted from the end of the name in parentheses, which
+        # may itself contain spaces and parentheses.
         ticks = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
-        # /proc/stat tells the time of booting in whole seconds, which is too coarse: a program that writes a module and
-        # starts a process that imports it would be suspected.
+        # Not btime in /proc/stat, which has whole seconds: a file written up to a second before the start would look
+        # newer than the process.
         booted = now - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        return min(now, booted + (ticks + 1) * 10**9 // os.sysconf("SC_CLK_TCK"))
+        return booted + (ticks + 1) * 10**9 // os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return now

@@ -10,7 +10,7 @@
     runner       which chunks are needed, the state after each, the record at the end (`merge`)
     record       docs/records/<gpu>/proof.json.gz
     check        whether what lies here is what was proven; needs no GPU
-    table        the state as a table for README
+    table        the state as a table
 
 A package takes part by a module ``proofs`` beside the benchmark that it declares; ``docs/proofs.md`` tells how.
 """

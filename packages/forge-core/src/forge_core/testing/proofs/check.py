@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from forge_core.device import Device
 from forge_core.testing.proofs.declare import Week, digest_of
 from forge_core.testing.proofs.evidence import Evidence, Launched
@@ -31,6 +33,7 @@ __all__ = [
     "incredible",
     "plans_digest",
     "records_in",
+    "refreshed",
     "tests_to_run",
 ]
 
@@ -192,6 +195,22 @@ def differences(weeks: Sequence[Week], record: Record, evidence: Evidence) -> di
     for name, problem in _recomputed(other, record.device, evidence).items():
         found[name] = "; ".join(filter(None, [found[name], problem]))
     return found
+
+
+def refreshed(weeks: Sequence[Week], record: Record, evidence: Evidence) -> Record:
+    """The record with the present fingerprints of kernels whose plans, code and declarations do not differ.
+
+    The next check has nothing to compile then.  What was shown, and where, stays as it is.
+    """
+    differing = differences(weeks, record, evidence)
+    now = {name: own for week in weeks for name, own in evidence.fingerprints(week).items() if not differing[name]}
+    proofs = [
+        msgspec.structs.replace(proof, fingerprint=now.get(proof.name, proof.fingerprint)).sealed()
+        if proof.name in now
+        else proof
+        for proof in record.proofs
+    ]
+    return msgspec.structs.replace(record, proofs=proofs).sealed()
 
 
 def _recomputed(proofs: Sequence[Proof], device: Device, evidence: Evidence) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The commands ``forge-cute prove``: run, check, table, stamp."""
+"""The commands ``forge-cute prove``: run, check, refresh, table, stamp."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forge_core.testing.proofs import check as checking
 from forge_core.testing.proofs import table as tables
 from forge_core.testing.proofs.declare import ProofError, discover
 from forge_core.testing.proofs.evidence import Evidence
-from forge_core.testing.proofs.record import load, stamped
+from forge_core.testing.proofs.record import FILE, load, stamped
 
 __all__ = ["prove"]
 
@@ -109,16 +109,12 @@ def check_command(weeks: tuple[str, ...], recompute: bool, root: Path, records: 
 
 
 @prove.command("table")
-@click.option("--into", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Write it there.")
 @_root
 @_records
-def table_command(into: Path | None, root: Path, records: Path | None) -> None:
-    """Print the state as a table, or write it between its marks in a file."""
+def table_command(root: Path, records: Path | None) -> None:
+    """Print the state of every kernel as a Markdown table."""
     text = tables.table(discover(), checking.records_in(records or root / RECORDS), Evidence(root.resolve()))
-    if into is None:
-        click.echo(text, nl=False)
-    else:
-        tables.into(into, text)
+    click.echo(text, nl=False)
 
 
 @prove.command("stamp")
@@ -127,3 +123,22 @@ def stamp_command(record: Path) -> None:
     """Write this checkout's commit into a record that was made from the same sources without a checkout."""
     write_atomically(record, stamped(load(record)).dumps())
     click.echo(f"{record}: stamped")
+
+
+@prove.command("refresh")
+@_root
+@_records
+def refresh_command(root: Path, records: Path | None) -> None:
+    """Write the present fingerprints into proofs of which nothing differs, so that the next check compiles nothing.
+
+    For sources that were refactored; needs no GPU.
+    """
+    folder, evidence = records or root / RECORDS, Evidence(root.resolve())
+    for gpu, record in checking.records_in(folder).items():
+        wrong = checking.incredible(gpu, record)
+        if wrong:
+            raise ProofError(checking.in_words(wrong))
+        fresh = checking.refreshed(discover(), record, evidence)
+        count = sum(old.fingerprint != new.fingerprint for old, new in zip(record.proofs, fresh.proofs, strict=True))
+        write_atomically(folder / gpu / FILE, fresh.dumps())
+        click.echo(f"{folder / gpu / FILE}: {count} fingerprints are new")

@@ -251,7 +251,7 @@ def load(path: Path) -> Record:
                 **kernel,
                 "run": raw["runs"][kernel["run"]],
                 "tests": _lines(kernel["tests"], raw["names"]),
-                "calls": _lines(kernel["calls"], raw["calls"]),
+                "calls": sorted(_lines(kernel["calls"], raw["calls"])),
                 "code": {raw["calls"][int(at)]: digest for at, digest in kernel["code"].items()},
             }
             for kernel in raw["kernels"]
