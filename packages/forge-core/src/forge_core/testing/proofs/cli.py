@@ -22,7 +22,7 @@ __all__ = ["prove"]
 
 RECORDS = Path("docs/records")
 STATE = Path("results/proofs/state.json")
-WORKERS = 10
+WORKERS = 14
 
 _root = click.option(
     "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path(), help="The repository."
