@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import subprocess
 import sys
 import textwrap
@@ -24,7 +25,7 @@ from forge_core.testing.proofs.calls import describe, plan, run_digest
 from forge_core.testing.proofs.check import Finding, in_words
 from forge_core.testing.proofs.code import covering, normalised
 from forge_core.testing.proofs.declare import ProofError, discover
-from forge_core.testing.proofs.definitions import gpu_tests
+from forge_core.testing.proofs.definitions import code_digest, gpu_tests
 from forge_core.testing.proofs.evidence import Evidence
 from forge_core.testing.proofs.execute import FOUND, Chunk, result_of, words_of
 from forge_core.testing.proofs.measure import measure, measure_week
@@ -425,6 +426,20 @@ def test_configurations_are_chosen_that_have_every_value_of_every_field():
     assert {c.edges for c in chosen} == {True, False} and {c.dtype for c in chosen} == {torch.float32, torch.bfloat16}
     assert {c.chunks for c in chosen} >= {1, 2} and len(chosen) <= 5
     assert covering([]) == []
+
+
+def test_a_fingerprint_is_the_same_on_every_machine(weeks, monkeypatch, tmp_path):
+    """Wherever other packages lie, and whichever Python reads the sources: 3.12 and 3.13 dump other fields."""
+    before = [Evidence(ROOT).fingerprints(week) for week in weeks]
+    monkeypatch.setattr("forge_core.cache.sources._is_installed", lambda module: False)
+    assert [Evidence(ROOT).fingerprints(week) for week in weeks] == before
+    path = tmp_path / "a.py"
+    path.write_text('"""Said."""\ndef f():  # a comment\n    "Told."\n    return 1\n')
+    function = (
+        "FunctionDef(name='f', args=arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]), "
+        "body=[Return(value=Constant(value=1))], decorator_list=[])"
+    )
+    assert code_digest(str(path)) == hashlib.sha256(f"Module(body=[{function}], type_ignores=[])".encode()).hexdigest()
 
 
 def test_every_week_has_gpu_tests(weeks):
