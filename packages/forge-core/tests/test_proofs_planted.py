@@ -282,6 +282,19 @@ def test_an_edited_source_that_changes_neither_code_nor_launch_is_green(proven):
     assert awaiting([proven.week], proven.records, proven.evidence) == [PLAIN, WIDE]  # nothing was recomputed for that
 
 
+def test_the_slowest_tests_are_named(tree):
+    def tests(tree, chunk):
+        return Result(
+            tests={t: {**told, "seconds": 2.5 if "wide" in t else 0.2} for t, told in tree.tests(chunk).items()}
+        )
+
+    tree.changes["tests"] = tests
+    [note] = tree.prove().notes
+    assert note.startswith(
+        "tiny: its tests took 3 s in all processes; the slowest: test_tiny.py::test_wide[cuda] 2 s, "
+    )
+
+
 def test_a_refreshed_record_has_nothing_to_recompute(proven):
     proven.edit("src/tiny_week/ops.py", "import config", "import config, arithmetic")
     proven.edit("src/tiny_week/kernels/plain.py", "256", "512")

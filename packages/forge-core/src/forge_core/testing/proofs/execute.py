@@ -73,7 +73,7 @@ class Result(msgspec.Struct, frozen=True):
     """What a chunk showed.
 
     Attributes:
-        tests: id -> outcome, reason, launched (kernel -> calls); of tests and sanitizers.
+        tests: id -> outcome, reason, launched (kernel -> calls), seconds; of tests and sanitizers.
         measured: kernel -> errors, repeats, launched, problem.
         verdict: the sanitizer's.
         problem: "" or why nothing in it counts.

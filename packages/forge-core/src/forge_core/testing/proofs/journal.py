@@ -12,7 +12,7 @@ __all__ = ["append", "keep_passed", "outcomes"]
 
 
 def append(path: Path, test: str, told: dict[str, Any]) -> None:
-    """Adds what a test showed: outcome, reason, launched (kernel -> shapes)."""
+    """Adds what a test showed: outcome, reason, launched (kernel -> calls), seconds."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"test": test, **told}) + "\n")
 

@@ -18,6 +18,10 @@ from forge_core.testing.proofs.record import Error, Proof, ProofRun, Record, Wee
 __all__ = ["Merged", "Task", "merged"]
 
 
+#: How many of the slowest tests are named.
+SLOWEST = 8
+
+
 @dataclass(frozen=True)
 class Task:
     """What is to be done for one week.
@@ -76,7 +80,7 @@ def merged(record: Record, task: Task, shown: Mapping[str, Result], run: ProofRu
         for told in result.tests.values()
     )
     proofs = _Proofs(task, shown, run, evidence, record)
-    answer.notes += proofs.notes
+    answer.notes += [*proofs.notes, *_slowest(week, shown)]
     own = {kernel.name: kernel for kernel in week.kernels}
     # A declaration may have lost kernels since; their proofs go with them.
     kept = [
@@ -101,6 +105,16 @@ def merged(record: Record, task: Task, shown: Mapping[str, Result], run: ProofRu
         weeks[week.name] = _tests(task, shown["tests"], record.weeks.get(week.name), evidence.tests(week))
     answer.record = msgspec.structs.replace(record, weeks=weeks, proofs=kept)
     return answer
+
+
+def _slowest(week: Week, shown: Mapping[str, Result]) -> list[str]:
+    """What the tests took, and which of them most of it: they decide how long a proof takes."""
+    took = {test: told.get("seconds", 0.0) for test, told in shown["tests"].tests.items()} if "tests" in shown else {}
+    if not any(took.values()):
+        return []
+    most = sorted(took, key=took.__getitem__, reverse=True)[:SLOWEST]
+    named = ", ".join(f"{test.rpartition('/')[2]} {took[test]:.0f} s" for test in most)
+    return [f"{week.name}: its tests took {sum(took.values()):.0f} s in all processes; the slowest: {named}"]
 
 
 def _tests(task: Task, result: Result, known: WeekTests | None, digests: dict[str, str]) -> WeekTests:

@@ -86,7 +86,9 @@ class _Plugin:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keeps the worst outcome of a test's three phases."""
-        found = self.results.setdefault(report.nodeid, {"outcome": "passed", "launched": {}, "reason": ""})
+        nothing: dict[str, Any] = {"outcome": "passed", "launched": {}, "reason": "", "seconds": 0.0}
+        found = self.results.setdefault(report.nodeid, nothing)
+        found["seconds"] = round(found["seconds"] + report.duration, 2)
         if report.outcome != "passed" and found["outcome"] != "failed":
             found["outcome"] = report.outcome
             told = report.longrepr
