@@ -23,6 +23,7 @@ GREEN = ""
 PTX, PLAN, NOTHING = "the PTX of", "launches differ", "launch nothing"
 DECLARED = "declared samples, bounds or planted faults, or the tolerance policy"
 CHANGED, GONE, SEAL = "tests changed since they ran", "tests that ran and are gone", "its seal is broken"
+NO_RESULT = "tests without a result"
 
 TABLES = "packages/week2*/src/*/thresholds/*.toml"
 
@@ -52,6 +53,15 @@ PLANTS = {
     ),
     "a grid of one block more": ([("edit", "week0:Naive.__call__", r"grid=\(Int32\(", "grid=(Int32(1 + ")], PLAN),
     "a larger workspace": ([("edit", "week2:workspace_bytes", r"return 2 \* ", "return 4 * ")], PLAN),
+    "a kernel's pointers in another order": (
+        [("edit", "week0:Naive.__call__", r"self\.kernel\(src, dst,", "self.kernel(dst, src,")],
+        PLAN,
+    ),
+    "a length of the second pass": (
+        [("edit", "week2:Split.__call__", r"self\.second\(tensors, workspace, length", r"\g<0> - 1")],
+        PLAN,
+    ),
+    "a variant deleted": ([("edit", "week1-reduce/src:VARIANTS", r'^ *"cluster": .*\n', "")], "it is declared no more"),
     "settings that ask for the reference": (
         [
             ("edit", "requested_backend", r"^    changes = ", "    return 'ref'\n    changes = "),
@@ -73,6 +83,23 @@ PLANTS = {
     "a bound a thousand times as large": (
         [("edit", "softmax_bound", r"\* info\.eps", "* 1000 * info.eps")],
         DECLARED,
+    ),
+    "a declaration changed after it was made": (
+        [("edit", "week2:PROOFS", r"\APROOFS", '_FORWARD["dtypes"] = (torch.float32,)\nPROOFS')],
+        DECLARED,
+    ),
+    "an imported bound bound anew": (
+        [("edit", "week2:PROOFS", r"\APROOFS", "softmax_bound = lambda *args: 1e9\nPROOFS")],
+        DECLARED,
+    ),
+    "a model that bounds come from": ([("edit", "sum_error", r"return 1\.5", "return 1e6")], CHANGED),
+    "a GPU test below a condition": (
+        [("edit", "check_softmax", r"\A", "if FLOATS:\n\n    @pytest.mark.gpu\n    def test_more(): ...\n\n\n")],
+        NO_RESULT,
+    ),
+    "GPU tests in a class": (
+        [("edit", "check_softmax", r"\A", "@pytest.mark.gpu\nclass TestMore:\n    def test_it(self): ...\n\n\n")],
+        NO_RESULT,
     ),
     "a planted fault that does nothing": ([("edit", "shifted_by_one", r"roll\(1\)", "roll(0)")], CHANGED),
     "a GPU test's body": ([("edit", "check_softmax", r"assert ", "assert True or ")], CHANGED),

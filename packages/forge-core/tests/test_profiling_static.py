@@ -188,10 +188,11 @@ class First:
 
 def test_host_code_runs_over_plain_integers_and_its_launches_are_noted():
     first = First()
-    assert record_launches(first, (40, (3,))) == (
-        RecordedLaunch("first", (10, 3, 1), (256, 1, 1), (2, 1, 1), 4096),
-        RecordedLaunch("second", (40, 1, 1), (64, 1, 1), (1, 1, 1), None),
-    )
+    one, two = record_launches(first, (40, (3,)))
+    src, dst = one.arguments
+    assert one == RecordedLaunch("first", (10, 3, 1), (256, 1, 1), (2, 1, 1), 4096, (), (src, dst))
+    assert two == RecordedLaunch("second", (40, 1, 1), (64, 1, 1), (1, 1, 1), None, (), (dst,))
+    assert 0 < src < dst, "pointers are told apart"
     assert isinstance(first.finish, Second) and type(first.finish) is Second, "the object itself is untouched"
     assert "kernel" not in vars(first)
 

@@ -313,9 +313,17 @@ def test_another_declaration_is_red(proven):
 
 
 def test_another_compiler_is_said(proven):
-    proven.edit("src/tiny_week/kernels/plain.py", "256", "512")
     rewrite(proven, of_plain(run=ProofRun("2026", environment(dsl="1.0"))), seal=True)
     assert "the CuTe DSL here is" in findings(proven)[PLAIN]
+    assert WIDE not in findings(proven)
+
+
+def test_a_kernel_that_is_declared_no_more_is_said_until_it_is_proven_anew(proven):
+    proven.week = dataclasses.replace(proven.week, kernels=proven.week.kernels[:1])
+    assert "the record has a proof of it, and it is declared no more" in findings(proven)[WIDE]
+    proven.prove()
+    assert findings(proven) == {}
+    assert load(proven.path).proof(WIDE) is None
 
 
 def test_a_call_that_launches_something_else_than_is_planned_does_not_count(tree):

@@ -32,6 +32,7 @@ class RecordedLaunch:
         cluster: blocks of a cluster along x, y, z.
         dynamic_smem: bytes of dynamic shared memory of a block; None where the compiler is left to find it.
         options: what else the launch is given, such as ``cooperative``, by name.
+        arguments: what the kernel is passed: integers and tuples of them; of a pointer, which one it is.
     """
 
     name: str
@@ -40,6 +41,7 @@ class RecordedLaunch:
     cluster: tuple[int, int, int]
     dynamic_smem: int | None
     options: tuple[tuple[str, bool | int | str], ...] = ()
+    arguments: tuple[Any, ...] = ()
 
     @property
     def blocks(self) -> int:
@@ -50,6 +52,10 @@ class RecordedLaunch:
     def threads(self) -> int:
         """Threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
+
+
+# Addresses of different pointers are so far apart that none is mistaken for another with an offset.
+_APART = 2**50
 
 
 class _NoAddress(int):
@@ -65,11 +71,13 @@ class _Recorder:
     def __init__(self, log: list[RecordedLaunch]) -> None:
         self._log = log
         self._name = ""
+        self._arguments: tuple[Any, ...] = ()
 
     def set_name_prefix(self, prefix: str, **_: Any) -> None:
         self._name = prefix
 
-    def __call__(self, *_: Any, **__: Any) -> _Recorder:
+    def __call__(self, *args: Any, **named: Any) -> _Recorder:
+        self._arguments = _plainly([*args, *named.values()])
         return self
 
     def launch(self, *, grid: Any, block: Any, cluster: Any = None, smem: Any = 0, **others: Any) -> None:
@@ -81,6 +89,7 @@ class _Recorder:
                 cluster=_three(cluster or (1, 1, 1)),
                 dynamic_smem=None if smem is None else _integer(smem),
                 options=tuple(sorted((k, v) for k, v in others.items() if isinstance(v, (bool, int, str)))),
+                arguments=self._arguments,
             )
         )
 
@@ -100,7 +109,7 @@ def record_launches(function: Any, arguments: tuple[Any, ...], *, pointers: int 
     host = _plain(function, log, _DEPTH)
     call = inspect.unwrap(type(function).__call__)
     try:
-        call(host, *([_NoAddress()] * pointers), *arguments, None)
+        call(host, *(_NoAddress(_APART * (i + 1)) for i in range(pointers)), *arguments, None)
     except Exception as error:  # whatever the class's own host code raises, in the one place that runs it
         raise CompileError(
             f"{type(function).__name__}: the launch cannot be worked out on the host: {error!r}"
@@ -143,6 +152,16 @@ def _called_plainly(thing: Any) -> Any:
     plain = type(kind.__name__, (kind,), {"__call__": call})
     thing.__class__ = plain
     return thing
+
+
+def _plainly(value: Any) -> Any:
+    """Nested tuples of integers; the text of what is neither, such as None."""
+    if isinstance(value, (tuple, list)):
+        return tuple(_plainly(item) for item in value)
+    try:
+        return _integer(value)
+    except (TypeError, ValueError):
+        return str(value)
 
 
 def _three(value: Any) -> tuple[int, int, int]:

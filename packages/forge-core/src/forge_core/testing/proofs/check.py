@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from forge_core.device import Device
-from forge_core.testing.proofs.declare import Week, digest_of
+from forge_core.testing.proofs.declare import Week, digest_of, function_of
 from forge_core.testing.proofs.evidence import Evidence, Launched
 from forge_core.testing.proofs.record import FILE, Proof, Record, WeekTests, load
 
@@ -114,6 +114,11 @@ def check(weeks: Sequence[Week], folder: Path, evidence: Evidence) -> list[Findi
     lacking = {gpu: findings_of(weeks, record, evidence) for gpu, record in records.items()}
     for week in weeks:
         command = f"on a machine with a GPU: nox -s prove -- {week.name}"
+        names = {kernel.name for kernel in week.kernels}
+        gone = {p.name for record in records.values() for p in record.proofs if p.week == week.name} - names
+        found += [
+            Finding(name, "the record has a proof of it, and it is declared no more", command) for name in sorted(gone)
+        ]
         for kernel in week.kernels:
             told = [f"{gpu}: {problems[kernel.name]}" for gpu, problems in lacking.items() if problems[kernel.name]]
             if len(told) == len(records):
@@ -189,9 +194,11 @@ def differences(weeks: Sequence[Week], record: Record, evidence: Evidence) -> di
                 told.append("the proof was changed after it was made: its seal is broken")
             if proof is not None and proof.declaration != declarations[kernel.name]:
                 told.append("its declared samples, bounds or planted faults, or the tolerance policy, are others")
+            if proof is not None:
+                told.append(_other_compiler(proof))
             if proof is not None and (evidence.recompute or proof.fingerprint != fingerprints[kernel.name]):
                 other.append(proof)
-            found[kernel.name] = "; ".join(told)
+            found[kernel.name] = "; ".join(filter(None, told))
     for name, problem in _recomputed(other, record.device, evidence).items():
         found[name] = "; ".join(filter(None, [found[name], problem]))
     return found
@@ -216,9 +223,6 @@ def refreshed(weeks: Sequence[Week], record: Record, evidence: Evidence) -> Reco
 def _recomputed(proofs: Sequence[Proof], device: Device, evidence: Evidence) -> dict[str, str]:
     if not proofs:
         return {}
-    versions = _other_compiler(proofs[0])
-    if versions:
-        return dict.fromkeys((proof.name for proof in proofs), versions)
     calls: dict[str, list[str]] = {}
     for proof in proofs:
         calls.setdefault(proof.operator, []).extend(proof.calls)
@@ -238,15 +242,13 @@ def _recomputed(proofs: Sequence[Proof], device: Device, evidence: Evidence) -> 
 
 
 def _other_compiler(proof: Proof) -> str:
-    """Why PTX cannot be compared: another version of the compiler made the proof's."""
+    """Another version of the compiler than made the proof's PTX, in words; where there is none, nothing is compiled."""
     try:
         here = importlib.metadata.version("nvidia-cutlass-dsl")
     except importlib.metadata.PackageNotFoundError:
-        here = "none"
-    there = proof.run.environment.dsl
-    if here == there:
         return ""
-    return f"its sources changed, and the CuTe DSL here is {here}, not {there}: the PTX cannot be compared"
+    there = proof.run.environment.dsl
+    return "" if here == there else f"the CuTe DSL here is {here}, and what it compiles was proven of {there}"
 
 
 def _other_plans(proof: Proof, launched: Sequence[Launched]) -> str:
@@ -320,7 +322,7 @@ def tests_to_run(known: WeekTests | None, now: Mapping[str, str]) -> list[str]:
     if known is None:
         return sorted(now)
     lacking = {test for test, reason in known.skipped.items() if any(words in reason for words in LACKING)}
-    ran = {test.partition("[")[0] for test in {*known.tests, *lacking}}
+    ran = {function_of(test) for test in {*known.tests, *lacking}}
     return sorted(name for name, digest in now.items() if name not in ran or known.digests.get(name) != digest)
 
 
@@ -333,7 +335,7 @@ def _wrong_tests(known: WeekTests | None, now: Mapping[str, str]) -> str:
     told = {
         "tests without a result": [name for name in to_run if name not in changed],
         "tests changed since they ran": changed,
-        "tests that ran and are gone": sorted(set(known.digests) - set(now)),
+        "tests that ran and are gone": sorted({*known.digests, *map(function_of, known.tests)} - set(now)),
     }
     return "; ".join(f"{what}: {', '.join(names)}" for what, names in told.items() if names)
 

@@ -49,7 +49,7 @@ def _source(builder: str, config: Any) -> tuple[Any, int]:
 
 
 def launch_digest(launch: Launch) -> str:
-    """What a launch is, with the grid, blocks, clusters and shared memory of each of its kernels.
+    """What a launch is, with the grid, blocks, clusters, shared memory and arguments of each of its kernels.
 
     Raises:
         CompileError: they cannot be worked out.
@@ -58,15 +58,15 @@ def launch_digest(launch: Launch) -> str:
 
     function, pointers = _source(launch.builder, launch.config)
     kernels = record_launches(function, launch.arguments, pointers=pointers)
-    told = [[k.grid, k.block, k.cluster, k.dynamic_smem, k.options] for k in kernels]
+    told = [[k.grid, k.block, k.cluster, k.dynamic_smem, k.options, k.arguments] for k in kernels]
     return digest_of([run_digest(launch), values(told)])[:16]
 
 
 def covering(configs: Sequence[tuple[str, Any]]) -> list[int]:
     """Configurations that have every value of every field between them, as few as a greedy choice finds.
 
-    What a kernel's code branches on is a field of its configuration.  Integers count as equal within a power of two
-    from 2 on: 0, 1, 2, 3 to 4, 5 to 8, and so on.
+    What a kernel's code branches on is a field of its configuration.  Integers from 32 on count as equal within a power
+    of two: 33 to 64, 65 to 128, and so on.
 
     Args:
         configs: builders and configurations.
@@ -90,6 +90,6 @@ def _features(path: tuple[Any, ...], value: Any) -> Iterable[tuple[Any, ...]]:
         for i, item in enumerate(value):
             yield from _features((*path, i), item)
     elif isinstance(value, int) and not isinstance(value, bool):
-        yield (*path, (value - 1).bit_length() if value > 1 else value - 1)
+        yield (*path, value if value <= 32 else -(value - 1).bit_length() - 64)
     else:
         yield (*path, str(value))

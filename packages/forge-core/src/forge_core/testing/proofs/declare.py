@@ -14,7 +14,7 @@ from forge_core.cache.key import canonical
 from forge_core.errors import ForgeError
 from forge_core.testing.subject import Subject
 
-__all__ = ["Kernel", "ProofError", "Subject", "Week", "digest_of", "discover", "week_of"]
+__all__ = ["Kernel", "ProofError", "Subject", "Week", "digest_of", "discover", "function_of", "week_of"]
 
 
 class ProofError(ForgeError, RuntimeError):
@@ -114,6 +114,11 @@ def discover(names: Collection[str] = ()) -> list[Week]:
         known = ", ".join(week.name for week in weeks) or "none"
         raise ProofError(f"no proofs are declared for {', '.join(sorted(unknown))}; weeks that declare some: {known}")
     return [week for week in weeks if not names or week.name in names]
+
+
+def function_of(test: str) -> str:
+    """The test function, or class, of a test's id: ``"file::name"``."""
+    return "::".join(test.partition("[")[0].split("::")[:2])
 
 
 def digest_of(value: Any) -> str:

@@ -7,8 +7,8 @@ project's test code defines stands for the digest of that definition:
        `------> assert_near_float64  ---> half_ulp
 
 So comments, formatting, the order of imports, the names of helpers and the modules that they live in do not count, and
-a changed helper counts for everything that uses it.  Followed are the module itself, ``forge_core.testing`` and the
-packages' modules ``proofs``; any other name, an operator's for example, counts as its text.
+a changed helper counts for everything that uses it.  Followed are the module itself, ``forge_core.testing``, and the
+packages' declarations and models of errors; any other name, an operator's for example, counts as its text.
 
 Everything is read from files; nothing is imported.
 """
@@ -28,12 +28,15 @@ from forge_core.cache.sources import locate
 __all__ = ["Definitions", "code_digest", "gpu_tests", "test_digests"]
 
 _TESTING = "forge_core.testing"
+#: Modules of a package that say what is right: its declarations, and the models that its error bounds come from.
+_ORACLES = ("proofs", "trees", "roundings", "steps")
 
 
 def _followed(module: str) -> bool:
     if module == _TESTING or module.startswith(f"{_TESTING}."):
         return not module.startswith(f"{_TESTING}.proofs.")
-    return module.count(".") == 1 and module.endswith(".proofs")
+    package, _, name = module.rpartition(".")
+    return package.isidentifier() and name in _ORACLES
 
 
 @functools.lru_cache(maxsize=4096)
@@ -95,6 +98,8 @@ def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
         if isinstance(statement, (ast.If, ast.Try, ast.With)):
             for part in ("body", "orelse", "finalbody"):
                 yield from _top_level(getattr(statement, part, []))
+            for handler in getattr(statement, "handlers", []):
+                yield from _top_level(handler.body)
 
 
 def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, _Import]:
@@ -108,8 +113,11 @@ def _bound_by(statement: ast.stmt) -> Iterator[str]:
         yield statement.name
     elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        for target in targets:
-            yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+        # Of `TABLE[key] = value` and `module.name = value` too: the name that is changed.
+        yield from dict.fromkeys(n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
+    elif isinstance(statement, (ast.Expr, ast.For, ast.Delete)):
+        # What is changed by a call or in a loop: any name that stands there.
+        yield from dict.fromkeys(n.id for n in ast.walk(statement) if isinstance(n, ast.Name))
 
 
 class Definitions:
@@ -209,12 +217,11 @@ class Definitions:
 
     def _reference(self, path: Path, name: str) -> str:
         module = self.module(path)
-        if name in module.statements and name not in module.imports:
-            return f"={self.of(path, name)}"
+        own = f"={self.of(path, name)}" if name in module.statements else ""
         found = module.imports.get(name)
         if found is None:
-            return f"'{name}"
-        return self._followed_reference(found) or f"'{found.name or found.module}"
+            return own or f"'{name}"
+        return own + (self._followed_reference(found) or f"'{found.name or found.module}")
 
     def _followed_reference(self, found: _Import) -> str | None:
         if found.name is None or not _followed(found.module):
@@ -329,14 +336,19 @@ def _marked(tree: ast.Module) -> Iterator[str]:
     A test of the battery has the mark on the parameters that run on a GPU.
     """
     names: set[str] = set()
-    for node in tree.body:
+    body = list(_top_level(tree.body))
+    for node in body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _says_gpu(node.value, set()):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names |= {target.id for target in targets if isinstance(target, ast.Name)}
-    for node in tree.body:
-        if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test"):
+    for node in body:
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             continue
-        if "pytestmark" in names or any(_says_gpu(mark, names) for mark in node.decorator_list):
+        if not node.name.startswith("Test" if isinstance(node, ast.ClassDef) else "test"):
+            continue
+        inside = node.body if isinstance(node, ast.ClassDef) else []
+        marks = [*node.decorator_list, *(d for each in inside for d in getattr(each, "decorator_list", []))]
+        if "pytestmark" in names or any(_says_gpu(mark, names) for mark in marks):
             yield node.name
 
 

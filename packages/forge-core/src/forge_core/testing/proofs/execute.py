@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from forge_core.testing.proofs import journal
-from forge_core.testing.proofs.declare import ProofError, Week
+from forge_core.testing.proofs.declare import ProofError, Week, function_of
 
 __all__ = ["AT_ONCE", "Chunk", "Result", "UnfinishedError", "execute", "find_sanitizer", "threads_of_each", "words_of"]
 
@@ -60,7 +60,7 @@ class Chunk(msgspec.Struct, frozen=True):
 
     def runs(self, test: str) -> bool:
         """Whether a test, by its id, is among them."""
-        chosen = self.tests is None or test in self.tests or test.partition("[")[0] in self.tests
+        chosen = self.tests is None or test in self.tests or function_of(test) in self.tests
         return chosen and test not in self.without
 
     @property

@@ -10,7 +10,7 @@ import msgspec
 
 from forge_core.testing.proofs.check import TOOLS, incomplete, measured, plans_digest
 from forge_core.testing.proofs.code import covering
-from forge_core.testing.proofs.declare import Kernel, Week
+from forge_core.testing.proofs.declare import Kernel, Week, function_of
 from forge_core.testing.proofs.evidence import Evidence, Launched
 from forge_core.testing.proofs.execute import Chunk, Result
 from forge_core.testing.proofs.record import Error, Proof, ProofRun, Record, WeekTests
@@ -123,10 +123,10 @@ def _tests(task: Task, result: Result, known: WeekTests | None, digests: dict[st
     passed = {test for test, told in result.tests.items() if told["outcome"] == "passed"}
     skipped = {test: told["reason"] for test, told in result.tests.items() if told["outcome"] == "skipped"}
     if known is not None and chunk.tests is not None:
-        kept = [test for test in known.tests if test.partition("[")[0] in digests and not chunk.runs(test)]
+        kept = [test for test in known.tests if function_of(test) in digests and not chunk.runs(test)]
         passed |= set(kept)
         skipped |= {test: reason for test, reason in known.skipped.items() if not chunk.runs(test)}
-    failed = {test.partition("[")[0] for test, told in result.tests.items() if told["outcome"] == "failed"}
+    failed = {function_of(test) for test, told in result.tests.items() if told["outcome"] == "failed"}
     told = {name: digest for name, digest in digests.items() if name not in failed}
     return WeekTests(sorted(passed), told, dict(sorted(skipped.items())))
 

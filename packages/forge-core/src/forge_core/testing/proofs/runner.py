@@ -90,6 +90,7 @@ def tasks_of(
         if known is not None and gpus > 1:
             again |= {test for test, reason in known.skipped.items() if "GPUs are needed" in reason}
         gone = known is not None and set(known.digests) - set(evidence.tests(week))
+        gone = gone or set(proofs) - {kernel.name for kernel in week.kernels}
         builders = {k.builder for k in week.kernels if k.name in stale}
         sanitized = {
             t for k in week.kernels if k.builder in builders and k.name in proofs for t in proofs[k.name].tests
