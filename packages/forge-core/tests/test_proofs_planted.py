@@ -422,6 +422,7 @@ def test_forged_code_is_red_even_where_it_was_sealed_again(proven):
     [
         ({"tests": []}, "no test of it passed"),
         ({"code": {}}, "its code is not that of its calls"),
+        ({"code": {"plain 3": "! no compiler"}}, "a kernel of it does not compile: no compiler"),
         ({"code": {"plain 9": "0"}}, "its code is not that of its calls"),
         ({"repeats": 1}, "determinism was not shown"),
         ({"errors": {}}, "error was not measured"),

@@ -295,6 +295,9 @@ def incomplete(proof: Proof) -> list[str]:
         told.append("its plans are not those of the calls it lists")
     if not proof.code or not set(proof.code) <= set(proof.calls):
         told.append("its code is not that of its calls")
+    told += [f"a kernel of it does not compile: {d.removeprefix('! ')}" for d in proof.code.values() if d[:1] == "!"][
+        :1
+    ]
     if proof.repeats < 2:
         told.append("its determinism was not shown")
     if not proof.errors:

@@ -19,7 +19,7 @@ from forge_core.cache.parallel import Request
 from forge_core.cache.suites import requests
 from forge_core.device import SPECS
 from forge_core.files import write_atomically
-from forge_core.testing.proofs.declare import digest_of, discover
+from forge_core.testing.proofs.declare import ProofError, digest_of, discover
 from forge_core.testing.proofs.evidence import Evidence
 from forge_core.testing.proofs.record import folder_of
 
@@ -65,6 +65,9 @@ def _sources(wanted: list[Request], evidence: Evidence) -> str:
 def _here(suite: str, arch: str, evidence: Evidence) -> Kernels:
     wanted = requests([suite], [arch])
     code = evidence.code([(request.builder, request.config) for request in wanted], arch)
+    broken = next((digest.removeprefix("! ") for digest in code.values() if digest.startswith("!")), "")
+    if broken:
+        raise ProofError(f"{suite}: its kernels cannot be compared with those of a record: {broken}")
     return Kernels(suite, arch, len(code), digest_of(sorted(code.values()))[:16], _sources(wanted, evidence))
 
 
