@@ -112,6 +112,20 @@ def test_the_start_of_the_process_is_known():
     assert process_start_ns() < before
 
 
+def test_a_process_that_waits_between_two_clocks_finds_the_same_start(monkeypatch):
+    expected = process_start_ns()
+    clock, readings = time.clock_gettime_ns, []
+
+    def late(which):
+        readings.append(which)
+        time.sleep(0.05 if len(readings) < 4 else 0)
+        return clock(which)
+
+    monkeypatch.setattr(time, "clock_gettime_ns", late)
+    assert abs(process_start_ns() - expected) < 0.02e9
+    assert len(readings) >= 4
+
+
 def test_without_proc_the_start_is_the_import_of_forge(monkeypatch):
     def missing(self):
         raise FileNotFoundError

@@ -166,7 +166,7 @@ def test_workers_compile_each_kernel_once_and_see_no_gpu(project, monkeypatch):
     requests = [Request(project.path, project.config(tile), arch) for tile in (16, 32, 16) for arch in (ARCH, "sm_80")]
     seen = []
     outcomes = compile_all(requests, project.store, jobs=2, on_done=seen.append)
-    assert [outcome.status for outcome in outcomes] == ["compiled"] * 4
+    assert [(outcome.status, outcome.error) for outcome in outcomes] == [("compiled", "")] * 4
     assert len(seen) == 4 and project.did("compiled") == 4 and project.did("gpus ''") == 4
     assert len(list(project.store.entries())) == 4
     assert all(outcome.bytes == 5000 and outcome.seconds == 0.5 for outcome in outcomes)

@@ -27,7 +27,8 @@ def process_start_ns() -> int:
         ticks = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
         # Not btime in /proc/stat, which has whole seconds: a file written up to a second before the start would look
         # newer than the process.
-        booted = now - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        # Of several readings the latest is right: a process that waits between the two clocks computes an earlier time.
+        booted = max(time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) for _ in range(8))
         return booted + (ticks + 1) * 10**9 // os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return now
