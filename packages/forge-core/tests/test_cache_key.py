@@ -366,10 +366,10 @@ def test_the_sources_of_a_configuration_count_even_where_the_kernel_does_not_imp
     assert f"{project.name}.configs" in dict(key.sources)
 
 
-def test_forge_kernels_reach_device_code_and_neither_operators_nor_the_cache():
+def test_forge_kernels_reach_forge_core_cute_and_neither_operators_nor_the_cache():
     pytest.importorskip("forge_week0_transpose")
     found = dict(fingerprint(["forge_week0_transpose.kernels.tiled"]).pairs)
-    assert {"forge_week0_transpose.kernels.tiled", "forge_core.device_code.memory"} <= set(found)
+    assert {"forge_week0_transpose.kernels.tiled", "forge_core.cute.memory"} <= set(found)
     assert not [name for name in found if name.startswith("forge_core.cache") or name.endswith(".ops")]
     assert "forge_week0_transpose.kernels.naive" not in found
 

@@ -421,7 +421,7 @@ def test_no_source_is_run_by_comparing(rich):
 def _kernel_modules():
     for path in sorted(PACKAGES.glob("*/src/*/**/*.py")):
         parts = path.relative_to(PACKAGES).with_suffix("").parts[2:]
-        if {"kernels", "device_code"} & set(parts[:-1]) or parts[-2:] == ("env_check", "kernel"):
+        if {"kernels", "cute", "rows"} & set(parts[:-1]) or parts[-2:] == ("env_check", "kernel"):
             yield ".".join(part for part in parts if part != "__init__")
 
 

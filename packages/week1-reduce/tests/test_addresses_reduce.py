@@ -20,7 +20,7 @@ pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists 
 
 from cutlass import Uint32  # after the check that it is there
 
-from forge_core.device_code.memory import entry_offsets, split_arguments
+from forge_core.cute.memory import entry_offsets, split_arguments
 
 H200 = SPECS["H200"]
 SIZE = 4

@@ -18,7 +18,7 @@ pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists 
 
 import cutlass.cute as cute  # after the check that it is there
 
-from forge_core.device_code.memory import load_element
+from forge_core.cute.memory import load_element
 from forge_week1_reduce.kernels import vectorized
 from forge_week1_reduce.kernels.values import Values
 

@@ -55,7 +55,7 @@ def test_planted_faults_are_refused(wrong, device):
 
 def without_the_last_steps(acc, monoid, threads, shared, thread):
     """A block's reduction that stops at the first warp's accumulator."""
-    from forge_core.device_code.warp import reduce_lanes
+    from forge_core.cute.warp import reduce_lanes
 
     return reduce_lanes(acc, monoid)
 

@@ -63,7 +63,7 @@ def depth(told, shape):
 
 def test_the_models_have_the_kernels_figures():
     pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
-    from forge_core.device_code import warp
+    from forge_core.cute import warp
     from forge_week1_reduce.kernels import elementwise, naive, sweep
 
     assert set(MODELS) == set(Config.__args__)

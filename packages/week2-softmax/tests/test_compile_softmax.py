@@ -210,7 +210,7 @@ def test_the_row_of_a_grid_moves_in_whole_chunks(op, backward, shape, dtype):
 
 
 def test_the_slots_of_the_plan_are_those_of_the_kernel():
-    from forge_core.device_code.grid import SLOT_BYTES
+    from forge_core.cute.grid import SLOT_BYTES
     from forge_week2_softmax.config import GRID_SLOT_BYTES
     from forge_week2_softmax.holding import LINE
     from forge_week2_softmax.kernels.split import LINE_CHUNKS

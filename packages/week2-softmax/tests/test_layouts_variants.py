@@ -30,7 +30,7 @@ def test_every_kernel_has_a_map():
 
 def test_the_maps_have_the_kernels_figures():
     pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
-    from forge_core.device_code.memory import CHUNK
+    from forge_core.cute.memory import CHUNK
     from forge_week2_softmax.kernels import split
 
     assert (layouts.LINE, holding.CHUNK) == (split.LINE_CHUNKS, CHUNK)

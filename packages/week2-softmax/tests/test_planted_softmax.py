@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 import torch
 
+from forge_core.cute import grid, online, warp
+from forge_core.cute.monoid import Maximum, Sum
 from forge_core.device import SPECS
-from forge_core.device_code import grid, online, warp
-from forge_core.device_code.monoid import Maximum, Sum
 from forge_core.op.launch import load
 from forge_core.testing import assert_near_float64
 from forge_core.testing.softmax_bounds import softmax_bound
@@ -54,7 +54,7 @@ def a_lane_left_out_of_a_part(part, one, lanes=32, stride=1, *, repeated=False):
 
 def not_waited_for(monoid, slot, number):
     """A slot is read once, whatever is in it."""
-    from forge_core.device_code.memory import load_element
+    from forge_core.cute.memory import load_element
 
     return tuple(load_element(slot + part * 4, dtype) for part, dtype in enumerate(monoid.types))
 

@@ -44,7 +44,7 @@ def test_the_lengths_meet_lanes_blocks_and_clusters():
 
 def test_the_models_have_the_kernels_figures():
     pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
-    from forge_core.device_code import warp
+    from forge_core.cute import warp
     from forge_week2_softmax.kernels import program, split
 
     assert (layouts.LINE, week2_steps.STRANDS) == (split.LINE_CHUNKS, program.STRANDS)

@@ -22,7 +22,7 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.memory import Int32, Int64, elements_at, name_kernel
+from forge_core.cute.memory import Int32, Int64, elements_at, name_kernel
 
 __all__ = ["FAULTS", "Planted", "PlantedConfig", "build"]
 

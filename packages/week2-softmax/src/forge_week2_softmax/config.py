@@ -51,7 +51,7 @@ __all__ = [
 
 _KERNELS = "forge_week2_softmax.kernels"
 
-#: Bytes of a block's slot; that of ``forge_core.device_code.grid``, which imports the DSL.
+#: Bytes of a block's slot; that of ``forge_core.cute.grid``, which imports the DSL.
 GRID_SLOT_BYTES = 128
 
 #: The kernels of every operator, slowest idea first; the last one is for rows that are not contiguous.

@@ -3,7 +3,7 @@
 From the module of the builder on, every import is followed into the project's own modules:
 
     kernels/column.py --> kernels/values.py --> arithmetic.py
-          |    `--------> device_code/warp.py
+          |    `--------> forge_core/cute/warp.py
           `-------------> configs.py            ops.py, kernels/naive.py: not reached, may change freely
 
 *Followed*, each with the SHA-256 of its file: modules of the builder's own top-level package, of Forge, and whatever

@@ -1,4 +1,4 @@
-"""Index maps of the exchanges in shared memory that ``forge_core.device_code`` offers: a slot for each warp."""
+"""Index maps of the exchanges in shared memory that ``forge_core.cute`` offers: a slot for each warp."""
 
 from __future__ import annotations
 

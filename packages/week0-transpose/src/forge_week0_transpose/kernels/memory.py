@@ -1,6 +1,6 @@
 """What the kernels of this package share on the GPU: accesses by words, whatever the element means.
 
-They come on top of ``forge_core.device_code.memory``: addresses are 64-bit integers in bytes, and an access has a
+They come on top of ``forge_core.cute.memory``: addresses are 64-bit integers in bytes, and an access has a
 stated width.
 """
 
@@ -12,10 +12,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint8, Uint16, Uint32, Uint64
 
-from forge_core.device_code import memory as core
-from forge_core.device_code.check import check
-from forge_core.device_code.hold import load_held
-from forge_core.device_code.memory import GLOBAL, SHARED, entry_offsets, name_kernel
+from forge_core.cute import memory as core
+from forge_core.cute.check import check
+from forge_core.cute.hold import load_held
+from forge_core.cute.memory import GLOBAL, SHARED, entry_offsets, name_kernel
 from forge_week0_transpose.kernels.words import CHUNK
 
 __all__ = [
@@ -71,7 +71,7 @@ def chunk_tensor(count: int) -> Any:
 def load_parts(address: Any, rChunk: Any, width: int, policy: Any) -> None:
     """Loads a chunk of global memory by accesses of ``width`` bytes, which is what its address is a multiple of.
 
-    Accesses of 16 bytes are made under a policy of the L2; ``policy`` is that of ``forge_core.device_code.hold``.
+    Accesses of 16 bytes are made under a policy of the L2; ``policy`` is that of ``forge_core.cute.hold``.
     """
     if width == CHUNK:
         load_held(address, rChunk, CHUNK, policy)

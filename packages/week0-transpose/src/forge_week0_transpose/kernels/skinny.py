@@ -32,7 +32,7 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.hold import hold_policy
+from forge_core.cute.hold import hold_policy
 from forge_week0_transpose.configs import SkinnyConfig
 from forge_week0_transpose.kernels.memory import (
     SHARED,

@@ -41,7 +41,7 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.hold import hold_policy, load_held
+from forge_core.cute.hold import hold_policy, load_held
 from forge_week0_transpose.configs import VectorizedConfig
 from forge_week0_transpose.kernels.memory import (
     SHARED,

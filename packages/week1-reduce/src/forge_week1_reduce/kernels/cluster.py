@@ -24,9 +24,9 @@ from typing import Any
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.block import SLOTS_BYTES, reduce_block
-from forge_core.device_code.cluster import announce, reduce_cluster
-from forge_core.device_code.memory import (
+from forge_core.cute.block import SLOTS_BYTES, reduce_block
+from forge_core.cute.cluster import announce, reduce_cluster
+from forge_core.cute.memory import (
     Int32,
     Int64,
     Uint32,

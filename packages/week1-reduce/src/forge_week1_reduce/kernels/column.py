@@ -39,8 +39,8 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.cluster import announce
-from forge_core.device_code.memory import (
+from forge_core.cute.cluster import announce
+from forge_core.cute.memory import (
     CHUNK,
     Int32,
     Int64,
@@ -51,7 +51,7 @@ from forge_core.device_code.memory import (
     name_kernel,
     split_arguments,
 )
-from forge_core.device_code.room import room_for
+from forge_core.cute.room import room_for
 from forge_week1_reduce.configs import ColumnConfig
 from forge_week1_reduce.kernels.finish import Finish
 from forge_week1_reduce.kernels.tile import finish_tile, gather, tile_bytes

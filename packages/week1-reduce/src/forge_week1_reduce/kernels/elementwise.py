@@ -7,7 +7,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from forge_core.device_code.memory import Int64, Uint32, entry_offsets
+from forge_core.cute.memory import Int64, Uint32, entry_offsets
 
 __all__ = ["STRANDS", "walk"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from forge_core.device_code.block import SLOTS_BYTES, reduce_block
-from forge_core.device_code.memory import Int32, Int64, Uint32, entry_offsets, name_kernel
+from forge_core.cute.block import SLOTS_BYTES, reduce_block
+from forge_core.cute.memory import Int32, Int64, Uint32, entry_offsets, name_kernel
 from forge_week1_reduce.configs import FinishConfig
 from forge_week1_reduce.kernels.values import Values
 

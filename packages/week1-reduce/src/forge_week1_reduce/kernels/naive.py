@@ -26,7 +26,7 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.memory import (
+from forge_core.cute.memory import (
     Int32,
     Int64,
     Uint32,

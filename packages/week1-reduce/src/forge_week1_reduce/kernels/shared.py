@@ -24,7 +24,7 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.memory import (
+from forge_core.cute.memory import (
     SHARED,
     Int32,
     Int64,

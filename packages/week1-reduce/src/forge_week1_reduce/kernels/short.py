@@ -26,8 +26,8 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.hold import hold_policy
-from forge_core.device_code.memory import (
+from forge_core.cute.hold import hold_policy
+from forge_core.cute.memory import (
     Int32,
     Int64,
     Uint32,
@@ -36,7 +36,7 @@ from forge_core.device_code.memory import (
     name_kernel,
     split_arguments,
 )
-from forge_core.device_code.warp import reduce_lanes
+from forge_core.cute.warp import reduce_lanes
 from forge_week1_reduce.configs import ShortConfig
 from forge_week1_reduce.kernels.values import Values
 

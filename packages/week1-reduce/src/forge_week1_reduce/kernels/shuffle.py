@@ -24,8 +24,8 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.block import SLOTS_BYTES, reduce_block
-from forge_core.device_code.memory import (
+from forge_core.cute.block import SLOTS_BYTES, reduce_block
+from forge_core.cute.memory import (
     Int32,
     Int64,
     Uint32,

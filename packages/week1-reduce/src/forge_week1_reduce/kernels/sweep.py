@@ -18,8 +18,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from forge_core.device_code.hold import hold_policy
-from forge_core.device_code.memory import CHUNK, Int32, Int64, Uint32, Uint64, entry_offsets
+from forge_core.cute.hold import hold_policy
+from forge_core.cute.memory import CHUNK, Int32, Int64, Uint32, Uint64, entry_offsets
 
 __all__ = ["part_chunks", "sweep"]
 

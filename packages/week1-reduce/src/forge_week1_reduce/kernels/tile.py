@@ -19,9 +19,9 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from forge_core.device_code.cluster import store_remote
-from forge_core.device_code.memory import SHARED, Int64, load_element, store_element
-from forge_core.device_code.warp import WARP, reduce_lanes
+from forge_core.cute.cluster import store_remote
+from forge_core.cute.memory import SHARED, Int64, load_element, store_element
+from forge_core.cute.warp import WARP, reduce_lanes
 from forge_week1_reduce.configs import ColumnConfig
 
 __all__ = ["finish_tile", "gather", "tile_bytes"]

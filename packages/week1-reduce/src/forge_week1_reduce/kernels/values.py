@@ -15,9 +15,9 @@ import cutlass.cute as cute
 import torch
 from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint8, Uint32
 
-from forge_core.device_code.hold import load_held
-from forge_core.device_code.memory import CHUNK, elements_at, load_element, store_element
-from forge_core.device_code.monoid import Maximum, Minimum, Monoid, Product, Sum
+from forge_core.cute.hold import load_held
+from forge_core.cute.memory import CHUNK, elements_at, load_element, store_element
+from forge_core.cute.monoid import Maximum, Minimum, Monoid, Product, Sum
 from forge_core.dtypes import cute_dtype
 from forge_week1_reduce.arithmetic import Arithmetic
 

@@ -25,8 +25,8 @@ from typing import Any
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.block import SLOTS_BYTES, reduce_block
-from forge_core.device_code.memory import (
+from forge_core.cute.block import SLOTS_BYTES, reduce_block
+from forge_core.cute.memory import (
     Int32,
     Int64,
     Uint32,
@@ -35,7 +35,7 @@ from forge_core.device_code.memory import (
     name_kernel,
     split_arguments,
 )
-from forge_core.device_code.room import room_for
+from forge_core.cute.room import room_for
 from forge_week1_reduce.configs import VectorizedConfig
 from forge_week1_reduce.kernels.sweep import sweep
 from forge_week1_reduce.kernels.values import Values

@@ -20,8 +20,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from forge_core.device_code.hold import load_held_if
-from forge_core.device_code.memory import Int32, Int64, Uint32, Uint64, elements_at, load_element, store_element
+from forge_core.cute.hold import load_held_if
+from forge_core.cute.memory import Int32, Int64, Uint32, Uint64, elements_at, load_element, store_element
 
 __all__ = [
     "chunk_addresses",

@@ -27,7 +27,7 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.memory import (
+from forge_core.cute.memory import (
     SHARED,
     Int32,
     Int64,
@@ -39,8 +39,8 @@ from forge_core.device_code.memory import (
     name_kernel,
     store_element,
 )
-from forge_core.device_code.room import room_for
-from forge_core.device_code.warp import WARP, reduce_lanes
+from forge_core.cute.room import room_for
+from forge_core.cute.warp import WARP, reduce_lanes
 from forge_week2_softmax.configs import ColumnConfig
 from forge_week2_softmax.kernels import chunks as chunk
 from forge_week2_softmax.kernels.program import Program

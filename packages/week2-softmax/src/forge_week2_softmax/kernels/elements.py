@@ -15,7 +15,7 @@ import cutlass.cute as cute
 import torch
 from cutlass import Boolean, Float32, Int32, Uint8, Uint32
 
-from forge_core.device_code.memory import elements_at, load_element
+from forge_core.cute.memory import elements_at, load_element
 from forge_core.dtypes import cute_dtype
 from forge_week2_softmax.arithmetic import Arithmetic
 

@@ -22,7 +22,7 @@ and computes the results from what it holds:
 Bytes moved: each element is read once and written once, so the bound is DRAM bandwidth.  A block alternates between
 loading, exchanging and storing; several resident on a multiprocessor overlap, which is why long rows are better held
 by several small blocks than by one that fills the multiprocessor, and why what fills the registers of one is better
-held half in shared memory, by two.  The L2 is asked to evict last what is read: ``forge_core.device_code.hold``.
+held half in shared memory, by two.  The L2 is asked to evict last what is read: ``forge_core.cute.hold``.
 
 Limits: what fits: 16 chunks a thread; clusters of up to 16 blocks.
 """
@@ -36,10 +36,10 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.block import SLOTS_BYTES, reduce_block
-from forge_core.device_code.cluster import mailbox_bytes, open_mailbox, reduce_by_mail
-from forge_core.device_code.hold import await_stage, hold_policy, stage_held_if
-from forge_core.device_code.memory import (
+from forge_core.cute.block import SLOTS_BYTES, reduce_block
+from forge_core.cute.cluster import mailbox_bytes, open_mailbox, reduce_by_mail
+from forge_core.cute.hold import await_stage, hold_policy, stage_held_if
+from forge_core.cute.memory import (
     CHUNK,
     SHARED,
     Int32,
@@ -51,8 +51,8 @@ from forge_core.device_code.memory import (
     name_kernel,
     store_element,
 )
-from forge_core.device_code.room import room_for
-from forge_core.device_code.warp import WARP, reduce_lanes
+from forge_core.cute.room import room_for
+from forge_core.cute.warp import WARP, reduce_lanes
 from forge_week2_softmax.configs import HeldConfig
 from forge_week2_softmax.kernels import chunks as chunk
 from forge_week2_softmax.kernels.program import Program

@@ -27,10 +27,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import BFloat16, Float16, Uint32
 
-from forge_core.device_code.memory import store_element
-from forge_core.device_code.monoid import Maximum, Sum, lowest
-from forge_core.device_code.online import MaxSum, exponential, packed_maximum, reciprocal, strand_sum, tree
-from forge_core.device_code.warp import reduce_part
+from forge_core.cute.memory import store_element
+from forge_core.cute.monoid import Maximum, Sum, lowest
+from forge_core.cute.online import MaxSum, exponential, packed_maximum, reciprocal, strand_sum, tree
+from forge_core.cute.warp import reduce_part
 from forge_core.dtypes import cute_dtype
 from forge_week2_softmax.kernels.elements import Elements, whole_words
 

@@ -27,8 +27,8 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.block import SLOTS_BYTES, reduce_block
-from forge_core.device_code.memory import (
+from forge_core.cute.block import SLOTS_BYTES, reduce_block
+from forge_core.cute.memory import (
     Int32,
     Int64,
     Uint32,
@@ -38,7 +38,7 @@ from forge_core.device_code.memory import (
     name_kernel,
     store_element,
 )
-from forge_core.device_code.room import room_for
+from forge_core.cute.room import room_for
 from forge_week2_softmax.configs import SplitConfig, SweepConfig
 from forge_week2_softmax.kernels import chunks as chunk
 from forge_week2_softmax.kernels.program import Program

@@ -25,11 +25,11 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.device_code.block import SLOTS_BYTES, reduce_block
-from forge_core.device_code.hold import hold_policy, load_held_if
-from forge_core.device_code.memory import Int32, Int64, Uint32, Uint64, entry_offsets, example_arguments, name_kernel
-from forge_core.device_code.monoid import Maximum, Sum
-from forge_core.device_code.online import MaxSum
+from forge_core.cute.block import SLOTS_BYTES, reduce_block
+from forge_core.cute.hold import hold_policy, load_held_if
+from forge_core.cute.memory import Int32, Int64, Uint32, Uint64, entry_offsets, example_arguments, name_kernel
+from forge_core.cute.monoid import Maximum, Sum
+from forge_core.cute.online import MaxSum
 from forge_week2_softmax.configs import SweepConfig
 from forge_week2_softmax.kernels import chunks as chunk
 from forge_week2_softmax.kernels.program import Program

@@ -17,7 +17,7 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from forge_core.device_code.monoid import Maximum, Monoid
+from forge_core.cute.monoid import Maximum, Monoid
 
 __all__ = ["WARP", "reduce_lanes", "reduce_part", "warp_maximum"]
 

@@ -12,9 +12,9 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from forge_core.device_code.memory import SHARED, load_element, store_element
-from forge_core.device_code.monoid import Monoid
-from forge_core.device_code.warp import WARP, reduce_lanes
+from forge_core.cute.memory import SHARED, load_element, store_element
+from forge_core.cute.monoid import Monoid
+from forge_core.cute.warp import WARP, reduce_lanes
 
 __all__ = ["SLOTS_BYTES", "load_slot", "reduce_block", "store_slot"]
 

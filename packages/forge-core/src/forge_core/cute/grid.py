@@ -32,10 +32,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Float64
 
-from forge_core.device_code.block import reduce_block
-from forge_core.device_code.memory import Int32, Int64, store_element
-from forge_core.device_code.monoid import Monoid
-from forge_core.device_code.warp import WARP
+from forge_core.cute.block import reduce_block
+from forge_core.cute.memory import Int32, Int64, store_element
+from forge_core.cute.monoid import Monoid
+from forge_core.cute.warp import WARP
 
 __all__ = ["SLOT_BYTES", "empty_slots", "reduce_grid"]
 

@@ -20,9 +20,9 @@ import cutlass.cute as cute  # noqa: E402  # after the check that it is there
 from cutlass import Float32, Int32, Int64, Uint32  # noqa: E402
 
 from forge_core.cache import Traceable, compile_cached  # noqa: E402
-from forge_core.device_code.block import SLOTS_BYTES, reduce_block  # noqa: E402
-from forge_core.device_code.cluster import announce, reduce_cluster  # noqa: E402
-from forge_core.device_code.memory import (  # noqa: E402
+from forge_core.cute.block import SLOTS_BYTES, reduce_block  # noqa: E402
+from forge_core.cute.cluster import announce, reduce_cluster  # noqa: E402
+from forge_core.cute.memory import (  # noqa: E402
     entry_offsets,
     example_arguments,
     load_element,
@@ -146,6 +146,6 @@ def test_an_accumulator_of_two_parts_runs(threads, blocks):
 
 
 def test_importing_the_package_imports_no_compiler():
-    code = "import sys, forge_core.device_code; assert 'cutlass' not in sys.modules"
+    code = "import sys, forge_core.cute; assert 'cutlass' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -42,7 +42,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Uint32
 
-from forge_core.device_code.monoid import Maximum, Sum, lowest
+from forge_core.cute.monoid import Maximum, Sum, lowest
 
 __all__ = ["MaxSum", "exponential", "packed_maximum", "reciprocal", "strand_sum", "tree"]
 

@@ -20,10 +20,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 
-from forge_core.device_code.block import PART_BYTES, load_slot
-from forge_core.device_code.memory import SHARED, load_element
-from forge_core.device_code.monoid import Monoid
-from forge_core.device_code.warp import WARP, reduce_lanes
+from forge_core.cute.block import PART_BYTES, load_slot
+from forge_core.cute.memory import SHARED, load_element
+from forge_core.cute.monoid import Monoid
+from forge_core.cute.warp import WARP, reduce_lanes
 
 __all__ = ["announce", "mailbox_bytes", "open_mailbox", "reduce_by_mail", "reduce_cluster", "store_remote"]
 
