@@ -45,7 +45,7 @@ class Explanation:
     written: int
     key: str | None
     builder: str | None = None
-    arguments: tuple[int | tuple[int, ...], ...] = ()
+    arguments: tuple[float | tuple[int, ...], ...] = ()
     workspace: int = 0
     numbered: bool = False
 
@@ -85,7 +85,7 @@ class Explanation:
         )
 
     @property
-    def integers(self) -> tuple[int | tuple[int, ...], ...]:
+    def integers(self) -> tuple[float | tuple[int, ...], ...]:
         """All integers of a launch as a kernel is traced with them; 1 stands for its number."""
         return (*self.arguments, 1) if self.numbered else self.arguments
 

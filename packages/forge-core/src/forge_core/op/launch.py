@@ -32,7 +32,7 @@ class Launch:
         variant: the variant's name.
         builder: ``"module:attribute"`` of the ``@compile_cached`` builder.
         config: the frozen dataclass that the kernel is compiled for.
-        arguments: the integers, and tuples of integers, that follow the pointers and precede the stream.
+        arguments: the numbers, and tuples of integers, that follow the pointers and precede the stream.
         why: why this configuration, in plain words.
         read: bytes that must be read at least.
         written: bytes that must be written at least.
@@ -49,7 +49,7 @@ class Launch:
     variant: str
     builder: str
     config: Any
-    arguments: tuple[int | tuple[int, ...], ...]
+    arguments: tuple[float | tuple[int, ...], ...]
     why: str
     read: int
     written: int

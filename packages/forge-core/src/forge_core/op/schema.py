@@ -16,7 +16,7 @@ __all__ = ["Schema"]
 
 
 # What torch calls the types whose values can be checked by Python's own.
-_SIMPLE: dict[str, type] = {"int": int, "str": str, "bool": bool}
+_SIMPLE: dict[str, type] = {"int": int, "str": str, "bool": bool, "float": float}
 _LISTS = {"List[int]": False, "Optional[List[int]]": True}
 # A dtype is an int to the parser's ``type``, and itself to its ``real_type`` only.
 _DTYPES = {"ScalarType": False, "Optional[ScalarType]": True}
@@ -34,7 +34,7 @@ class Schema:
         positional: how many of them may be passed by position.
         defaults: the default of each parameter that has one.
         tensors: names of the tensor parameters.
-        simple: the Python type of each parameter that is an int, a str or a bool.
+        simple: the Python type of each parameter that is an int, a str, a bool or a float.
         lists: the parameters that are an int or several, each with whether None is taken too.
         dtypes: the parameters that are a dtype, each with whether None is taken too.
     """
@@ -113,7 +113,8 @@ class Schema:
             checks.is_tensor(op, name, named[name])
         for name, kind in self.simple.items():
             value = named[name]
-            if not (written.is_int(value) if kind is int else isinstance(value, kind)):
+            number = kind is float and isinstance(value, int)
+            if not (written.is_int(value) if kind is int else number or isinstance(value, kind)):
                 raise ArgumentTypeError(
                     op=op, argument=name, expected=f"an argument of type {kind.__name__}", got=repr(value)
                 )

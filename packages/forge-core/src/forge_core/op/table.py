@@ -66,7 +66,7 @@ class Bound:
     strides: tuple[int, ...]
     dtype: torch.dtype
     launch: Callable[..., Any]
-    arguments: tuple[int | tuple[int, ...], ...]
+    arguments: tuple[float | tuple[int, ...], ...]
     debug: bool
     name: str  # the variant, for the log
     workspace: int = 0
@@ -107,7 +107,7 @@ class LaunchTable:
         """An empty table of the same operator: its calls are planned again, under whatever holds then."""
         return LaunchTable(self._schema, self._check, self._plan, self.ambient)
 
-    def launches(self) -> list[tuple[str, int, tuple[int | tuple[int, ...], ...]]]:
+    def launches(self) -> list[tuple[str, int, tuple[float | tuple[int, ...], ...]]]:
         """What has been bound: for each, the variant, which compiled kernel, and the integers it is launched with."""
         return [(bound.name, id(bound.launch), bound.arguments) for bound in self._bound.values()]
 

@@ -1,0 +1,36 @@
+"""The row engine: how rows move, written once for all row-wise operators.
+
+    program    what is computed for a row: a frozen dataclass of arithmetic
+    problem    any dims, strides, offsets and dtypes as rows
+    config     configurations, each compiled to one kernel, and the list of them
+    plan       from a call to a launch: selection and its arguments
+    operator   a program and one declaration: a PyTorch operator
+    held       kernel: rows in registers of lanes, a block or a cluster
+    stream     kernel: rows read by a block, once for their totals and once to write
+    column     kernel: neighboring rows in neighboring threads, for rows that are not contiguous
+    kernel     what the kernels share
+    values     what a program is given while a kernel is traced
+
+Importing the package imports no DSL.
+"""
+
+from forge_core.rows.config import Binding, configurations
+from forge_core.rows.operator import like, row_operator
+from forge_core.rows.problem import Problem
+from forge_core.rows.program import Fold, Operands, RowProgram, exp, log, reciprocal, rsqrt, where
+
+__all__ = [
+    "Binding",
+    "Fold",
+    "Operands",
+    "Problem",
+    "RowProgram",
+    "configurations",
+    "exp",
+    "like",
+    "log",
+    "reciprocal",
+    "row_operator",
+    "rsqrt",
+    "where",
+]

@@ -1,0 +1,392 @@
+"""What the row kernels share: arguments to tensors, and a thread's pieces of a row.
+
+    mX    (rows, length)                      an operand; (length,) a column operand; (rows,) a scalar or a result
+    gX    (length)                            one row of it
+    tXgX  ((access, accesses), chunks)        this thread's vectors, in accesses of at most 16 bytes
+    tXrX  ((access, accesses), chunks)        the same in registers, as stored
+
+A *piece* is a vector of every operand, or one element of each: elements outside whole vectors, and rows that no vector
+access could read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint32
+
+from forge_core.cute.copy import (
+    evict_last,
+    head_elements,
+    load_unaligned,
+    opaque,
+    partition,
+    store_if,
+    vector_predicate,
+)
+from forge_core.cute.memory import GLOBAL
+from forge_core.cute.monoid import Maximum, Minimum, Monoid, Product, Sum
+from forge_core.cute.online import MaxSum
+from forge_core.dtypes import cute_dtype
+from forge_core.rows.config import RowConfig
+from forge_core.rows.program import Fold
+from forge_core.rows.values import Row, Values
+
+__all__ = ["Each", "RowKernel", "example_arguments"]
+
+#: A fold's monoid, how a vector becomes one element, and what adds nothing.
+FOLDS: dict[str, tuple[Any, Any, float]] = {
+    "sum": (Sum, cute.ReductionOp.ADD, 0),
+    "prod": (Product, cute.ReductionOp.MUL, 1),
+    "max": (Maximum, cute.ReductionOp.MAX, float("-inf")),
+    "min": (Minimum, cute.ReductionOp.MIN, float("inf")),
+}
+
+
+@dataclass(frozen=True)
+class Each:
+    """Several monoids of one part, side by side."""
+
+    parts: tuple[Any, ...]
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        """The type of each part."""
+        return tuple(part.dtype for part in self.parts)
+
+    def identity(self) -> tuple[Any, ...]:
+        """The accumulator of nothing."""
+        return tuple(part.identity()[0] for part in self.parts)
+
+    def combine(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Each part by its own monoid."""
+        return tuple(m.combine((x,), (y,))[0] for m, x, y in zip(self.parts, a, b, strict=True))
+
+
+class Piece(Values):
+    """Neighboring elements of all operands, and where the outputs at the same places go.
+
+    Args:
+        *args: those of ``Values``.
+        store: ``store(name, y)`` writes a vector of an output; None where the kernel does so itself.
+        held: the registers that hold the vectors of row operands.
+        columns: loads the vector of a column operand, by name.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        store: Any,
+        held: tuple[cute.Tensor, ...] = (),
+        columns: dict[str, Callable[[], Any]] | None = None,
+    ) -> None:
+        super().__init__(*args)
+        self.store, self.held = store, held
+        self.ahead: dict[str, Any] = {}
+        self._columns = columns or {}
+        self._registers |= {name: partial(self._column, name) for name in self._columns}
+
+    def fetch(self, names: Iterable[str]) -> None:
+        """Asks for column operands before they are used."""
+        for name in names:
+            if name in self._columns and name not in self.ahead:
+                self.ahead[name] = self._columns[name]()
+
+    def _column(self, name: str) -> Any:
+        self.fetch((name,))
+        return self.ahead[name]
+
+
+class RowKernel(RowConfig):
+    """Mixed into the configurations of the row kernels."""
+
+    # ------------------------------------------------------------------------------------------------- arguments
+
+    def split(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments of a launch, taken apart: pointers, the length of a row, kept dims, numbers.
+
+        ``args``: pointers in the order of the binding; the length; for each kept dim, outermost first, its size and its
+        stride in each operand; the same for each of ``reduced`` dims within a row; the numbers, as float64; the stream.
+        Plain arithmetic: tools call it with integers.
+        """
+        count = len(self.binding.program.operands.tensors)
+        end = count + 1 + (self.rank + self.reduced) * (1 + count)
+        return args[:count], args[count], args[count + 1 : end], args[end:-1]
+
+    def rows_of(self, dims: Sequence[Any]) -> Any:
+        """How many rows."""
+        each = 1 + len(self.binding.program.operands.tensors)
+        return reduce(lambda a, b: a * b, dims[: self.rank * each : each])
+
+    def operands(self, pointers: Sequence[Any], length: Any, dims: Sequence[Any]) -> dict[str, cute.Tensor]:
+        """The operands as tensors; called by the kernel."""
+        names, each = self.binding.program.operands, 1 + len(pointers)
+        groups = [dims[i * each : (i + 1) * each] for i in range(self.rank + self.reduced)]
+        kept, reduced = groups[: self.rank], groups[self.rank :]
+        address = dict(zip(self.binding.order or names.tensors, pointers, strict=True))
+        tensors = {}
+        for i, name in enumerate(names.tensors):
+            dtype = cute_dtype(self.binding.dtype(name))
+            start = cute.make_ptr(dtype, address[name].toint(), GLOBAL, assumed_align=max(dtype.width // 8, 1))
+            row: tuple[Any, Any] = (length, int(name not in self.binding.broadcast))
+            if reduced:
+                row = _layout(reduced, i)
+            modes = [] if name in names.columns else [_layout(kept, i)]
+            modes += [row] if name in names.elementwise else []
+            layout = cute.make_layout(tuple(m[0] for m in modes), stride=tuple(m[1] for m in modes))
+            tensors[name] = cute.make_tensor(start, layout)
+        return tensors
+
+    def line(self, tensors: dict[str, cute.Tensor], row: Int64) -> tuple[dict[str, cute.Tensor], tuple[Any, ...]]:
+        """One row of each operand, and its coordinate."""
+        names = self.binding.program.operands
+        sizes = tensors[names.tensors[0]].shape[0]
+        # Grids have fewer than 2^31 blocks; more rows than that have lanes of warps, and one dim.
+        rest, places = row if self.rank == 1 else Uint32(row), []
+        for size in sizes[:0:-1]:
+            places.append(rest % Uint32(size))
+            rest = rest // Uint32(size)
+        at = (rest, *places[::-1])
+        whole = {n: tensors[n][None] if n in names.columns else tensors[n][at, None] for n in names.elementwise}
+        return whole, at
+
+    def known(
+        self,
+        tensors: dict[str, cute.Tensor],
+        line: dict[str, cute.Tensor],
+        at: tuple[Any, ...],
+        count: Any,
+        numbers: Any,
+    ) -> Row:
+        """What the program may know of a row."""
+        names, compute = self.binding.program.operands, cute_dtype(self.binding.compute)
+        scalars = {n: tensors[n][at,] for n in names.scalars} | dict(zip(names.numbers, numbers, strict=True))
+        scalars = {n: s.to(compute) if type(s).is_float else s for n, s in scalars.items()}
+        return Row(compute(count), line, scalars)
+
+    # ---------------------------------------------------------------------------------------------------- pieces
+
+    def head(self, line: dict[str, cute.Tensor]) -> Int32:
+        """Elements of a row before its first whole vector."""
+        if self.align != "shifted":
+            return Int32(0)
+        lead = next(n for n in self.binding.moving if self.binding.dtype(n).itemsize * self.vec == 16)
+        return head_elements(line[lead], self.vec)
+
+    def vectors(
+        self, line: dict[str, cute.Tensor], first: Int32, count: Int32, thread: Int32, threads: int
+    ) -> list[Piece]:
+        """This thread's whole vectors of a row, asked for at once.
+
+        Args:
+            line: the row.
+            first: its first element.
+            count: elements from there on that are in whole vectors.
+            thread: of those that take turns.
+            threads: how many they are.
+        """
+        names, vec, binding, policy = self.binding.program.operands, self.vec, self.binding, evict_last()
+        steps = [thread * vec + c * threads * vec for c in range(self.chunks)]
+        inside = [step < count for step in steps]
+        parts = {}
+        for name in binding.moving:
+            loads = name in binding.loaded
+            parts[name] = partition(line[name], first, vec, threads, self.chunks, thread, load=loads)
+        held: dict[str, cute.Tensor] = {}
+        for name in binding.loaded:
+            copy, tXgX = parts[name]
+            held[name] = cute.make_rmem_tensor(tXgX.shape, line[name].element_type)
+            held[name].fill(self.nothing(name, line))
+        for c in range(self.chunks):
+            for name in binding.loaded:
+                copy, tXgX = parts[name]
+                pred = vector_predicate(tXgX, inside, c)
+                cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
+
+        def read(name: str, c: int) -> Any:
+            return held[name][None, c].load().reshape(vec)
+
+        def column(name: str, c: int) -> Any:
+            rX = cute.make_rmem_tensor(vec, line[name].element_type)
+            rX.fill(rX.element_type(0))
+            if self.align == "whole":
+                copy, tXgX = partition(line[name], first, vec, threads, self.chunks, thread, load=True)
+                rX = cute.make_rmem_tensor(tXgX[None, c].shape, rX.element_type)
+                rX.fill(rX.element_type(0))
+                cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, inside, c))
+            else:
+                load_unaligned(line[name], first + steps[c], rX, inside[c])
+            return rX.load().reshape(vec)
+
+        def store(c: int, name: str, y: Any) -> None:
+            copy, tYgY = parts[name]
+            rY = cute.make_rmem_tensor(tYgY[None, c].shape, line[name].element_type)
+            rY.store(y.to(rY.element_type).reshape(rY.shape))
+            cute.copy(copy, rY, tYgY[None, c], pred=vector_predicate(tYgY, inside, c))
+
+        pieces = []
+        for c in range(self.chunks):
+            registers = {n: partial(read, n, c) for n in binding.loaded}
+            more = {
+                "store": partial(store, c),
+                "held": tuple(r[None, c] for r in held.values()),
+                "columns": {n: partial(column, n, c) for n in names.columns},
+            }
+            index = partial(_indices, first + steps[c], vec)
+            pieces.append(self.piece(line, registers, index, inside[c], vec, **more))
+        return pieces
+
+    def element(self, line: dict[str, cute.Tensor], i: Any, inside: Boolean) -> Piece:
+        """One element of a row, where it is inside; loaded now."""
+        # Never past the row: what is outside reads the row's first element, and is not used.
+        own = type(i)(cutlass.select_(inside, i, type(i)(0)))
+        registers = {}
+        for name in (*self.binding.loaded, *self.binding.program.operands.columns):
+            rX, x = cute.make_rmem_tensor(1, line[name].element_type), line[name][own]
+            rX[0] = cutlass.select_(inside, x, self.nothing(name, line))
+            registers[name] = rX.load
+
+        def store(name: str, y: Any) -> None:
+            store_if(line[name], own, y[0], inside)
+
+        return self.piece(line, registers, partial(_indices, i, 1), inside, 1, store=store)
+
+    def piece(
+        self, line: dict[str, cute.Tensor], registers: dict[str, Any], index: Any, inside: Any, vec: int, **more: Any
+    ) -> Piece:
+        """A piece, with the row operands that have one element a row."""
+        for name in self.binding.broadcast:
+            x = line[name][0]
+            registers[name] = partial(cute.full, (vec,), x, type(x))
+        return Piece(self.binding, registers, index, inside, **more)
+
+    def nothing(self, name: str, line: dict[str, cute.Tensor]) -> Any:
+        """What stands for an operand outside the row."""
+        dtype, names = line[name].element_type, self.binding.program.operands
+        outside = self.binding.program.outside if name in names.rows else 0.0
+        return dtype(outside if dtype.is_float else 0)
+
+    def forget(self, pieces: list[Piece], totals: tuple[Any, ...], zero: Uint32) -> None:
+        """Before elements of 16 bits are used again: see :func:`forge_core.cute.copy.opaque`.
+
+        Their next use waits for the last total, and so do their conversions.
+        """
+        if isinstance(totals[-1], Float32):
+            zero = zero & _bits(totals[-1])
+        for rX in (r for piece in pieces for r in piece.held):
+            if rX.element_type.width == 16 and self.vec > 1:
+                opaque(rX, zero)
+
+    # ------------------------------------------------------------------------------------------------ arithmetic
+
+    def monoid(self, fold: Fold) -> Monoid:
+        """How the totals of a fold are combined."""
+        monoid: Monoid = FOLDS[fold.op][0](cute_dtype(self.binding.compute))
+        return monoid
+
+    def merge(self) -> Monoid:
+        """How all totals are combined at once."""
+        program = self.binding.program
+        if program.merge == "max_sum":
+            return MaxSum(cute_dtype(self.binding.compute))
+        return Each(tuple(self.monoid(fold) for fold in program.folds))
+
+    @property
+    def passes(self) -> tuple[tuple[tuple[Fold, ...], Monoid], ...]:
+        """The folds of each pass over a row that is not held, and how their totals are combined."""
+        folds = self.binding.program.folds
+        if self.binding.program.merge and folds:
+            return ((folds, self.merge()),)
+        return tuple(((fold,), self.monoid(fold)) for fold in folds)
+
+    def fold_each(
+        self, folds: tuple[Fold, ...], pieces: list[Piece], row: Row, totals: tuple[Any, ...]
+    ) -> tuple[Any, ...]:
+        """The totals of some pieces, by the folds of one pass."""
+        own: tuple[Any, ...] = ()
+        for fold in folds:
+            own = (*own, self.fold(fold, pieces, row, totals + own))
+        return own
+
+    def fold(self, fold: Fold, pieces: list[Piece], row: Row, totals: tuple[Any, ...]) -> Any:
+        """The total of a thread's pieces: vector by vector where it is a sum, then across the vector."""
+        compute, (_, op, nothing) = cute_dtype(self.binding.compute), FOLDS[fold.op]
+        terms: list[Any] = []
+        for i, v in enumerate(pieces):
+            _fetch_ahead(pieces, i, pieces[0].ahead)
+            term = fold.term(v, row, *totals)
+            if fold.masked or not term.dtype.is_float:
+                nothing_here = term.dtype(_bound(term.dtype, nothing))
+                inside = v.inside if isinstance(v.inside, cute.TensorSSA) else cute.full(term.shape, v.inside, Boolean)
+                term = cute.where(inside, term, cute.full_like(term, nothing_here))
+            # Added at once, so that terms need not wait in registers.
+            if fold.op == "sum" and terms and terms[-1].shape == term.shape:
+                terms[-1] = terms[-1] + term
+            else:
+                terms.append(term)
+        for v in pieces:
+            v.ahead = {}
+        found = [(_scalar(t.reduce(op, _bound(t.dtype, nothing), 0), t.dtype, compute),) for t in terms]
+        return reduce(self.monoid(fold).combine, found)[0]
+
+    def map(self, pieces: list[Piece], constants: Any) -> None:
+        """Computes and writes the outputs at the places of some pieces."""
+        names = self.binding.program.operands
+        for i, v in enumerate(pieces):
+            _fetch_ahead(pieces, i, names.columns)
+            outs = self.binding.program.map(v, constants)
+            for name, y in zip(names.writes, outs, strict=True):
+                v.store(name, y)
+
+
+def _fetch_ahead(pieces: list[Piece], i: int, names: Iterable[str]) -> None:
+    """Asks for the column operands of a piece and of the next one, so that one waits for the other's arithmetic."""
+    for v in pieces[i : i + 2]:
+        v.fetch(tuple(names))
+
+
+def _layout(dims: Sequence[Sequence[Any]], i: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Sizes, and the strides in operand ``i``."""
+    return tuple(dim[0] for dim in dims), tuple(dim[1 + i] for dim in dims)
+
+
+def _bits(x: Float32) -> Uint32:
+    rX = cute.make_rmem_tensor(1, Float32)
+    rX[0] = x
+    return cute.recast_tensor(rX, Uint32)[0]
+
+
+def _bound(dtype: Any, nothing: float) -> Any:
+    if dtype.is_float or nothing in (0, 1):
+        return nothing
+    low, high = (-(2 ** (dtype.width - 1)), 2 ** (dtype.width - 1) - 1) if dtype.signed else (0, 2**dtype.width - 1)
+    return low if nothing < 0 else high
+
+
+def _scalar(x: Any, dtype: Any, compute: Any) -> Any:
+    x = dtype(x)
+    return x if dtype is compute else x.to(compute)
+
+
+def _indices(first: Int32, count: int) -> Any:
+    rI = cute.make_rmem_tensor(count, Int32)
+    for i in range(count):
+        rI[i] = first + i
+    return rI.load()
+
+
+def example_arguments(config: RowConfig) -> tuple[Any, ...]:
+    """What a row kernel is traced with: see :meth:`RowKernel.operands`."""
+    names = config.binding.program.operands
+    count = len(names.tensors)
+    return (
+        *(cute.runtime.make_ptr(cutlass.Uint8, 0, GLOBAL, assumed_align=1) for _ in names.tensors),
+        *(Int64(4) for _ in range(1 + (config.rank + config.reduced) * (1 + count))),
+        *(Float64(0) for _ in names.numbers),
+        cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False),
+    )

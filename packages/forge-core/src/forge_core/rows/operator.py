@@ -1,0 +1,187 @@
+"""A row program and one declaration: a PyTorch operator.
+
+    @row_operator(
+        "my_package::rms_norm(Tensor x, Tensor weight, int dim=-1, float eps=1e-5, *, str variant='auto') -> Tensor",
+        program=RMSNorm(),
+        reference=lambda x, weight, dim, eps: ...,
+        gradient={"x": rms_norm_dx},
+    )
+    def rms_norm(x, weight, dim=-1, eps=1e-5, *, variant="auto"):
+        '''The public docstring.'''
+        return rows.like("rms_norm", RMSNorm(), x=x, weight=weight, dim=dim)
+
+Tensors and numbers of the schema are the program's operands by name; ``dim`` names the dims that make a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from forge_core import checks
+from forge_core.device import Device
+from forge_core.dims import normalize_dims, result_shape
+from forge_core.errors import DTypeError, ShapeError, UnsupportedError
+from forge_core.op import Launch, Operator, operator
+from forge_core.op.schema import Schema
+from forge_core.rows.config import Binding
+from forge_core.rows.plan import VARIANTS, compute_dtype, plan
+from forge_core.rows.problem import Problem
+from forge_core.rows.program import RowProgram
+
+__all__ = ["FLOATS", "like", "row_operator"]
+
+#: The dtypes that :func:`like` takes.
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+Dims = int | Sequence[int] | None
+
+
+def like(
+    op: str,
+    program: RowProgram,
+    *,
+    dim: Dims = -1,
+    keepdim: bool = False,
+    dtypes: Sequence[torch.dtype] = FLOATS,
+    **tensors: torch.Tensor,
+) -> torch.Tensor:
+    """Checks the tensors of a call and allocates its output: the body of most operators, and their fake.
+
+    Args:
+        op: the operator's name, for messages.
+        program: the arithmetic.
+        dim: the dims that make a row.
+        keepdim: whether scalars and results have size 1 there.
+        dtypes: those that the operator takes.
+        **tensors: by the names of the program's operands.
+
+    Returns:
+        A contiguous tensor of the shape of the rows, or of one element a row, with the dtype of the first row operand.
+
+    Raises:
+        ArgumentTypeError, LayoutError, DTypeError, ShapeError, DimError: a tensor is not what the program takes.
+    """
+    operands = program.operands
+    x = tensors[operands.rows[0]]
+    for name, t in tensors.items():
+        checks.is_tensor(op, name, t)
+        checks.strided(op, name, t)
+        checks.supported_dtype(op, name, t, dtypes)
+    if torch.float64 in {t.dtype for t in tensors.values()} != {torch.float64}:
+        raise DTypeError(op=op, argument=operands.rows[0], expected="float64 alone, or none of it", got=str(x.dtype))
+    dims = normalize_dims(op, dim, x.ndim)
+    one = result_shape(x.shape, dims, keepdim)
+    shapes = {name: tuple(x.shape) for name in operands.rows} | {name: tuple(one) for name in operands.scalars}
+    shapes |= {name: tuple(x.shape[i] for i in dims) for name in operands.columns}
+    for name, t in tensors.items():
+        if tuple(t.shape) != shapes[name]:
+            raise ShapeError(op=op, argument=name, expected=f"shape {shapes[name]}", got=f"{tuple(t.shape)}")
+    return x.new_empty(x.shape if operands.writes else one)
+
+
+def row_operator(
+    schema: str,
+    *,
+    program: RowProgram | Callable[[dict[str, Any]], RowProgram],
+    reference: Callable[..., torch.Tensor],
+    gradient: Mapping[str, Callable[..., torch.Tensor]] | None = None,
+    autocast: Mapping[str, torch.dtype] | None = None,
+) -> Callable[[Callable[..., torch.Tensor]], Operator]:
+    """Declares an operator that is a row program; decorates the function that checks a call and allocates its output.
+
+    Args:
+        schema: see :func:`forge_core.op.operator`.  Its tensors and the result are the program's operands, in any
+            order; its floats are the program's numbers; ``dim`` names the dims that make a row.
+        program: the arithmetic, or what makes it from the arguments of a call by name.
+        reference: what the operator means, in PyTorch.
+        gradient: for each differentiable tensor a function of the gradient and of the call's arguments by name; most
+            are row operators themselves.  None: not differentiable.
+        autocast: see :func:`forge_core.op.operator`.
+    """
+    parsed = Schema.parse(schema)
+
+    def choose(device: Device, out: torch.Tensor, *values: Any) -> Launch:
+        named = dict(zip(parsed.parameters, values, strict=True))
+        made = program if isinstance(program, RowProgram) else program(named)
+        operands = made.operands
+        tensors = [named.get(name, out) for name in operands.tensors]
+        x = named[operands.rows[0]]
+        problem = Problem.of(operands, tensors, x.shape, normalize_dims(parsed.name, named.get("dim", -1), x.ndim))
+        dtypes = tuple(t.dtype for t in tensors)
+        order = tuple(name for name in (*parsed.tensors, *operands.writes, *operands.results))
+        binding = Binding(made, dtypes, compute_dtype(dtypes), problem.broadcast, order=order)
+        numbers = [float(named[name]) for name in operands.numbers]
+        return plan(parsed.name, binding, problem, device, named.get("variant", "auto"), numbers)
+
+    def declare(allocate: Callable[..., torch.Tensor]) -> Operator:
+        keep, back = _differentiate(parsed, gradient) if gradient else (None, None)
+
+        def mapped(info: Any, in_dims: Sequence[int | None], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, int]:
+            named = parsed.bind(args, kwargs)
+            made = program if isinstance(program, RowProgram) else program(named)
+            return _mapped(declared, made, info.batch_size, dict(zip(parsed.parameters, in_dims, strict=False)), named)
+
+        declared = operator(
+            schema,
+            reference=reference,
+            plan=choose,
+            variants=VARIANTS,
+            setup_context=keep,
+            backward=back,
+            vmap=mapped,
+            autocast=autocast,
+        )(allocate)
+        return declared
+
+    return declare
+
+
+def _mapped(
+    call: Callable[..., torch.Tensor],
+    program: RowProgram,
+    batch: int,
+    in_dims: Mapping[str, Any],
+    named: dict[str, Any],
+) -> tuple[torch.Tensor, int]:
+    """A call over a mapped dim: one call with a dim more, or one for each example where column operands are mapped."""
+    operands, call_once = program.operands, dict(named)
+    names = [name for name in operands.tensors if name in named]
+    if any(in_dims.get(name) is not None for name in operands.columns):
+        apart = {name: named[name].unbind(in_dims[name]) for name in names if in_dims.get(name) is not None}
+        each = [call(**(named | {name: parts[i] for name, parts in apart.items()})) for i in range(batch)]
+        return torch.stack(each), 0
+    for name in names:
+        if name not in operands.columns:
+            t, d = named[name], in_dims.get(name)
+            call_once[name] = t.expand(batch, *t.shape) if d is None else t.movedim(d, 0)
+    rank = call_once[operands.rows[0]].ndim - 1
+    if rank == 0:  # an example without dims is a row of one element
+        raise UnsupportedError("vmap: expected examples with dims, got numbers", requirement="examples with dims")
+    dims = normalize_dims("vmap", named.get("dim", -1), rank)
+    one = not isinstance(named.get("dim", -1), (tuple, list)) and named.get("dim", -1) is not None
+    call_once["dim"] = dims[0] + 1 if one else tuple(dim + 1 for dim in dims)
+    return call(**call_once), 0
+
+
+def _differentiate(
+    schema: Schema, gradient: Mapping[str, Callable[..., torch.Tensor]]
+) -> tuple[Callable[..., None], Callable[..., Any]]:
+    """What autograd keeps of a call, and the gradients from it, in the form of ``torch.library.register_autograd``."""
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, keyword_only_inputs: Any = None) -> None:
+        named = dict(zip(schema.parameters, inputs, strict=False)) | (keyword_only_inputs or {})
+        ctx.save_for_backward(*(named[name] for name in schema.tensors))
+        ctx.others = {name: value for name, value in named.items() if name not in schema.tensors}
+
+    def back(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        named = dict(zip(schema.tensors, ctx.saved_tensors, strict=True)) | ctx.others
+        needed = dict(zip(schema.parameters, ctx.needs_input_grad, strict=False))
+        return tuple(
+            gradient[name](grad, **named) if name in gradient and needed.get(name, True) else None
+            for name in schema.parameters[: schema.positional]
+        )
+
+    return keep, back

@@ -1,0 +1,209 @@
+"""The canonical form of "apply a row program to strided tensors".
+
+    shape, strides of each operand, the dims that make a row
+      -> dims of size 1 dropped
+      -> split into kept dims (which row) and reduced dims (where in the row), with a stride for each operand
+      -> each set ordered by stride, largest first
+      -> neighbors merged wherever the strides of all operands allow it
+      -> classified: inner | outer | strided | empty
+
+    inner      a row is contiguous, or one repeated element, in every operand        softmax(x, -1)
+    outer      neighboring rows are contiguous in every operand                      softmax(x, 0)
+    strided    neither
+
+An operand without elements along the row (a scalar, a result, an expanded gradient) has stride 0 along the reduced
+dims, one without elements for each row (a column operand) has stride 0 along the kept dims.  Integer arithmetic on
+metadata: no tensor is read, no GPU is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from forge_core.rows.program import Operands
+
+__all__ = ["ACCESS", "Alignment", "Dim", "Problem"]
+
+#: Bytes of the widest access of a thread; addresses are known modulo this.
+ACCESS = 16
+
+
+@dataclass(frozen=True)
+class Dim:
+    """One dim: its size, and a stride in elements for each operand."""
+
+    size: int
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How rows lie relative to 16-byte boundaries.
+
+    Attributes:
+        kind: ``"whole"``: every row begins at a boundary and is whole vectors long.  ``"shifted"``: rows begin
+            anywhere, but at the same place in all row operands and outputs.  ``"element"``: neither.
+        vec: elements of a vector: 16 bytes of the narrowest row operand or output; 1 for ``"element"``.
+    """
+
+    kind: str
+    vec: int
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Rows of some operands, in canonical form; made by :meth:`of`.
+
+    Attributes:
+        operands: the program's.
+        kept: dims that number the rows, largest stride first; at least one.
+        reduced: dims within a row, likewise; at least one.
+        itemsizes: bytes of an element, for each operand.
+        offsets: address of the first element modulo 16, for each operand.
+    """
+
+    operands: Operands
+    kept: tuple[Dim, ...]
+    reduced: tuple[Dim, ...]
+    itemsizes: tuple[int, ...]
+    offsets: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls, operands: Operands, tensors: Sequence[torch.Tensor], shape: Sequence[int], dims: Sequence[int]
+    ) -> Problem:
+        """The canonical form; only metadata is read.
+
+        Args:
+            operands: the program's.
+            tensors: in the order of ``operands.tensors``.  Row operands and outputs have ``shape``; column operands
+                that of ``dims``; scalars and results that of the other dims, or with size 1 at ``dims``.
+            shape: of the rows.
+            dims: those that make a row, none negative; empty for a tensor without dims.
+        """
+        strides = [
+            _strides(t, name in operands.columns, shape, dims)
+            for name, t in zip(operands.tensors, tensors, strict=True)
+        ]
+        every = [Dim(size, tuple(s[i] for s in strides)) for i, size in enumerate(shape)]
+        unit = tuple(int(name in operands.elementwise) for name in operands.tensors)
+        return cls(
+            operands,
+            kept=_canonical([d for i, d in enumerate(every) if i not in dims]) or (Dim(1, (0,) * len(strides)),),
+            reduced=_canonical([d for i, d in enumerate(every) if i in dims]) or (Dim(1, unit),),
+            itemsizes=tuple(t.element_size() for t in tensors),
+            offsets=tuple(t.data_ptr() % ACCESS for t in tensors),
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return math.prod(d.size for d in self.kept)
+
+    @property
+    def length(self) -> int:
+        """Elements of a row."""
+        return math.prod(d.size for d in self.reduced)
+
+    @property
+    def broadcast(self) -> tuple[str, ...]:
+        """Row operands with one element a row, repeated: an expanded gradient."""
+        return tuple(
+            name
+            for i, name in enumerate(self.operands.tensors)
+            if name in self.operands.rows and not any(d.strides[i] for d in self.reduced) and self.length > 1
+        )
+
+    @property
+    def stepping(self) -> tuple[int, ...]:
+        """Indices of the operands with an element for each element of a row."""
+        names = [name for name in self.operands.elementwise if name not in self.broadcast]
+        return tuple(self.operands.tensors.index(name) for name in names)
+
+    @property
+    def kind(self) -> str:
+        """``"empty"``, ``"inner"``, ``"outer"`` or ``"strided"``."""
+        if self.rows == 0 or self.length == 0:
+            return "empty"
+        inner = len(self.reduced) == 1 and all(self.reduced[0].strides[i] == 1 for i in self.stepping)
+        last, columns = self.kept[-1], self.operands.columns
+        others = [i for i, name in enumerate(self.operands.tensors) if name not in columns]
+        outer = all(last.strides[i] == 1 for i in others)
+        if inner and outer:  # only overlapping views: the longer run makes the better accesses
+            return "inner" if self.length >= last.size else "outer"
+        return "inner" if inner else "outer" if outer else "strided"
+
+    @property
+    def alignment(self) -> Alignment:
+        """How the rows of an ``inner`` problem lie."""
+        columns = self.operands.columns
+        moving = [i for i in self.stepping if self.operands.tensors[i] not in columns]
+        if not moving:
+            return Alignment("element", 1)
+        vec = ACCESS // min(self.itemsizes[i] for i in moving)
+        width = {i: ACCESS // max(self.itemsizes[i], ACCESS // vec) for i in self.stepping}
+        if self.length % vec == 0 and not any(n % width[i] for i in self.stepping for n in self._begins(i)):
+            return Alignment("whole", vec)
+        lead = self._begins(next(i for i in moving if width[i] == vec))
+        shifts = [(n - at) % width[i] for i in moving for n, at in zip(self._begins(i), lead, strict=True)]
+        if self.length >= 2 * vec and not any(shifts):
+            return Alignment("shifted", vec)
+        return Alignment("element", 1)
+
+    def aligned_columns(self, vec: int) -> bool:
+        """Whether ``vec`` neighboring rows of an ``outer`` problem are one aligned vector in every operand."""
+        others = [i for i, name in enumerate(self.operands.tensors) if name not in self.operands.columns]
+        dims = (*self.kept[:-1], *self.reduced)
+        begins = [n for i in others for n in (self.offsets[i] // self.itemsizes[i], *(d.strides[i] for d in dims))]
+        return self.kind == "outer" and self.kept[-1].size % vec == 0 and not any(n % vec for n in begins)
+
+    def _begins(self, i: int) -> tuple[int, ...]:
+        """The place of an operand's first element, and how far each kept dim moves it, in elements."""
+        return (self.offsets[i] // self.itemsizes[i], *(d.strides[i] for d in self.kept if d.size > 1))
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes read at least: broadcast dims once."""
+        names = self.operands.rows + self.operands.columns + self.operands.scalars
+        return sum(self._bytes(self.operands.tensors.index(name)) for name in names)
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes written."""
+        names = self.operands.writes + self.operands.results
+        return sum(self._bytes(self.operands.tensors.index(name)) for name in names)
+
+    def _bytes(self, i: int) -> int:
+        dims = (*self.kept, *self.reduced)
+        return math.prod(d.size if d.strides[i] else min(d.size, 1) for d in dims) * self.itemsizes[i]
+
+
+def _strides(t: torch.Tensor, column: bool, shape: Sequence[int], dims: Sequence[int]) -> list[int]:
+    """A stride for each dim of ``shape``: 0 along those that the tensor lacks."""
+    own = list(t.stride())
+    if column:
+        return [own.pop(0) if i in dims else 0 for i in range(len(shape))]
+    if tuple(t.shape) == tuple(shape):
+        return own
+    if t.ndim == len(shape):
+        return [0 if i in dims else own[i] for i in range(len(shape))]
+    return [0 if i in dims else own.pop(0) for i in range(len(shape))]
+
+
+def _canonical(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+    """Without dims of size 1, ordered, merged; a size of 0 stands alone."""
+    if any(d.size == 0 for d in dims):
+        return (Dim(0, tuple(0 for _ in dims[0].strides)),)
+    # The last operand's stride decides: it is written.  The others break ties.
+    ordered = sorted((d for d in dims if d.size != 1), key=lambda d: d.strides[::-1], reverse=True)
+    merged: list[Dim] = []
+    for dim in ordered:
+        if merged and all(a == b * dim.size for a, b in zip(merged[-1].strides, dim.strides, strict=True)):
+            merged[-1] = Dim(merged[-1].size * dim.size, dim.strides)
+        else:
+            merged.append(dim)
+    return tuple(merged)

@@ -1,0 +1,69 @@
+"""What the methods of a program are given while a kernel is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Boolean
+
+from forge_core.dtypes import cute_dtype
+from forge_core.rows.config import Binding
+
+__all__ = ["Row", "Values"]
+
+
+class Values:
+    """Neighboring elements of all row and column operands, at the same places of a row.
+
+    ``v.x`` is operand ``x`` in the compute dtype; ``v.stored("x")`` in its own, in which a maximum of 16-bit numbers
+    takes two at a time; ``v.index()`` the elements' numbers in the row.
+
+    Args:
+        binding: the program and its dtypes.
+        registers: loads operands by name, as vectors of their own dtype.
+        index: the numbers.
+        inside: whether the elements are inside the row; all of them are, or none.
+    """
+
+    def __init__(
+        self, binding: Binding, registers: dict[str, Callable[[], Any]], index: Callable[[], Any], inside: Boolean
+    ) -> None:
+        self.index, self.inside = index, inside
+        self._binding, self._registers = binding, registers
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._registers:
+            raise AttributeError(f"{type(self._binding.program).__name__} reads no operand {name!r}")
+        x, compute = self._registers[name](), cute_dtype(self._binding.compute)
+        if self._binding.via is not None and name in self._binding.program.operands.rows:
+            x = x.to(cute_dtype(self._binding.via))
+        return x if x.dtype is compute else x.to(compute)
+
+    def stored(self, name: str) -> Any:
+        """An operand in its own dtype, or in that which it is rounded to; fp64 and integers in the compute dtype."""
+        x = self._registers[name]()
+        exact = self._binding.via is None and x.dtype.is_float and x.dtype.width <= 32
+        return x if exact else getattr(self, name)
+
+
+class Row:
+    """What is the same for a whole row: ``row.name`` of scalars and numbers.
+
+    Attributes:
+        count: elements of the row, in the compute dtype.
+    """
+
+    def __init__(self, count: Any, line: dict[str, cute.Tensor], scalars: dict[str, Any]) -> None:
+        self.count = count
+        self._line, self._scalars = line, scalars
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._scalars:
+            raise AttributeError(f"the program declares no scalar and no number {name!r}")
+        return self._scalars[name]
+
+    def at(self, name: str, index: Any) -> Any:
+        """One element of a row operand, by its number in the row, which must be inside: a gather."""
+        return self._line[name][index].to(type(self.count))

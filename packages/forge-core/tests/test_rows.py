@@ -1,0 +1,222 @@
+"""The row engine on the host: problems, selection, and the list of configurations that it selects from."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from forge_core.device import SPECS
+from forge_core.errors import ArgumentError, UnsupportedError
+from forge_core.profiling.compiled import compile_to_look_at
+from forge_core.profiling.cubin import read_cubin
+from forge_core.rows import Binding, Fold, Operands, Problem, RowProgram, configurations, rsqrt
+from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
+from forge_core.rows.kernel import RowKernel
+from forge_core.rows.plan import VARIANTS, arguments, plan, select
+
+H200, A100 = SPECS["H200"], SPECS["A100"]
+BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
+
+
+@dataclass(frozen=True)
+class Scaled(RowProgram):
+    """y = x * weight / sqrt(sum of x * dy): row, column and number operands, and two folds exchanged at once."""
+
+    operands = Operands(rows=("dy", "x"), columns=("weight",), writes=("y",), numbers=("eps",))
+    folds = (
+        Fold("sum", lambda v, row: v.x * v.dy, masked=False),
+        Fold("sum", lambda v, row, *_: v.x * v.weight, masked=False),
+    )
+    merge = "each"
+
+    def constants(self, totals, row):
+        return rsqrt(totals[0] + totals[1] + row.eps)
+
+    def map(self, v, factor):
+        return (v.x * v.weight * factor,)
+
+
+@dataclass(frozen=True)
+class Shift(RowProgram):
+    """y = x - shift: no folds."""
+
+    operands = Operands(rows=("x",), scalars=("shift",), writes=("y",))
+
+    def constants(self, totals, row):
+        return row.shift
+
+    def map(self, v, shift):
+        return (v.x - shift,)
+
+
+def problem_of(x, dims=(-1,), out=None):
+    dims = tuple(dim % x.ndim for dim in dims)
+    weight = torch.empty([x.shape[i] for i in dims], device=x.device)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
+    return Problem.of(Scaled().operands, [x, x, weight, out], x.shape, dims)
+
+
+def binding_of(problem, dtype):
+    compute = FP64 if dtype is FP64 else FP32
+    return Binding(Scaled(), (dtype, dtype, FP32, dtype), compute, problem.broadcast)
+
+
+# ---------------------------------------------------------------------------------------------------------- problems
+
+
+def test_dims_are_merged_and_classified():
+    inner = problem_of(torch.empty(3, 4, 5))
+    assert (inner.kind, inner.rows, inner.length, len(inner.kept)) == ("inner", 12, 5, 1)
+    assert problem_of(torch.empty(3, 4, 5), (1, 2)).length == 20
+    assert len(problem_of(torch.empty(3, 4, 5), (1, 2)).reduced) == 1
+    assert problem_of(torch.empty(3, 4, 5), (0,)).kind == "outer"
+    assert problem_of(torch.empty(3, 4, 5), (1,)).kind == "outer"
+    assert problem_of(torch.empty(3, 4, 5), (0, 2)).kind == "strided"
+    assert problem_of(torch.empty(3, 0)).kind == "empty"
+    assert problem_of(torch.empty(6, 1)).length == 1
+
+
+def test_an_operand_without_elements_along_the_row_has_stride_0():
+    grad = torch.empty(3, 1).expand(3, 8)
+    problem = Problem.of(Scaled().operands, [grad, *(torch.empty(s) for s in ((3, 8), (8,), (3, 8)))], (3, 8), (1,))
+    assert problem.broadcast == ("dy",)
+    assert problem.reduced[0].strides == (0, 1, 1, 1)
+    assert problem.kept[0].strides == (1, 8, 0, 8)
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, kind, vec",
+    [
+        ((4, 64), FP32, "whole", 4),
+        ((4, 64), BF16, "whole", 8),
+        ((4, 129), BF16, "shifted", 8),
+        ((4, 15), BF16, "element", 1),  # less than two vectors
+        ((4, 8), FP64, "whole", 2),
+    ],
+)
+def test_rows_have_one_of_three_alignments(shape, dtype, kind, vec):
+    alignment = problem_of(torch.empty(shape, dtype=dtype)).alignment
+    assert (alignment.kind, alignment.vec) == (kind, vec)
+
+
+def test_operands_that_begin_at_other_places_are_read_by_element():
+    x = torch.empty(4, 65)[:, 1:]
+    assert problem_of(x).alignment.kind == "element"
+    assert problem_of(x, out=torch.empty(4, 65)[:, 1:]).alignment.kind == "shifted"
+
+
+# --------------------------------------------------------------------------------------------------------- selection
+
+
+def random_tensor(rng):
+    """Up to four dims, permuted, sliced or expanded, at any offset."""
+    rank = rng.randint(1, 4)
+    shape = [rng.choice((1, 2, 3, 7, 8, 16, 33, 129, 1000)) for _ in range(rank)]
+    if torch.Size(shape).numel() > 2_000_000:
+        shape = [min(size, 16) for size in shape]
+    dtype = rng.choice((BF16, torch.float16, FP32, FP64))
+    x = torch.empty(torch.Size(shape).numel() + 3, dtype=dtype)[rng.randint(0, 3) :][: torch.Size(shape).numel()]
+    x = x.view(shape).permute(rng.sample(range(rank), rank))
+    if rng.random() < 0.3:
+        x = x[..., ::2]
+    return x, tuple(sorted(rng.sample(range(rank), rng.randint(1, min(rank, 2)))))
+
+
+@pytest.mark.parametrize("gpu", SPECS)
+def test_every_problem_has_a_listed_configuration(gpu):
+    rng, seen = random.Random(5), set()
+    for _ in range(400):
+        x, dims = random_tensor(rng)
+        problem = problem_of(x, dims)
+        binding = binding_of(problem, x.dtype)
+        for variant in ("auto", *VARIANTS):
+            try:
+                name, config, why = select("scaled", binding, problem, SPECS[gpu], variant)
+            except UnsupportedError:
+                assert variant not in ("auto", "stream")
+                continue
+            assert why
+            assert config in configurations(binding, SPECS[gpu])
+            given = arguments(config, problem)
+            assert len(given) == 1 + (config.rank + config.reduced) * 5
+            pointers, length, dims_given, numbers = RowKernel.split(config, (*[0] * 4, *given, 1e-5, None))
+            assert (len(pointers), length, len(numbers)) == (4, problem.length, 1)
+            assert RowKernel.rows_of(config, dims_given) == problem.rows
+            seen.add((name, config.align))
+    assert {("held", "whole"), ("held", "shifted"), ("column", "whole"), ("stream", "element")} <= seen
+
+
+@pytest.mark.parametrize(
+    "shape, kind, cluster",
+    [
+        ((32768, 1024), HeldConfig, 1),
+        ((32768, 8192), HeldConfig, 1),
+        ((32768, 32768), HeldConfig, 4),
+        ((8192, 50257), HeldConfig, 4),
+        ((4096, 262144), HeldConfig, 16),
+        ((4, 2**22), StreamConfig, None),
+    ],
+)
+def test_longer_rows_take_more_blocks(shape, kind, cluster):
+    problem = problem_of(torch.empty(shape, dtype=BF16, device="meta"))
+    _, config, _ = select("scaled", binding_of(problem, BF16), problem, H200)
+    assert isinstance(config, kind)
+    if cluster is not None:
+        assert config.blocks >= cluster
+        assert config.capacity * config.vec >= problem.length
+    _, config, _ = select("scaled", binding_of(problem, BF16), problem, A100)
+    assert getattr(config, "blocks", 1) == 1
+
+
+def test_a_program_without_folds_needs_no_cluster():
+    x = torch.empty(64, 2**20, device="meta")
+    problem = Problem.of(Shift().operands, [x, torch.empty(64, device="meta"), x], x.shape, (1,))
+    _, config, _ = select("shift", Binding(Shift(), (FP32,) * 3, FP32), problem, H200)
+    assert isinstance(config, HeldConfig)
+    assert config.blocks == 0
+
+
+def test_rows_side_by_side_are_read_by_columns():
+    problem = problem_of(torch.empty(4096, 512, dtype=BF16, device="meta"), (0,))
+    name, config, _ = select("scaled", binding_of(problem, BF16), problem, H200)
+    assert (name, config.align, config.held) == ("column", "whole", False)
+    assert isinstance(config, ColumnConfig)
+
+
+def test_what_cannot_be_done_is_refused_with_the_way_out():
+    problem = problem_of(torch.empty(4096, 512), (0,))
+    binding = binding_of(problem, FP32)
+    with pytest.raises(UnsupportedError, match=r"variant 'held'.*Variants that can do this call: 'stream', 'column'"):
+        plan("scaled", binding, problem, H200, "held")
+    with pytest.raises(ArgumentError, match="'auto' or one of 'stream'"):
+        plan("scaled", binding, problem, H200, "fastest")
+    many = torch.empty((2,) * 20, device="meta").permute(*range(19, -1, -1))
+    problem = problem_of(many, (19,), out=torch.empty((2,) * 20, device="meta"))
+    with pytest.raises(UnsupportedError, match=r"at most 16 dims.*contiguous\(\)"):
+        plan("scaled", binding_of(problem, FP32), problem, H200)
+
+
+# ----------------------------------------------------------------------------------------------------------- kernels
+
+
+@pytest.mark.parametrize("dtype", [BF16, FP32, FP64])
+@pytest.mark.parametrize("gpu", SPECS)
+def test_the_list_is_short(gpu, dtype):
+    for broadcast in ((), ("dy",)):
+        listed = configurations(Binding(Scaled(), (dtype, dtype, FP32, dtype), FP32, broadcast), SPECS[gpu])
+        assert 24 <= len(listed) <= 48
+        assert len(set(listed)) == len({config.kernel_name for config in listed}) == len(listed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", ["A100", "H200", "B200", "RTX 5090"])
+def test_no_listed_kernel_spills(gpu):
+    binding = Binding(Scaled(), (BF16, BF16, FP32, BF16), FP32)
+    builders = {HeldConfig: "held", StreamConfig: "stream", ColumnConfig: "column"}
+    for config in configurations(binding, SPECS[gpu]):
+        path = VARIANTS[builders[type(config)]].path
+        for kernel in read_cubin(compile_to_look_at(path, config, None, arch=SPECS[gpu].arch).cubin):
+            assert kernel.stack_bytes == 0, config.kernel_name
