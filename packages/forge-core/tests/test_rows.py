@@ -9,10 +9,20 @@ import pytest
 import torch
 
 from forge_core.device import SPECS
-from forge_core.errors import ArgumentError, UnsupportedError
+from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
 from forge_core.profiling.compiled import compile_to_look_at
 from forge_core.profiling.cubin import read_cubin
-from forge_core.rows import Binding, Fold, Operands, Problem, RowProgram, configurations, rsqrt
+from forge_core.rows import (
+    Binding,
+    Fold,
+    Operands,
+    Problem,
+    RowProgram,
+    configurations,
+    like,
+    row_operator,
+    rsqrt,
+)
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.kernel import RowKernel
 from forge_core.rows.plan import VARIANTS, arguments, plan, select
@@ -220,3 +230,59 @@ def test_no_listed_kernel_spills(gpu):
         path = VARIANTS[builders[type(config)]].path
         for kernel in read_cubin(compile_to_look_at(path, config, None, arch=SPECS[gpu].arch).cubin):
             assert kernel.stack_bytes == 0, config.kernel_name
+
+
+# ---------------------------------------------------------------------------------------------------------- operators
+
+
+def scaled_reference(dy, x, weight, dim=-1, eps=1e-5):
+    wide = weight.view([-1 if i == dim % x.ndim else 1 for i in range(x.ndim)])
+    return (x * wide * torch.rsqrt((x * dy + x * wide).sum(dim, keepdim=True).abs() + eps)).contiguous()
+
+
+@row_operator(
+    "forge_test_rows::scaled(Tensor dy, Tensor x, Tensor weight, int dim=-1, float eps=1e-5, *, str variant='auto')"
+    " -> Tensor",
+    program=Scaled(),
+    reference=scaled_reference,
+    gradient={"weight": lambda grad, dy, x, weight, dim, eps, variant: (grad * x).sum_to_size(weight.shape)},
+)
+def scaled(dy, x, weight, dim=-1, eps=1e-5, *, variant="auto"):
+    return like("scaled", Scaled(), dim=dim, dy=dy, x=x, weight=weight)
+
+
+def test_bad_calls_are_refused():
+    x, weight = torch.randn(3, 8), torch.randn(8)
+    with pytest.raises(ArgumentTypeError, match=r"argument 'eps'.*type float"):
+        scaled(x, x, weight, eps="small")
+    with pytest.raises(ShapeError, match=r"argument 'weight'.*shape \(8,\), got \(3,\)"):
+        scaled(x, x, torch.randn(3))
+    with pytest.raises(ShapeError, match=r"argument 'x'.*shape \(3, 8\)"):
+        scaled(x, x[:2], weight)
+    with pytest.raises(DTypeError, match="float64 alone"):
+        scaled(x.double(), x.double(), weight)
+    with pytest.raises(DTypeError, match="argument 'weight'"):
+        scaled(x, x, weight.int())
+    assert torch.equal(scaled(x, x, weight, eps=1), scaled_reference(x, x, weight, eps=1))
+
+
+def test_a_call_over_a_mapped_dim_is_one_call_more_dims():
+    x, weight = torch.randn(5, 3, 8), torch.randn(8)
+    each = torch.stack([scaled(x[0], x[i], weight) for i in range(5)])
+    assert torch.equal(torch.func.vmap(scaled, in_dims=(None, 0, None))(x[0], x, weight), each)
+    weights = torch.randn(5, 8)
+    each = torch.stack([scaled(x[i], x[0], weights[i]) for i in range(5)])
+    assert torch.equal(torch.func.vmap(scaled, in_dims=(0, None, 0))(x, x[0], weights), each)
+
+
+def test_gradients_are_asked_for_by_name_and_only_where_they_are_needed():
+    x, weight = torch.randn(3, 8), torch.randn(8, requires_grad=True)
+    scaled(x, x, weight).sum().backward()
+    assert torch.allclose(weight.grad, x.sum(0))
+
+
+def test_pointers_follow_the_schema_and_numbers_the_integers():
+    x, weight = torch.randn(4, 64), torch.randn(64)
+    explained = scaled.explain(x, x, weight, eps=0.5, arch="sm_90a")
+    assert explained.config.binding.order == ("dy", "x", "weight", "y")
+    assert explained.arguments == (64, 4, 64, 64, 0, 64, 0.5)
