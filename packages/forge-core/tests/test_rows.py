@@ -19,12 +19,11 @@ from forge_core.rows import (
     Problem,
     RowProgram,
     configurations,
-    like,
-    row_operator,
     rsqrt,
 )
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.kernel import RowKernel
+from forge_core.rows.operator import like, row_operator
 from forge_core.rows.plan import VARIANTS, arguments, plan, select
 
 H200, A100 = SPECS["H200"], SPECS["A100"]
@@ -187,6 +186,26 @@ def test_a_program_without_folds_needs_no_cluster():
     _, config, _ = select("shift", Binding(Shift(), (FP32,) * 3, FP32), problem, H200)
     assert isinstance(config, HeldConfig)
     assert config.blocks == 0
+
+
+def test_expanded_rows_and_rows_without_elements_have_a_kernel():
+    """Of an expanded row no operand moves; a row without elements must not be read at all."""
+    for shape in ((8, 8192), (1000, 8192), (1000, 10)):
+        x = torch.empty(shape[0], 1, device="meta").expand(shape)
+        out = torch.empty(shape, device="meta")
+        problem = Problem.of(Shift().operands, [x, torch.empty(shape[0], device="meta"), out], shape, (1,))
+        binding = Binding(Shift(), (FP32,) * 3, FP32, problem.broadcast)
+        assert binding.broadcast == ("x",)
+        assert select("shift", binding, problem, H200)[0] in VARIANTS
+    empty = problem_of(torch.empty(6, 0))
+    name, _, _ = select("scaled", binding_of(empty, FP32), empty, H200)
+    assert name == "stream"
+
+
+def test_rows_that_32_bits_cannot_number_are_streamed():
+    x = torch.empty(1, 2**31 + 8, dtype=BF16, device="meta")
+    problem = Problem.of(Shift().operands, [x, torch.empty(1, device="meta"), x], x.shape, (1,))
+    assert select("shift", Binding(Shift(), (BF16, FP32, BF16), FP32), problem, H200)[0] == "stream"
 
 
 def test_rows_side_by_side_are_read_by_columns():

@@ -9,6 +9,7 @@ import torch
 
 from forge_core import rows
 from forge_core.rows import Fold, Operands, RowProgram
+from forge_core.rows.operator import like, row_operator
 from forge_core.testing.battery import battery
 from forge_core.testing.subject import Case, Subject
 
@@ -56,23 +57,23 @@ def dx_reference(dy, x, weight, dim=-1, eps=1e-5):
     return dx.to(x.dtype).movedim(-1, dim).contiguous()
 
 
-@rows.row_operator(
+@row_operator(
     f"forge_test_rows::rms_norm_dx(Tensor dy, Tensor x, Tensor weight, {OPTIONS}",
     program=RMSNormBackward(),
     reference=dx_reference,
 )
 def rms_norm_dx(dy, x, weight, dim=-1, eps=1e-5, *, variant="auto"):
-    return rows.like("rms_norm_dx", RMSNormBackward(), dy=dy, x=x, weight=weight, dim=dim)
+    return like("rms_norm_dx", RMSNormBackward(), dy=dy, x=x, weight=weight, dim=dim)
 
 
-@rows.row_operator(
+@row_operator(
     f"forge_test_rows::rms_norm(Tensor x, Tensor weight, {OPTIONS}",
     program=RMSNorm(),
     reference=reference,
     gradient={"x": rms_norm_dx},
 )
 def rms_norm(x, weight, dim=-1, eps=1e-5, *, variant="auto"):
-    return rows.like("rms_norm", RMSNorm(), x=x, weight=weight, dim=dim)
+    return like("rms_norm", RMSNorm(), x=x, weight=weight, dim=dim)
 
 
 def subject(operator, count, right, bound):

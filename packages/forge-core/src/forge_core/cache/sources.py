@@ -9,7 +9,8 @@ From the module of the builder on, every import is followed into the project's o
 *Followed*, each with the SHA-256 of its file: modules of the builder's own top-level package, of Forge, and whatever
 does not lie in a site-packages folder (a checkout, a script's neighbour).  *By version*: other installed packages.
 *Not in the fingerprint*: the standard library; the DSL and TVM-FFI, which are in the key by version; torch, of which a
-kernel takes the names of dtypes; and ``forge_core.cache``, whose part in the code is the options in the key.
+kernel takes the names of dtypes; ``forge_core.cache``, whose part in the code is the options in the key; and
+``forge_core.op``, which declares operators and has no part in their kernels.
 
 Limits: code that reads files or environment variables while it is traced, and what the ``__init__`` of a parent package
 does to its submodules, are not seen.
@@ -30,7 +31,7 @@ from forge_core.cache.started import process_start_ns
 
 __all__ = ["Sources", "fingerprint", "locate"]
 
-_BOUNDARY = "forge_core.cache"
+_BOUNDARY = ("forge_core.cache", "forge_core.op")
 _INSTALLED = ("site-packages", "dist-packages")
 
 #: When this process started; see :meth:`Sources.changed`.
@@ -78,12 +79,12 @@ def _state(path: str) -> tuple[int, int]:
     return max(found.st_mtime_ns, found.st_ctime_ns), found.st_size
 
 
-def fingerprint(roots: Iterable[str], *, boundary: str = _BOUNDARY) -> Sources | None:
+def fingerprint(roots: Iterable[str], *, boundary: tuple[str, ...] = _BOUNDARY) -> Sources | None:
     """The fingerprint of some modules and of all that they import from the project.
 
     Args:
         roots: full names of modules; none of them is imported.
-        boundary: a package that is not followed; "" for none.
+        boundary: packages that are not followed.
 
     Returns:
         None where a root has no source file, as in an interactive session.
@@ -98,7 +99,7 @@ def fingerprint(roots: Iterable[str], *, boundary: str = _BOUNDARY) -> Sources |
     while waiting:
         name = waiting.pop()
         top = name.partition(".")[0]
-        if name in seen or top in NOT_FOLLOWED or (boundary and f"{name}.".startswith(f"{boundary}.")):
+        if name in seen or top in NOT_FOLLOWED or any(f"{name}.".startswith(f"{each}.") for each in boundary):
             continue
         seen.add(name)
         module = _locate(name)

@@ -100,7 +100,7 @@ def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Bool
     Args:
         row: (length,), stride 1.
         first: the first element to load.
-        rX: registers for 16 bytes or a multiple; they stay as they are unless ``inside``.
+        rX: registers for whole 32-bit words; they stay as they are unless ``inside``.
         inside: whether all elements are inside the row.
     """
     dtype, count = row.element_type, cute.size(rX)
@@ -109,11 +109,12 @@ def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Bool
         byte = (row.iterator + first).toint()
         begin, skip = byte & ~Int64(15), Int32(byte & 15)
         words = count * size // 4
-        rWindow = cute.make_rmem_tensor(words + 4, Uint32)
+        accesses = (words + 3) // 4 + 1
+        rWindow = cute.make_rmem_tensor(4 * accesses, Uint32)
         # The last access may reach beyond the row, where memory may end: its elements are then loaded one by one.
         end = (row.iterator + cute.size(row)).toint()
-        if begin + (words + 4) * 4 <= end:
-            for i in cutlass.range_constexpr(words // 4 + 1):
+        if begin + 16 * accesses <= end:
+            for i in cutlass.range_constexpr(accesses):
                 gWords = cute.make_tensor(
                     cute.make_ptr(Uint32, begin + 16 * i, row.memspace, assumed_align=16), cute.make_layout(4)
                 )
@@ -121,7 +122,7 @@ def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Bool
             # A barrel shift by 0 to 15 bytes: two words, one word, half a word.
             for step in cutlass.range_constexpr(2):
                 by = 2 - step
-                for i in cutlass.range_constexpr(words + 4 - by):
+                for i in cutlass.range_constexpr(4 * accesses - by):
                     shifted = cutlass.select_((skip & (4 * by)) != 0, rWindow[i + by], rWindow[i])
                     rWindow[i] = Uint32(shifted)
             rWords = cute.recast_tensor(rX, Uint32)

@@ -108,8 +108,10 @@ def _send(words: list, sAcc: cute.Tensor, arrived: cute.Pointer, blocks: cutlass
     if cute.arch.thread_idx()[0] == 0:
         cute.arch.mbarrier_arrive_and_expect_tx(arrived, 4 * len(words) * sAcc.shape[1])
     if cute.arch.lane_idx() < blocks:
-        start = (sAcc.iterator + slot * len(words)).align(4 * len(words))
-        cute.arch.store_async_dsmem(start, tuple(words), arrived, cute.arch.lane_idx())
+        for i in cutlass.range_constexpr(0, len(words), 4):
+            some = words[i : i + 4]
+            start = (sAcc.iterator + slot * len(words) + i).align(4 * len(some))
+            cute.arch.store_async_dsmem(start, tuple(some), arrived, cute.arch.lane_idx())
     cute.arch.mbarrier_wait(arrived, 0)
 
 

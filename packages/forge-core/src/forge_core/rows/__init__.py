@@ -11,11 +11,11 @@
     kernel     what the kernels share
     values     what a program is given while a kernel is traced
 
-Importing the package imports no DSL.
+Importing the package imports no DSL.  ``row_operator`` and ``like`` are imported from ``operator``, so that a program's
+module need not import what declares operators.
 """
 
 from forge_core.rows.config import Binding, configurations
-from forge_core.rows.operator import like, row_operator
 from forge_core.rows.problem import Problem
 from forge_core.rows.program import Fold, Operands, RowProgram, exp, log, reciprocal, rsqrt, where
 
@@ -27,10 +27,8 @@ __all__ = [
     "RowProgram",
     "configurations",
     "exp",
-    "like",
     "log",
     "reciprocal",
-    "row_operator",
     "rsqrt",
     "where",
 ]

@@ -242,7 +242,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
         return HeldConfig(binding, align, threads, chunks, _spare(device), rank=rank, lanes=lanes, blocks=blocks)
 
     steps = [held_words // words for held_words in _HELD_WORDS if held_words >= words]
-    for align in ("whole", "shifted"):
+    for align in ("whole", "shifted") if steps else ():
         for threads, lanes in _WARP_ROWS:
             # An element outside whole vectors has a thread of its own.
             if align == "whole" or lanes >= max(2 * vec, 16) or lanes == 32:

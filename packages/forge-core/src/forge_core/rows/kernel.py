@@ -135,7 +135,8 @@ class RowKernel(RowConfig):
             start = cute.make_ptr(dtype, address[name].toint(), GLOBAL, assumed_align=max(dtype.width // 8, 1))
             row: tuple[Any, Any] = (length, int(name not in self.binding.broadcast))
             if reduced:
-                row = _layout(reduced, i)
+                # An element's number counts the innermost dim fastest, which CuTe has first.
+                row = _layout(reduced[::-1], i)
             modes = [] if name in names.columns else [_layout(kept, i)]
             modes += [row] if name in names.elementwise else []
             layout = cute.make_layout(tuple(m[0] for m in modes), stride=tuple(m[1] for m in modes))
@@ -271,6 +272,12 @@ class RowKernel(RowConfig):
         outside = self.binding.program.outside if name in names.rows else 0.0
         return dtype(outside if dtype.is_float else 0)
 
+    @property
+    def masks(self) -> bool:
+        """Whether row operands cannot have the value ``outside`` outside the row: expanded ones, and integers."""
+        binding = self.binding
+        return bool(binding.broadcast) or not all(binding.dtype(n).is_floating_point for n in binding.loaded)
+
     def forget(self, pieces: list[Piece], totals: tuple[Any, ...], zero: Uint32) -> None:
         """Before elements of 16 bits are used again: see :func:`forge_core.cute.copy.opaque`.
 
@@ -320,7 +327,7 @@ class RowKernel(RowConfig):
         for i, v in enumerate(pieces):
             _fetch_ahead(pieces, i, pieces[0].ahead)
             term = fold.term(v, row, *totals)
-            if fold.masked or not term.dtype.is_float:
+            if fold.masked or self.masks or not term.dtype.is_float:
                 nothing_here = term.dtype(_bound(term.dtype, nothing))
                 inside = v.inside if isinstance(v.inside, cute.TensorSSA) else cute.full(term.shape, v.inside, Boolean)
                 term = cute.where(inside, term, cute.full_like(term, nothing_here))
@@ -331,6 +338,9 @@ class RowKernel(RowConfig):
                 terms.append(term)
         for v in pieces:
             v.ahead = {}
+        if not all(term.dtype.is_float for term in terms):  # the DSL's maximum and minimum of a vector are of floats
+            each = [(_scalar(t[k], t.dtype, compute),) for t in terms for k in range(cute.size(t.shape))]
+            return reduce(self.monoid(fold).combine, each)[0]
         found = [(_scalar(t.reduce(op, _bound(t.dtype, nothing), 0), t.dtype, compute),) for t in terms]
         return reduce(self.monoid(fold).combine, found)[0]
 
@@ -373,8 +383,8 @@ def _scalar(x: Any, dtype: Any, compute: Any) -> Any:
     return x if dtype is compute else x.to(compute)
 
 
-def _indices(first: Int32, count: int) -> Any:
-    rI = cute.make_rmem_tensor(count, Int32)
+def _indices(first: Any, count: int) -> Any:
+    rI = cute.make_rmem_tensor(count, type(first))
     for i in range(count):
         rI[i] = first + i
     return rI.load()

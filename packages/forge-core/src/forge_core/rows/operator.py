@@ -160,9 +160,10 @@ def _mapped(
     rank = call_once[operands.rows[0]].ndim - 1
     if rank == 0:  # an example without dims is a row of one element
         raise UnsupportedError("vmap: expected examples with dims, got numbers", requirement="examples with dims")
-    dims = normalize_dims("vmap", named.get("dim", -1), rank)
-    one = not isinstance(named.get("dim", -1), (tuple, list)) and named.get("dim", -1) is not None
-    call_once["dim"] = dims[0] + 1 if one else tuple(dim + 1 for dim in dims)
+    if "dim" in named:  # without one the last dim makes a row, mapped or not
+        dims = normalize_dims("vmap", named["dim"], rank)
+        one = isinstance(named["dim"], int)
+        call_once["dim"] = dims[0] + 1 if one else tuple(dim + 1 for dim in dims)
     return call(**call_once), 0
 
 

@@ -115,9 +115,10 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
 
 
 def _beside(problem: Problem) -> bool:
-    """Whether neighboring rows lie closer together than neighboring elements of a row."""
-    rows = max(abs(problem.kept[-1].strides[i]) for i in problem.stepping)
-    return rows <= min(abs(problem.reduced[-1].strides[i]) for i in problem.stepping)
+    """Whether there are neighboring rows, and they lie closer together than neighboring elements of a row."""
+    rows = max((abs(problem.kept[-1].strides[i]) for i in problem.stepping), default=0)
+    elements = min((abs(problem.reduced[-1].strides[i]) for i in problem.stepping), default=0)
+    return problem.kept[-1].size > 1 and rows <= elements
 
 
 @functools.lru_cache(maxsize=1024)
@@ -129,6 +130,8 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | st
     """The kernel that holds a row, or why there is none, as the end of "it ..."."""
     if problem.kind in ("strided", "outer"):
         return "reads contiguous rows, and these are not"
+    if problem.length == 0:
+        return "holds rows that have elements"
     if len(problem.kept) > MANY_DIMS:
         return f"has rows numbered by at most {MANY_DIMS} dims, and there are {len(problem.kept)}"
     align, length = problem.alignment, problem.length
@@ -145,11 +148,12 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | st
         and (config.capacity >= vectors or config.blocks == 0)
         and (problem.rows * max(config.blocks, 1) * config.lanes < _LIMIT * config.threads)
         and (problem.rows < _LIMIT or config.rank == 1)
+        and length + config.capacity * vec < _LIMIT
     ]
     if not fits:
         return f"holds no row of {length} elements here"
     any_blocks = [config for config in fits if config.blocks == 0]
-    if any_blocks and vectors > any_blocks[0].capacity:
+    if any_blocks and (vectors > any_blocks[0].capacity or len(any_blocks) == len(fits)):
         return any_blocks[0]
     fits = [config for config in fits if config.blocks]
     if problem.rows * 16 <= device.sm_count:

@@ -133,8 +133,8 @@ class Problem:
         last, columns = self.kept[-1], self.operands.columns
         others = [i for i, name in enumerate(self.operands.tensors) if name not in columns]
         outer = all(last.strides[i] == 1 for i in others)
-        if inner and outer:  # only overlapping views: the longer run makes the better accesses
-            return "inner" if self.length >= last.size else "outer"
+        if inner and outer:  # overlapping views: the longer run makes the better accesses
+            return "inner" if self.length >= last.size or not self.stepping else "outer"
         return "inner" if inner else "outer" if outer else "strided"
 
     @property

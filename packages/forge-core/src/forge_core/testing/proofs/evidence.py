@@ -89,7 +89,7 @@ class Evidence:
 
     def _closure(self, root: str) -> frozenset[str]:
         if root not in self._files:
-            found = fingerprint([root], boundary="")
+            found = fingerprint([root], boundary=())
             if found is None:
                 raise ProofError(f"{root}: expected a module with a source file; without it nothing can be proven")
             # Where other packages lie, and so whether they are followed, differs from machine to machine.
