@@ -18,7 +18,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32
 
-__all__ = ["Maximum", "Minimum", "Monoid", "Product", "Sum", "lowest"]
+__all__ = ["Each", "Maximum", "Minimum", "Monoid", "Product", "Sum", "lowest"]
 
 
 class Monoid(Protocol):
@@ -133,3 +133,23 @@ class Minimum(_Scalar):
         if self.dtype.is_float:
             take = take | (x != x)  # noqa: PLR0124  # true of a NaN alone
         return (self.dtype(cutlass.select_(take, x, y)),)
+
+
+@dataclass(frozen=True)
+class Each:
+    """Several monoids of one part, side by side."""
+
+    parts: tuple[Any, ...]
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        """The type of each part."""
+        return tuple(part.dtype for part in self.parts)
+
+    def identity(self) -> tuple[Any, ...]:
+        """The accumulator of nothing."""
+        return tuple(part.identity()[0] for part in self.parts)
+
+    def combine(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Each part by its own monoid."""
+        return tuple(m.combine((x,), (y,))[0] for m, x, y in zip(self.parts, a, b, strict=True))

@@ -33,7 +33,8 @@ from forge_core.cute.monoid import Monoid
 from forge_core.cute.room import room_for
 from forge_core.cute.warp import WARP, reduce_lanes
 from forge_core.rows.config import ColumnConfig
-from forge_core.rows.kernel import Piece, RowKernel, example_arguments
+from forge_core.rows.kernel import RowKernel, example_arguments
+from forge_core.rows.values import Piece
 
 __all__ = ["Column", "build"]
 

@@ -11,8 +11,7 @@ access could read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial, reduce
 from typing import Any
 
@@ -30,14 +29,14 @@ from forge_core.cute.copy import (
     vector_predicate,
 )
 from forge_core.cute.memory import GLOBAL
-from forge_core.cute.monoid import Maximum, Minimum, Monoid, Product, Sum
+from forge_core.cute.monoid import Each, Maximum, Minimum, Monoid, Product, Sum
 from forge_core.cute.online import MaxSum
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.config import RowConfig
 from forge_core.rows.program import Fold
-from forge_core.rows.values import Row, Values
+from forge_core.rows.values import Piece, Row, fetch_ahead
 
-__all__ = ["Each", "RowKernel", "example_arguments"]
+__all__ = ["RowKernel", "example_arguments"]
 
 #: A fold's monoid, how a vector becomes one element, and what adds nothing.
 FOLDS: dict[str, tuple[Any, Any, float]] = {
@@ -46,60 +45,6 @@ FOLDS: dict[str, tuple[Any, Any, float]] = {
     "max": (Maximum, cute.ReductionOp.MAX, float("-inf")),
     "min": (Minimum, cute.ReductionOp.MIN, float("inf")),
 }
-
-
-@dataclass(frozen=True)
-class Each:
-    """Several monoids of one part, side by side."""
-
-    parts: tuple[Any, ...]
-
-    @property
-    def types(self) -> tuple[Any, ...]:
-        """The type of each part."""
-        return tuple(part.dtype for part in self.parts)
-
-    def identity(self) -> tuple[Any, ...]:
-        """The accumulator of nothing."""
-        return tuple(part.identity()[0] for part in self.parts)
-
-    def combine(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Each part by its own monoid."""
-        return tuple(m.combine((x,), (y,))[0] for m, x, y in zip(self.parts, a, b, strict=True))
-
-
-class Piece(Values):
-    """Neighboring elements of all operands, and where the outputs at the same places go.
-
-    Args:
-        *args: those of ``Values``.
-        store: ``store(name, y)`` writes a vector of an output; None where the kernel does so itself.
-        held: the registers that hold the vectors of row operands.
-        columns: loads the vector of a column operand, by name.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        store: Any,
-        held: tuple[cute.Tensor, ...] = (),
-        columns: dict[str, Callable[[], Any]] | None = None,
-    ) -> None:
-        super().__init__(*args)
-        self.store, self.held = store, held
-        self.ahead: dict[str, Any] = {}
-        self._columns = columns or {}
-        self._registers |= {name: partial(self._column, name) for name in self._columns}
-
-    def fetch(self, names: Iterable[str]) -> None:
-        """Asks for column operands before they are used."""
-        for name in names:
-            if name in self._columns and name not in self.ahead:
-                self.ahead[name] = self._columns[name]()
-
-    def _column(self, name: str) -> Any:
-        self.fetch((name,))
-        return self.ahead[name]
 
 
 class RowKernel(RowConfig):
@@ -325,7 +270,7 @@ class RowKernel(RowConfig):
         compute, (_, op, nothing) = cute_dtype(self.binding.compute), FOLDS[fold.op]
         terms: list[Any] = []
         for i, v in enumerate(pieces):
-            _fetch_ahead(pieces, i, pieces[0].ahead)
+            fetch_ahead(pieces, i, pieces[0].ahead)
             term = fold.term(v, row, *totals)
             if fold.masked or self.masks or not term.dtype.is_float:
                 nothing_here = term.dtype(_bound(term.dtype, nothing))
@@ -348,16 +293,10 @@ class RowKernel(RowConfig):
         """Computes and writes the outputs at the places of some pieces."""
         names = self.binding.program.operands
         for i, v in enumerate(pieces):
-            _fetch_ahead(pieces, i, names.columns)
+            fetch_ahead(pieces, i, names.columns)
             outs = self.binding.program.map(v, constants)
             for name, y in zip(names.writes, outs, strict=True):
                 v.store(name, y)
-
-
-def _fetch_ahead(pieces: list[Piece], i: int, names: Iterable[str]) -> None:
-    """Asks for the column operands of a piece and of the next one, so that one waits for the other's arithmetic."""
-    for v in pieces[i : i + 2]:
-        v.fetch(tuple(names))
 
 
 def _layout(dims: Sequence[Sequence[Any]], i: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

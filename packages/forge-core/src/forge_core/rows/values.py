@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import cutlass.cute as cute
@@ -11,7 +12,7 @@ from cutlass import Boolean
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.config import Binding
 
-__all__ = ["Row", "Values"]
+__all__ = ["Piece", "Row", "Values", "fetch_ahead"]
 
 
 class Values:
@@ -46,6 +47,46 @@ class Values:
         x = self._registers[name]()
         exact = self._binding.via is None and x.dtype.is_float and x.dtype.width <= 32
         return x if exact else getattr(self, name)
+
+
+class Piece(Values):
+    """Neighboring elements of all operands, and where the outputs at the same places go.
+
+    Args:
+        *args: those of ``Values``.
+        store: ``store(name, y)`` writes a vector of an output; None where the kernel does so itself.
+        held: the registers that hold the vectors of row operands.
+        columns: loads the vector of a column operand, by name.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        store: Any,
+        held: tuple[cute.Tensor, ...] = (),
+        columns: dict[str, Callable[[], Any]] | None = None,
+    ) -> None:
+        super().__init__(*args)
+        self.store, self.held = store, held
+        self.ahead: dict[str, Any] = {}
+        self._columns = columns or {}
+        self._registers |= {name: partial(self._column, name) for name in self._columns}
+
+    def fetch(self, names: Iterable[str]) -> None:
+        """Asks for column operands before they are used."""
+        for name in names:
+            if name in self._columns and name not in self.ahead:
+                self.ahead[name] = self._columns[name]()
+
+    def _column(self, name: str) -> Any:
+        self.fetch((name,))
+        return self.ahead[name]
+
+
+def fetch_ahead(pieces: list[Piece], i: int, names: Iterable[str]) -> None:
+    """Asks for the column operands of a piece and of the next one, so that one waits for the other's arithmetic."""
+    for v in pieces[i : i + 2]:
+        v.fetch(tuple(names))
 
 
 class Row:
