@@ -25,10 +25,12 @@ from forge_core.testing.proofs.calls import describe, plan, run_digest
 from forge_core.testing.proofs.check import Finding, in_words
 from forge_core.testing.proofs.code import covering, normalised
 from forge_core.testing.proofs.declare import ProofError, discover
-from forge_core.testing.proofs.definitions import code_digest, gpu_tests
+from forge_core.testing.proofs.definitions import code_digest, gpu_tests, sanitizer_tests
 from forge_core.testing.proofs.evidence import Evidence
-from forge_core.testing.proofs.execute import FOUND, Chunk, result_of, words_of
+from forge_core.testing.proofs.execute import FOUND, Chunk, Result, result_of, words_of
 from forge_core.testing.proofs.measure import measure, measure_week
+from forge_core.testing.proofs.merge import joined
+from forge_core.testing.proofs.observe import dealt
 from forge_core.testing.proofs.record import folder_of
 
 ROOT = Path(__file__).parents[3]
@@ -194,16 +196,28 @@ WEEK = Week("tiny", "tiny_week", "packages/tiny/tests", ())
 def test_the_command_lines_of_the_chunks(monkeypatch, tmp_path):
     monkeypatch.setattr(executing, "find_sanitizer", lambda: "compute-sanitizer")
     out, told = tmp_path / "out", tmp_path / "chunk"
-    tests = words_of(Chunk("tiny", "tests"), WEEK, out, told, workers=10)
+    tests = words_of(Chunk("tiny", "tests"), WEEK, out, told, tmp_path, workers=10)
     assert tests[-6:] == ["-m", "gpu", "-n", "10", "--dist", "worksteal"]
     assert tests[tests.index("--prove-chunk") + 1] == str(told)
-    assert "-n" not in words_of(Chunk("tiny", "tests"), WEEK, out, told, workers=1)
-    sanitizer = words_of(Chunk("tiny", "racecheck"), WEEK, out, told, workers=10)
+    assert "-n" not in words_of(Chunk("tiny", "tests"), WEEK, out, told, tmp_path, workers=1)
+    sanitizer = words_of(Chunk("tiny", "racecheck"), WEEK, out, told, tmp_path, workers=10)
     assert sanitizer[:3] == ["compute-sanitizer", "--tool", "racecheck"]
     assert sanitizer[-2:] == ["-m", "sanitizer"]
     assert "-n" not in sanitizer
-    measured = words_of(Chunk("tiny", "measure", kernels=("a", "b")), WEEK, out, told, workers=10)
+    measured = words_of(Chunk("tiny", "measure", kernels=("a", "b")), WEEK, out, told, tmp_path, workers=10)
     assert measured[2:] == ["forge_core.testing.proofs.measure", "tiny", "a", "b", "--out", str(out)]
+
+
+def test_only_the_files_of_chosen_tests_are_collected(tmp_path):
+    def collected(*tests):
+        chunk = Chunk("tiny", "tests", tests)
+        words = words_of(chunk, WEEK, tmp_path / "out", tmp_path / "chunk", tmp_path, workers=1)
+        return words[words.index("no:benchmark") + 1 : -2]
+
+    (tmp_path / "test_x.py").touch()
+    gone = "test_gone.py::test_a"
+    assert collected("test_x.py::test_a[1]", "test_x.py::test_b", gone, "forge_core.measure::x") == ["test_x.py"]
+    assert collected(gone) == collected() == ["packages/tiny/tests"]
 
 
 def test_the_tests_of_a_chunk():
@@ -292,6 +306,12 @@ def test_a_chunk_is_run_in_a_process_of_its_own(four):
     assert four() == ("", {"w": "passed", "x": "passed", "z": "passed"})
 
 
+def test_workers_of_a_chunk_agree_on_the_order_of_its_tests(four, tmp_path, monkeypatch):
+    command = executing.words_of
+    monkeypatch.setattr(executing, "words_of", lambda *args, workers: command(*args, workers=2))
+    assert four() == ("", {"w": "passed", "x": "passed", "z": "passed"})
+
+
 def test_after_a_death_only_what_had_not_passed_runs_again(four, tmp_path):
     for name in ("fails", "dies"):
         (tmp_path / name).touch()
@@ -306,6 +326,84 @@ def test_after_a_death_only_what_had_not_passed_runs_again(four, tmp_path):
     (tmp_path / "dies").unlink()
     assert four() == ("", {"w": "passed", "x": "passed", "z": "passed"})
     assert four() == ("", {"w": "passed", "x": "passed", "z": "passed"})  # there is nothing left to run
+
+
+SANITIZED = """
+import os, pytest
+
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("n", range(5))
+def test_x(n): assert os.environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1"
+
+@pytest.mark.parametrize("n", range(3))
+def test_not_sanitized(n): ...
+"""
+
+
+@pytest.mark.parametrize("chosen", [None, ("tests/test_x.py::test_x", "tests/test_x.py::test_not_sanitized[1]")])
+def test_each_test_is_in_one_part_of_a_sanitizer(tmp_path, monkeypatch, chosen):
+    sanitizer = tmp_path / "sanitizer"
+    sanitizer.write_text('#!/bin/sh\nshift 8\n"$@"\nstatus=$?\necho "ERROR SUMMARY: 0 errors"\nexit $status\n')
+    sanitizer.chmod(0o755)
+    monkeypatch.setattr(executing, "find_sanitizer", lambda: str(sanitizer))
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = sanitizer\n")
+    (tmp_path / "tests/test_x.py").write_text(SANITIZED)
+    week, parts = dataclasses.replace(WEEK, tests="tests"), []
+    for part in (1, 2):
+        chunk = Chunk("tiny", "memcheck", chosen, part=part, parts=2)
+        told = executing.execute(chunk, week, tmp_path / "journal.jsonl", tmp_path, workers=4)
+        assert (told.problem, told.verdict, chunk.name) == ("", "0 errors", f"tiny memcheck {part}/2")
+        parts.append([test.partition("::")[2] for test in told.tests])
+    assert parts == [["test_x[0]", "test_x[2]", "test_x[4]"], ["test_x[1]", "test_x[3]"]]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 14])
+@pytest.mark.parametrize("large", [0, 1, 2])
+def test_neighbours_are_dealt_to_different_workers_and_large_tests_to_one(workers, large):
+    def item(number):
+        return SimpleNamespace(number=number, get_closest_marker=lambda name: number >= 10 - large)
+
+    numbers = [each.number for each in dealt([item(number) for number in range(10)], workers)]
+    assert sorted(numbers) == list(range(10))
+    # As pytest-xdist's WorkStealingScheduling.check_schedule hands them out.
+    blocks = []
+    for left in range(workers, 0, -1):
+        count = len(numbers) // left
+        blocks.append(numbers[:count])
+        del numbers[:count]
+    assert blocks[0][:large] == list(range(10 - large, 10))[: len(blocks[0])]
+    first = [block[0] for block in blocks[large > 0 :] if block and block[0] < 10 - large]
+    assert first == list(range(len(first)))
+
+
+@pytest.mark.parametrize(
+    "verdicts, worst",
+    [
+        (["0 errors", "0 errors"], "0 errors"),
+        (["0 errors", "1 error", "0 errors"], "1 error"),
+        (["2 errors", "0 errors", "1 error"], "3 errors"),
+        (["0 hazards displayed (0 errors, 0 warnings)"] * 2, "0 hazards displayed (0 errors, 0 warnings)"),
+        (
+            ["1 hazard displayed (1 error, 0 warnings)", "2 hazards displayed (0 errors, 2 warnings)"],
+            "3 hazards displayed (1 errors, 2 warnings)",
+        ),
+        (["ended with 86, 0 errors", "0 errors"], "ended with 86, 0 errors"),
+        (["ended with 86, 0 errors", "2 errors"], "ended with 86, 0 errors; 2 errors"),
+    ],
+)
+def test_parts_have_the_worst_verdict_of_theirs(verdicts, worst):
+    parts = {
+        Chunk("tiny", "memcheck", part=part, parts=9): Result(tests={str(part): {}}, verdict=verdict)
+        for part, verdict in enumerate(verdicts)
+    }
+    alone = {Chunk("tiny", "measure"): Result(measured={"a": {}})}
+    told = joined(parts | alone)
+    assert told["memcheck"].verdict == worst
+    assert len(told["memcheck"].tests) == len(verdicts)
+    assert told["measure"] is alone[Chunk("tiny", "measure")]
+    broken = {Chunk("tiny", "memcheck", part=9, parts=9): Result(problem="it took more than 9 s")}
+    assert joined(parts | broken)["memcheck"].problem == "it took more than 9 s"
 
 
 def test_a_missing_sanitizer_is_said(monkeypatch):
@@ -335,6 +433,25 @@ def test_every_kernel_has_a_declaration_and_a_fingerprint(weeks):
         names = {kernel.name for kernel in week.kernels}
         assert set(evidence.declarations(week)) == set(evidence.fingerprints(week)) == names
         assert len(set(evidence.declarations(week).values())) == len(week.subjects)
+
+
+def test_plans_and_code_are_computed_once(monkeypatch):
+    computed = []
+
+    def compute(task):
+        own = next(each for each in task if isinstance(each, list))
+        computed.extend(own)
+        return list(map(str, own))
+
+    monkeypatch.setattr("forge_core.testing.proofs.evidence._launches", compute)
+    monkeypatch.setattr("forge_core.testing.proofs.evidence._code", compute)
+    evidence = Evidence(ROOT, 1)
+    for calls in (["a", "b", "a"], ["c", "b"]):
+        assert evidence.launches({"tiny::double": calls}, SPECS["H200"]) == {"tiny::double": calls}
+    assert computed == ["a", "b", "c"]
+    for kernels in ([("m:b", 1), ("m:b", 2)], [("m:b", 2), ("m:b", 3)]):
+        assert evidence.code(kernels, "sm_90a") == {kernel: str(kernel) for kernel in kernels}
+    assert computed[3:] == [("m:b", 1), ("m:b", 2), ("m:b", 3)]
 
 
 def test_every_kernel_of_the_weeks_can_be_measured(weeks):
@@ -449,6 +566,8 @@ def test_every_week_has_gpu_tests(weeks):
     assert [week.name for week in weeks][:3] == ["week0", "week1", "week2"]
     for week in weeks:
         assert len(gpu_tests(ROOT, week.tests)) > 30, week.name
+        assert sanitizer_tests(ROOT, week.tests) <= set(gpu_tests(ROOT, week.tests))
+        assert sanitizer_tests(ROOT, week.tests), week.name
 
 
 def test_the_command_checks_and_says_what_to_run(tmp_path):

@@ -22,7 +22,7 @@ from forge_core.testing.proofs.check import TOOLS, awaiting, check, incomplete, 
 from forge_core.testing.proofs.declare import ProofError, digest_of
 from forge_core.testing.proofs.definitions import gpu_tests
 from forge_core.testing.proofs.evidence import Evidence, Launched
-from forge_core.testing.proofs.execute import Chunk, Result
+from forge_core.testing.proofs.execute import TESTS_EACH, Chunk, Result
 from forge_core.testing.proofs.record import Error, ProofRun, load, stamped
 from forge_core.testing.proofs.runner import prove
 from forge_core.testing.proofs.table import table
@@ -599,6 +599,83 @@ def test_sanitizers_run_beside_the_tests(tree):
         return tree.execute(chunk, week, showed)
 
     assert tree.prove(execute=execute).failures == []
+
+
+@pytest.fixture
+def parted(tree):
+    """A kernel that was changed since its proof, with so many tests under sanitizers that each tool has three parts."""
+    tree.edit("tests/test_tiny.py", "def test_plain", "@pytest.mark.sanitizer\ndef test_plain")
+    ids = {f"tests/test_tiny.py::test_plain[{n}]": [PLAIN] for n in range(3 * TESTS_EACH)}
+    tree.tests = lambda chunk=None: {
+        test: {"outcome": "passed", "reason": "", "launched": {name: calls_of(name, 3) for name in names}}
+        for test, names in sorted({**TESTS, **ids}.items())
+        if chunk is None or chunk.runs(test)
+    }
+    assert tree.prove().failures == []
+    tree.edit("src/tiny_week/kernels/plain.py", "256", "512")
+    return tree
+
+
+def in_parts(tree, chunk):
+    names = list(tree.tests(chunk))[chunk.part - 1 :: chunk.parts]
+    return {name: tree.tests()[name] for name in names}
+
+
+def test_a_sanitizer_with_many_tests_has_parts(parted, capsys):
+    chunks = []
+
+    def execute(chunk, week, showed):
+        chunks.append(chunk)
+        if chunk.kind not in TOOLS:
+            return parted.execute(chunk, week, showed)
+        return Result(tests=in_parts(parted, chunk), verdict="0 errors")
+
+    outcome = parted.prove(execute=execute)
+    assert (outcome.proven, outcome.failures) == ([PLAIN], [])
+    assert load(parted.path).proof(PLAIN).sanitizers == dict.fromkeys(TOOLS, "0 errors")
+    assert sorted(chunk.name for chunk in chunks if chunk.kind == "memcheck") == [
+        f"tiny memcheck {part}/3" for part in (1, 2, 3)
+    ]
+    assert [chunk.workers for chunk in chunks if chunk.kind == "tests"] == [4]  # 36 tests, and the measurement's
+    assert "tiny memcheck 2/3: 12 passed, 0 errors" in capsys.readouterr().err
+
+
+def test_an_error_in_one_part_is_the_verdict(parted):
+    ran = []
+
+    def execute(chunk, week, showed):
+        ran.append(chunk.name)
+        if chunk.kind not in TOOLS:
+            return parted.execute(chunk, week, showed)
+        wrong = chunk.name == "tiny memcheck 2/3" and ran.count(chunk.name) == 1
+        return Result(tests=in_parts(parted, chunk), verdict="3 errors" if wrong else "0 errors")
+
+    assert any("memcheck: 3 errors" in told for told in parted.prove(execute=execute).failures)
+    assert load(parted.path).proof(PLAIN) is None
+    first = len(ran)
+    # The proof is gone, so all tests run again; under the sanitizers, in the same number of parts.
+    outcome = parted.prove(execute=execute)
+    assert (outcome.proven, outcome.failures) == ([PLAIN], [])
+    assert sum("check" in name for name in ran[first:]) == 9
+
+
+def test_after_an_interruption_only_the_parts_that_were_not_done_run(parted):
+    ran = []
+
+    def execute(chunk, week, showed):
+        ran.append(chunk.name)
+        if chunk.kind not in TOOLS:
+            return parted.execute(chunk, week, showed)
+        if chunk.name == "tiny initcheck 3/3" and ran.count(chunk.name) == 1:
+            raise KeyboardInterrupt
+        return Result(tests=in_parts(parted, chunk), verdict="0 errors")
+
+    with pytest.raises(KeyboardInterrupt):
+        parted.prove(execute=execute)
+    before = len(ran)
+    assert parted.prove(execute=execute).failures == []
+    assert "tiny initcheck 3/3" in ran[before:]
+    assert "tiny memcheck 1/3" not in ran[before:]
 
 
 def test_a_long_run_tells_how_many_tests_have_ended(tree, monkeypatch, capsys):

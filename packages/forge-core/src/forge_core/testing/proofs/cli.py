@@ -38,7 +38,9 @@ def prove() -> None:
 @prove.command("run")
 @click.argument("weeks", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Prove anew what has a proof, too.")
-@click.option("-n", "workers", type=click.IntRange(min=1), help=f"Processes of the tests; {WORKERS}, or the cores.")
+@click.option(
+    "-n", "workers", type=click.IntRange(min=1), help=f"Most processes of the tests; {WORKERS}, or the cores."
+)
 @click.option(
     "--limit",
     type=click.FloatRange(min=0, min_open=True),

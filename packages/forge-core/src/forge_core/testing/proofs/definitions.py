@@ -25,7 +25,7 @@ from pathlib import Path
 
 from forge_core.cache.sources import locate
 
-__all__ = ["Definitions", "code_digest", "gpu_tests", "test_digests"]
+__all__ = ["Definitions", "code_digest", "gpu_tests", "sanitizer_tests", "test_digests"]
 
 _TESTING = "forge_core.testing"
 #: Modules of a package that say what is right: its declarations, and the models that its error bounds come from.
@@ -328,6 +328,16 @@ def test_digests(root: Path, folder: str) -> dict[str, str]:
         for name in _marked(definitions.module(path).tree):
             found[f"{path.relative_to(root).as_posix()}::{name}"] = definitions.of(path, name)
     return found
+
+
+def sanitizer_tests(root: Path, folder: str) -> set[str]:
+    """The test functions of a folder that are decorated with the mark `sanitizer`, by name: see :func:`gpu_tests`."""
+    return {
+        f"{path.relative_to(root).as_posix()}::{node.name}"
+        for path in Path(root, folder).rglob("test_*.py")
+        for node in ast.parse(path.read_bytes()).body
+        if isinstance(node, ast.FunctionDef) and "mark.sanitizer" in _decorators(node)
+    }
 
 
 def _marked(tree: ast.Module) -> Iterator[str]:

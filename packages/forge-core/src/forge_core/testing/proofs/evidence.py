@@ -27,7 +27,7 @@ from forge_core.device import Device
 from forge_core.errors import ForgeError
 from forge_core.op import Operator
 from forge_core.testing.proofs.declare import Kernel, ProofError, Week, digest_of, discover
-from forge_core.testing.proofs.definitions import Definitions, code_digest, test_digests
+from forge_core.testing.proofs.definitions import Definitions, code_digest, sanitizer_tests, test_digests
 
 __all__ = ["Evidence", "Launched"]
 
@@ -60,7 +60,7 @@ class Launched:
 
 
 class Evidence:
-    """What lies here.
+    """What lies here.  Plans and code are computed once: a run compares them, and records them when it ends.
 
     Args:
         root: the repository's root.
@@ -73,6 +73,8 @@ class Evidence:
         self.recompute = recompute
         self._jobs = jobs or len(os.sched_getaffinity(0))
         self._files: dict[str, frozenset[str]] = {}
+        self._launched: dict[tuple[str, str, Device], Launched] = {}
+        self._digests: dict[tuple[tuple[str, Any], str], str] = {}
 
     def fingerprints(self, week: Week) -> dict[str, str]:
         """For each kernel, the digest of the syntax trees of all that plans and compiles it.
@@ -118,6 +120,10 @@ class Evidence:
         """The digest of each test function that runs on a GPU, by its name."""
         return test_digests(self.root, week.tests)
 
+    def sanitizer_tests(self, week: Week) -> set[str]:
+        """The test functions that run under compute-sanitizer, by name."""
+        return sanitizer_tests(self.root, week.tests)
+
     def launches(self, calls: Mapping[str, Sequence[str]], device: Device) -> dict[str, list[Launched]]:
         """What calls launch on a device.
 
@@ -125,21 +131,24 @@ class Evidence:
             calls: for each operator (``"namespace::name"``) its calls as text.
             device: the GPU.
         """
-        parts = [(op, list(own[i : i + _CALLS])) for op, own in calls.items() for i in range(0, len(own), _CALLS)]
-        found: dict[str, list[Launched]] = {op: [] for op in calls}
-        for (op, _), launched in zip(parts, self._each(_launches, [(*part, device) for part in parts]), strict=True):
-            found[op] += launched
-        return found
+        known = self._launched
+        new = {
+            op: [call for call in dict.fromkeys(own) if (op, call, device) not in known] for op, own in calls.items()
+        }
+        parts = [(op, own[i : i + _CALLS]) for op, own in new.items() for i in range(0, len(own), _CALLS)]
+        for (op, own), launched in zip(parts, self._each(_launches, [(*part, device) for part in parts]), strict=True):
+            known |= {(op, call, device): each for call, each in zip(own, launched, strict=True)}
+        return {op: [known[op, call, device] for call in own] for op, own in calls.items()}
 
     def code(self, kernels: Iterable[tuple[str, Any]], arch: str) -> dict[tuple[str, Any], str]:
         """The digest of the PTX of builders and configurations; ``"! ..."`` says why one does not compile."""
-        wanted = list(dict.fromkeys(kernels))
+        asked = list(dict.fromkeys(kernels))
+        wanted = [kernel for kernel in asked if (kernel, arch) not in self._digests]
         # Neighbours take about as long to compile, so that they go to different processes.
         parts = [wanted[i :: max(1, -(-len(wanted) // _KERNELS))] for i in range(-(-len(wanted) // _KERNELS))]
-        found: dict[tuple[str, Any], str] = {}
         for part, digests in zip(parts, self._each(_code, [(part, arch) for part in parts]), strict=True):
-            found |= dict(zip(part, digests, strict=True))
-        return found
+            self._digests |= {(kernel, arch): digest for kernel, digest in zip(part, digests, strict=True)}
+        return {kernel: self._digests[kernel, arch] for kernel in asked}
 
     def _each(self, function: Callable[[Any], Answer], tasks: Sequence[Any]) -> list[Answer]:
         if self._jobs == 1 or len(tasks) < 2:

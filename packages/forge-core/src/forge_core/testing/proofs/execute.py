@@ -21,15 +21,28 @@ import msgspec
 from forge_core.testing.proofs import journal
 from forge_core.testing.proofs.declare import ProofError, Week, function_of
 
-__all__ = ["AT_ONCE", "Chunk", "Result", "UnfinishedError", "execute", "find_sanitizer", "threads_of_each", "words_of"]
+__all__ = [
+    "AT_ONCE",
+    "TESTS_EACH",
+    "Chunk",
+    "Result",
+    "UnfinishedError",
+    "execute",
+    "find_sanitizer",
+    "threads_of_each",
+    "words_of",
+]
 
 #: What the sanitizer ends with when it found something; pytest never ends so.
 FOUND = 86
 SECONDS = 1800
 TAIL = 4000
 
-#: Sanitizers that run at once: each is one process that mostly waits for itself.
-AT_ONCE = 6
+#: Processes that run at once beside the tests: three parts of each sanitizer, and the measurement.
+AT_ONCE = 10
+
+#: Tests for which a process is worth starting: imports, collection and a CUDA context take some ten seconds.
+TESTS_EACH = 12
 
 #: Libraries that would otherwise start a thread, or a process, for each core in each of the processes.
 _THREADS_OF = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
@@ -50,6 +63,8 @@ class Chunk(msgspec.Struct, frozen=True):
         tests: ids, and names of test functions, that are run; None for all.
         without: ids that are left out, because they passed before an interruption.
         kernels: what is measured; of the kind ``"measure"`` alone.
+        part, parts: which share of the tests is run, of how many, counted from 1; of a sanitizer alone.
+        workers: processes that the tests are worth; 0 for as many as the command has.
     """
 
     week: str
@@ -57,16 +72,19 @@ class Chunk(msgspec.Struct, frozen=True):
     tests: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
+    part: int = 1
+    parts: int = 1
+    workers: int = 0
 
     def runs(self, test: str) -> bool:
-        """Whether a test, by its id, is among them."""
+        """Whether a test, by its id, is among them, in whichever part."""
         chosen = self.tests is None or test in self.tests or function_of(test) in self.tests
         return chosen and test not in self.without
 
     @property
     def name(self) -> str:
-        """For people: ``"week1 racecheck"``."""
-        return f"{self.week} {self.kind}"
+        """For people: ``"week1 racecheck"``, ``"week1 racecheck 2/3"``."""
+        return f"{self.week} {self.kind}" + (f" {self.part}/{self.parts}" if self.parts > 1 else "")
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -98,7 +116,7 @@ def find_sanitizer() -> str:
     return found
 
 
-def words_of(chunk: Chunk, week: Week, out: Path, told: Path, *, workers: int) -> list[str]:
+def words_of(chunk: Chunk, week: Week, out: Path, told: Path, root: Path, *, workers: int) -> list[str]:
     """The command line of a chunk.
 
     Args:
@@ -106,6 +124,7 @@ def words_of(chunk: Chunk, week: Week, out: Path, told: Path, *, workers: int) -
         week: its week.
         out: the file that its process writes.
         told: the file that holds the chunk.
+        root: the repository's root.
         workers: processes of the tests; the other kinds have one.
     """
     python = [sys.executable, "-m"]
@@ -114,7 +133,9 @@ def words_of(chunk: Chunk, week: Week, out: Path, told: Path, *, workers: int) -
     words = [*python, "pytest", "-p", "forge_core.testing.proofs.observe", "--prove-out", str(out)]
     # Other packages' plugins that time or keep things have no place in a proof.
     words += ["--prove-chunk", str(told), "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:benchmark"]
-    words += [week.tests]
+    # Each process imports and collects what is named here: all of a week's files take longer than some kernels' tests.
+    files = sorted({test.partition("::")[0] for test in chunk.tests or ()})
+    words += [file for file in files if (root / file).is_file()] or [week.tests]
     if chunk.kind == "tests":
         # A process that is done takes tests from one that is held up by a long one.
         return [*words, "-m", "gpu", *(["-n", str(workers), "--dist", "worksteal"] if workers > 1 else [])]
@@ -132,15 +153,16 @@ def execute(
         chunk: what to run.
         week: its week.
         showed: the journal of the chunk's tests.  Those that passed before an interruption are not run again; a
-            sanitizer's are, for its verdict is on one process.
+            sanitizer's are, for its verdict is on a whole process.
         root: the repository's root.
-        workers: processes of the tests.
+        workers: processes of the tests, at most.
         deadline: the ``time.monotonic()`` at which it is ended.
 
     Raises:
         ProofError: compute-sanitizer is missing.
         UnfinishedError: the deadline came first; what its tests had shown is in the journal.
     """
+    workers = min(workers, chunk.workers or workers)
     with tempfile.TemporaryDirectory(prefix="forge-prove-") as folder:
         out, told = Path(folder, "out.json"), Path(folder, "chunk.json")
         variables = {"FORGE_REQUIRE_GPU": "1", **threads_of_each(workers)}
@@ -151,7 +173,7 @@ def execute(
             # PyTorch hands out parts of large blocks, in which an access out of bounds is inside a block.
             variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
         told.write_bytes(msgspec.json.encode(chunk))
-        words = words_of(chunk, week, out, told, workers=workers)
+        words = words_of(chunk, week, out, told, root, workers=workers)
         left = SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
         try:
             status, text = _run(words, root, variables, min(left, SECONDS))
@@ -170,7 +192,7 @@ def threads_of_each(workers: int) -> dict[str, str]:
     """The variables that share the cores among the processes of a proof; what the user has set stays.
 
     Args:
-        workers: processes of the tests, beside which ``AT_ONCE`` sanitizers run.
+        workers: processes of the tests, beside which ``AT_ONCE`` others run.
     """
     share = str(max(1, (os.cpu_count() or 1) // (workers + AT_ONCE)))
     return {name: share for name in _THREADS_OF if name not in os.environ}
@@ -212,7 +234,8 @@ def result_of(chunk: Chunk, status: int, text: str, told: dict[str, Any] | None)
         return Result(tests=told, problem="" if known else f"pytest ended with {status}:\n{tail}")
     summaries = _SUMMARY.findall(text)
     verdict = summaries[-1].strip() if summaries else ""
-    if not verdict or status not in (0, 1, FOUND, *((5,) if chunk.tests is not None else ())):
+    none_left = (5,) if chunk.tests is not None or chunk.parts > 1 else ()
+    if not verdict or status not in (0, 1, FOUND, *none_left):
         return Result(tests=told, problem=f"{chunk.kind} ended with {status} and said {verdict or 'nothing'}:\n{tail}")
     worst = next((said.strip() for said in summaries if not re.match(r"0 (errors|hazards)", said)), verdict)
     if status == FOUND and worst == verdict and re.match(r"0 (errors|hazards)", worst):

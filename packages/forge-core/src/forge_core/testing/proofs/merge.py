@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from forge_core.testing.proofs.check import TOOLS, incomplete, measured, plans_digest
+from forge_core.testing.proofs.check import TOOLS, clean, incomplete, measured, plans_digest
 from forge_core.testing.proofs.code import covering
 from forge_core.testing.proofs.declare import Kernel, Week, function_of
 from forge_core.testing.proofs.evidence import Evidence, Launched
 from forge_core.testing.proofs.execute import Chunk, Result
 from forge_core.testing.proofs.record import Error, Proof, ProofRun, Record, WeekTests
 
-__all__ = ["Merged", "Task", "merged"]
+__all__ = ["Merged", "Task", "joined", "merged"]
 
 
 #: How many of the slowest tests are named.
 SLOWEST = 8
+
+_COUNT = re.compile(r"\d+ (error|hazard|warning)s?")
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,31 @@ class Merged:
     proven: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+def joined(results: Mapping[Chunk, Result]) -> dict[str, Result]:
+    """What the chunks of a week showed, by kind: parts of one sanitizer are one result, the worst of theirs."""
+    kinds: dict[str, list[Result]] = {}
+    for chunk, result in results.items():
+        kinds.setdefault(chunk.kind, []).append(result)
+    return {kind: own[0] if len(own) == 1 else _join(own) for kind, own in kinds.items()}
+
+
+def _join(parts: Sequence[Result]) -> Result:
+    return Result(
+        tests={test: told for part in parts for test, told in part.tests.items()},
+        verdict=_worst([part.verdict for part in parts if part.verdict]),
+        problem="\n".join(part.problem for part in parts if part.problem),
+    )
+
+
+def _worst(verdicts: Sequence[str]) -> str:
+    """One verdict for all: of those that found something, if any did; with their counts added up."""
+    worst = [verdict for verdict in verdicts if not clean(verdict)] or verdicts
+    if len(worst) == 1 or len({_COUNT.sub(r"\1", verdict) for verdict in worst}) != 1:
+        return "; ".join(dict.fromkeys(worst))
+    sums = map(sum, zip(*([int(found[0].split()[0]) for found in _COUNT.finditer(v)] for v in worst), strict=True))
+    return _COUNT.sub(lambda found: f"{next(sums)} {found[1]}s", worst[0])
 
 
 def merged(record: Record, task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence) -> Merged:

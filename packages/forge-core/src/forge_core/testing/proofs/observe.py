@@ -12,7 +12,7 @@ The file gets a line as each test ends, so that it tells what was shown up to an
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from forge_core.testing.proofs import journal
 from forge_core.testing.proofs.calls import describe, run_digest
 from forge_core.testing.proofs.execute import Chunk
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "dealt"]
 
 PROPERTY = "forge_launched"
 
@@ -100,13 +100,35 @@ class _Plugin:
         if self.out and (report.when == "teardown" or report.failed):
             journal.append(Path(self.out), report.nodeid, found)
 
+    # Behind pytest's own choice by marks, so that parts are shares of the tests that run.
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leaves out the tests that a proof has already and that need not be run again."""
+        """Leaves out the tests that a proof has already and need not be run again, and those of other parts."""
         given = config.getoption("--prove-chunk")
         if given:
             chunk = msgspec.json.decode(Path(given).read_bytes(), type=Chunk)
-            config.hook.pytest_deselected(items=[item for item in items if not chunk.runs(item.nodeid)])
-            items[:] = [item for item in items if chunk.runs(item.nodeid)]
+            # Neighbours are alike, and take about as long: they go to different parts, and to different workers.
+            chosen = [item for item in items if chunk.runs(item.nodeid)][chunk.part - 1 :: chunk.parts]
+            kept = set(chosen)
+            config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+            # All of a week's stay in their order: neighbours need the same kernels, which one worker then compiles.
+            workers = getattr(config, "workerinput", {}).get("workercount", 1)
+            items[:] = chosen if chunk.tests is None else dealt(chosen, workers)
+
+
+def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Tests in an order of which pytest-xdist's workers get about equal shares.
+
+    ``--dist worksteal`` gives each worker a block of neighbours, the first of which it keeps whoever is idle.  So the
+    tests are dealt like cards: neighbours, which take about as long, begin in different workers.  Those marked `large`
+    are all in the first block: at once they would not fit into the GPU's memory.
+    """
+    least, more = divmod(len(items), workers)
+    depths = [depth for worker in range(workers) for depth in range(least + (worker >= workers - more))]
+    large = [item for item in items if item.get_closest_marker("large")]
+    others = [item for item in items if not item.get_closest_marker("large")]
+    places = sorted(range(len(large), len(items)), key=depths.__getitem__)
+    return large + [item for _, item in sorted(zip(places, others, strict=True), key=lambda pair: pair[0])]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,8 +5,8 @@
     a week with stale kernels:  the tests that launch one of them, and new and changed ones; measure; memcheck, ...
 
     one after the other   | week0 tests | week1 tests | week2 tests             by several processes each
-    beside them           | week0 memcheck     | week0 measure    ...           a process each, some at once
-                          | week0 racecheck        | week1 memcheck ...
+    beside them           | week0 memcheck 1/3 | week0 measure    ...           a process each, some at once
+                          | week0 memcheck 2/3     | week1 memcheck ...
 
 A kernel of which anything failed loses its proof.  What was shown is kept (``state``) after each chunk, and of tests
 after each test, so that an interrupted run goes on where it was; what failed is not kept, and runs again.  The record
@@ -29,10 +29,10 @@ from forge_core.device import Device
 from forge_core.files import write_atomically
 from forge_core.progress import progress
 from forge_core.testing.proofs.check import TOOLS, clean, differences, incomplete, incredible, tests_to_run
-from forge_core.testing.proofs.declare import ProofError, Week, digest_of
+from forge_core.testing.proofs.declare import ProofError, Week, digest_of, function_of
 from forge_core.testing.proofs.evidence import Evidence
-from forge_core.testing.proofs.execute import AT_ONCE, Chunk, Result
-from forge_core.testing.proofs.merge import Task, merged
+from forge_core.testing.proofs.execute import AT_ONCE, TESTS_EACH, Chunk, Result
+from forge_core.testing.proofs.merge import Task, joined, merged
 from forge_core.testing.proofs.record import FILE, ProofRun, Record, folder_of, load
 from forge_core.testing.proofs.state import State
 
@@ -86,7 +86,8 @@ def tasks_of(
         # A kernel that has no proof yet may be launched by any test.
         fresh = known is None or any(name not in proofs for name in stale)
         again = {test for name in stale & set(proofs) for test in proofs[name].tests}
-        again |= set(tests_to_run(known, evidence.tests(week)))
+        changed = set(tests_to_run(known, evidence.tests(week)))
+        again |= changed
         if known is not None and gpus > 1:
             again |= {test for test, reason in known.skipped.items() if "GPUs are needed" in reason}
         gone = known is not None and set(known.digests) - set(evidence.tests(week))
@@ -97,12 +98,30 @@ def tasks_of(
         }
         chunks = []
         if stale or again or gone:
-            chunks.append(Chunk(week.name, "tests", None if fresh else tuple(sorted(again))))
+            # How many tests a changed function has is not known, so these have all processes.
+            workers = 0 if fresh or changed else max(1, -(-len(again) // TESTS_EACH))
+            chunks.append(Chunk(week.name, "tests", None if fresh else tuple(sorted(again)), workers=workers))
         if stale:
-            chunks += [Chunk(week.name, tool, None if fresh else tuple(sorted(sanitized))) for tool in TOOLS]
+            chosen = None if fresh else tuple(sorted(sanitized))
+            parts = _parts(week, record, evidence, chosen)
+            chunks += [
+                Chunk(week.name, tool, chosen, part=part, parts=parts) for tool in TOOLS for part in range(1, parts + 1)
+            ]
             chunks.append(Chunk(week.name, "measure", kernels=tuple(sorted(stale))))
         tasks.append(Task(week, stale, tuple(chunks)))
     return tasks
+
+
+def _parts(week: Week, record: Record, evidence: Evidence, chosen: Sequence[str] | None) -> int:
+    """How many processes each sanitizer has: those of all tools run at once, and each has tests enough.
+
+    Their number is that of the tests on record; which tests a part has, pytest decides by those that there are.
+    """
+    known = record.weeks.get(week.name)
+    functions = evidence.sanitizer_tests(week)
+    tests = (known.tests if known is not None else ()) if chosen is None else chosen
+    count = sum(function_of(test) in functions for test in tests)
+    return max(1, min(count // TESTS_EACH, AT_ONCE // len(TOOLS)))
 
 
 def prove(
@@ -192,15 +211,15 @@ def _run(
     ends the process leaves a record of it.
     """
     own = {task.week.name: task for task in tasks}
-    shown: dict[str, dict[str, Result]] = {name: {} for name in own}
+    shown: dict[str, dict[Chunk, Result]] = {name: {} for name in own}
     with progress(sum(len(task.chunks) for task in tasks)) as done:
 
         def take(chunk: Chunk, result: Result, note: str = "") -> None:
             results = shown[chunk.week]
-            results[chunk.kind] = result
+            results[chunk] = result
             done(f"{chunk.name}: {told_of(result)}{note}")
             if len(results) == len(own[chunk.week].chunks):
-                complete(own[chunk.week], results)
+                complete(own[chunk.week], joined(results))
 
         def keep(chunk: Chunk, result: Result) -> None:
             if whole(result):
@@ -214,7 +233,7 @@ def _run(
                 waiting.append(chunk)
             else:
                 take(chunk, found, ", before the interruption")
-        beside = ThreadPoolExecutor(max(1, min(AT_ONCE, (os.cpu_count() or 1) // 2)))
+        beside = ThreadPoolExecutor(max(1, min(AT_ONCE, 2 * (os.cpu_count() or 1) // 3)))
         in_turn = ThreadPoolExecutor(1)
         try:
             futures, ended = {}, SimpleQueue[Future[Result]]()
