@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from forge_core.cache.parallel import Request, compile_all
+from forge_core.cache.store import Store
 from forge_core.device import SPECS
 from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
 from forge_core.profiling.compiled import compile_to_look_at
@@ -149,9 +151,11 @@ def test_every_problem_has_a_listed_configuration(gpu):
                 continue
             assert why
             assert config in configurations(binding, SPECS[gpu])
-            given = arguments(config, problem)
-            assert len(given) == 1 + (config.rank + config.reduced) * 5
-            pointers, length, dims_given, numbers = RowKernel.split(config, (*[0] * 4, *given, 1e-5, None))
+            given = arguments(config, problem, SPECS[gpu])
+            assert len(given) == 1 + config.sized + (config.rank + config.reduced) * 5
+            pointers, length, _, dims_given, numbers = RowKernel.split(
+                config, (*[0] * (4 + config.workspace), *given, 1e-5, *[0] * config.numbered, None)
+            )
             assert (len(pointers), length, len(numbers)) == (4, problem.length, 1)
             assert RowKernel.rows_of(config, dims_given) == problem.rows
             seen.add((name, config.align))
@@ -166,7 +170,7 @@ def test_every_problem_has_a_listed_configuration(gpu):
         ((32768, 32768), HeldConfig, 4),
         ((8192, 50257), HeldConfig, 4),
         ((4096, 262144), HeldConfig, 16),
-        ((4, 2**22), StreamConfig, None),
+        ((64, 2**22), StreamConfig, None),
     ],
 )
 def test_longer_rows_take_more_blocks(shape, kind, cluster):
@@ -178,6 +182,37 @@ def test_longer_rows_take_more_blocks(shape, kind, cluster):
         assert config.capacity * config.vec >= problem.length
     _, config, _ = select("scaled", binding_of(problem, BF16), problem, A100)
     assert getattr(config, "blocks", 1) == 1
+
+
+def test_a_block_has_the_threads_that_a_row_needs():
+    """Whole warps, and less than one of them without a vector; in lanes of a warp rows share a block of one size."""
+    for length in (4104, 4097, 20480, 50257, 200000):
+        problem = problem_of(torch.empty(2048, length, dtype=BF16, device="meta"))
+        _, config, _ = select("scaled", binding_of(problem, BF16), problem, H200)
+        threads = arguments(config, problem, H200)[1]
+        vectors = length // config.vec
+        held = threads * config.blocks * config.chunks
+        assert config.sized
+        assert threads % 32 == 0
+        assert threads <= config.threads
+        assert vectors <= held < vectors + 32 * config.blocks * config.chunks
+
+
+@pytest.mark.parametrize("shape, expected", [((1, 2**20), "grid"), ((4, 400001), "grid"), ((16, 2**23), "split")])
+def test_few_long_rows_take_the_whole_gpu(shape, expected):
+    problem = problem_of(torch.empty(shape, dtype=BF16, device="meta"))
+    planned = plan("scaled", binding_of(problem, BF16), problem, H200, numbers=[1e-5])
+    assert planned.variant == expected
+    assert planned.numbered == (expected == "grid")
+    parts = (
+        planned.arguments[1]
+        if expected == "split"
+        else -(-shape[1] // (planned.arguments[1] * 8 * planned.config.chunks))
+    )
+    assert parts * shape[0] >= H200.sm_count // 2
+    assert planned.workspace >= parts * shape[0] * (16 if expected == "split" else 128)
+    without_clusters = plan("scaled", binding_of(problem, BF16), problem, A100, numbers=[1e-5])
+    assert without_clusters.variant == "split"
 
 
 def test_a_program_without_folds_needs_no_cluster():
@@ -249,6 +284,18 @@ def test_no_listed_kernel_spills(gpu):
         path = VARIANTS[builders[type(config)]].path
         for kernel in read_cubin(compile_to_look_at(path, config, None, arch=SPECS[gpu].arch).cubin):
             assert kernel.stack_bytes == 0, config.kernel_name
+
+
+def test_every_kernel_can_be_stored(tmp_path):
+    """What the cache cannot trace back to its source it compiles anew in each process."""
+    binding = Binding(Shift(), (FP32,) * 3, FP32), Binding(Scaled(), (FP32,) * 4, FP32)
+    listed = [config for one in binding for config in configurations(one, H200)]
+    first = {(type(config), config.workspace): config for config in reversed(listed)}
+    builders = {HeldConfig: "held", StreamConfig: "stream", ColumnConfig: "column"}
+    requests = [Request(VARIANTS[builders[kind]].path, config, "sm_90a") for (kind, _), config in first.items()]
+    assert len(requests) == 5
+    outcomes = compile_all(requests, Store(tmp_path / "kernels"), jobs=2)
+    assert [(o.status, o.error) for o in outcomes] == [("compiled", "")] * 5
 
 
 # ---------------------------------------------------------------------------------------------------------- operators

@@ -49,11 +49,11 @@ def reference(x, weight, dim=-1, eps=1e-5):
     return (wide * torch.rsqrt((wide * wide).mean(-1, True) + eps) * weight).to(x.dtype).movedim(-1, dim).contiguous()
 
 
-def dx_reference(dy, x, weight, dim=-1, eps=1e-5):
+def dx_reference(dy, x, weight, dim=-1, eps=1e-5, sign=-1):
     wide = torch.promote_types(x.dtype, torch.float32)
     g, h, w = dy.movedim(dim, -1).to(wide), x.movedim(dim, -1).to(wide), weight.to(wide)
     rstd = torch.rsqrt((h * h).mean(-1, True) + eps)
-    dx = (g * w - h * rstd * rstd * (g * w * h).mean(-1, True)) * rstd
+    dx = (g * w + sign * h * rstd * rstd * (g * w * h).mean(-1, True)) * rstd
     return dx.to(x.dtype).movedim(-1, dim).contiguous()
 
 
@@ -99,7 +99,7 @@ SUBJECTS = [
     subject(rms_norm, 1, reference, lambda x, w, dim: reference(x.double(), w.double(), dim).abs()),
     subject(
         rms_norm_dx, 2, dx_reference,
-        lambda g, x, w, dim: dx_reference(g.double().abs(), -x.double().abs(), w.double().abs(), dim),
+        lambda g, x, w, dim: dx_reference(g.double().abs(), x.double().abs(), w.double().abs(), dim, sign=1),
     ),
 ]  # fmt: skip
 

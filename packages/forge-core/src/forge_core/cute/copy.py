@@ -3,7 +3,7 @@
     row      | a b|c d e f g h i j|k l m n o p q r|s t|        16-byte boundaries of memory: |
              head   vector 0         vector 1      tail
 
-A row is partitioned by a ``TiledCopy`` whose threads take turns along it, a vector each.  Predicates are per vector:
+A row is partitioned by a layout whose threads take turns along it, a vector each.  Predicates are per vector:
 whatever is not a whole vector inside the row is copied by element.
 """
 
@@ -17,6 +17,7 @@ from cutlass import Boolean, Int32, Int64, Uint32
 from cutlass.cute.nvgpu import CopyG2ROp, CopyUniversalOp
 
 from forge_core.cute.hold import hold_policy
+from forge_core.cute.warp import WARP
 
 __all__ = [
     "evict_last",
@@ -42,8 +43,8 @@ def head_elements(row: cute.Tensor, vec: int) -> Int32:
 
 
 def partition(
-    row: cute.Tensor, first: Int32, vec: int, threads: int, chunks: int, thread: Int32, *, load: bool
-) -> tuple[cute.TiledCopy, cute.Tensor]:
+    row: cute.Tensor, first: Int32, vec: int, threads: int | Int32, chunks: int, thread: Int32, *, load: bool
+) -> tuple[cute.CopyAtom, cute.Tensor]:
     """A thread's vectors of a row.
 
     Args:
@@ -51,7 +52,7 @@ def partition(
         first: the element where the partition begins; the caller knows that accesses of ``vec`` elements, or of 16
             bytes where that is less, are aligned there.
         vec: elements of a vector.
-        threads: threads that take turns.
+        threads: threads that take turns; a number of whole warps where it is known at the launch only.
         chunks: vectors of each thread.
         thread: which one.
         load: from global memory into registers, rather than the other way.
@@ -63,15 +64,15 @@ def partition(
     width = min(vec, 128 // dtype.width)
     start = cute.make_ptr(dtype, (row.iterator + first).toint(), row.memspace, assumed_align=width * dtype.width // 8)
     atom = cute.make_copy_atom(CopyG2ROp() if load else CopyUniversalOp(), dtype, num_bits_per_copy=width * dtype.width)
-    copy = cute.make_tiled_copy_tv(atom, cute.make_layout(threads), cute.make_layout(vec))
-    gX = cute.make_tensor(start, cute.make_layout(threads * vec * chunks))
-    return copy, copy.get_slice(thread).partition_S(gX)
+    turn = threads * vec if isinstance(threads, int) else cute.assume(threads * vec, divby=WARP * vec)
+    layout = cute.make_layout(((width, vec // width), threads, chunks), stride=((1, width), vec, turn))
+    return atom, cute.make_tensor(start, layout)[None, thread, None]
 
 
-def vector_predicate(tXgX: cute.Tensor, inside: list[Boolean], chunk: int) -> cute.Tensor:
-    """The predicate of one chunk, repeated for each of its accesses."""
+def vector_predicate(tXgX: cute.Tensor, inside: Boolean) -> cute.Tensor:
+    """The predicate of a vector, repeated for each of its accesses."""
     pred = cute.make_rmem_tensor(1, Boolean)
-    pred[0] = inside[chunk]
+    pred[0] = inside
     return cute.make_tensor(pred.iterator, cute.make_layout(tXgX.shape[0][1], stride=0))
 
 

@@ -30,7 +30,7 @@ class Exchange:
     """Shared memory of one exchange.
 
     Attributes:
-        sAcc: (words, slots), 32-bit words: an accumulator for each warp that shares the row.
+        sAcc: (words, slots), 32-bit words: an accumulator for each warp that may share the row.
         arrived: the mbarrier that counts the bytes sent by a cluster's blocks; None within a block.
         first: whether no exchange of the kernel comes before it.
     """
@@ -50,7 +50,7 @@ def open_exchange(smem: SmemAllocator, types: tuple[tuple[Any, ...], ...], warps
     Args:
         smem: allocates it.
         types: the types of the accumulator, for each exchange.
-        warps: of a block, all of which share a row.
+        warps: of a block at most, all of which share a row.
         blocks: of the cluster; 1 for none.
     """
     arrived = smem.allocate_array(Int64, len(types)) if blocks > 1 and types else None
@@ -74,9 +74,9 @@ def _pack(acc: tuple[Any, ...], words: int) -> list[Any]:
     """An accumulator as 32-bit words, with zeros behind."""
     found: list[Any] = []
     for part in acc:
-        rPart = cute.make_rmem_tensor(1, type(part))
-        rPart[0] = part
-        rWords = cute.recast_tensor(rPart, Int32)
+        # The words are made first: one element recast to smaller ones stays one.
+        rWords = cute.make_rmem_tensor(type(part).width // 32, Int32)
+        cute.recast_tensor(rWords, type(part))[0] = part
         found += [rWords[i] for i in range(cute.size(rWords))]
     return found + [Int32(0)] * (words - len(found))
 
@@ -84,12 +84,11 @@ def _pack(acc: tuple[Any, ...], words: int) -> list[Any]:
 def _unpack(sAcc: cute.Tensor, slot: Any, types: tuple[Any, ...]) -> tuple[Any, ...]:
     found, word = [], 0
     for dtype in types:
-        rPart = cute.make_rmem_tensor(1, dtype)
-        rWords = cute.recast_tensor(rPart, Int32)
+        rWords = cute.make_rmem_tensor(dtype.width // 32, Int32)
         for i in range(cute.size(rWords)):
             rWords[i] = sAcc[word + i, slot]
         word += cute.size(rWords)
-        found.append(rPart[0])
+        found.append(cute.recast_tensor(rWords, dtype)[0])
     return tuple(found)
 
 
@@ -102,11 +101,13 @@ def _put(words: list, sAcc: cute.Tensor, slot: Int32):
 
 
 @cute.jit
-def _send(words: list, sAcc: cute.Tensor, arrived: cute.Pointer, blocks: cutlass.Constexpr, slot: Int32):
+def _send(
+    words: list, sAcc: cute.Tensor, arrived: cute.Pointer, blocks: cutlass.Constexpr, slot: Int32, slots: int | Int32
+):
     """To every block of the cluster, each lane to one."""
     # Behind the cluster's barrier: racecheck takes an arrival beside mbarrier_init for a race.
     if cute.arch.thread_idx()[0] == 0:
-        cute.arch.mbarrier_arrive_and_expect_tx(arrived, 4 * len(words) * sAcc.shape[1])
+        cute.arch.mbarrier_arrive_and_expect_tx(arrived, 4 * len(words) * slots)
     if cute.arch.lane_idx() < blocks:
         for i in cutlass.range_constexpr(0, len(words), 4):
             some = words[i : i + 4]
@@ -115,19 +116,22 @@ def _send(words: list, sAcc: cute.Tensor, arrived: cute.Pointer, blocks: cutlass
     cute.arch.mbarrier_wait(arrived, 0)
 
 
-def reduce_row(acc: tuple[Any, ...], monoid: Monoid, at: Exchange, blocks: int, rank: Int32) -> tuple[Any, ...]:
+def reduce_row(
+    acc: tuple[Any, ...], monoid: Monoid, at: Exchange, warps: int | Int32, blocks: int, rank: Int32
+) -> tuple[Any, ...]:
     """Combines the accumulators of all threads that share a row, a block's or a cluster's; every thread gets it.
 
     Args:
         acc: this thread's.
         monoid: how to combine.
         at: the exchange, used for nothing else.
+        warps: of a block.
         blocks: of the cluster; 1 for none.
         rank: this block's number in the cluster.
     """
-    slots = at.sAcc.shape[1]
+    room, slots = at.sAcc.shape[1], warps * max(blocks, 1)
     acc = reduce_lanes(acc, monoid)
-    if slots == 1:
+    if room == 1:
         return acc
     warp, lane, words = cute.arch.thread_idx()[0] // WARP, cute.arch.lane_idx(), _pack(acc, at.sAcc.shape[0])
     if at.arrived is None:
@@ -135,9 +139,15 @@ def reduce_row(acc: tuple[Any, ...], monoid: Monoid, at: Exchange, blocks: int, 
     else:
         if at.first:
             cute.arch.cluster_wait()
-        _send(words, at.sAcc, at.arrived, blocks, rank * (slots // blocks) + warp)
-    lanes = min(slots, WARP)
-    found = [_unpack(at.sAcc, lane % lanes + i, monoid.types) for i in range(0, slots, lanes)]
+        _send(words, at.sAcc, at.arrived, blocks, rank * warps + warp, slots)
+    lanes = min(room, WARP)
+    found = [_unpack(at.sAcc, lane % lanes + i, monoid.types) for i in range(0, room, lanes)]
+    if not isinstance(slots, int):
+        found = [_select(lane % lanes + i * lanes < slots, acc, monoid.identity()) for i, acc in enumerate(found)]
     many = getattr(monoid, "many", None)
     acc = many(found) if many is not None and len(found) > 1 else reduce(monoid.combine, found)
     return reduce_lanes(acc, monoid, lanes, repeated=True)
+
+
+def _select(condition: Any, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(type(y)(cutlass.select_(condition, x, y)) for x, y in zip(a, b, strict=True))

@@ -45,7 +45,7 @@ class Column(ColumnConfig, RowKernel):
     @cute.jit
     def __call__(self, *args: Any):
         """Launches a block for each tile of rows; ``args`` as ``RowKernel.split`` takes them."""
-        pointers, length, dims, numbers = self.split(args)
+        pointers, length, _, dims, numbers = self.split(args)
         inner = dims[(self.rank - 1) * (1 + len(pointers))]
         tiles = (inner + (self.tile - 1)) // self.tile
         name_kernel(self.kernel, self.kernel_name)

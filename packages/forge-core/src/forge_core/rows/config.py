@@ -7,6 +7,7 @@ and a proof covers it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -41,8 +42,10 @@ _SPARE, _SPARE_NEWER = 24, 32
 # Registers of a thread at most: beyond, the compiler spills what it converts.
 _MOST_REGISTERS = 160
 
-# Words of a row that a thread holds, at most: in steps between which one block less fits a multiprocessor.
-_HELD_WORDS = (16, 24, 40)
+# Words of a row that a thread holds: few leave room for all threads of a multiprocessor, many for the most bytes.  Of
+# shifted rows it holds an element more, which takes registers; as many threads have room with fewer words.
+_FEW, _SOME, _MANY, _MOST = 8, 16, 40, 56
+_MANY_SHIFTED = 32
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,12 @@ class Binding:
         return sum(max(1, -(-vec * self.dtype(name).itemsize // 4)) for name in self.loaded)
 
     @property
+    def slots(self) -> bool:
+        """Whether a block's totals fit a slot of ``forge_core.cute.grid``: two of float32, or some of float64."""
+        most = 2 if self.compute is torch.float32 else 7
+        return self.compute.is_floating_point and (not self.program.merge or len(self.program.folds) <= most)
+
+    @property
     def name(self) -> str:
         """For kernel names: the program, and the dtypes of what moves."""
         dtypes = "_".join(dict.fromkeys(short_name(dtype) for dtype in self.dtypes))
@@ -104,7 +113,7 @@ class RowConfig:
         binding: the program and its dtypes.
         align: ``"whole"``: every row is whole aligned vectors, and one dim numbers the rows.  ``"shifted"``: contiguous
             rows that begin anywhere, at the same place in all row operands and outputs.  ``"element"``: any others.
-        threads: threads of a block.
+        threads: threads of a block; of ``sized`` kernels, at most.
         chunks: vectors of a thread in flight, of each operand.
         spare: registers of a thread beside the elements that it holds.
         rank: kept dims: 1 or ``MANY_DIMS``.
@@ -120,6 +129,21 @@ class RowConfig:
     reduced: int = 0
 
     @property
+    def sized(self) -> bool:
+        """Whether a launch is passed a size: the threads of a block, or the parts of a row."""
+        return False
+
+    @property
+    def workspace(self) -> bool:
+        """Whether a launch has a workspace."""
+        return False
+
+    @property
+    def numbered(self) -> bool:
+        """Whether a launch is passed a number: see ``Launch.numbered``."""
+        return False
+
+    @property
     def vec(self) -> int:
         """Elements of a vector."""
         return 1 if self.align == "element" else self.binding.widest_vec
@@ -130,20 +154,22 @@ class RowConfig:
         binding, vec = self.binding, self.vec
         # A column operand has two vectors at a time, and one more where its accesses are shifted in registers.
         vectors = 2 if self.align == "whole" else 3
-        columns = vectors * sum(vec * binding.dtype(name).itemsize // 4 for name in binding.program.operands.columns)
+        columns = sum(vectors * vec * binding.dtype(n).itemsize // 4 + 4 for n in binding.program.operands.columns)
         wide = max(1, binding.compute.itemsize // 4)
         beside = columns + max(0, vec * wide - 8) * wide + self.spare * (3 if wide == 2 else 1)
         beside += 8 * (self.align != "whole") + 10 * self.reduced
+        if self.align == "element":  # each element's place, and its column operands
+            beside += self.chunks * (1 + len(binding.program.operands.columns))
         return self.chunks * binding.words(vec) + beside
 
     @property
     def resident(self) -> int:
         """Blocks that the compiler must leave registers for on a multiprocessor: as many as ``registers`` allow.
 
-        Each of the four parts of a multiprocessor has 16384 registers, which a warp takes in steps of 8 a thread.
+        Each of its four parts has 16384 registers, which a warp takes in steps of 8 a thread, and room for 16 warps.
         """
-        warps = 16384 // (32 * -(-self.registers // 8) * 8) * 4
-        return max(1, min(warps * 32 // self.threads, 2048 // self.threads, 16))
+        warps = min(16, 16384 // (32 * -(-self.registers // 8) * 8)) * 4
+        return max(1, warps * 32 // self.threads)
 
     @property
     def _suffix(self) -> str:
@@ -157,32 +183,94 @@ class HeldConfig(RowConfig):
     """``held.py``: rows held in registers.
 
     Attributes:
-        lanes: threads of a block that share a row: all, or a power of two up to 32.
-        blocks: blocks of the cluster that shares a row; 0: any number of blocks, of a program without folds.
+        lanes: threads of a warp that share a row, a power of two; 0: all threads of the blocks that do, as many as the
+            launch says.
+        blocks: blocks of the cluster that shares a row; 0: any number of blocks, which are all resident at once where
+            the program has folds, and exchange through the workspace.
     """
 
     lanes: int = 0
     blocks: int = 1
 
     @property
+    def in_grid(self) -> bool:
+        """Whether the blocks of a row exchange through the workspace."""
+        return self.blocks == 0 and bool(self.binding.program.folds)
+
+    @property
+    def workspace(self) -> bool:
+        """Whether a launch has a workspace: for the slots of blocks."""
+        return self.in_grid
+
+    @property
+    def numbered(self) -> bool:
+        """Whether a launch is passed a number, by which blocks know its slots."""
+        return self.in_grid
+
+    @property
+    def sized(self) -> bool:
+        """Whether a launch says how many threads a block has: as many as a row needs."""
+        return self.lanes == 0
+
+    @property
     def capacity(self) -> int:
         """Vectors of a row that fit, where it is held."""
-        return self.lanes * max(self.blocks, 1) * self.chunks
+        return (self.lanes or self.threads * max(self.blocks, 1)) * self.chunks
+
+    def block(self, vectors: int, blocks: int = 1) -> int:
+        """Threads of a block, for rows of so many vectors.
+
+        Args:
+            vectors: of a row.
+            blocks: of a row, where they may be any number.
+        """
+        warps = -(-vectors // (32 * (self.blocks or blocks) * self.chunks))
+        return min(32 * max(warps, 1), self.threads) if self.sized else self.threads
+
+    @property
+    def registers(self) -> int:
+        """As of the other kernels; and for slots."""
+        return super().registers + 8 * self.in_grid
+
+    def in_flight(self, vectors: int, rows: int, sm_count: int) -> float:
+        """Bytes that a multiprocessor holds at once, of so many rows of so many vectors: in the mean of all waves."""
+        blocks = self.resident * self.threads // self.block(vectors)
+        each = self.threads // self.lanes if self.lanes else 1
+        waves = rows * max(self.blocks, 1) / (each * blocks * sm_count)
+        row = vectors * self.binding.words(self.vec) * 4
+        return blocks * each * row / max(self.blocks, 1) * waves / math.ceil(waves)
 
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
-        return f"{self.binding.name}_held_{self.lanes}l_b{self.blocks}_{self._suffix}"
+        who = f"{self.lanes}l" if self.lanes else f"b{self.blocks}"
+        return f"{self.binding.name}_held_{who}_{self._suffix}"
 
 
 @dataclass(frozen=True)
 class StreamConfig(RowConfig):
-    """``stream.py``: a row read by one block, once for its totals and once more for its outputs."""
+    """``stream.py``: rows read once for their totals and once more for their outputs.
+
+    Attributes:
+        parted: a row has any number of blocks, in a launch for each pass; otherwise one.
+    """
+
+    parted: bool = False
+
+    @property
+    def sized(self) -> bool:
+        """Whether a launch says how many parts a row has."""
+        return self.parted
+
+    @property
+    def workspace(self) -> bool:
+        """Whether a launch has a workspace: for the totals of parts."""
+        return self.parted
 
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
-        return f"{self.binding.name}_stream_{self._suffix}"
+        return f"{self.binding.name}_{'split' if self.parted else 'stream'}_{self._suffix}"
 
 
 @dataclass(frozen=True)
@@ -220,8 +308,25 @@ class ColumnConfig(RowConfig):
         return f"{self.binding.name}_column{'_held' if self.held else ''}_{self.lanes}l_{self._suffix}"
 
 
-# Threads of a block, lanes of a row: rows of up to 128 vectors.
-_WARP_ROWS = ((128, 2), (128, 4), (128, 8), (128, 16), (128, 32))
+# Threads of a block, lanes of a row, chunks: rows of up to 128 vectors.
+_WARP_ROWS = ((128, 2, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
+
+# Threads of a block at most, blocks of a row, words that a thread holds: longer rows.
+_BLOCK_ROWS = (
+    (512, 1, _FEW),
+    (512, 1, _SOME),
+    (256, 1, _MANY),
+    (256, 2, _MANY),
+    (256, 4, _MANY),
+    (256, 8, _SOME),
+    (256, 8, _MANY),
+    (256, 16, _MANY),
+    (512, 16, _MOST),
+)
+# The same where there are no clusters.
+_LONE_ROWS = ((512, 1, _MOST),)
+# Few rows over the whole GPU.
+_GRID_ROWS = ((512, 0, _SOME), (512, 0, 48))
 
 
 def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
@@ -235,46 +340,41 @@ def _spare(device: Device) -> int:
 
 
 def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
-    clusters, vec, words = max_cluster(device), binding.widest_vec, max(1, binding.words(binding.widest_vec))
+    words = max(1, binding.words(binding.widest_vec))
 
     def held(align: str, threads: int, lanes: int, chunks: int, blocks: int = 1) -> HeldConfig:
         rank = 1 if align == "whole" else MANY_DIMS
         return HeldConfig(binding, align, threads, chunks, _spare(device), rank=rank, lanes=lanes, blocks=blocks)
 
-    steps = [held_words // words for held_words in _HELD_WORDS if held_words >= words]
-    for align in ("whole", "shifted") if steps else ():
-        for threads, lanes in _WARP_ROWS:
+    clusters = max_cluster(device)
+    longer = [row for row in _BLOCK_ROWS if row[1] <= clusters] + list(_LONE_ROWS if clusters == 1 else ())
+    if binding.slots and device.capability >= (9, 0):
+        longer += _GRID_ROWS
+    if not binding.program.folds:
+        longer = [(256, 0, _SOME)]
+    for align in ("whole", "shifted"):
+        for threads, lanes, chunks in _WARP_ROWS:
             # An element outside whole vectors has a thread of its own.
-            if align == "whole" or lanes >= max(2 * vec, 16) or lanes == 32:
-                yield held(align, threads, lanes, 2)
-        yield held(align, 64, 32, 4)
-        yield held(align, 64, 64, steps[0])
-        for threads in (256, 512):
-            yield held(align, threads, threads, 2)
-        if not binding.program.folds:
-            yield held(align, 256, 256, steps[0], blocks=0)
-            continue
-        if clusters == 1:
-            for chunks in steps:
-                yield held(align, 512, 512, chunks)
-        for blocks in (2, 4, 8, 16):
-            if blocks <= clusters:
-                longer = steps[1:] if align == "whole" else steps[-1:]
-                for chunks in (steps[0], steps[-1]) if blocks == 2 else longer:
-                    yield held(align, 256, 256, chunks, blocks)
-        if clusters >= 16:
-            yield held(align, 512, 512, steps[-1], 16)
-    for threads, lanes, chunks in ((128, 4, 2), (128, 16, 2), (128, 32, 4), (256, 256, 4), (512, 512, 16)):
+            if align == "whole" or lanes >= max(2 * binding.widest_vec, 16) or lanes == 32:
+                yield held(align, threads, lanes, chunks)
+        for threads, blocks, room in longer:
+            fits = _MANY_SHIFTED if (align, room) == ("shifted", _MANY) else room
+            if align == "whole" or room != _FEW:
+                yield held(align, threads, 0, max(1, fits // words), blocks)
+    for threads, lanes, chunks in ((128, 8, 2), (128, 32, 4), (512, 0, 4), (512, 0, 8)):
         yield held("element", threads, lanes, chunks)
 
 
 def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
-    for align in ("whole", "shifted", "element"):
-        words = max(1, binding.words(1 if align == "element" else binding.widest_vec))
-        rank = 1 if align == "whole" else MANY_DIMS
-        yield StreamConfig(binding, align, 512, max(1, 16 // words), _spare(device), rank=rank)
-    for rank in (MANY_DIMS, ALL_DIMS):
-        yield StreamConfig(binding, "element", 256, 2, _spare(device), rank=rank, reduced=rank)
+    def stream(align: str, threads: int, chunks: int, reduced: int = 0, parted: bool = False) -> StreamConfig:
+        return StreamConfig(binding, align, threads, chunks, _spare(device), reduced or MANY_DIMS, reduced, parted)
+
+    few = max(1, _SOME // max(1, binding.words(binding.widest_vec)))
+    for parted in (False, True) if binding.program.folds else (False,):
+        yield stream("shifted", 512, few, parted=parted)
+        yield stream("element", 512, 8, parted=parted)
+        yield stream("element", 256, 2, MANY_DIMS, parted)
+    yield stream("element", 256, 2, ALL_DIMS)
 
 
 def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:

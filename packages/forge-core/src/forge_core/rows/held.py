@@ -29,8 +29,10 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.copy import store_if
-from forge_core.cute.exchange import open_exchange, reduce_row
+from forge_core.cute.exchange import Exchange, open_exchange, reduce_row
+from forge_core.cute.grid import SLOT_BYTES, empty_slots, gather_grid, sign_slot
 from forge_core.cute.memory import name_kernel
+from forge_core.cute.monoid import Monoid
 from forge_core.cute.room import room_for
 from forge_core.cute.warp import WARP, reduce_part
 from forge_core.rows.config import HeldConfig
@@ -42,62 +44,66 @@ __all__ = ["Held", "build"]
 class Held(HeldConfig, RowKernel):
     """The kernel of a configuration."""
 
-    @property
-    def in_warp(self) -> bool:
-        """Whether lanes of one warp hold a row, or every thread works for itself."""
-        return self.blocks == 0 or (self.lanes <= WARP and self.blocks == 1)
-
     @cute.jit
     def __call__(self, *args: Any):
         """Launches the blocks of all rows; ``args`` as ``RowKernel.split`` takes them."""
-        pointers, length, dims, numbers = self.split(args)
-        step, group = self.lanes * self.chunks * self.vec, self.threads // self.lanes
+        pointers, length, threads, dims, numbers = self.split(args)
+        step, rows = threads * self.chunks * self.vec, self.rows_of(dims)
         parts = (length + (step - 1)) // step if const_expr(self.blocks == 0) else self.blocks
+        groups = rows if const_expr(self.sized) else (rows + (threads // self.lanes - 1)) // (threads // self.lanes)
         name_kernel(self.kernel, self.kernel_name)
-        self.kernel(pointers, Int32(length), dims, numbers, Uint32(parts)).launch(
-            grid=(Int32((self.rows_of(dims) + (group - 1)) // group * parts), 1, 1),
-            block=(self.threads, 1, 1),
+        slots = (args[len(pointers)].toint(), args[-2]) if const_expr(self.in_grid) else (Int64(0), Int64(0))
+        self.kernel(pointers, slots, Int32(length), Int32(threads), dims, numbers, Uint32(parts)).launch(
+            grid=(Int32(groups * parts), 1, 1),
+            block=(Int32(threads), 1, 1) if const_expr(self.sized) else (threads, 1, 1),
+            max_number_threads=(self.threads, 1, 1) if const_expr(self.sized) else (0, 0, 0),
             cluster=(self.blocks, 1, 1) if const_expr(self.blocks > 1) else None,
+            cooperative=self.in_grid,
             stream=args[-1],
             **room_for(self.resident),
         )
 
     @cute.kernel
-    def kernel(self, pointers: tuple, length: Int32, dims: tuple, numbers: tuple, parts: Uint32):
-        program, names, lanes = self.binding.program, self.binding.program.operands, self.lanes
+    def kernel(
+        self, pointers: tuple, slots: tuple, length: Int32, threads: Int32, dims: tuple, numbers: tuple, parts: Uint32
+    ):
+        program, names = self.binding.program, self.binding.program.operands
         exchange = open_exchange(SmemAllocator(), self.exchanged(), self.threads // WARP, self.blocks)
         m, rows = self.operands(pointers, length, dims), self.rows_of(dims)
 
         # Which row, and which of the threads that take turns along it.
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
-        rank = Int32(block % (parts if const_expr(self.blocks == 0) else max(self.blocks, 1)))
-        group = block // (parts if const_expr(self.blocks == 0) else max(self.blocks, 1))
-        row, place = Int64(group) * (self.threads // lanes) + thread // lanes, rank * lanes + thread % lanes
-        own, count = row, length
-        if const_expr(self.threads > lanes):
+        blocks = parts if const_expr(self.blocks == 0) else max(self.blocks, 1)
+        rank, group = Int32(block % blocks), block // blocks
+        # A launch has as many threads as a row needs, or a block has several rows.
+        lanes = threads if const_expr(self.sized) else self.lanes
+        row, place, own, count = Int64(group), rank * lanes + thread, Int64(group), length
+        if const_expr(not self.sized):
             # Lanes beyond the last row take part in shuffles: they stand in that row and hold nothing of it.
+            row, place = row * (self.threads // lanes) + thread // lanes, thread % lanes
             own, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
         line, at = self.line(m, own)
 
         # Load.
-        pieces = self.load(line, count, place, rank)
+        pieces = self.load(line, count, place, rank, lanes)
 
         # Fold and exchange.
         known, zero = self.known(m, line, at, length, numbers), Uint32(count) >> 31
         totals: tuple[Any, ...] = ()
-        merged = const_expr(program.merge != "" and not self.in_warp)
+        merged, each = const_expr(program.merge != "" and self.sized), const_expr(1 + self.in_grid)
         for i in cutlass.range_constexpr(len(program.folds)):
             fold = program.folds[i]
             if const_expr(i > 0):
                 self.forget(pieces, totals, zero << i)
             total = self.fold(fold, pieces, known, totals)
-            if const_expr(self.in_warp):
-                total = reduce_part(total, self.monoid(fold), lanes)
+            if const_expr(not self.sized):
+                total = reduce_part(total, self.monoid(fold), self.lanes)
             elif const_expr(not merged):
-                (total,) = reduce_row((total,), self.monoid(fold), exchange[i], self.blocks, rank)
+                among = self.among(slots, i, threads, rank, group, parts)
+                (total,) = self.exchange((total,), self.monoid(fold), exchange[i * each : (i + 1) * each], among)
             totals = (*totals, total)
         if const_expr(merged and len(program.folds) > 0):
-            totals = reduce_row(totals, self.merge(), exchange[0], self.blocks, rank)
+            totals = self.exchange(totals, self.merge(), exchange, self.among(slots, 0, threads, rank, group, parts))
 
         # Map and store.
         constants = program.constants(totals, known)
@@ -109,15 +115,40 @@ class Held(HeldConfig, RowKernel):
             if const_expr(len(totals) > 0):
                 self.forget(pieces, totals, zero << len(totals))
             self.map(pieces, constants)
+        if const_expr(self.in_grid):
+            for i in cutlass.range_constexpr(len(exchange) // 2):
+                monoid = self.merge() if const_expr(merged) else self.monoid(program.folds[i])
+                empty_slots(monoid, threads, *self.among(slots, i, threads, rank, group, parts)[1:], thread)
 
-    def load(self, line: dict[str, cute.Tensor], count: Int32, place: Int32, rank: Int32) -> list[Any]:
+    def among(self, slots: tuple, i: int, threads: Int32, rank: Int32, row: Uint32, parts: Uint32) -> tuple[Any, ...]:
+        """Who exchanges: threads of a block; where its row's slots are, and the launch's number; which of how many."""
+        each = Int64(parts) * SLOT_BYTES
+        exchanges = max(len(self.exchanged()) // 2, 1)
+        return threads, slots[0] + (Int64(row) * exchanges + i) * each, slots[1], rank, Int32(parts)
+
+    def exchange(self, acc: tuple, monoid: Monoid, at: list[Exchange], among: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The totals of a row, from those of its threads: of a block or a cluster; of the grid by way of slots."""
+        threads, slots, number, rank, parts = among
+        if not self.in_grid:
+            return reduce_row(acc, monoid, at[0], threads // WARP, self.blocks, rank)
+        thread, zero = cute.arch.thread_idx()[0], Int32(0)
+        acc = reduce_row(acc, monoid, at[0], threads // WARP, 1, zero)
+        acc = gather_grid(acc, monoid, threads, slots, number, rank, parts, thread)
+        acc = reduce_row(acc, monoid, at[1], threads // WARP, 1, zero)
+        sign_slot(slots, number, rank, thread)
+        return acc
+
+    def load(
+        self, line: dict[str, cute.Tensor], count: Int32, place: Int32, rank: Int32, lanes: int | Int32
+    ) -> list[Any]:
         """A thread's pieces of a row; a row's first threads also have an element each outside whole vectors."""
-        threads = self.lanes * max(self.blocks, 1)
+        threads = lanes * max(self.blocks, 1)
         if self.align == "element":
             numbers = [place + c * threads for c in range(self.chunks)]
             return [self.element(line, i, i < count) for i in numbers]
-        first = rank * (self.lanes * self.chunks * self.vec) if self.blocks == 0 else Int32(0)
-        start = place - rank * self.lanes if self.blocks == 0 else place
+        # Of any number of blocks each has neighboring vectors; blocks of a cluster take turns.
+        first = rank * (lanes * self.chunks * self.vec) if self.blocks == 0 else Int32(0)
+        start = place - rank * lanes if self.blocks == 0 else place
         head = cutlass.min(self.head(line), count)
         body = (count - head) // self.vec * self.vec
         pieces = self.vectors(line, head + first, body - first, start, threads)
@@ -127,12 +158,11 @@ class Held(HeldConfig, RowKernel):
         return pieces
 
     def exchanged(self) -> tuple[tuple[Any, ...], ...]:
-        """The types of the totals of each exchange."""
-        if self.in_warp or not self.binding.program.folds:
+        """The types of the totals of each exchange; in a grid a block has another behind it."""
+        if not self.sized or not self.binding.program.folds:
             return ()
-        if self.binding.program.merge:
-            return (self.merge().types,)
-        return tuple(self.monoid(fold).types for fold in self.binding.program.folds)
+        monoids = [self.merge()] if self.binding.program.merge else map(self.monoid, self.binding.program.folds)
+        return tuple(m.types for m in monoids for _ in range(1 + self.in_grid))
 
 
 @compile_cached

@@ -34,7 +34,7 @@ from forge_core.cute.online import MaxSum
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.config import RowConfig
 from forge_core.rows.program import Fold
-from forge_core.rows.values import Piece, Row, fetch_ahead
+from forge_core.rows.values import Epoch, Piece, Row, fetch_ahead
 
 __all__ = ["RowKernel", "example_arguments"]
 
@@ -53,15 +53,19 @@ class RowKernel(RowConfig):
     # ------------------------------------------------------------------------------------------------- arguments
 
     def split(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """The arguments of a launch, taken apart: pointers, the length of a row, kept dims, numbers.
+        """The arguments of a launch, taken apart: pointers, the length of a row, threads, dims, numbers.
 
-        ``args``: pointers in the order of the binding; the length; for each kept dim, outermost first, its size and its
-        stride in each operand; the same for each of ``reduced`` dims within a row; the numbers, as float64; the stream.
-        Plain arithmetic: tools call it with integers.
+        ``args``: pointers in the order of the binding, and the workspace's where there is one; the length; of ``sized``
+        kernels the threads of a block; for each kept dim, outermost first, its size and its stride in each operand; the
+        same for each of ``reduced`` dims within a row; the numbers, as float64; the launch's number where it has one;
+        the stream.  Plain arithmetic: tools call it with integers.
         """
         count = len(self.binding.program.operands.tensors)
-        end = count + 1 + (self.rank + self.reduced) * (1 + count)
-        return args[:count], args[count], args[count + 1 : end], args[end:-1]
+        place = count + self.workspace
+        first = place + 1 + self.sized
+        end = first + (self.rank + self.reduced) * (1 + count)
+        threads = args[place + 1] if self.sized else self.threads
+        return args[:count], args[place], threads, args[first:end], args[end : -1 - self.numbered]
 
     def rows_of(self, dims: Sequence[Any]) -> Any:
         """How many rows."""
@@ -125,7 +129,7 @@ class RowKernel(RowConfig):
         return head_elements(line[lead], self.vec)
 
     def vectors(
-        self, line: dict[str, cute.Tensor], first: Int32, count: Int32, thread: Int32, threads: int
+        self, line: dict[str, cute.Tensor], first: Int32, count: Int32, thread: Int32, threads: int | Int32
     ) -> list[Piece]:
         """This thread's whole vectors of a row, asked for at once.
 
@@ -136,6 +140,7 @@ class RowKernel(RowConfig):
             thread: of those that take turns.
             threads: how many they are.
         """
+        epoch = Epoch()
         names, vec, binding, policy = self.binding.program.operands, self.vec, self.binding, evict_last()
         steps = [thread * vec + c * threads * vec for c in range(self.chunks)]
         inside = [step < count for step in steps]
@@ -146,12 +151,12 @@ class RowKernel(RowConfig):
         held: dict[str, cute.Tensor] = {}
         for name in binding.loaded:
             copy, tXgX = parts[name]
-            held[name] = cute.make_rmem_tensor(tXgX.shape, line[name].element_type)
+            held[name] = cute.make_rmem_tensor((tXgX.shape[0], self.chunks), line[name].element_type)
             held[name].fill(self.nothing(name, line))
         for c in range(self.chunks):
             for name in binding.loaded:
                 copy, tXgX = parts[name]
-                pred = vector_predicate(tXgX, inside, c)
+                pred = vector_predicate(tXgX, inside[c])
                 cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
 
         def read(name: str, c: int) -> Any:
@@ -164,16 +169,20 @@ class RowKernel(RowConfig):
                 copy, tXgX = partition(line[name], first, vec, threads, self.chunks, thread, load=True)
                 rX = cute.make_rmem_tensor(tXgX[None, c].shape, rX.element_type)
                 rX.fill(rX.element_type(0))
-                cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, inside, c))
+                cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, inside[c]))
             else:
                 load_unaligned(line[name], first + steps[c], rX, inside[c])
             return rX.load().reshape(vec)
 
         def store(c: int, name: str, y: Any) -> None:
-            copy, tYgY = parts[name]
+            copy, tYgY, own = *parts[name], inside[c]
+            if not isinstance(threads, int):  # places are computed anew, so that they need not wait in registers
+                turn = threads + Int32(epoch.zero)
+                own = thread * vec + c * turn * vec < count
+                copy, tYgY = partition(line[name], first, vec, turn, self.chunks, thread, load=False)
             rY = cute.make_rmem_tensor(tYgY[None, c].shape, line[name].element_type)
             rY.store(y.to(rY.element_type).reshape(rY.shape))
-            cute.copy(copy, rY, tYgY[None, c], pred=vector_predicate(tYgY, inside, c))
+            cute.copy(copy, rY, tYgY[None, c], pred=vector_predicate(tYgY, own))
 
         pieces = []
         for c in range(self.chunks):
@@ -181,6 +190,7 @@ class RowKernel(RowConfig):
             more = {
                 "store": partial(store, c),
                 "held": tuple(r[None, c] for r in held.values()),
+                "epoch": epoch,
                 "columns": {n: partial(column, n, c) for n in names.columns},
             }
             index = partial(_indices, first + steps[c], vec)
@@ -230,6 +240,8 @@ class RowKernel(RowConfig):
         """
         if isinstance(totals[-1], Float32):
             zero = zero & _bits(totals[-1])
+        for piece in pieces:
+            piece.epoch.zero = zero
         for rX in (r for piece in pieces for r in piece.held):
             if rX.element_type.width == 16 and self.vec > 1:
                 opaque(rX, zero)
@@ -267,8 +279,9 @@ class RowKernel(RowConfig):
 
     def fold(self, fold: Fold, pieces: list[Piece], row: Row, totals: tuple[Any, ...]) -> Any:
         """The total of a thread's pieces: vector by vector where it is a sum, then across the vector."""
-        compute, (_, op, nothing) = cute_dtype(self.binding.compute), FOLDS[fold.op]
-        terms: list[Any] = []
+        nothing, combine = FOLDS[fold.op][2], self.monoid(fold).combine
+        sums: list[Any] = []
+        found: list[Any] = []
         for i, v in enumerate(pieces):
             fetch_ahead(pieces, i, pieces[0].ahead)
             term = fold.term(v, row, *totals)
@@ -276,18 +289,25 @@ class RowKernel(RowConfig):
                 nothing_here = term.dtype(_bound(term.dtype, nothing))
                 inside = v.inside if isinstance(v.inside, cute.TensorSSA) else cute.full(term.shape, v.inside, Boolean)
                 term = cute.where(inside, term, cute.full_like(term, nothing_here))
-            # Added at once, so that terms need not wait in registers.
-            if fold.op == "sum" and terms and terms[-1].shape == term.shape:
-                terms[-1] = terms[-1] + term
+            # Combined at once, so that terms need not wait in registers.
+            if fold.op == "sum" and sums and sums[-1].shape == term.shape:
+                sums[-1] = sums[-1] + term
+            elif fold.op == "sum":
+                sums.append(term)
             else:
-                terms.append(term)
+                found.append((self.across(fold, term),))
         for v in pieces:
             v.ahead = {}
-        if not all(term.dtype.is_float for term in terms):  # the DSL's maximum and minimum of a vector are of floats
-            each = [(_scalar(t[k], t.dtype, compute),) for t in terms for k in range(cute.size(t.shape))]
-            return reduce(self.monoid(fold).combine, each)[0]
-        found = [(_scalar(t.reduce(op, _bound(t.dtype, nothing), 0), t.dtype, compute),) for t in terms]
-        return reduce(self.monoid(fold).combine, found)[0]
+        return reduce(combine, [*found, *((self.across(fold, x),) for x in sums)])[0]
+
+    def across(self, fold: Fold, term: Any) -> Any:
+        """The total of a vector."""
+        compute, (_, op, nothing) = cute_dtype(self.binding.compute), FOLDS[fold.op]
+        if term.dtype.is_float:
+            return _scalar(term.reduce(op, _bound(term.dtype, nothing), 0), term.dtype, compute)
+        # The DSL's maximum and minimum of a vector are of floats.
+        each = [(_scalar(term[k], term.dtype, compute),) for k in range(cute.size(term.shape))]
+        return reduce(self.monoid(fold).combine, each)[0]
 
     def map(self, pieces: list[Piece], constants: Any) -> None:
         """Computes and writes the outputs at the places of some pieces."""
@@ -334,8 +354,9 @@ def example_arguments(config: RowConfig) -> tuple[Any, ...]:
     names = config.binding.program.operands
     count = len(names.tensors)
     return (
-        *(cute.runtime.make_ptr(cutlass.Uint8, 0, GLOBAL, assumed_align=1) for _ in names.tensors),
-        *(Int64(4) for _ in range(1 + (config.rank + config.reduced) * (1 + count))),
+        *(cute.runtime.make_ptr(cutlass.Uint8, 0, GLOBAL, assumed_align=1) for _ in range(count + config.workspace)),
+        *(Int64(4) for _ in range(1 + config.sized + (config.rank + config.reduced) * (1 + count))),
         *(Float64(0) for _ in names.numbers),
+        *(Int64(1) for _ in range(config.numbered)),
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False),
     )

@@ -1,7 +1,9 @@
 """From a call to a launch: which configuration of which kernel, and its arguments.
 
-    whole rows of vectors     held      the fewest threads that hold a row; few rows: as many as have a vector each
-    longer rows               stream    a block a row, two reads
+    contiguous rows           held      lanes, a block or a cluster hold a row; one read
+    few long rows             grid      all blocks of the GPU hold them, and exchange through global memory; one read
+    longer rows               stream    a block a row; two reads
+    few of them               split     parts of rows, in a launch for each pass; two reads
     rows side by side         column    neighboring rows in neighboring threads
     any others                stream    by element
 
@@ -37,8 +39,23 @@ __all__ = ["VARIANTS", "arguments", "plan", "select"]
 VARIANTS: Mapping[str, Variant] = {
     "stream": Variant("forge_core.rows.stream:build", "a block streams a row: one read for its totals, one to write"),
     "column": Variant("forge_core.rows.column:build", "neighboring threads have neighboring rows"),
+    "split": Variant("forge_core.rows.stream:build", "a row is cut into parts: a launch for its totals, one to write"),
+    "grid": Variant("forge_core.rows.held:build", "rows stay in the registers of all blocks of the GPU, in one launch"),
     "held": Variant("forge_core.rows.held:build", "rows stay in registers: one read, one write"),
 }
+
+#: Bytes of a block's slot; that of ``forge_core.cute.grid``, which imports the DSL.
+GRID_SLOT_BYTES = 128
+
+# Bytes that a multiprocessor holds at once: from the first on, fewer blocks a row gain more than more bytes do; from
+# the second on more bytes gain nothing.
+_ALMOST, _ENOUGH = 64 * 1024, 96 * 1024
+
+# Vectors of a row beyond which few rows are held by the whole GPU rather than by a cluster each.
+_GRID_FROM = 2**15
+
+# Elements of a row from which on its parts are worth a launch for each pass.
+_LONG = 2**16
 
 # Grids have fewer blocks than this, and 32-bit element numbers end here.
 _LIMIT = 2**31
@@ -71,10 +88,12 @@ def plan(
         variant=name,
         builder=VARIANTS[name].path,
         config=config,
-        arguments=(*arguments(config, problem), *numbers),
+        arguments=(*arguments(config, problem, device), *numbers),
         why=why,
         read=problem.read_bytes,
         written=problem.written_bytes,
+        workspace=_workspace(config, problem, device) if config.workspace else 0,
+        numbered=config.numbered,
     )
 
 
@@ -103,13 +122,19 @@ def select(
 
 
 def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | str:
-    held = _held(binding, problem, device)
-    if isinstance(held, HeldConfig):
+    held, grid = _held(binding, problem, device), _grid(binding, problem, device)
+    few = problem.rows * 16 <= device.sm_count and problem.length // problem.alignment.vec > _GRID_FROM
+    if isinstance(held, HeldConfig) and not (few and isinstance(grid, HeldConfig)):
         return "held", held, _why(held, problem)
+    if isinstance(grid, HeldConfig):
+        return "grid", grid, f"{problem.rows} rows of {problem.length} elements over the whole GPU"
     beside = _column(binding, problem, device)
     if problem.kind in ("outer", "strided") and _beside(problem) and isinstance(beside, ColumnConfig):
         once = "once" if beside.held else "twice"
         return "column", beside, f"{beside.tile} neighboring rows a block, each read {once}"
+    split = _split(binding, problem, device)
+    if problem.rows * 2 <= device.sm_count and problem.length >= _LONG and isinstance(split, StreamConfig):
+        return "split", split, f"{_row_parts(split, problem, device)} parts a row: held {held}"
     streamed = _stream(binding, problem, device)
     return streamed if isinstance(streamed, str) else ("stream", streamed, f"a block a row: held {held}")
 
@@ -126,8 +151,8 @@ def _listed(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
     return configurations(binding, device)
 
 
-def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | str:
-    """The kernel that holds a row, or why there is none, as the end of "it ..."."""
+def _fits(binding: Binding, problem: Problem, device: Device) -> list[HeldConfig] | str:
+    """Configurations of the kernel that holds rows, or why there is none, as the end of "it ..."."""
     if problem.kind in ("strided", "outer"):
         return "reads contiguous rows, and these are not"
     if problem.length == 0:
@@ -138,32 +163,82 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | st
     kind = align.kind
     if kind == "whole" and len(problem.kept) > 1:
         kind = "shifted" if length >= 2 * align.vec else "element"
-    vec = 1 if kind == "element" else align.vec
-    vectors = -(-(length + (vec - 1 if kind == "shifted" else 0)) // vec)
     fits = [
         config
         for config in _listed(binding, device)
         if isinstance(config, HeldConfig)
         and config.align == kind
-        and (config.capacity >= vectors or config.blocks == 0)
-        and (problem.rows * max(config.blocks, 1) * config.lanes < _LIMIT * config.threads)
+        and (config.capacity >= _vectors(config, problem) or config.blocks == 0)
+        and problem.rows * max(config.blocks, 1) * max(config.lanes, 1)
+        < _LIMIT * (config.threads if config.lanes else 1)
         and (problem.rows < _LIMIT or config.rank == 1)
-        and length + config.capacity * vec < _LIMIT
+        and length + config.capacity * config.vec < _LIMIT
     ]
+    return fits or f"holds no row of {length} elements here"
+
+
+def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | str:
+    """The kernel that holds a row in lanes, a block or a cluster, or why there is none."""
+    found = _fits(binding, problem, device)
+    if isinstance(found, str):
+        return found
+    fits = [config for config in found if not config.in_grid]
     if not fits:
-        return f"holds no row of {length} elements here"
-    any_blocks = [config for config in fits if config.blocks == 0]
-    if any_blocks and (vectors > any_blocks[0].capacity or len(any_blocks) == len(fits)):
-        return any_blocks[0]
-    fits = [config for config in fits if config.blocks]
-    if problem.rows * 16 <= device.sm_count:
-        # Few rows: as many threads as have a vector each, so that as many multiprocessors as can take part.
-        spread = [config for config in fits if config.lanes * config.blocks <= vectors]
-        return max(spread or fits, key=lambda config: (config.lanes * config.blocks, -config.chunks))
-    return min(fits, key=lambda config: (config.capacity, config.blocks, config.threads))
+        return f"holds no row of {problem.length} elements here"
+    if any(config.lanes for config in fits):
+        return min((config for config in fits if config.lanes), key=lambda config: (config.capacity, config.threads))
+    if problem.rows * 16 <= device.sm_count:  # few rows: as many multiprocessors as can take part
+        return max(fits, key=lambda config: (-config.chunks, config.blocks))
+    vectors = _vectors(fits[0], problem)
+
+    def rank(config: HeldConfig) -> tuple[bool, int, float, int]:
+        held = config.in_flight(vectors, problem.rows, device.sm_count)
+        return held >= _ALMOST, -config.blocks, min(held, _ENOUGH), -config.chunks
+
+    return max(fits, key=rank)
 
 
-def _stream(binding: Binding, problem: Problem, device: Device) -> StreamConfig | str:
+def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | str:
+    """The kernel that holds rows in all blocks of the GPU, or why there is none."""
+    found = _fits(binding, problem, device)
+    if isinstance(found, str):
+        return found
+    if problem.rows * 2 > device.sm_count:
+        return f"has at least two multiprocessors a row, and there are {problem.rows} rows"
+    fits = [c for c in found if c.in_grid and _row_parts(c, problem, device) * problem.rows <= device.sm_count]
+    return min(fits, key=lambda c: c.chunks) if fits else f"holds no {problem.rows} rows of {problem.length} elements"
+
+
+def _row_parts(config: RowConfig, problem: Problem, device: Device) -> int:
+    """Blocks of a row, where they may be any number."""
+    step = config.threads * config.chunks * config.vec
+    if isinstance(config, HeldConfig):
+        step = _size(config, problem, device) * config.chunks * config.vec
+    parts = -(-problem.length // step)
+    return parts if isinstance(config, HeldConfig) else min(parts, -(-2 * device.sm_count // problem.rows))
+
+
+def _size(config: RowConfig, problem: Problem, device: Device) -> int:
+    """What a ``sized`` launch is passed: the threads of a block, or the parts of a row."""
+    if isinstance(config, HeldConfig):
+        return config.block(_vectors(config, problem), max(1, device.sm_count // problem.rows))
+    return _row_parts(config, problem, device)
+
+
+def _workspace(config: RowConfig, problem: Problem, device: Device) -> int:
+    """Bytes of the workspace: a slot for each block and exchange of a grid; 8 for each part's totals."""
+    program, parts = config.binding.program, _row_parts(config, problem, device)
+    if isinstance(config, HeldConfig):
+        return problem.rows * parts * GRID_SLOT_BYTES * (1 if program.merge else len(program.folds))
+    return problem.rows * parts * 8 * len(program.folds)
+
+
+def _vectors(config: HeldConfig, problem: Problem) -> int:
+    """Whole vectors of a row at most; its first threads have an element each beside them."""
+    return max(1, problem.length // config.vec)
+
+
+def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool = False) -> StreamConfig | str:
     """The kernel that streams rows, or why there is none."""
     if problem.rows >= _LIMIT:
         return f"has a block for each row, fewer than 2^31, and there are {problem.rows} rows"
@@ -172,14 +247,22 @@ def _stream(binding: Binding, problem: Problem, device: Device) -> StreamConfig 
         return f"takes at most {ALL_DIMS} dims that cannot be merged, and there are {dims}; pass a contiguous() tensor"
     contiguous = problem.kind in ("inner", "empty") and len(problem.kept) <= MANY_DIMS
     kind = problem.alignment.kind if contiguous else "element"
-    if kind == "whole" and len(problem.kept) > 1:
+    if kind == "whole":
         kind = "shifted" if problem.length >= 2 * problem.alignment.vec else "element"
     reduced = 0 if contiguous else MANY_DIMS if dims <= MANY_DIMS else ALL_DIMS
-    return next(
+    fits = (
         config
         for config in _listed(binding, device)
-        if isinstance(config, StreamConfig) and config.align == kind and config.reduced == reduced
+        if isinstance(config, StreamConfig) and (config.align, config.reduced, config.parted) == (kind, reduced, parted)
     )
+    return next(fits, f"cuts rows of at most {MANY_DIMS} dims into parts, of a program with totals")
+
+
+def _split(binding: Binding, problem: Problem, device: Device) -> StreamConfig | str:
+    """The kernel that streams parts of rows, or why there is none."""
+    if problem.rows * -(-2 * device.sm_count // max(problem.rows, 1)) >= _LIMIT:
+        return f"has blocks for the parts of all rows, fewer than 2^31, and there are {problem.rows} rows"
+    return _stream(binding, problem, device, parted=True)
 
 
 def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig | str:
@@ -202,27 +285,26 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
 _CHOOSE: Mapping[str, Callable[[Binding, Problem, Device], RowConfig | str]] = {
     "stream": _stream,
     "column": _column,
+    "split": _split,
+    "grid": _grid,
     "held": _held,
 }
 
 
 def _why(config: HeldConfig, problem: Problem) -> str:
-    who = (
-        f"{config.lanes} lanes"
-        if config.lanes <= 32
-        else "a block"
-        if config.blocks <= 1
-        else f"{config.blocks} blocks"
-    )
+    who = f"{config.lanes} lanes" if config.lanes else "a block" if config.blocks <= 1 else f"{config.blocks} blocks"
+    if config.sized:
+        who += f" of up to {config.threads} threads"
     rows = f"{problem.rows} rows of {problem.length} elements"
     return f"{rows}, {config.align} vectors of {config.vec}: {who} a row, {config.chunks} vectors a thread"
 
 
-def arguments(config: RowConfig, problem: Problem) -> tuple[int, ...]:
+def arguments(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ...]:
     """The integers that a kernel is launched with: see ``RowKernel.split``."""
     kept = _padded(problem.kept, config.rank)
     reduced = _padded(problem.reduced, config.reduced) if config.reduced else ()
-    return (problem.length, *(n for dim in (*kept, *reduced) for n in (dim.size, *dim.strides)))
+    size = (_size(config, problem, device),) if config.sized else ()
+    return (problem.length, *size, *(n for dim in (*kept, *reduced) for n in (dim.size, *dim.strides)))
 
 
 def _padded(dims: tuple[Dim, ...], rank: int) -> tuple[Dim, ...]:

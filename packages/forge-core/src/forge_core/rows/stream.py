@@ -1,10 +1,11 @@
-"""Rows streamed through a block: read once for the totals, and once more for the outputs.
+"""Rows streamed through blocks: read once for the totals, and once more for the outputs.
 
     pass 1     tile 0, tile 1, ...      fold each tile, merge it into the running totals of the thread
     exchange   shared memory            every thread of the block holds the row's totals
     pass 2     tile 0, tile 1, ...      load again, map, store
 
-A program without a merge has a pass for each of its folds.
+A program without a merge has a pass for each of its folds.  A row has one block; or, where rows are few, a block for
+each of its parts: then each pass is a launch, which leaves the totals of each part in the workspace for the next one.
 
 Bytes moved: each element is read twice (once if the program writes no elements, or has no folds) and written once.
 
@@ -17,13 +18,13 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, const_expr
+from cutlass import Int32, Int64, Uint32, const_expr
 from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.copy import store_if
 from forge_core.cute.exchange import open_exchange, reduce_row
-from forge_core.cute.memory import name_kernel
+from forge_core.cute.memory import GLOBAL, name_kernel
 from forge_core.cute.room import room_for
 from forge_core.cute.warp import WARP
 from forge_core.rows.config import StreamConfig
@@ -35,25 +36,44 @@ __all__ = ["Stream", "build"]
 class Stream(StreamConfig, RowKernel):
     """The kernel of a configuration."""
 
+    @property
+    def launches(self) -> tuple[int, ...]:
+        """The passes that have a launch of their own, and the one that writes; 0 for all in one."""
+        return tuple(range(1 + len(self.passes))) if self.parted else (0,)
+
     @cute.jit
     def __call__(self, *args: Any):
-        """Launches a block for each row; ``args`` as ``RowKernel.split`` takes them."""
-        pointers, length, dims, numbers = self.split(args)
+        """Launches a block for each part of each row; ``args`` as ``RowKernel.split`` takes them."""
+        pointers, length, parts, dims, numbers = self.split(args)
+        if const_expr(not self.parted):
+            parts = 1
+        rows, scratch = self.rows_of(dims), args[len(pointers)].toint() if const_expr(self.parted) else Int64(0)
         name_kernel(self.kernel, self.kernel_name)
-        self.kernel(pointers, length, dims, numbers).launch(
-            grid=(Int32(self.rows_of(dims)), 1, 1),
-            block=(self.threads, 1, 1),
-            stream=args[-1],
-            **room_for(self.resident),
-        )
+        for launch in self.launches:
+            self.kernel(pointers, scratch, length, Uint32(parts), dims, numbers, launch).launch(
+                grid=(Int32(rows * parts), 1, 1),
+                block=(self.threads, 1, 1),
+                stream=args[-1],
+                **room_for(self.resident),
+            )
 
     @cute.kernel
-    def kernel(self, pointers: tuple, length: Int64, dims: tuple, numbers: tuple):
+    def kernel(
+        self,
+        pointers: tuple,
+        scratch: Int64,
+        length: Int64,
+        parts: Uint32,
+        dims: tuple,
+        numbers: tuple,
+        launch: cutlass.Constexpr,
+    ):
         program, names, passes = self.binding.program, self.binding.program.operands, self.passes
         types = tuple(monoid.types for _, monoid in passes)
         exchange = open_exchange(SmemAllocator(), types, self.threads // WARP, 1)
         m = self.operands(pointers, length, dims)
-        thread, row = cute.arch.thread_idx()[0], Int64(cute.arch.block_idx()[0])
+        thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
+        row, part = Int64(block // parts), Int32(block % parts)
         line, at = self.line(m, row)
         known, totals = self.known(m, line, at, length, numbers), ()
 
@@ -61,37 +81,62 @@ class Stream(StreamConfig, RowKernel):
         head = Int32(self.head(line))
         body = (length - head) // self.vec * self.vec
         step = self.threads * self.vec * self.chunks
-        tiles = Int32((body + (step - 1)) // step)
+        begin, end = Int32(0), Int32((body + (step - 1)) // step)
+        if const_expr(self.parted):
+            span = (end + (Int32(parts) - 1)) // Int32(parts)
+            begin, end = cutlass.min(part * span, end), cutlass.min(part * span + span, end)
         edges = []
         if const_expr(self.align == "shifted"):
             i = Int64(cutlass.select_(thread < head, Int64(thread), thread + body))
-            edges = [self.element(line, i, thread < length - body)]
+            edges = [self.element(line, i, (thread < length - body) & (part == 0))]
 
-        for p in cutlass.range_constexpr(len(passes)):
+        for p in cutlass.range_constexpr(len(passes) if const_expr(not self.parted) else min(launch + 1, len(passes))):
             folds, monoid = passes[p]
+            gAcc = self.partials(scratch, p, self.rows_of(dims), row, parts)
             rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
             start = monoid.identity()
-            if const_expr(len(edges) > 0):
+            if const_expr(len(edges) > 0 and (not self.parted or p == launch)):
                 start = self.fold_each(folds, edges, known, totals)
-            for part in cutlass.range_constexpr(len(rAcc)):
-                rAcc[part][0] = start[part]
-            for tile in cutlass.range(tiles, unroll=1):
-                pieces = self.tile(line, head, body, tile, thread)
-                found = self.fold_each(folds, pieces, known, totals)
-                acc = monoid.combine(tuple(r[0] for r in rAcc), found)
-                for part in cutlass.range_constexpr(len(rAcc)):
-                    rAcc[part][0] = acc[part]
-            totals = (*totals, *reduce_row(tuple(r[0] for r in rAcc), monoid, exchange[p], 1, Int32(0)))
+            for k in cutlass.range_constexpr(len(rAcc)):
+                rAcc[k][0] = start[k]
+            if const_expr(self.parted and p < launch):
+                for other in cutlass.range(thread, Int32(parts), self.threads, unroll=1):
+                    acc = monoid.combine(tuple(r[0] for r in rAcc), tuple(g[other] for g in gAcc))
+                    for k in cutlass.range_constexpr(len(rAcc)):
+                        rAcc[k][0] = acc[k]
+            else:
+                for tile in cutlass.range(begin, end, unroll=1):
+                    pieces = self.tile(line, head, body, tile, thread)
+                    found = self.fold_each(folds, pieces, known, totals)
+                    acc = monoid.combine(tuple(r[0] for r in rAcc), found)
+                    for k in cutlass.range_constexpr(len(rAcc)):
+                        rAcc[k][0] = acc[k]
+            acc = reduce_row(tuple(r[0] for r in rAcc), monoid, exchange[p], self.threads // WARP, 1, Int32(0))
+            if const_expr(self.parted and p == launch):
+                for k in cutlass.range_constexpr(len(acc)):
+                    store_if(gAcc[k], part, acc[k], thread == 0)
+            totals = (*totals, *acc)
 
-        constants = program.constants(totals, known)
-        if const_expr(len(names.results) > 0):
-            results = program.results(constants, known)
-            for i in cutlass.range_constexpr(len(names.results)):
-                store_if(m[names.results[i]], (at,), results[i], thread == 0)
-        if const_expr(len(names.writes) > 0):
-            self.map(edges, constants)
-            for tile in cutlass.range(tiles, unroll=1):
-                self.map(self.tile(line, head, body, tile, thread), constants)
+        if const_expr(not self.parted or launch == len(passes)):
+            constants = program.constants(totals, known)
+            if const_expr(len(names.results) > 0):
+                results = program.results(constants, known)
+                for i in cutlass.range_constexpr(len(names.results)):
+                    store_if(m[names.results[i]], (at,), results[i], (thread == 0) & (part == 0))
+            if const_expr(len(names.writes) > 0):
+                self.map(edges, constants)
+                for tile in cutlass.range(begin, end, unroll=1):
+                    self.map(self.tile(line, head, body, tile, thread), constants)
+
+    def partials(self, scratch: Int64, p: int, rows: Any, row: Int64, parts: Uint32) -> list[cute.Tensor]:
+        """The totals of a row's parts by one pass, in the workspace: (parts,) for each part of an accumulator."""
+        before = sum(len(monoid.types) for _, monoid in self.passes[:p])
+        found = []
+        for k, dtype in enumerate(self.passes[p][1].types):
+            start = scratch + 8 * (((before + k) * rows + row) * Int64(parts))
+            layout = cute.make_layout(Int32(parts), stride=8 // (dtype.width // 8))
+            found.append(cute.make_tensor(cute.make_ptr(dtype, start, GLOBAL, assumed_align=8), layout))
+        return found
 
     def tile(self, line: dict[str, cute.Tensor], head: Int32, body: Int64, tile: Int32, thread: Int32) -> list[Any]:
         """This thread's pieces of one tile of a row."""

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Boolean
+from cutlass import Boolean, Uint32
 
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.config import Binding
 
-__all__ = ["Piece", "Row", "Values", "fetch_ahead"]
+__all__ = ["Epoch", "Piece", "Row", "Values", "fetch_ahead"]
 
 
 class Values:
@@ -56,6 +56,7 @@ class Piece(Values):
         *args: those of ``Values``.
         store: ``store(name, y)`` writes a vector of an output; None where the kernel does so itself.
         held: the registers that hold the vectors of row operands.
+        epoch: shared by the pieces of a row.
         columns: loads the vector of a column operand, by name.
     """
 
@@ -64,10 +65,11 @@ class Piece(Values):
         *args: Any,
         store: Any,
         held: tuple[cute.Tensor, ...] = (),
+        epoch: Epoch | None = None,
         columns: dict[str, Callable[[], Any]] | None = None,
     ) -> None:
         super().__init__(*args)
-        self.store, self.held = store, held
+        self.store, self.held, self.epoch = store, held, epoch or Epoch()
         self.ahead: dict[str, Any] = {}
         self._columns = columns or {}
         self._registers |= {name: partial(self._column, name) for name in self._columns}
@@ -81,6 +83,17 @@ class Piece(Values):
     def _column(self, name: str) -> Any:
         self.fetch((name,))
         return self.ahead[name]
+
+
+class Epoch:
+    """What a kernel may not keep in registers from one fold to the next.
+
+    Attributes:
+        zero: 0, which the compiler does not know: what was computed with an earlier one is computed anew.
+    """
+
+    def __init__(self) -> None:
+        self.zero = Uint32(0)
 
 
 def fetch_ahead(pieces: list[Piece], i: int, names: Iterable[str]) -> None:
