@@ -26,7 +26,7 @@ from forge_core.rows import (
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.kernel import RowKernel
 from forge_core.rows.operator import like, row_operator
-from forge_core.rows.plan import VARIANTS, arguments, plan, select
+from forge_core.rows.plan import VARIANTS, arguments, plan, plan_call, select
 
 H200, A100 = SPECS["H200"], SPECS["A100"]
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
@@ -235,6 +235,16 @@ def test_expanded_rows_and_rows_without_elements_have_a_kernel():
     empty = problem_of(torch.empty(6, 0))
     name, _, _ = select("scaled", binding_of(empty, FP32), empty, H200)
     assert name == "stream"
+
+
+def test_a_call_is_planned_with_a_dtype_that_rows_are_rounded_to():
+    x, out = torch.empty(64, 1000, dtype=torch.int64, device="meta"), torch.empty(64, 1000, dtype=BF16, device="meta")
+    tensors = {"x": x, "shift": torch.empty(64, dtype=BF16, device="meta"), "y": out}
+    planned = plan_call("shift", Shift(), tensors, (1,), H200, via=BF16, order=("shift", "x", "y"))
+    assert (planned.config.binding.via, planned.config.binding.compute) == (BF16, FP32)
+    assert planned.config.binding.order == ("shift", "x", "y")
+    assert planned.config.vec == 8  # of the output, whose elements are the smaller ones
+    assert plan_call("shift", Shift(), tensors, (1,), H200, via=FP64).config.binding.compute is FP64
 
 
 def test_rows_that_32_bits_cannot_number_are_streamed():

@@ -26,9 +26,7 @@ from forge_core.dims import normalize_dims, result_shape
 from forge_core.errors import DTypeError, ShapeError, UnsupportedError
 from forge_core.op import Launch, Operator, operator
 from forge_core.op.schema import Schema
-from forge_core.rows.config import Binding
-from forge_core.rows.plan import VARIANTS, compute_dtype, plan
-from forge_core.rows.problem import Problem
+from forge_core.rows.plan import VARIANTS, plan_call
 from forge_core.rows.program import RowProgram
 
 __all__ = ["FLOATS", "like", "row_operator"]
@@ -107,14 +105,17 @@ def row_operator(
         named = dict(zip(parsed.parameters, values, strict=True))
         made = program if isinstance(program, RowProgram) else program(named)
         operands = made.operands
-        tensors = [named.get(name, out) for name in operands.tensors]
-        x = named[operands.rows[0]]
-        problem = Problem.of(operands, tensors, x.shape, normalize_dims(parsed.name, named.get("dim", -1), x.ndim))
-        dtypes = tuple(t.dtype for t in tensors)
-        order = tuple(name for name in (*parsed.tensors, *operands.writes, *operands.results))
-        binding = Binding(made, dtypes, compute_dtype(dtypes), problem.broadcast, order=order)
-        numbers = [float(named[name]) for name in operands.numbers]
-        return plan(parsed.name, binding, problem, device, named.get("variant", "auto"), numbers)
+        tensors = {name: named.get(name, out) for name in operands.tensors}
+        return plan_call(
+            parsed.name,
+            made,
+            tensors,
+            normalize_dims(parsed.name, named.get("dim", -1), tensors[operands.rows[0]].ndim),
+            device,
+            named.get("variant", "auto"),
+            order=(*parsed.tensors, *operands.writes, *operands.results),
+            numbers=[float(named[name]) for name in operands.numbers],
+        )
 
     def declare(allocate: Callable[..., torch.Tensor]) -> Operator:
         keep, back = _differentiate(parsed, gradient) if gradient else (None, None)

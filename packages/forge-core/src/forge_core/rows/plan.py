@@ -32,8 +32,9 @@ from forge_core.rows.config import (
     configurations,
 )
 from forge_core.rows.problem import Dim, Problem
+from forge_core.rows.program import RowProgram
 
-__all__ = ["VARIANTS", "arguments", "plan", "select"]
+__all__ = ["VARIANTS", "arguments", "plan", "plan_call", "select"]
 
 #: The engine's kernels.
 VARIANTS: Mapping[str, Variant] = {
@@ -95,6 +96,42 @@ def plan(
         workspace=_workspace(config, problem, device) if config.workspace else 0,
         numbered=config.numbered,
     )
+
+
+def plan_call(
+    op: str,
+    program: RowProgram,
+    tensors: Mapping[str, torch.Tensor],
+    dims: Sequence[int],
+    device: Device,
+    variant: str = "auto",
+    *,
+    via: torch.dtype | None = None,
+    order: Sequence[str] = (),
+    numbers: Sequence[float] = (),
+) -> Launch:
+    """What to launch for tensors, as :func:`plan`; only their metadata is read.
+
+    Args:
+        op: the operator's name, for messages.
+        program: the arithmetic.
+        tensors: inputs and outputs, by the names of the program's operands.
+        dims: those that make a row, none negative.
+        device: the GPU.
+        variant: ``"auto"``, or a name in :data:`VARIANTS`.
+        via: the dtype that row operands are rounded to when they are loaded; None for their own.
+        order: the operands in the order of the launch's pointers; () for that of the program.
+        numbers: in the order of the program's operands.
+
+    Raises:
+        ArgumentError, UnsupportedError: as :func:`plan`.
+    """
+    operands = program.operands
+    found = [tensors[name] for name in operands.tensors]
+    problem = Problem.of(operands, found, tensors[operands.rows[0]].shape, dims)
+    dtypes = tuple(t.dtype for t in found)
+    binding = Binding(program, dtypes, compute_dtype(dtypes, via), problem.broadcast, via, tuple(order))
+    return plan(op, binding, problem, device, variant, numbers)
 
 
 def select(
