@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
+from torch.nn import functional
 
-from forge_core import rows
-from forge_core.rows import Fold, Operands, RowProgram
+from forge_core.rows import Fold, Operands, RowProgram, rsqrt
 from forge_core.rows.operator import like, row_operator
 from forge_core.testing.battery import battery
-from forge_core.testing.subject import Case, Subject
+from forge_core.testing.rows import row_subject
 
 SQUARES = Fold("sum", lambda v, row, *_: v.x * v.x, masked=False)
 OPTIONS = "int dim=-1, float eps=1e-5, *, str variant='auto') -> Tensor"
@@ -23,7 +24,7 @@ class RMSNorm(RowProgram):
     folds = (SQUARES,)
 
     def constants(self, totals, row):
-        return rows.rsqrt(totals[0] / row.count + row.eps)
+        return rsqrt(totals[0] / row.count + row.eps)
 
     def map(self, v, rstd):
         return (v.x * rstd * v.weight,)
@@ -36,7 +37,7 @@ class RMSNormBackward(RowProgram):
     merge = "each"
 
     def constants(self, totals, row):
-        rstd = rows.rsqrt(totals[0] / row.count + row.eps)
+        rstd = rsqrt(totals[0] / row.count + row.eps)
         return rstd, rstd * rstd * totals[1] / row.count
 
     def map(self, v, constants):
@@ -45,8 +46,7 @@ class RMSNormBackward(RowProgram):
 
 
 def reference(x, weight, dim=-1, eps=1e-5):
-    wide = x.movedim(dim, -1).to(torch.promote_types(x.dtype, torch.float32))
-    return (wide * torch.rsqrt((wide * wide).mean(-1, True) + eps) * weight).to(x.dtype).movedim(-1, dim).contiguous()
+    return functional.rms_norm(x.movedim(dim, -1), weight.shape, weight, eps).movedim(-1, dim).contiguous()
 
 
 def dx_reference(dy, x, weight, dim=-1, eps=1e-5, sign=-1):
@@ -57,53 +57,24 @@ def dx_reference(dy, x, weight, dim=-1, eps=1e-5, sign=-1):
     return dx.to(x.dtype).movedim(-1, dim).contiguous()
 
 
-@row_operator(
-    f"forge_test_rows::rms_norm_dx(Tensor dy, Tensor x, Tensor weight, {OPTIONS}",
-    program=RMSNormBackward(),
-    reference=dx_reference,
-)
+DX = {"program": RMSNormBackward(), "reference": dx_reference}
+Y = {"program": RMSNorm(), "reference": reference}
+
+
+@row_operator(f"forge_test_rows::rms_norm_dx(Tensor dy, Tensor x, Tensor weight, {OPTIONS}", **DX)
 def rms_norm_dx(dy, x, weight, dim=-1, eps=1e-5, *, variant="auto"):
-    return like("rms_norm_dx", RMSNormBackward(), dy=dy, x=x, weight=weight, dim=dim)
+    return like("rms_norm_dx", DX["program"], dy=dy, x=x, weight=weight, dim=dim)
 
 
-@row_operator(
-    f"forge_test_rows::rms_norm(Tensor x, Tensor weight, {OPTIONS}",
-    program=RMSNorm(),
-    reference=reference,
-    gradient={"x": rms_norm_dx},
-)
+@row_operator(f"forge_test_rows::rms_norm(Tensor x, Tensor weight, {OPTIONS}", **Y, gradient={"x": rms_norm_dx})
 def rms_norm(x, weight, dim=-1, eps=1e-5, *, variant="auto"):
-    return like("rms_norm", RMSNorm(), x=x, weight=weight, dim=dim)
+    return like("rms_norm", Y["program"], x=x, weight=weight, dim=dim)
 
 
-def subject(operator, count, right, bound):
-    def make(case, dtype, device, seed):
-        made = torch.Generator(device=device).manual_seed(seed)
-        shapes = [case.shape] * count + [(case.shape[case.args[0]],)]
-        return tuple(torch.randn(s, device=device, generator=made, dtype=torch.float64).to(dtype) for s in shapes)
-
-    def floor(*args):  # relative to the terms: what a thread adds one after the other, and the exchange
-        terms = args[0].shape[args[-1]] / 256 + 40
-        return bound(*args) * terms * (2.0**-53 if args[0].dtype is torch.float64 else 2.0**-24)
-
-    cases = [Case((4, 6), (-1,)), Case((4, 6), (0,)), Case((3, 5, 7), (1,)), Case((2, 301), (-1,))]
-    launches = [Case((3, n), (-1,)) for n in (8, 1000, 4096, 50257, 300000)] + [Case((4096, 20), (0,))]
-    dtypes = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-    return Subject(
-        operator, None, floor, cases=cases, launches=launches, dtypes=dtypes, make=make, reference=right,
-        differentiable=count == 1, shapes=[(4, n) for n in (6, 9, 40, 300)],
-    )  # fmt: skip
+FORWARD = row_subject(rms_norm, **Y, terms=reference)
+BACKWARD = row_subject(rms_norm_dx, **DX, terms=partial(dx_reference, sign=1), differentiable=False)
 
 
-SUBJECTS = [
-    subject(rms_norm, 1, reference, lambda x, w, dim: reference(x.double(), w.double(), dim).abs()),
-    subject(
-        rms_norm_dx, 2, dx_reference,
-        lambda g, x, w, dim: dx_reference(g.double().abs(), x.double().abs(), w.double().abs(), dim, sign=1),
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("check", battery(*SUBJECTS))
+@pytest.mark.parametrize("check", battery(FORWARD, BACKWARD))
 def test_conformance(check):
     check()

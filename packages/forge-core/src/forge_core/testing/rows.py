@@ -1,0 +1,93 @@
+"""Row operators under test: their calls follow from the operands of their programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from forge_core.rows import RowProgram
+from forge_core.testing.subject import Case, Subject
+
+__all__ = ["LAUNCHES", "row_subject"]
+
+#: Calls that take each kernel: lanes, a block, a cluster; few long rows; rows streamed, in parts, side by side.
+LAUNCHES = (
+    Case((300, 64), (-1,)),
+    Case((70, 1000), (-1,)),
+    Case((70, 4097), (-1,)),
+    Case((3, 50257), (-1,)),
+    Case((1, 400000), (-1,)),
+    Case((7, 5001), (-1,), {"variant": "stream"}),
+    Case((3, 70001), (-1,), {"variant": "split"}),
+    Case((4096, 20), (0,)),
+    Case((3, 700, 64), (1,)),
+    Case((30, 5, 64), ((0, 2),)),
+)
+_CASES = (Case((4, 6), (-1,)), Case((4, 6), (0,)), Case((3, 5, 7), (1,)), Case((2, 301), (-1,)))
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+# Terms that a thread adds one after the other; and roundings of the exchange, the map and what it is made from.
+_A_THREAD, _ROUNDINGS = 256, 40
+
+
+def row_subject(
+    operator: Any,
+    program: RowProgram,
+    *,
+    reference: Callable[..., torch.Tensor],
+    terms: Callable[..., torch.Tensor],
+    dims: bool = False,
+    dtypes: Sequence[torch.dtype] = _FLOATS,
+    **more: Any,
+) -> Subject:
+    """A row operator under test: small calls, and such as take each kernel, along any dim.
+
+    Args:
+        operator: takes the program's tensors in the order of its schema, and ``dim``.
+        program: the arithmetic.
+        reference: what the operator should give.
+        terms: of the magnitudes of the same arguments, in float64: the sum of the magnitudes of the terms that make
+            each element, which the bound of its error is relative to.
+        dims: whether several dims may make a row.
+        dtypes: of the tensors.
+        **more: of the :class:`Subject`.
+    """
+    operands = program.operands
+
+    def make(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+        generator = torch.Generator(device=device).manual_seed(seed)
+        along = {d % len(case.shape) for d in (case.args[0] if isinstance(case.args[0], tuple) else case.args)}
+        column = tuple(n for i, n in enumerate(case.shape) if i in along)
+        scalar = tuple(n for i, n in enumerate(case.shape) if i not in along)
+        shapes = dict.fromkeys(operands.rows, case.shape)
+        shapes |= dict.fromkeys(operands.columns, column) | dict.fromkeys(operands.scalars, scalar)
+        wide = [
+            torch.randn(shapes[name], device=device, generator=generator, dtype=torch.float64)
+            for name in operator.schema.tensors
+        ]
+        return tuple(t.to(dtype) for t in wide)
+
+    def floor(*args: Any) -> torch.Tensor:
+        x = next(a for a, name in zip(args, operator.schema.tensors, strict=False) if name in operands.rows)
+        dim = args[len(operator.schema.tensors)]
+        length = 1
+        for d in dim if isinstance(dim, tuple) else (dim,):
+            length *= x.shape[d]
+        exact = 2.0**-53 if x.dtype is torch.float64 else 2.0**-24
+        magnitudes = terms(*(a.double().abs() if isinstance(a, torch.Tensor) else a for a in args))
+        return magnitudes * (exact * (length / _A_THREAD + _ROUNDINGS))
+
+    return Subject(
+        operator,
+        None,
+        floor,
+        cases=_CASES,
+        launches=[case for case in LAUNCHES if dims or not isinstance(case.args[0], tuple)],
+        dtypes=dtypes,
+        make=make,
+        reference=reference,
+        shapes=[(4, n) for n in (6, 9, 40, 300)],
+        **more,
+    )
