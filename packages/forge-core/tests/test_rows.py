@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import random
 from dataclasses import dataclass
 
@@ -283,6 +285,12 @@ def test_the_list_is_short(gpu, dtype):
         listed = configurations(Binding(Scaled(), (dtype, dtype, FP32, dtype), FP32, broadcast), SPECS[gpu])
         assert 24 <= len(listed) <= 48
         assert len(set(listed)) == len({config.kernel_name for config in listed}) == len(listed)
+
+
+def test_a_kernel_is_read_on_a_screen_or_two():
+    for variant in VARIANTS.values():
+        module = importlib.import_module(variant.path.partition(":")[0])
+        assert len(inspect.getsource(module).splitlines()) <= 150, module.__name__
 
 
 @pytest.mark.slow

@@ -20,9 +20,11 @@ from forge_core.cute.hold import hold_policy
 from forge_core.cute.warp import WARP
 
 __all__ = [
+    "copy_if",
     "evict_last",
     "head_elements",
     "load_unaligned",
+    "neighbors",
     "opaque",
     "partition",
     "store_if",
@@ -74,6 +76,27 @@ def vector_predicate(tXgX: cute.Tensor, inside: Boolean) -> cute.Tensor:
     pred = cute.make_rmem_tensor(1, Boolean)
     pred[0] = inside
     return cute.make_tensor(pred.iterator, cute.make_layout(tXgX.shape[0][1], stride=0))
+
+
+def neighbors(row: cute.Tensor, n: Int32, vec: int) -> cute.Tensor:
+    """Element ``n`` of ``vec`` rows that lie side by side, an aligned vector of at most 16 bytes or some.
+
+    Args:
+        row: the first of them.
+        n: an element inside the row.
+        vec: how many rows.
+    """
+    dtype = row.element_type
+    at = row.iterator + cute.crd2idx(n, row.layout)
+    pointer = cute.make_ptr(dtype, at.toint(), row.memspace, assumed_align=min(16, vec * dtype.width // 8))
+    return cute.make_tensor(pointer, cute.make_layout(vec))
+
+
+@cute.jit
+def copy_if(rY: cute.Tensor, gY: cute.Tensor, when: Boolean):
+    """Writes a vector where ``when`` holds."""
+    if when:
+        cute.autovec_copy(rY, gY)
 
 
 @cute.jit

@@ -1,28 +1,64 @@
-"""Exchanges among the threads that share a row: of a warp, a block or a cluster.
+"""Exchanges among the threads that share a row: of a warp, a block, a cluster or the grid.
 
     warp       shuffles                               every lane holds its warp's total
     block      lane 0 of warp w -> sAcc[:, w]         one barrier
     cluster    every warp -> sAcc[:, slot] of every block (st.async), counted by an mbarrier of each block
-    then       lane l <- sAcc[:, l % slots]           shuffles: every thread holds the row's total, in a fixed order
+    then       lane l <- sAcc[:, l % slots]           shuffles: every thread holds the total, in a fixed order
+    grid       a block's total -> its slot in global memory (see ``grid``); a second exchange in the block
+    columns    lanes that have the same rows shuffle, warps combine theirs through shared memory
 
 A block's exchange needs no cluster and no mbarrier, so kernels without clusters run on every architecture.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Boolean, Int32, Int64
 from cutlass.memory import SmemAllocator
 
+from forge_core.cute.grid import SLOT_BYTES, empty_slots, gather_grid, sign_slot
 from forge_core.cute.monoid import Monoid
 from forge_core.cute.warp import WARP, reduce_lanes
 
-__all__ = ["Exchange", "open_exchange", "reduce_row"]
+__all__ = [
+    "Exchange",
+    "Sharers",
+    "close_exchange",
+    "get",
+    "open_exchange",
+    "put",
+    "reduce_columns",
+    "reduce_row",
+]
+
+
+@dataclass(frozen=True)
+class Sharers:
+    """Who shares a row.
+
+    Attributes:
+        threads: of a block; a number of whole warps where it is known at the launch only.
+        most: of a block at most.
+        blocks: of the cluster; 1 for none.
+        rank: this block's number in the cluster, or in the grid among those that share the row.
+        parts: of a grid, the blocks that share the row; None for none.
+        slots: of a grid, the address of the row's slots.
+        number: of a grid, the launch's.
+    """
+
+    threads: int | Int32
+    most: int
+    blocks: int = 1
+    rank: Any = 0
+    parts: Any = None
+    slots: Any = None
+    number: Any = None
 
 
 @dataclass(frozen=True)
@@ -30,35 +66,51 @@ class Exchange:
     """Shared memory of one exchange.
 
     Attributes:
+        sharers: who takes part.
         sAcc: (words, slots), 32-bit words: an accumulator for each warp that may share the row.
         arrived: the mbarrier that counts the bytes sent by a cluster's blocks; None within a block.
         first: whether no exchange of the kernel comes before it.
+        second: of a grid, the exchange in the block behind the slots.
     """
 
+    sharers: Sharers
     sAcc: cute.Tensor  # noqa: N815 - CuTe's grammar of names
-    arrived: cute.Pointer | None
-    first: bool
+    arrived: cute.Pointer | None = None
+    first: bool = True
+    second: Exchange | None = None
 
 
 def _words(types: tuple[Any, ...]) -> int:
     return 1 << (sum(dtype.width // 32 for dtype in types) - 1).bit_length()
 
 
-def open_exchange(smem: SmemAllocator, types: tuple[tuple[Any, ...], ...], warps: int, blocks: int) -> list[Exchange]:
-    """Shared memory for some exchanges; all threads of a cluster call it before anything else.
+def open_exchange(smem: SmemAllocator, monoids: Sequence[Monoid], sharers: Sharers) -> list[Exchange]:
+    """Shared memory for some exchanges; all threads of a cluster call it before they exchange.
 
     Args:
         smem: allocates it.
-        types: the types of the accumulator, for each exchange.
-        warps: of a block at most, all of which share a row.
-        blocks: of the cluster; 1 for none.
+        monoids: of each exchange.
+        sharers: who takes part in them.
     """
-    arrived = smem.allocate_array(Int64, len(types)) if blocks > 1 and types else None
+    arrived = smem.allocate_array(Int64, len(monoids)) if sharers.blocks > 1 and monoids else None
     if arrived is not None:
-        _init(arrived, len(types))
-    slots = warps * max(blocks, 1)
-    sAccs = [smem.allocate_tensor(Int32, cute.make_layout((_words(each), slots)), byte_alignment=16) for each in types]
-    return [Exchange(s, None if arrived is None else arrived + i, i == 0) for i, s in enumerate(sAccs)]
+        _init(arrived, len(monoids))
+    slots = sharers.most // WARP * sharers.blocks
+    found = []
+    for i, monoid in enumerate(monoids):
+        layout = cute.make_layout((_words(monoid.types), slots))
+        each = sharers
+        if sharers.parts is not None:
+            row = Int64(sharers.parts) * SLOT_BYTES
+            each = replace(sharers, slots=sharers.slots + i * row)
+        made = Exchange(each, smem.allocate_tensor(Int32, layout, byte_alignment=16), first=i == 0)
+        if arrived is not None:
+            made = replace(made, arrived=arrived + i)
+        if sharers.parts is not None:
+            again = Exchange(each, smem.allocate_tensor(Int32, layout, byte_alignment=16))
+            made = replace(made, second=again)
+        found.append(made)
+    return found
 
 
 @cute.jit
@@ -116,20 +168,35 @@ def _send(
     cute.arch.mbarrier_wait(arrived, 0)
 
 
-def reduce_row(
-    acc: tuple[Any, ...], monoid: Monoid, at: Exchange, warps: int | Int32, blocks: int, rank: Int32
-) -> tuple[Any, ...]:
-    """Combines the accumulators of all threads that share a row, a block's or a cluster's; every thread gets it.
+def reduce_row(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ...]:
+    """Combines the accumulators of all threads that share a row; every thread gets it.
 
     Args:
         acc: this thread's.
         monoid: how to combine.
         at: the exchange, used for nothing else.
-        warps: of a block.
-        blocks: of the cluster; 1 for none.
-        rank: this block's number in the cluster.
     """
-    room, slots = at.sAcc.shape[1], warps * max(blocks, 1)
+    acc, s = _reduce(acc, monoid, at), at.sharers
+    if at.second is not None:
+        thread = cute.arch.thread_idx()[0]
+        acc = gather_grid(acc, monoid, s.threads, s.slots, s.number, s.rank, s.parts, thread)
+        acc = _reduce(acc, monoid, at.second)
+        sign_slot(s.slots, s.number, s.rank, thread)
+    return acc
+
+
+def close_exchange(monoid: Monoid, at: Exchange) -> None:
+    """Leaves no slot of a grid with a number that comes again; called when the block's results are written."""
+    if at.second is not None:
+        s = at.sharers
+        empty_slots(monoid, s.threads, s.slots, s.number, s.rank, s.parts, cute.arch.thread_idx()[0])
+
+
+def _reduce(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ...]:
+    """Among the threads of a block or a cluster."""
+    sharers, room = at.sharers, at.sAcc.shape[1]
+    warps = sharers.threads // WARP
+    slots = warps * sharers.blocks
     acc = reduce_lanes(acc, monoid)
     if room == 1:
         return acc
@@ -139,7 +206,7 @@ def reduce_row(
     else:
         if at.first:
             cute.arch.cluster_wait()
-        _send(words, at.sAcc, at.arrived, blocks, rank * warps + warp, slots)
+        _send(words, at.sAcc, at.arrived, sharers.blocks, sharers.rank * warps + warp, slots)
     lanes = min(room, WARP)
     found = [_unpack(at.sAcc, lane % lanes + i, monoid.types) for i in range(0, room, lanes)]
     if not isinstance(slots, int):
@@ -147,6 +214,54 @@ def reduce_row(
     many = getattr(monoid, "many", None)
     acc = many(found) if many is not None and len(found) > 1 else reduce(monoid.combine, found)
     return reduce_lanes(acc, monoid, lanes, repeated=True)
+
+
+def put(rAcc: list[cute.Tensor], accs: Sequence[tuple[Any, ...]]) -> None:
+    """Keeps the accumulators of neighboring rows: (rows,) for each of their parts."""
+    for r, acc in enumerate(accs):
+        for part, value in enumerate(acc):
+            rAcc[part][r] = value
+
+
+def get(rAcc: list[cute.Tensor], r: int) -> tuple[Any, ...]:
+    """The accumulator of one row."""
+    return tuple(part[r] for part in rAcc)
+
+
+def reduce_columns(smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid, lanes: int, threads: int) -> None:
+    """Combines the accumulators of rows that lie side by side, over the threads of a block that have the same rows.
+
+    Args:
+        smem: allocates what the warps exchange through.
+        rAcc: that of :func:`put`; afterwards the totals of this thread's rows.
+        monoid: how to combine.
+        lanes: neighboring threads that have neighboring rows, a power of two up to 32; the others share these rows.
+        threads: of the block.
+    """
+    thread, warps, rows = cute.arch.thread_idx()[0], threads // WARP, cute.size(rAcc[0])
+    lane = thread % lanes
+    put(rAcc, [reduce_lanes(get(rAcc, r), monoid, WARP // lanes, lanes) for r in range(rows)])
+    if warps == 1:
+        return
+    layout = cute.make_layout((rows, lanes, warps))
+    sAcc = [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in monoid.types]
+    for r, s in zip(rAcc, sAcc, strict=True):
+        _publish(r, s, lane, thread // WARP, thread % WARP < lanes)
+    cute.arch.sync_threads()
+    accs = []
+    for r in range(rows):
+        acc = tuple(s[r, lane, 0] for s in sAcc)
+        for warp in range(1, warps):
+            acc = monoid.combine(acc, tuple(s[r, lane, warp] for s in sAcc))
+        accs.append(acc)
+    put(rAcc, accs)
+
+
+@cute.jit
+def _publish(rAcc: cute.Tensor, sAcc: cute.Tensor, lane: Int32, warp: Int32, when: Boolean):
+    if when:
+        for r in cutlass.range_constexpr(cute.size(rAcc)):
+            sAcc[r, lane, warp] = rAcc[r]
 
 
 def _select(condition: Any, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -10,9 +10,7 @@ A block has a tile of ``lanes * vec`` neighboring rows, and its threads walk dow
 
     exchange     lanes of a warp that have the same rows: shuffles; warps: shared memory
 
-Bytes moved: rows of at most ``capacity`` elements stay in registers, read once and written once; longer rows are read
-twice.
-
+Bytes moved: rows of at most ``capacity`` elements are read once, from where they stay in registers; longer ones twice.
 Limits: few and very long rows leave most of the GPU idle, for a tile of rows has one block.
 """
 
@@ -27,11 +25,10 @@ from cutlass import Boolean, Int32, Int64, Uint32, const_expr
 from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.copy import store_if
+from forge_core.cute.copy import copy_if, neighbors
+from forge_core.cute.exchange import get, put, reduce_columns
 from forge_core.cute.memory import name_kernel
-from forge_core.cute.monoid import Monoid
 from forge_core.cute.room import room_for
-from forge_core.cute.warp import WARP, reduce_lanes
 from forge_core.rows.config import ColumnConfig
 from forge_core.rows.kernel import RowKernel, example_arguments
 from forge_core.rows.values import Piece
@@ -59,11 +56,10 @@ class Column(ColumnConfig, RowKernel):
     @cute.kernel
     def kernel(self, pointers: tuple, length: Int32, dims: tuple, numbers: tuple, tiles: Uint32):
         program, names, passes = self.binding.program, self.binding.program.operands, self.passes
-        smem, each = SmemAllocator(), 1 + len(pointers)
-        m = self.operands(pointers, length, dims)
+        smem, m = SmemAllocator(), self.operands(pointers, length, dims)
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
         lane, group = thread % self.lanes, thread // self.lanes
-        inner = dims[(self.rank - 1) * each]
+        inner = dims[(self.rank - 1) * (1 + len(pointers))]
 
         # This thread's first row.  Threads beyond the last row stand in the first one and write nothing.
         column = Int64(block % tiles) * self.tile + lane * self.vec
@@ -73,27 +69,24 @@ class Column(ColumnConfig, RowKernel):
         known = [self.known(m, line, at, length, numbers) for line, at in lines]
 
         step = self.capacity
-        turns = Int32(1) if const_expr(self.held) else (length + (step - 1)) // step
+        turns = (length + (step - 1)) // step
         held = self.load(lines, group, length)
         totals = [() for _ in range(self.vec)]
         for p in cutlass.range_constexpr(len(passes)):
             folds, monoid = passes[p]
             rAcc = [cute.make_rmem_tensor(self.vec, dtype) for dtype in monoid.types]
-            self.put(rAcc, [self.fold_each(folds, [held[r]], known[r], totals[r]) for r in range(self.vec)])
+            put(rAcc, [self.fold_each(folds, [held[r]], known[r], totals[r]) for r in range(self.vec)])
             if const_expr(not self.held):
                 for turn in cutlass.range(1, turns, unroll=1):
                     more = self.load(lines, group + turn * step, length)
                     found = [self.fold_each(folds, [more[r]], known[r], totals[r]) for r in range(self.vec)]
-                    self.put(rAcc, [monoid.combine(self.get(rAcc, r), found[r]) for r in range(self.vec)])
-            self.exchange(smem, rAcc, monoid, thread, lane)
-            totals = [(*totals[r], *self.get(rAcc, r)) for r in range(self.vec)]
+                    put(rAcc, [monoid.combine(get(rAcc, r), found[r]) for r in range(self.vec)])
+            reduce_columns(smem, rAcc, monoid, self.lanes, self.threads)
+            totals = [(*totals[r], *get(rAcc, r)) for r in range(self.vec)]
 
         constants = [program.constants(totals[r], known[r]) for r in range(self.vec)]
-        if const_expr(len(names.results) > 0):
-            for r in cutlass.range_constexpr(self.vec):
-                results = program.results(constants[r], known[r])
-                for i in cutlass.range_constexpr(len(names.results)):
-                    store_if(m[names.results[i]], (lines[r][1],), results[i], inside & (group == 0))
+        for r in cutlass.range_constexpr(self.vec):
+            self.write_results(m, lines[r][1], constants[r], known[r], inside & (group == 0))
         if const_expr(len(names.writes) > 0):
             self.store(lines, held, constants, group, length, inside)
             if const_expr(not self.held):
@@ -105,23 +98,20 @@ class Column(ColumnConfig, RowKernel):
         """For each of this thread's rows, the elements ``begin``, ``begin + groups``, ...: a piece of each row."""
         names, line = self.binding.program.operands, lines[0][0]
         groups = self.threads // self.lanes
-        rInside = cute.make_rmem_tensor(self.chunks, Boolean)
+        rInside, index = cute.make_rmem_tensor(self.chunks, Boolean), cute.make_rmem_tensor(self.chunks, Int32)
         rX = {n: cute.make_rmem_tensor((self.vec, self.chunks), line[n].element_type) for n in self.binding.loaded}
         rW = {n: cute.make_rmem_tensor(self.chunks, line[n].element_type) for n in names.columns}
         for c in range(self.chunks):
             n = begin + c * groups
-            rInside[c] = n < length
+            rInside[c], index[c] = n < length, n
             own = Int32(cutlass.select_(n < length, n, 0))
             for name, r in rX.items():
                 rX_c = cute.make_rmem_tensor(self.vec, r.element_type)
-                cute.autovec_copy(self.beside(line[name], own), rX_c)
+                cute.autovec_copy(neighbors(line[name], own, self.vec), rX_c)
                 for i in range(self.vec):
                     r[i, c] = cutlass.select_(rInside[c], rX_c[i], self.nothing(name, line))
             for name, r in rW.items():
                 r[c] = cutlass.select_(rInside[c], line[name][own], self.nothing(name, line))
-        index = cute.make_rmem_tensor(self.chunks, Int32)
-        for c in range(self.chunks):
-            index[c] = begin + c * groups
         pieces = []
         for i in range(self.vec):
             registers = {n: partial(_row, r, i) for n, r in rX.items()} | {n: r.load for n, r in rW.items()}
@@ -142,48 +132,8 @@ class Column(ColumnConfig, RowKernel):
         for c in range(self.chunks):
             n = begin + c * (self.threads // self.lanes)
             for name, r in rY.items():
-                _copy_if(
-                    r[None, c], self.beside(line[name], Int32(cutlass.select_(n < length, n, 0))), inside & (n < length)
-                )
-
-    def beside(self, row: cute.Tensor, n: Int32) -> cute.Tensor:
-        """Element ``n`` of this thread's neighboring rows."""
-        dtype = row.element_type
-        at = row.iterator + cute.crd2idx(n, row.layout)
-        align = min(16, self.vec * dtype.width // 8)
-        pointer = cute.make_ptr(dtype, at.toint(), row.memspace, assumed_align=align)
-        return cute.make_tensor(pointer, cute.make_layout(self.vec))
-
-    def put(self, rAcc: list[cute.Tensor], accs: list[tuple[Any, ...]]) -> None:
-        """Keeps the accumulator of each row."""
-        for r, acc in enumerate(accs):
-            for part, value in enumerate(acc):
-                rAcc[part][r] = value
-
-    def get(self, rAcc: list[cute.Tensor], r: int) -> tuple[Any, ...]:
-        """The accumulator of one row."""
-        return tuple(part[r] for part in rAcc)
-
-    def exchange(
-        self, smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid, thread: Int32, lane: Int32
-    ) -> None:
-        """Every thread gets the totals of its rows, over the whole block."""
-        warps = self.threads // WARP
-        among = [reduce_lanes(self.get(rAcc, r), monoid, WARP // self.lanes, self.lanes) for r in range(self.vec)]
-        self.put(rAcc, among)
-        if warps == 1:
-            return
-        layout = cute.make_layout((self.vec, self.lanes, warps))
-        sAcc = [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in monoid.types]
-        for part, s in enumerate(sAcc):
-            _publish(rAcc[part], s, lane, thread // WARP, thread % WARP < self.lanes)
-        cute.arch.sync_threads()
-        for r in range(self.vec):
-            acc = tuple(s[r, lane, 0] for s in sAcc)
-            for warp in range(1, warps):
-                acc = monoid.combine(acc, tuple(s[r, lane, warp] for s in sAcc))
-            for part, value in enumerate(acc):
-                rAcc[part][r] = value
+                own = Int32(cutlass.select_(n < length, n, 0))
+                copy_if(r[None, c], neighbors(line[name], own, self.vec), inside & (n < length))
 
 
 def _row(rX: cute.Tensor, i: int) -> Any:
@@ -192,19 +142,6 @@ def _row(rX: cute.Tensor, i: int) -> Any:
     for c in range(rX.shape[1]):
         rRow[c] = rX[i, c]
     return rRow.load()
-
-
-@cute.jit
-def _publish(rAcc: cute.Tensor, sAcc: cute.Tensor, lane: Int32, warp: Int32, when: Boolean):
-    if when:
-        for r in cutlass.range_constexpr(cute.size(rAcc)):
-            sAcc[r, lane, warp] = rAcc[r]
-
-
-@cute.jit
-def _copy_if(rY: cute.Tensor, gY: cute.Tensor, when: Boolean):
-    if when:
-        cute.autovec_copy(rY, gY)
 
 
 @compile_cached

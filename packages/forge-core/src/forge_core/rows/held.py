@@ -1,21 +1,20 @@
 """Rows held in registers: one read and one write of memory, whatever the program does with them.
 
-A row is held by some lanes of a warp, by a block, or by a cluster of blocks.  Its threads take turns along it, a vector
-each, and ask for all of theirs before they use the first:
+A row is held by some lanes of a warp, a block, a cluster of blocks or the grid.  Its threads take turns along it, a
+vector each, and ask for all of theirs before they use the first:
 
     thread      0       1     ...  T-1  |  0       1    ...        T = lanes * blocks
     vector      [16 B]  [16 B]          |  [16 B]  ...             all in flight at once
                   |
                   v  fold: the thread's totals
-    exchange    lanes: shuffles; block: shared memory; cluster: distributed shared memory
+    exchange    lanes: shuffles; block: shared memory; cluster: distributed; grid: global memory
                   |
                   v  constants of the row
     map, store  [16 B]  [16 B]  ...      the same vectors, from registers
 
 Bytes moved: each element is read once and written once, so the bound is DRAM bandwidth.  A block alternates between
 loading, exchanging and storing; several resident blocks overlap.
-
-Limits: rows of at most ``capacity`` vectors.  Programs without folds may have any number of blocks a row.
+Limits: rows of at most ``capacity`` vectors.  Programs without folds, and grids, have any number of blocks a row.
 """
 
 from __future__ import annotations
@@ -28,13 +27,12 @@ from cutlass import Int32, Int64, Uint32, const_expr
 from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.copy import store_if
-from forge_core.cute.exchange import Exchange, open_exchange, reduce_row
-from forge_core.cute.grid import SLOT_BYTES, empty_slots, gather_grid, sign_slot
+from forge_core.cute.exchange import Sharers, close_exchange, open_exchange, reduce_row
+from forge_core.cute.grid import SLOT_BYTES
 from forge_core.cute.memory import name_kernel
 from forge_core.cute.monoid import Monoid
 from forge_core.cute.room import room_for
-from forge_core.cute.warp import WARP, reduce_part
+from forge_core.cute.warp import reduce_part
 from forge_core.rows.config import HeldConfig
 from forge_core.rows.kernel import RowKernel, example_arguments
 
@@ -67,13 +65,12 @@ class Held(HeldConfig, RowKernel):
     def kernel(
         self, pointers: tuple, slots: tuple, length: Int32, threads: Int32, dims: tuple, numbers: tuple, parts: Uint32
     ):
-        program, names = self.binding.program, self.binding.program.operands
-        exchange = open_exchange(SmemAllocator(), self.exchanged(), self.threads // WARP, self.blocks)
+        program = self.binding.program
         m, rows = self.operands(pointers, length, dims), self.rows_of(dims)
 
         # Which row, and which of the threads that take turns along it.
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
-        blocks = parts if const_expr(self.blocks == 0) else max(self.blocks, 1)
+        blocks = parts if const_expr(self.blocks == 0) else self.blocks
         rank, group = Int32(block % blocks), block // blocks
         # A launch has as many threads as a row needs, or a block has several rows.
         lanes = threads if const_expr(self.sized) else self.lanes
@@ -82,6 +79,12 @@ class Held(HeldConfig, RowKernel):
             # Lanes beyond the last row take part in shuffles: they stand in that row and hold nothing of it.
             row, place = row * (self.threads // lanes) + thread // lanes, thread % lanes
             own, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
+        monoids = self.exchanged()
+        sharers = Sharers(threads, self.threads, max(self.blocks, 1), rank)
+        if const_expr(self.in_grid):
+            start = slots[0] + Int64(group) * len(monoids) * (Int64(parts) * SLOT_BYTES)
+            sharers = Sharers(threads, self.threads, 1, rank, Int32(parts), start, slots[1])
+        exchange = open_exchange(SmemAllocator(), monoids, sharers)
         line, at = self.line(m, own)
 
         # Load.
@@ -90,7 +93,7 @@ class Held(HeldConfig, RowKernel):
         # Fold and exchange.
         known, zero = self.known(m, line, at, length, numbers), Uint32(count) >> 31
         totals: tuple[Any, ...] = ()
-        merged, each = const_expr(program.merge != "" and self.sized), const_expr(1 + self.in_grid)
+        merged = const_expr(program.merge != "" and self.sized and len(program.folds) > 0)
         for i in cutlass.range_constexpr(len(program.folds)):
             fold = program.folds[i]
             if const_expr(i > 0):
@@ -99,44 +102,20 @@ class Held(HeldConfig, RowKernel):
             if const_expr(not self.sized):
                 total = reduce_part(total, self.monoid(fold), self.lanes)
             elif const_expr(not merged):
-                among = self.among(slots, i, threads, rank, group, parts)
-                (total,) = self.exchange((total,), self.monoid(fold), exchange[i * each : (i + 1) * each], among)
+                (total,) = reduce_row((total,), monoids[i], exchange[i])
             totals = (*totals, total)
-        if const_expr(merged and len(program.folds) > 0):
-            totals = self.exchange(totals, self.merge(), exchange, self.among(slots, 0, threads, rank, group, parts))
+        if const_expr(merged):
+            totals = reduce_row(totals, monoids[0], exchange[0])
 
         # Map and store.
         constants = program.constants(totals, known)
-        if const_expr(len(names.results) > 0):
-            results = program.results(constants, known)
-            for i in cutlass.range_constexpr(len(names.results)):
-                store_if(m[names.results[i]], (at,), results[i], (place == 0) & (row < rows))
-        if const_expr(len(names.writes) > 0):
+        self.write_results(m, at, constants, known, (place == 0) & (row < rows))
+        if const_expr(len(program.operands.writes) > 0):
             if const_expr(len(totals) > 0):
                 self.forget(pieces, totals, zero << len(totals))
             self.map(pieces, constants)
-        if const_expr(self.in_grid):
-            for i in cutlass.range_constexpr(len(exchange) // 2):
-                monoid = self.merge() if const_expr(merged) else self.monoid(program.folds[i])
-                empty_slots(monoid, threads, *self.among(slots, i, threads, rank, group, parts)[1:], thread)
-
-    def among(self, slots: tuple, i: int, threads: Int32, rank: Int32, row: Uint32, parts: Uint32) -> tuple[Any, ...]:
-        """Who exchanges: threads of a block; where its row's slots are, and the launch's number; which of how many."""
-        each = Int64(parts) * SLOT_BYTES
-        exchanges = max(len(self.exchanged()) // 2, 1)
-        return threads, slots[0] + (Int64(row) * exchanges + i) * each, slots[1], rank, Int32(parts)
-
-    def exchange(self, acc: tuple, monoid: Monoid, at: list[Exchange], among: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The totals of a row, from those of its threads: of a block or a cluster; of the grid by way of slots."""
-        threads, slots, number, rank, parts = among
-        if not self.in_grid:
-            return reduce_row(acc, monoid, at[0], threads // WARP, self.blocks, rank)
-        thread, zero = cute.arch.thread_idx()[0], Int32(0)
-        acc = reduce_row(acc, monoid, at[0], threads // WARP, 1, zero)
-        acc = gather_grid(acc, monoid, threads, slots, number, rank, parts, thread)
-        acc = reduce_row(acc, monoid, at[1], threads // WARP, 1, zero)
-        sign_slot(slots, number, rank, thread)
-        return acc
+        for i in cutlass.range_constexpr(len(monoids)):
+            close_exchange(monoids[i], exchange[i])
 
     def load(
         self, line: dict[str, cute.Tensor], count: Int32, place: Int32, rank: Int32, lanes: int | Int32
@@ -157,12 +136,12 @@ class Held(HeldConfig, RowKernel):
             pieces.append(self.element(line, i, place < count - body))
         return pieces
 
-    def exchanged(self) -> tuple[tuple[Any, ...], ...]:
-        """The types of the totals of each exchange; in a grid a block has another behind it."""
-        if not self.sized or not self.binding.program.folds:
+    def exchanged(self) -> tuple[Monoid, ...]:
+        """How the totals of each exchange are combined."""
+        program = self.binding.program
+        if not self.sized or not program.folds:
             return ()
-        monoids = [self.merge()] if self.binding.program.merge else map(self.monoid, self.binding.program.folds)
-        return tuple(m.types for m in monoids for _ in range(1 + self.in_grid))
+        return (self.merge(),) if program.merge else tuple(map(self.monoid, program.folds))
 
 
 @compile_cached

@@ -309,6 +309,15 @@ class RowKernel(RowConfig):
         each = [(_scalar(term[k], term.dtype, compute),) for k in range(cute.size(term.shape))]
         return reduce(self.monoid(fold).combine, each)[0]
 
+    def write_results(
+        self, tensors: dict[str, cute.Tensor], at: tuple[Any, ...], constants: Any, row: Row, when: Boolean
+    ) -> None:
+        """Computes and writes the outputs with one element a row, where ``when`` holds."""
+        names = self.binding.program.operands.results
+        if names:
+            for name, y in zip(names, self.binding.program.results(constants, row), strict=True):
+                store_if(tensors[name], (at,), y, when)
+
     def map(self, pieces: list[Piece], constants: Any) -> None:
         """Computes and writes the outputs at the places of some pieces."""
         names = self.binding.program.operands

@@ -8,7 +8,6 @@ A program without a merge has a pass for each of its folds.  A row has one block
 each of its parts: then each pass is a launch, which leaves the totals of each part in the workspace for the next one.
 
 Bytes moved: each element is read twice (once if the program writes no elements, or has no folds) and written once.
-
 Limits: none.  Rows of any length, strided in any way.
 """
 
@@ -23,10 +22,9 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.copy import store_if
-from forge_core.cute.exchange import open_exchange, reduce_row
+from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.memory import GLOBAL, name_kernel
 from forge_core.cute.room import room_for
-from forge_core.cute.warp import WARP
 from forge_core.rows.config import StreamConfig
 from forge_core.rows.kernel import RowKernel, example_arguments
 
@@ -68,9 +66,9 @@ class Stream(StreamConfig, RowKernel):
         numbers: tuple,
         launch: cutlass.Constexpr,
     ):
-        program, names, passes = self.binding.program, self.binding.program.operands, self.passes
-        types = tuple(monoid.types for _, monoid in passes)
-        exchange = open_exchange(SmemAllocator(), types, self.threads // WARP, 1)
+        program, passes = self.binding.program, self.passes
+        sharers = Sharers(self.threads, self.threads)
+        exchange = open_exchange(SmemAllocator(), [monoid for _, monoid in passes], sharers)
         m = self.operands(pointers, length, dims)
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
         row, part = Int64(block // parts), Int32(block % parts)
@@ -111,7 +109,7 @@ class Stream(StreamConfig, RowKernel):
                     acc = monoid.combine(tuple(r[0] for r in rAcc), found)
                     for k in cutlass.range_constexpr(len(rAcc)):
                         rAcc[k][0] = acc[k]
-            acc = reduce_row(tuple(r[0] for r in rAcc), monoid, exchange[p], self.threads // WARP, 1, Int32(0))
+            acc = reduce_row(tuple(r[0] for r in rAcc), monoid, exchange[p])
             if const_expr(self.parted and p == launch):
                 for k in cutlass.range_constexpr(len(acc)):
                     store_if(gAcc[k], part, acc[k], thread == 0)
@@ -119,11 +117,8 @@ class Stream(StreamConfig, RowKernel):
 
         if const_expr(not self.parted or launch == len(passes)):
             constants = program.constants(totals, known)
-            if const_expr(len(names.results) > 0):
-                results = program.results(constants, known)
-                for i in cutlass.range_constexpr(len(names.results)):
-                    store_if(m[names.results[i]], (at,), results[i], (thread == 0) & (part == 0))
-            if const_expr(len(names.writes) > 0):
+            self.write_results(m, at, constants, known, (thread == 0) & (part == 0))
+            if const_expr(len(program.operands.writes) > 0):
                 self.map(edges, constants)
                 for tile in cutlass.range(begin, end, unroll=1):
                     self.map(self.tile(line, head, body, tile, thread), constants)
