@@ -12,6 +12,7 @@ import torch
 
 from forge_core.cache.parallel import Request, compile_all
 from forge_core.cache.store import Store
+from forge_core.cute import grid
 from forge_core.device import SPECS
 from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
 from forge_core.profiling.compiled import compile_to_look_at
@@ -25,6 +26,7 @@ from forge_core.rows import (
     configurations,
     rsqrt,
 )
+from forge_core.rows import plan as plan_module
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.kernel import RowKernel
 from forge_core.rows.operator import like, row_operator
@@ -215,6 +217,42 @@ def test_few_long_rows_take_the_whole_gpu(shape, expected):
     assert planned.workspace >= parts * shape[0] * (16 if expected == "split" else 128)
     without_clusters = plan("scaled", binding_of(problem, BF16), problem, A100, numbers=[1e-5])
     assert without_clusters.variant == "split"
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (0, 5000), (3, 0), (0, 0)])
+@pytest.mark.parametrize("gpu", ["A100", "H200"])
+def test_nothing_to_do_is_planned_too(gpu, shape):
+    problem = problem_of(torch.empty(shape, dtype=BF16, device="meta"))
+    for variant in ("auto", "stream", "split"):
+        planned = plan("scaled", binding_of(problem, BF16), problem, SPECS[gpu], variant, numbers=[1e-5])
+        if planned.config.sized:
+            assert planned.arguments[1] >= 1
+        assert planned.workspace >= 0
+    rows_without_elements = problem_of(torch.empty(3, 0, dtype=BF16, device="meta"))
+    planned = plan("scaled", binding_of(rows_without_elements, BF16), rows_without_elements, H200, "split", [1e-5])
+    assert planned.workspace > 0
+
+
+def test_neighboring_numbers_of_rows_and_elements_take_like_launches():
+    def blocks(rows, length):
+        problem = problem_of(torch.empty(rows, length, dtype=BF16, device="meta"))
+        planned = plan("scaled", binding_of(problem, BF16), problem, H200, numbers=[1e-5])
+        return planned.variant, rows * planned.config.blocks
+
+    assert blocks(9, 65536)[1] >= blocks(8, 65536)[1] / 2
+    assert blocks(32, 20480)[1] > 32
+    assert blocks(1, 2**21)[0] == blocks(1, 2**21 + 1)[0] == "grid"
+
+
+@pytest.mark.parametrize("gpu", SPECS)
+def test_no_configuration_asks_for_more_threads_than_a_multiprocessor_has(gpu):
+    for dtype in (BF16, FP32, FP64):
+        for config in configurations(Binding(Scaled(), (dtype, dtype, FP32, dtype), FP32), SPECS[gpu]):
+            assert config.resident * config.threads <= max(SPECS[gpu].sm_threads, config.threads)
+
+
+def test_a_slot_is_as_large_as_the_kernels_slot():
+    assert plan_module.GRID_SLOT_BYTES == grid.SLOT_BYTES
 
 
 def test_a_program_without_folds_needs_no_cluster():

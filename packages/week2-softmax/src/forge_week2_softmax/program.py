@@ -10,8 +10,9 @@
     log_softmax               t = sum dy                               dx  = dy - exp(y) * t
     logsumexp                 none                                     dx  = dlse * exp(x - lse)
 
-The pairs (m, s) of parts of a row merge: see ``forge_core.cute.online``.  No exponential is taken of x - m before m is
-subtracted, so nothing overflows.  A row that is all -inf has m = -inf, below which 0 is subtracted instead.
+The pairs (m, s) of parts of a row merge (see ``forge_core.cute.online``), so the second fold may be given the maximum
+of a part.  m is subtracted before the exponential, whose argument is then at most 0.  A row that is all -inf has
+m = -inf, for which 0 is subtracted instead.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Softmax(RowProgram):
 
     Attributes:
         op: which.
-        exact: exponentials within 2.5 ulp, for results of 32 bits; otherwise those that 16 bits cannot tell from them.
+        exact: exponentials within 2.5 ulp, for results of 32 bits; otherwise faster ones, whose error is far below half
+            an ulp of 16 bits.
     """
 
     op: str = "softmax"
@@ -46,7 +48,7 @@ class Softmax(RowProgram):
 
     @property
     def folds(self) -> tuple[Fold, ...]:
-        """The maximum, compared as stored; the sum of exponentials below it."""
+        """The maximum, in the dtype of storage; the sum of exp(x - maximum)."""
         top = Fold("max", lambda v, row: v.stored("x"), masked=False)
         return top, Fold("sum", lambda v, row, m: exp(v.x - _base(m), exact=self.exact), masked=False)
 
@@ -106,7 +108,7 @@ class LogsumexpBackward(RowProgram):
     operands = Operands(("x",), scalars=("dlse", "lse"), writes=("dx",))
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
-        """The row's gradient and result."""
+        """The gradient of the row's result, and the result."""
         return row.dlse, row.lse
 
     def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
@@ -116,6 +118,6 @@ class LogsumexpBackward(RowProgram):
 
 
 def _base(m: Any) -> Any:
-    """What is subtracted below a maximum."""
+    """What is subtracted: m, or 0 where m is -inf."""
     lowest = type(m)(float("-inf"))
     return where(m == lowest, type(m)(0), m)

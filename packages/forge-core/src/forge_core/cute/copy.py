@@ -124,7 +124,7 @@ def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Bool
     Args:
         row: (length,), stride 1.
         first: the first element to load.
-        rX: registers for whole 32-bit words; they stay as they are unless ``inside``.
+        rX: registers; they stay as they are unless ``inside``.
         inside: whether all elements are inside the row.
     """
     dtype, count = row.element_type, cute.size(rX)
@@ -137,7 +137,7 @@ def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Bool
         rWindow = cute.make_rmem_tensor(4 * accesses, Uint32)
         # The last access may reach beyond the row, where memory may end: its elements are then loaded one by one.
         end = (row.iterator + cute.size(row)).toint()
-        if begin + 16 * accesses <= end:
+        if (begin + 16 * accesses <= end) & (words > 0):
             for i in cutlass.range_constexpr(accesses):
                 gWords = cute.make_tensor(
                     cute.make_ptr(Uint32, begin + 16 * i, row.memspace, assumed_align=16), cute.make_layout(4)

@@ -118,6 +118,7 @@ class RowConfig:
         spare: registers of a thread beside the elements that it holds.
         rank: kept dims: 1 or ``MANY_DIMS``.
         reduced: dims within a row, each with a stride of its own; 0 for contiguous rows.
+        sm_threads: threads that a multiprocessor can have.
     """
 
     binding: Binding
@@ -127,6 +128,7 @@ class RowConfig:
     spare: int
     rank: int = 1
     reduced: int = 0
+    sm_threads: int = 2048
 
     @property
     def sized(self) -> bool:
@@ -166,9 +168,9 @@ class RowConfig:
     def resident(self) -> int:
         """Blocks that the compiler must leave registers for on a multiprocessor: as many as ``registers`` allow.
 
-        Each of its four parts has 16384 registers, which a warp takes in steps of 8 a thread, and room for 16 warps.
+        Each of its four parts has 16384 registers, which a warp takes in steps of 8 a thread.
         """
-        warps = min(16, 16384 // (32 * -(-self.registers // 8) * 8)) * 4
+        warps = min(self.sm_threads // 128, 16384 // (32 * -(-self.registers // 8) * 8)) * 4
         return max(1, warps * 32 // self.threads)
 
     @property
@@ -234,7 +236,7 @@ class HeldConfig(RowConfig):
 
     def in_flight(self, vectors: int, rows: int, sm_count: int) -> float:
         """Bytes that a multiprocessor holds at once, of so many rows of so many vectors: in the mean of all waves."""
-        blocks = self.resident * self.threads // self.block(vectors)
+        blocks = min(self.resident * self.threads // self.block(vectors), 32 if self.sm_threads >= 2048 else 16)
         each = self.threads // self.lanes if self.lanes else 1
         waves = rows * max(self.blocks, 1) / (each * blocks * sm_count)
         row = vectors * self.binding.words(self.vec) * 4
@@ -344,7 +346,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
 
     def held(align: str, threads: int, lanes: int, chunks: int, blocks: int = 1) -> HeldConfig:
         rank = 1 if align == "whole" else MANY_DIMS
-        return HeldConfig(binding, align, threads, chunks, _spare(device), rank=rank, lanes=lanes, blocks=blocks)
+        spare, most = _spare(device), device.sm_threads
+        return HeldConfig(binding, align, threads, chunks, spare, rank, 0, most, lanes=lanes, blocks=blocks)
 
     clusters = max_cluster(device)
     longer = [row for row in _BLOCK_ROWS if row[1] <= clusters] + list(_LONE_ROWS if clusters == 1 else ())
@@ -367,7 +370,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
 
 def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
     def stream(align: str, threads: int, chunks: int, reduced: int = 0, parted: bool = False) -> StreamConfig:
-        return StreamConfig(binding, align, threads, chunks, _spare(device), reduced or MANY_DIMS, reduced, parted)
+        spare, most = _spare(device), device.sm_threads
+        return StreamConfig(binding, align, threads, chunks, spare, reduced or MANY_DIMS, reduced, most, parted)
 
     few = max(1, _SOME // max(1, binding.words(binding.widest_vec)))
     for parted in (False, True) if binding.program.folds else (False,):
@@ -382,6 +386,5 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
     for align, lanes, chunks in (("whole", 8, max(1, 16 // words)), ("element", 32, 8)):
         for threads, held, reduced in ((lanes * 4, True, 1), (256, True, 1), (256, False, 1), (256, False, MANY_DIMS)):
             if align == "element" or reduced == 1:
-                yield ColumnConfig(
-                    binding, align, threads, chunks, _spare(device), MANY_DIMS, reduced, lanes=lanes, held=held
-                )
+                spare, most = _spare(device), device.sm_threads
+                yield ColumnConfig(binding, align, threads, chunks, spare, MANY_DIMS, reduced, most, lanes, held)

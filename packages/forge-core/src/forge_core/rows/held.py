@@ -1,20 +1,20 @@
 """Rows held in registers: one read and one write of memory, whatever the program does with them.
 
-A row is held by some lanes of a warp, a block, a cluster of blocks or the grid.  Its threads take turns along it, a
-vector each, and ask for all of theirs before they use the first:
+A row is held by a group of lanes of a warp, by a thread block, by a cluster, or by the whole grid.  Threads stride
+along it, one vector each, and issue all loads before the first use:
 
-    thread      0       1     ...  T-1  |  0       1    ...        T = lanes * blocks
-    vector      [16 B]  [16 B]          |  [16 B]  ...             all in flight at once
+    thread      0       1     ...  T-1  |  0       1    ...        T: threads of the group, block or cluster
+    vector      [16 B]  [16 B]          |  [16 B]  ...             in a grid each block has a contiguous part
                   |
-                  v  fold: the thread's totals
-    exchange    lanes: shuffles; block: shared memory; cluster: distributed; grid: global memory
+                  v  fold: thread-local partial reductions
+    exchange    lanes: shuffles; block: shared memory; cluster: distributed shared memory; grid: global memory
                   |
                   v  constants of the row
     map, store  [16 B]  [16 B]  ...      the same vectors, from registers
 
-Bytes moved: each element is read once and written once, so the bound is DRAM bandwidth.  A block alternates between
-loading, exchanging and storing; several resident blocks overlap.
-Limits: rows of at most ``capacity`` vectors.  Programs without folds, and grids, have any number of blocks a row.
+Bytes moved: each element is read once and written once, so the bound is DRAM bandwidth.  The phases of a block do not
+overlap; resident blocks hide each other's.
+Limits: ``capacity`` vectors a row.  ``blocks == 0``: any number of blocks; with folds all are resident at once.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ __all__ = ["Held", "build"]
 
 
 class Held(HeldConfig, RowKernel):
-    """The kernel of a configuration."""
+    """The kernel of a configuration: see ``HeldConfig`` for its attributes, ``RowKernel`` for what moves."""
 
     @cute.jit
     def __call__(self, *args: Any):
         """Launches the blocks of all rows; ``args`` as ``RowKernel.split`` takes them."""
         pointers, length, threads, dims, numbers = self.split(args)
-        step, rows = threads * self.chunks * self.vec, self.rows_of(dims)
-        parts = (length + (step - 1)) // step if const_expr(self.blocks == 0) else self.blocks
+        step, rows = threads * self.chunks, self.rows_of(dims)
+        parts = (length // self.vec + (step - 1)) // step if const_expr(self.blocks == 0) else self.blocks
         groups = rows if const_expr(self.sized) else (rows + (threads // self.lanes - 1)) // (threads // self.lanes)
         name_kernel(self.kernel, self.kernel_name)
         slots = (args[len(pointers)].toint(), args[-2]) if const_expr(self.in_grid) else (Int64(0), Int64(0))
@@ -72,11 +72,11 @@ class Held(HeldConfig, RowKernel):
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
         blocks = parts if const_expr(self.blocks == 0) else self.blocks
         rank, group = Int32(block % blocks), block // blocks
-        # A launch has as many threads as a row needs, or a block has several rows.
+        # A block has as many threads as the row needs, or several rows.
         lanes = threads if const_expr(self.sized) else self.lanes
         row, place, own, count = Int64(group), rank * lanes + thread, Int64(group), length
         if const_expr(not self.sized):
-            # Lanes beyond the last row take part in shuffles: they stand in that row and hold nothing of it.
+            # Lane groups past the last row are clamped to it with count 0, so that the warp stays converged.
             row, place = row * (self.threads // lanes) + thread // lanes, thread % lanes
             own, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
         monoids = self.exchanged()
@@ -91,7 +91,7 @@ class Held(HeldConfig, RowKernel):
         pieces = self.load(line, count, place, rank, lanes)
 
         # Fold and exchange.
-        known, zero = self.known(m, line, at, length, numbers), Uint32(count) >> 31
+        known, zero = self.known(m, line, at, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
         totals: tuple[Any, ...] = ()
         merged = const_expr(program.merge != "" and self.sized and len(program.folds) > 0)
         for i in cutlass.range_constexpr(len(program.folds)):
@@ -120,12 +120,12 @@ class Held(HeldConfig, RowKernel):
     def load(
         self, line: dict[str, cute.Tensor], count: Int32, place: Int32, rank: Int32, lanes: int | Int32
     ) -> list[Any]:
-        """A thread's pieces of a row; a row's first threads also have an element each outside whole vectors."""
+        """A thread's pieces of a row; of ``shifted`` rows the first threads also have an element of head or tail."""
         threads = lanes * max(self.blocks, 1)
         if self.align == "element":
             numbers = [place + c * threads for c in range(self.chunks)]
             return [self.element(line, i, i < count) for i in numbers]
-        # Of any number of blocks each has neighboring vectors; blocks of a cluster take turns.
+        # With ``blocks == 0`` each block has a contiguous part of the row; a cluster's blocks are interleaved.
         first = rank * (lanes * self.chunks * self.vec) if self.blocks == 0 else Int32(0)
         start = place - rank * lanes if self.blocks == 0 else place
         head = cutlass.min(self.head(line), count)
@@ -137,7 +137,7 @@ class Held(HeldConfig, RowKernel):
         return pieces
 
     def exchanged(self) -> tuple[Monoid, ...]:
-        """How the totals of each exchange are combined."""
+        """The monoid of each exchange; none where shuffles are enough."""
         program = self.binding.program
         if not self.sized or not program.folds:
             return ()

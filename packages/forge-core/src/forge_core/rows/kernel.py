@@ -117,7 +117,7 @@ class RowKernel(RowConfig):
         names, compute = self.binding.program.operands, cute_dtype(self.binding.compute)
         scalars = {n: tensors[n][at,] for n in names.scalars} | dict(zip(names.numbers, numbers, strict=True))
         scalars = {n: s.to(compute) if type(s).is_float else s for n, s in scalars.items()}
-        return Row(compute(count), line, scalars)
+        return Row(self.binding, compute(count), line, scalars)
 
     # ---------------------------------------------------------------------------------------------------- pieces
 

@@ -52,6 +52,9 @@ GRID_SLOT_BYTES = 128
 # the second on more bytes gain nothing.
 _ALMOST, _ENOUGH = 64 * 1024, 96 * 1024
 
+# Vectors of a block from which on a cluster is worth its exchange to use more multiprocessors.
+_SPREAD = 1024
+
 # Vectors of a row beyond which few rows are held by the whole GPU rather than by a cluster each.
 _GRID_FROM = 2**15
 
@@ -228,9 +231,11 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | st
         return max(fits, key=lambda config: (-config.chunks, config.blocks))
     vectors = _vectors(fits[0], problem)
 
-    def rank(config: HeldConfig) -> tuple[bool, int, float, int]:
+    def rank(config: HeldConfig) -> tuple[int, bool, int, float, int]:
         held = config.in_flight(vectors, problem.rows, device.sm_count)
-        return held >= _ALMOST, -config.blocks, min(held, _ENOUGH), -config.chunks
+        # Where rows are fewer than multiprocessors, blocks with enough of a row each are spread over more of them.
+        busy = problem.rows * (config.blocks if vectors >= _SPREAD * config.blocks else 1)
+        return min(busy, device.sm_count), held >= _ALMOST, -config.blocks, min(held, _ENOUGH), -config.chunks
 
     return max(fits, key=rank)
 
@@ -247,18 +252,17 @@ def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | st
 
 
 def _row_parts(config: RowConfig, problem: Problem, device: Device) -> int:
-    """Blocks of a row, where they may be any number."""
-    step = config.threads * config.chunks * config.vec
+    """Blocks of a row, where they may be any number; what ``Held`` computes of the same."""
     if isinstance(config, HeldConfig):
-        step = _size(config, problem, device) * config.chunks * config.vec
-    parts = -(-problem.length // step)
-    return parts if isinstance(config, HeldConfig) else min(parts, -(-2 * device.sm_count // problem.rows))
+        return max(1, -(-_vectors(config, problem) // (_size(config, problem, device) * config.chunks)))
+    tiles = -(-problem.length // (config.threads * config.chunks * config.vec))
+    return max(1, min(tiles, -(-2 * device.sm_count // max(problem.rows, 1))))
 
 
 def _size(config: RowConfig, problem: Problem, device: Device) -> int:
     """What a ``sized`` launch is passed: the threads of a block, or the parts of a row."""
     if isinstance(config, HeldConfig):
-        return config.block(_vectors(config, problem), max(1, device.sm_count // problem.rows))
+        return config.block(_vectors(config, problem), max(1, device.sm_count // max(problem.rows, 1)))
     return _row_parts(config, problem, device)
 
 

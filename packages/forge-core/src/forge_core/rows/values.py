@@ -109,9 +109,9 @@ class Row:
         count: elements of the row, in the compute dtype.
     """
 
-    def __init__(self, count: Any, line: dict[str, cute.Tensor], scalars: dict[str, Any]) -> None:
+    def __init__(self, binding: Binding, count: Any, line: dict[str, cute.Tensor], scalars: dict[str, Any]) -> None:
         self.count = count
-        self._line, self._scalars = line, scalars
+        self._binding, self._line, self._scalars = binding, line, scalars
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._scalars:
@@ -120,4 +120,7 @@ class Row:
 
     def at(self, name: str, index: Any) -> Any:
         """One element of a row operand, by its number in the row, which must be inside: a gather."""
-        return self._line[name][index].to(type(self.count))
+        x = self._line[name][index]
+        if self._binding.via is not None:
+            x = x.to(cute_dtype(self._binding.via))
+        return x.to(type(self.count))

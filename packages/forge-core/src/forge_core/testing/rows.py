@@ -17,6 +17,8 @@ LAUNCHES = (
     Case((300, 64), (-1,)),
     Case((70, 1000), (-1,)),
     Case((70, 4097), (-1,)),
+    Case((300, 30001), (-1,)),
+    Case((70, 60000), (-1,)),
     Case((3, 50257), (-1,)),
     Case((1, 400000), (-1,)),
     Case((7, 5001), (-1,), {"variant": "stream"}),
@@ -58,7 +60,8 @@ def row_subject(
 
     def make(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
         generator = torch.Generator(device=device).manual_seed(seed)
-        along = {d % len(case.shape) for d in (case.args[0] if isinstance(case.args[0], tuple) else case.args)}
+        dim = case.args[0]
+        along = {d % len(case.shape) for d in (dim if isinstance(dim, tuple) else (dim,))}
         column = tuple(n for i, n in enumerate(case.shape) if i in along)
         scalar = tuple(n for i, n in enumerate(case.shape) if i not in along)
         shapes = dict.fromkeys(operands.rows, case.shape)
