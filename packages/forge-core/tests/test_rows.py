@@ -255,6 +255,11 @@ def test_a_slot_is_as_large_as_the_kernels_slot():
     assert plan_module.GRID_SLOT_BYTES == grid.SLOT_BYTES
 
 
+def test_a_program_without_operands_says_what_it_lacks():
+    with pytest.raises(NotImplementedError, match="RowProgram: expected a class attribute `operands`"):
+        _ = RowProgram().operands
+
+
 def test_a_program_without_folds_needs_no_cluster():
     x = torch.empty(64, 2**20, device="meta")
     problem = Problem.of(Shift().operands, [x, torch.empty(64, device="meta"), x], x.shape, (1,))

@@ -100,10 +100,10 @@ def sign_slot(slots: Any, number: Any, block: Any, thread: Any):
     """Says that this block has read the slots, which all its threads have behind a reduction of the block.
 
     Args:
-        slots: that of :func:`gather_grid`, as ``number``, ``block`` and ``thread``.
-        number: as there.
-        block: as there.
-        thread: as there.
+        slots: the address of the row's slots.
+        number: the launch's; nothing is done unless it is negative.
+        block: this block's number among those that share the row.
+        thread: this thread's number in the block.
     """
     if (number < 0) & (thread == 0):
         end = slots + Int64(block) * SLOT_BYTES + _END
@@ -171,15 +171,17 @@ def gather_grid(
 ):
     """Publishes a block's accumulator, and gives each of its threads a share of those of all blocks of the row.
 
+    All threads of all blocks of the grid must arrive, and all blocks must be resident at once.
+
     Args:
-        acc: that of :func:`reduce_grid`, as all others.
-        monoid: as there.
-        threads: as there, or any number that the launch says.
-        slots: as there.
-        number: as there.
-        block: as there.
-        blocks: as there.
-        thread: as there.
+        acc: this block's, held by its thread 0 at least; of fp32, up to two parts, or of fp64.
+        monoid: how to combine.
+        threads: threads of a block; a compile-time constant or an argument of the launch.
+        slots: the address of ``SLOT_BYTES`` of global memory for each block that shares the row, a multiple of 16.
+        number: the launch's, 64 bits, not 0; see :func:`reduce_grid`.
+        block: this block's number among those that share the row.
+        blocks: how many there are.
+        thread: this thread's number in the block.
 
     Returns:
         An accumulator; a reduction of the block makes the whole of them.

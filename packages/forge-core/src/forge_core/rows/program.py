@@ -78,7 +78,9 @@ class RowProgram:
     @property
     def operands(self) -> Operands:
         """What is read and written."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__}: expected a class attribute `operands`, an Operands, got none"
+        )
 
     @property
     def folds(self) -> tuple[Fold, ...]:
