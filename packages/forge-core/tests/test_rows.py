@@ -15,6 +15,7 @@ from forge_core.cache.store import Store
 from forge_core.cute import grid
 from forge_core.device import SPECS
 from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
+from forge_core.op.launch import Variant
 from forge_core.profiling.compiled import compile_to_look_at
 from forge_core.profiling.cubin import read_cubin
 from forge_core.rows import (
@@ -30,7 +31,9 @@ from forge_core.rows import plan as plan_module
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.kernel import RowKernel
 from forge_core.rows.operator import like, row_operator
-from forge_core.rows.plan import VARIANTS, arguments, plan, plan_call, select
+from forge_core.rows.plan import VARIANTS, Rung, arguments, plan, plan_call, select
+from forge_core.rows.thresholds import row_thresholds, thresholds
+from forge_core.thresholds import Probe
 
 H200, A100 = SPECS["H200"], SPECS["A100"]
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
@@ -65,6 +68,22 @@ class Shift(RowProgram):
 
     def map(self, v, shift):
         return (v.x - shift,)
+
+
+@dataclass(frozen=True)
+class Centered(RowProgram):
+    """y = x - sum of x * z: two row operands, no column operand."""
+
+    operands = Operands(rows=("x", "z"), writes=("y",))
+    folds = (Fold("sum", lambda v, row: v.x * v.z, masked=False),)
+
+    def map(self, v, totals):
+        return (v.x - totals[0],)
+
+
+def centered(shape, dtype, variant="auto", **options):
+    x = torch.empty(shape, dtype=dtype, device="meta")
+    return plan_call("centered", Centered(), {"x": x, "z": x, "y": x}, (1,), H200, variant, **options)
 
 
 def problem_of(x, dims=(-1,), out=None):
@@ -219,6 +238,61 @@ def test_few_long_rows_take_the_whole_gpu(shape, expected):
     assert without_clusters.variant == "split"
 
 
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_the_longest_rows_wait_in_registers_and_shared_memory(dtype):
+    """On each of a cluster's multiprocessors two blocks have room, so that one computes while the other loads."""
+    config = centered((4096, 2**20 // dtype.itemsize), dtype).config
+    assert 0 < config.staged < config.chunks
+    waiting = config.staged * config.binding.words(config.vec) * 4 * config.threads
+    assert config.resident == 2
+    assert 2 * (waiting + 1024) <= H200.smem_per_sm
+    assert config.registers * config.threads * 2 <= 65536
+    ptx = compile_to_look_at(VARIANTS["held"].path, config, None, arch="sm_90a").ptx
+    assert ptx.count("cp.async.cg.shared.global") + ptx.count("cp.async.ca.shared.global") == 2 * config.staged
+    assert ptx.count("cp.async.wait_group") == 1
+
+
+def test_short_rows_that_begin_anywhere_share_warps():
+    """Rows of 23 elements: 4 lanes each, and a few elements beside vectors for each of them."""
+    launch = centered((1000, 23), BF16)
+    assert (launch.config.align, launch.config.lanes, launch.config.edges) == ("shifted", 4, 4)
+    wide = centered((1000, 600), BF16).config
+    assert (wide.lanes, wide.edges) == (32, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.bool])
+def test_integers_of_a_byte_are_read_by_eight(dtype):
+    x, y = torch.empty(64, 1024, dtype=dtype, device="meta"), torch.empty(64, 1024, device="meta")
+    tensors = {"x": x, "z": x, "y": y}
+    config = plan_call("centered", Centered(), tensors, (1,), H200, via=FP32).config
+    assert (config.align, config.vec) == ("whole", 8)
+    (kernel,) = read_cubin(compile_to_look_at(VARIANTS["held"].path, config, None, arch="sm_90a").cubin)
+    assert kernel.stack_bytes == 0
+
+
+def test_a_step_of_a_ladder_is_taken_by_its_name_only():
+    def choose(binding, problem, device):
+        return 8 if problem.length == 8 else "takes rows of 8 elements"
+
+    rung = Rung(Variant("a.module:build", "one idea"), choose, lambda config, problem: (problem.rows, 7))
+    assert centered((4, 8), BF16, ladder={"first": rung}).variant == "held"
+    launch = centered((4, 8), BF16, "first", ladder={"first": rung})
+    assert (launch.variant, launch.builder, launch.config) == ("first", "a.module:build", 8)
+    assert launch.arguments == (4, 7)
+    with pytest.raises(UnsupportedError, match=r"'first' was asked for, and it takes rows of 8 .*'stream'.*'held'"):
+        centered((4, 16), BF16, "first", ladder={"first": rung})
+    with pytest.raises(ArgumentError, match=r"'auto' or one of 'first', 'stream'"):
+        centered((4, 8), BF16, "second", ladder={"first": rung})
+
+
+def test_thresholds_decide_and_are_measured_where_a_package_says():
+    probes = {each.name: (Probe("softmax", ("8x8",), ("float32",)),) for each in thresholds().declared}
+    assert [each.probes for each in row_thresholds(probes).declared] == list(probes.values())
+    assert centered((1, 2**19), BF16).variant == "grid"
+    with row_thresholds(probes).override("grid_vectors", 2**17):
+        assert centered((1, 2**19), BF16).variant == "held"
+
+
 @pytest.mark.parametrize("shape", [(0, 64), (0, 5000), (3, 0), (0, 0)])
 @pytest.mark.parametrize("gpu", ["A100", "H200"])
 def test_nothing_to_do_is_planned_too(gpu, shape):
@@ -365,6 +439,30 @@ def test_every_kernel_can_be_stored(tmp_path):
 def scaled_reference(dy, x, weight, dim=-1, eps=1e-5):
     wide = weight.view([-1 if i == dim % x.ndim else 1 for i in range(x.ndim)])
     return (x * wide * torch.rsqrt((x * dy + x * wide).sum(dim, keepdim=True).abs() + eps)).contiguous()
+
+
+@row_operator(
+    "forge_test_rows::centered(Tensor x, Tensor z, int dim=-1, *, ScalarType? dtype=None, str variant='auto')"
+    " -> Tensor",
+    program=Centered(),
+    reference=lambda x, z, dim, dtype: (x.to(dtype) - (x.to(dtype) * z.to(dtype)).sum(dim, keepdim=True)).contiguous(),
+    converts=True,
+)
+def converted(x, z, dim=-1, *, dtype=None, variant="auto"):
+    return x.new_empty(x.shape, dtype=dtype)
+
+
+def test_rows_are_rounded_to_the_dtype_of_the_result_where_that_is_declared():
+    x = torch.arange(12).view(3, 4)
+    planned = converted.explain(x, x, dtype=FP32, arch="sm_90a")
+    assert planned.config.binding.via is FP32
+    assert converted.explain(x.float(), x.float(), dtype=FP32, arch="sm_90a").config.binding.via is None
+
+
+def test_a_mapped_example_without_dims_is_a_row_of_one_element():
+    x = torch.randn(5)
+    got = torch.func.vmap(lambda a, b: converted(a, b, dtype=FP32))(x, x)
+    assert torch.allclose(got, x - x * x)
 
 
 @row_operator(

@@ -109,7 +109,7 @@ class Thresholds:
             KeyError: no threshold is declared by that name.
             ThresholdError: a table cannot be read.
         """
-        overridden = _overrides.get()
+        overridden = _overrides().get()
         if (self.week, name) in overridden:
             return overridden[self.week, name]
         default: int = self._defaults[name]  # type: ignore[attr-defined]  # set in __post_init__
@@ -131,14 +131,17 @@ class Thresholds:
     @contextlib.contextmanager
     def override(self, name: str, value: int) -> Iterator[None]:
         """Sets a threshold for a block of code and for the current context only; the tuner tries values so."""
-        token = _overrides.set({**_overrides.get(), (self.week, name): value})
+        token = _overrides().set({**_overrides().get(), (self.week, name): value})
         try:
             yield
         finally:
-            _overrides.reset(token)
+            _overrides().reset(token)
 
 
-_overrides: ContextVar[Mapping[tuple[str, str], int]] = ContextVar("forge_thresholds", default={})  # noqa: B039 - never changed in place
+@functools.cache
+def _overrides() -> ContextVar[Mapping[tuple[str, str], int]]:
+    # A function: what a kernel's module imports is compared with its source before the kernel is stored.
+    return ContextVar("forge_thresholds", default={})  # noqa: B039 - never changed in place
 
 
 @functools.cache

@@ -15,6 +15,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
 from cutlass.cute.nvgpu import CopyG2ROp, CopyUniversalOp
+from cutlass.cute.nvgpu.cpasync import CopyG2SOp
+from cutlass.memory import SmemAllocator
 
 from forge_core.cute.hold import hold_policy
 from forge_core.cute.warp import WARP
@@ -22,11 +24,13 @@ from forge_core.cute.warp import WARP
 __all__ = [
     "copy_if",
     "evict_last",
+    "fill_if",
     "head_elements",
     "load_unaligned",
     "neighbors",
     "opaque",
     "partition",
+    "stage",
     "store_if",
     "vector_predicate",
 ]
@@ -71,6 +75,33 @@ def partition(
     return atom, cute.make_tensor(start, layout)[None, thread, None]
 
 
+def stage(smem: SmemAllocator, tXgX: cute.Tensor, threads: int, thread: Int32) -> tuple[cute.CopyAtom, cute.Tensor]:
+    """Shared memory for a thread's vectors of a row, which no other thread reads.
+
+    Args:
+        smem: allocates it.
+        tXgX: ((access, accesses), chunks): the vectors in global memory; an access is 16 bytes.
+        threads: of the block, at most.
+        thread: which one.
+
+    Returns:
+        The asynchronous copy, and ((access, accesses), chunks) in shared memory.
+    """
+    dtype, (width, accesses), chunks = tXgX.element_type, tXgX.shape[0], tXgX.shape[1]
+    atom = cute.make_copy_atom(CopyG2SOp(), dtype, num_bits_per_copy=width * dtype.width)
+    layout = cute.make_layout(
+        ((width, accesses), threads, chunks), stride=((1, threads * width), width, threads * width * accesses)
+    )
+    return atom, smem.allocate_tensor(dtype, layout, byte_alignment=16)[None, thread, None]
+
+
+@cute.jit
+def fill_if(tX: cute.Tensor, value: Any, when: Boolean):
+    """Fills where ``when`` holds."""
+    if when:
+        tX.fill(value)
+
+
 def vector_predicate(tXgX: cute.Tensor, inside: Boolean) -> cute.Tensor:
     """The predicate of a vector, repeated for each of its accesses."""
     pred = cute.make_rmem_tensor(1, Boolean)
@@ -107,10 +138,10 @@ def store_if(tensor: cute.Tensor, i: Any, value: Any, when: Boolean):
 
 
 def opaque(rX: cute.Tensor, zero: Uint32) -> None:
-    """Keeps 16-bit elements in packed registers from one use to the next.
+    """Keeps elements of 8 or 16 bits in packed registers from one use to the next.
 
-    The compiler would otherwise keep their conversions to 32 bits, twice the registers.  It does not know that ``zero``
-    is 0.
+    The compiler would otherwise keep their conversions to 32 bits, twice the registers or more.  It does not know that
+    ``zero`` is 0.
     """
     rWords = cute.recast_tensor(rX, Uint32)
     for i in range(cute.size(rWords)):

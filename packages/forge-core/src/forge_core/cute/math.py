@@ -17,10 +17,10 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32
+from cutlass import Float32, Int64, Uint32
 from cutlass.cute import TensorSSA
 
-__all__ = ["LN_2", "LOG2_E", "LOG2_E_REST", "exp"]
+__all__ = ["LN_2", "LOG2_E", "LOG2_E_REST", "divide", "exp"]
 
 LOG2_E = math.log2(math.e)
 #: log2(e) less its fp32, 1.44269502162933349609375.
@@ -60,3 +60,13 @@ def _exact(d: Float32) -> Float32:
     power = cute.math.exp2(t, fastmath=True)
     # Where 2^t is infinite, the rest may be of the other sign, or NaN.
     return Float32(cutlass.select_(t >= 128.0, power, cute.math.fma(power, rest * Float32(LN_2), power)))
+
+
+@cute.jit
+def divide(n: Int64, by: Uint32):
+    """Quotient and rest of a number below 2^32, or of any number by 1, which costs a branch."""
+    quotient, rest = n, Uint32(0)
+    if by != 1:
+        quotient = Int64(Uint32(n) // by)
+        rest = Uint32(n) - Uint32(quotient) * by
+    return quotient, rest

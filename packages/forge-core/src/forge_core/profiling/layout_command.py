@@ -122,20 +122,19 @@ def swizzle(
 @OUT
 @JSON
 def kernel(operator: str, shape: str, dtype: str, variant: str, arch: str, out: Path | None, as_json: bool) -> None:
-    """The layouts of an operator's kernel, where its package declares them (a module ``layouts``)."""
+    """The layouts of an operator's kernel: a row kernel's, or what its package's module ``layouts`` declares."""
     explanation = explain_named(operator, shape=shape, dtype=dtype, variant=variant, arch=arch)
     _show(kernel_drawing(explanation.config, explanation.variant or "ref"), out, as_json)
 
 
 def kernel_drawing(config: Any, variant: str) -> Drawing:
-    """The drawing that a package declares for a configuration.
+    """The drawing that a package declares for a configuration, or the row engine for one of its own.
 
     Raises:
-        ArgumentError: none of the packages declares one.
+        ArgumentError: neither declares one.
     """
     drawn: list[str] = []
-    for bench in discover():
-        name = f"{bench.package}.layouts"
+    for name in (*(f"{bench.package}.layouts" for bench in discover()), "forge_core.rows.layouts"):
         if importlib.util.find_spec(name) is None:
             continue
         maps = importlib.import_module(name).LAYOUTS
@@ -146,6 +145,7 @@ def kernel_drawing(config: Any, variant: str) -> Drawing:
     raise ArgumentError(
         op="layout",
         argument="variant",
-        expected=f"a kernel whose package declares its index maps: {', '.join(drawn) or 'none'}",
+        expected=f"a kernel whose package declares its index maps: {', '.join(drawn)}",
         got=f"{variant!r} ({type(config).__name__})",
+        hint="Declare its drawing in LAYOUTS of the package's module `layouts`.",
     )

@@ -1,6 +1,7 @@
 """The row engine: how rows move, written once for all row-wise operators.
 
     program    what is computed for a row: a frozen dataclass of arithmetic
+    binding    a program and the dtypes of its operands
     problem    any dims, strides, offsets and dtypes as rows
     config     configurations, each compiled to one kernel, and the list of them
     plan       from a call to a launch: selection and its arguments
@@ -15,7 +16,8 @@ Importing the package imports no DSL.  ``row_operator`` and ``like`` are importe
 module need not import what declares operators.
 """
 
-from forge_core.rows.config import Binding, configurations
+from forge_core.rows.binding import Binding
+from forge_core.rows.config import configurations
 from forge_core.rows.problem import Problem
 from forge_core.rows.program import Fold, Operands, RowProgram, exp, log, reciprocal, rsqrt, where
 

@@ -7,22 +7,18 @@ and a proof covers it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-
 from forge_core.choice import max_cluster
 from forge_core.device import Device
-from forge_core.dtypes import short_name
-from forge_core.rows.problem import ACCESS
-from forge_core.rows.program import RowProgram
+from forge_core.rows.binding import Binding
 
 __all__ = [
     "ALL_DIMS",
     "MANY_DIMS",
-    "Binding",
     "ColumnConfig",
     "HeldConfig",
     "RowConfig",
@@ -47,62 +43,9 @@ _MOST_REGISTERS = 160
 _FEW, _SOME, _MANY, _MOST = 8, 16, 40, 56
 _MANY_SHIFTED = 32
 
-
-@dataclass(frozen=True)
-class Binding:
-    """A program and the dtypes of its operands.
-
-    Attributes:
-        program: the arithmetic.
-        dtypes: in the order of ``program.operands.tensors``.
-        compute: the dtype of values and totals: float32, float64, or an integer.
-        broadcast: row operands with one element a row.
-        via: the dtype that row operands are rounded to when they are loaded; None for their own.
-        order: the operands in the order of a launch's pointers; () for that of the program.
-    """
-
-    program: RowProgram
-    dtypes: tuple[torch.dtype, ...]
-    compute: torch.dtype
-    broadcast: tuple[str, ...] = ()
-    via: torch.dtype | None = None
-    order: tuple[str, ...] = ()
-
-    def dtype(self, name: str) -> torch.dtype:
-        """That of one operand."""
-        return self.dtypes[self.program.operands.tensors.index(name)]
-
-    @property
-    def loaded(self) -> tuple[str, ...]:
-        """Row operands that are loaded for each element."""
-        return tuple(name for name in self.program.operands.rows if name not in self.broadcast)
-
-    @property
-    def moving(self) -> tuple[str, ...]:
-        """Row operands and outputs with an element for each element of a row."""
-        return self.loaded + self.program.operands.writes
-
-    @property
-    def widest_vec(self) -> int:
-        """Elements of 16 bytes of the narrowest operand that moves."""
-        return ACCESS // min((self.dtype(name).itemsize for name in self.moving), default=ACCESS)
-
-    def words(self, vec: int) -> int:
-        """32-bit registers that hold a vector of each row operand, as it is stored."""
-        return sum(max(1, -(-vec * self.dtype(name).itemsize // 4)) for name in self.loaded)
-
-    @property
-    def slots(self) -> bool:
-        """Whether a block's totals fit a slot of ``forge_core.cute.grid``: two of float32, or some of float64."""
-        most = 2 if self.compute is torch.float32 else 7
-        return self.compute.is_floating_point and (not self.program.merge or len(self.program.folds) <= most)
-
-    @property
-    def name(self) -> str:
-        """For kernel names: the program, and the dtypes of what moves."""
-        dtypes = "_".join(dict.fromkeys(short_name(dtype) for dtype in self.dtypes))
-        via = f"_via_{short_name(self.via)}" if self.via else ""
-        return f"{type(self.program).__name__}_{dtypes}{via}"
+# Rows that a cluster holds only in registers and shared memory together, two blocks of 320 threads on a multiprocessor:
+# words in registers and in shared memory, and vectors there at most, beyond which the compiler spills.
+_STAGED = (32, 72, 12)
 
 
 @dataclass(frozen=True)
@@ -189,10 +132,13 @@ class HeldConfig(RowConfig):
             launch says.
         blocks: blocks of the cluster that shares a row; 0: any number of blocks, which are all resident at once where
             the program has folds, and exchange through the workspace.
+        staged: of a thread's vectors of each row operand, how many wait in shared memory, so that another block finds
+            room for its registers.
     """
 
     lanes: int = 0
     blocks: int = 1
+    staged: int = 0
 
     @property
     def in_grid(self) -> bool:
@@ -215,6 +161,11 @@ class HeldConfig(RowConfig):
         return self.lanes == 0
 
     @property
+    def edges(self) -> int:
+        """Elements outside whole vectors that a thread of a ``shifted`` row may have."""
+        return max(1, 2 * self.vec // (self.lanes or self.threads))
+
+    @property
     def capacity(self) -> int:
         """Vectors of a row that fit, where it is held."""
         return (self.lanes or self.threads * max(self.blocks, 1)) * self.chunks
@@ -231,8 +182,10 @@ class HeldConfig(RowConfig):
 
     @property
     def registers(self) -> int:
-        """As of the other kernels; and for slots."""
-        return super().registers + 8 * self.in_grid
+        """As of the other kernels; what is staged takes addresses, not elements; slots; elements beside vectors."""
+        staged = 32 - self.staged * self.binding.words(self.vec) if self.staged else 0
+        edges = 2 * (self.edges - 1) * len(self.binding.loaded) if self.align == "shifted" else 0
+        return super().registers + 8 * self.in_grid + staged + edges
 
     def in_flight(self, vectors: int, rows: int, sm_count: int) -> float:
         """Bytes that a multiprocessor holds at once, of so many rows of so many vectors: in the mean of all waves."""
@@ -320,15 +273,15 @@ _BLOCK_ROWS = (
     (256, 1, _MANY),
     (256, 2, _MANY),
     (256, 4, _MANY),
-    (256, 8, _SOME),
     (256, 8, _MANY),
+    (256, 16, _SOME),
     (256, 16, _MANY),
-    (512, 16, _MOST),
 )
 # The same where there are no clusters.
 _LONE_ROWS = ((512, 1, _MOST),)
-# Few rows over the whole GPU.
-_GRID_ROWS = ((512, 0, _SOME), (512, 0, 48))
+# Words that a thread holds of few rows over the whole GPU: the most for which it has registers, as many as stated; from
+# sm_100 on the compiler takes more beside them.
+_GRID_WORDS, _GRID_REGISTERS, _GRID_REGISTERS_NEWER = (80, 64, 48), 116, 100
 
 
 def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
@@ -344,27 +297,36 @@ def _spare(device: Device) -> int:
 def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     words = max(1, binding.words(binding.widest_vec))
 
-    def held(align: str, threads: int, lanes: int, chunks: int, blocks: int = 1) -> HeldConfig:
+    def held(align: str, threads: int, lanes: int, chunks: int, blocks: int = 1, staged: int = 0) -> HeldConfig:
         rank = 1 if align == "whole" else MANY_DIMS
         spare, most = _spare(device), device.sm_threads
-        return HeldConfig(binding, align, threads, chunks, spare, rank, 0, most, lanes=lanes, blocks=blocks)
+        return HeldConfig(binding, align, threads, chunks, spare, rank, 0, most, lanes, blocks, staged)
 
     clusters = max_cluster(device)
-    longer = [row for row in _BLOCK_ROWS if row[1] <= clusters] + list(_LONE_ROWS if clusters == 1 else ())
-    if binding.slots and device.capability >= (9, 0):
-        longer += _GRID_ROWS
+    longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
+    longer += _LONE_ROWS if clusters == 1 else ()
+    in_grid = bool(binding.slots and device.capability >= (9, 0) and binding.program.folds)
+    longer += [(512, 0, _SOME)] if in_grid else []
     if not binding.program.folds:
         longer = [(256, 0, _SOME)]
     for align in ("whole", "shifted"):
         for threads, lanes, chunks in _WARP_ROWS:
-            # An element outside whole vectors has a thread of its own.
-            if align == "whole" or lanes >= max(2 * binding.widest_vec, 16) or lanes == 32:
+            if align == "whole" or lanes in (4, 16, 32):
                 yield held(align, threads, lanes, chunks)
         for threads, blocks, room in longer:
             fits = _MANY_SHIFTED if (align, room) == ("shifted", _MANY) else room
             if align == "whole" or room != _FEW:
                 yield held(align, threads, 0, max(1, fits // words), blocks)
-    for threads, lanes, chunks in ((128, 8, 2), (128, 32, 4), (512, 0, 4), (512, 0, 8)):
+        if in_grid:
+            most = (held(align, 512, 0, max(1, room // words), 0) for room in _GRID_WORDS)
+            limit = _GRID_REGISTERS if _spare(device) == _SPARE else _GRID_REGISTERS_NEWER
+            yield from itertools.islice((config for config in most if config.registers <= limit), 1)
+        if clusters > 1 and binding.program.operands.columns:
+            yield held(align, 512, 0, max(1, _MOST // words), clusters)
+    kept, staged = _STAGED[0] // words, min(_STAGED[1] // words, _STAGED[2])
+    if clusters > 1 and binding.program.folds and not binding.program.operands.columns and kept and staged:
+        yield held("shifted", 320, 0, kept + staged, clusters, staged)
+    for threads, lanes, chunks in ((128, 8, 2), (128, 32, 4), (512, 0, 8)):
         yield held("element", threads, lanes, chunks)
 
 

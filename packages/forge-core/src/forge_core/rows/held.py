@@ -1,4 +1,4 @@
-"""Rows held in registers: one read and one write of memory, whatever the program does with them.
+"""Rows held on chip: one read and one write of memory, whatever the program does with them.
 
 A row is held by a group of lanes of a warp, by a thread block, by a cluster, or by the whole grid.  Threads stride
 along it, one vector each, and issue all loads before the first use:
@@ -84,11 +84,11 @@ class Held(HeldConfig, RowKernel):
         if const_expr(self.in_grid):
             start = slots[0] + Int64(group) * len(monoids) * (Int64(parts) * SLOT_BYTES)
             sharers = Sharers(threads, self.threads, 1, rank, Int32(parts), start, slots[1])
-        exchange = open_exchange(SmemAllocator(), monoids, sharers)
-        line, at = self.line(m, own)
+        smem, (line, at) = SmemAllocator(), self.line(m, own)
+        exchange = open_exchange(smem, monoids, sharers)
 
         # Load.
-        pieces = self.load(line, count, place, rank, lanes)
+        pieces = self.load(line, count, place, rank, lanes, smem)
 
         # Fold and exchange.
         known, zero = self.known(m, line, at, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
@@ -118,7 +118,7 @@ class Held(HeldConfig, RowKernel):
             close_exchange(monoids[i], exchange[i])
 
     def load(
-        self, line: dict[str, cute.Tensor], count: Int32, place: Int32, rank: Int32, lanes: int | Int32
+        self, line: dict[str, cute.Tensor], count: Int32, place: Int32, rank: Int32, lanes: int | Int32, smem: Any
     ) -> list[Any]:
         """A thread's pieces of a row; of ``shifted`` rows the first threads also have an element of head or tail."""
         threads = lanes * max(self.blocks, 1)
@@ -130,10 +130,10 @@ class Held(HeldConfig, RowKernel):
         start = place - rank * lanes if self.blocks == 0 else place
         head = cutlass.min(self.head(line), count)
         body = (count - head) // self.vec * self.vec
-        pieces = self.vectors(line, head + first, body - first, start, threads)
+        pieces = self.vectors(line, head + first, body - first, start, threads, smem, self.staged)
         if self.align == "shifted":
-            i = Int32(cutlass.select_(place < head, place, place + body))
-            pieces.append(self.element(line, i, place < count - body))
+            for i in (place + e * lanes for e in range(self.edges)):
+                pieces.append(self.element(line, Int32(cutlass.select_(i < head, i, i + body)), i < count - body))
         return pieces
 
     def exchanged(self) -> tuple[Monoid, ...]:

@@ -17,24 +17,29 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+import torch
 from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint32
+from cutlass.memory import SmemAllocator
 
 from forge_core.cute.copy import (
     evict_last,
+    fill_if,
     head_elements,
     load_unaligned,
     opaque,
     partition,
+    stage,
     store_if,
     vector_predicate,
 )
+from forge_core.cute.math import divide
 from forge_core.cute.memory import GLOBAL
 from forge_core.cute.monoid import Each, Maximum, Minimum, Monoid, Product, Sum
 from forge_core.cute.online import MaxSum
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.config import RowConfig
 from forge_core.rows.program import Fold
-from forge_core.rows.values import Epoch, Piece, Row, fetch_ahead
+from forge_core.rows.values import Epoch, Piece, Row, bits, bound, fetch_ahead, indices, scalar
 
 __all__ = ["RowKernel", "example_arguments"]
 
@@ -80,7 +85,8 @@ class RowKernel(RowConfig):
         address = dict(zip(self.binding.order or names.tensors, pointers, strict=True))
         tensors = {}
         for i, name in enumerate(names.tensors):
-            dtype = cute_dtype(self.binding.dtype(name))
+            # A bool is a byte of 0 or 1.
+            dtype = cute_dtype(self.binding.dtype(name)) if self.binding.dtype(name) != torch.bool else cutlass.Uint8
             start = cute.make_ptr(dtype, address[name].toint(), GLOBAL, assumed_align=max(dtype.width // 8, 1))
             row: tuple[Any, Any] = (length, int(name not in self.binding.broadcast))
             if reduced:
@@ -97,10 +103,10 @@ class RowKernel(RowConfig):
         names = self.binding.program.operands
         sizes = tensors[names.tensors[0]].shape[0]
         # Grids have fewer than 2^31 blocks; more rows than that have lanes of warps, and one dim.
-        rest, places = row if self.rank == 1 else Uint32(row), []
+        rest, places = row, []
         for size in sizes[:0:-1]:
-            places.append(rest % Uint32(size))
-            rest = rest // Uint32(size)
+            rest, place = divide(rest, Uint32(size))
+            places.append(place)
         at = (rest, *places[::-1])
         whole = {n: tensors[n][None] if n in names.columns else tensors[n][at, None] for n in names.elementwise}
         return whole, at
@@ -125,11 +131,18 @@ class RowKernel(RowConfig):
         """Elements of a row before its first whole vector."""
         if self.align != "shifted":
             return Int32(0)
-        lead = next(n for n in self.binding.moving if self.binding.dtype(n).itemsize * self.vec == 16)
+        lead = min(self.binding.moving, key=lambda name: self.binding.dtype(name).itemsize)
         return head_elements(line[lead], self.vec)
 
     def vectors(
-        self, line: dict[str, cute.Tensor], first: Int32, count: Int32, thread: Int32, threads: int | Int32
+        self,
+        line: dict[str, cute.Tensor],
+        first: Int32,
+        count: Int32,
+        thread: Int32,
+        threads: int | Int32,
+        smem: SmemAllocator | None = None,
+        staged: int = 0,
     ) -> list[Piece]:
         """This thread's whole vectors of a row, asked for at once.
 
@@ -139,8 +152,10 @@ class RowKernel(RowConfig):
             count: elements from there on that are in whole vectors.
             thread: of those that take turns.
             threads: how many they are.
+            smem: shared memory for vectors that wait there.
+            staged: how many do, the last ones.
         """
-        epoch = Epoch()
+        epoch, kept = Epoch(staged=staged > 0), self.chunks - staged
         names, vec, binding, policy = self.binding.program.operands, self.vec, self.binding, evict_last()
         steps = [thread * vec + c * threads * vec for c in range(self.chunks)]
         inside = [step < count for step in steps]
@@ -149,18 +164,34 @@ class RowKernel(RowConfig):
             loads = name in binding.loaded
             parts[name] = partition(line[name], first, vec, threads, self.chunks, thread, load=loads)
         held: dict[str, cute.Tensor] = {}
+        waits: dict[str, tuple[Any, cute.Tensor]] = {}
         for name in binding.loaded:
-            copy, tXgX = parts[name]
-            held[name] = cute.make_rmem_tensor((tXgX.shape[0], self.chunks), line[name].element_type)
+            tXgX = parts[name][1]
+            held[name] = cute.make_rmem_tensor((tXgX.shape[0], kept), line[name].element_type)
             held[name].fill(self.nothing(name, line))
+            if staged:
+                own = cute.arch.thread_idx()[0]
+                waits[name] = stage(smem, cute.make_tensor(tXgX.iterator, (tXgX.shape[0], staged)), self.threads, own)
         for c in range(self.chunks):
             for name in binding.loaded:
                 copy, tXgX = parts[name]
                 pred = vector_predicate(tXgX, inside[c])
-                cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
+                if c < kept:
+                    cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
+                    continue
+                copy, tXsX = waits[name]
+                fill_if(tXsX[None, c - kept], self.nothing(name, line), ~inside[c])
+                cute.copy(copy, tXgX[None, c], tXsX[None, c - kept], pred=pred, cache_policy=policy)
+        arrived: list[bool] = []
 
         def read(name: str, c: int) -> Any:
-            return held[name][None, c].load().reshape(vec)
+            if c < kept:
+                return held[name][None, c].load().reshape(vec)
+            if not arrived:
+                cute.arch.cp_async_commit_group()
+                cute.arch.cp_async_wait_group(0)
+                arrived.append(True)
+            return waits[name][1][None, c - kept].load().reshape(vec)
 
         def column(name: str, c: int) -> Any:
             rX = cute.make_rmem_tensor(vec, line[name].element_type)
@@ -189,11 +220,11 @@ class RowKernel(RowConfig):
             registers = {n: partial(read, n, c) for n in binding.loaded}
             more = {
                 "store": partial(store, c),
-                "held": tuple(r[None, c] for r in held.values()),
+                "held": tuple(r[None, c] for r in held.values() if c < kept),
                 "epoch": epoch,
                 "columns": {n: partial(column, n, c) for n in names.columns},
             }
-            index = partial(_indices, first + steps[c], vec)
+            index = partial(indices, first + steps[c], vec)
             pieces.append(self.piece(line, registers, index, inside[c], vec, **more))
         return pieces
 
@@ -210,7 +241,7 @@ class RowKernel(RowConfig):
         def store(name: str, y: Any) -> None:
             store_if(line[name], own, y[0], inside)
 
-        return self.piece(line, registers, partial(_indices, i, 1), inside, 1, store=store)
+        return self.piece(line, registers, partial(indices, i, 1), inside, 1, store=store)
 
     def piece(
         self, line: dict[str, cute.Tensor], registers: dict[str, Any], index: Any, inside: Any, vec: int, **more: Any
@@ -234,16 +265,18 @@ class RowKernel(RowConfig):
         return bool(binding.broadcast) or not all(binding.dtype(n).is_floating_point for n in binding.loaded)
 
     def forget(self, pieces: list[Piece], totals: tuple[Any, ...], zero: Uint32) -> None:
-        """Before elements of 16 bits are used again: see :func:`forge_core.cute.copy.opaque`.
+        """Before elements of 8 or 16 bits are used again: see :func:`forge_core.cute.copy.opaque`.
 
         Their next use waits for the last total, and so do their conversions.
         """
         if isinstance(totals[-1], Float32):
-            zero = zero & _bits(totals[-1])
+            zero = zero & bits(totals[-1])
         for piece in pieces:
             piece.epoch.zero = zero
+        if any(piece.epoch.staged for piece in pieces):
+            cute.arch.sync_warp()  # so that they are read anew, not kept in registers
         for rX in (r for piece in pieces for r in piece.held):
-            if rX.element_type.width == 16 and self.vec > 1:
+            if rX.element_type.width in (8, 16) and self.vec > 1:
                 opaque(rX, zero)
 
     # ------------------------------------------------------------------------------------------------ arithmetic
@@ -286,7 +319,7 @@ class RowKernel(RowConfig):
             fetch_ahead(pieces, i, pieces[0].ahead)
             term = fold.term(v, row, *totals)
             if fold.masked or self.masks or not term.dtype.is_float:
-                nothing_here = term.dtype(_bound(term.dtype, nothing))
+                nothing_here = term.dtype(bound(term.dtype, nothing))
                 inside = v.inside if isinstance(v.inside, cute.TensorSSA) else cute.full(term.shape, v.inside, Boolean)
                 term = cute.where(inside, term, cute.full_like(term, nothing_here))
             # Combined at once, so that terms need not wait in registers.
@@ -295,7 +328,8 @@ class RowKernel(RowConfig):
             elif fold.op == "sum":
                 sums.append(term)
             else:
-                found.append((self.across(fold, term),))
+                one = (self.across(fold, term),)
+                found = [combine(found[0], one)] if found else [one]
         for v in pieces:
             v.ahead = {}
         return reduce(combine, [*found, *((self.across(fold, x),) for x in sums)])[0]
@@ -304,9 +338,9 @@ class RowKernel(RowConfig):
         """The total of a vector."""
         compute, (_, op, nothing) = cute_dtype(self.binding.compute), FOLDS[fold.op]
         if term.dtype.is_float:
-            return _scalar(term.reduce(op, _bound(term.dtype, nothing), 0), term.dtype, compute)
+            return scalar(term.reduce(op, bound(term.dtype, nothing), 0), term.dtype, compute)
         # The DSL's maximum and minimum of a vector are of floats.
-        each = [(_scalar(term[k], term.dtype, compute),) for k in range(cute.size(term.shape))]
+        each = [(scalar(term[k], term.dtype, compute),) for k in range(cute.size(term.shape))]
         return reduce(self.monoid(fold).combine, each)[0]
 
     def write_results(
@@ -331,31 +365,6 @@ class RowKernel(RowConfig):
 def _layout(dims: Sequence[Sequence[Any]], i: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Sizes, and the strides in operand ``i``."""
     return tuple(dim[0] for dim in dims), tuple(dim[1 + i] for dim in dims)
-
-
-def _bits(x: Float32) -> Uint32:
-    rX = cute.make_rmem_tensor(1, Float32)
-    rX[0] = x
-    return cute.recast_tensor(rX, Uint32)[0]
-
-
-def _bound(dtype: Any, nothing: float) -> Any:
-    if dtype.is_float or nothing in (0, 1):
-        return nothing
-    low, high = (-(2 ** (dtype.width - 1)), 2 ** (dtype.width - 1) - 1) if dtype.signed else (0, 2**dtype.width - 1)
-    return low if nothing < 0 else high
-
-
-def _scalar(x: Any, dtype: Any, compute: Any) -> Any:
-    x = dtype(x)
-    return x if dtype is compute else x.to(compute)
-
-
-def _indices(first: Any, count: int) -> Any:
-    rI = cute.make_rmem_tensor(count, type(first))
-    for i in range(count):
-        rI[i] = first + i
-    return rI.load()
 
 
 def example_arguments(config: RowConfig) -> tuple[Any, ...]:

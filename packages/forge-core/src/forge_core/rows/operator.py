@@ -26,7 +26,7 @@ from forge_core.dims import normalize_dims, result_shape
 from forge_core.errors import DTypeError, ShapeError, UnsupportedError
 from forge_core.op import Launch, Operator, operator
 from forge_core.op.schema import Schema
-from forge_core.rows.plan import VARIANTS, plan_call
+from forge_core.rows.plan import NO_LADDER, VARIANTS, Rung, plan_call
 from forge_core.rows.program import RowProgram
 
 __all__ = ["FLOATS", "like", "row_operator"]
@@ -86,7 +86,9 @@ def row_operator(
     program: RowProgram | Callable[[dict[str, Any]], RowProgram],
     reference: Callable[..., torch.Tensor],
     gradient: Mapping[str, Callable[..., torch.Tensor]] | None = None,
-    autocast: Mapping[str, torch.dtype] | None = None,
+    converts: bool = False,
+    ladder: Mapping[str, Rung] = NO_LADDER,
+    **declared: Any,
 ) -> Callable[[Callable[..., torch.Tensor]], Operator]:
     """Declares an operator that is a row program; decorates the function that checks a call and allocates its output.
 
@@ -96,46 +98,49 @@ def row_operator(
         program: the arithmetic, or what makes it from the arguments of a call by name.
         reference: what the operator means, in PyTorch.
         gradient: for each differentiable tensor a function of the gradient and of the call's arguments by name; most
-            are row operators themselves.  None: not differentiable.
-        autocast: see :func:`forge_core.op.operator`.
+            are row operators themselves.  None: not differentiable, or ``setup_context`` and ``backward`` are given.
+        converts: row operands are rounded to the result's dtype when they are loaded.
+        ladder: kernels beside the engine's, by name.
+        **declared: what else :func:`forge_core.op.operator` takes.
     """
     parsed = Schema.parse(schema)
 
+    def made(named: dict[str, Any]) -> RowProgram:
+        return program if isinstance(program, RowProgram) else program(named)
+
     def choose(device: Device, out: torch.Tensor, *values: Any) -> Launch:
         named = dict(zip(parsed.parameters, values, strict=True))
-        made = program if isinstance(program, RowProgram) else program(named)
-        operands = made.operands
+        found = made(named)
+        operands = found.operands
         tensors = {name: named.get(name, out) for name in operands.tensors}
+        x = tensors[operands.rows[0]]
         return plan_call(
             parsed.name,
-            made,
+            found,
             tensors,
-            normalize_dims(parsed.name, named.get("dim", -1), tensors[operands.rows[0]].ndim),
+            normalize_dims(parsed.name, named.get("dim", -1), x.ndim),
             device,
             named.get("variant", "auto"),
+            via=out.dtype if converts and out.dtype != x.dtype else None,
             order=(*parsed.tensors, *operands.writes, *operands.results),
             numbers=[float(named[name]) for name in operands.numbers],
+            ladder=ladder,
         )
 
     def declare(allocate: Callable[..., torch.Tensor]) -> Operator:
-        keep, back = _differentiate(parsed, gradient) if gradient else (None, None)
-
         def mapped(info: Any, in_dims: Sequence[int | None], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, int]:
             named = parsed.bind(args, kwargs)
-            made = program if isinstance(program, RowProgram) else program(named)
-            return _mapped(declared, made, info.batch_size, dict(zip(parsed.parameters, in_dims, strict=False)), named)
+            places = dict(zip(parsed.parameters, in_dims, strict=False))
+            return _mapped(made_operator, made(named), info.batch_size, places, named)
 
-        declared = operator(
-            schema,
-            reference=reference,
-            plan=choose,
-            variants=VARIANTS,
-            setup_context=keep,
-            backward=back,
-            vmap=mapped,
-            autocast=autocast,
-        )(allocate)
-        return declared
+        if gradient:
+            keep, back = _differentiate(parsed, gradient)
+            declared.update(setup_context=keep, backward=back)
+        variants = {name: rung.variant for name, rung in ladder.items()} | dict(VARIANTS)
+        made_operator = operator(schema, reference=reference, plan=choose, variants=variants, vmap=mapped, **declared)(
+            allocate
+        )
+        return made_operator
 
     return declare
 
@@ -160,12 +165,20 @@ def _mapped(
             call_once[name] = t.expand(batch, *t.shape) if d is None else t.movedim(d, 0)
     rank = call_once[operands.rows[0]].ndim - 1
     if rank == 0:  # an example without dims is a row of one element
-        raise UnsupportedError("vmap: expected examples with dims, got numbers", requirement="examples with dims")
+        if "dim" not in named or operands.columns:
+            raise UnsupportedError("vmap: expected examples with dims, got numbers", requirement="examples with dims")
+        call_once |= {name: call_once[name].unsqueeze(1) for name in operands.rows}
+        call_once |= {"dim": _like(named["dim"], (1,))} | ({"keepdim": False} if "keepdim" in named else {})
+        result = call(**call_once)
+        return (result.squeeze(1) if operands.writes else result), 0
     if "dim" in named:  # without one the last dim makes a row, mapped or not
-        dims = normalize_dims("vmap", named["dim"], rank)
-        one = isinstance(named["dim"], int)
-        call_once["dim"] = dims[0] + 1 if one else tuple(dim + 1 for dim in dims)
+        call_once["dim"] = _like(named["dim"], [dim + 1 for dim in normalize_dims("vmap", named["dim"], rank)])
     return call(**call_once), 0
+
+
+def _like(dim: Dims, dims: Sequence[int]) -> Dims:
+    """Dims as an int where one was given so."""
+    return dims[0] if isinstance(dim, int) else tuple(dims)
 
 
 def _differentiate(

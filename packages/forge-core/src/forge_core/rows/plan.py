@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -21,10 +23,10 @@ from forge_core.choice import refuse, require_known
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import Launch, Variant
+from forge_core.rows.binding import Binding
 from forge_core.rows.config import (
     ALL_DIMS,
     MANY_DIMS,
-    Binding,
     ColumnConfig,
     HeldConfig,
     RowConfig,
@@ -33,8 +35,9 @@ from forge_core.rows.config import (
 )
 from forge_core.rows.problem import Dim, Problem
 from forge_core.rows.program import RowProgram
+from forge_core.rows.thresholds import thresholds
 
-__all__ = ["VARIANTS", "arguments", "plan", "plan_call", "select"]
+__all__ = ["NO_LADDER", "VARIANTS", "Rung", "arguments", "plan", "plan_call", "select"]
 
 #: The engine's kernels.
 VARIANTS: Mapping[str, Variant] = {
@@ -45,21 +48,27 @@ VARIANTS: Mapping[str, Variant] = {
     "held": Variant("forge_core.rows.held:build", "rows stay in registers: one read, one write"),
 }
 
+
+@dataclass(frozen=True)
+class Rung:
+    """A kernel beside the engine's, such as a step of a course's ladder: taken by its name only.
+
+    Attributes:
+        variant: where it lives, and its idea.
+        choose: ``choose(binding, problem, device)``: its configuration, or why it cannot do the problem, as the end of
+            "it ...".
+        arguments: ``arguments(config, problem)``: the integers of the launch, between the pointers and the stream.
+    """
+
+    variant: Variant
+    choose: Callable[[Binding, Problem, Device], Any]
+    arguments: Callable[[Any, Problem], tuple[int, ...]]
+
+
+NO_LADDER: Mapping[str, Rung] = {}
+
 #: Bytes of a block's slot; that of ``forge_core.cute.grid``, which imports the DSL.
 GRID_SLOT_BYTES = 128
-
-# Bytes that a multiprocessor holds at once: from the first on, fewer blocks a row gain more than more bytes do; from
-# the second on more bytes gain nothing.
-_ALMOST, _ENOUGH = 64 * 1024, 96 * 1024
-
-# Vectors of a block from which on a cluster is worth its exchange to use more multiprocessors.
-_SPREAD = 1024
-
-# Vectors of a row beyond which few rows are held by the whole GPU rather than by a cluster each.
-_GRID_FROM = 2**15
-
-# Elements of a row from which on its parts are worth a launch for each pass.
-_LONG = 2**16
 
 # Grids have fewer blocks than this, and 32-bit element numbers end here.
 _LIMIT = 2**31
@@ -72,6 +81,7 @@ def plan(
     device: Device,
     variant: str = "auto",
     numbers: Sequence[float] = (),
+    ladder: Mapping[str, Rung] = NO_LADDER,
 ) -> Launch:
     """What to launch for a call.
 
@@ -82,20 +92,25 @@ def plan(
         device: the GPU.
         variant: ``"auto"``, or a name in :data:`VARIANTS`.
         numbers: in the order of the program's operands.
+        ladder: kernels beside the engine's, by name.
 
     Raises:
         ArgumentError: there is no such variant.
         UnsupportedError: the variant cannot do this problem, or an element lies across its alignment.
     """
-    name, config, why = select(op, binding, problem, device, variant)
+    name, config, why = select(op, binding, problem, device, variant, ladder)
+    read, written = problem.read_bytes, problem.written_bytes
+    if name in ladder:
+        path, integers = ladder[name].variant.path, ladder[name].arguments(config, problem)
+        return Launch(name, path, config, (*integers, *numbers), why, read, written)
     return Launch(
-        variant=name,
-        builder=VARIANTS[name].path,
-        config=config,
-        arguments=(*arguments(config, problem, device), *numbers),
-        why=why,
-        read=problem.read_bytes,
-        written=problem.written_bytes,
+        name,
+        VARIANTS[name].path,
+        config,
+        (*arguments(config, problem, device), *numbers),
+        why,
+        read,
+        written,
         workspace=_workspace(config, problem, device) if config.workspace else 0,
         numbered=config.numbered,
     )
@@ -112,6 +127,7 @@ def plan_call(
     via: torch.dtype | None = None,
     order: Sequence[str] = (),
     numbers: Sequence[float] = (),
+    ladder: Mapping[str, Rung] = NO_LADDER,
 ) -> Launch:
     """What to launch for tensors, as :func:`plan`; only their metadata is read.
 
@@ -125,6 +141,7 @@ def plan_call(
         via: the dtype that row operands are rounded to when they are loaded; None for their own.
         order: the operands in the order of the launch's pointers; () for that of the program.
         numbers: in the order of the program's operands.
+        ladder: kernels beside the engine's, by name.
 
     Raises:
         ArgumentError, UnsupportedError: as :func:`plan`.
@@ -134,12 +151,17 @@ def plan_call(
     problem = Problem.of(operands, found, tensors[operands.rows[0]].shape, dims)
     dtypes = tuple(t.dtype for t in found)
     binding = Binding(program, dtypes, compute_dtype(dtypes, via), problem.broadcast, via, tuple(order))
-    return plan(op, binding, problem, device, variant, numbers)
+    return plan(op, binding, problem, device, variant, numbers, ladder)
 
 
 def select(
-    op: str, binding: Binding, problem: Problem, device: Device, variant: str = "auto"
-) -> tuple[str, RowConfig, str]:
+    op: str,
+    binding: Binding,
+    problem: Problem,
+    device: Device,
+    variant: str = "auto",
+    ladder: Mapping[str, Rung] = NO_LADDER,
+) -> tuple[str, Any, str]:
     """The variant and configuration for a problem, and why; as :func:`plan`."""
     for name, offset, size in zip(problem.operands.tensors, problem.offsets, problem.itemsizes, strict=True):
         if offset % size:
@@ -152,18 +174,21 @@ def select(
         chosen = _automatic(binding, problem, device)
         if isinstance(chosen, str):
             refuse(op, variant, chosen, [])
-        return chosen
-    require_known(op, variant, VARIANTS)
-    found = _CHOOSE[variant](binding, problem, device)
+        return (*chosen[:2], chosen[2] + thresholds().note(device))
+    chooses = {name: rung.choose for name, rung in ladder.items()} | dict(_CHOOSE)
+    require_known(op, variant, chooses)
+    found = chooses[variant](binding, problem, device)
     if isinstance(found, str):
-        able = [name for name, choose in _CHOOSE.items() if not isinstance(choose(binding, problem, device), str)]
+        able = [name for name, choose in chooses.items() if not isinstance(choose(binding, problem, device), str)]
         refuse(op, variant, found, able)
     return variant, found, f"variant={variant!r} was asked for"
 
 
 def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | str:
     held, grid = _held(binding, problem, device), _grid(binding, problem, device)
-    few = problem.rows * 16 <= device.sm_count and problem.length // problem.alignment.vec > _GRID_FROM
+    few = problem.rows * 16 <= device.sm_count and problem.length // problem.alignment.vec > thresholds().value(
+        "grid_vectors", device
+    )
     if isinstance(held, HeldConfig) and not (few and isinstance(grid, HeldConfig)):
         return "held", held, _why(held, problem)
     if isinstance(grid, HeldConfig):
@@ -173,7 +198,8 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
         once = "once" if beside.held else "twice"
         return "column", beside, f"{beside.tile} neighboring rows a block, each read {once}"
     split = _split(binding, problem, device)
-    if problem.rows * 2 <= device.sm_count and problem.length >= _LONG and isinstance(split, StreamConfig):
+    long = problem.length >= thresholds().value("split_elements", device)
+    if problem.rows * 2 <= device.sm_count and long and isinstance(split, StreamConfig):
         return "split", split, f"{_row_parts(split, problem, device)} parts a row: held {held}"
     streamed = _stream(binding, problem, device)
     return streamed if isinstance(streamed, str) else ("stream", streamed, f"a block a row: held {held}")
@@ -207,11 +233,11 @@ def _fits(binding: Binding, problem: Problem, device: Device) -> list[HeldConfig
         config
         for config in _listed(binding, device)
         if isinstance(config, HeldConfig)
-        and config.align == kind
+        and (config.align == kind or (config.staged and kind == "whole"))
         and (config.capacity >= _vectors(config, problem) or config.blocks == 0)
         and problem.rows * max(config.blocks, 1) * max(config.lanes, 1)
         < _LIMIT * (config.threads if config.lanes else 1)
-        and (problem.rows < _LIMIT or config.rank == 1)
+        and (problem.rows < _LIMIT or len(problem.kept) == 1)
         and length + config.capacity * config.vec < _LIMIT
     ]
     return fits or f"holds no row of {length} elements here"
@@ -230,12 +256,13 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | st
     if problem.rows * 16 <= device.sm_count:  # few rows: as many multiprocessors as can take part
         return max(fits, key=lambda config: (-config.chunks, config.blocks))
     vectors = _vectors(fits[0], problem)
+    spread, almost, enough = (thresholds().value(n, device) for n in ("spread_vectors", "almost_bytes", "enough_bytes"))
 
     def rank(config: HeldConfig) -> tuple[int, bool, int, float, int]:
         held = config.in_flight(vectors, problem.rows, device.sm_count)
         # Where rows are fewer than multiprocessors, blocks with enough of a row each are spread over more of them.
-        busy = problem.rows * (config.blocks if vectors >= _SPREAD * config.blocks else 1)
-        return min(busy, device.sm_count), held >= _ALMOST, -config.blocks, min(held, _ENOUGH), -config.chunks
+        busy = problem.rows * (config.blocks if vectors >= spread * config.blocks else 1)
+        return min(busy, device.sm_count), held >= almost, -config.blocks, min(held, enough), -config.chunks
 
     return max(fits, key=rank)
 
@@ -342,15 +369,16 @@ def _why(config: HeldConfig, problem: Problem) -> str:
 
 def arguments(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ...]:
     """The integers that a kernel is launched with: see ``RowKernel.split``."""
-    kept = _padded(problem.kept, config.rank)
+    kept = _padded(problem.kept, config.rank, behind=not isinstance(config, ColumnConfig))
     reduced = _padded(problem.reduced, config.reduced) if config.reduced else ()
     size = (_size(config, problem, device),) if config.sized else ()
     return (problem.length, *size, *(n for dim in (*kept, *reduced) for n in (dim.size, *dim.strides)))
 
 
-def _padded(dims: tuple[Dim, ...], rank: int) -> tuple[Dim, ...]:
-    """With dims of size 1 in front."""
-    return (Dim(1, (0,) * len(dims[0].strides)),) * (rank - len(dims)) + dims
+def _padded(dims: tuple[Dim, ...], rank: int, *, behind: bool = False) -> tuple[Dim, ...]:
+    """With dims of size 1, in front or behind, where a row's number is not divided by the size of its only dim."""
+    ones = (Dim(1, (0,) * len(dims[0].strides)),) * (rank - len(dims))
+    return dims + ones if behind else ones + dims
 
 
 def compute_dtype(dtypes: Sequence[torch.dtype], via: torch.dtype | None = None) -> torch.dtype:

@@ -26,10 +26,12 @@ import torch
 
 from forge_core.rows.program import Operands
 
-__all__ = ["ACCESS", "Alignment", "Dim", "Problem"]
+__all__ = ["ACCESS", "VEC", "Alignment", "Dim", "Problem"]
 
 #: Bytes of the widest access of a thread; addresses are known modulo this.
 ACCESS = 16
+#: Elements of a vector at most: each is held in the compute dtype while it is used.
+VEC = 8
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Alignment:
     Attributes:
         kind: ``"whole"``: every row begins at a boundary and is whole vectors long.  ``"shifted"``: rows begin
             anywhere, but at the same place in all row operands and outputs.  ``"element"``: neither.
-        vec: elements of a vector: 16 bytes of the narrowest row operand or output; 1 for ``"element"``.
+        vec: elements of a vector: 16 bytes of the narrowest row operand or output, or 8; 1 for ``"element"``.
     """
 
     kind: str
@@ -144,7 +146,7 @@ class Problem:
         moving = [i for i in self.stepping if self.operands.tensors[i] not in columns]
         if not moving:
             return Alignment("element", 1)
-        vec = ACCESS // min(self.itemsizes[i] for i in moving)
+        vec = min(VEC, ACCESS // min(self.itemsizes[i] for i in moving))
         width = {i: ACCESS // max(self.itemsizes[i], ACCESS // vec) for i in self.stepping}
         if self.length % vec == 0 and not any(n % width[i] for i in self.stepping for n in self._begins(i)):
             return Alignment("whole", vec)

@@ -46,8 +46,8 @@ class Stream(StreamConfig, RowKernel):
         if const_expr(not self.parted):
             parts = 1
         rows, scratch = self.rows_of(dims), args[len(pointers)].toint() if const_expr(self.parted) else Int64(0)
-        name_kernel(self.kernel, self.kernel_name)
         for launch in self.launches:
+            name_kernel(self.kernel, f"{self.kernel_name}_pass{launch}" if self.parted else self.kernel_name)
             self.kernel(pointers, scratch, length, Uint32(parts), dims, numbers, launch).launch(
                 grid=(Int32(rows * parts), 1, 1),
                 block=(self.threads, 1, 1),

@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Boolean, Uint32
+from cutlass import Boolean, Float32, Uint32
 
 from forge_core.dtypes import cute_dtype
-from forge_core.rows.config import Binding
+from forge_core.rows.binding import Binding
 
-__all__ = ["Epoch", "Piece", "Row", "Values", "fetch_ahead"]
+__all__ = ["Epoch", "Piece", "Row", "Values", "bits", "bound", "fetch_ahead", "indices", "scalar"]
 
 
 class Values:
@@ -33,6 +33,12 @@ class Values:
     ) -> None:
         self.index, self.inside = index, inside
         self._binding, self._registers = binding, registers
+
+    @property
+    def exact(self) -> bool:
+        """Whether an output has more than 16 bits, so that approximations have to be as exact as fp32."""
+        operands = self._binding.program.operands
+        return any(self._binding.dtype(name).itemsize > 2 for name in operands.writes + operands.results)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._registers:
@@ -90,10 +96,11 @@ class Epoch:
 
     Attributes:
         zero: 0, which the compiler does not know: what was computed with an earlier one is computed anew.
+        staged: whether elements wait in shared memory.
     """
 
-    def __init__(self) -> None:
-        self.zero = Uint32(0)
+    def __init__(self, *, staged: bool = False) -> None:
+        self.zero, self.staged = Uint32(0), staged
 
 
 def fetch_ahead(pieces: list[Piece], i: int, names: Iterable[str]) -> None:
@@ -124,3 +131,32 @@ class Row:
         if self._binding.via is not None:
             x = x.to(cute_dtype(self._binding.via))
         return x.to(type(self.count))
+
+
+def bits(x: Float32) -> Uint32:
+    """The bits of a number."""
+    rX = cute.make_rmem_tensor(1, Float32)
+    rX[0] = x
+    return cute.recast_tensor(rX, Uint32)[0]
+
+
+def bound(dtype: Any, nothing: float) -> Any:
+    """What adds nothing to a fold, in a dtype: integers have no infinity."""
+    if dtype.is_float or nothing in (0, 1):
+        return nothing
+    low, high = (-(2 ** (dtype.width - 1)), 2 ** (dtype.width - 1) - 1) if dtype.signed else (0, 2**dtype.width - 1)
+    return low if nothing < 0 else high
+
+
+def scalar(x: Any, dtype: Any, compute: Any) -> Any:
+    """A number of one dtype in the compute dtype."""
+    x = dtype(x)
+    return x if dtype is compute else x.to(compute)
+
+
+def indices(first: Any, count: int) -> Any:
+    """The vector first, first + 1, ..."""
+    rI = cute.make_rmem_tensor(count, type(first))
+    for i in range(count):
+        rI[i] = first + i
+    return rI.load()

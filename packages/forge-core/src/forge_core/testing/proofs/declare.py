@@ -29,7 +29,7 @@ class Kernel:
         operator: ``"namespace::name"``.
         variant: its name.
         builder: ``"module:attribute"`` of what builds it.
-        chooser: the module of the operator's plan.
+        chooser: the module that declares the operator.
         data: files that its configuration is read from.
     """
 
@@ -78,8 +78,8 @@ def week_of(name: str, package: str, tests: str, subjects: Sequence[Subject]) ->
         operator = subject.operator
         for variant, found in operator._variants.items():
             if variant not in subject.absent:
-                chooser = operator._plan.__module__
-                data = _tables(package)
+                chooser = operator.__module__
+                data = (*_tables(package), *_tables("forge_core.rows"))
                 kernels.append(Kernel(operator.schema.qualified, variant, found.path, chooser, data))
     return Week(name, package, tests, tuple(kernels), tuple(subjects))
 

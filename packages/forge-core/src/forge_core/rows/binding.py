@@ -1,0 +1,70 @@
+"""A program bound to dtypes: what a kernel is compiled for, apart from how rows move."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from forge_core.dtypes import short_name
+from forge_core.rows.problem import ACCESS, VEC
+from forge_core.rows.program import RowProgram
+
+__all__ = ["Binding"]
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A program and the dtypes of its operands.
+
+    Attributes:
+        program: the arithmetic.
+        dtypes: in the order of ``program.operands.tensors``.
+        compute: the dtype of values and totals: float32, float64, or an integer.
+        broadcast: row operands with one element a row.
+        via: the dtype that row operands are rounded to when they are loaded; None for their own.
+        order: the operands in the order of a launch's pointers; () for that of the program.
+    """
+
+    program: RowProgram
+    dtypes: tuple[torch.dtype, ...]
+    compute: torch.dtype
+    broadcast: tuple[str, ...] = ()
+    via: torch.dtype | None = None
+    order: tuple[str, ...] = ()
+
+    def dtype(self, name: str) -> torch.dtype:
+        """That of one operand."""
+        return self.dtypes[self.program.operands.tensors.index(name)]
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        """Row operands that are loaded for each element."""
+        return tuple(name for name in self.program.operands.rows if name not in self.broadcast)
+
+    @property
+    def moving(self) -> tuple[str, ...]:
+        """Row operands and outputs with an element for each element of a row."""
+        return self.loaded + self.program.operands.writes
+
+    @property
+    def widest_vec(self) -> int:
+        """Elements of 16 bytes of the narrowest operand that moves; at most 8, which take 8 registers or 16."""
+        return min(VEC, ACCESS // min((self.dtype(name).itemsize for name in self.moving), default=ACCESS))
+
+    def words(self, vec: int) -> int:
+        """32-bit registers that hold a vector of each row operand, as it is stored."""
+        return sum(max(1, -(-vec * self.dtype(name).itemsize // 4)) for name in self.loaded)
+
+    @property
+    def slots(self) -> bool:
+        """Whether a block's totals fit a slot of ``forge_core.cute.grid``: two of float32, or some of float64."""
+        most = 2 if self.compute is torch.float32 else 7
+        return self.compute.is_floating_point and (not self.program.merge or len(self.program.folds) <= most)
+
+    @property
+    def name(self) -> str:
+        """For kernel names: the program, and the dtypes of what moves."""
+        dtypes = "_".join(dict.fromkeys(short_name(dtype) for dtype in self.dtypes))
+        via = f"_via_{short_name(self.via)}" if self.via else ""
+        return f"{type(self.program).__name__}_{dtypes}{via}"

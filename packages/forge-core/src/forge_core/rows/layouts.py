@@ -1,0 +1,130 @@
+"""Index maps of the row kernels: which bytes of a row each thread reads, computed from the configuration.
+
+    held      threads stride along the row, a vector each; with ``blocks == 0`` each block has a contiguous part
+    stream    the same in each tile of a row; every part of a row is some of its tiles
+    column    a thread has ``vec`` neighboring rows, and neighboring lanes have the rows beside them
+
+Of shifted rows the first threads also have elements of head or tail.  Outputs are written at the same places.  Not in
+the maps: accesses whose result is unused, which kernels send to a row's first element; column operands.
+
+For ``forge-cute layout`` and for tests: neither a kernel nor what plans a call imports this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from forge_core.profiling.exchange import WARP, block_slots, mailbox_slots
+from forge_core.profiling.layouts import Access, Drawing, Panel
+from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig, StreamConfig
+from forge_core.rows.problem import ACCESS
+
+__all__ = ["LAYOUTS", "column_accesses", "held_accesses", "stream_accesses"]
+
+
+def _vectors(name: str, starts: Iterable[int | None], nbytes: int) -> list[Access]:
+    """A vector of each thread, in accesses of at most 16 bytes."""
+    width, begins = min(nbytes, ACCESS), tuple(starts)
+    return [
+        Access(f"{name}, byte {i}" if i else name, tuple(None if p is None else p + i for p in begins), width)
+        for i in range(0, nbytes, width)
+    ]
+
+
+def _row(
+    config: RowConfig, length: int, size: int, shift: int, own: range, steps: Iterable[int], edges: Iterable[range]
+) -> list[Access]:
+    """For each thread the vectors numbered ``own`` plus each step; of shifted rows, its ``edges`` of head and tail."""
+    head = min(-shift % config.vec, length)
+    body, found = (length - head) // config.vec * config.vec, list[Access]()
+    for step in steps:
+        elements = ((vector + step) * config.vec for vector in own)
+        places = ((shift + head + i) * size if i < body else None for i in elements)
+        found += _vectors(f"vectors from {own[0] + step}", places, config.vec * size)
+    for edge in edges if config.align == "shifted" else ():
+        elements = (i if i < head else i + body for i in edge)
+        found += _vectors("head and tail", ((shift + i) * size if i < length else None for i in elements), size)
+    return found
+
+
+def held_accesses(
+    config: HeldConfig, length: int, size: int, *, threads: int = 0, shift: int = 0, rank: int = 0
+) -> list[Access]:
+    """What one block reads of a row, of its first one where it has several: see ``Held.load``.
+
+    Args:
+        config: the kernel's.
+        length: elements of the row.
+        size: bytes of an element of the operand.
+        threads: of the block, in a ``sized`` launch; 0 for the most.
+        shift: elements by which a shifted row begins after a 16-byte boundary.
+        rank: the block's number among those that share the row.
+
+    Returns:
+        The accesses in order; places are bytes from the boundary.
+    """
+    threads = config.lanes or threads or config.threads
+    place = range(rank * threads, (rank + 1) * threads)
+    # Blocks of a cluster take turns along the row; without one a block has a contiguous part.
+    begin = place[0] if config.blocks else place[0] * config.chunks
+    steps = (c * threads * max(config.blocks, 1) for c in range(config.chunks))
+    edges = (range(place[0] + e * threads, place[0] + e * threads + threads) for e in range(config.edges))
+    return _row(config, length, size, shift, range(begin, begin + threads), steps, edges)
+
+
+def stream_accesses(
+    config: StreamConfig, length: int, size: int, *, shift: int = 0, part: int = 0, parts: int = 1
+) -> list[Access]:
+    """What one block reads in a pass over its part of a row: see ``Stream.kernel``; other arguments as for ``held``."""
+    threads, tile = config.threads, config.threads * config.chunks
+    tiles = -(-((length - min(-shift % config.vec, length)) // config.vec) // tile)
+    span = -(-tiles // parts)
+    steps = range(min(part * span, tiles) * tile, min((part + 1) * span, tiles) * tile, threads)
+    return _row(config, length, size, shift, range(threads), steps, [range(threads)] if part == 0 else [])
+
+
+def column_accesses(config: ColumnConfig, length: int, rows: int, size: int, *, tile: int = 0) -> list[Access]:
+    """What one block reads in a pass over a tile of rows, whose element n is ``n * rows`` on: see ``Column.load``."""
+    lanes, found = config.lanes, list[Access]()
+    columns = [tile * config.tile + thread % lanes * config.vec for thread in range(config.threads)]
+    for n in range(0, length, config.threads // lanes):
+        elements = (n + thread // lanes for thread in range(config.threads))
+        inside = ((i, row) if i < length and row < rows else None for i, row in zip(elements, columns, strict=True))
+        places = (at and (at[0] * rows + at[1]) * size for at in inside)
+        found += _vectors(f"elements from {n}", places, config.vec * size)
+    return found
+
+
+def _exchange(config: RowConfig, blocks: int) -> tuple[Panel, ...]:
+    """The slots by which the warps of some blocks exchange an accumulator, where it is one access."""
+    program = config.binding.program
+    nbytes = len(program.folds if program.merge else program.folds[:1]) * config.binding.compute.itemsize
+    if not blocks or not 0 < nbytes <= ACCESS:
+        return ()
+    size = 1 << (nbytes - 1).bit_length()
+    one, many = block_slots(config.threads, size), mailbox_slots(config.threads, blocks, size)
+    sides, what = many if blocks > 1 else [[x] for x in one], ("a slot for each warp", "all slots, by every warp")
+    return tuple(Panel(f"shared memory: {t}", WARP * size, tuple(each)) for t, each in zip(what, sides, strict=True))
+
+
+def _draw(config: Any) -> Drawing:
+    """The operands of each element size, of the longest row that is held or of a tile; and the exchange."""
+    binding, shift = config.binding, {"shift": 1} if config.align == "shifted" else {}
+    accesses: Callable[..., list[Access]] = stream_accesses
+    vectors, row, blocks = config.threads * config.chunks, WARP * config.vec, 1
+    if isinstance(config, HeldConfig):
+        vectors, blocks, accesses = config.capacity, max(config.blocks, 1) if config.sized else 0, held_accesses
+    length, panels = (vectors + len(shift)) * config.vec, []
+    if isinstance(config, ColumnConfig):
+        length, row, blocks, accesses = config.capacity, config.tile, 0, partial(column_accesses, rows=config.tile)
+    for size in sorted({binding.dtype(name).itemsize for name in binding.moving}):
+        names = ", ".join(name for name in binding.moving if binding.dtype(name).itemsize == size)
+        panels.append(Panel(f"global memory: {names}", row * size, tuple(accesses(config, length, size=size, **shift))))
+    title = f"{config.kernel_name}: {config.threads} threads, {config.chunks} vectors each"
+    return Drawing(title, (*panels, *_exchange(config, blocks)))
+
+
+#: The drawing of each configuration.
+LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = dict.fromkeys((HeldConfig, StreamConfig, ColumnConfig), _draw)

@@ -1,0 +1,56 @@
+"""The numbers that selection decides by, measured on each GPU: see ``forge_core.thresholds``.
+
+They hold for all row operators.  A package that has benchmarks to measure them on declares :func:`row_thresholds` as
+its own, and `nox -s tune` then measures them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from forge_core.thresholds import Probe, Threshold, Thresholds
+
+__all__ = ["row_thresholds", "thresholds"]
+
+
+def _threshold(name: str, default: int, about: str) -> Threshold:
+    return Threshold(name, default, about, (default // 2, default, default * 2), ())
+
+
+@functools.cache
+def thresholds() -> Thresholds:
+    """The engine's; a function, because a kernel is stored only if constants can be compared with their source."""
+    return Thresholds(
+        week="rows",
+        folder=Path(__file__).with_name("thresholds"),
+        declared=(
+            _threshold(
+                "almost_bytes",
+                64 * 1024,
+                "Bytes that a multiprocessor holds at once from which on fewer blocks a row gain more than more bytes.",
+            ),
+            _threshold(
+                "enough_bytes", 96 * 1024, "Bytes that a multiprocessor holds at once beyond which more gain nothing."
+            ),
+            _threshold("spread_vectors", 1024, "Vectors of a block from which few rows are spread over more blocks."),
+            _threshold(
+                "grid_vectors",
+                2**15,
+                "Vectors of a row beyond which few rows are held by the whole GPU, not by a cluster each.",
+            ),
+            _threshold("split_elements", 2**16, "Elements of a row from which its parts have a launch for each pass."),
+        ),
+    )
+
+
+def row_thresholds(probes: Mapping[str, tuple[Probe, ...]]) -> Thresholds:
+    """The engine's thresholds, with what a package measures them on.
+
+    Args:
+        probes: by threshold: cases on both sides of it, of the package's benchmarks.
+    """
+    declared = [replace(threshold, probes=probes[threshold.name]) for threshold in thresholds().declared]
+    return replace(thresholds(), declared=tuple(declared))

@@ -1,0 +1,127 @@
+"""What the compiled code of the row engine's kernels must look like: a declaration for each type of configuration.
+
+A thread has the registers that ``resident`` blocks leave it, and nothing spills.  Widths follow from the alignment:
+
+    whole      vectors, in accesses of at most 16 bytes
+    shifted    the same, and elements of head and tail; column operands by 16 bytes, and by element where a row ends
+    element    an element; so too a scalar, a result, a gather, and of a broadcast row operand
+
+Shared memory has an accumulator for each warp and exchange, and the vectors that are staged there.  A launch loads what
+its part of the program uses: the program is run on plain numbers, which note what is asked for.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig, StreamConfig
+from forge_core.rows.problem import ACCESS
+from forge_core.testing.expectations import Declarations, Expect, registers_of
+
+__all__ = ["EXPECTED"]
+
+WARP, NUMBER = 32, 3.0
+
+
+class _Asked:
+    """Stands for a row and its elements: every value is a number; operands read, and gathered from, are noted."""
+
+    exact = True
+
+    def __init__(self) -> None:
+        self._read, self._gathered = set[str](), set[str]()
+        self.stored, self.index = self.__getattr__, lambda: NUMBER
+
+    def __getattr__(self, name: str) -> float:
+        self._read.add(name)
+        return NUMBER
+
+    def at(self, name: str, index: Any) -> float:
+        self._gathered.add(name)
+        return NUMBER
+
+
+def _run(function: Any, *args: Any, **more: Any) -> Any:
+    """Runs a program's function on numbers; functions of ``forge_core``, which need a trace, give one."""
+    if function.__module__.startswith("forge_core.") and "." not in function.__qualname__:
+        return NUMBER
+    known = {name: partial(_run, f) if isinstance(f, FunctionType) else f for name, f in function.__globals__.items()}
+    return FunctionType(function.__code__, known, None, function.__defaults__, function.__closure__)(*args, **more)
+
+
+def _loads(config: RowConfig, folds: range, *, last: bool = True) -> set[int]:
+    """The widths of what some folds load; ``last``: and what constants, results and map do."""
+    program, asked = config.binding.program, _Asked()
+    own, totals = type(program), (NUMBER,) * len(program.folds)
+    for i in folds:
+        _run(program.folds[i].term, asked, asked, *totals[:i])
+    if last:
+        constants = _run(own.constants, program, totals, asked)
+        if program.operands.results:
+            _run(own.results, program, constants, asked)
+        if program.operands.writes:
+            _run(own.map, program, asked, constants)
+    single = asked._read.intersection((*program.operands.scalars, *config.binding.broadcast)) | asked._gathered
+    each = asked._read.intersection((*config.binding.loaded, *program.operands.columns))
+    return {config.binding.dtype(name).itemsize for name in single}.union(*(_widths(config, name) for name in each))
+
+
+def _widths(config: RowConfig, name: str) -> set[int]:
+    """The widths of the accesses of an operand that has an element for each element of a row."""
+    size, column = config.binding.dtype(name).itemsize, name in config.binding.program.operands.columns
+    access = min(ACCESS, config.vec * size)
+    if config.align == "shifted":
+        return {ACCESS if column else access, size}
+    return {size if column and isinstance(config, ColumnConfig) else access}
+
+
+def _expect(config: RowConfig, loads: set[int], shared: int, stores: set[int] | None = None, **more: Any) -> Expect:
+    operands, registers = config.binding.program.operands, registers_of(config.threads * config.resident)
+    if stores is None:
+        results = {config.binding.dtype(name).itemsize for name in operands.results}
+        stores = results.union(*(_widths(config, name) for name in operands.writes))
+    # A slot of a grid is 16 bytes, read and written at once, and 8 that are signed and emptied.
+    slot = {ACCESS, 8} if getattr(config, "in_grid", False) else set()
+    return Expect(registers, shared, tuple(loads | slot), tuple(stores | slot), **more)
+
+
+def _exchanges(config: RowConfig) -> tuple[int, int, range]:
+    """How many there are, the bytes of an accumulator, and all folds."""
+    folds = len(config.binding.program.folds)
+    each = folds if config.binding.program.merge else min(folds, 1)
+    return folds // max(each, 1), each * config.binding.compute.itemsize, range(folds)
+
+
+def _held(config: HeldConfig, arch: str) -> Expect:
+    count, acc, folds = _exchanges(config)
+    count, blocks = count * config.sized, max(config.blocks, 1)
+    shared = count * (1 + config.in_grid) * config.threads // WARP * blocks * (1 << (acc - 1).bit_length())
+    waiting = sum(config.vec * config.binding.dtype(name).itemsize for name in config.binding.loaded)
+    shared += config.threads * config.staged * waiting + (-(-8 * count // ACCESS) * ACCESS if blocks > 1 else 0)
+    if blocks > 1:
+        return _expect(config, _loads(config, folds), shared, cluster_barriers=2 * (count > 0))
+    return _expect(config, _loads(config, folds), shared, barriers=count * (3 if config.in_grid else 1))
+
+
+def _stream(config: StreamConfig, arch: str) -> Expect | tuple[Expect, ...]:
+    count, acc, folds = _exchanges(config)
+    shared = count * config.threads // WARP * (1 << (acc - 1).bit_length())
+    if not config.parted:
+        return _expect(config, _loads(config, folds), shared, barriers=count)
+    # A launch for each pass, which reads the totals of those before it; and one for the outputs.
+    part, each = {config.binding.compute.itemsize}, len(folds) // count
+    reads = [_loads(config, folds[p * each : p * each + each], last=False) for p in range(count)]
+    passes = [_expect(config, reads[p] | (part if p else set()), shared, part, barriers=p + 1) for p in range(count)]
+    return *passes, _expect(config, _loads(config, folds[:0]) | part, shared, barriers=count)
+
+
+def _column(config: ColumnConfig, arch: str) -> Expect:
+    (count, acc, folds), warps = _exchanges(config), config.threads // WARP
+    count *= warps > 1
+    return _expect(config, _loads(config, folds), count * acc * config.tile * warps, barriers=count)
+
+
+#: The declaration of each configuration.
+EXPECTED: Declarations = {HeldConfig: _held, StreamConfig: _stream, ColumnConfig: _column}
