@@ -30,8 +30,10 @@ CONSTRAINTS = ROOT / "constraints.txt"
 RELEASE_TESTS = ROOT / "tests" / "release"
 # The profilers' runners; programs that are started by path.
 PROFILING = ROOT / "tools" / "profiling"
+# The runs on a rented GPU.
+REMOTE = ROOT / "tools" / "remote"
 # Folders of such programs; each is a place of its own to import from.
-TOOLS = (PROFILING, ROOT / "tools" / "cache")
+TOOLS = (PROFILING, ROOT / "tools" / "cache", REMOTE)
 # The benchmarks' command, and those of its exit statuses that mean more than "failed" (forge_core.bench.exits).
 BENCH = ("-m", "forge_core.cli", "bench")
 REGRESSION, BAD_USAGE = 2, 3
@@ -221,6 +223,22 @@ def proofs(session: nox.Session) -> None:
 def profile(session: nox.Session) -> None:
     """Profilers: `nox -s profile -- ncu week0`, nsys, sanitizer, torch; `-- --help` lists what they take."""
     python(session, str((PROFILING / "run.py").relative_to(ROOT)), *session.posargs)
+
+
+@nox.session(reuse_venv=True, venv_backend="virtualenv", default=False)
+def remote(session: nox.Session) -> None:
+    """Bench, proofs or a profile on a rented GPU: `nox -s remote -- bench week2 --gpu H200`; `--dry-run`, `--help`."""
+    executable = sys.executable
+    if not _no_venv(session):
+        # Modal's client alone: the torch stack is installed in the image, not here.
+        session.install("-c", str(CONSTRAINTS), "modal")
+        executable = "python"
+    program = (executable, str((REMOTE / "remote.py").relative_to(ROOT)))
+    try:
+        session.run(*program, *session.posargs, external=True, interrupt_timeout=INTERRUPT_SECONDS)
+    except nox.command.CommandFailed as error:
+        # The status is that of the command that ran there, or says why none did.
+        raise SystemExit(getattr(error, "return_code", None) or 1) from error
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)
