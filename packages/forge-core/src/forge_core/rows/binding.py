@@ -53,8 +53,12 @@ class Binding:
         return min(VEC, ACCESS // min((self.dtype(name).itemsize for name in self.moving), default=ACCESS))
 
     def words(self, vec: int) -> int:
-        """32-bit registers that hold a vector of each row operand, as it is stored."""
-        return sum(max(1, -(-vec * self.dtype(name).itemsize // 4)) for name in self.loaded)
+        """32-bit registers that hold a vector of each row operand: as stored, but bytes as they are computed with.
+
+        The compiler takes bytes apart and converts them all at once, when they have arrived.
+        """
+        sizes = (self.dtype(name).itemsize for name in self.loaded)
+        return sum(max(1, -(-vec * (size if size > 1 else self.compute.itemsize) // 4)) for size in sizes)
 
     @property
     def slots(self) -> bool:

@@ -192,7 +192,7 @@ class HeldConfig(RowConfig):
         blocks = min(self.resident * self.threads // self.block(vectors), 32 if self.sm_threads >= 2048 else 16)
         each = self.threads // self.lanes if self.lanes else 1
         waves = rows * max(self.blocks, 1) / (each * blocks * sm_count)
-        row = vectors * self.binding.words(self.vec) * 4
+        row = vectors * self.vec * sum(self.binding.dtype(name).itemsize for name in self.binding.loaded)
         return blocks * each * row / max(self.blocks, 1) * waves / math.ceil(waves)
 
     @property
@@ -302,7 +302,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
         spare, most = _spare(device), device.sm_threads
         return HeldConfig(binding, align, threads, chunks, spare, rank, 0, most, lanes, blocks, staged)
 
-    clusters = max_cluster(device)
+    clusters, bytewise = max_cluster(device), any(binding.dtype(name).itemsize == 1 for name in binding.loaded)
+    stages = bool(binding.program.folds) and not binding.program.operands.columns and not bytewise
     longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
     longer += _LONE_ROWS if clusters == 1 else ()
     in_grid = bool(binding.slots and device.capability >= (9, 0) and binding.program.folds)
@@ -321,10 +322,10 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
             most = (held(align, 512, 0, max(1, room // words), 0) for room in _GRID_WORDS)
             limit = _GRID_REGISTERS if _spare(device) == _SPARE else _GRID_REGISTERS_NEWER
             yield from itertools.islice((config for config in most if config.registers <= limit), 1)
-        if clusters > 1 and binding.program.operands.columns:
+        if clusters > 1 and binding.program.folds and not stages:
             yield held(align, 512, 0, max(1, _MOST // words), clusters)
     kept, staged = _STAGED[0] // words, min(_STAGED[1] // words, _STAGED[2])
-    if clusters > 1 and binding.program.folds and not binding.program.operands.columns and kept and staged:
+    if clusters > 1 and stages and kept and staged:
         yield held("shifted", 320, 0, kept + staged, clusters, staged)
     for threads, lanes, chunks in ((128, 8, 2), (128, 32, 4), (512, 0, 8)):
         yield held("element", threads, lanes, chunks)

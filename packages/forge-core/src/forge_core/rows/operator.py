@@ -16,7 +16,8 @@ Tensors and numbers of the schema are the program's operands by name; ``dim`` na
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 
@@ -44,6 +45,8 @@ def like(
     dim: Dims = -1,
     keepdim: bool = False,
     dtypes: Sequence[torch.dtype] = FLOATS,
+    same: bool = False,
+    dtype: torch.dtype | None = None,
     **tensors: torch.Tensor,
 ) -> torch.Tensor:
     """Checks the tensors of a call and allocates its output: the body of most operators, and their fake.
@@ -54,10 +57,12 @@ def like(
         dim: the dims that make a row.
         keepdim: whether scalars and results have size 1 there.
         dtypes: those that the operator takes.
+        same: whether all tensors must have one dtype.
+        dtype: of the output; None for that of the first row operand.
         **tensors: by the names of the program's operands.
 
     Returns:
-        A contiguous tensor of the shape of the rows, or of one element a row, with the dtype of the first row operand.
+        A contiguous tensor of the shape of the rows, or of one element a row.
 
     Raises:
         ArgumentTypeError, LayoutError, DTypeError, ShapeError, DimError: a tensor is not what the program takes.
@@ -68,6 +73,9 @@ def like(
         checks.is_tensor(op, name, t)
         checks.strided(op, name, t)
         checks.supported_dtype(op, name, t, dtypes)
+        if same and t.dtype != x.dtype:
+            expected = f"the dtype of '{operands.rows[0]}', {x.dtype}"
+            raise DTypeError(op=op, argument=name, expected=expected, got=str(t.dtype))
     if torch.float64 in {t.dtype for t in tensors.values()} != {torch.float64}:
         raise DTypeError(op=op, argument=operands.rows[0], expected="float64 alone, or none of it", got=str(x.dtype))
     dims = normalize_dims(op, dim, x.ndim)
@@ -77,7 +85,7 @@ def like(
     for name, t in tensors.items():
         if tuple(t.shape) != shapes[name]:
             raise ShapeError(op=op, argument=name, expected=f"shape {shapes[name]}", got=f"{tuple(t.shape)}")
-    return x.new_empty(x.shape if operands.writes else one)
+    return x.new_empty(x.shape if operands.writes else one, dtype=dtype or x.dtype)
 
 
 def row_operator(
@@ -85,7 +93,7 @@ def row_operator(
     *,
     program: RowProgram | Callable[[dict[str, Any]], RowProgram],
     reference: Callable[..., torch.Tensor],
-    gradient: Mapping[str, Callable[..., torch.Tensor]] | None = None,
+    gradient: Mapping[str, Callable[..., torch.Tensor]] | Literal["reference"] | None = None,
     converts: bool = False,
     ladder: Mapping[str, Rung] = NO_LADDER,
     **declared: Any,
@@ -98,7 +106,8 @@ def row_operator(
         program: the arithmetic, or what makes it from the arguments of a call by name.
         reference: what the operator means, in PyTorch.
         gradient: for each differentiable tensor a function of the gradient and of the call's arguments by name; most
-            are row operators themselves.  None: not differentiable, or ``setup_context`` and ``backward`` are given.
+            are row operators themselves.  ``"reference"``: that of the reference, as for gradients, which are seldom
+            differentiated in turn.  None: not differentiable, or ``setup_context`` and ``backward`` are given.
         converts: row operands are rounded to the result's dtype when they are loaded.
         ladder: kernels beside the engine's, by name.
         **declared: what else :func:`forge_core.op.operator` takes.
@@ -134,7 +143,7 @@ def row_operator(
             return _mapped(made_operator, made(named), info.batch_size, places, named)
 
         if gradient:
-            keep, back = _differentiate(parsed, gradient)
+            keep, back = _differentiate(parsed, reference if gradient == "reference" else gradient)
             declared.update(setup_context=keep, backward=back)
         variants = {name: rung.variant for name, rung in ladder.items()} | dict(VARIANTS)
         made_operator = operator(schema, reference=reference, plan=choose, variants=variants, vmap=mapped, **declared)(
@@ -182,9 +191,14 @@ def _like(dim: Dims, dims: Sequence[int]) -> Dims:
 
 
 def _differentiate(
-    schema: Schema, gradient: Mapping[str, Callable[..., torch.Tensor]]
+    schema: Schema, gradient: Mapping[str, Callable[..., torch.Tensor]] | Callable[..., torch.Tensor]
 ) -> tuple[Callable[..., None], Callable[..., Any]]:
-    """What autograd keeps of a call, and the gradients from it, in the form of ``torch.library.register_autograd``."""
+    """What autograd keeps of a call, and the gradients from it, in the form of ``torch.library.register_autograd``.
+
+    Args:
+        schema: the operator's.
+        gradient: as of :func:`row_operator`, or the reference whose gradients are taken.
+    """
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, keyword_only_inputs: Any = None) -> None:
         named = dict(zip(schema.parameters, inputs, strict=False)) | (keyword_only_inputs or {})
@@ -192,11 +206,15 @@ def _differentiate(
         ctx.others = {name: value for name, value in named.items() if name not in schema.tensors}
 
     def back(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        named = dict(zip(schema.tensors, ctx.saved_tensors, strict=True)) | ctx.others
+        named, found = dict(zip(schema.tensors, ctx.saved_tensors, strict=True)), {}
         needed = dict(zip(schema.parameters, ctx.needs_input_grad, strict=False))
-        return tuple(
-            gradient[name](grad, **named) if name in gradient and needed.get(name, True) else None
-            for name in schema.parameters[: schema.positional]
-        )
+        if callable(gradient):
+            call = partial(gradient, **{name: value for name, value in ctx.others.items() if name != "variant"})
+            pull = torch.func.vjp(lambda *tensors: call(**dict(zip(named, tensors, strict=True))), *named.values())[1]
+            found = dict(zip(named, pull(grad), strict=True))
+        else:
+            used = [name for name in gradient if needed.get(name, True)]
+            found = {name: gradient[name](grad, **named, **ctx.others) for name in used}
+        return tuple(found.get(name) for name in schema.parameters[: schema.positional])
 
     return keep, back
