@@ -6,7 +6,7 @@
     config     configurations, each compiled to one kernel, and the list of them
     plan       from a call to a launch: selection and its arguments
     operator   a program and one declaration: a PyTorch operator
-    held       kernel: rows in registers of lanes, a block or a cluster
+    held       kernel: rows on chip, in lanes, a block, a cluster or the whole grid
     stream     kernel: rows read by a block, once for their totals and once to write
     column     kernel: neighboring rows in neighboring threads, for rows that are not contiguous
     kernel     what the kernels share

@@ -65,12 +65,12 @@ class Column(ColumnConfig, RowKernel):
         column = Int64(block % tiles) * self.tile + lane * self.vec
         inside = column < inner
         first = Int64(block // tiles) * inner + cutlass.select_(inside, column, Int64(0))
-        lines = [self.line(m, first + r) for r in range(self.vec)]
-        known = [self.known(m, line, at, length, numbers) for line, at in lines]
+        gs = [self.row_of(m, first + r) for r in range(self.vec)]
+        known = [self.known(m, g, at, length, numbers) for g, at in gs]
 
         step = self.capacity
         turns = (length + (step - 1)) // step
-        held = self.load(lines, group, length)
+        held = self.load(gs, group, length)
         totals = [() for _ in range(self.vec)]
         for p in cutlass.range_constexpr(len(passes)):
             folds, monoid = passes[p]
@@ -78,7 +78,7 @@ class Column(ColumnConfig, RowKernel):
             put(rAcc, [self.fold_each(folds, [held[r]], known[r], totals[r]) for r in range(self.vec)])
             if const_expr(not self.held):
                 for turn in cutlass.range(1, turns, unroll=1):
-                    more = self.load(lines, group + turn * step, length)
+                    more = self.load(gs, group + turn * step, length)
                     found = [self.fold_each(folds, [more[r]], known[r], totals[r]) for r in range(self.vec)]
                     put(rAcc, [monoid.combine(get(rAcc, r), found[r]) for r in range(self.vec)])
             reduce_columns(smem, rAcc, monoid, self.lanes, self.threads)
@@ -86,54 +86,54 @@ class Column(ColumnConfig, RowKernel):
 
         constants = [program.constants(totals[r], known[r]) for r in range(self.vec)]
         for r in cutlass.range_constexpr(self.vec):
-            self.write_results(m, lines[r][1], constants[r], known[r], inside & (group == 0))
+            self.write_results(m, gs[r][1], constants[r], known[r], inside & (group == 0))
         if const_expr(len(names.writes) > 0):
-            self.store(lines, held, constants, group, length, inside)
+            self.store(gs, held, constants, group, length, inside)
             if const_expr(not self.held):
                 for turn in cutlass.range(1, turns, unroll=1):
                     begin = group + turn * step
-                    self.store(lines, self.load(lines, begin, length), constants, begin, length, inside)
+                    self.store(gs, self.load(gs, begin, length), constants, begin, length, inside)
 
-    def load(self, lines: list[Any], begin: Int32, length: Int32) -> list[Piece]:
+    def load(self, gs: list[Any], begin: Int32, length: Int32) -> list[Piece]:
         """For each of this thread's rows, the elements ``begin``, ``begin + groups``, ...: a piece of each row."""
-        names, line = self.binding.program.operands, lines[0][0]
+        names, g = self.binding.program.operands, gs[0][0]
         groups = self.threads // self.lanes
         rInside, index = cute.make_rmem_tensor(self.chunks, Boolean), cute.make_rmem_tensor(self.chunks, Int32)
-        rX = {n: cute.make_rmem_tensor((self.vec, self.chunks), line[n].element_type) for n in self.binding.loaded}
-        rW = {n: cute.make_rmem_tensor(self.chunks, line[n].element_type) for n in names.columns}
+        rX = {n: cute.make_rmem_tensor((self.vec, self.chunks), g[n].element_type) for n in self.binding.loaded}
+        rW = {n: cute.make_rmem_tensor(self.chunks, g[n].element_type) for n in names.columns}
         for c in range(self.chunks):
             n = begin + c * groups
             rInside[c], index[c] = n < length, n
             own = Int32(cutlass.select_(n < length, n, 0))
             for name, r in rX.items():
                 rX_c = cute.make_rmem_tensor(self.vec, r.element_type)
-                cute.autovec_copy(neighbors(line[name], own, self.vec), rX_c)
+                cute.autovec_copy(neighbors(g[name], own, self.vec), rX_c)
                 for i in range(self.vec):
-                    r[i, c] = cutlass.select_(rInside[c], rX_c[i], self.nothing(name, line))
+                    r[i, c] = cutlass.select_(rInside[c], rX_c[i], self.nothing(name, g))
             for name, r in rW.items():
-                r[c] = cutlass.select_(rInside[c], line[name][own], self.nothing(name, line))
+                r[c] = cutlass.select_(rInside[c], g[name][own], self.nothing(name, g))
         pieces = []
         for i in range(self.vec):
             registers = {n: partial(_row, r, i) for n, r in rX.items()} | {n: r.load for n, r in rW.items()}
-            pieces.append(self.piece(lines[i][0], registers, index.load, rInside.load(), self.chunks, store=None))
+            pieces.append(self.piece(gs[i][0], registers, index.load, rInside.load(), self.chunks, store=None))
         return pieces
 
     def store(
-        self, lines: list[Any], pieces: list[Piece], constants: list[Any], begin: Int32, length: Int32, inside: Boolean
+        self, gs: list[Any], pieces: list[Piece], constants: list[Any], begin: Int32, length: Int32, inside: Boolean
     ) -> None:
         """Computes and writes the outputs at the places of some pieces."""
-        names, line = self.binding.program.operands, lines[0][0]
-        rY = {n: cute.make_rmem_tensor((self.vec, self.chunks), line[n].element_type) for n in names.writes}
+        names, g = self.binding.program.operands, gs[0][0]
+        rY = {n: cute.make_rmem_tensor((self.vec, self.chunks), g[n].element_type) for n in names.writes}
         for i in range(self.vec):
             for name, y in zip(names.writes, self.binding.program.map(pieces[i], constants[i]), strict=True):
-                out = y.to(line[name].element_type)
+                out = y.to(g[name].element_type)
                 for c in range(self.chunks):
                     rY[name][i, c] = out[c]
         for c in range(self.chunks):
             n = begin + c * (self.threads // self.lanes)
             for name, r in rY.items():
                 own = Int32(cutlass.select_(n < length, n, 0))
-                copy_if(r[None, c], neighbors(line[name], own, self.vec), inside & (n < length))
+                copy_if(r[None, c], neighbors(g[name], own, self.vec), inside & (n < length))
 
 
 def _row(rX: cute.Tensor, i: int) -> Any:

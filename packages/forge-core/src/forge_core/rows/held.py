@@ -1,20 +1,22 @@
 """Rows held on chip: one read and one write of memory, whatever the program does with them.
 
-A row is held by a group of lanes of a warp, by a thread block, by a cluster, or by the whole grid.  Threads stride
-along it, one vector each, and issue all loads before the first use:
+Who shares a row follows from the configuration.  ``sized``: the launch says how many threads a block has.
 
-    thread      0       1     ...  T-1  |  0       1    ...        T: threads of the group, block or cluster
-    vector      [16 B]  [16 B]          |  [16 B]  ...             in a grid each block has a contiguous part
-                  |
-                  v  fold: thread-local partial reductions
-    exchange    lanes: shuffles; block: shared memory; cluster: distributed shared memory; grid: global memory
-                  |
-                  v  constants of the row
-    map, store  [16 B]  [16 B]  ...      the same vectors, from registers
+    lanes > 0      lanes of a warp; a block has several rows      exchange by shuffles
+    blocks == 1    a block, sized                                 shared memory
+    blocks > 1     a cluster, sized; its blocks take turns        distributed shared memory
+    blocks == 0    any number, sized, a contiguous part each      slots in global memory, all blocks resident
 
-Bytes moved: each element is read once and written once, so the bound is DRAM bandwidth.  The phases of a block do not
-overlap; resident blocks hide each other's.
-Limits: ``capacity`` vectors a row.  ``blocks == 0``: any number of blocks; with folds all are resident at once.
+    thread    0      1     ...  T-1  |  0      1    ...     T: threads that share the row; ``chunks`` vectors each
+    load      [vec]  [vec]           |  [vec]  ...          all before the first use; the last ``staged`` of a thread
+                |                                           wait in shared memory, the others in registers
+    fold        v  each thread's part of a reduction, exchange, the program's values of the row
+    store     [vec]  [vec]  ...      |  [vec]  ...          map, from where the vectors wait
+
+A vector is 16 bytes of the narrowest operand, at most 8 elements.  ``shifted`` rows have elements beside whole vectors
+(head and tail), ``edges`` of them a thread; ``element`` reads single ones.
+Bytes moved: each element once in and once out, so the bound is DRAM bandwidth.  A block's phases do not overlap;
+resident blocks hide each other's.  Limits: ``capacity`` vectors a row.
 """
 
 from __future__ import annotations
@@ -65,33 +67,30 @@ class Held(HeldConfig, RowKernel):
     def kernel(
         self, pointers: tuple, slots: tuple, length: Int32, threads: Int32, dims: tuple, numbers: tuple, parts: Uint32
     ):
-        program = self.binding.program
-        m, rows = self.operands(pointers, length, dims), self.rows_of(dims)
+        program, m, rows = self.binding.program, self.operands(pointers, length, dims), self.rows_of(dims)
 
         # Which row, and which of the threads that take turns along it.
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
         blocks = parts if const_expr(self.blocks == 0) else self.blocks
         rank, group = Int32(block % blocks), block // blocks
-        # A block has as many threads as the row needs, or several rows.
-        lanes = threads if const_expr(self.sized) else self.lanes
-        row, place, own, count = Int64(group), rank * lanes + thread, Int64(group), length
+        width = threads if const_expr(self.sized) else self.lanes
+        row, place, read, count = Int64(group), rank * width + thread, Int64(group), length
         if const_expr(not self.sized):
             # Lane groups past the last row are clamped to it with count 0, so that the warp stays converged.
-            row, place = row * (self.threads // lanes) + thread // lanes, thread % lanes
-            own, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
-        monoids = self.exchanged()
-        sharers = Sharers(threads, self.threads, max(self.blocks, 1), rank)
+            row, place = row * (self.threads // width) + thread // width, thread % width
+            read, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
+        monoids, sharers = self.exchanged(), Sharers(threads, self.threads, max(self.blocks, 1), rank)
         if const_expr(self.in_grid):
             start = slots[0] + Int64(group) * len(monoids) * (Int64(parts) * SLOT_BYTES)
             sharers = Sharers(threads, self.threads, 1, rank, Int32(parts), start, slots[1])
-        smem, (line, at) = SmemAllocator(), self.line(m, own)
+        smem, (g, at) = SmemAllocator(), self.row_of(m, read)
         exchange = open_exchange(smem, monoids, sharers)
 
-        # Load.
-        pieces = self.load(line, count, place, rank, lanes, smem)
+        # Load, with the L2 policy evict_last.  A piece is a vector of each operand, and where the outputs go.
+        pieces = self.load(g, count, place, rank, width, smem)
 
-        # Fold and exchange.
-        known, zero = self.known(m, line, at, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
+        # Fold and exchange.  Merged folds see this thread's own totals, which are exchanged once, behind them.
+        known, zero = self.known(m, g, at, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
         totals: tuple[Any, ...] = ()
         merged = const_expr(program.merge != "" and self.sized and len(program.folds) > 0)
         for i in cutlass.range_constexpr(len(program.folds)):
@@ -107,33 +106,34 @@ class Held(HeldConfig, RowKernel):
         if const_expr(merged):
             totals = reduce_row(totals, monoids[0], exchange[0])
 
-        # Map and store.
+        # Map and store.  Forgetting makes the compiler convert elements again rather than keep them in 32 bits.
         constants = program.constants(totals, known)
         self.write_results(m, at, constants, known, (place == 0) & (row < rows))
         if const_expr(len(program.operands.writes) > 0):
             if const_expr(len(totals) > 0):
                 self.forget(pieces, totals, zero << len(totals))
             self.map(pieces, constants)
+        # Of a grid: slots of a launch whose number comes again, in a replayed graph, are emptied.
         for i in cutlass.range_constexpr(len(monoids)):
             close_exchange(monoids[i], exchange[i])
 
     def load(
-        self, line: dict[str, cute.Tensor], count: Int32, place: Int32, rank: Int32, lanes: int | Int32, smem: Any
+        self, g: dict[str, cute.Tensor], count: Int32, place: Int32, rank: Int32, width: int | Int32, smem: Any
     ) -> list[Any]:
         """A thread's pieces of a row; of ``shifted`` rows the first threads also have an element of head or tail."""
-        threads = lanes * max(self.blocks, 1)
+        threads = width * max(self.blocks, 1)
         if self.align == "element":
-            numbers = [place + c * threads for c in range(self.chunks)]
-            return [self.element(line, i, i < count) for i in numbers]
+            places = [place + c * threads for c in range(self.chunks)]
+            return [self.element(g, i, i < count) for i in places]
         # With ``blocks == 0`` each block has a contiguous part of the row; a cluster's blocks are interleaved.
-        first = rank * (lanes * self.chunks * self.vec) if self.blocks == 0 else Int32(0)
-        start = place - rank * lanes if self.blocks == 0 else place
-        head = cutlass.min(self.head(line), count)
+        first = rank * (width * self.chunks * self.vec) if self.blocks == 0 else Int32(0)
+        start = place - rank * width if self.blocks == 0 else place
+        head = cutlass.min(self.head(g), count)
         body = (count - head) // self.vec * self.vec
-        pieces = self.vectors(line, head + first, body - first, start, threads, smem, self.staged)
+        pieces = self.vectors(g, head + first, body - first, start, threads, smem, self.staged)
         if self.align == "shifted":
-            for i in (place + e * lanes for e in range(self.edges)):
-                pieces.append(self.element(line, Int32(cutlass.select_(i < head, i, i + body)), i < count - body))
+            for i in (place + e * width for e in range(self.edges)):
+                pieces.append(self.element(g, Int32(cutlass.select_(i < head, i, i + body)), i < count - body))
         return pieces
 
     def exchanged(self) -> tuple[Monoid, ...]:

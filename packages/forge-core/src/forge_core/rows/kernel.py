@@ -98,7 +98,7 @@ class RowKernel(RowConfig):
             tensors[name] = cute.make_tensor(start, layout)
         return tensors
 
-    def line(self, tensors: dict[str, cute.Tensor], row: Int64) -> tuple[dict[str, cute.Tensor], tuple[Any, ...]]:
+    def row_of(self, tensors: dict[str, cute.Tensor], row: Int64) -> tuple[dict[str, cute.Tensor], tuple[Any, ...]]:
         """One row of each operand, and its coordinate."""
         names = self.binding.program.operands
         sizes = tensors[names.tensors[0]].shape[0]
@@ -114,7 +114,7 @@ class RowKernel(RowConfig):
     def known(
         self,
         tensors: dict[str, cute.Tensor],
-        line: dict[str, cute.Tensor],
+        g: dict[str, cute.Tensor],
         at: tuple[Any, ...],
         count: Any,
         numbers: Any,
@@ -123,20 +123,20 @@ class RowKernel(RowConfig):
         names, compute = self.binding.program.operands, cute_dtype(self.binding.compute)
         scalars = {n: tensors[n][at,] for n in names.scalars} | dict(zip(names.numbers, numbers, strict=True))
         scalars = {n: s.to(compute) if type(s).is_float else s for n, s in scalars.items()}
-        return Row(self.binding, compute(count), line, scalars)
+        return Row(self.binding, compute(count), g, scalars)
 
     # ---------------------------------------------------------------------------------------------------- pieces
 
-    def head(self, line: dict[str, cute.Tensor]) -> Int32:
+    def head(self, g: dict[str, cute.Tensor]) -> Int32:
         """Elements of a row before its first whole vector."""
         if self.align != "shifted":
             return Int32(0)
         lead = min(self.binding.moving, key=lambda name: self.binding.dtype(name).itemsize)
-        return head_elements(line[lead], self.vec)
+        return head_elements(g[lead], self.vec)
 
     def vectors(
         self,
-        line: dict[str, cute.Tensor],
+        g: dict[str, cute.Tensor],
         first: Int32,
         count: Int32,
         thread: Int32,
@@ -147,7 +147,7 @@ class RowKernel(RowConfig):
         """This thread's whole vectors of a row, asked for at once.
 
         Args:
-            line: the row.
+            g: the row.
             first: its first element.
             count: elements from there on that are in whole vectors.
             thread: of those that take turns.
@@ -162,13 +162,13 @@ class RowKernel(RowConfig):
         parts = {}
         for name in binding.moving:
             loads = name in binding.loaded
-            parts[name] = partition(line[name], first, vec, threads, self.chunks, thread, load=loads)
+            parts[name] = partition(g[name], first, vec, threads, self.chunks, thread, load=loads)
         held: dict[str, cute.Tensor] = {}
         waits: dict[str, tuple[Any, cute.Tensor]] = {}
         for name in binding.loaded:
             tXgX = parts[name][1]
-            held[name] = cute.make_rmem_tensor((tXgX.shape[0], kept), line[name].element_type)
-            held[name].fill(self.nothing(name, line))
+            held[name] = cute.make_rmem_tensor((tXgX.shape[0], kept), g[name].element_type)
+            held[name].fill(self.nothing(name, g))
             if staged:
                 own = cute.arch.thread_idx()[0]
                 waits[name] = stage(smem, cute.make_tensor(tXgX.iterator, (tXgX.shape[0], staged)), self.threads, own)
@@ -180,7 +180,7 @@ class RowKernel(RowConfig):
                     cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
                     continue
                 copy, tXsX = waits[name]
-                fill_if(tXsX[None, c - kept], self.nothing(name, line), ~inside[c])
+                fill_if(tXsX[None, c - kept], self.nothing(name, g), ~inside[c])
                 cute.copy(copy, tXgX[None, c], tXsX[None, c - kept], pred=pred, cache_policy=policy)
         arrived: list[bool] = []
 
@@ -194,15 +194,15 @@ class RowKernel(RowConfig):
             return waits[name][1][None, c - kept].load().reshape(vec)
 
         def column(name: str, c: int) -> Any:
-            rX = cute.make_rmem_tensor(vec, line[name].element_type)
+            rX = cute.make_rmem_tensor(vec, g[name].element_type)
             rX.fill(rX.element_type(0))
             if self.align == "whole":
-                copy, tXgX = partition(line[name], first, vec, threads, self.chunks, thread, load=True)
+                copy, tXgX = partition(g[name], first, vec, threads, self.chunks, thread, load=True)
                 rX = cute.make_rmem_tensor(tXgX[None, c].shape, rX.element_type)
                 rX.fill(rX.element_type(0))
                 cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, inside[c]))
             else:
-                load_unaligned(line[name], first + steps[c], rX, inside[c])
+                load_unaligned(g[name], first + steps[c], rX, inside[c])
             return rX.load().reshape(vec)
 
         def store(c: int, name: str, y: Any) -> None:
@@ -210,8 +210,8 @@ class RowKernel(RowConfig):
             if not isinstance(threads, int):  # places are computed anew, so that they need not wait in registers
                 turn = threads + Int32(epoch.zero)
                 own = thread * vec + c * turn * vec < count
-                copy, tYgY = partition(line[name], first, vec, turn, self.chunks, thread, load=False)
-            rY = cute.make_rmem_tensor(tYgY[None, c].shape, line[name].element_type)
+                copy, tYgY = partition(g[name], first, vec, turn, self.chunks, thread, load=False)
+            rY = cute.make_rmem_tensor(tYgY[None, c].shape, g[name].element_type)
             rY.store(y.to(rY.element_type).reshape(rY.shape))
             cute.copy(copy, rY, tYgY[None, c], pred=vector_predicate(tYgY, own))
 
@@ -225,36 +225,36 @@ class RowKernel(RowConfig):
                 "columns": {n: partial(column, n, c) for n in names.columns},
             }
             index = partial(indices, first + steps[c], vec)
-            pieces.append(self.piece(line, registers, index, inside[c], vec, **more))
+            pieces.append(self.piece(g, registers, index, inside[c], vec, **more))
         return pieces
 
-    def element(self, line: dict[str, cute.Tensor], i: Any, inside: Boolean) -> Piece:
+    def element(self, g: dict[str, cute.Tensor], i: Any, inside: Boolean) -> Piece:
         """One element of a row, where it is inside; loaded now."""
         # Never past the row: what is outside reads the row's first element, and is not used.
         own = type(i)(cutlass.select_(inside, i, type(i)(0)))
         registers = {}
         for name in (*self.binding.loaded, *self.binding.program.operands.columns):
-            rX, x = cute.make_rmem_tensor(1, line[name].element_type), line[name][own]
-            rX[0] = cutlass.select_(inside, x, self.nothing(name, line))
+            rX, x = cute.make_rmem_tensor(1, g[name].element_type), g[name][own]
+            rX[0] = cutlass.select_(inside, x, self.nothing(name, g))
             registers[name] = rX.load
 
         def store(name: str, y: Any) -> None:
-            store_if(line[name], own, y[0], inside)
+            store_if(g[name], own, y[0], inside)
 
-        return self.piece(line, registers, partial(indices, i, 1), inside, 1, store=store)
+        return self.piece(g, registers, partial(indices, i, 1), inside, 1, store=store)
 
     def piece(
-        self, line: dict[str, cute.Tensor], registers: dict[str, Any], index: Any, inside: Any, vec: int, **more: Any
+        self, g: dict[str, cute.Tensor], registers: dict[str, Any], index: Any, inside: Any, vec: int, **more: Any
     ) -> Piece:
         """A piece, with the row operands that have one element a row."""
         for name in self.binding.broadcast:
-            x = line[name][0]
+            x = g[name][0]
             registers[name] = partial(cute.full, (vec,), x, type(x))
         return Piece(self.binding, registers, index, inside, **more)
 
-    def nothing(self, name: str, line: dict[str, cute.Tensor]) -> Any:
+    def nothing(self, name: str, g: dict[str, cute.Tensor]) -> Any:
         """What stands for an operand outside the row."""
-        dtype, names = line[name].element_type, self.binding.program.operands
+        dtype, names = g[name].element_type, self.binding.program.operands
         outside = self.binding.program.outside if name in names.rows else 0.0
         return dtype(outside if dtype.is_float else 0)
 

@@ -5,9 +5,10 @@
     results       k -> r         the outputs with one element a row
     map           x, k -> y      the outputs with an element for each element of the row
 
-A program is a frozen dataclass: its fields are part of the compile key.  Its methods run while a kernel is traced, on
-vectors of neighbouring elements (``TensorSSA``) in the compute dtype, so a plain ``if`` on the program's own fields
-costs nothing.  Threads, layouts, predicates and the ends of rows are the engine's.
+A program is a frozen dataclass: its fields are part of the compile key.  Its methods run while a kernel is traced, so a
+plain ``if`` on the program's own fields costs nothing.  ``v.x`` is a vector of neighboring elements (``TensorSSA``) in
+the compute dtype; totals and constants are numbers, the same for all threads of a row.  Threads, layouts, predicates
+and the ends of rows are the engine's; the same program runs on rows of any dims, strides and dtypes.
 
 This module imports no DSL, so that an operator is planned without it; the functions below import it when called.
 """

@@ -72,11 +72,11 @@ class Stream(StreamConfig, RowKernel):
         m = self.operands(pointers, length, dims)
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
         row, part = Int64(block // parts), Int32(block % parts)
-        line, at = self.line(m, row)
-        known, totals = self.known(m, line, at, length, numbers), ()
+        g, at = self.row_of(m, row)
+        known, totals = self.known(m, g, at, length, numbers), ()
 
         # Whole vectors in tiles; a row's first threads have an element each outside of them.
-        head = Int32(self.head(line))
+        head = Int32(self.head(g))
         body = (length - head) // self.vec * self.vec
         step = self.threads * self.vec * self.chunks
         begin, end = Int32(0), Int32((body + (step - 1)) // step)
@@ -86,7 +86,7 @@ class Stream(StreamConfig, RowKernel):
         edges = []
         if const_expr(self.align == "shifted"):
             i = Int64(cutlass.select_(thread < head, Int64(thread), thread + body))
-            edges = [self.element(line, i, (thread < length - body) & (part == 0))]
+            edges = [self.element(g, i, (thread < length - body) & (part == 0))]
 
         for p in cutlass.range_constexpr(len(passes) if const_expr(not self.parted) else min(launch + 1, len(passes))):
             folds, monoid = passes[p]
@@ -104,7 +104,7 @@ class Stream(StreamConfig, RowKernel):
                         rAcc[k][0] = acc[k]
             else:
                 for tile in cutlass.range(begin, end, unroll=1):
-                    pieces = self.tile(line, head, body, tile, thread)
+                    pieces = self.tile(g, head, body, tile, thread)
                     found = self.fold_each(folds, pieces, known, totals)
                     acc = monoid.combine(tuple(r[0] for r in rAcc), found)
                     for k in cutlass.range_constexpr(len(rAcc)):
@@ -121,7 +121,7 @@ class Stream(StreamConfig, RowKernel):
             if const_expr(len(program.operands.writes) > 0):
                 self.map(edges, constants)
                 for tile in cutlass.range(begin, end, unroll=1):
-                    self.map(self.tile(line, head, body, tile, thread), constants)
+                    self.map(self.tile(g, head, body, tile, thread), constants)
 
     def partials(self, scratch: Int64, p: int, rows: Any, row: Int64, parts: Uint32) -> list[cute.Tensor]:
         """The totals of a row's parts by one pass, in the workspace: (parts,) for each part of an accumulator."""
@@ -133,15 +133,15 @@ class Stream(StreamConfig, RowKernel):
             found.append(cute.make_tensor(cute.make_ptr(dtype, start, GLOBAL, assumed_align=8), layout))
         return found
 
-    def tile(self, line: dict[str, cute.Tensor], head: Int32, body: Int64, tile: Int32, thread: Int32) -> list[Any]:
+    def tile(self, g: dict[str, cute.Tensor], head: Int32, body: Int64, tile: Int32, thread: Int32) -> list[Any]:
         """This thread's pieces of one tile of a row."""
         step = self.threads * self.vec * self.chunks
         begin = Int64(tile) * step
         left = Int32(cutlass.min(body - begin, Int64(step)))
         if self.align == "element":
             places = [thread + c * self.threads for c in range(self.chunks)]
-            return [self.element(line, begin + i, i < left) for i in places]
-        return self.vectors(line, head + begin, left, thread, self.threads)
+            return [self.element(g, begin + i, i < left) for i in places]
+        return self.vectors(g, head + begin, left, thread, self.threads)
 
 
 @compile_cached
