@@ -29,6 +29,8 @@ from typing import Any
 
 import torch
 from torch.compiler import is_dynamo_compiling
+from torch.fx import Proxy
+from torch.overrides import handle_torch_function, has_torch_function
 
 from forge_core import checks, settings
 from forge_core import device as devices
@@ -42,14 +44,21 @@ from forge_core.op.launch import Launch, Variant
 from forge_core.op.register import Rules, register
 from forge_core.op.schema import Schema
 from forge_core.op.served import Served
+from forge_core.op.values import ByName
 
 __all__ = ["Operator", "operator"]
 
 _libraries: dict[str, torch.library.Library] = {}
 
 
-class Operator:
-    """A PyTorch operator whose CUDA implementation is a family of kernels; made by :func:`operator`."""
+class Operator(ByName):
+    """A PyTorch operator whose CUDA implementation is a family of kernels; made by :func:`operator`.
+
+    As a value it behaves as a module-level function does: it is pickled by its name and copied as itself,
+    ``__torch_function__`` gets the operator (or its ``out``) as ``func``, and ``torch.fx.symbolic_trace`` records one
+    ``call_function`` node whose target is the operator.  Under ``torch.compile`` both see the registered operator
+    instead, for dynamo does not trace PyTorch's dispatch to ``__torch_function__``.
+    """
 
     def __init__(
         self,
@@ -111,6 +120,10 @@ class Operator:
         result = self._call_past(args, kwargs)
         if result is not NOT_SERVED:
             return result
+        everything = (*args, *kwargs.values())
+        if has_torch_function(everything):
+            result = handle_torch_function(self, everything, *args, **kwargs)
+            return result
         args, kwargs = self.schema.plain(args, kwargs)
         values = self._check_call(self.schema.name, args, kwargs)
         if self._transformable is not None and transformed(values):
@@ -134,12 +147,22 @@ class Operator:
             args, kwargs = self.schema.traced(args, kwargs)
             self._out_op(*args, out=out, **kwargs)
             return out
-        op = f"{self.schema.name}_out"
-        checks.is_tensor(op, "out", out)
+        result: torch.Tensor
         if quiet():
-            result: torch.Tensor = self._eager.call_out(out, args, kwargs)
+            result = self._eager.call_out(out, args, kwargs)
             if result is not NOT_SERVED:
                 return result
+        everything = (out, *args, *kwargs.values())
+        if has_torch_function(everything):
+            if any(isinstance(value, Proxy) for value in everything):
+                # A graph's code cannot import a bound method.  The registered out form has a name, and its schema says
+                # that it writes, so that fx does not remove the call as dead code.
+                self._out_op(*args, out=out, **kwargs)
+                return out
+            result = handle_torch_function(self.out, everything, *args, out=out, **kwargs)
+            return result
+        op = f"{self.schema.name}_out"
+        checks.is_tensor(op, "out", out)
         args, kwargs = self.schema.plain(args, kwargs)
         self._check_call(op, args, kwargs)
         checks.materialised(op, "out", out)
@@ -212,6 +235,9 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<forge operator {self.schema.text}>"
+
+    def __str__(self) -> str:
+        return f"{self.schema.namespace}.{self.schema.name}"  # as torch prints the registered operator
 
     # -- before the dispatcher ----------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch.autograd import forward_ad
+from torch.overrides import has_torch_function
 
 from forge_core import settings
 from forge_core.op import guard, table
@@ -80,7 +81,11 @@ class EagerPath:
                 if not guard.plain_cuda(value):
                     return NOT_SERVED
                 needs_gradient = needs_gradient or value.requires_grad
-        args, kwargs = self._plain(args, kwargs)
+        plain, named = self._plain(args, kwargs)
+        # Plain arguments behind the tensors are of Python's own types, which need not be asked.
+        if has_torch_function(args[: self._positions] if plain is args else (*args, *kwargs.values())):
+            return NOT_SERVED
+        args, kwargs = plain, named
         if needs_gradient and guard.grad_enabled():
             return NOT_SERVED if self._record is None else self._record(*args, kwargs)
         return self._served.table.launch(None, args, kwargs)
@@ -94,7 +99,10 @@ class EagerPath:
             return NOT_SERVED
         if any(t.requires_grad for t in tensors) and guard.grad_enabled():
             return NOT_SERVED
-        return self._served.table.launch(out, *self._plain(args, kwargs))
+        plain, named = self._plain(args, kwargs)
+        if has_torch_function(args[: self._positions] if plain is args else (*args, *kwargs.values())):
+            return NOT_SERVED
+        return self._served.table.launch(out, plain, named)
 
 
 def _of_one_tensor(

@@ -154,7 +154,9 @@ class Schema:
         """
         if not (self.lists or self.dtypes):
             return args, kwargs
-        by_place = tuple([self._traced(name, value) for name, value in zip(self.parameters, args, strict=False)])
+        # dynamo of PyTorch 2.9 takes strict=False for True: a call that leaves out an argument would not be traced.
+        pairs = zip(self.parameters, args)  # noqa: B905
+        by_place = tuple([self._traced(name, value) for name, value in pairs])
         by_name = {name: self._traced(name, value) for name, value in kwargs.items()}
         return (*by_place, *args[len(by_place) :]), by_name
 
