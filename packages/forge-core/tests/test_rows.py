@@ -447,9 +447,10 @@ def scaled_reference(dy, x, weight, dim=-1, eps=1e-5):
     program=Centered(),
     reference=lambda x, z, dim, dtype: (x.to(dtype) - (x.to(dtype) * z.to(dtype)).sum(dim, keepdim=True)).contiguous(),
     converts=True,
+    gradient="reference",
 )
 def converted(x, z, dim=-1, *, dtype=None, variant="auto"):
-    return x.new_empty(x.shape, dtype=dtype)
+    return like("centered", Centered(), dim=dim, same=True, dtype=dtype, dtypes=(torch.int64, FP32, FP64), x=x, z=z)
 
 
 def test_rows_are_rounded_to_the_dtype_of_the_result_where_that_is_declared():
@@ -457,6 +458,20 @@ def test_rows_are_rounded_to_the_dtype_of_the_result_where_that_is_declared():
     planned = converted.explain(x, x, dtype=FP32, arch="sm_90a")
     assert planned.config.binding.via is FP32
     assert converted.explain(x.float(), x.float(), dtype=FP32, arch="sm_90a").config.binding.via is None
+
+
+def test_an_operator_is_differentiated_through_its_reference():
+    x, z = (torch.randn(3, 4, dtype=FP64, requires_grad=True) for _ in "xz")
+    assert torch.autograd.gradcheck(lambda a, b: converted(a, b, 0, dtype=FP64), (x, z))
+    assert torch.autograd.gradgradcheck(lambda a, b: converted(a, b, 0, dtype=FP64), (x, z))
+    constant = x.detach()
+    (found,) = torch.autograd.grad(converted(constant, z, dtype=FP64).sum(), z)
+    assert torch.allclose(found, -constant * 4)
+
+
+def test_tensors_of_one_dtype_are_asked_for():
+    with pytest.raises(DTypeError, match=r"'z': expected the dtype of 'x', torch\.float32, got torch\.float64"):
+        converted(torch.randn(2, 3), torch.randn(2, 3, dtype=FP64), dtype=FP32)
 
 
 def test_a_mapped_example_without_dims_is_a_row_of_one_element():

@@ -201,13 +201,14 @@ def _differentiate(
     """
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, keyword_only_inputs: Any = None) -> None:
-        named = dict(zip(schema.parameters, inputs, strict=False)) | (keyword_only_inputs or {})
+        # Without strict=, which dynamo of PyTorch 2.9 takes for True.
+        named = dict(zip(schema.parameters, inputs)) | (keyword_only_inputs or {})  # noqa: B905
         ctx.save_for_backward(*(named[name] for name in schema.tensors))
         ctx.others = {name: value for name, value in named.items() if name not in schema.tensors}
 
     def back(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         named, found = dict(zip(schema.tensors, ctx.saved_tensors, strict=True)), {}
-        needed = dict(zip(schema.parameters, ctx.needs_input_grad, strict=False))
+        needed = dict(zip(schema.parameters, ctx.needs_input_grad))  # noqa: B905 - as above
         if callable(gradient):
             call = partial(gradient, **{name: value for name, value in ctx.others.items() if name != "variant"})
             pull = torch.func.vjp(lambda *tensors: call(**dict(zip(named, tensors, strict=True))), *named.values())[1]
