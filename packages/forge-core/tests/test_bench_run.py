@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from forge_core import settings
 from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, exits, plan, processes, runner
-from forge_core.bench.cli import bench as command
 from forge_core.bench.gate import exact, poison
 from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
 from forge_core.bench.records import load
 from forge_core.bench.summary import thin
+from forge_core.cli import main
 from forge_core.errors import BenchmarkError
 
 SUITES = """
@@ -98,7 +98,7 @@ def invoke(tmp_path, monkeypatch):
         )
         monkeypatch.setattr(plan, "discover", lambda: [Bench("stand-in", "forge_core", (operator,), path)])
         target = tmp_path / "record.json"
-        result = CliRunner().invoke(command, [*arguments, "--json", str(target)])
+        result = CliRunner().invoke(main, ["bench", *arguments, "--json", str(target)])
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result, load(target) if target.exists() else None
 
@@ -440,7 +440,7 @@ def test_an_operator_is_timed_as_its_users_call_it(invoke, monkeypatch, backend,
 
 def test_the_record_on_standard_output_is_json_alone(invoke, tmp_path, monkeypatch):
     invoke("quick")
-    result = CliRunner().invoke(command, ["run", "quick", "--json", "-", "--out", str(tmp_path / "out")])
+    result = CliRunner().invoke(main, ["bench", "run", "quick", "--json", "-", "--out", str(tmp_path / "out")])
     assert json.loads(result.stdout)["suite"] == "quick"
     assert "bandwidth" in result.stderr
     assert sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".json", ".md"]
@@ -448,7 +448,7 @@ def test_the_record_on_standard_output_is_json_alone(invoke, tmp_path, monkeypat
 
 def test_list_names_suites_operators_variants_and_peers(invoke):
     invoke("quick")
-    output = CliRunner().invoke(command, ["list"]).output
+    output = CliRunner().invoke(main, ["bench", "list"]).output
     assert "suite     quick        Two cases on the CPU." in output
     assert "operator  swap         variants: naive, wide; peers: eager" in output
 
@@ -586,12 +586,36 @@ def test_cases_are_selected_by_package_and_operator(invoke):
     result, _ = invoke("quick", "--devices", "cuda:0,cuda:1")
     assert (result.exit_code, "--device cuda:0: No GPU devices found" in result.output) == (1, True)
     for words in (("tune", "stand-in"), ("accuracy",)):
-        result = CliRunner().invoke(command, [*words, "--device", "cpu"])
+        result = CliRunner().invoke(main, ["bench", *words, "--device", "cpu"])
         assert result.exit_code in (1, 3)
         assert "declares no thresholds" in result.output or "expected cuda or cuda:N" in result.output
     result, _ = invoke("swap", "--operator", "sort")
     assert result.exit_code == 3
     assert "swap is an operator, and --operator selects in a suite" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("qiuck",), "operators: swap. Did you mean quick?"),
+        (("swpa",), "operators: swap. Did you mean swap?"),
+        (("lits",), "operators: swap. Did you mean list?"),
+        (("quick", "--operator", "SWPA"), "operators: swap. Did you mean swap?"),
+        (("quick", "--variant", "widee", "--variant", "auto"), "for all of them. Did you mean wide?"),
+        (("quick", "--peer", "eagre"), "peers: eager. Did you mean eager?"),
+        (("quick", "--package", "stand-on"), "packages: stand-in. Did you mean stand-in?"),
+    ],
+)
+def test_an_unknown_name_comes_with_the_nearest_one(invoke, arguments, message):
+    result, _ = invoke(*arguments)
+    assert result.exit_code == 3
+    assert " ".join(result.output.split()).endswith(message)
+
+
+def test_a_name_unlike_any_other_comes_without_a_guess(invoke):
+    result, _ = invoke("xyz")
+    assert result.exit_code == 3
+    assert "operators: swap" in result.output and "Did you mean" not in result.output
 
 
 def test_the_full_suite_is_every_case_once(invoke):
@@ -671,7 +695,7 @@ def test_a_suite_is_spread_over_devices(tmp_path):
     """Two processes on the CPU stand for two GPUs; the packages are the real ones, for a process has no stand-ins."""
     path = tmp_path / "record.json"
     arguments = ["smoke", "--package", "week0", "--operator", "copy", "--dtype", "int8", "--devices", "cpu,cpu"]
-    result = CliRunner().invoke(command, [*arguments, "--backend", "ref", "--json", str(path)])
+    result = CliRunner().invoke(main, ["bench", *arguments, "--backend", "ref", "--json", str(path)])
     assert result.exit_code == 0, result.output
     record = load(path)
     assert [case.name for case in record.cases] == ["copy 1024x1024 int8", "copy 1000003 int8"]

@@ -536,11 +536,11 @@ def test_prune_knows_other_toolchains_and_limits(filled, forge, monkeypatch):
     assert len(forge("prune", "--max-bytes", "9K", "--json")["over the limit"]) == 2
     monkeypatch.setattr("forge_core.cache.upkeep.toolchain", lambda: (("nvidia-cutlass-dsl", "99"),))
     assert len(prune(filled.store, stale=True)["stale"]) == 1
-    assert "FORGE_CACHE_MAX_BYTES: expected a number of bytes" in forge("prune", "--max-bytes", "much", status=1)
+    assert "expected a number of bytes such as 500M" in forge("prune", "--max-bytes", "much", status=3)
 
 
 def test_clear_removes_all_or_one_arch(filled, forge):
-    assert forge("clear", "--arch", "sm_100a", "--json")["removed"] == 1
+    assert forge("clear", "--arch", "b200", "--json")["removed"] == 1
     assert len(list(filled.store.entries())) == 2
     assert "removed 2 kernels" in forge("clear")
     assert not list(filled.store.entries())
@@ -557,14 +557,22 @@ def test_an_empty_cache_is_no_error(project, forge):
 
 def test_wrong_usage_is_told(project, forge, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert "no GPU tells the architecture" in forge("warm", status=2)
-    assert "--kernel and --config go together" in forge("warm", "--arch", ARCH, "--kernel", "x:y", status=2)
-    assert "--config: " in forge("warm", "--arch", ARCH, "--kernel", "x:y", "--config", '["float", 1]', status=2)
+    assert "no GPU tells the architecture" in forge("warm", status=3)
+    assert "--kernel and --config go together" in forge("warm", "--arch", ARCH, "--kernel", "x:y", status=3)
+    assert "--config: " in forge("warm", "--arch", ARCH, "--kernel", "x:y", "--config", '["float", 1]', status=3)
     monkeypatch.setenv("FORGE_CACHE", "0")
     assert "nothing to warm" in forge("warm", "--arch", ARCH, status=1)
     project.store.root.mkdir(parents=True)
     project.store.root.chmod(0o777)
     assert "can be written by other users" in forge("ls", status=1)
+
+
+def test_a_kernel_is_built_for_a_gpu_by_its_name(project, forge):
+    out = project.base / "out"
+    command = ["build", "--out", str(out), "--kernel", project.path, "--config", canonical(tag(project.config()))]
+    forge(*command, "--arch", "H100", "--arch", "H200", "--arch", "rtx 4090", "-j", "1")
+    assert json.loads((out / "bundle.json").read_text())["archs"] == ["sm_89", "sm_90a"]
+    assert [one["arch"] for one in forge("ls", "--bundle", str(out), "--arch", "h200", "--json")] == ["sm_90a"]
 
 
 def test_a_failed_kernel_is_exit_status_1_and_named(project, forge):

@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from forge_core.bench import rerun
-from forge_core.bench.cli import bench as command
 from forge_core.bench.compare import compare
 from forge_core.bench.compare_text import commit_message, comparison_markdown, percent, time_text
 from forge_core.bench.environment import Environment
 from forge_core.bench.processes import pool, union
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Run, load
+from forge_core.cli import main
 from forge_core.errors import BenchmarkError
 
 SHAPES = (1024, 2048, 4096)
@@ -206,7 +206,7 @@ def run(tmp_path):
         for name, made in (("old", old), ("new", new)):
             (tmp_path / f"{name}.json").write_text(made.dumps())
         result = CliRunner().invoke(
-            command, ["compare", str(tmp_path / "old.json"), str(tmp_path / "new.json"), *options]
+            main, ["bench", "compare", str(tmp_path / "old.json"), str(tmp_path / "new.json"), *options]
         )
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, " ".join(result.output.split())

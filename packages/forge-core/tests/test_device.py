@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import copy
+import json
+import pickle
+import subprocess
+import sys
+
 import pytest
 import torch
 
 from forge_core import device
-from forge_core.device import ARCHES, SPECS, arch_of, spec_for
+from forge_core.device import ARCHES, SPECS, Arch, arch_of, spec_for
 from forge_core.errors import UnsupportedError
 
 
@@ -68,9 +74,39 @@ def test_a_name_that_is_no_arch_is_refused(arch):
         spec_for(arch)
 
 
-def test_an_unknown_generation_is_refused_with_what_is_known():
-    with pytest.raises(UnsupportedError, match="sm_190a is not known to Forge; known architectures: sm_80, "):
-        spec_for("sm_190a")
+@pytest.mark.parametrize("arch", ["sm_190a", "sm_99", "sm_91a", "sm_110a", "sm_80a", "sm_90f", "SM_99"])
+def test_an_unknown_arch_is_refused_with_what_is_known(arch):
+    told = rf"^{arch.lower()} is not known to Forge; known architectures: sm_80, .*; GPUs: A100, .*RTX 5090\.$"
+    with pytest.raises(UnsupportedError, match=told):
+        spec_for(arch)
+
+
+@pytest.mark.parametrize("arch", ["sm_87", "sm_100f", "sm_107a", "sm_120f", "sm_121a", "SM_100"])
+def test_an_arch_that_is_not_tested_is_known(arch):
+    parsed = Arch.parse(arch)
+    assert parsed == arch.lower()
+    assert arch[3:].startswith(str(parsed.device.capability[0]))
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_gpu_stands_for_its_architecture_and_its_figures(name):
+    for text in (name, name.lower(), f" {name.upper()} "):
+        arch = Arch.parse(text)
+        assert arch == SPECS[name].arch
+        assert arch.device is spec_for(arch) is spec_for(text) is SPECS[name]
+
+
+def test_an_arch_keeps_its_gpu_when_it_is_copied_and_pickled():
+    arch = Arch.parse("H100")
+    for twin in (pickle.loads(pickle.dumps(arch)), copy.deepcopy(arch)):  # noqa: S301 - made here
+        assert (twin, twin.device) == ("sm_90a", SPECS["H100"])
+    assert json.dumps(arch) == '"sm_90a"'
+
+
+def test_the_figures_are_there_without_torch():
+    code = "import sys, forge_core.device, forge_core.settings; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize(

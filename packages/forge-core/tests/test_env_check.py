@@ -11,7 +11,6 @@ import sys
 
 import pytest
 
-from forge_core import device
 from forge_core.env_check import (
     Distribution,
     Driver,
@@ -96,6 +95,11 @@ def test_libraries_of_both_cuda_versions_side_by_side_are_healthy_for_either_tor
     older = plant(CUDA, torch__cuda="12.8", driver=Driver("575.51.03", "12.9", 1))
     assert not faults(older)
     assert any("CUDA 12 in use" in message for message in messages(older))
+
+
+@pytest.mark.parametrize("variants", [(12,), (13,), (12, 13)])
+def test_a_torch_without_cuda_fits_the_libraries_of_any_cuda(variants):
+    assert report.healthy(diagnose(plant(CPU, dsl__variants=variants)))
 
 
 # ----------------------------------------------------------------------------------------------------------- faults
@@ -189,6 +193,17 @@ PLANTED = {
         "CuTe DSL 4.8.1 has libraries for CUDA 12, but torch is built with CUDA 13.0",
         "pip install 'nvidia-cutlass-dsl[cu13]==4.8.1'",
     ),
+    "libraries of another CUDA than torch, no GPU": (
+        plant(CPU, torch__cuda="13.0"),
+        "CuTe DSL 4.8.1 has libraries for CUDA 12, but torch is built with CUDA 13.0",
+        "pip install 'nvidia-cutlass-dsl[cu13]==4.8.1'",
+    ),
+    "libraries of CUDA 13 alone, torch with CUDA 12": (
+        plant(CUDA, dsl__variants=(13,), torch__cuda="12.8"),
+        "CuTe DSL 4.8.1 has libraries for CUDA 13, but torch is built with CUDA 12.8",
+        # Which brings those of CUDA 12: the distribution requires them.
+        "pip install 'nvidia-cutlass-dsl==4.8.1'",
+    ),
     "libraries newer than the driver": (
         plant(CUDA, dsl__variants=(13,), torch__cuda="12.8", driver=Driver("575.51.03", "12.9", 1)),
         "CuTe DSL 4.8.1 has libraries for CUDA 13, but the driver serves CUDA up to 12.9",
@@ -248,11 +263,6 @@ WARNED = {
         plant(CUDA, torch__cuda="12.8", dsl=DSL, driver=Driver("550.54.14", "12.4", 1)),
         "it should be 575.51.03 or newer",
         "sudo apt-get install nvidia-driver-580",
-    ),
-    "libraries of another CUDA than torch, no GPU": (
-        plant(CPU, torch__cuda="13.0"),
-        "has libraries for CUDA 12, but torch is built with CUDA 13.0",
-        "pip install 'nvidia-cutlass-dsl[cu13]==4.8.1'",
     ),
     "cache folder": (
         plant(CPU, cache_writable=False),
@@ -315,10 +325,6 @@ def test_an_unknown_cuda_version_needs_no_known_driver():
 )
 def test_what_torch_was_built_for(arches, capability, fits):
     assert rules.torch_supports(arches, capability) is fits
-
-
-def test_the_oldest_gpu_is_the_one_that_the_kernels_know():
-    assert rules.MIN_CAPABILITY == device.MIN_CAPABILITY
 
 
 # ------------------------------------------------------------------------------------------------- what lies on disk

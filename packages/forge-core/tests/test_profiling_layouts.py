@@ -201,7 +201,7 @@ def test_the_command_draws_and_counts(tmp_path):
     ],
 )
 def test_bad_usage(words):
-    assert run(*words)[0] == 2
+    assert run(*words)[0] == 3
 
 
 def test_a_kernels_own_layout():

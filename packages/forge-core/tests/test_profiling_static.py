@@ -12,12 +12,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from forge_core import device
 from forge_core.cli import main
-from forge_core.device import SPECS, spec_for
+from forge_core.device import SPECS, Arch, spec_for
 from forge_core.errors import ArgumentError, CompileError, UnsupportedError
 from forge_core.profiling import sass
 from forge_core.profiling.cubin import read_cubin
 from forge_core.profiling.geometry import RecordedLaunch, record_launches
+from forge_core.profiling.inspect_command import explained
 from forge_core.profiling.occupancy import LIMITS, occupancy
 from forge_core.profiling.ptx import count_instructions
 from forge_core.profiling.static import floors_us, symbol_of
@@ -329,19 +331,44 @@ def test_local_accesses_are_counted_in_a_disassembly():
 
 def test_what_cannot_be_inspected_says_why(run):
     for words, said in (
-        (("inspect", "nothing", *SMALL[2:]), "expected one of copy, transpose"),
         ((*SMALL, "--variant", "skinny"), "variant 'skinny' was asked for"),
+        (("inspect", "transpose", "--shape", "0x5", *SMALL[4:]), "launches nothing, since its result has no elements"),
+    ):
+        status, text = run(*words)
+        assert status == 1 and said in text, (words, text)
+
+
+def test_what_an_operator_does_not_take_is_bad_usage(run):
+    for words, said in (
+        (("inspect", "nothing", *SMALL[2:]), "expected one of copy, transpose"),
         ((*SMALL, "--arg", "colour=1"), "expected arguments of forge_week0::transpose"),
         ((*SMALL[:-1], "float99"), "such as 4096x4096 and bfloat16"),
         ((*SMALL, "--layout", "diagonal"), "expected one of contiguous"),
         (("inspect", "reduce_sum", *SMALL[2:], "--arg", "dim=("), "expected a Python literal"),
         (("inspect", "logsumexp", *SMALL[2:]), "missing required argument: 'dim'"),
-        (("inspect", "transpose", "--shape", "0x5", *SMALL[4:]), "launches nothing, since its result has no elements"),
+        ((*SMALL, "--variant", "narrow"), "'narrow'"),
+        ((*SMALL, "--arch", "sm_99"), "sm_99 is not known to Forge; known architectures: sm_80"),
+        ((*SMALL, "--ptx", "--json"), "name one of them"),
+        ((*SMALL, "--arg", "dim"), "expected NAME=VALUE"),
     ):
         status, text = run(*words)
-        assert status == 1 and said in text, (words, text)
-    for words in ((*SMALL, "--ptx", "--json"), (*SMALL, "--arg", "dim")):
-        assert run(*words)[0] == 2
+        assert status == 3 and said in text, (words, text)
+
+
+@pytest.mark.parametrize(("named", "gpu"), [("h100", "NVIDIA H100 80GB HBM3"), ("H200", "NVIDIA H200")])
+def test_a_gpu_is_inspected_by_its_own_figures(run, named, gpu):
+    status, text = run(*SMALL, "--variant", "naive", "--arch", named, "--json")
+    assert status == 0, text
+    found = json.loads(text)
+    assert (found["arch"], found["device"]) == ("sm_90a", gpu)
+
+
+@pytest.mark.parametrize(("operator", "arguments"), [("transpose", None), ("reduce_sum", {"dim": "0"})])
+def test_the_kernel_is_selected_for_the_gpu_that_was_named(monkeypatch, operator, arguments):
+    planned = []
+    monkeypatch.setattr(device, "spec_for", lambda arch: planned.append(spec_for(arch)) or planned[-1])
+    explained(operator, shape="64x64", dtype="float32", arch=Arch.parse("H100"), arguments=arguments)
+    assert planned == [SPECS["H100"]]
 
 
 def test_inputs_larger_than_any_memory_are_inspected(run):

@@ -578,7 +578,7 @@ def test_the_command_checks_and_says_what_to_run(tmp_path):
     assert result.output.count("nox -s prove -- week1") == 1
     assert "week2" not in result.output
     unknown = CliRunner().invoke(cli.main, ["prove", "check", "week9"])
-    assert unknown.exit_code == 1
+    assert unknown.exit_code == 3
     assert "no proofs are declared for week9; weeks that declare some: week0, week1, week2" in unknown.output
 
 

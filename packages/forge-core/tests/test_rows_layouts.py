@@ -111,7 +111,7 @@ def test_every_listed_configuration_is_drawn_and_coalesces(dtype):
 def test_the_command_draws_a_row_kernel_of_any_package(monkeypatch, tmp_path):
     config, out = configurations(binding(BF16), SPECS["H200"])[0], tmp_path / "row.svg"
     told = Explanation("any::centered", "kernel", "held", config, "", "sm_90a", 0, 0, None)
-    monkeypatch.setattr(layout_command, "explain_named", lambda name, **options: told)
+    monkeypatch.setattr(layout_command, "explained", lambda name, **options: told)
     result = CliRunner().invoke(
         main, ["layout", "kernel", "c", "--shape", "64x16", "--dtype", "bf16", "--out", str(out)]
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from forge_core import settings
+from forge_core.device import SPECS, spec_for
 from forge_core.errors import SettingsError
 from forge_core.settings import VARIABLES, Settings, use_settings
 
@@ -33,6 +34,7 @@ def test_without_variables_all_is_default():
         ("FORGE_DEBUG", "No", "debug", False),
         ("FORGE_ARCH", "sm_90a", "arch", "sm_90a"),
         ("FORGE_ARCH", "SM_120A", "arch", "sm_120a"),
+        ("FORGE_ARCH", "rtx 4090", "arch", "sm_89"),
         ("FORGE_REQUIRE_GPU", "true", "require_gpu", True),
         ("FORGE_CACHE_DIR", "some/folder", "cache_dir", Path("some/folder")),
         ("FORGE_CACHE_DIR", "~/forge", "cache_dir", Path.home() / "forge"),
@@ -63,6 +65,8 @@ def test_a_variable_sets_its_field_at_the_next_call(monkeypatch, name, text, fie
         ("FORGE_BUNDLES", "a:~no-such-user/forge"),
         ("FORGE_DEBUG", "2"),
         ("FORGE_ARCH", "90"),
+        ("FORGE_ARCH", "sm_99"),
+        ("FORGE_ARCH", "sm_75"),
         ("FORGE_REQUIRE_GPU", "gpu"),
         ("FORGE_CACHE", "maybe"),
         ("FORGE_CACHE_MAX_BYTES", "much"),
@@ -74,6 +78,50 @@ def test_a_wrong_value_is_an_error_that_names_the_variable(monkeypatch, name, te
     monkeypatch.setenv(name, text)
     with pytest.raises(SettingsError, match=rf"{name}: expected .*, got '{text}'"):
         settings.current()
+
+
+def test_an_unknown_arch_is_refused_with_the_known_ones(monkeypatch):
+    monkeypatch.setenv("FORGE_ARCH", "sm_99")
+    with pytest.raises(SettingsError, match=r"sm_99 is not known.*: sm_80, .*; GPUs: A100"):
+        settings.current()
+
+
+def test_a_gpu_in_the_variable_keeps_its_figures(monkeypatch):
+    monkeypatch.setenv("FORGE_ARCH", "H100")
+    assert spec_for(settings.current().arch) is SPECS["H100"]
+
+
+@pytest.fixture
+def names(caplog):
+    """What a process says of the names of its variables."""
+    settings.check_names.cache_clear()
+    yield lambda: [record.getMessage() for record in caplog.records]
+    settings.check_names.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("FORGE_BAKEND", "FORGE_BACKEND"),
+        ("FORGE_ARCHS", "FORGE_ARCH"),
+        ("FORGE_CACHEDIR", "FORGE_CACHE_DIR"),
+        ("FORGE_BUNDLE", "FORGE_BUNDLES"),
+        ("forge_jit", "FORGE_JIT"),
+    ],
+)
+def test_a_misspelt_variable_is_a_warning_once_a_process(monkeypatch, names, wrong, meant):
+    monkeypatch.setenv(wrong, "1")
+    assert settings.current() == settings.current() == Settings()
+    assert names() == [f"environment variable {wrong} is not read by Forge. Did you mean {meant}?"]
+
+
+def test_what_is_spelt_rightly_or_is_no_misspelling_is_no_warning(monkeypatch, names):
+    for variable in VARIABLES:
+        monkeypatch.setenv(variable.name, "")
+    for other in ("FORGE_HOME", "FORGE_X", "BACKEND", "MY_FORGE_BACKEND"):
+        monkeypatch.setenv(other, "1")
+    settings.current()
+    assert names() == []
 
 
 def test_every_field_has_one_variable_and_the_reverse():

@@ -9,18 +9,23 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from forge_core.errors import UnsupportedError
 
-__all__ = ["ARCHES", "MIN_CAPABILITY", "SPECS", "Device", "arch_of", "query", "spec_for"]
+if TYPE_CHECKING:  # imported at the first query: settings and the doctor need this module where torch is missing
+    import torch
+
+__all__ = ["ARCHES", "MIN_CAPABILITY", "SPECS", "Arch", "Device", "arch_of", "query", "spec_for"]
 
 #: The oldest compute capability whose kernels Forge compiles; the CuTe DSL refuses sm_75.
 MIN_CAPABILITY = (8, 0)
 
 #: The architectures that every variant is cross-compiled for in the tests.
 ARCHES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
+
+# Compiled for on request, but not in the tests.
+_OTHER_ARCHES = ("sm_87", "sm_107a", "sm_121a")
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -95,6 +100,8 @@ def query(device: torch.device | int) -> Device:
     Raises:
         UnsupportedError: the GPU is older than sm_80.
     """
+    import torch
+
     index = device if isinstance(device, int) else device.index
     properties = torch.cuda.get_device_properties(torch.cuda.current_device() if index is None else index)
     capability = (properties.major, properties.minor)
@@ -122,22 +129,58 @@ def _specified_bandwidth(name: str, capability: tuple[int, int]) -> float:
     return max(same or [spec.bandwidth_gbs for spec in SPECS.values()])
 
 
-def spec_for(arch: str) -> Device:
-    """The figures to assume for an architecture: the largest known GPU that has it.
+class Arch(str):
+    """An architecture to compile for, and the GPU whose figures select the kernel.
 
-    Raises:
-        UnsupportedError: the architecture is older than sm_80, or none like it is known.
+    As a string it is the architecture alone, for example ``"sm_90a"``: H100 and H200 compare equal.
+
+    Attributes:
+        device: the GPU that was named; for an architecture, the known GPU of it with the highest bandwidth, or one
+            of its generation where none is known.
     """
-    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+
+    __slots__ = ("device",)
+    device: Device
+
+    @classmethod
+    def parse(cls, text: str) -> Arch:
+        """Reads an architecture such as ``"sm_90a"``, or the name of a GPU in ``SPECS``; case does not matter.
+
+        Raises:
+            UnsupportedError: the text is neither, or the architecture is older than sm_80 or not known.
+        """
+        word = text.strip().lower()
+        device = next((spec for name, spec in SPECS.items() if name.lower() == word), None)
+        arch = cls(word if device is None else device.arch)
+        arch.device = _figures_of(word) if device is None else device
+        return arch
+
+
+def _figures_of(arch: str) -> Device:
+    match = re.fullmatch(r"sm_(\d+)(\d)([af]?)", arch)
     if match is None:
-        raise UnsupportedError(f"{arch!r} is not an architecture such as 'sm_90a'.", requirement="a name like sm_90a")
-    capability = (int(match.group(1)), int(match.group(2)))
-    arch_of(capability)
-    exact = [spec for spec in SPECS.values() if spec.capability == capability]
-    near = exact or [spec for spec in SPECS.values() if spec.capability[0] == capability[0]]
-    if not near:
         raise UnsupportedError(
-            f"{arch} is not known to Forge; known architectures: {', '.join(ARCHES)}.",
+            f"{arch!r} is not an architecture such as 'sm_90a', nor a known GPU: {', '.join(SPECS)}.",
+            requirement="a name like sm_90a",
+        )
+    major, minor, suffix = int(match.group(1)), int(match.group(2)), match.group(3)
+    capability, known = (major, minor), (*ARCHES, *_OTHER_ARCHES)
+    # The targets of a whole generation, with f, begin at sm_100.
+    spelled = suffix in ("", "a" if major >= 9 else "", "f" if major >= 10 else "")
+    if arch_of(capability) not in known or not spelled:
+        raise UnsupportedError(
+            f"{arch} is not known to Forge; known architectures: {', '.join(known)}; GPUs: {', '.join(SPECS)}.",
             requirement="a known architecture",
         )
+    exact = [spec for spec in SPECS.values() if spec.capability == capability]
+    near = exact or [spec for spec in SPECS.values() if spec.capability[0] == capability[0]]
     return max(near, key=lambda spec: spec.bandwidth_gbs)
+
+
+def spec_for(arch: str) -> Device:
+    """The figures to assume for an architecture, or for a GPU by its name in ``SPECS``; see :class:`Arch`.
+
+    Raises:
+        UnsupportedError: neither is known, or the architecture is older than sm_80.
+    """
+    return (arch if isinstance(arch, Arch) else Arch.parse(arch)).device

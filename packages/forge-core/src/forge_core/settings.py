@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -16,12 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forge_core.errors import SettingsError
+from forge_core.device import Arch
+from forge_core.errors import SettingsError, UnsupportedError
 
 __all__ = [
     "VARIABLES",
     "Settings",
     "Variable",
+    "check_names",
     "current",
     "debug_requested",
     "requested_backend",
@@ -29,6 +33,9 @@ __all__ = [
     "use_settings",
 ]
 
+log = logging.getLogger("forge_core")
+
+PREFIX = "FORGE_"
 BACKENDS = ("kernel", "ref")
 TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
 FALSE_WORDS = frozenset({"0", "false", "no", "off", ""})
@@ -52,7 +59,8 @@ class Settings:
     Attributes:
         backend: ``"kernel"``, ``"ref"``, or None: kernels for CUDA tensors, the reference for CPU tensors.
         debug: compile with line information and device assertions, and synchronise after each launch.
-        arch: the architecture to compile for where no GPU decides it, for example ``"sm_90a"``.
+        arch: the architecture to compile for where no GPU decides it, for example ``"sm_90a"``; also a GPU that
+            :mod:`forge_core.device` knows, for example ``"H100"``.
         require_gpu: GPU tests fail instead of being skipped where there is no GPU.
         cache_dir: the folder of Forge's files; None is the user's cache folder by ``platformdirs``.
         cache: whether compiled kernels are kept on disk and looked up there.
@@ -75,6 +83,13 @@ class Settings:
         if self.backend is not None and self.backend not in BACKENDS:
             raise SettingsError(f"backend: expected one of {', '.join(BACKENDS)}, got {self.backend!r}.")
 
+    @property
+    def folder(self) -> Path:
+        """The folder of Forge's files: ``cache_dir``, or the user's cache folder."""
+        import platformdirs
+
+        return self.cache_dir or Path(platformdirs.user_cache_dir("forge-cute"))
+
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> Settings:
         """Reads the settings from a mapping of variables.
@@ -89,10 +104,10 @@ class Settings:
                 continue
             try:
                 values[variable.field] = variable.parse(text)
-            except ValueError:
-                raise SettingsError(
-                    f"environment variable {variable.name}: expected {variable.takes}, got {text!r}."
-                ) from None
+            except (ValueError, UnsupportedError) as error:
+                told = f"environment variable {variable.name}: expected {variable.takes}, got {text!r}."
+                hint = f" {error}" if isinstance(error, UnsupportedError) else ""
+                raise SettingsError(told + hint) from None
         return cls(**values)
 
 
@@ -108,14 +123,6 @@ def _parse_bool(text: str) -> bool:
 def _parse_backend(text: str) -> str:
     word = text.strip().lower()
     if word not in BACKENDS:
-        raise ValueError(text)
-    return word
-
-
-def _parse_arch(text: str) -> str:
-    word = text.strip().lower()
-    digits = word.removeprefix("sm_").rstrip("af")
-    if not word.startswith("sm_") or not digits.isdigit():
         raise ValueError(text)
     return word
 
@@ -159,7 +166,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "FORGE_ARCH",
         "arch",
-        _parse_arch,
+        Arch.parse,
         "an architecture such as 'sm_90a'",
         "the architecture to compile for where no GPU decides it",
     ),
@@ -223,9 +230,24 @@ def current() -> Settings:
     Raises:
         SettingsError: a FORGE_* variable has a value it cannot have.
     """
+    check_names()
     settings = Settings.from_environ(os.environ)
     changes = _overrides.get().changes
     return dataclasses.replace(settings, **changes) if changes else settings
+
+
+@functools.cache
+def check_names() -> None:
+    """Warns of each environment variable whose name is nearly that of one that Forge reads; once a process."""
+    import difflib  # takes a millisecond, and a first kernel that is in the cache ten
+
+    known = {variable.name.removeprefix(PREFIX): variable.name for variable in VARIABLES}
+    for name in sorted(set(os.environ) - set(known.values())):
+        if name.upper().startswith(PREFIX):
+            # Without the prefix, which all names share and which would make any two of them alike.
+            near = difflib.get_close_matches(name.upper().removeprefix(PREFIX), known, n=1)
+            if near:
+                log.warning("environment variable %s is not read by Forge. Did you mean %s?", name, known[near[0]])
 
 
 @contextlib.contextmanager

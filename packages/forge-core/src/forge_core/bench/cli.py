@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from forge_core.bench import cli_records, devices, exits, processes, report, runner
 from forge_core.bench import plan as planning
+from forge_core.bench.declare import Bench
 from forge_core.bench.derived import suites_of
 from forge_core.bench.records import Record
 from forge_core.cache import suites
@@ -26,7 +28,7 @@ from forge_core.progress import progress
 from forge_core.timing import TIMERS, Policy
 from forge_core.timing.l2 import POLICIES
 
-__all__ = ["bench"]
+__all__ = ["bench", "suites_and_operators"]
 
 
 # A line with \\b alone is click's mark for a paragraph whose lines stay as they are.
@@ -49,18 +51,6 @@ OWN = ("device_text", "devices_text", "json_path", "out", "share", "name")
 
 class RunByDefault(click.Group):
     """A group whose first word may also be what its ``run`` command takes: ``bench smoke`` is ``bench run smoke``."""
-
-    def make_context(
-        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
-    ) -> click.Context:
-        """As click's, but bad usage ends with status 3."""
-        with exits.usage_is_3():
-            return super().make_context(info_name, args, parent, **extra)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """As click's, but bad usage ends with status 3."""
-        with exits.usage_is_3():
-            return super().invoke(ctx)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -141,7 +131,7 @@ def run_command(
     # With the record on standard output, everything for people goes to standard error.
     console = cli_records.console(error=json_path == "-")
     with exits.told(), exits.termination_interrupts() as measured:
-        run = planning.plan(planning.discover(), name, selection)
+        run = _planned(name, selection)
         if share is not None:
             number, shares = share
             run = replace(run, cases=run.cases[number - 1 :: shares], imports=run.imports if number == 1 else ())
@@ -179,6 +169,26 @@ def list_command() -> None:
                     for peer in operator.peers
                 )
                 click.echo(f"operator  {operator.name:12} variants: {known}; peers: {versus}")
+
+
+def suites_and_operators(benches: Sequence[Bench]) -> list[str]:
+    """What ``forge-cute bench run`` and ``forge-cute cache --suite`` take."""
+    return [name for found in benches for name in (*suites_of(found), *found.by_name)]
+
+
+def _planned(name: str, selection: planning.Selection) -> planning.Run:
+    benches = planning.discover()
+    operators = [operator for found in benches for operator in found.operators]
+    with exits.nearest(
+        lambda: (
+            ((name,), (*bench.commands, *suites_and_operators(benches))),
+            (selection.packages, [found.name for found in benches]),
+            (selection.operators, [operator.name for operator in operators]),
+            (selection.variants, ["auto", "all", *(v for operator in operators for v in operator.variants())]),
+            (selection.peers, [peer.name for operator in operators for peer in operator.peers]),
+        )
+    ):
+        return planning.plan(benches, name, selection)
 
 
 def _spread(ctx: click.Context, name: str, spread_over: list[str], total: int) -> Record:

@@ -218,7 +218,9 @@ def tune_command(week: str, device_text: str, record_folder: Path, dry_run: bool
     from forge_core.bench.tune import cases_of, tune
 
     with exits.told():
-        chosen = planning.packages_named(planning.discover(), (week,))
+        benches = planning.discover()
+        with exits.nearest(lambda: [((week,), [found.name for found in benches])]):
+            chosen = planning.packages_named(benches, (week,))
         total = cases_of(chosen[0])
         device = devices.gpu(device_text, "thresholds are measured on a GPU")
         with torch.cuda.device(device), progress(total) as on_case:

@@ -1,6 +1,6 @@
 """The command ``forge-cute cache``.
 
-Exit status: 0 all right, 1 something is damaged, failed or missing, 2 bad usage.
+Exit status: 0 all right, 1 something is damaged, failed or missing, 3 bad usage.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -19,8 +18,10 @@ from forge_core.cache.entry import Entry
 from forge_core.cache.files import folders_in, tree_bytes
 from forge_core.cache.folders import default_folder
 from forge_core.cache.lookup import user_store
+from forge_core.cache.parallel import Request
 from forge_core.cache.store import Store
-from forge_core.errors import CacheError, ForgeError
+from forge_core.cli import ARCH
+from forge_core.errors import CacheError
 
 __all__ = ["cache"]
 
@@ -35,18 +36,7 @@ forge-cute cache build --arch sm_90a --suite week1 --out BUNDLE
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-class _Group(click.Group):
-    """A group whose ForgeErrors are one plain message."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command."""
-        try:
-            return super().invoke(ctx)
-        except ForgeError as error:
-            raise click.ClickException(str(error)) from error
-
-
-@click.group(cls=_Group, help=HELP)
+@click.group(help=HELP)
 def cache() -> None:
     """The group; what it says to a user stands in HELP."""
 
@@ -65,7 +55,7 @@ _bundle_option = click.option(
 
 
 @cache.command("ls")
-@click.option("--arch", help="Only this architecture.")
+@click.option("--arch", type=ARCH, help="Only this architecture.")
 @click.option("--kernel", "text", default="", help="Only builders whose name contains this text.")
 @_bundle_option
 @_json
@@ -140,21 +130,27 @@ def verify(ctx: click.Context, folder: Path | None, as_json: bool) -> None:
     ctx.exit(1 if damaged else 0)
 
 
+def _bytes(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
+    variable = next(v for v in settings.VARIABLES if v.field == "cache_max_bytes")
+    try:
+        return None if text is None else variable.parse(text)
+    except ValueError:
+        raise click.BadParameter(f"expected {variable.takes}, got {text!r}", ctx, parameter) from None
+
+
 @cache.command("prune")
-@click.option("--max-bytes", help="Remove the least recently used ones until the rest takes no more, as 500M.")
+@click.option(
+    "--max-bytes", callback=_bytes, help="Remove the least recently used ones until the rest takes no more, as 500M."
+)
 @click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Remove what was not used since.")
 @click.option("--stale", is_flag=True, help="Remove what this installation cannot use: other versions, other sources.")
 @_json
-def prune(max_bytes: str | None, older_than: float | None, stale: bool, as_json: bool) -> None:
+def prune(max_bytes: int | None, older_than: float | None, stale: bool, as_json: bool) -> None:
     """Remove what is of no use: leftovers, what was set aside, and what the options say."""
     from forge_core.cache import upkeep
 
     store = _store()
-    limit = (
-        store.max_bytes
-        if max_bytes is None
-        else settings.Settings.from_environ({"FORGE_CACHE_MAX_BYTES": max_bytes}).cache_max_bytes
-    )
+    limit = store.max_bytes if max_bytes is None else max_bytes
     removed = upkeep.prune(store, max_bytes=limit, older_than_days=older_than, stale=stale)
     if as_json:
         click.echo(json.dumps({reason: [str(path) for path in paths] for reason, paths in removed.items()}, indent=1))
@@ -164,7 +160,7 @@ def prune(max_bytes: str | None, older_than: float | None, stale: bool, as_json:
 
 
 @cache.command("clear")
-@click.option("--arch", help="Only this architecture.")
+@click.option("--arch", type=ARCH, help="Only this architecture.")
 @_json
 def clear(arch: str | None, as_json: bool) -> None:
     """Remove all kernels; they are compiled anew when they are needed."""
@@ -188,7 +184,9 @@ _config = click.option("--config", metavar="JSON", help="Its configuration, as a
 
 
 @cache.command("warm")
-@click.option("--arch", "archs", multiple=True, help="Default: that of the GPUs here, or FORGE_ARCH; repeatable.")
+@click.option(
+    "--arch", "archs", type=ARCH, multiple=True, help="Default: that of the GPUs here, or FORGE_ARCH; repeatable."
+)
 @_suites
 @_kernel
 @_config
@@ -212,7 +210,7 @@ def warm(
 
 
 @cache.command("build")
-@click.option("--arch", "archs", multiple=True, required=True, help="For example sm_90a; repeatable.")
+@click.option("--arch", "archs", type=ARCH, multiple=True, required=True, help="As sm_90a, or as H100; repeatable.")
 @_suites
 @_kernel
 @_config
@@ -278,7 +276,7 @@ def _compile(
         except ValueError as error:
             raise click.UsageError(f"--config: {error}") from error
     else:
-        wanted = known.requests(suites, archs)
+        wanted = _requests(suites, archs)
     outcomes = known.compile_shown(wanted, store, jobs=jobs)
     told = tables.summary(outcomes, time.perf_counter() - start)
     if as_json:
@@ -286,6 +284,15 @@ def _compile(
     else:
         tables.print_summary(told, store.root)
     return 1 if told["failed"] else 0
+
+
+def _requests(suites: tuple[str, ...], archs: tuple[str, ...]) -> list[Request]:
+    from forge_core.bench import exits, plan
+    from forge_core.bench.cli import suites_and_operators
+    from forge_core.cache import suites as known
+
+    with exits.told(), exits.nearest(lambda: [(suites, suites_and_operators(plan.discover()))]):
+        return known.requests(suites, archs)
 
 
 def _sound(store: Store) -> Iterator[Entry]:

@@ -47,7 +47,7 @@ def collect(*, kernels: bool = True) -> Facts:
         current, settings_error = settings.current(), None
     except SettingsError as error:
         current, settings_error = settings.Settings(), str(error)
-    cache_dir = current.cache_dir or _default_cache_dir()
+    cache_dir = current.folder
     runs: tuple[KernelRun, ...] = ()
     if kernels and torch.version is not None and torch.error is None and dsl.version is not None:
         runs = _try_kernels(gpus, current.arch or DEFAULT_ARCH)
@@ -83,12 +83,6 @@ def _tool(name: str) -> str | None:
     return shutil.which(name) or shutil.which(
         name, path=str(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin"))
     )
-
-
-def _default_cache_dir() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("forge-cute"))
 
 
 def _writable(folder: Path) -> bool:

@@ -210,8 +210,7 @@ def _dsl(facts: Facts) -> Iterator[Finding]:
         yield Finding("dsl", Level.FAULT, message, repair)
     elif cuda is not None and major(cuda) not in dsl.variants:
         message = f"CuTe DSL {version} has libraries for CUDA {have}, but torch is built with CUDA {cuda}"
-        level = Level.FAULT if facts.gpus else Level.WARNING
-        yield Finding("dsl", level, message, _dsl_command(facts, version=version))
+        yield Finding("dsl", Level.FAULT, message, _dsl_command(facts, version=version))
     else:
         match = "" if cuda is None else f", torch is built with CUDA {cuda}"
         yield Finding("dsl", Level.OK, f"CuTe DSL {version} with libraries for CUDA {have}; CUDA {used} in use{match}")

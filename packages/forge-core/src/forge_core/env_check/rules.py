@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from forge_core.device import MIN_CAPABILITY
+
 __all__ = [
     "DSL_RANGE",
     "FFI_MINIMUM",
@@ -23,9 +25,6 @@ _DRIVERS = (("13", "580.65.06"), ("12.9", "575.51.03"), ("12", "525.60.13"))
 TORCH_MINIMUM = "2.9"
 DSL_RANGE = ">=4.7,<5"
 FFI_MINIMUM = "0.1.11"
-
-# As forge_core.device has it, which cannot be imported where torch is missing; a test holds the two together.
-MIN_CAPABILITY = (8, 0)
 
 
 def numbers(version: str) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ from forge_core.bench.declare import Bench, Case, OperatorBench, one_random_tens
 from forge_core.bench.inputs import LAYOUTS
 from forge_core.bench.plan import discover
 from forge_core.bench.schema import parse_shape
+from forge_core.cli import did_you_mean
 from forge_core.errors import ArgumentError
 from forge_core.op import Explanation, Operator
 
@@ -39,9 +40,9 @@ def operators_of(benches: Sequence[Bench]) -> dict[str, Operator]:
 
 
 def known_names(benches: Sequence[Bench]) -> list[str]:
-    """Every name that :func:`explain_named` takes."""
+    """The names that :func:`explain_named` takes, each once: without those that are another with its namespace."""
     measured = [operator.name for bench in benches for operator in bench.operators]
-    return list(dict.fromkeys([*measured, *operators_of(benches)]))
+    return list(dict.fromkeys([*measured, *(name for name in operators_of(benches) if "::" not in name)]))
 
 
 def meta_tensor(shape: Sequence[int], dtype: torch.dtype, layout: str = "contiguous") -> torch.Tensor:
@@ -101,7 +102,7 @@ def explain_named(
         dtype: its dtype, for example ``"bfloat16"``.
         layout: how it lies in memory, one of ``forge_core.bench.inputs.LAYOUTS``.
         variant: ``"auto"`` or a variant's name.
-        arch: for example ``"sm_90a"``.
+        arch: for example ``"sm_90a"``, or a GPU such as ``"H100"``; see :class:`forge_core.device.Arch`.
         arguments: further arguments of an operator's call by name, as Python literals: ``{"dim": "-1"}``.
 
     Raises:
@@ -131,6 +132,7 @@ def explain_named(
             argument="operator",
             expected=f"one of {', '.join(known_names(benches))}",
             got=repr(name),
+            hint=did_you_mean(name.rpartition("::")[2], known_names(benches)),
         )
     values = {key: _literal(key, text) for key, text in (arguments or {}).items()}
     unknown = [key for key in values if key not in operator.schema.parameters]

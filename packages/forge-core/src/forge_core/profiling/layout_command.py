@@ -12,9 +12,11 @@ import click
 
 from forge_core import dtypes
 from forge_core.bench.plan import discover
+from forge_core.cli import ARCH
+from forge_core.device import Arch
 from forge_core.errors import ArgumentError
 from forge_core.profiling.drawing import to_svg
-from forge_core.profiling.find import explain_named
+from forge_core.profiling.inspect_command import explained
 from forge_core.profiling.layouts import Drawing, swizzled_tile, tiled_copy
 
 __all__ = ["layout"]
@@ -118,12 +120,12 @@ def swizzle(
 @click.option("--shape", required=True, help="The first input's sizes.")
 @click.option("--dtype", required=True, help="Its dtype.")
 @click.option("--variant", default="auto", show_default=True, help="The kernel.")
-@click.option("--arch", default="sm_90a", show_default=True, help="The architecture.")
+@click.option("--arch", type=ARCH, default="sm_90a", show_default=True, help="The architecture, or a GPU such as H100.")
 @OUT
 @JSON
-def kernel(operator: str, shape: str, dtype: str, variant: str, arch: str, out: Path | None, as_json: bool) -> None:
+def kernel(operator: str, shape: str, dtype: str, variant: str, arch: Arch, out: Path | None, as_json: bool) -> None:
     """The layouts of an operator's kernel: a row kernel's, or what its package's module ``layouts`` declares."""
-    explanation = explain_named(operator, shape=shape, dtype=dtype, variant=variant, arch=arch)
+    explanation = explained(operator, shape=shape, dtype=dtype, variant=variant, arch=arch)
     _show(kernel_drawing(explanation.config, explanation.variant or "ref"), out, as_json)
 
 

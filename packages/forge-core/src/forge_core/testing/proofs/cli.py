@@ -11,10 +11,11 @@ from pathlib import Path
 import click
 
 from forge_core import device as devices
+from forge_core.cli import did_you_mean
 from forge_core.files import write_atomically
 from forge_core.testing.proofs import check as checking
 from forge_core.testing.proofs import table as tables
-from forge_core.testing.proofs.declare import ProofError, discover
+from forge_core.testing.proofs.declare import ProofError, Week, discover
 from forge_core.testing.proofs.evidence import Evidence
 from forge_core.testing.proofs.record import FILE, load, stamped
 
@@ -28,6 +29,16 @@ _root = click.option(
     "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path(), help="The repository."
 )
 _records = click.option("--records", type=click.Path(path_type=Path), help="The folder of records; docs/records.")
+
+
+def _named(weeks: tuple[str, ...]) -> list[Week]:
+    """The weeks of these names; all without names."""
+    known = [week.name for week in discover()]
+    try:
+        return discover(weeks)
+    except ProofError as error:
+        hints = filter(None, [did_you_mean(name, known) for name in weeks if name not in known])
+        raise click.UsageError(". ".join([str(error), *hints])) from error
 
 
 @click.group()
@@ -63,10 +74,10 @@ def run_command(
     from forge_core.testing.proofs.execute import UnfinishedError, execute, find_sanitizer
     from forge_core.testing.proofs.runner import prove as run
 
+    found = _named(weeks)
     if not torch.cuda.is_available():
         raise ProofError("a proof is made on a GPU, and there is none here")
     find_sanitizer()
-    found = discover(weeks)
     deadline = None if limit is None else time.monotonic() + 60 * limit
     processes = workers or min(WORKERS, os.cpu_count() or 1)
     try:
@@ -103,7 +114,7 @@ def check_command(weeks: tuple[str, ...], recompute: bool, root: Path, records: 
 
     Where sources changed, the recorded calls are planned again and the code is compiled again, and both are compared.
     """
-    found = checking.check(discover(weeks), records or root / RECORDS, Evidence(root.resolve(), recompute=recompute))
+    found = checking.check(_named(weeks), records or root / RECORDS, Evidence(root.resolve(), recompute=recompute))
     if found:
         click.echo(checking.in_words(found), err=True)
         raise ProofError(f"{len(found)} findings")
