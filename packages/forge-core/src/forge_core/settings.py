@@ -167,7 +167,7 @@ VARIABLES: tuple[Variable, ...] = (
         "FORGE_ARCH",
         "arch",
         Arch.parse,
-        "an architecture such as 'sm_90a'",
+        "an architecture such as 'sm_90a', or a GPU such as 'H100'",
         "the architecture to compile for where no GPU decides it",
     ),
     Variable(
