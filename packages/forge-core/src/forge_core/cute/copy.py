@@ -9,7 +9,6 @@ whatever is not a whole vector inside the row is copied by element.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import cutlass
@@ -23,16 +22,14 @@ from forge_core.cute.hold import hold_policy
 from forge_core.cute.warp import WARP
 
 __all__ = [
-    "Window",
     "copy_if",
     "evict_last",
     "fill_if",
     "head_elements",
-    "load_window",
+    "load_unaligned",
     "neighbors",
     "opaque",
     "partition",
-    "shift_window",
     "stage",
     "store_if",
     "vector_predicate",
@@ -151,77 +148,46 @@ def opaque(rX: cute.Tensor, zero: Uint32) -> None:
         rWords[i] = rWords[i] ^ zero
 
 
-@dataclass(frozen=True)
-class Window:
-    """Aligned accesses around neighboring elements that begin anywhere, on their way.
-
-    Attributes:
-        row: (length,), stride 1.
-        first: the first of the elements.
-        count: how many.
-        inside: whether all elements are inside the row.
-        fits: whether the accesses are, too; otherwise the elements are loaded one by one.
-        words: of the accesses.
-    """
-
-    row: cute.Tensor
-    first: Int32
-    count: int
-    inside: Boolean
-    fits: Boolean
-    words: cute.Tensor
-
-
-def load_window(row: cute.Tensor, first: Int32, count: int, inside: Boolean) -> Window:
-    """Asks for neighboring elements that begin anywhere, by aligned 16-byte accesses, without a branch.
+@cute.jit
+def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Boolean):
+    """Loads neighboring elements that begin anywhere, by aligned 16-byte accesses and a shift of registers.
 
     Args:
         row: (length,), stride 1.
         first: the first element to load.
-        count: how many elements.
+        rX: registers; they stay as they are unless ``inside``.
         inside: whether all elements are inside the row.
     """
-    words = count * row.element_type.width // 32
-    accesses = (words + 3) // 4 + 1
-    begin = (row.iterator + first).toint() & ~Int64(15)
-    # The last access may reach beyond the row, where memory may end.
-    fits = inside & (begin + 16 * accesses <= (row.iterator + cute.size(row)).toint()) & (words > 0)
-    start = cute.make_ptr(Uint32, begin, row.memspace, assumed_align=16)
-    gWords = cute.make_tensor(start, cute.make_layout(((4, accesses),)))
-    rWords = cute.make_rmem_tensor(((4, accesses),), Uint32)
-    rWords.fill(0)
-    pred = cute.make_rmem_tensor(1, Boolean)
-    pred[0] = fits
-    every = cute.make_tensor(pred.iterator, cute.make_layout(accesses, stride=0))
-    cute.copy(cute.make_copy_atom(CopyG2ROp(), Uint32, num_bits_per_copy=128), gWords, rWords, pred=every)
-    return Window(row, first, count, inside, fits, rWords)
-
-
-def shift_window(window: Window) -> cute.Tensor:
-    """The elements of a window in registers; 0 where they are not inside the row."""
-    row, words = window.row, window.count * window.row.element_type.width // 32
-    skip = Int32((row.iterator + window.first).toint() & 15)
-    rX = cute.make_rmem_tensor(window.count, row.element_type)
-    rX.fill(row.element_type(0))
-    if words:
-        # A barrel shift by 0 to 15 bytes: two words, one word, half a word.
-        found = [window.words[i] for i in range(cute.size(window.words))]
-        for by in (2, 1):
-            far = (skip & (4 * by)) != 0
-            found = [Uint32(cutlass.select_(far, found[i + by], found[i])) for i in range(len(found) - by)]
-        rWords = cute.recast_tensor(rX, Uint32)
-        for i in range(words):
-            narrow = row.element_type.width < 32
-            rWords[i] = _funnel(found[i], found[i + 1], (skip & 3) * 8) if narrow else found[i]
-    _load_each(row, window.first, rX, window.inside & ~window.fits)
-    return rX
-
-
-@cute.jit
-def _load_each(row: cute.Tensor, first: Int32, rX: cute.Tensor, when: Boolean):
-    if when:
-        for i in cutlass.range_constexpr(cute.size(rX)):
-            rX[i] = row[first + i]
+    dtype, count = row.element_type, cute.size(rX)
+    size = dtype.width // 8
+    if inside:
+        byte = (row.iterator + first).toint()
+        begin, skip = byte & ~Int64(15), Int32(byte & 15)
+        words = count * size // 4
+        accesses = (words + 3) // 4 + 1
+        rWindow = cute.make_rmem_tensor(4 * accesses, Uint32)
+        # The last access may reach beyond the row, where memory may end: its elements are then loaded one by one.
+        end = (row.iterator + cute.size(row)).toint()
+        if (begin + 16 * accesses <= end) & (words > 0):
+            for i in cutlass.range_constexpr(accesses):
+                gWords = cute.make_tensor(
+                    cute.make_ptr(Uint32, begin + 16 * i, row.memspace, assumed_align=16), cute.make_layout(4)
+                )
+                cute.autovec_copy(gWords, cute.make_tensor(rWindow.iterator + 4 * i, cute.make_layout(4)))
+            # A barrel shift by 0 to 15 bytes: two words, one word, half a word.
+            for step in cutlass.range_constexpr(2):
+                by = 2 - step
+                for i in cutlass.range_constexpr(4 * accesses - by):
+                    shifted = cutlass.select_((skip & (4 * by)) != 0, rWindow[i + by], rWindow[i])
+                    rWindow[i] = Uint32(shifted)
+            rWords = cute.recast_tensor(rX, Uint32)
+            for i in cutlass.range_constexpr(words):
+                rWords[i] = rWindow[i]
+                if cutlass.const_expr(size < 4):
+                    rWords[i] = _funnel(rWindow[i], rWindow[i + 1], (skip & 3) * 8)
+        else:
+            for i in cutlass.range_constexpr(count):
+                rX[i] = row[first + i]
 
 
 def _funnel(low: Uint32, high: Uint32, bits: Int32) -> Uint32:

@@ -117,14 +117,6 @@ class RowConfig:
         return max(1, warps * 32 // self.threads)
 
     @property
-    def room(self) -> int:
-        """Launch bound: ``resident``, or 0 where the compiler is left to choose.
-
-        Told a bound, it takes all registers that it leaves, and where accesses are shifted in registers a few more.
-        """
-        return 0 if self.align == "shifted" and self.binding.program.operands.columns else self.resident
-
-    @property
     def _suffix(self) -> str:
         return f"{self.align}_v{self.vec}_{self.threads}t_c{self.chunks}" + (
             f"_r{self.reduced}" if self.reduced > 1 else ""

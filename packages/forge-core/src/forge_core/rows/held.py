@@ -60,7 +60,7 @@ class Held(HeldConfig, RowKernel):
             cluster=(self.blocks, 1, 1) if const_expr(self.blocks > 1) else None,
             cooperative=self.in_grid,
             stream=args[-1],
-            **room_for(self.room),
+            **room_for(self.resident),
         )
 
     @cute.kernel

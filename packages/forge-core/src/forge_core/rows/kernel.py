@@ -25,10 +25,9 @@ from forge_core.cute.copy import (
     evict_last,
     fill_if,
     head_elements,
-    load_window,
+    load_unaligned,
     opaque,
     partition,
-    shift_window,
     stage,
     store_if,
     vector_predicate,
@@ -195,14 +194,16 @@ class RowKernel(RowConfig):
             return waits[name][1][None, c - kept].load().reshape(vec)
 
         def column(name: str, c: int) -> Any:
-            if self.align != "whole":
-                window = load_window(g[name], first + steps[c], vec, inside[c])
-                return lambda: shift_window(window).load()
-            copy, tXgX = partition(g[name], first, vec, threads, self.chunks, thread, load=True)
-            rX = cute.make_rmem_tensor(tXgX[None, c].shape, g[name].element_type)
+            rX = cute.make_rmem_tensor(vec, g[name].element_type)
             rX.fill(rX.element_type(0))
-            cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, inside[c]))
-            return lambda: rX.load().reshape(vec)
+            if self.align == "whole":
+                copy, tXgX = partition(g[name], first, vec, threads, self.chunks, thread, load=True)
+                rX = cute.make_rmem_tensor(tXgX[None, c].shape, rX.element_type)
+                rX.fill(rX.element_type(0))
+                cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, inside[c]))
+            else:
+                load_unaligned(g[name], first + steps[c], rX, inside[c])
+            return rX.load().reshape(vec)
 
         def store(c: int, name: str, y: Any) -> None:
             copy, tYgY, own = *parts[name], inside[c]

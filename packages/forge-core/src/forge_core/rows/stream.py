@@ -52,7 +52,7 @@ class Stream(StreamConfig, RowKernel):
                 grid=(Int32(rows * parts), 1, 1),
                 block=(self.threads, 1, 1),
                 stream=args[-1],
-                **room_for(self.room),
+                **room_for(self.resident),
             )
 
     @cute.kernel

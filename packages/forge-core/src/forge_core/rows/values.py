@@ -63,7 +63,7 @@ class Piece(Values):
         store: ``store(name, y)`` writes a vector of an output; None where the kernel does so itself.
         held: the registers that hold the vectors of row operands.
         epoch: shared by the pieces of a row.
-        columns: asks for the vector of a column operand, by name; the result gives the vector when it is called.
+        columns: loads the vector of a column operand, by name.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Piece(Values):
         store: Any,
         held: tuple[cute.Tensor, ...] = (),
         epoch: Epoch | None = None,
-        columns: dict[str, Callable[[], Callable[[], Any]]] | None = None,
+        columns: dict[str, Callable[[], Any]] | None = None,
     ) -> None:
         super().__init__(*args)
         self.store, self.held, self.epoch = store, held, epoch or Epoch()
@@ -88,8 +88,6 @@ class Piece(Values):
 
     def _column(self, name: str) -> Any:
         self.fetch((name,))
-        if callable(self.ahead[name]):
-            self.ahead[name] = self.ahead[name]()
         return self.ahead[name]
 
 
