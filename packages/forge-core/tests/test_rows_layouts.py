@@ -16,9 +16,9 @@ from forge_core.errors import ArgumentError
 from forge_core.op import Explanation
 from forge_core.profiling import layout_command
 from forge_core.profiling.drawing import to_svg
+from forge_core.profiling.row_layouts import LAYOUTS, column_accesses, held_accesses, stream_accesses
 from forge_core.rows import Binding, Fold, Operands, RowProgram, configurations
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
-from forge_core.rows.layouts import LAYOUTS, column_accesses, held_accesses, stream_accesses
 from forge_core.testing.index_maps import check_aligned, check_coalesced, check_conflicts, check_once
 
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64

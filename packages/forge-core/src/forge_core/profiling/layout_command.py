@@ -136,7 +136,7 @@ def kernel_drawing(config: Any, variant: str) -> Drawing:
         ArgumentError: neither declares one.
     """
     drawn: list[str] = []
-    for name in (*(f"{bench.package}.layouts" for bench in discover()), "forge_core.rows.layouts"):
+    for name in (*(f"{bench.package}.layouts" for bench in discover()), "forge_core.profiling.row_layouts"):
         if importlib.util.find_spec(name) is None:
             continue
         maps = importlib.import_module(name).LAYOUTS
