@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from forge_core.errors import ArgumentError
 from forge_core.profiling import diagnosis
 from forge_core.profiling.cubin import read_cubin
 from forge_core.profiling.diagnosis import RULES, Needed
@@ -136,7 +137,10 @@ def test_what_is_compiled_today_is_what_ncu_saw(tools, name, index):
 
     work = json.loads((FOLDER / f"{name}.manifest.json").read_text())["works"][index]
     rows = [row for row in record(name) if row[0] == work]
-    artefacts = tools["record"].compile_work(work["case"], arch="sm_90a")
+    try:
+        artefacts = tools["record"].compile_work(work["case"], arch="sm_90a")
+    except ArgumentError:
+        pytest.skip(f"{work['name']}: there is no such variant any more; record the week anew on an H200")
     if hashlib.sha256(artefacts.ptx.encode()).hexdigest() != rows[0][3]["ptx_sha256"]:
         pytest.skip(f"{work['name']}: its code is no longer the recorded one; record it anew on an H200")
     for kernel, (*_, profile) in zip(describe(artefacts, "sm_90a"), rows, strict=True):
@@ -236,7 +240,7 @@ def test_the_naive_kernels_are_told_what_is_wrong_with_them():
     [
         ("week0", ("vectorized", "shifted", "skinny", "rows")),
         ("week1", ("vectorized", "short")),
-        ("week2", ("single_pass",)),
+        ("week2", ("held",)),
     ],
 )
 def test_what_auto_picks_has_no_fault_and_is_bound_by_memory(name, variants):

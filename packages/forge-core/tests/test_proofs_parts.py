@@ -605,7 +605,7 @@ def test_findings_of_one_reason_stand_together():
 def test_the_command_prints_the_table(tmp_path):
     result = CliRunner().invoke(cli.main, ["prove", "table", "--root", str(ROOT), "--records", str(tmp_path)])
     assert result.exit_code == 0
-    assert "| `forge_week2::softmax` | cluster | not proven |  |" in result.output
+    assert "| `forge_week2::softmax` | held | not proven |  |" in result.output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="shows what is said without a GPU")

@@ -7,9 +7,15 @@ import torch
 
 from forge_core.errors import UnsupportedError
 
-#: Bytes of a row, in the widest dtype of the call, that a block, a cluster of blocks and a part of the GPU are sure to
-#: hold, for a call that reads one tensor; a half where it reads two.  Longer ones they may.
-SURE = {"single_pass": 2**16, "cluster": 2**18, "grid": 2**19}
+LADDER = ("naive", "online", "single_pass")
+#: The dtypes of the ladder's kernels, which convert none.
+LADDER_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+
+#: Bytes of the rows of all tensors read that are sure to fit, by compute capability: with clusters and without.
+HELD = {True: 2**18, False: 2**16}
+GRID = 2**19
+#: Bytes of a row that a block of single_pass holds at most.
+LONGEST = 160 * 1024
 
 
 def able(variant, x, dim, *, tensors=1, op="softmax"):
@@ -22,24 +28,29 @@ def able(variant, x, dim, *, tensors=1, op="softmax"):
         tensors: how many tensors with an element for each element of a row are read.
         op: the operator's name.
     """
-    length, step = x.shape[dim], x.stride(dim)
-    rows = length > 1 and step == 1
-    if variant in ("naive", "online"):
+    length, contiguous = x.shape[dim], (x.shape[dim] > 1 and x.stride(dim) == 1) or x.numel() == 1
+    nbytes, clusters = tensors * length * x.element_size(), torch.cuda.get_device_capability(x.device) >= (9, 0)
+    if variant == "stream":
         return True
     if variant == "column":
-        return not rows
-    if not rows:
-        return False
-    if op == "logsumexp_backward" and variant in ("split", "grid", "cluster"):
-        return False  # the blocks of a row have nothing to exchange
+        return not contiguous
     if variant == "split":
-        return x.numel() // length < 2**16
-    aligned = x.data_ptr() % 16 == 0 and (x.stride(0) * x.element_size()) % 16 == 0
-    if variant == "grid" and not (aligned and length * x.element_size() % 16 == 0 and x.numel() // length <= 8):
-        return None
-    sure = SURE[variant] // tensors // (1 if aligned else 16 // x.element_size())
-    nbytes = length * x.element_size()
-    return True if nbytes <= sure else None
+        return op != "logsumexp_backward"  # the parts of a row have nothing to exchange
+    if variant == "held":
+        return (True if nbytes <= HELD[clusters] else None) if contiguous else False
+    if variant == "grid":
+        if not contiguous or not clusters or op == "logsumexp_backward":
+            return False
+        sure = x.numel() // length <= 8 and length * x.element_size() >= 32 and nbytes <= GRID
+        return True if sure else None
+    assert variant in LADDER
+    if x.dtype not in LADDER_DTYPES:
+        return False
+    if variant != "single_pass":
+        return True
+    if not contiguous or length * x.element_size() % 16 or x.data_ptr() % 16:
+        return False
+    return nbytes <= LONGEST
 
 
 @pytest.fixture
@@ -60,9 +71,3 @@ def attempt():
 
     run.able = able
     return run
-
-
-@pytest.fixture
-def seeded():
-    """Makes generators: the same numbers in every process, on the device."""
-    return lambda device, seed: torch.Generator(device=device).manual_seed(seed)

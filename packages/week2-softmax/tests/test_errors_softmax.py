@@ -79,47 +79,8 @@ def test_layouts_and_types(op, device):
         op(torch.eye(3, device=device).to_sparse(), 0)
     with pytest.raises(ArgumentError, match=r"a torch\.Tensor"):
         op([[1.0]], 0)
-    with pytest.raises(ArgumentError, match="'naive', 'online', 'single_pass'"):
+    with pytest.raises(ArgumentError, match="'stream', 'column', 'split', 'grid', 'held'"):
         op(torch.ones(3, device=device), 0, variant="fast")
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_bad_out(device):
-    x = torch.ones(6, 8, device=device)
-    storage = torch.ones(150, device=device)
-    for out, kind in (
-        (None, ArgumentError),
-        (torch.zeros(8, 6, device=device), ShapeError),
-        (torch.zeros(48, device=device), ShapeError),
-        (torch.zeros(6, 8, device=device, dtype=torch.float64), DTypeError),
-        (torch.zeros(6, 8, device="meta"), DeviceError),
-        (torch.zeros(1, device=device).expand(6, 8), LayoutError),
-    ):
-        before = None if out is None or out.device.type == "meta" else out.clone()
-        with pytest.raises(kind, match=r"softmax_out.*'out'"):
-            week2.softmax.out(x, out=out)
-        if before is not None:
-            assert torch.equal(out, before)
-    with pytest.raises(LayoutError, match="apart from that of 'x'"):
-        week2.softmax.out(storage[:48].view(6, 8), out=storage[40:88].view(6, 8))
-    with pytest.raises(LayoutError, match="apart from that of 'x'"):  # in place, which a kernel could not read twice
-        week2.softmax.out(x, out=x)
-    week2.softmax.out(storage[:48].view(6, 8), out=storage[48:96].view(6, 8))
-    assert torch.equal(storage[48:96], torch.full((48,), 0.125, device=device))
-    with pytest.raises(ShapeError, match="logsumexp_out"):
-        week2.logsumexp.out(x, 1, out=torch.zeros(6, 1, device=device))
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_out_refuses_gradients(device):
-    x = torch.ones(3, 4, device=device, requires_grad=True)
-    out = torch.zeros(3, 4, device=device)
-    with pytest.raises(ArgumentError, match="need no gradient"):
-        week2.softmax.out(x, out=out)
-    assert not out.any()
-    with torch.no_grad():
-        week2.softmax.out(x, out=out)
-    assert out.sum() == 3
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -162,14 +123,21 @@ def test_kernels_are_refused_on_the_cpu():
 
 def test_a_variant_that_cannot_is_an_error_that_names_those_that_can():
     x = torch.ones(40, 64)
-    with pytest.raises(UnsupportedError, match=r"'column' was asked for.*'naive', 'online', 'single_pass'"):
+    with pytest.raises(UnsupportedError, match=r"'column' was asked for.*'naive', 'online', 'single_pass', 'stream'"):
         week2.softmax.explain(x, -1, variant="column", arch="sm_90a")
-    with pytest.raises(UnsupportedError, match=r"'single_pass' was asked for.*'naive', 'online', 'column'"):
-        week2.softmax.explain(x, 0, variant="single_pass", arch="sm_90a")
-    with pytest.raises(UnsupportedError, match="sm_90 or newer"):
-        week2.softmax.explain(x, -1, variant="cluster", arch="sm_80")
-    for variant in ("naive", "online", "single_pass", "split"):
+    for variant in ("single_pass", "held", "grid"):
+        with pytest.raises(UnsupportedError, match=rf"'{variant}' was asked for.*'stream', 'column'"):
+            week2.softmax.explain(x, 0, variant=variant, arch="sm_90a")
+    for refused in (x.double(), x.int()):  # the ladder converts nothing, and has no gradient
+        with pytest.raises(UnsupportedError, match=r"'online' was asked for.*'stream'"):
+            week2.softmax.explain(refused, -1, dtype=torch.float64, variant="online", arch="sm_90a")
+    for op in (week2.log_softmax, week2.softmax_backward):
+        with pytest.raises(ArgumentError, match="'auto' or one of 'stream'"):
+            op(*[x] * (1 + (op is week2.softmax_backward)), -1, variant="online")
+    for variant in ("naive", "online", "single_pass", "stream", "split", "held"):
         assert week2.softmax.explain(x, -1, variant=variant, arch="sm_80").variant == variant
+    with pytest.raises(UnsupportedError, match="'grid' was asked for"):
+        week2.softmax.explain(x, -1, variant="grid", arch="sm_80")
 
 
 def test_the_registry_of_the_course():

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo.testing
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import forge_week2_softmax as week2
 from forge_core.errors import UnsupportedError
@@ -39,14 +38,8 @@ def test_opcheck_with_a_dtype(name: str, device: str) -> None:
     check_opcheck(op, (torch.randn(3, 5, device=device, requires_grad=True),), {"dtype": torch.float64})
     check_opcheck(op, (torch.randint(-5, 5, (3, 5), device=device),), {"dtype": torch.float32})
     check_opcheck(week2.logsumexp, (torch.randint(-5, 5, (3, 5), device=device), 1))
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_opcheck_of_gradients_in_another_dtype(device: str) -> None:
-    for layout in (lambda x: x, lambda x: x.transpose(0, 1)):
-        x, grad = (layout(torch.randn(6, 8, device=device)) for _ in range(2))
-        for op, y in ((week2.softmax_backward, x.softmax(1)), (week2.log_softmax_backward, x.log_softmax(1))):
-            check_opcheck(op, (grad, y, 0), {"input_dtype": torch.bfloat16})
+    grad, y = torch.randn(6, 8, device=device).t(), torch.randn(6, 8, device=device).t()
+    check_opcheck(getattr(week2, f"{name}_backward"), (grad, y, 0), {"input_dtype": torch.bfloat16})
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -76,6 +69,25 @@ def test_gradients(name: str, dim: int, device: str) -> None:
             assert torch.autograd.gradgradcheck(lambda y: ours(y, dim), x)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", ["stream", "column", "split", "held"])
+def test_gradients_by_each_variant(variant: str, attempt: Any) -> None:
+    """A variant that is asked for serves the gradient too."""
+    for shape, dim in (((3, 7), 1), ((7, 3), 0), ((2, 40), 1)):
+        x = torch.randn(shape, device="cuda", dtype=torch.float64, requires_grad=True)
+        for op, _ in PAIRS.values():
+            call = partial(torch.autograd.gradcheck, partial(op, dim=dim, variant=variant), x)
+            assert attempt(call, attempt.able(variant, x, dim)) in (True, None)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", ["naive", "online", "single_pass"])
+def test_the_gradient_of_a_ladder_variant_is_that_of_auto(variant: str) -> None:
+    x = torch.randn(30, 1024, device="cuda", requires_grad=True)
+    (grad,) = torch.autograd.grad((week2.softmax(x, variant=variant) ** 2).sum(), x)
+    close(grad, torch.autograd.grad((torch.softmax(x, -1) ** 2).sum(), x)[0])
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dim", [-1, 0, (0, 2), None, (1,)], ids=str)
 @pytest.mark.parametrize("keepdim", [False, True])
@@ -83,20 +95,6 @@ def test_gradients_of_logsumexp(dim: Any, keepdim: bool, device: str) -> None:
     x = torch.randn(2, 3, 4, device=device, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda y: week2.logsumexp(y, dim, keepdim), x)
     assert torch.autograd.gradgradcheck(lambda y: week2.logsumexp(y, dim, keepdim), x)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("variant", week2.softmax.variants())
-def test_gradients_by_each_variant(variant: str, attempt: Any) -> None:
-    for shape, dim in (((3, 7), 1), ((7, 3), 0), ((2, 40), 1)):
-        x = torch.randn(shape, device="cuda", dtype=torch.float64, requires_grad=True)
-
-        def check(op: Any, x: torch.Tensor = x, dim: int = dim) -> bool:
-            return torch.autograd.gradcheck(lambda y: op(y, dim, variant=variant), x)
-
-        for op in (week2.softmax, week2.log_softmax):
-            can = attempt.able(variant, x, dim)
-            assert attempt(partial(check, op), can) in (True, None)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -113,38 +111,6 @@ def test_gradients_keep_the_dtype_of_the_input(name: str, device: str) -> None:
     assert mine.grad is not None
     assert mine.grad.dtype is torch.bfloat16
     close(mine.grad, other.grad)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_the_graph_is_autograd_s(device: str) -> None:
-    """The short way of an eager call records what the dispatcher's records."""
-    x = torch.randn(4, 9, device=device, requires_grad=True)
-    y = week2.softmax(x, -1)
-    assert y.requires_grad
-    assert not y.is_leaf
-    assert y.grad_fn is not None
-    (first,) = torch.autograd.grad(y, x, torch.ones_like(y), retain_graph=True, create_graph=True)
-    assert first.requires_grad
-    again = week2.softmax(x, dim=1, dtype=torch.float64)
-    assert again.dtype is torch.float64
-    torch.autograd.grad(again.sum(), x)
-    with torch.no_grad():
-        assert not week2.softmax(x).requires_grad
-    y = week2.softmax(x)
-    y.mul_(2)  # spoils what the gradient keeps, which autograd notices
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        y.sum().backward()
-    z = week2.softmax(x)
-    z.sum().backward()
-    with pytest.raises(RuntimeError, match="second time"):
-        z.sum().backward()
-    parameter = torch.nn.Parameter(x.detach().clone())
-    week2.logsumexp(parameter, 1).sum().backward()
-    close(parameter.grad, torch.softmax(x, 1))
-    packed: list[torch.Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
-        week2.softmax(x).sum().backward()
-    assert len(packed) == 1
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -233,23 +199,6 @@ def test_autocast_is_pytorchs(device: str) -> None:
     assert week2.softmax(x).dtype is torch.bfloat16
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_dispatch_mode_sees_the_call(device: str) -> None:
-    seen: list[str] = []
-
-    class Recorder(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    x = torch.randn(3, 5, device=device, requires_grad=True)
-    with Recorder():
-        week2.softmax(x).sum().backward()
-    assert "forge_week2.softmax.default" in seen
-    if device == "cpu":  # on a GPU the gradient runs on a thread of autograd's own, where the mode is not in force
-        assert "forge_week2.softmax_backward.default" in seen
-
-
 def test_fake_tensors_and_meta() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -261,16 +210,6 @@ def test_fake_tensors_and_meta() -> None:
     y = torch.empty(3, 4, device="meta", dtype=torch.int8)
     assert week2.softmax(y, dtype=torch.float16).dtype is torch.float16
     assert week2.logsumexp(y, 0).dtype is torch.float32
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_inference_mode_and_parameters(device: str) -> None:
-    with torch.inference_mode():
-        x = torch.zeros(3, 5, device=device)
-        y = week2.softmax(x)
-        assert torch.equal(y, torch.full((3, 5), 0.2, device=device))
-        assert y.is_inference()
-    assert week2.softmax(torch.nn.Parameter(torch.randn(3, 5, device=device))).requires_grad
 
 
 # Entering forward mode for the first time makes torch compile its own decompositions by a deprecated way.

@@ -1,6 +1,6 @@
-"""What week 2 measures: its operators, what they move, and whom they are measured against.
+"""What week 2 measures: its operators, what they move, and the peers that they are measured against.
 
-``softmax`` is the forward pass and ``softmax_backward`` the gradient alone, on an output that is there.
+``softmax`` is the forward pass and ``softmax_backward`` the gradient alone, of an output that is there.
 ``softmax_grad`` is the forward pass on an input that needs a gradient, for the host time of recording it.  The cases
 and the targets stand in ``suites.yaml``.
 """
@@ -19,7 +19,8 @@ import torch
 from forge_core.bench import CUDA_GPU, LIGER, QUACK, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled
 from forge_core.bench.gate import near
 from forge_core.bench.inputs import random_tensor
-from forge_core.testing import Subject
+from forge_core.op import Operator
+from forge_core.rows.thresholds import row_thresholds
 from forge_core.testing.softmax_bounds import (
     rounded_product_bound,
     rounded_steps_bound,
@@ -27,42 +28,26 @@ from forge_core.testing.softmax_bounds import (
     softmax_gradient_bound,
 )
 from forge_core.testing.tolerances import half_ulp
-from forge_week2_softmax import backward, ops, ref
+from forge_core.thresholds import Probe
+from forge_week2_softmax import ref
+from forge_week2_softmax.backward import softmax_backward
+from forge_week2_softmax.ops import softmax
 from forge_week2_softmax.proofs import PROOFS
-from forge_week2_softmax.thresholds import THRESHOLDS
 
 __all__ = ["BENCH"]
 
 Inputs = tuple[torch.Tensor, ...]
+Bound = Callable[..., torch.Tensor]
 
-# ------------------------------------------------------------------------------------------------ what it is to be
-
-#: Elements that the reference computes in float64 at once: bounds its memory.
+#: Elements that a reference computes in float64 at once: bounds its memory.
 PIECE = 2**26
 
 
-def _by_pieces(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
-    """A function of rows, some of them at a time; the result in the dtype of the first tensor."""
+def _by_rows(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
+    """A function of rows in float64, some rows at a time; the result in the dtype of the first tensor."""
     rows = max(1, PIECE // max(1, tensors[0].shape[-1]))
-    out = torch.empty_like(tensors[0])
-    for start in range(0, out.shape[0], rows):
-        part = slice(start, start + rows)
-        out[part] = function(*(t[part].detach().double() for t in tensors))
-    return out
-
-
-def _reference(x: torch.Tensor) -> torch.Tensor:
-    return _by_pieces(partial(ref.softmax, dim=-1), x)
-
-
-def _reference_backward(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return _by_pieces(lambda g, p: p * (g - (p * g).sum(-1, keepdim=True)), grad, y)
-
-
-FORWARD, BACKWARD_DATA = (
-    next(subject for subject in PROOFS.subjects if subject.operator is operator)
-    for operator in (ops.softmax, backward.softmax_backward)
-)
+    parts = zip(*(t.detach().split(rows) for t in tensors), strict=True)
+    return torch.cat([function(*(t.double() for t in part)).to(tensors[0].dtype) for part in parts])
 
 
 def _forward_bound(x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -85,107 +70,57 @@ def _eager_bound(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def _liger_bound(grad: torch.Tensor, y: torch.Tensor, dim: int) -> torch.Tensor:
-    """The same of Liger's, which computes in the dtype of its inputs."""
-    steps = rounded_steps_bound(grad.double(), y.double(), dim, y.dtype, _liger_depth(y.shape[dim]))
-    return _backward_bound(grad, y, dim) + steps
+    """The same of Liger's, which computes in the dtype of its inputs, and adds within a thread and between threads."""
+    block = 1 << (y.shape[dim] - 1).bit_length()
+    warps = 32 if block >= 32768 else 16 if block >= 8192 else 8 if block >= 2048 else 4
+    depth = -(-block // (32 * warps)) + int(math.log2(32 * warps))
+    return _backward_bound(grad, y, dim) + rounded_steps_bound(grad.double(), y.double(), dim, y.dtype, depth)
 
 
-def _agree(subject: Subject, floor: Callable[..., torch.Tensor] | None = None) -> Callable[..., str]:
-    """How results are compared: by the rule of tests with the derived bound, or with that of a peer."""
-    held = subject if floor is None else replace(subject, floor=floor)
+def _agree(operator: Operator, bound: Bound | None = None) -> Callable[..., str]:
+    """By the rule of tests with the derived bound, or with that of a peer."""
+    subject = next(subject for subject in PROOFS.subjects if subject.operator is operator)
+    held = subject if bound is None else replace(subject, floor=bound)
     return lambda inputs, got, want: near(held, inputs, (-1,), got, want)
 
 
 TOLERANCE = "the derived bound plus half an ulp of the output, element by element, against float64"
 PEER_TOLERANCE = "the derived bound plus one ulp of the output, element by element, against float64"
+#: What a peer's bound allows beside it, for the record.
+BESIDE: dict[Bound, str] = {
+    _eager_bound: "; plus what rounding grad * output to the dtype adds",
+    _liger_bound: "; plus what rounding each step to the dtype adds",
+}
 
 
-# ------------------------------------------------------------------------------------------------------- our calls
+def _quack(case: Case, name: str = "softmax_fwd") -> Callable[..., torch.Tensor]:
+    from quack import softmax as quack  # type: ignore[import-not-found]  # an optional peer
 
-
-def _call(variant: str) -> Callable[..., torch.Tensor]:
-    return ops.softmax if variant == "auto" else partial(ops.softmax, variant=variant)
-
-
-def _call_backward(variant: str) -> Callable[..., torch.Tensor]:
-    return backward.softmax_backward if variant == "auto" else partial(backward.softmax_backward, variant=variant)
-
-
-def _explain(inputs: Inputs, variant: str) -> Any:
-    return ops.softmax.explain(*inputs, variant=variant)
-
-
-def _explain_backward(inputs: Inputs, variant: str) -> Any:
-    return backward.softmax_backward.explain(*inputs, variant=variant)
-
-
-def _with_gradient(case: Case, device: torch.device, generator: torch.Generator) -> Inputs:
-    x = random_tensor(case.shape, case.dtype, device=device, generator=generator, layout=case.layout)
-    return (x.requires_grad_(),)
-
-
-def _gradient_and_output(case: Case, device: torch.device, generator: torch.Generator) -> Inputs:
-    grad, x = (
-        random_tensor(case.shape, case.dtype, device=device, generator=generator, layout=case.layout) for _ in "gx"
-    )
-    return grad, torch.softmax(x, -1)
-
-
-# ----------------------------------------------------------------------------------------------------------- peers
-
-
-def _eager_backward(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = torch.ops.aten._softmax_backward_data(grad, y, -1, y.dtype)
+    found: Callable[..., torch.Tensor] = getattr(quack, name)
     return found
-
-
-def _quack(case: Case) -> Callable[..., torch.Tensor]:
-    from quack.softmax import softmax_fwd  # type: ignore[import-not-found]  # an optional peer
-
-    found: Callable[..., torch.Tensor] = softmax_fwd
-    return found
-
-
-def _quack_backward(case: Case) -> Callable[..., torch.Tensor]:
-    from quack.softmax import softmax_bwd
-
-    found: Callable[..., torch.Tensor] = softmax_bwd
-    return found
-
-
-#: What quack 0.6.5 divides a row over: at most 16 blocks of a cluster, 227 KB of shared memory each on sm_90.
-QUACK_ROW_BYTES = 16 * 227 * 1024
-
-
-#: Up to how many elements of a row its threads and its blocks are how many; beyond, 256 and 16.
-QUACK_THREADS = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128))
-QUACK_BLOCKS = ((2**14, 1), (2**15, 2), (2**16, 4), (2**17, 8))
-
-
-def _quack_idle(count: int, size: int) -> str:
-    """Why its forward pass gives NaN, or "": a warp without any element of the row.
-
-    Each block of a cluster takes as many whole rounds of its threads as cover the row together, so that the last may
-    begin behind the row's end.  The maximum of a warp that has nothing is -inf, which is then subtracted from -inf
-    (``online_softmax_reduce``), and the NaN enters the row's sum.
-    """
-    vector = 16 // size
-    threads = next((found for most, found in QUACK_THREADS if count <= most), 256)
-    blocks = next((found for most, found in QUACK_BLOCKS if count <= most * (size // 2)), 16)
-    each = vector * threads * -(-(count // vector) // (threads * blocks))
-    last = (blocks - 1) * each + max(0, threads - 32) * vector
-    if last < count:
-        return ""
-    return f"gives NaN for N = {count} of {size} bytes: in {blocks} blocks of {each} the last warp begins at {last}"
 
 
 def _quack_unable(case: Case, tensors: int = 1) -> str:
+    """What quack 0.6.5 cannot do: rows of whole vectors, at most 16 blocks of a cluster, 227 KB each on sm_90.
+
+    Each block takes as many whole rounds of its threads as cover the row together.  Where the last warp begins behind
+    the row's end, its maximum is -inf, which is then subtracted from -inf, and the NaN enters the row's sum.
+    """
     count, size = case.shape[-1], case.dtype.itemsize
-    if count % (16 // size):
-        return f"Input N {count} is not divisible by vector size {16 // size}"
-    if tensors * count * size > QUACK_ROW_BYTES:
+    vector = 16 // size
+    if count % vector:
+        return f"Input N {count} is not divisible by vector size {vector}"
+    if tensors * count * size > 16 * 227 * 1024:
         return f"N = {count} of {tensors * size} bytes is more than the shared memory of a cluster of 16 blocks"
-    return _quack_idle(count, size) if tensors == 1 else ""  # a sum of nothing, as in the gradient, is 0
+    lengths = ((64, 8), (128, 16), (3072, 32), (6144, 64), (16384, 128))
+    threads = next((found for most, found in lengths if count <= most), 256)
+    clusters = ((2**14, 1), (2**15, 2), (2**16, 4), (2**17, 8))
+    blocks = next((found for most, found in clusters if count <= most * (size // 2)), 16)
+    each = vector * threads * -(-(count // vector) // (threads * blocks))
+    last = (blocks - 1) * each + max(0, threads - 32) * vector
+    if tensors > 1 or last < count:  # a sum of nothing, as in the gradient, is 0
+        return ""
+    return f"gives NaN for N = {count} of {size} bytes: in {blocks} blocks of {each} the last warp begins at {last}"
 
 
 def _liger(case: Case) -> Callable[..., torch.Tensor]:
@@ -201,105 +136,105 @@ def _liger_backward(case: Case) -> Callable[..., torch.Tensor]:
     from liger_kernel.ops.utils import calculate_settings  # type: ignore[import-not-found]
 
     block, warps = calculate_settings(case.shape[-1])
-
-    def call(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = _softmax_backward(grad, y, block, warps, multi_block_launch=False)
-        return found
-
-    return call
-
-
-LIGER_LONGEST = 65536
-
-
-def _liger_depth(count: int) -> int:
-    """Its additions one behind the other: those of a thread, and those between the threads of a block."""
-    block = 1 << (count - 1).bit_length()
-    warps = 32 if block >= 32768 else 16 if block >= 8192 else 8 if block >= 2048 else 4
-    return -(-block // (32 * warps)) + int(math.log2(32 * warps))
+    return lambda grad, y: _softmax_backward(grad, y, block, warps, multi_block_launch=False)
 
 
 def _liger_unable(case: Case) -> str:
     count = case.shape[-1]
-    return f"n = {count} exceeds the recommended Triton blocksize = {LIGER_LONGEST}" if count > LIGER_LONGEST else ""
+    return f"n = {count} exceeds the recommended Triton blocksize = 65536" if count > 65536 else ""
 
 
-EAGER = partial(torch.softmax, dim=-1)
+def _eager_backward(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = torch.ops.aten._softmax_backward_data(grad, y, -1, y.dtype)
+    return found
 
 
-# ---------------------------------------------------------------------------------------------------- declarations
+def _peers(
+    operator: Operator,
+    eager: Callable[..., torch.Tensor],
+    quack: Callable[[Case], Any],
+    liger: Callable[[Case], Any],
+    bounds: tuple[Bound, Bound, Bound],
+    tensors: int,
+) -> tuple[Peer, ...]:
+    """The peers of an operator; ``bounds``: of eager, of Liger, and of the others."""
 
+    def held_to(bound: Bound) -> dict[str, Any]:
+        return {"agree": _agree(operator, bound), "tolerance": PEER_TOLERANCE + BESIDE.get(bound, "")}
 
-def _forward(name: str, **changes: Any) -> OperatorBench:
-    peer = partial(Peer, agree=_agree(FORWARD, _forward_bound), tolerance=PEER_TOLERANCE)
-    return OperatorBench(
-        name=name,
-        call=_call,
-        variants=ops.softmax.variants,
-        explain=_explain,
-        reference=_reference,
-        traffic=lambda case: Traffic(case.nbytes, case.nbytes, "each element is read once and written once"),
-        peers=(
-            peer("eager", lambda case: EAGER),
-            peer("compile", compiled(EAGER), requires=(CUDA_GPU, TRITON)),
-            peer("quack", _quack, requires=(CUDA_GPU, QUACK), unable=_quack_unable),
-            peer("liger", _liger, requires=(CUDA_GPU, TRITON, LIGER), unable=_liger_unable),
-        ),
-        agree=_agree(FORWARD),
-        tolerance=TOLERANCE,
-        **changes,
+    of_eager, of_liger, of_others = map(held_to, bounds)
+    unable = partial(_quack_unable, tensors=tensors)
+    return (
+        Peer("eager", lambda case: eager, **of_eager),
+        Peer("compile", compiled(eager), (CUDA_GPU, TRITON), **of_others),
+        Peer("quack", quack, (CUDA_GPU, QUACK), unable, **of_others),
+        Peer("liger", liger, (CUDA_GPU, TRITON, LIGER), _liger_unable, **of_liger),
     )
 
 
-BACKWARD = OperatorBench(
-    name="softmax_backward",
-    call=_call_backward,
-    variants=backward.softmax_backward.variants,
-    explain=_explain_backward,
-    reference=_reference_backward,
+def _declared(name: str, operator: Operator, **more: Any) -> OperatorBench:
+    return OperatorBench(
+        name,
+        lambda variant: operator if variant == "auto" else partial(operator, variant=variant),
+        operator.variants,
+        lambda inputs, variant: operator.explain(*inputs, variant=variant),
+        agree=_agree(operator),
+        tolerance=TOLERANCE,
+        **more,
+    )
+
+
+def _random(case: Case, device: torch.device, generator: torch.Generator) -> torch.Tensor:
+    return random_tensor(case.shape, case.dtype, device=device, generator=generator, layout=case.layout)
+
+
+EAGER = partial(torch.softmax, dim=-1)
+FORWARD: dict[str, Any] = {
+    "reference": partial(_by_rows, partial(ref.softmax, dim=-1)),
+    "traffic": lambda case: Traffic(case.nbytes, case.nbytes, "each element is read once and written once"),
+    "peers": _peers(softmax, EAGER, _quack, _liger, (_forward_bound,) * 3, 1),
+}
+BACKWARD = _declared(
+    "softmax_backward",
+    softmax_backward,
+    reference=partial(_by_rows, lambda g, p: p * (g - (p * g).sum(-1, keepdim=True))),
     traffic=lambda case: Traffic(
-        2 * case.nbytes, case.nbytes, "gradient and output are read once, the input's gradient is written once"
+        2 * case.nbytes, case.nbytes, "two tensors are read once, the gradient is written once"
     ),
-    inputs=_gradient_and_output,
-    peers=(
-        Peer(
-            "eager",
-            lambda case: _eager_backward,
-            agree=_agree(BACKWARD_DATA, _eager_bound),
-            tolerance=PEER_TOLERANCE + "; plus what rounding grad * output to the dtype adds",
-        ),
-        Peer(
-            "compile",
-            compiled(_eager_backward),
-            requires=(CUDA_GPU, TRITON),
-            agree=_agree(BACKWARD_DATA, _backward_bound),
-            tolerance=PEER_TOLERANCE,
-        ),
-        Peer(
-            "quack",
-            _quack_backward,
-            requires=(CUDA_GPU, QUACK),
-            unable=partial(_quack_unable, tensors=2),
-            agree=_agree(BACKWARD_DATA, _backward_bound),
-            tolerance=PEER_TOLERANCE,
-        ),
-        Peer(
-            "liger",
-            _liger_backward,
-            requires=(CUDA_GPU, TRITON, LIGER),
-            unable=_liger_unable,
-            agree=_agree(BACKWARD_DATA, _liger_bound),
-            tolerance=PEER_TOLERANCE + "; plus what rounding each step to the dtype adds",
-        ),
+    inputs=lambda case, *more: (_random(case, *more), torch.softmax(_random(case, *more), -1)),
+    peers=_peers(
+        softmax_backward,
+        _eager_backward,
+        partial(_quack, name="softmax_bwd"),
+        _liger_backward,
+        (_eager_bound, _liger_bound, _backward_bound),
+        2,
     ),
-    agree=_agree(BACKWARD_DATA),
-    tolerance=TOLERANCE,
 )
+
+
+def _probes(*shapes: str) -> tuple[Probe, ...]:
+    return tuple(Probe(name, shapes, ("float32", "bfloat16")) for name in ("softmax", "softmax_backward"))
+
 
 BENCH = Bench(
     name="week2",
     package="forge_week2_softmax",
     suites=Path(__file__).with_name("suites.yaml"),
-    operators=(_forward("softmax"), _forward("softmax_grad", inputs=_with_gradient), BACKWARD),
-    thresholds=THRESHOLDS,
+    operators=(
+        _declared("softmax", softmax, **FORWARD),
+        _declared(
+            "softmax_grad", softmax, inputs=lambda case, *more: (_random(case, *more).requires_grad_(),), **FORWARD
+        ),
+        BACKWARD,
+    ),
+    thresholds=row_thresholds(
+        {
+            "almost_bytes": _probes("32768x4096", "32768x8192", "8192x50257"),
+            "enough_bytes": _probes("32768x2048", "32768x4096", "16384x32768"),
+            "spread_vectors": _probes("32x8192", "64x16384", "100x32768"),
+            "grid_vectors": _probes("1x131072", "1x262144", "4x131072"),
+            "split_elements": _probes("1x40001", "1x100001", "4x100001"),
+        }
+    ),
 )

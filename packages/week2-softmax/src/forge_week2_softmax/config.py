@@ -1,266 +1,130 @@
-"""Which kernel does a softmax, and how it is configured.
+"""The course's ladder for softmax: three kernels, one idea each, taken by name only.
 
-:func:`select_config` is a pure function of a :class:`~forge_week2_softmax.problem.Problem`, an
-:class:`~forge_week2_softmax.arithmetic.Arithmetic` and a :class:`~forge_core.device.Device`: no GPU is asked, so the
-tests assert the branch it takes for a device they do not have.  :func:`plan_forward` and :func:`plan_backward` make the
-problem from tensors and add the arguments of the launch.
+naive          a block a row: maximum, sum, write       three reads and a write of each element
+online         maximum and sum in one pass              two reads and a write
+single_pass    the row stays in registers               one read and a write, 16 bytes an access
 
-    inner     row contiguous               single_pass  rows that one block holds, or a few lanes of it
-                                           cluster      longer ones, and few ones (sm_90 and newer)
-                                           grid         very few: all of the GPU's blocks hold them
-                                           split        longer still: many blocks a row, two passes
-                                           online       what none of them can do
-    outer     neighbouring rows adjacent   column
-    strided   neither                      column or online, whichever reads neighbours together
+A configuration is what a kernel is compiled for; sizes and strides are arguments of its launch.  All other variants are
+the row engine's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from forge_core.choice import refuse, require_known
+from forge_core.choice import power_of_two
 from forge_core.device import Device
-from forge_core.errors import UnsupportedError
-from forge_core.op import Launch, Variant
-from forge_week2_softmax import columns, parting, rows
-from forge_week2_softmax.arithmetic import Arithmetic
-from forge_week2_softmax.configs import (
-    ColumnConfig,
-    Config,
-    GridConfig,
-    HeldConfig,
-    PartsConfig,
-    SplitConfig,
-    SweepConfig,
-)
-from forge_week2_softmax.holding import LIMIT
-from forge_week2_softmax.problem import Dim, Problem
-from forge_week2_softmax.thresholds import THRESHOLDS
+from forge_core.dtypes import short_name
+from forge_core.op.launch import Variant
+from forge_core.rows import Binding, Problem
+from forge_core.rows.plan import Rung
+from forge_week2_softmax.program import Softmax
 
-__all__ = [
-    "GRID_SLOT_BYTES",
-    "VARIANTS",
-    "launch_arguments",
-    "plan_backward",
-    "plan_forward",
-    "select_config",
-    "workspace_bytes",
-]
-
-_KERNELS = "forge_week2_softmax.kernels"
-
-#: Bytes of a block's slot; that of ``forge_core.cute.grid``, which imports the DSL.
-GRID_SLOT_BYTES = 128
-
-#: The kernels of every operator, slowest idea first; the last one is for rows that are not contiguous.
-VARIANTS: Mapping[str, Variant] = {
-    "naive": Variant(f"{_KERNELS}.sweep:build", "three passes: maximum, sum, write; does every problem"),
-    "online": Variant(f"{_KERNELS}.sweep:build", "maximum and sum in one pass, by merging (max, sum) pairs"),
-    "single_pass": Variant(f"{_KERNELS}.held:build", "the row stays in registers: one read, one write"),
-    "cluster": Variant(
-        f"{_KERNELS}.held:build", "a row over several multiprocessors, through distributed shared memory"
-    ),
-    "grid": Variant(
-        f"{_KERNELS}.grid:build", "a row over the whole GPU: its blocks exchange through global memory, in one launch"
-    ),
-    "split": Variant(f"{_KERNELS}.split:build", "many blocks a row, and a second pass"),
-    "column": Variant(f"{_KERNELS}.column:build", "neighbouring threads have neighbouring rows"),
-}
+__all__ = ["LADDER", "NaiveConfig", "OnlineConfig", "SinglePassConfig"]
 
 
-def plan_forward(
-    op: str,
-    out: torch.Tensor,
-    x: torch.Tensor,
-    dims: tuple[int, ...],
-    convert: torch.dtype | None,
-    device: Device,
-    variant: str = "auto",
-) -> Launch:
-    """What to launch for an operator; its pointers are those of ``x`` and ``out``.
+@dataclass(frozen=True)
+class NaiveConfig:
+    """``kernels/naive.py``: the dtype of x and y, threads of a block."""
 
-    Args:
-        op: ``"softmax"``, ``"log_softmax"`` or ``"logsumexp"``.
-        out: of the shape of ``x``; for logsumexp of that without ``dims``, or with size 1 there.
-        x: any strides; fp16, bf16, fp32, fp64, or an integer or bool with ``convert``.
-        dims: the dimensions that make a row, none negative; one for softmax and log_softmax.
-        convert: what each element is rounded to as it is loaded, or None.
-        device: the GPU it runs on.
-        variant: ``"auto"``, or a name in :data:`VARIANTS`.
+    dtype: torch.dtype
+    threads: int = 256
 
-    Returns:
-        The kernel, its configuration, its workspace and the integers it is launched with.
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows: the kernel, the dtype, and the other fields in order."""
+        sizes = (str(value) for name, value in vars(self).items() if name != "dtype")
+        return "_".join(("softmax", type(self).__name__.removesuffix("Config"), short_name(self.dtype), *sizes))
 
-    Raises:
-        ArgumentError: there is no such variant.
-        UnsupportedError: the named variant cannot do this problem; the message says which can.
+
+@dataclass(frozen=True)
+class OnlineConfig(NaiveConfig):
+    """``kernels/online.py``: also elements of a thread in flight."""
+
+    chunks: int = 4
+
+
+@dataclass(frozen=True)
+class SinglePassConfig(NaiveConfig):
+    """``kernels/single_pass.py``: threads of a block at most, where a row has the whole block.
+
+    Attributes:
+        chunks: vectors of a thread.
+        lanes: threads of a warp that share a row, a power of two; 0: the whole block does.
+        resident: blocks that the compiler leaves registers for on a multiprocessor.
     """
-    problem = Problem.forward(x, out, dims)
-    return _plan(op, problem, Arithmetic.forward(op, x.dtype, out.dtype, convert), device, variant)
+
+    chunks: int = 10
+    lanes: int = 0
+    resident: int = 1
 
 
-def plan_backward(
-    op: str,
-    grad_input: torch.Tensor,
-    grad: torch.Tensor,
-    saved: Sequence[torch.Tensor],
-    dims: tuple[int, ...],
-    device: Device,
-    variant: str = "auto",
-) -> Launch:
-    """What to launch for an operator's gradient; its pointers are those of ``grad``, ``saved`` and ``grad_input``.
-
-    Args:
-        op: ``"softmax"`` (y * (grad - sum(y * grad))), ``"log_softmax"`` (grad - exp(y) * sum(grad)) or
-            ``"logsumexp"`` (grad * exp(x - lse)).
-        grad_input: of the shape of the input.
-        grad: of the shape of the output; any strides, 0 among them.
-        saved: ``(y,)``, the output; for logsumexp ``(x, lse)``.
-        dims: as for :func:`plan_forward`.
-        device: the GPU it runs on.
-        variant: ``"auto"``, or a name in :data:`VARIANTS`.
-
-    Returns:
-        As :func:`plan_forward`.
-
-    Raises:
-        ArgumentError: there is no such variant.
-        UnsupportedError: the named variant cannot do this problem; the message says which can.
-    """
-    problem = Problem.backward(grad, saved, grad_input, dims)
-    sources = (grad.dtype, *(t.dtype for t in saved))
-    arithmetic = Arithmetic.backward_of(op, sources, grad_input.dtype)
-    return _plan(f"{op}_backward", problem, arithmetic, device, variant)
-
-
-def _plan(op: str, problem: Problem, arithmetic: Arithmetic, device: Device, variant: str) -> Launch:
-    name, config, why = select_config(op, problem, arithmetic, device, variant)
-    count = parting.parts(config, problem, device)
-    return Launch(
-        variant=name,
-        builder=VARIANTS[name].path,
-        config=config,
-        arguments=launch_arguments(config, problem, count),
-        why=why,
-        read=problem.read_bytes,
-        written=problem.written_bytes,
-        workspace=workspace_bytes(config, problem, count),
-        numbered=isinstance(config, GridConfig),
-    )
-
-
-def select_config(
-    op: str, problem: Problem, arithmetic: Arithmetic, device: Device, variant: str = "auto"
-) -> tuple[str, Config, str]:
-    """The variant and configuration of a kernel for a problem, and why it was chosen.
-
-    Args:
-        op: the operator's name, for messages.
-        problem: the canonical problem.
-        arithmetic: what is computed.
-        device: the GPU it runs on.
-        variant: ``"auto"``, or a name in :data:`VARIANTS`.
-
-    Raises:
-        ArgumentError: there is no such variant.
-        UnsupportedError: the named variant cannot do this problem; the message says which can.
-    """
-    for offset, size in zip(problem.offsets, problem.itemsizes, strict=True):
-        if offset % size:
-            raise UnsupportedError(
-                f"{op}: a tensor's elements of {size} bytes begin {offset % size} bytes after a multiple of that; "
-                "kernels read whole elements. Pass a clone().",
-                requirement="elements at multiples of their size",
-            )
-    if variant == "auto":
-        name, config, why = _automatic(problem, arithmetic, device)
-        if _too_many_rows(config, problem):
-            refuse(op, variant, _TOO_MANY_ROWS, _able(problem, arithmetic, device))
-        return name, config, why + THRESHOLDS.note(device)
-    require_known(op, variant, VARIANTS)
-    found = _try(variant, problem, arithmetic, device)
-    if isinstance(found, str):
-        refuse(op, variant, found, _able(problem, arithmetic, device))
-    return variant, found, f"variant={variant!r} was asked for"
-
-
-def launch_arguments(config: Config, problem: Problem, parts: int = 1) -> tuple[int, ...]:
-    """The integers that a kernel is launched with: sizes in elements, distances in bytes.
-
-    First as many as ``config.integers``, then groups of as many as ``config.lengths`` says, laid flat.
-
-    Args:
-        config: the kernel's.
-        problem: the canonical problem.
-        parts: blocks of a row, where the kernel takes any number of them.
-    """
-    sizes = problem.itemsizes
-    if isinstance(config, ColumnConfig):
-        inner = problem.kept[-1] if problem.kept else Dim(1, (1,) * problem.sides)
-        count = problem.rows // max(inner.size, 1)
-        steps = (inner.size, *(step * size for step, size in zip(inner.steps, sizes, strict=True)))
-        return (*steps, *_dims(count, problem.kept[:-1], sizes), *_dims(problem.length, problem.reduced, sizes))
-    kept = _dims(problem.rows, problem.kept, sizes)
-    row = config.row if isinstance(config, PartsConfig) else config
-    split = isinstance(config, PartsConfig) or (isinstance(config, HeldConfig) and config.blocks == 0)
-    head = (problem.length, parts) if split else (problem.length,)
-    if isinstance(row, SweepConfig) and row.reduced_rank:
-        return (*head, *kept, *_dims(problem.length, problem.reduced, sizes))
-    return (*head, *kept)
-
-
-def workspace_bytes(config: Config, problem: Problem, parts: int) -> int:
-    """Bytes of the accumulators that blocks pass on through global memory; 0 where they do not."""
-    if isinstance(config, GridConfig):
-        return GRID_SLOT_BYTES * parts * problem.rows
-    if not isinstance(config, SplitConfig):
-        return 0
-    return 2 * parts * problem.rows * config.arithmetic.acc.itemsize
-
-
-def _dims(count: int, dims: tuple[Dim, ...], sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """A count, then for each dimension, innermost first, its size and its step in bytes for each tensor."""
-    steps = (n for d in reversed(dims) for n in (d.size, *(a * b for a, b in zip(d.steps, sizes, strict=True))))
-    return (count, *steps)
-
-
-def _able(problem: Problem, arithmetic: Arithmetic, device: Device) -> list[str]:
-    """The kernels that can do a problem."""
-    return [name for name in VARIANTS if not isinstance(_try(name, problem, arithmetic, device), str)]
-
-
-def _automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[str, Config, str]:
+def _refusal(binding: Binding, problem: Problem) -> str:
+    """Why no kernel of the ladder can do a problem, as the end of "it ..."; empty where they can."""
+    program, dtypes = binding.program, set(binding.dtypes)
+    if not isinstance(program, Softmax) or program.op != "softmax":
+        return "computes softmax alone"
+    if len(dtypes) > 1 or binding.via or not dtypes <= {torch.float16, torch.bfloat16, torch.float32}:
+        return "computes softmax of fp16, bf16 and fp32 in the dtype of x"
     if problem.kind == "empty":
-        return "naive", rows.naive(problem, arithmetic, device), "rows of no elements"
-    if problem.kind == "inner":
-        return rows.automatic(problem, arithmetic, device)
-    if problem.kind == "outer" or columns.suits(problem):
-        found = columns.automatic(problem, arithmetic, device)
-        if found is not None:
-            return found
-    return "online", rows.online(problem, arithmetic, device), "no dimension that wide loads could take; a block a row"
+        return "takes rows that have elements"
+    if len(problem.kept) > 1 or len(problem.reduced) > 1:
+        return "takes rows with one stride between them and one between elements; pass a contiguous() tensor"
+    if max(problem.rows, problem.length) >= 2**31:
+        return f"takes fewer than 2^31 rows and elements a row, and there are {problem.rows} of {problem.length}"
+    return ""
 
 
-def _try(variant: str, problem: Problem, arithmetic: Arithmetic, device: Device) -> Config | str:
-    """The configuration of one kernel for a problem, or why it cannot do it, as the end of "it ..."."""
-    choose = {
-        "naive": rows.naive,
-        "online": rows.online,
-        "single_pass": rows.single_pass,
-        "cluster": rows.cluster,
-        "grid": parting.grid,
-        "split": parting.split,
-        "column": columns.column,
-    }[variant]
-    found = choose(problem, arithmetic, device)
-    return _TOO_MANY_ROWS if not isinstance(found, str) and _too_many_rows(found, problem) else found
+def _naive(binding: Binding, problem: Problem, device: Device) -> NaiveConfig | str:
+    return _refusal(binding, problem) or NaiveConfig(binding.dtypes[0])
 
 
-#: The end of "it ..." where a grid cannot hold a block for each row.
-_TOO_MANY_ROWS = "has a block for each row, and a grid has fewer than 2^31 blocks"
+def _online(binding: Binding, problem: Problem, device: Device) -> OnlineConfig | str:
+    return _refusal(binding, problem) or OnlineConfig(binding.dtypes[0])
 
 
-def _too_many_rows(config: Config, problem: Problem) -> bool:
-    return isinstance(config, SweepConfig) and problem.rows >= LIMIT
+def _strided(config: Any, problem: Problem) -> tuple[int, ...]:
+    """Rows, elements of a row; strides of x and y between rows, and between elements."""
+    kept, reduced = problem.kept[0], problem.reduced[0]
+    return (kept.size, reduced.size, *kept.strides, *reduced.strides)
+
+
+def _single_pass(binding: Binding, problem: Problem, device: Device) -> SinglePassConfig | str:
+    if refusal := _refusal(binding, problem):
+        return refusal
+    if problem.kind != "inner" or binding.broadcast or problem.alignment.kind != "whole":
+        return "takes contiguous rows of whole 16-byte vectors, which begin at multiples of 16 bytes"
+    vectors = problem.length // problem.alignment.vec
+    if vectors <= 128:  # lanes of a warp
+        threads, chunks, lanes = 128, 2 if vectors <= 64 else 4, max(2, min(power_of_two(-(-vectors // 2)), 32))
+    else:  # the smallest block that holds the row, so that the most rows are in flight
+        threads, chunks, lanes = max(256, power_of_two(-(-vectors // 10))), 10, 0
+    if threads > 1024:
+        return f"holds a row in the registers of one block, and {problem.length} elements do not fit"
+    # A thread has four registers for each vector, and others beside them: more from sm_100 on, for the same code.
+    registers = -(-(4 * chunks + (32 if device.capability >= (10, 0) else 24)) // 8) * 8
+    resident = max(1, min(device.sm_threads, 65536 // registers) // threads)
+    return SinglePassConfig(binding.dtypes[0], threads, chunks, lanes, resident)
+
+
+def _contiguous(config: SinglePassConfig, problem: Problem) -> tuple[int, ...]:
+    """Rows, elements of a row, threads of a block: as few warps as hold the row; strides of x and y between rows."""
+    kept, length = problem.kept[0], problem.length
+    warps = -(-length // (32 * config.chunks * problem.alignment.vec))
+    return (kept.size, length, config.threads if config.lanes else 32 * warps, *kept.strides)
+
+
+def _variant(name: str, idea: str) -> Variant:
+    return Variant(f"forge_week2_softmax.kernels.{name}:build", idea)
+
+
+#: In the order of the course.
+LADDER: Mapping[str, Rung] = {
+    "naive": Rung(_variant("naive", "a block a row: maximum, sum and write each read it"), _naive, _strided),
+    "online": Rung(_variant("online", "pairs (max, sum) merge: one read for both, one to write"), _online, _strided),
+    "single_pass": Rung(_variant("single_pass", "the row stays in registers: one read"), _single_pass, _contiguous),
+}

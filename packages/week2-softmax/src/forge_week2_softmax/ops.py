@@ -1,24 +1,22 @@
 """The public operators of week 2: softmax and its family.
 
 Each body checks a call's metadata and allocates its output; that is the operator's fake, and the first step of a real
-call.  What runs is decided by ``config.plan_forward``; the gradients are operators too, in ``backward``.
+call.  The arithmetic is in ``program``; the gradients are operators too, in ``backward``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from forge_core import checks
-from forge_core.device import Device
 from forge_core.dims import normalize_dim, normalize_dims, result_shape
 from forge_core.errors import DTypeError
-from forge_core.op import Launch, Operator, operator
-from forge_week2_softmax import backward, gradients, ref
-from forge_week2_softmax.backward import FLOATS
-from forge_week2_softmax.config import VARIANTS, plan_forward
+from forge_core.rows.operator import FLOATS, row_operator
+from forge_week2_softmax import backward, ref
+from forge_week2_softmax.config import LADDER
+from forge_week2_softmax.program import Softmax
 
 __all__ = ["DTYPES", "log_softmax", "logsumexp", "softmax", "softmax_online"]
 
@@ -61,55 +59,14 @@ def _output(op: str, x: torch.Tensor, dim: int, dtype: torch.dtype | None) -> to
     return x.new_empty(x.shape, dtype=dtype or x.dtype)
 
 
-def _plan_softmax(
-    device: Device, out: torch.Tensor, x: torch.Tensor, dim: int, dtype: torch.dtype | None, variant: str
-) -> Launch:
-    return plan_forward("softmax", out, x, (normalize_dim("softmax", dim, x.ndim),), dtype, device, variant)
-
-
-def _plan_log_softmax(
-    device: Device, out: torch.Tensor, x: torch.Tensor, dim: int, dtype: torch.dtype | None, variant: str
-) -> Launch:
-    return plan_forward("log_softmax", out, x, (normalize_dim("log_softmax", dim, x.ndim),), dtype, device, variant)
-
-
-def _plan_logsumexp(
-    device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool, variant: str
-) -> Launch:
-    convert = None if x.dtype.is_floating_point else out.dtype
-    return plan_forward("logsumexp", out, x, normalize_dims("logsumexp", dim, x.ndim), convert, device, variant)
-
-
-# vmap's rules name the operators below, so they are functions of their own.
-
-
-def _vmap_of(name: str) -> Any:
-    def rule(info: Any, in_dims: Any, x: torch.Tensor, dim: int = -1, **kwargs: Any) -> tuple[torch.Tensor, int]:
-        (x,) = gradients.map_first(info, in_dims[:1], x)
-        if x.ndim == 1:  # An example without dimensions is a row of one element.
-            return OPERATORS[name](x.unsqueeze(1), 1, **kwargs).squeeze(1), 0
-        return OPERATORS[name](x, normalize_dim("vmap", dim, x.ndim - 1) + 1, **kwargs), 0
-
-    return rule
-
-
-def _vmap_logsumexp(
-    info: Any, in_dims: Any, x: torch.Tensor, dim: Dims, keepdim: bool = False, **kwargs: Any
-) -> tuple[torch.Tensor, int]:
-    (x,) = gradients.map_first(info, in_dims[:1], x)
-    if x.ndim == 1:
-        return logsumexp(x.unsqueeze(1), (1,), keepdim=False, **kwargs), 0
-    return logsumexp(x, tuple(i + 1 for i in normalize_dims("vmap", dim, x.ndim - 1)), keepdim, **kwargs), 0
-
-
-@operator(
+@row_operator(
     "forge_week2::softmax(Tensor x, int dim=-1, *, ScalarType? dtype=None, str variant='auto') -> Tensor",
+    program=Softmax(),
     reference=ref.softmax,
-    plan=_plan_softmax,
-    variants=VARIANTS,
-    setup_context=gradients.keep_output,
+    converts=True,
+    ladder=LADDER,
+    setup_context=backward.keep_output,
     backward=backward.of_softmax,
-    vmap=_vmap_of("softmax"),
     autocast={"cuda": torch.float32},
 )
 def softmax(x: torch.Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, variant: str = "auto") -> torch.Tensor:
@@ -121,7 +78,8 @@ def softmax(x: torch.Tensor, dim: int = -1, *, dtype: torch.dtype | None = None,
             be one of NumPy's or a tensor.
         dtype: the dtype of the result, which each element is converted to as it is loaded; None for that of ``x``.
             As in PyTorch, it may be Python's ``float``.
-        variant: ``"auto"``, or one of ``softmax.variants()``; the gradient is then asked of the same variant.
+        variant: ``"auto"``, or one of ``softmax.variants()``; the gradient is then asked of the same variant, where it
+            has that one.
 
     Returns:
         A contiguous tensor of the shape of ``x``; differentiable.  A row that holds NaN or +inf, or nothing but -inf,
@@ -144,14 +102,13 @@ def softmax(x: torch.Tensor, dim: int = -1, *, dtype: torch.dtype | None = None,
 softmax_online = softmax
 
 
-@operator(
+@row_operator(
     "forge_week2::log_softmax(Tensor x, int dim=-1, *, ScalarType? dtype=None, str variant='auto') -> Tensor",
+    program=Softmax("log_softmax"),
     reference=ref.log_softmax,
-    plan=_plan_log_softmax,
-    variants=VARIANTS,
-    setup_context=gradients.keep_output,
+    converts=True,
+    setup_context=backward.keep_output,
     backward=backward.of_log_softmax,
-    vmap=_vmap_of("log_softmax"),
     autocast={"cuda": torch.float32},
 )
 def log_softmax(
@@ -159,29 +116,18 @@ def log_softmax(
 ) -> torch.Tensor:
     """``x - log(sum(exp(x)))`` along one dimension, without overflow; ``torch.log_softmax``.
 
-    Args:
-        x: as for :func:`softmax`.
-        dim: as for :func:`softmax`.
-        dtype: as for :func:`softmax`.
-        variant: as for :func:`softmax`.
-
-    Returns:
-        As :func:`softmax`; NaN in the same rows, -inf where ``x`` is -inf in others.
-
-    Raises:
-        DimError, DTypeError, LayoutError, ArgumentError, UnsupportedError: as :func:`softmax`.
+    Takes and raises what :func:`softmax` does.  NaN in the same rows, -inf where ``x`` is -inf in others.
     """
     return _output("log_softmax", x, dim, dtype)
 
 
-@operator(
+@row_operator(
     "forge_week2::logsumexp(Tensor x, int[1]? dim, bool keepdim=False, *, str variant='auto') -> Tensor",
+    program=Softmax("logsumexp"),
     reference=ref.logsumexp,
-    plan=_plan_logsumexp,
-    variants=VARIANTS,
-    setup_context=gradients.keep_input_and_output,
+    converts=True,
+    setup_context=backward.keep_input_and_output,
     backward=backward.of_logsumexp,
-    vmap=_vmap_logsumexp,
     autocast={"cuda": torch.float32},
     ambient=torch.get_default_dtype,
 )
@@ -193,7 +139,7 @@ def logsumexp(x: torch.Tensor, dim: Dims, keepdim: bool = False, *, variant: str
         dim: the dimensions to reduce: an int, a tuple of ints, or None (or an empty tuple) for all.  As in PyTorch, an
             int may be one of NumPy's or a tensor.
         keepdim: whether they stay, with size 1.
-        variant: ``"auto"``, or one of ``logsumexp.variants()``; the gradient is then asked of the same variant.
+        variant: ``"auto"``, or one of ``logsumexp.variants()``.
 
     Returns:
         A contiguous tensor of the dtype of ``x``, of PyTorch's default dtype for integers and bool; differentiable.
@@ -210,7 +156,3 @@ def logsumexp(x: torch.Tensor, dim: Dims, keepdim: bool = False, *, variant: str
     checks.supported_dtype("logsumexp", "x", x, DTYPES)
     shape = result_shape(x.shape, normalize_dims("logsumexp", dim, x.ndim), keepdim)
     return x.new_empty(shape, dtype=x.dtype if x.dtype.is_floating_point else torch.get_default_dtype())
-
-
-#: The operators by name, for vmap's rules.
-OPERATORS: dict[str, Operator] = {"softmax": softmax, "log_softmax": log_softmax}

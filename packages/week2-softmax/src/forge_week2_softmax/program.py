@@ -1,18 +1,18 @@
 """The arithmetic of week 2 as row programs.
 
     forward                   folds                                    map, or the result of a row
-    softmax                   m = max x, s = sum exp(x - m)            y   = exp(x - m) / s
+    softmax                   m = max x, s = sum exp(x - m)            y   = exp(x - m) * (1 / s)
     log_softmax               the same                                 y   = (x - m) - log(s)
     logsumexp                 the same                                 lse = m + log(s)
 
     backward
-    softmax                   t = sum y * dy                           dx  = y * (dy - t)
-    log_softmax               t = sum dy                               dx  = dy - exp(y) * t
-    logsumexp                 none                                     dx  = dlse * exp(x - lse)
+    softmax                   t = sum y * grad                         dx  = y * (grad - t)
+    log_softmax               t = sum grad                             dx  = grad - exp(y) * t
+    logsumexp                 none                                     dx  = grad * exp(x - lse)
 
 The pairs (m, s) of parts of a row merge (see ``forge_core.cute.online``), so the second fold may be given the maximum
-of a part.  m is subtracted before the exponential, whose argument is then at most 0.  A row that is all -inf has
-m = -inf, for which 0 is subtracted instead.
+of a part.  m is subtracted before the exponential, whose argument is then at most 0.  A row that is all -inf, or a
+thread without an element, has m = -inf, for which 0 is subtracted instead.  m is NaN where any x is.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ __all__ = ["LogsumexpBackward", "Softmax", "SoftmaxBackward"]
 class Softmax(RowProgram):
     """softmax, log_softmax or logsumexp of x.
 
+    Exponentials are within 2.5 ulp for results of 32 bits; the faster ones for 16 bits are far below half an ulp.
+
     Attributes:
-        op: which.
-        exact: exponentials within 2.5 ulp, for results of 32 bits; otherwise faster ones, whose error is far below half
-            an ulp of 16 bits.
+        op: ``"softmax"``, ``"log_softmax"`` or ``"logsumexp"``.
     """
 
     op: str = "softmax"
-    exact: bool = False
 
     merge = "max_sum"
     outside = float("-inf")
@@ -48,9 +47,12 @@ class Softmax(RowProgram):
 
     @property
     def folds(self) -> tuple[Fold, ...]:
-        """The maximum, in the dtype of storage; the sum of exp(x - maximum)."""
+        """The maximum, taken in the dtype of storage; the sum of exp(x - maximum).
+
+        Outside the row x is -inf, which adds nothing to either: nothing needs to be masked.
+        """
         top = Fold("max", lambda v, row: v.stored("x"), masked=False)
-        return top, Fold("sum", lambda v, row, m: exp(v.x - _base(m), exact=self.exact), masked=False)
+        return top, Fold("sum", lambda v, row, m: exp(v.x - _base(m), exact=v.exact), masked=False)
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
         """What is subtracted, and the factor or the logarithm of the sum."""
@@ -67,7 +69,7 @@ class Softmax(RowProgram):
         """The softmax or log_softmax of each element."""
         _, base, last = constants
         below = v.x - base
-        return (exp(below, exact=self.exact) * last if self.op == "softmax" else below - last,)
+        return (exp(below, exact=v.exact) * last if self.op == "softmax" else below - last,)
 
 
 @dataclass(frozen=True)
@@ -76,45 +78,37 @@ class SoftmaxBackward(RowProgram):
 
     Attributes:
         op: which.
-        exact: as of :class:`Softmax`.
     """
 
     op: str = "softmax"
-    exact: bool = False
 
-    operands = Operands(("dy", "y"), writes=("dx",))
+    operands = Operands(("grad", "y"), writes=("dx",))
 
     @property
     def folds(self) -> tuple[Fold, ...]:
-        """The sum of y * dy, or of dy."""
-        return (Fold("sum", lambda v, row: v.dy * v.y if self.op == "softmax" else v.dy, masked=False),)
+        """The sum of y * grad, or of grad."""
+        return (Fold("sum", lambda v, row: v.grad * v.y if self.op == "softmax" else v.grad, masked=False),)
 
     def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
         """The gradient of each element."""
         (t,) = constants
-        return (v.y * (v.dy - t) if self.op == "softmax" else v.dy - exp(v.y, exact=self.exact) * t,)
+        return (v.y * (v.grad - t) if self.op == "softmax" else v.grad - exp(v.y, exact=v.exact) * t,)
 
 
 @dataclass(frozen=True)
 class LogsumexpBackward(RowProgram):
-    """The gradient of logsumexp, from its input and its result.
+    """The gradient of logsumexp, from its input and its result."""
 
-    Attributes:
-        exact: as of :class:`Softmax`.
-    """
-
-    exact: bool = False
-
-    operands = Operands(("x",), scalars=("dlse", "lse"), writes=("dx",))
+    operands = Operands(("x",), scalars=("grad", "lse"), writes=("dx",))
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
         """The gradient of the row's result, and the result."""
-        return row.dlse, row.lse
+        return row.grad, row.lse
 
     def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
         """The gradient of each element."""
-        dlse, lse = constants
-        return (dlse * exp(v.x - lse, exact=self.exact),)
+        grad, lse = constants
+        return (grad * exp(v.x - lse, exact=v.exact),)
 
 
 def _base(m: Any) -> Any:
