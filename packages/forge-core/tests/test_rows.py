@@ -248,7 +248,9 @@ def test_the_longest_rows_wait_in_registers_and_shared_memory(dtype):
     assert 2 * (waiting + 1024) <= H200.smem_per_sm
     assert config.registers * config.threads * 2 <= 65536
     ptx = compile_to_look_at(VARIANTS["held"].path, config, None, arch="sm_90a").ptx
-    assert ptx.count("cp.async.cg.shared.global") + ptx.count("cp.async.ca.shared.global") == 2 * config.staged
+    # Through the L1, with the L2's policy, and without filling with zeros what is to be the fold's neutral element.
+    assert ptx.count("@inside cp.async.ca.shared.global.L2::cache_hint") == 2 * config.staged
+    assert ptx.count("cp.async.ca") == 2 * config.staged
     assert ptx.count("cp.async.wait_group") == 1
 
 

@@ -13,24 +13,23 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64, Uint32
+from cutlass import Boolean, Int32, Int64, Uint32, Uint64
 from cutlass.cute.nvgpu import CopyG2ROp, CopyUniversalOp
-from cutlass.cute.nvgpu.cpasync import CopyG2SOp
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute.hold import hold_policy
+from forge_core.cute.hold import hold_policy, stage_held_if
 from forge_core.cute.warp import WARP
 
 __all__ = [
     "copy_if",
     "evict_last",
-    "fill_if",
     "head_elements",
     "load_unaligned",
     "neighbors",
     "opaque",
     "partition",
     "stage",
+    "stage_if",
     "store_if",
     "vector_predicate",
 ]
@@ -75,7 +74,7 @@ def partition(
     return atom, cute.make_tensor(start, layout)[None, thread, None]
 
 
-def stage(smem: SmemAllocator, tXgX: cute.Tensor, threads: int, thread: Int32) -> tuple[cute.CopyAtom, cute.Tensor]:
+def stage(smem: SmemAllocator, tXgX: cute.Tensor, threads: int, thread: Int32) -> cute.Tensor:
     """Shared memory for a thread's vectors of a row, which no other thread reads.
 
     Args:
@@ -85,21 +84,31 @@ def stage(smem: SmemAllocator, tXgX: cute.Tensor, threads: int, thread: Int32) -
         thread: which one.
 
     Returns:
-        The asynchronous copy, and ((access, accesses), chunks) in shared memory.
+        ((access, accesses), chunks) in shared memory.
     """
     dtype, (width, accesses), chunks = tXgX.element_type, tXgX.shape[0], tXgX.shape[1]
-    atom = cute.make_copy_atom(CopyG2SOp(), dtype, num_bits_per_copy=width * dtype.width)
     layout = cute.make_layout(
         ((width, accesses), threads, chunks), stride=((1, threads * width), width, threads * width * accesses)
     )
-    return atom, smem.allocate_tensor(dtype, layout, byte_alignment=16)[None, thread, None]
+    return smem.allocate_tensor(dtype, layout, byte_alignment=16)[None, thread, None]
 
 
-@cute.jit
-def fill_if(tX: cute.Tensor, value: Any, when: Boolean):
-    """Fills where ``when`` holds."""
-    if when:
-        tX.fill(value)
+def stage_if(tXgX: cute.Tensor, tXsX: cute.Tensor, inside: Boolean, nothing: Any, policy: Int64) -> None:
+    """Asks for a vector into shared memory where it is inside the row; fills its place with ``nothing`` elsewhere.
+
+    Args:
+        tXgX: ((access, accesses),) in global memory.
+        tXsX: the same in shared memory.
+        inside: whether the vector is.
+        nothing: an element.
+        policy: that of :func:`evict_last`.
+    """
+    ((width, accesses),) = tXgX.shape
+    rX = cute.make_rmem_tensor(width, tXgX.element_type)
+    rX.fill(nothing)
+    for i in range(accesses):
+        gX, sX = (t[(None, i),].iterator.toint() for t in (tXgX, tXsX))
+        stage_held_if(inside, gX, sX, cute.recast_tensor(rX, Uint32), Uint64(policy))
 
 
 def vector_predicate(tXgX: cute.Tensor, inside: Boolean) -> cute.Tensor:

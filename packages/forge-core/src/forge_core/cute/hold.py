@@ -17,7 +17,7 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, Uint64
 
-__all__ = ["await_stage", "hold_policy", "load_held", "load_held_if", "stage_held_if"]
+__all__ = ["hold_policy", "load_held", "stage_held_if"]
 
 
 def hold_policy() -> Any:
@@ -43,86 +43,24 @@ def load_held(address: Any, rWords: Any, width: int, policy: Any) -> None:
         rWords[i] = word
 
 
-def _where(ahead: int, *instructions: str) -> str:
-    """Instructions with a predicate ``inside``: whether place + ahead, as an unsigned number, is below the limit.
+def stage_held_if(inside: Any, source: Any, slot: Any, rWords: Any, policy: Any) -> None:
+    """Asks for 16 bytes of global memory into a slot of shared memory where ``inside`` holds; writes words elsewhere.
 
-    Operands ``$r2`` and ``$r3`` are the place and the limit.
-    """
-    lines = (
-        ".reg .pred inside; .reg .b32 place;",
-        f"add.s32 place, {{$r2}}, {ahead};",
-        "setp.lt.u32 inside, place, {$r3};",
-        *instructions,
-    )
-    return "{\n\t" + "\n\t".join(lines) + "\n\t}"
-
-
-def load_held_if(place: Any, ahead: int, limit: Any, address: Any, offset: int, rWords: Any, policy: Any) -> None:
-    """Loads all of some words of registers where 0 <= place + ahead < limit; elsewhere they stay as they are.
-
-    One predicated instruction, without a branch: the compiler keeps loads that follow each other together, and spends
-    no registers on the two ways through each, nor on the outcomes of the comparisons.
+    The copy is asynchronous: the thread that asked finds the bytes there once it has waited for its ``cp.async`` group.
+    It goes through the L1: past it (``.cg``) up to a fifth of the bandwidth was lost, as is inferred by lines that were
+    fetched more than once.  Inline PTX, because the DSL's copy drops the policy, and fills with zeros where its
+    predicate does not hold.
 
     Args:
-        place: a number of 32 bits.
-        ahead: what is added to it, known when the kernel is compiled.
-        limit: a number of 32 bits, not negative.
-        address: in global memory, in bytes; a multiple of the words' bytes.
-        offset: bytes beyond the address, known when the kernel is compiled: it costs no register.
-        rWords: 1, 2 or 4 words.
-        policy: that of :func:`hold_policy`.
-    """
-    count = cute.size(rWords)
-    names = [f"held{i}" for i in range(count)]
-    suffix, targets = _vector(names)
-    words = cute.arch.inline_ptx(
-        _where(
-            ahead,
-            f".reg .b32 {', '.join(names)};",
-            # Through names of their own: the compiler may give a result the register of an operand.
-            *(f"mov.b32 {name}, {{$r{4 + i}}};" for i, name in enumerate(names)),
-            f"@inside ld.global.L2::cache_hint{suffix}.b32 {targets}, [{{$r0}}+{offset}], {{$r1}};",
-            *(f"mov.b32 {{$w{i}}}, {name};" for i, name in enumerate(names)),
-        ),
-        write_only_types=[Uint32] * count,
-        read_only_args=[Int64(address), policy, Int32(place), Int32(limit), *(rWords[i] for i in range(count))],
-    )
-    for i, word in enumerate(words if count > 1 else (words,)):
-        rWords[i] = word
-
-
-def stage_held_if(
-    place: Any, ahead: int, limit: Any, address: Any, offset: int, slot: Any, rWords: Any, policy: Any
-) -> None:
-    """Asks for 16 bytes of global memory into a slot of shared memory where :func:`load_held_if` would load them.
-
-    Elsewhere it writes words into the slot.  The copy is asynchronous: the thread that asked finds the bytes there
-    after :func:`await_stage`.  It goes through the L1: past it (``.cg``) up to a fifth of the bandwidth was lost, as
-    is inferred by lines that were fetched more than once.
-
-    Args:
-        place: as of :func:`load_held_if`, with ``ahead`` and ``limit``.
-        ahead: as there.
-        limit: as there.
-        address: in global memory, in bytes; a multiple of 16.
-        offset: bytes beyond the address, known when the kernel is compiled.
+        inside: whether to copy.
+        source: an address in global memory, a multiple of 16.
         slot: an address in shared memory, a multiple of 16.
         rWords: four words, for where nothing is loaded.
         policy: that of :func:`hold_policy`.
     """
     cute.arch.inline_ptx(
-        _where(
-            ahead,
-            f"@inside cp.async.ca.shared.global.L2::cache_hint [{{$r4}}], [{{$r0}}+{offset}], 16, {{$r1}};",
-            "@!inside st.shared.v4.b32 [{$r4}], { {$r5}, {$r6}, {$r7}, {$r8} };",
-        ),
-        read_only_args=[
-            *(Int64(address), policy, Int32(place), Int32(limit), Int32(slot)),
-            *(rWords[i] for i in range(4)),
-        ],
+        "{\n\t.reg .pred inside;\n\tsetp.ne.b32 inside, {$r0}, 0;\n\t"
+        "@inside cp.async.ca.shared.global.L2::cache_hint [{$r2}], [{$r1}], 16, {$r3};\n\t"
+        "@!inside st.shared.v4.b32 [{$r2}], { {$r4}, {$r5}, {$r6}, {$r7} };\n\t}",
+        read_only_args=[Int32(inside), Int64(source), Int32(slot), policy, *(rWords[i] for i in range(4))],
     )
-
-
-def await_stage() -> None:
-    """Waits for all that this thread has asked for by :func:`stage_held_if`."""
-    cute.arch.inline_ptx("cp.async.wait_all;")

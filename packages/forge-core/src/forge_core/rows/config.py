@@ -38,14 +38,16 @@ _SPARE, _SPARE_NEWER = 24, 32
 # Registers of a thread at most: beyond, the compiler spills what it converts.
 _MOST_REGISTERS = 160
 
-# Words of a row that a thread holds: few leave room for all threads of a multiprocessor, many for the most bytes.  Of
-# shifted rows it holds an element more, which takes registers; as many threads have room with fewer words.
-_FEW, _SOME, _MANY, _MOST = 8, 16, 40, 56
+# Words of a row that a thread holds: few leave room for all threads of a multiprocessor, half for half of them, many for
+# the most bytes.  Of shifted rows it holds an element more, which takes registers; as many threads have room with fewer
+# words.
+_FEW, _SOME, _HALF, _MANY, _MOST = 8, 16, 32, 40, 56
 _MANY_SHIFTED = 32
 
-# Rows that a cluster holds only in registers and shared memory together, two blocks of 320 threads on a multiprocessor:
-# words in registers and in shared memory, and vectors there at most, beyond which the compiler spills.
-_STAGED = (32, 72, 12)
+# Rows that a cluster holds only in registers and shared memory together, with two blocks on a multiprocessor: words in
+# registers, fewer of elements that are converted, and in shared memory; vectors there at most, beyond which the compiler
+# spills.
+_STAGED_KEPT, _STAGED_KEPT_CONVERTED, _STAGED, _STAGED_VECTORS = 24, 16, 48, 8
 
 
 @dataclass(frozen=True)
@@ -182,10 +184,10 @@ class HeldConfig(RowConfig):
 
     @property
     def registers(self) -> int:
-        """As of the other kernels; what is staged takes addresses, not elements; slots; elements beside vectors."""
-        staged = 32 - self.staged * self.binding.words(self.vec) if self.staged else 0
+        """As of the other kernels, of the vectors that wait in registers; slots; elements beside vectors."""
+        staged = self.staged * self.binding.words(self.vec)
         edges = 2 * (self.edges - 1) * len(self.binding.loaded) if self.align == "shifted" else 0
-        return super().registers + 8 * self.in_grid + staged + edges
+        return super().registers + 8 * self.in_grid - staged + edges
 
     def in_flight(self, vectors: int, rows: int, sm_count: int) -> float:
         """Bytes that a multiprocessor holds at once, of so many rows of so many vectors: in the mean of all waves."""
@@ -274,8 +276,9 @@ _BLOCK_ROWS = (
     (256, 2, _MANY),
     (256, 4, _MANY),
     (256, 8, _MANY),
-    (256, 16, _SOME),
+    (512, 16, _SOME),
     (256, 16, _MANY),
+    (512, 16, _HALF),
 )
 # The same where there are no clusters.
 _LONE_ROWS = ((512, 1, _MOST),)
@@ -316,7 +319,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
                 yield held(align, threads, lanes, chunks)
         for threads, blocks, room in longer:
             fits = _MANY_SHIFTED if (align, room) == ("shifted", _MANY) else room
-            if align == "whole" or room != _FEW:
+            if align == "whole" or room not in (_FEW, _HALF):
                 yield held(align, threads, 0, max(1, fits // words), blocks)
         if in_grid:
             most = (held(align, 512, 0, max(1, room // words), 0) for room in _GRID_WORDS)
@@ -324,9 +327,10 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
             yield from itertools.islice((config for config in most if config.registers <= limit), 1)
         if clusters > 1 and binding.program.folds and not stages:
             yield held(align, 512, 0, max(1, _MOST // words), clusters)
-    kept, staged = _STAGED[0] // words, min(_STAGED[1] // words, _STAGED[2])
+    converted = min(binding.dtype(name).itemsize for name in binding.loaded or binding.moving) < 4
+    kept, staged = (_STAGED_KEPT_CONVERTED if converted else _STAGED_KEPT) // words, min(_STAGED // words, _STAGED_VECTORS)
     if clusters > 1 and stages and kept and staged:
-        yield held("shifted", 320, 0, kept + staged, clusters, staged)
+        yield held("shifted", 512, 0, kept + staged, clusters, staged)
     for threads, lanes, chunks in ((128, 8, 2), (128, 32, 4), (512, 0, 8)):
         yield held("element", threads, lanes, chunks)
 

@@ -23,12 +23,12 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cute.copy import (
     evict_last,
-    fill_if,
     head_elements,
     load_unaligned,
     opaque,
     partition,
     stage,
+    stage_if,
     store_if,
     vector_predicate,
 )
@@ -155,7 +155,7 @@ class RowKernel(RowConfig):
             smem: shared memory for vectors that wait there.
             staged: how many do, the last ones.
         """
-        epoch, kept = Epoch(staged=staged > 0), self.chunks - staged
+        epoch, kept = Epoch(), self.chunks - staged
         names, vec, binding, policy = self.binding.program.operands, self.vec, self.binding, evict_last()
         steps = [thread * vec + c * threads * vec for c in range(self.chunks)]
         inside = [step < count for step in steps]
@@ -164,7 +164,7 @@ class RowKernel(RowConfig):
             loads = name in binding.loaded
             parts[name] = partition(g[name], first, vec, threads, self.chunks, thread, load=loads)
         held: dict[str, cute.Tensor] = {}
-        waits: dict[str, tuple[Any, cute.Tensor]] = {}
+        waits: dict[str, cute.Tensor] = {}
         for name in binding.loaded:
             tXgX = parts[name][1]
             held[name] = cute.make_rmem_tensor((tXgX.shape[0], kept), g[name].element_type)
@@ -179,9 +179,7 @@ class RowKernel(RowConfig):
                 if c < kept:
                     cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
                     continue
-                copy, tXsX = waits[name]
-                fill_if(tXsX[None, c - kept], self.nothing(name, g), ~inside[c])
-                cute.copy(copy, tXgX[None, c], tXsX[None, c - kept], pred=pred, cache_policy=policy)
+                stage_if(tXgX[None, c], waits[name][None, c - kept], inside[c], self.nothing(name, g), policy)
         arrived: list[bool] = []
 
         def read(name: str, c: int) -> Any:
@@ -191,7 +189,8 @@ class RowKernel(RowConfig):
                 cute.arch.cp_async_commit_group()
                 cute.arch.cp_async_wait_group(0)
                 arrived.append(True)
-            return waits[name][1][None, c - kept].load().reshape(vec)
+            cute.arch.sync_warp()  # read anew at each use, so that it need not stay in registers in between
+            return waits[name][None, c - kept].load().reshape(vec)
 
         def column(name: str, c: int) -> Any:
             rX = cute.make_rmem_tensor(vec, g[name].element_type)
@@ -273,8 +272,6 @@ class RowKernel(RowConfig):
             zero = zero & bits(totals[-1])
         for piece in pieces:
             piece.epoch.zero = zero
-        if any(piece.epoch.staged for piece in pieces):
-            cute.arch.sync_warp()  # so that they are read anew, not kept in registers
         for rX in (r for piece in pieces for r in piece.held):
             if rX.element_type.width in (8, 16) and self.vec > 1:
                 opaque(rX, zero)

@@ -249,6 +249,7 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | st
     if isinstance(found, str):
         return found
     fits = [config for config in found if not config.in_grid]
+    fits = [config for config in fits if not config.staged] or fits
     if not fits:
         return f"holds no row of {problem.length} elements here"
     if any(config.lanes for config in fits):

@@ -96,11 +96,10 @@ class Epoch:
 
     Attributes:
         zero: 0, which the compiler does not know: what was computed with an earlier one is computed anew.
-        staged: whether elements wait in shared memory.
     """
 
-    def __init__(self, *, staged: bool = False) -> None:
-        self.zero, self.staged = Uint32(0), staged
+    def __init__(self) -> None:
+        self.zero = Uint32(0)
 
 
 def fetch_ahead(pieces: list[Piece], i: int, names: Iterable[str]) -> None:
