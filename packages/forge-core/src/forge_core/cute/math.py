@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int64, Uint32
 from cutlass.cute import TensorSSA

@@ -1,19 +1,14 @@
-"""The configurations of the row engine's kernels: each a frozen dataclass, and each program's enumerable list of them.
+"""The configurations of the row engine's kernels: frozen dataclasses, what a kernel is compiled for.
 
-A configuration holds what a kernel is compiled for; sizes, strides and addresses are arguments of the launch, so no
-shape compiles a kernel of its own.  :func:`configurations` lists those that selection picks from: CI compiles the list,
-and a proof covers it.
+Sizes, strides and addresses are arguments of the launch, so no shape compiles a kernel of its own.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from forge_core.choice import max_cluster
-from forge_core.device import Device
 from forge_core.rows.binding import Binding
 
 __all__ = [
@@ -23,31 +18,12 @@ __all__ = [
     "HeldConfig",
     "RowConfig",
     "StreamConfig",
-    "configurations",
 ]
 
 #: Kept dims of the kernels for rows numbered by several dims; those of a smaller rank are padded with size 1.
 MANY_DIMS = 4
 #: Dims of the kernel that takes whatever the others do not.
 ALL_DIMS = 16
-
-# Registers of a thread beside what it holds: addresses, predicates, a vector converted to the compute dtype.  From
-# sm_100 on the compiler takes more for the same code.
-_SPARE, _SPARE_NEWER = 24, 32
-
-# Registers of a thread at most: beyond, the compiler spills what it converts.
-_MOST_REGISTERS = 160
-
-# Words of a row that a thread holds: few leave room for all threads of a multiprocessor, half for half of them, many for
-# the most bytes.  Of shifted rows it holds an element more, which takes registers; as many threads have room with fewer
-# words.
-_FEW, _SOME, _HALF, _MANY, _MOST = 8, 16, 32, 40, 56
-_MANY_SHIFTED = 32
-
-# Rows that a cluster holds only in registers and shared memory together, with two blocks on a multiprocessor: words in
-# registers, fewer of elements that are converted, and in shared memory; vectors there at most, beyond which the compiler
-# spills.
-_STAGED_KEPT, _STAGED_KEPT_CONVERTED, _STAGED, _STAGED_VECTORS = 24, 16, 48, 8
 
 
 @dataclass(frozen=True)
@@ -99,15 +75,19 @@ class RowConfig:
     def registers(self) -> int:
         """Registers that a thread needs: the elements that it holds, as stored; vectors beside them; ``spare``."""
         binding, vec = self.binding, self.vec
-        # A column operand has two vectors at a time, and one more where its accesses are shifted in registers.
-        vectors = 2 if self.align == "whole" else 3
-        columns = sum(vectors * vec * binding.dtype(n).itemsize // 4 + 4 for n in binding.program.operands.columns)
+        columns = self.column_registers
         wide = max(1, binding.compute.itemsize // 4)
         beside = columns + max(0, vec * wide - 8) * wide + self.spare * (3 if wide == 2 else 1)
         beside += 8 * (self.align != "whole") + 10 * self.reduced
         if self.align == "element":  # each element's place, and its column operands
             beside += self.chunks * (1 + len(binding.program.operands.columns))
         return self.chunks * binding.words(vec) + beside
+
+    @property
+    def column_registers(self) -> int:
+        """Registers that column operands need: two vectors at a time; one more where they are shifted in registers."""
+        vectors, operands = 2 if self.align == "whole" else 3, self.binding.program.operands
+        return sum(vectors * self.vec * self.binding.dtype(n).itemsize // 4 + 4 for n in operands.columns)
 
     @property
     def resident(self) -> int:
@@ -136,11 +116,34 @@ class HeldConfig(RowConfig):
             the program has folds, and exchange through the workspace.
         staged: of a thread's vectors of each row operand, how many wait in shared memory, so that another block finds
             room for its registers.
+        columns_staged: column operands are asked for with the row, and wait in shared memory.
     """
 
     lanes: int = 0
     blocks: int = 1
     staged: int = 0
+    columns_staged: bool = False
+
+    def shared(self, threads: Any) -> Any:
+        """Bytes of shared memory of a block in which vectors or column operands wait; with those of the exchanges.
+
+        Args:
+            threads: of the block.
+        """
+        binding, program = self.binding, self.binding.program
+        # Of each exchange a total for each warp that shares the row, once more of a grid; a barrier, and alignment.
+        folds = len(program.folds)
+        each, count = (folds, 1) if program.merge else (1, folds)
+        total = 1 << (each * binding.compute.itemsize - 1).bit_length()
+        exchange = total * (1 + self.in_grid) * self.threads // 32 * max(self.blocks, 1) + 64
+        rows = self.staged * sum(binding.dtype(n).itemsize for n in binding.loaded) * self.vec * threads
+        names = program.operands.columns if self.columns_staged else ()
+        column = sum(binding.dtype(n).itemsize for n in names) * self.vec * self.chunks
+        return count * exchange + rows + (threads + (self.align == "shifted")) * column
+
+    def smem(self, threads: Any) -> dict[str, Any]:
+        """What a launch states of shared memory; nothing where the compiler knows how much a block has."""
+        return {"smem": self.shared(threads)} if self.staged or self.columns_staged else {}
 
     @property
     def in_grid(self) -> bool:
@@ -188,6 +191,15 @@ class HeldConfig(RowConfig):
         staged = self.staged * self.binding.words(self.vec)
         edges = 2 * (self.edges - 1) * len(self.binding.loaded) if self.align == "shifted" else 0
         return super().registers + 8 * self.in_grid - staged + edges
+
+    @property
+    def column_registers(self) -> int:
+        """Where column operands wait in shared memory: a window beside a second row operand, and of wider elements."""
+        binding, columns = self.binding, self.binding.program.operands.columns
+        if not self.columns_staged:
+            return super().column_registers
+        sizes, row = ([binding.dtype(n).itemsize for n in names] for names in (columns, binding.moving))
+        return sum((self.vec * n // 4 + 8) * (len(binding.loaded) - 1 + (n > min(row))) for n in sizes)
 
     def in_flight(self, vectors: int, rows: int, sm_count: int) -> float:
         """Bytes that a multiprocessor holds at once, of so many rows of so many vectors: in the mean of all waves."""
@@ -263,95 +275,3 @@ class ColumnConfig(RowConfig):
     def kernel_name(self) -> str:
         """What a profiler shows."""
         return f"{self.binding.name}_column{'_held' if self.held else ''}_{self.lanes}l_{self._suffix}"
-
-
-# Threads of a block, lanes of a row, chunks: rows of up to 128 vectors.
-_WARP_ROWS = ((128, 2, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
-
-# Threads of a block at most, blocks of a row, words that a thread holds: longer rows.
-_BLOCK_ROWS = (
-    (512, 1, _FEW),
-    (512, 1, _SOME),
-    (256, 1, _MANY),
-    (256, 2, _MANY),
-    (256, 4, _MANY),
-    (256, 8, _MANY),
-    (512, 16, _SOME),
-    (256, 16, _MANY),
-    (512, 16, _HALF),
-)
-# The same where there are no clusters.
-_LONE_ROWS = ((512, 1, _MOST),)
-# Words that a thread holds of few rows over the whole GPU: the most for which it has registers, as many as stated; from
-# sm_100 on the compiler takes more beside them.
-_GRID_WORDS, _GRID_REGISTERS, _GRID_REGISTERS_NEWER = (80, 64, 48), 116, 100
-
-
-def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
-    """All configurations of a program that selection picks from on a device."""
-    held = (c for c in _held(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))
-    return tuple(dict.fromkeys((*held, *_streams(binding, device), *_columns(binding, device))))
-
-
-def _spare(device: Device) -> int:
-    return _SPARE_NEWER if device.capability >= (10, 0) else _SPARE
-
-
-def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
-    words = max(1, binding.words(binding.widest_vec))
-
-    def held(align: str, threads: int, lanes: int, chunks: int, blocks: int = 1, staged: int = 0) -> HeldConfig:
-        rank = 1 if align == "whole" else MANY_DIMS
-        spare, most = _spare(device), device.sm_threads
-        return HeldConfig(binding, align, threads, chunks, spare, rank, 0, most, lanes, blocks, staged)
-
-    clusters, bytewise = max_cluster(device), any(binding.dtype(name).itemsize == 1 for name in binding.loaded)
-    stages = bool(binding.program.folds) and not binding.program.operands.columns and not bytewise
-    longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
-    longer += _LONE_ROWS if clusters == 1 else ()
-    in_grid = bool(binding.slots and device.capability >= (9, 0) and binding.program.folds)
-    longer += [(512, 0, _SOME)] if in_grid else []
-    if not binding.program.folds:
-        longer = [(256, 0, _SOME)]
-    for align in ("whole", "shifted"):
-        for threads, lanes, chunks in _WARP_ROWS:
-            if align == "whole" or lanes in (4, 16, 32):
-                yield held(align, threads, lanes, chunks)
-        for threads, blocks, room in longer:
-            fits = _MANY_SHIFTED if (align, room) == ("shifted", _MANY) else room
-            if align == "whole" or room not in (_FEW, _HALF):
-                yield held(align, threads, 0, max(1, fits // words), blocks)
-        if in_grid:
-            most = (held(align, 512, 0, max(1, room // words), 0) for room in _GRID_WORDS)
-            limit = _GRID_REGISTERS if _spare(device) == _SPARE else _GRID_REGISTERS_NEWER
-            yield from itertools.islice((config for config in most if config.registers <= limit), 1)
-        if clusters > 1 and binding.program.folds and not stages:
-            yield held(align, 512, 0, max(1, _MOST // words), clusters)
-    converted = min(binding.dtype(name).itemsize for name in binding.loaded or binding.moving) < 4
-    kept, staged = (_STAGED_KEPT_CONVERTED if converted else _STAGED_KEPT) // words, min(_STAGED // words, _STAGED_VECTORS)
-    if clusters > 1 and stages and kept and staged:
-        yield held("shifted", 512, 0, kept + staged, clusters, staged)
-    for threads, lanes, chunks in ((128, 8, 2), (128, 32, 4), (512, 0, 8)):
-        yield held("element", threads, lanes, chunks)
-
-
-def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
-    def stream(align: str, threads: int, chunks: int, reduced: int = 0, parted: bool = False) -> StreamConfig:
-        spare, most = _spare(device), device.sm_threads
-        return StreamConfig(binding, align, threads, chunks, spare, reduced or MANY_DIMS, reduced, most, parted)
-
-    few = max(1, _SOME // max(1, binding.words(binding.widest_vec)))
-    for parted in (False, True) if binding.program.folds else (False,):
-        yield stream("shifted", 512, few, parted=parted)
-        yield stream("element", 512, 8, parted=parted)
-        yield stream("element", 256, 2, MANY_DIMS, parted)
-    yield stream("element", 256, 2, ALL_DIMS)
-
-
-def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
-    words = max(1, binding.words(binding.widest_vec))
-    for align, lanes, chunks in (("whole", 8, max(1, 16 // words)), ("element", 32, 8)):
-        for threads, held, reduced in ((lanes * 4, True, 1), (256, True, 1), (256, False, 1), (256, False, MANY_DIMS)):
-            if align == "element" or reduced == 1:
-                spare, most = _spare(device), device.sm_threads
-                yield ColumnConfig(binding, align, threads, chunks, spare, MANY_DIMS, reduced, most, lanes, held)

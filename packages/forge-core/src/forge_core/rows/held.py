@@ -8,8 +8,8 @@ Who shares a row follows from the configuration.  ``sized``: the launch says how
     blocks == 0    any number, sized, a contiguous part each      slots in global memory, all blocks resident
 
     thread    0      1     ...  T-1  |  0      1    ...     T: threads that share the row; ``chunks`` vectors each
-    load      [vec]  [vec]           |  [vec]  ...          all before the first use; the last ``staged`` of a thread
-                |                                           wait in shared memory, the others in registers
+    load      [vec]  [vec]           |  [vec]  ...          all before the first use; column operands and the last
+                |                                           ``staged`` vectors may wait in shared memory
     fold        v  each thread's part of a reduction, exchange, the program's values of the row
     store     [vec]  [vec]  ...      |  [vec]  ...          map, from where the vectors wait
 
@@ -35,6 +35,7 @@ from forge_core.cute.memory import name_kernel
 from forge_core.cute.monoid import Monoid
 from forge_core.cute.room import room_for
 from forge_core.cute.warp import reduce_part
+from forge_core.rows.columns import Columns
 from forge_core.rows.config import HeldConfig
 from forge_core.rows.kernel import RowKernel, example_arguments
 
@@ -60,7 +61,7 @@ class Held(HeldConfig, RowKernel):
             cluster=(self.blocks, 1, 1) if const_expr(self.blocks > 1) else None,
             cooperative=self.in_grid,
             stream=args[-1],
-            **room_for(self.resident),
+            **(room_for(self.resident) | self.smem(threads)),
         )
 
     @cute.kernel
@@ -68,7 +69,6 @@ class Held(HeldConfig, RowKernel):
         self, pointers: tuple, slots: tuple, length: Int32, threads: Int32, dims: tuple, numbers: tuple, parts: Uint32
     ):
         program, m, rows = self.binding.program, self.operands(pointers, length, dims), self.rows_of(dims)
-
         # Which row, and which of the threads that take turns along it.
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
         blocks = parts if const_expr(self.blocks == 0) else self.blocks
@@ -123,18 +123,18 @@ class Held(HeldConfig, RowKernel):
         """A thread's pieces of a row; of ``shifted`` rows the first threads also have an element of head or tail."""
         threads = width * max(self.blocks, 1)
         if self.align == "element":
-            places = [place + c * threads for c in range(self.chunks)]
-            return [self.element(g, i, i < count) for i in places]
+            return [self.element(g, i, i < count) for i in [place + c * threads for c in range(self.chunks)]]
         # With ``blocks == 0`` each block has a contiguous part of the row; a cluster's blocks are interleaved.
         first = rank * (width * self.chunks * self.vec) if self.blocks == 0 else Int32(0)
         start = place - rank * width if self.blocks == 0 else place
         head = cutlass.min(self.head(g), count)
         body = (count - head) // self.vec * self.vec
-        pieces = self.vectors(g, head + first, body - first, start, threads, smem, self.staged)
-        if self.align == "shifted":
-            for i in (place + e * width for e in range(self.edges)):
-                pieces.append(self.element(g, Int32(cutlass.select_(i < head, i, i + body)), i < count - body))
-        return pieces
+        columns = Columns(self, g, head + first, body - first, start, threads)
+        edges = (place + e * width for e in range(self.edges)) if self.align == "shifted" else ()
+        elements = [self.element(g, Int32(cutlass.select_(i < head, i, i + body)), i < count - body) for i in edges]
+        vectors = self.vectors(g, head + first, body - first, start, threads, smem, self.staged, columns)
+        columns.ask(smem, width)
+        return vectors + elements
 
     def exchanged(self) -> tuple[Monoid, ...]:
         """The monoid of each exchange; none where shuffles are enough."""

@@ -22,13 +22,13 @@ from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint32
 from cutlass.memory import SmemAllocator
 
 from forge_core.cute.copy import (
+    behind,
     evict_last,
     head_elements,
-    load_unaligned,
     opaque,
     partition,
     stage,
-    stage_if,
+    stage_all,
     store_if,
     vector_predicate,
 )
@@ -37,9 +37,10 @@ from forge_core.cute.memory import GLOBAL
 from forge_core.cute.monoid import Each, Maximum, Minimum, Monoid, Product, Sum
 from forge_core.cute.online import MaxSum
 from forge_core.dtypes import cute_dtype
+from forge_core.rows.columns import Columns
 from forge_core.rows.config import RowConfig
 from forge_core.rows.program import Fold
-from forge_core.rows.values import Epoch, Piece, Row, bits, bound, fetch_ahead, indices, scalar
+from forge_core.rows.values import Piece, Row, bits, bound, fetch_ahead, indices, scalar
 
 __all__ = ["RowKernel", "example_arguments"]
 
@@ -143,6 +144,7 @@ class RowKernel(RowConfig):
         threads: int | Int32,
         smem: SmemAllocator | None = None,
         staged: int = 0,
+        columns: Columns | None = None,
     ) -> list[Piece]:
         """This thread's whole vectors of a row, asked for at once.
 
@@ -154,9 +156,11 @@ class RowKernel(RowConfig):
             threads: how many they are.
             smem: shared memory for vectors that wait there.
             staged: how many do, the last ones.
+            columns: the column operands; None for those of a kernel that asks for them when they are used.
         """
-        epoch, kept = Epoch(), self.chunks - staged
-        names, vec, binding, policy = self.binding.program.operands, self.vec, self.binding, evict_last()
+        columns = columns or Columns(self, g, first, count, thread, threads)
+        epoch, kept = columns.epoch, self.chunks - staged
+        vec, binding, policy = self.vec, self.binding, evict_last()
         steps = [thread * vec + c * threads * vec for c in range(self.chunks)]
         inside = [step < count for step in steps]
         parts = {}
@@ -165,21 +169,22 @@ class RowKernel(RowConfig):
             parts[name] = partition(g[name], first, vec, threads, self.chunks, thread, load=loads)
         held: dict[str, cute.Tensor] = {}
         waits: dict[str, cute.Tensor] = {}
+        start, own = behind(smem) if staged else Int32(0), cute.arch.thread_idx()[0]
         for name in binding.loaded:
             tXgX = parts[name][1]
             held[name] = cute.make_rmem_tensor((tXgX.shape[0], kept), g[name].element_type)
             held[name].fill(self.nothing(name, g))
             if staged:
-                own = cute.arch.thread_idx()[0]
-                waits[name] = stage(smem, cute.make_tensor(tXgX.iterator, (tXgX.shape[0], staged)), self.threads, own)
-        for c in range(self.chunks):
+                waits[name], start = stage(start, cute.make_tensor(tXgX.iterator, (tXgX.shape[0], staged)), own)
+        for c in range(kept):
             for name in binding.loaded:
                 copy, tXgX = parts[name]
                 pred = vector_predicate(tXgX, inside[c])
-                if c < kept:
-                    cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
-                    continue
-                stage_if(tXgX[None, c], waits[name][None, c - kept], inside[c], self.nothing(name, g), policy)
+                cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
+        if staged:
+            nothing = tuple(self.nothing(name, g) for name in waits)
+            sources, turn = tuple(parts[name][1] for name in waits), threads * vec
+            stage_all(sources, tuple(waits.values()), kept, nothing, steps[kept], Int32(turn), count, policy)
         arrived: list[bool] = []
 
         def read(name: str, c: int) -> Any:
@@ -191,18 +196,6 @@ class RowKernel(RowConfig):
                 arrived.append(True)
             cute.arch.sync_warp()  # read anew at each use, so that it need not stay in registers in between
             return waits[name][None, c - kept].load().reshape(vec)
-
-        def column(name: str, c: int) -> Any:
-            rX = cute.make_rmem_tensor(vec, g[name].element_type)
-            rX.fill(rX.element_type(0))
-            if self.align == "whole":
-                copy, tXgX = partition(g[name], first, vec, threads, self.chunks, thread, load=True)
-                rX = cute.make_rmem_tensor(tXgX[None, c].shape, rX.element_type)
-                rX.fill(rX.element_type(0))
-                cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, inside[c]))
-            else:
-                load_unaligned(g[name], first + steps[c], rX, inside[c])
-            return rX.load().reshape(vec)
 
         def store(c: int, name: str, y: Any) -> None:
             copy, tYgY, own = *parts[name], inside[c]
@@ -217,11 +210,14 @@ class RowKernel(RowConfig):
         pieces = []
         for c in range(self.chunks):
             registers = {n: partial(read, n, c) for n in binding.loaded}
+            later = {n: partial(columns.read, n, c) for n in columns.names}
+            if columns.staged:  # nothing is gained by asking again, a vector ahead
+                registers, later = registers | later, {}
             more = {
                 "store": partial(store, c),
                 "held": tuple(r[None, c] for r in held.values() if c < kept),
                 "epoch": epoch,
-                "columns": {n: partial(column, n, c) for n in names.columns},
+                "columns": later,
             }
             index = partial(indices, first + steps[c], vec)
             pieces.append(self.piece(g, registers, index, inside[c], vec, **more))

@@ -31,8 +31,8 @@ from forge_core.rows.config import (
     HeldConfig,
     RowConfig,
     StreamConfig,
-    configurations,
 )
+from forge_core.rows.listing import configurations
 from forge_core.rows.problem import Dim, Problem
 from forge_core.rows.program import RowProgram
 from forge_core.rows.thresholds import thresholds
@@ -233,7 +233,7 @@ def _fits(binding: Binding, problem: Problem, device: Device) -> list[HeldConfig
         config
         for config in _listed(binding, device)
         if isinstance(config, HeldConfig)
-        and (config.align == kind or (config.staged and kind == "whole"))
+        and (config.align == kind or (config.align, kind) == ("shifted", "whole"))
         and (config.capacity >= _vectors(config, problem) or config.blocks == 0)
         and problem.rows * max(config.blocks, 1) * max(config.lanes, 1)
         < _LIMIT * (config.threads if config.lanes else 1)
@@ -249,7 +249,9 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | st
     if isinstance(found, str):
         return found
     fits = [config for config in found if not config.in_grid]
-    fits = [config for config in fits if not config.staged] or fits
+    # Whole rows that no kernel of their own holds are read as shifted ones; shared memory is for what registers lack.
+    whole = [config for config in fits if config.align == "whole"]
+    fits = whole or [config for config in fits if not config.staged] or fits
     if not fits:
         return f"holds no row of {problem.length} elements here"
     if any(config.lanes for config in fits):

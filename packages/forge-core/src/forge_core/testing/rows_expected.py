@@ -98,11 +98,14 @@ def _held(config: HeldConfig, arch: str) -> Expect:
     count, acc, folds = _exchanges(config)
     count, blocks = count * config.sized, max(config.blocks, 1)
     shared = count * (1 + config.in_grid) * config.threads // WARP * blocks * (1 << (acc - 1).bit_length())
-    waiting = sum(config.vec * config.binding.dtype(name).itemsize for name in config.binding.loaded)
-    shared += config.threads * config.staged * waiting + (-(-8 * count // ACCESS) * ACCESS if blocks > 1 else 0)
+    shared += -(-8 * count // ACCESS) * ACCESS if blocks > 1 else 0
+    # Column operands that wait in shared memory: of unaligned rows a thread reads what its neighbor asked for.
+    neighbors = int(config.columns_staged and config.align == "shifted")
+    shared = config.shared(config.threads) if config.staged or config.columns_staged else shared
     if blocks > 1:
-        return _expect(config, _loads(config, folds), shared, cluster_barriers=2 * (count > 0))
-    return _expect(config, _loads(config, folds), shared, barriers=count * (3 if config.in_grid else 1))
+        return _expect(config, _loads(config, folds), shared, cluster_barriers=2 * (count > 0), barriers=neighbors)
+    barriers = count * (3 if config.in_grid else 1) + neighbors
+    return _expect(config, _loads(config, folds), shared, barriers=barriers)
 
 
 def _stream(config: StreamConfig, arch: str) -> Expect | tuple[Expect, ...]:

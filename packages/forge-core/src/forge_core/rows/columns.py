@@ -1,0 +1,89 @@
+"""Column operands beside a thread's whole vectors of a row: where they wait until they are used.
+
+They are loaded when they are used; or asked for with the row (``columns_staged``), and wait in shared memory, which the
+launch sizes: a block that begins anywhere in the row reads them through windows of aligned accesses, and where each
+window is loaded when it is used, one waits for the L2 after the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass.cute as cute
+from cutlass import Int32
+from cutlass.memory import SmemAllocator
+
+from forge_core.cute.copy import behind, load_staged, load_unaligned, partition, stage_unaligned, vector_predicate
+from forge_core.rows.values import Epoch
+
+__all__ = ["Columns"]
+
+
+class Columns:
+    """The column operands of a kernel; the arguments are those of ``RowKernel.vectors``.
+
+    Args:
+        config: the kernel's configuration.
+        g: the row.
+        first: its first element.
+        count: elements from there on that are in whole vectors.
+        thread: of those that take turns.
+        threads: how many they are.
+    """
+
+    def __init__(
+        self, config: Any, g: dict[str, cute.Tensor], first: Int32, count: Int32, thread: Int32, threads: int | Int32
+    ) -> None:
+        self.names, self.epoch = config.binding.program.operands.columns, Epoch()
+        self.staged = getattr(config, "columns_staged", False)
+        self._g, self._config, self._whole = g, config, config.align == "whole"
+        self._first, self._count, self._thread, self._threads = first, count, thread, threads
+        self._waiting: dict[str, tuple[cute.Tensor, Int32]] = {}
+        self._arrived = False
+
+    def ask(self, smem: SmemAllocator, width: int | Int32) -> None:
+        """Asks for all vectors that are to wait in shared memory, behind all other loads of the row.
+
+        Args:
+            smem: shared memory; theirs begins where it ends.
+            width: threads of the block.
+        """
+        if not self.staged:
+            return
+        own, start = cute.arch.thread_idx()[0], behind(smem)
+        for name in self.names:
+            ahead = (self._thread - own) * self._config.vec  # elements of the row's blocks before this one
+            at = (self._first + ahead, self._count - ahead, self._config.vec, self._threads, self._config.chunks)
+            sX, skip = stage_unaligned(self._g[name], start, *at, own, width, aligned=self._whole)
+            self._waiting[name] = sX, skip
+            start = start + cute.size(sX.shape) * 4
+
+    def read(self, name: str, c: int) -> Any:
+        """A vector of this thread."""
+        config, g = self._config, self._g[name]
+        rX = cute.make_rmem_tensor(config.vec, g.element_type)
+        if self.staged:
+            self._arrive()
+            # Places are computed anew, so that they need not wait in registers.
+            own = cute.arch.thread_idx()[0] + Int32(self.epoch.zero)
+            load_staged(*self._waiting[name], own, c, rX, aligned=self._whole)
+            return rX.load()
+        step = self._thread * config.vec + c * self._threads * config.vec
+        rX.fill(rX.element_type(0))
+        if self._whole:
+            copy, tXgX = partition(g, self._first, config.vec, self._threads, config.chunks, self._thread, load=True)
+            rX = cute.make_rmem_tensor(tXgX[None, c].shape, rX.element_type)
+            rX.fill(rX.element_type(0))
+            cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, step < self._count))
+        else:
+            load_unaligned(g, self._first + step, rX, step < self._count)
+        return rX.load().reshape(config.vec)
+
+    def _arrive(self) -> None:
+        """Before the first use, by all threads of the block: of unaligned rows they read what others asked for."""
+        if not self._arrived:
+            cute.arch.cp_async_commit_group()
+            cute.arch.cp_async_wait_group(0)
+            if not self._whole:
+                cute.arch.sync_threads()
+        self._arrived = True

@@ -1,0 +1,145 @@
+"""The enumerable list of configurations of a program: CI compiles the list, and a proof covers it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+from forge_core.choice import max_cluster
+from forge_core.device import Device
+from forge_core.rows.binding import Binding
+from forge_core.rows.config import ALL_DIMS, MANY_DIMS, ColumnConfig, HeldConfig, RowConfig, StreamConfig
+
+__all__ = ["configurations"]
+
+# Registers of a thread beside what it holds: addresses, predicates, a vector converted to the compute dtype.  From
+# sm_100 on the compiler takes more for the same code.
+_SPARE, _SPARE_NEWER = 24, 32
+
+# Registers of a thread at most: beyond, the compiler spills what it converts.
+_MOST_REGISTERS = 160
+
+# Words of a row that a thread holds: few leave room for all threads of a multiprocessor, many for the most bytes.  Of
+# shifted rows it holds an element more, so as many threads have room with fewer words.
+_FEW, _SOME, _MANY, _MOST = 8, 16, 40, 56
+_MANY_SHIFTED = 32
+
+# Rows that a cluster holds only in registers and shared memory together, two blocks on a multiprocessor: threads; words
+# in shared memory; words in registers, and vectors at most, beyond which it spills: fewer where elements are converted.
+_STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED = 448, 48, (32, 16), (24, 12)
+
+# Shared memory that CUDA keeps for itself in each block.
+_RESERVED_SHARED = 1024
+
+# Threads of a block, lanes of a row, chunks: rows of up to 128 vectors.
+_WARP_ROWS = ((128, 2, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
+
+# Threads of a block at most, blocks of a row, words that a thread holds: longer rows.
+_BLOCK_ROWS = (
+    (512, 1, _FEW),
+    (512, 1, _SOME),
+    (256, 1, _MANY),
+    (256, 2, _MANY),
+    (256, 4, _MANY),
+    (256, 8, _MANY),
+    (512, 16, _SOME),
+    (256, 16, _MANY),
+)
+# The same where there are no clusters.
+_LONE_ROWS = ((512, 1, _MOST),)
+# Words that a thread holds of few rows over the whole GPU: the most for which it has registers, as many as stated; from
+# sm_100 on the compiler takes more beside them.
+_GRID_WORDS, _GRID_REGISTERS, _GRID_REGISTERS_NEWER = (80, 64, 48), 116, 100
+
+
+def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
+    """All configurations of a program that selection picks from on a device."""
+    held = (c for c in _held(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))
+    return tuple(dict.fromkeys((*held, *_streams(binding, device), *_columns(binding, device))))
+
+
+def _spare(device: Device) -> int:
+    return _SPARE_NEWER if device.capability >= (10, 0) else _SPARE
+
+
+def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
+    words = max(1, binding.words(binding.widest_vec))
+
+    def held(align: str, threads: int, lanes: int, chunks: int, blocks: int = 1, staged: int = 0) -> HeldConfig:
+        rank = 1 if align == "whole" else MANY_DIMS
+        spare, most = _spare(device), device.sm_threads
+        config = HeldConfig(binding, align, threads, chunks, spare, rank, 0, most, lanes, blocks, staged)
+        return replace(config, columns_staged=_stages_columns(config, device))
+
+    clusters, bytewise = max_cluster(device), any(binding.dtype(name).itemsize == 1 for name in binding.loaded)
+    stages = bool(binding.program.folds) and not binding.program.operands.columns and not bytewise
+    longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
+    longer += _LONE_ROWS if clusters == 1 else ()
+    in_grid = bool(binding.slots and device.capability >= (9, 0) and binding.program.folds)
+    longer += [(512, 0, _SOME)] if in_grid else []
+    if not binding.program.folds:
+        longer = [(256, 0, _SOME)]
+    for align in ("whole", "shifted"):
+        for threads, lanes, chunks in _WARP_ROWS:
+            if align == "whole" or lanes in (4, 16, 32):
+                yield held(align, threads, lanes, chunks)
+        for threads, blocks, room in longer:
+            fits = _MANY_SHIFTED if (align, room) == ("shifted", _MANY) else room
+            if align == "whole" or room != _FEW:
+                yield held(align, threads, 0, max(1, fits // words), blocks)
+        if in_grid:
+            most = (held(align, 512, 0, max(1, room // words), 0) for room in _GRID_WORDS)
+            limit = _GRID_REGISTERS if _spare(device) == _SPARE else _GRID_REGISTERS_NEWER
+            yield from itertools.islice((config for config in most if config.registers <= limit), 1)
+    if clusters > 1 and binding.program.folds and not stages:
+        yield held("shifted", 512, 0, max(1, _MOST // words), clusters)
+    converted = any(binding.dtype(name).itemsize < 4 for name in binding.loaded)
+    room, vectors = _STAGED_CONVERTED if converted else _STAGED_KEPT
+    kept = (room if converted else room + _SPARE - _spare(device)) // words
+    staged = min(_STAGED // words, vectors - kept)
+    if clusters > 1 and stages and kept and staged > 0:
+        yield held("shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged)
+    for threads, lanes, chunks in ((128, 8, 2), (128, 32, 4), (512, 0, 8)):
+        yield held("element", threads, lanes, chunks)
+
+
+def _stages_columns(config: HeldConfig, device: Device) -> bool:
+    """Whether column operands wait in shared memory: where blocks hold rows of vectors and as many of them have room.
+
+    Not those wider than the row: in shared memory each block has its own, which the L2 must deliver, where whole rows
+    find some of theirs in the L1.
+    """
+    binding, columns = config.binding, config.binding.program.operands.columns
+    sizes = [binding.dtype(name).itemsize for name in columns]
+    wide = config.align == "whole" and max(sizes, default=0) > min(
+        binding.dtype(name).itemsize for name in binding.moving
+    )
+    # Accesses have 16 bytes, and the first lanes of a warp have the last of each chunk.
+    if not columns or not config.sized or wide or config.chunks > 32 or any(size * config.vec % 16 for size in sizes):
+        return False
+    staged = replace(config, columns_staged=True)
+    most = staged.shared(config.threads) + _RESERVED_SHARED
+    return config.align != "element" and most <= device.smem_per_block and config.resident * most <= device.smem_per_sm
+
+
+def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
+    def stream(align: str, threads: int, chunks: int, reduced: int = 0, parted: bool = False) -> StreamConfig:
+        spare, most = _spare(device), device.sm_threads
+        return StreamConfig(binding, align, threads, chunks, spare, reduced or MANY_DIMS, reduced, most, parted)
+
+    few = max(1, _SOME // max(1, binding.words(binding.widest_vec)))
+    for parted in (False, True) if binding.program.folds else (False,):
+        yield stream("shifted", 512, few, parted=parted)
+        yield stream("element", 512, 8, parted=parted)
+        yield stream("element", 256, 2, MANY_DIMS, parted)
+    yield stream("element", 256, 2, ALL_DIMS)
+
+
+def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
+    words = max(1, binding.words(binding.widest_vec))
+    for align, lanes, chunks in (("whole", 8, max(1, 16 // words)), ("element", 32, 8)):
+        for threads, held, reduced in ((lanes * 4, True, 1), (256, True, 1), (256, False, 1), (256, False, MANY_DIMS)):
+            if align == "element" or reduced == 1:
+                spare, most = _spare(device), device.sm_threads
+                yield ColumnConfig(binding, align, threads, chunks, spare, MANY_DIMS, reduced, most, lanes, held)
