@@ -199,7 +199,7 @@ class HeldConfig(RowConfig):
         if not self.columns_staged:
             return super().column_registers
         sizes, row = ([binding.dtype(n).itemsize for n in names] for names in (columns, binding.moving))
-        return sum((self.vec * n // 4 + 8) * (len(binding.loaded) - 1 + (n > min(row))) for n in sizes)
+        return sum((self.vec * n // 4 + 8) * (len(binding.loaded) - 1 + (n > min(row, default=8))) for n in sizes)
 
     def in_flight(self, vectors: int, rows: int, sm_count: int) -> float:
         """Bytes that a multiprocessor holds at once, of so many rows of so many vectors: in the mean of all waves."""

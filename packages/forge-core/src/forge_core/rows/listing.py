@@ -105,18 +105,23 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
 
 
 def _stages_columns(config: HeldConfig, device: Device) -> bool:
-    """Whether column operands wait in shared memory: where blocks hold rows of vectors and as many of them have room.
+    """Whether column operands wait in shared memory: where blocks hold rows of vectors, and as many of them have room.
 
     Not those wider than the row: in shared memory each block has its own, which the L2 must deliver, where whole rows
     find some of theirs in the L1.
     """
     binding, columns = config.binding, config.binding.program.operands.columns
-    sizes = [binding.dtype(name).itemsize for name in columns]
-    wide = config.align == "whole" and max(sizes, default=0) > min(
-        binding.dtype(name).itemsize for name in binding.moving
-    )
+    sizes, row = ([binding.dtype(name).itemsize for name in names] for names in (columns, binding.moving))
+    wide = config.align == "whole" and max(sizes, default=0) > min(row, default=8)
     # Accesses have 16 bytes, and the first lanes of a warp have the last of each chunk.
-    if not columns or not config.sized or wide or config.chunks > 32 or any(size * config.vec % 16 for size in sizes):
+    if (
+        not columns
+        or not config.sized
+        or not config.blocks
+        or wide
+        or config.chunks > 32
+        or any(size * config.vec % 16 for size in sizes)
+    ):
         return False
     staged = replace(config, columns_staged=True)
     most = staged.shared(config.threads) + _RESERVED_SHARED
