@@ -28,7 +28,6 @@ from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.copy import copy_if, neighbors
 from forge_core.cute.exchange import get, put, reduce_columns
 from forge_core.cute.memory import name_kernel
-from forge_core.cute.room import room_for
 from forge_core.rows.config import ColumnConfig
 from forge_core.rows.kernel import RowKernel, example_arguments
 from forge_core.rows.values import Piece
@@ -50,7 +49,7 @@ class Column(ColumnConfig, RowKernel):
             grid=(Int32(self.rows_of(dims) // inner * tiles), 1, 1),
             block=(self.threads, 1, 1),
             stream=args[-1],
-            **room_for(self.resident),
+            **self.room(self.threads),
         )
 
     @cute.kernel

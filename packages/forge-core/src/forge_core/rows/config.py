@@ -84,6 +84,23 @@ class RowConfig:
         return self.chunks * binding.words(vec) + beside
 
     @property
+    def slots(self) -> int:
+        """Totals that an exchange has in shared memory."""
+        return self.threads // 32
+
+    def shared(self, threads: Any) -> Any:
+        """Bytes of shared memory of a block: those of the exchanges.
+
+        Args:
+            threads: of the block.
+        """
+        program = self.binding.program
+        each, count = (len(program.folds), 1) if program.merge else (1, len(program.folds))
+        total = 1 << (each * self.binding.compute.itemsize - 1).bit_length()
+        # Beside the totals a barrier, and what alignment takes.
+        return count * (total * self.slots + 32) if self.slots and program.folds else 0
+
+    @property
     def column_registers(self) -> int:
         """Registers that column operands need: two vectors at a time; one more where they are shifted in registers."""
         vectors, operands = 2 if self.align == "whole" else 3, self.binding.program.operands
@@ -124,26 +141,17 @@ class HeldConfig(RowConfig):
     staged: int = 0
     columns_staged: bool = False
 
+    @property
+    def slots(self) -> int:
+        """As of the other kernels: of each warp that shares the row, once more of a grid."""
+        return self.threads // 32 * max(self.blocks, 1) * (1 + self.in_grid) if self.sized else 0
+
     def shared(self, threads: Any) -> Any:
-        """Bytes of shared memory of a block in which vectors or column operands wait; with those of the exchanges.
-
-        Args:
-            threads: of the block.
-        """
-        binding, program = self.binding, self.binding.program
-        # Of each exchange a total for each warp that shares the row, once more of a grid; a barrier, and alignment.
-        folds = len(program.folds)
-        each, count = (folds, 1) if program.merge else (1, folds)
-        total = 1 << (each * binding.compute.itemsize - 1).bit_length()
-        exchange = total * (1 + self.in_grid) * self.threads // 32 * max(self.blocks, 1) + 64
+        """As of the other kernels; and those in which vectors or column operands wait."""
+        binding, columns = self.binding, self.binding.program.operands.columns if self.columns_staged else ()
         rows = self.staged * sum(binding.dtype(n).itemsize for n in binding.loaded) * self.vec * threads
-        names = program.operands.columns if self.columns_staged else ()
-        column = sum(binding.dtype(n).itemsize for n in names) * self.vec * self.chunks
-        return count * exchange + rows + (threads + (self.align == "shifted")) * column
-
-    def smem(self, threads: Any) -> dict[str, Any]:
-        """What a launch states of shared memory; nothing where the compiler knows how much a block has."""
-        return {"smem": self.shared(threads)} if self.staged or self.columns_staged else {}
+        column = sum(binding.dtype(n).itemsize for n in columns) * self.vec * self.chunks
+        return super().shared(threads) + rows + (threads + (self.align == "shifted")) * column
 
     @property
     def in_grid(self) -> bool:
@@ -263,6 +271,11 @@ class ColumnConfig(RowConfig):
     def tile(self) -> int:
         """Rows of a block."""
         return self.lanes * self.vec
+
+    @property
+    def slots(self) -> int:
+        """As of the other kernels: of each warp and row of a block."""
+        return self.threads // 32 * self.tile if self.threads > 32 else 0
 
     @property
     def registers(self) -> int:

@@ -33,7 +33,6 @@ from forge_core.cute.exchange import Sharers, close_exchange, open_exchange, red
 from forge_core.cute.grid import SLOT_BYTES
 from forge_core.cute.memory import name_kernel
 from forge_core.cute.monoid import Monoid
-from forge_core.cute.room import room_for
 from forge_core.cute.warp import reduce_part
 from forge_core.rows.columns import Columns
 from forge_core.rows.config import HeldConfig
@@ -61,7 +60,7 @@ class Held(HeldConfig, RowKernel):
             cluster=(self.blocks, 1, 1) if const_expr(self.blocks > 1) else None,
             cooperative=self.in_grid,
             stream=args[-1],
-            **(room_for(self.resident) | self.smem(threads)),
+            **self.room(threads),
         )
 
     @cute.kernel

@@ -36,6 +36,7 @@ from forge_core.cute.math import divide
 from forge_core.cute.memory import GLOBAL
 from forge_core.cute.monoid import Each, Maximum, Minimum, Monoid, Product, Sum
 from forge_core.cute.online import MaxSum
+from forge_core.cute.room import room_for
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.columns import Columns
 from forge_core.rows.config import RowConfig
@@ -77,6 +78,10 @@ class RowKernel(RowConfig):
         """How many rows."""
         each = 1 + len(self.binding.program.operands.tensors)
         return reduce(lambda a, b: a * b, dims[: self.rank * each : each])
+
+    def room(self, threads: Any) -> dict[str, Any]:
+        """What a launch says of registers and shared memory, for blocks of so many threads."""
+        return {**room_for(self.resident), "smem": self.shared(threads)}
 
     def operands(self, pointers: Sequence[Any], length: Any, dims: Sequence[Any]) -> dict[str, cute.Tensor]:
         """The operands as tensors; called by the kernel."""

@@ -24,7 +24,6 @@ from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.copy import store_if
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.memory import GLOBAL, name_kernel
-from forge_core.cute.room import room_for
 from forge_core.rows.config import StreamConfig
 from forge_core.rows.kernel import RowKernel, example_arguments
 
@@ -52,7 +51,7 @@ class Stream(StreamConfig, RowKernel):
                 grid=(Int32(rows * parts), 1, 1),
                 block=(self.threads, 1, 1),
                 stream=args[-1],
-                **room_for(self.resident),
+                **self.room(self.threads),
             )
 
     @cute.kernel

@@ -87,21 +87,18 @@ def _expect(config: RowConfig, loads: set[int], shared: int, stores: set[int] | 
     return Expect(registers, shared, tuple(loads | slot), tuple(stores | slot), **more)
 
 
-def _exchanges(config: RowConfig) -> tuple[int, int, range]:
-    """How many there are, the bytes of an accumulator, and all folds."""
+def _exchanges(config: RowConfig) -> tuple[int, range]:
+    """How many there are, and all folds."""
     folds = len(config.binding.program.folds)
-    each = folds if config.binding.program.merge else min(folds, 1)
-    return folds // max(each, 1), each * config.binding.compute.itemsize, range(folds)
+    return 1 if folds and config.binding.program.merge else folds, range(folds)
 
 
 def _held(config: HeldConfig, arch: str) -> Expect:
-    count, acc, folds = _exchanges(config)
+    count, folds = _exchanges(config)
     count, blocks = count * config.sized, max(config.blocks, 1)
-    shared = count * (1 + config.in_grid) * config.threads // WARP * blocks * (1 << (acc - 1).bit_length())
-    shared += -(-8 * count // ACCESS) * ACCESS if blocks > 1 else 0
     # Column operands that wait in shared memory: of unaligned rows a thread reads what its neighbor asked for.
     neighbors = int(config.columns_staged and config.align == "shifted")
-    shared = config.shared(config.threads) if config.staged or config.columns_staged else shared
+    shared = config.shared(config.threads)
     if blocks > 1:
         return _expect(config, _loads(config, folds), shared, cluster_barriers=2 * (count > 0), barriers=neighbors)
     barriers = count * (3 if config.in_grid else 1) + neighbors
@@ -109,8 +106,8 @@ def _held(config: HeldConfig, arch: str) -> Expect:
 
 
 def _stream(config: StreamConfig, arch: str) -> Expect | tuple[Expect, ...]:
-    count, acc, folds = _exchanges(config)
-    shared = count * config.threads // WARP * (1 << (acc - 1).bit_length())
+    count, folds = _exchanges(config)
+    shared = config.shared(config.threads)
     if not config.parted:
         return _expect(config, _loads(config, folds), shared, barriers=count)
     # A launch for each pass, which reads the totals of those before it; and one for the outputs.
@@ -121,9 +118,9 @@ def _stream(config: StreamConfig, arch: str) -> Expect | tuple[Expect, ...]:
 
 
 def _column(config: ColumnConfig, arch: str) -> Expect:
-    (count, acc, folds), warps = _exchanges(config), config.threads // WARP
+    (count, folds), warps = _exchanges(config), config.threads // WARP
     count *= warps > 1
-    return _expect(config, _loads(config, folds), count * acc * config.tile * warps, barriers=count)
+    return _expect(config, _loads(config, folds), config.shared(config.threads), barriers=count)
 
 
 #: The declaration of each configuration.
