@@ -25,6 +25,8 @@ __all__ = ["LinkError", "find_linker", "link", "load"]
 
 # `now`: what is missing is found when the object is loaded, not in the middle of a launch.
 _FLAGS = ("--no-undefined", "--strip-debug", "--build-id=none", "-z", "now", "-z", "relro", "-z", "noexecstack")
+# Some launches check their shared memory and print; by its name, for systems without the files of developers.
+_LIBC = ("--as-needed", "-l:libc.so.6")
 _LINKERS = ("ld", "ld.lld", "ld.mold")
 _DRIVERS = ("cc", "gcc", "clang")
 
@@ -43,9 +45,14 @@ def find_linker() -> tuple[str, ...] | None:
     for name in _DRIVERS:
         path = shutil.which(name)
         if path is not None:
-            # Without the C library and start-up files: the object needs neither.
-            return (path, "-shared", "-nostdlib", *(part for flag in _FLAGS for part in ("-Xlinker", flag)))
+            # Without start-up files, which the object does not need.
+            return (path, "-shared", "-nostdlib", *_through((path, "-nostdlib"), _FLAGS))
     return None
+
+
+def _through(command: tuple[str, ...], flags: tuple[str, ...]) -> tuple[str, ...]:
+    """Flags for a linker, as the command takes them: itself, or a compiler that hands them on."""
+    return tuple(part for flag in flags for part in ("-Xlinker", flag)) if "-nostdlib" in command else flags
 
 
 def link(data: bytes) -> bytes:
@@ -66,7 +73,7 @@ def link(data: bytes) -> bytes:
         folder = Path(name)
         (folder / "kernel.o").write_bytes(data)
         done = subprocess.run(
-            [*command, "-o", "kernel.so", "kernel.o", *libraries],
+            [*command, "-o", "kernel.so", "kernel.o", *libraries, *_through(command, _LIBC)],
             cwd=folder,
             capture_output=True,
             text=True,

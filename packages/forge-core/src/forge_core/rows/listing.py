@@ -22,7 +22,7 @@ _MOST_REGISTERS = 160
 
 # Words of a row that a thread holds: few leave room for all threads of a multiprocessor, many for the most bytes.  Of
 # shifted rows it holds an element more, so as many threads have room with fewer words.
-_FEW, _SOME, _MANY, _MOST = 8, 16, 40, 56
+_FEW, _SOME, _HALF, _MANY, _MOST = 8, 16, 32, 40, 56
 _MANY_SHIFTED = 32
 
 # Rows that a cluster holds only in registers and shared memory together, two blocks on a multiprocessor: threads; words
@@ -76,6 +76,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     stages = bool(binding.program.folds) and not binding.program.operands.columns and not bytewise
     longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
     longer += _LONE_ROWS if clusters == 1 else ()
+    # Half of a multiprocessor's threads, where arithmetic takes so little time that more blocks need not hide it.
+    longer += [(512, clusters, _HALF)] if clusters > 1 and len(binding.loaded) > 1 else []
     in_grid = bool(binding.slots and device.capability >= (9, 0) and binding.program.folds)
     longer += [(512, 0, _SOME)] if in_grid else []
     if not binding.program.folds:
@@ -86,7 +88,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
                 yield held(align, threads, lanes, chunks)
         for threads, blocks, room in longer:
             fits = _MANY_SHIFTED if (align, room) == ("shifted", _MANY) else room
-            if align == "whole" or room != _FEW:
+            if align == "whole" or room not in (_FEW, _HALF):
                 yield held(align, threads, 0, max(1, fits // words), blocks)
         if in_grid:
             most = (held(align, 512, 0, max(1, room // words), 0) for room in _GRID_WORDS)

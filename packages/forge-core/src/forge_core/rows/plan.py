@@ -265,7 +265,9 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | st
         held = config.in_flight(vectors, problem.rows, device.sm_count)
         # Where rows are fewer than multiprocessors, blocks with enough of a row each are spread over more of them.
         busy = problem.rows * (config.blocks if vectors >= spread * config.blocks else 1)
-        return min(busy, device.sm_count), held >= almost, -config.blocks, min(held, enough), -config.chunks
+        # The more blocks exchange, the longer it takes, which bytes of other rows are to hide.
+        most = enough + 3072 * (config.blocks - 1)
+        return min(busy, device.sm_count), held >= almost, -config.blocks, min(held, most), -config.chunks
 
     return max(fits, key=rank)
 
