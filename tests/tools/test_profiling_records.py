@@ -77,7 +77,9 @@ def agrees(profile, *, registers, static, dynamic, grid, block):
     threads = block[0] * block[1] * block[2]
     assert profile.get("registers") == max(registers, LEAST_REGISTERS)
     assert profile.get("smem_static") == static
-    assert profile.get("smem_dynamic") == dynamic
+    # None where the launch does not say: then it is what the kernel allocates, which only the compiler knows.
+    assert dynamic is None or profile.get("smem_dynamic") == dynamic
+    dynamic = profile.get("smem_dynamic")
     assert profile.get("grid") == grid[0] * grid[1] * grid[2]
     assert profile.get("block") == threads
     held = occupancy((9, 0), threads=threads, registers=registers, smem=static + dynamic)
@@ -91,13 +93,14 @@ def test_what_the_machine_code_says_is_what_ncu_saw(tools, launch):
     resources = {kernel.name: kernel for kernel in read_cubin(tools["record"].unpack(entry["cubin"]))}
     kernel = resources[profile.name]
     assert profile.name.rpartition("_")[0] == worked_out["name"]
-    assert kernel.block == tuple(worked_out["block"])
+    # Code for blocks that the launch sizes requires no size; what ncu saw is compared below.
+    assert kernel.block in (None, tuple(worked_out["block"]))
     assert len(profile.name) <= 64 and "cutlass" not in profile.name, "a name that a person can filter on"
     agrees(
         profile,
         registers=kernel.registers,
         static=kernel.static_smem,
-        dynamic=worked_out["dynamic_smem"],
+        dynamic=worked_out["dynamic_smem"] if worked_out.get("states_smem", True) else None,
         grid=worked_out["grid"],
         block=worked_out["block"],
     )
@@ -149,7 +152,7 @@ def test_what_is_compiled_today_is_what_ncu_saw(tools, name, index):
             profile,
             registers=kernel.resources.registers,
             static=kernel.resources.static_smem,
-            dynamic=kernel.launch.dynamic_smem,
+            dynamic=kernel.launch.dynamic_smem if kernel.launch.states_smem else None,
             grid=kernel.launch.grid,
             block=kernel.launch.block,
         )

@@ -7,6 +7,7 @@ and the targets stand in ``suites.yaml``.
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -94,9 +95,8 @@ BESIDE: dict[Bound, str] = {
 
 
 def _quack(case: Case, name: str = "softmax_fwd") -> Callable[..., torch.Tensor]:
-    from quack import softmax as quack  # type: ignore[import-not-found]  # an optional peer
-
-    found: Callable[..., torch.Tensor] = getattr(quack, name)
+    # An optional peer, whose package has a function of the module's name.
+    found: Callable[..., torch.Tensor] = getattr(importlib.import_module("quack.softmax"), name)
     return found
 
 

@@ -11,7 +11,7 @@ the row engine's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class NaiveConfig:
     @property
     def kernel_name(self) -> str:
         """What a profiler shows: the kernel, the dtype, and the other fields in order."""
-        sizes = (str(value) for name, value in vars(self).items() if name != "dtype")
+        sizes = (str(getattr(self, field.name)) for field in fields(self) if field.name != "dtype")
         return "_".join(("softmax", type(self).__name__.removesuffix("Config"), short_name(self.dtype), *sizes))
 
 

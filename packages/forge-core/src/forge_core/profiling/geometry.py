@@ -31,6 +31,7 @@ class RecordedLaunch:
         block: threads along x, y, z.
         cluster: blocks of a cluster along x, y, z.
         dynamic_smem: bytes of dynamic shared memory of a block; None where the compiler is left to find it.
+        states_smem: whether the launch says how many; otherwise they are what the kernel allocates, counted as 0.
         options: what else the launch is given, such as ``cooperative``, by name.
         arguments: what the kernel is passed: integers and tuples of them; of a pointer, which one it is.
     """
@@ -42,6 +43,7 @@ class RecordedLaunch:
     dynamic_smem: int | None
     options: tuple[tuple[str, bool | int | str], ...] = ()
     arguments: tuple[Any, ...] = ()
+    states_smem: bool = True
 
     @property
     def blocks(self) -> int:
@@ -53,6 +55,8 @@ class RecordedLaunch:
         """Threads of a block."""
         return self.block[0] * self.block[1] * self.block[2]
 
+
+_UNSTATED: Any = object()
 
 # Addresses of different pointers are so far apart that none is mistaken for another with an offset.
 _APART = 2**50
@@ -80,16 +84,17 @@ class _Recorder:
         self._arguments = _plainly([*args, *named.values()])
         return self
 
-    def launch(self, *, grid: Any, block: Any, cluster: Any = None, smem: Any = 0, **others: Any) -> None:
+    def launch(self, *, grid: Any, block: Any, cluster: Any = None, smem: Any = _UNSTATED, **others: Any) -> None:
         self._log.append(
             RecordedLaunch(
                 name=self._name,
                 grid=_three(grid),
                 block=_three(block),
                 cluster=_three(cluster or (1, 1, 1)),
-                dynamic_smem=None if smem is None else _integer(smem),
+                dynamic_smem=None if smem is None else 0 if smem is _UNSTATED else _integer(smem),
                 options=tuple(sorted((k, v) for k, v in others.items() if isinstance(v, (bool, int, str)))),
                 arguments=self._arguments,
+                states_smem=smem is not _UNSTATED,
             )
         )
 
