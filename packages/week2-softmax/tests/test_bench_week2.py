@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
 
 import pytest
 import torch
@@ -140,6 +141,16 @@ def test_a_peer_s_gradient_is_held_to_where_it_rounds_and_ours_is_not(peer, arit
     last[:, got.abs().amax(0).argmax()] = 0
     for broken in (torch.zeros_like(got), got.roll(1, 1), got.roll(1, 0), last, got * 1.5, got * float("nan")):
         assert operator.wrong(peer, inputs, broken, want)
+
+
+@pytest.mark.parametrize("name, function", [("softmax", "softmax_fwd"), ("softmax_backward", "softmax_bwd")])
+def test_quack_s_functions_are_those_of_its_module_which_its_package_hides(monkeypatch, name, function):
+    package, module = types.ModuleType("quack"), types.ModuleType("quack.softmax")
+    package.softmax = print
+    setattr(module, function, abs)
+    monkeypatch.setitem(sys.modules, "quack", package)
+    monkeypatch.setitem(sys.modules, "quack.softmax", module)
+    assert BENCH.by_name[name].peer("quack").make(Case(name, (64, 64), torch.float32)) is abs
 
 
 def test_peers_are_left_out_where_they_cannot_and_the_reason_is_their_own():
