@@ -56,7 +56,8 @@ class RecordedLaunch:
         return self.block[0] * self.block[1] * self.block[2]
 
 
-_UNSTATED: Any = object()
+# No number of bytes: the launch leaves them out.
+_UNSTATED = "not stated"
 
 # Addresses of different pointers are so far apart that none is mistaken for another with an offset.
 _APART = 2**50
