@@ -23,7 +23,7 @@ def block_slots(threads: int, size: int) -> tuple[Access, Access]:
 
 
 def mailbox_slots(threads: int, blocks: int, size: int) -> tuple[list[Access], list[Access]]:
-    """Of ``cluster.reduce_by_mail``: what the warps of all blocks write into one of them, and what it reads.
+    """Of ``exchange.reduce_row`` in a cluster: what the warps of all blocks write into one of them, and what it reads.
 
     Args:
         threads: threads of a block.
