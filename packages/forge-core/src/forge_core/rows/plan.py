@@ -280,9 +280,7 @@ def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | st
     if problem.rows * 2 > device.sm_count:
         return f"has at least two multiprocessors a row, and there are {problem.rows} rows"
     fits = [c for c in found if c.in_grid and _row_parts(c, problem, device) * problem.rows <= device.sm_count]
-    if not fits:
-        return f"holds no {problem.rows} rows of {problem.length} elements"
-    return min(fits, key=lambda c: (c.align != "whole", c.chunks))
+    return min(fits, key=lambda c: c.chunks) if fits else f"holds no {problem.rows} rows of {problem.length} elements"
 
 
 def _row_parts(config: RowConfig, problem: Problem, device: Device) -> int:
