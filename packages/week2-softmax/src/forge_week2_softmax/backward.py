@@ -158,17 +158,17 @@ def _same(variant: str, operator: Operator) -> str:
     return variant if variant in operator.variants() else "auto"
 
 
-def of_softmax(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+def of_softmax(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
     """The gradient of softmax."""
     dim, dtype, variant = ctx.call
     variant = _same(variant, softmax_backward)
-    return softmax_backward(grad, ctx.saved_tensors[0], dim, input_dtype=dtype, variant=variant), None
+    return softmax_backward(grad, ctx.saved_tensors[0], dim, input_dtype=dtype, variant=variant), None, None
 
 
-def of_log_softmax(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+def of_log_softmax(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
     """The gradient of log_softmax."""
     dim, dtype, variant = ctx.call
-    return log_softmax_backward(grad, ctx.saved_tensors[0], dim, input_dtype=dtype, variant=variant), None
+    return log_softmax_backward(grad, ctx.saved_tensors[0], dim, input_dtype=dtype, variant=variant), None, None
 
 
 def of_logsumexp(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:

@@ -60,7 +60,7 @@ def _output(op: str, x: torch.Tensor, dim: int, dtype: torch.dtype | None) -> to
 
 
 @row_operator(
-    "forge_week2::softmax(Tensor x, int dim=-1, *, ScalarType? dtype=None, str variant='auto') -> Tensor",
+    "forge_week2::softmax(Tensor x, int dim=-1, ScalarType? dtype=None, *, str variant='auto') -> Tensor",
     program=Softmax(),
     reference=ref.softmax,
     converts=True,
@@ -69,7 +69,7 @@ def _output(op: str, x: torch.Tensor, dim: int, dtype: torch.dtype | None) -> to
     backward=backward.of_softmax,
     autocast={"cuda": torch.float32},
 )
-def softmax(x: torch.Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, variant: str = "auto") -> torch.Tensor:
+def softmax(x: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None, *, variant: str = "auto") -> torch.Tensor:
     """``exp(x) / sum(exp(x))`` along one dimension, without overflow; ``torch.softmax``.
 
     Args:
@@ -103,7 +103,7 @@ softmax_online = softmax
 
 
 @row_operator(
-    "forge_week2::log_softmax(Tensor x, int dim=-1, *, ScalarType? dtype=None, str variant='auto') -> Tensor",
+    "forge_week2::log_softmax(Tensor x, int dim=-1, ScalarType? dtype=None, *, str variant='auto') -> Tensor",
     program=Softmax("log_softmax"),
     reference=ref.log_softmax,
     converts=True,
@@ -112,7 +112,7 @@ softmax_online = softmax
     autocast={"cuda": torch.float32},
 )
 def log_softmax(
-    x: torch.Tensor, dim: int = -1, *, dtype: torch.dtype | None = None, variant: str = "auto"
+    x: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None, *, variant: str = "auto"
 ) -> torch.Tensor:
     """``x - log(sum(exp(x)))`` along one dimension, without overflow; ``torch.log_softmax``.
 

@@ -104,10 +104,12 @@ _AUTOCAST_FROM = (torch.float16, torch.bfloat16, torch.float32)
 def _with_dtype(schema: Schema, key: str, dtype: torch.dtype) -> Callable[..., torch.Tensor]:
     """Autocast by the operator's own ``dtype``: the input is converted as it is read, not in a pass of its own."""
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+    place = schema.parameters.index("dtype")
 
     def call(*args: Any, **kwargs: Any) -> torch.Tensor:
-        if args[0].dtype in _AUTOCAST_FROM and kwargs.get("dtype") is None:
-            kwargs["dtype"] = dtype
+        given = args[place] if len(args) > place else kwargs.get("dtype")
+        if args[0].dtype in _AUTOCAST_FROM and given is None:
+            args, kwargs = args[:place], {**kwargs, "dtype": dtype}
         with torch._C._ExcludeDispatchKeyGuard(excluded):
             result: torch.Tensor = overload(*args, **kwargs)
         return result

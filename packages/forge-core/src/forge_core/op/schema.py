@@ -18,6 +18,8 @@ __all__ = ["Schema"]
 # What torch calls the types whose values can be checked by Python's own.
 _SIMPLE: dict[str, type] = {"int": int, "str": str, "bool": bool, "float": float}
 _LISTS = {"List[int]": False, "Optional[List[int]]": True}
+# Other names that PyTorch takes for its parameters, NumPy's among them.
+_ALIASES = {"x": ("input", "a"), "input": ("x", "a"), "dim": ("axis",), "keepdim": ("keepdims",)}
 # A dtype is an int to the parser's ``type``, and itself to its ``real_type`` only.
 _DTYPES = {"ScalarType": False, "Optional[ScalarType]": True}
 
@@ -37,6 +39,7 @@ class Schema:
         simple: the Python type of each parameter that is an int, a str, a bool or a float.
         lists: the parameters that are an int or several, each with whether None is taken too.
         dtypes: the parameters that are a dtype, each with whether None is taken too.
+        aliases: other names that a caller may use, as of PyTorch's functions, each with the parameter it stands for.
     """
 
     text: str
@@ -49,6 +52,7 @@ class Schema:
     simple: dict[str, type]
     lists: dict[str, bool]
     dtypes: dict[str, bool]
+    aliases: dict[str, str]
 
     @classmethod
     def parse(cls, text: str) -> Schema:
@@ -66,17 +70,20 @@ class Schema:
         arguments = parsed.arguments
         if not arguments or str(arguments[0].type) != "Tensor":
             raise ValueError(f"operator schema: expected a tensor as the first parameter, got {text!r}")
+        names = tuple(a.name for a in arguments)
+        aliases = {alias: name for name in names for alias in _ALIASES.get(name, ())}
         return cls(
             text=text,
             namespace=namespace,
             name=name,
-            parameters=tuple(a.name for a in arguments),
+            parameters=names,
             positional=sum(not a.kwarg_only for a in arguments),
             defaults={a.name: a.default_value for a in arguments if a.has_default_value()},
             tensors=tuple(a.name for a in arguments if str(a.type) == "Tensor"),
             simple={a.name: _SIMPLE[str(a.real_type)] for a in arguments if str(a.real_type) in _SIMPLE},
             lists={a.name: _LISTS[str(a.type)] for a in arguments if str(a.type) in _LISTS},
             dtypes={a.name: _DTYPES[str(a.real_type)] for a in arguments if str(a.real_type) in _DTYPES},
+            aliases={alias: name for alias, name in aliases.items() if alias not in names},
         )
 
     @functools.cached_property
@@ -133,12 +140,28 @@ class Schema:
                 raise ArgumentTypeError(op=op, argument=name, expected=expected, got=repr(value))
 
     def plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same call with plain ints and dtypes: see ``written``.  What is none of them is left to be refused."""
+        """The same call with plain ints and dtypes: see ``written``; and with the parameters' own names.
+
+        What is none of them is left to be refused.
+        """
+        kwargs = self._own_names(kwargs)
         if written.all_plain(args[self.leading :]) and (not kwargs or written.all_plain(tuple(kwargs.values()))):
             return args, kwargs
         by_place = tuple([self._plain(name, value) for name, value in zip(self.parameters, args, strict=False)])
         by_name = {name: self._plain(name, value) for name, value in kwargs.items()}
         return (*by_place, *args[len(by_place) :]), by_name
+
+    def _own_names(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Arguments by the parameters' own names: see ``aliases``."""
+        if not any(name in self.aliases for name in kwargs):
+            return kwargs
+        own: dict[str, Any] = {}
+        for given, value in kwargs.items():
+            name = self.aliases.get(given, given)
+            if name in own:
+                raise TypeError(f"{self.name}() got multiple values for argument '{name}'")
+            own[name] = value
+        return own
 
     def _plain(self, name: str, value: Any) -> Any:
         if name in self.lists and isinstance(value, (list, tuple)):
@@ -152,6 +175,7 @@ class Schema:
 
         A graph of symbolic shapes holds a caller's ``dim`` as a symbol; the dispatcher takes it in a list only.
         """
+        kwargs = self._own_names(kwargs)
         if not (self.lists or self.dtypes):
             return args, kwargs
         # dynamo of PyTorch 2.9 takes strict=False for True: a call that leaves out an argument would not be traced.
@@ -174,7 +198,7 @@ class Schema:
         if len(args) > self.positional:
             raise TypeError(f"{self.name}() takes {self.positional} positional arguments but {len(args)} were given")
         bound = dict(zip(self.parameters, args, strict=False))
-        for name, value in kwargs.items():
+        for name, value in self._own_names(kwargs).items():
             if name not in self.parameters:
                 raise TypeError(f"{self.name}() got an unexpected keyword argument '{name}'")
             if name in bound:
