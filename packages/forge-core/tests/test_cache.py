@@ -172,6 +172,22 @@ def test_a_second_request_is_a_hit(counted):
     assert (len(counted.made), counted.hits, len(counted)) == (1, 1, 1)
 
 
+def test_an_equal_configuration_needs_no_key_and_one_of_other_types_is_another(counted, monkeypatch):
+    first = counted(Config(), arch="sm_90a")
+    make = KernelKey.make
+    keys = []
+    monkeypatch.setattr(KernelKey, "make", lambda *args, **kwargs: keys.append(args) or make(*args, **kwargs))
+    assert counted(Config(), arch="sm_90a") is first
+    assert keys == []
+    one, true = Config(tile=1), Config(tile=True)
+    assert one == true
+    assert counted(one, arch="sm_90a") is not counted(true, arch="sm_90a")
+    assert counted(Config(tile=True), arch="sm_90a") is counted(true, arch="sm_90a") is not counted(one, arch="sm_90a")
+    assert len(counted.made) == 3
+    with pytest.raises(TypeError, match="a value of type list cannot be part of a kernel's key"):
+        counted(Config(tile=[1]), arch="sm_90a")
+
+
 def test_config_arch_and_debug_are_kept_apart(counted):
     kernels = {id(counted(Config(), arch="sm_90a"))}
     kernels.add(id(counted(Config(tile=32), arch="sm_90a")))

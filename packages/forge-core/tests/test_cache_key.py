@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import importlib
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 
 from forge_core.cache import KernelKey
 from forge_core.cache.host import host_levels, levels_of
-from forge_core.cache.key import canonical, classes_modules, classes_of, tag, untag
+from forge_core.cache.key import canonical, classes_modules, classes_of, same_key, tag, untag
 from forge_core.cache.sources import fingerprint
 from forge_core.cache.toolchain import dist_infos, toolchain
 
@@ -88,7 +89,8 @@ def key_of(config, **changes):
 @given(values, values)
 @settings(max_examples=400, deadline=None)
 def test_keys_are_equal_exactly_when_the_configurations_are(a, b):
-    assert (key_of(a).digest == key_of(b).digest) == exactly(a, b)
+    assert (key_of(a).digest == key_of(b).digest) == exactly(a, b) == same_key(a, b)
+    assert same_key(a, copy.deepcopy(a))
 
 
 @given(values)

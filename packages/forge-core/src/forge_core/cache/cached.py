@@ -21,7 +21,7 @@ from forge_core.cache import lookup
 from forge_core.cache.compile import Compiled, Compiler, DslCompiler, Traceable, compile_options
 from forge_core.cache.entry import Entry, Image
 from forge_core.cache.files import tell_once
-from forge_core.cache.key import KernelKey, classes_of
+from forge_core.cache.key import KernelKey, classes_of, same_key
 from forge_core.cache.locks import compile_lock, holds_compile_lock, key_lock
 from forge_core.cache.sources import Sources, fingerprint
 from forge_core.cache.store import Store
@@ -34,7 +34,7 @@ log = logging.getLogger("forge_core")
 
 Config = TypeVar("Config")
 
-# A process that looks up more configurations than this, each an object of its own, starts the table anew.
+# A process that looks up more configurations than this starts the table anew.
 MAX_RECENT = 4096
 
 
@@ -43,9 +43,9 @@ class _Memory:
     """What this process knows of one builder's kernels."""
 
     by_key: dict[str, Compiled] = field(default_factory=dict)
-    # (arch, debug, kernel, configuration) by the configuration's identity: comparing configurations would take longer,
-    # and finds 1 and True equal.  The configuration is kept, so that no other object gets its identity.
-    recent: dict[int, tuple[str, bool, Compiled, Any]] = field(default_factory=dict)
+    # (arch, debug, kernel, configuration) by configuration: a plan makes an equal one for each shape, and a key takes
+    # ten times as long.
+    recent: dict[Any, tuple[str, bool, Compiled, Any]] = field(default_factory=dict)
     sources: dict[tuple[type, ...], Sources | None] = field(default_factory=dict)
     hits: int = 0
 
@@ -99,14 +99,17 @@ class CompileCached(Generic[Config]):
         """As a call, with the key, where the kernel came from and what compiling it took."""
         memory = self._memory
         debug = settings.debug_requested()
-        recent = memory.recent.get(id(config))
-        if recent is not None and recent[0] == arch and recent[1] is debug:
+        try:
+            recent = memory.recent.get(config)
+        except TypeError:  # it has no hash, so it holds what has no key either: finding that says why
+            recent = None
+        if recent is not None and recent[0] == arch and recent[1] is debug and same_key(recent[3], config):
             found = recent[2]
         else:
             found, is_hit = self._get(config, arch, debug)
             if len(memory.recent) >= MAX_RECENT:
                 memory.recent.clear()
-            memory.recent[id(config)] = (arch, debug, found, config)
+            memory.recent[config] = (arch, debug, found, config)
             if not is_hit:
                 return found
         memory.hits += 1

@@ -24,7 +24,7 @@ import torch
 from forge_core.cache.host import host_levels
 from forge_core.cache.toolchain import toolchain
 
-__all__ = ["KernelKey", "canonical", "classes_modules", "classes_of", "dsl_environment", "tag", "untag"]
+__all__ = ["KernelKey", "canonical", "classes_modules", "classes_of", "dsl_environment", "same_key", "tag", "untag"]
 
 # CUTE_DSL_ variables that say where or how much is written, not what is generated.  Any other one enters the key.
 _NOT_IN_KEY = frozenset(
@@ -83,6 +83,18 @@ def tag(value: Any) -> Any:
         f"a value of type {kind.__qualname__} cannot be part of a kernel's key; "
         "use bool, int, str, torch.dtype, an enum, a tuple of those, or a frozen dataclass of those."
     )
+
+
+def same_key(a: Any, b: Any) -> bool:
+    """Whether :func:`tag` gives the same for two values; equality alone finds 1 and True the same."""
+    kind = type(a)
+    if a is b or kind is not type(b):
+        return a is b
+    if kind is tuple:
+        return len(a) == len(b) and all(map(same_key, a, b))
+    if dataclasses.is_dataclass(kind):
+        return all(same_key(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(kind))
+    return bool(a == b)
 
 
 def _class_name(kind: type) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import torch
 
 from forge_core.dtypes import short_name
 from forge_core.rows.problem import ACCESS, VEC
-from forge_core.rows.program import RowProgram
+from forge_core.rows.program import Operands, RowProgram
 
 __all__ = ["Binding"]
 
@@ -35,22 +38,38 @@ class Binding:
 
     def dtype(self, name: str) -> torch.dtype:
         """That of one operand."""
-        return self.dtypes[self.program.operands.tensors.index(name)]
+        return self.dtypes[self.operands.tensors.index(name)]
 
-    @property
+    @cached_property
+    def operands(self) -> Operands:
+        """The program's, which it may make anew whenever it is asked."""
+        return self.program.operands
+
+    @cached_property
     def loaded(self) -> tuple[str, ...]:
         """Row operands that are loaded for each element."""
-        return tuple(name for name in self.program.operands.rows if name not in self.broadcast)
+        return tuple(name for name in self.operands.rows if name not in self.broadcast)
 
-    @property
+    @cached_property
+    def loaded_bytes(self) -> int:
+        """Bytes of an element of each of them."""
+        return sum(self.dtype(name).itemsize for name in self.loaded)
+
+    @cached_property
     def moving(self) -> tuple[str, ...]:
         """Row operands and outputs with an element for each element of a row."""
-        return self.loaded + self.program.operands.writes
+        return self.loaded + self.operands.writes
 
-    @property
+    @cached_property
     def widest_vec(self) -> int:
         """Elements of 16 bytes of the narrowest operand that moves; at most 8, which take 8 registers or 16."""
         return min(VEC, ACCESS // min((self.dtype(name).itemsize for name in self.moving), default=ACCESS))
+
+    @classmethod
+    @functools.lru_cache(maxsize=1024)
+    def of(cls, *fields: Any) -> Binding:
+        """The binding of these fields, in order: the same object for equal ones, with all that it has worked out."""
+        return cls(*fields)
 
     def words(self, vec: int) -> int:
         """32-bit registers that hold a vector of each row operand: as stored, but bytes as they are computed with.

@@ -146,4 +146,4 @@ def _row(rX: cute.Tensor, i: int) -> Any:
 @compile_cached
 def build(config: ColumnConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(Column(**vars(config)), example_arguments(config), name=config.kernel_name)
+    return Traceable(Column.of(config), example_arguments(config), name=config.kernel_name)

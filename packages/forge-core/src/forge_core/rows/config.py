@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from forge_core.rows.binding import Binding
@@ -66,7 +67,7 @@ class RowConfig:
         """Whether a launch is passed a number: see ``Launch.numbered``."""
         return False
 
-    @property
+    @cached_property
     def vec(self) -> int:
         """Elements of a vector."""
         return 1 if self.align == "element" else self.binding.widest_vec
@@ -106,7 +107,7 @@ class RowConfig:
         vectors, operands = 2 if self.align == "whole" else 3, self.binding.program.operands
         return sum(vectors * self.vec * self.binding.dtype(n).itemsize // 4 + 4 for n in operands.columns)
 
-    @property
+    @cached_property
     def resident(self) -> int:
         """Blocks that the compiler must leave registers for on a multiprocessor: as many as ``registers`` allow.
 
@@ -153,7 +154,7 @@ class HeldConfig(RowConfig):
         column = sum(binding.dtype(n).itemsize for n in columns) * self.vec * self.chunks
         return super().shared(threads) + rows + (threads + (self.align == "shifted")) * column
 
-    @property
+    @cached_property
     def in_grid(self) -> bool:
         """Whether the blocks of a row exchange through the workspace."""
         return self.blocks == 0 and bool(self.binding.program.folds)
@@ -168,7 +169,7 @@ class HeldConfig(RowConfig):
         """Whether a launch is passed a number, by which blocks know its slots."""
         return self.in_grid
 
-    @property
+    @cached_property
     def sized(self) -> bool:
         """Whether a launch says how many threads a block has: as many as a row needs."""
         return self.lanes == 0
@@ -178,7 +179,7 @@ class HeldConfig(RowConfig):
         """Elements outside whole vectors that a thread of a ``shifted`` row may have."""
         return max(1, 2 * self.vec // (self.lanes or self.threads))
 
-    @property
+    @cached_property
     def capacity(self) -> int:
         """Vectors of a row that fit, where it is held."""
         return (self.lanes or self.threads * max(self.blocks, 1)) * self.chunks
@@ -218,7 +219,7 @@ class HeldConfig(RowConfig):
         blocks = min(self.resident * self.threads // self.block(vectors), 32 if self.sm_threads >= 2048 else 16)
         each = self.threads // self.lanes if self.lanes else 1
         waves = rows * max(self.blocks, 1) / (each * blocks * sm_count)
-        row = vectors * self.vec * sum(self.binding.dtype(name).itemsize for name in self.binding.loaded)
+        row = vectors * self.vec * self.binding.loaded_bytes
         return blocks * each * row / max(self.blocks, 1) * waves / math.ceil(waves)
 
     @property
@@ -266,7 +267,7 @@ class ColumnConfig(RowConfig):
     lanes: int = 8
     held: bool = False
 
-    @property
+    @cached_property
     def capacity(self) -> int:
         """Elements of a row that fit, where it is held."""
         return self.threads // self.lanes * self.chunks

@@ -146,4 +146,4 @@ class Held(HeldConfig, RowKernel):
 @compile_cached
 def build(config: HeldConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(Held(**vars(config)), example_arguments(config), name=config.kernel_name)
+    return Traceable(Held.of(config), example_arguments(config), name=config.kernel_name)

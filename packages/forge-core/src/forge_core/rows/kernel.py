@@ -12,6 +12,7 @@ access could read.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from functools import partial, reduce
 from typing import Any
 
@@ -56,6 +57,11 @@ FOLDS: dict[str, tuple[Any, Any, float]] = {
 
 class RowKernel(RowConfig):
     """Mixed into the configurations of the row kernels."""
+
+    @classmethod
+    def of(cls, config: RowConfig) -> Any:
+        """The kernel of a configuration."""
+        return cls(**{field.name: getattr(config, field.name) for field in fields(config)})
 
     # ------------------------------------------------------------------------------------------------- arguments
 

@@ -150,7 +150,7 @@ def plan_call(
     found = [tensors[name] for name in operands.tensors]
     problem = Problem.of(operands, found, tensors[operands.rows[0]].shape, dims)
     dtypes = tuple(t.dtype for t in found)
-    binding = Binding(program, dtypes, compute_dtype(dtypes, via), problem.broadcast, via, tuple(order))
+    binding = Binding.of(program, dtypes, compute_dtype(dtypes, via), problem.broadcast, via, tuple(order))
     return plan(op, binding, problem, device, variant, numbers, ladder)
 
 
@@ -185,7 +185,8 @@ def select(
 
 
 def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | str:
-    held, grid = _held(binding, problem, device), _grid(binding, problem, device)
+    found = _fits(binding, problem, device)
+    held, grid = _held(problem, device, found), _grid(problem, device, found)
     few = problem.rows * 16 <= device.sm_count and problem.length // problem.alignment.vec > thresholds().value(
         "grid_vectors", device
     )
@@ -217,35 +218,41 @@ def _listed(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
     return configurations(binding, device)
 
 
+@functools.lru_cache(maxsize=1024)
+def _holding(binding: Binding, device: Device, kind: str) -> tuple[HeldConfig, ...]:
+    """The listed configurations that hold rows of a class of alignment; whole rows may be read as shifted ones."""
+    kinds = (kind, "shifted") if kind == "whole" else (kind,)
+    return tuple(c for c in _listed(binding, device) if isinstance(c, HeldConfig) and c.align in kinds)
+
+
 def _fits(binding: Binding, problem: Problem, device: Device) -> list[HeldConfig] | str:
     """Configurations of the kernel that holds rows, or why there is none, as the end of "it ..."."""
     if problem.kind in ("strided", "outer"):
         return "reads contiguous rows, and these are not"
-    if problem.length == 0:
+    rows, length = problem.rows, problem.length
+    if length == 0:
         return "holds rows that have elements"
     if len(problem.kept) > MANY_DIMS:
         return f"has rows numbered by at most {MANY_DIMS} dims, and there are {len(problem.kept)}"
-    align, length = problem.alignment, problem.length
-    kind = align.kind
+    kind, vec = problem.alignment.kind, problem.alignment.vec
     if kind == "whole" and len(problem.kept) > 1:
-        kind = "shifted" if length >= 2 * align.vec else "element"
-    fits = [
-        config
-        for config in _listed(binding, device)
-        if isinstance(config, HeldConfig)
-        and (config.align == kind or (config.align, kind) == ("shifted", "whole"))
-        and (config.capacity >= _vectors(config, problem) or config.blocks == 0)
-        and problem.rows * max(config.blocks, 1) * max(config.lanes, 1)
-        < _LIMIT * (config.threads if config.lanes else 1)
-        and (problem.rows < _LIMIT or len(problem.kept) == 1)
-        and length + config.capacity * config.vec < _LIMIT
-    ]
+        kind = "shifted" if length >= 2 * vec else "element"
+    fits = [c for c in _holding(binding, device, kind) if c.blocks == 0 or c.capacity >= (length // c.vec or 1)]
+    if max(rows, length) >= _LIMIT >> 10:  # beyond all that follows is a cluster of 16 blocks, and 2^31 threads
+        fits = [c for c in fits if _counts(c, problem)]
     return fits or f"holds no row of {length} elements here"
 
 
-def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | str:
-    """The kernel that holds a row in lanes, a block or a cluster, or why there is none."""
-    found = _fits(binding, problem, device)
+def _counts(config: HeldConfig, problem: Problem) -> bool:
+    """Whether blocks and elements are numbered by 32 bits."""
+    rows = problem.rows
+    blocks = rows * max(config.blocks, 1) * max(config.lanes, 1) < _LIMIT * (config.threads if config.lanes else 1)
+    short = problem.length + config.capacity * config.vec < _LIMIT
+    return blocks and short and (rows < _LIMIT or len(problem.kept) == 1)
+
+
+def _held(problem: Problem, device: Device, found: list[HeldConfig] | str) -> HeldConfig | str:
+    """The kernel that holds a row in lanes, a block or a cluster, of those ``_fits`` found, or why there is none."""
     if isinstance(found, str):
         return found
     fits = [config for config in found if not config.in_grid]
@@ -272,9 +279,8 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | st
     return max(fits, key=rank)
 
 
-def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | str:
-    """The kernel that holds rows in all blocks of the GPU, or why there is none."""
-    found = _fits(binding, problem, device)
+def _grid(problem: Problem, device: Device, found: list[HeldConfig] | str) -> HeldConfig | str:
+    """The kernel that holds rows in all blocks of the GPU, of those ``_fits`` found, or why there is none."""
     if isinstance(found, str):
         return found
     if problem.rows * 2 > device.sm_count:
@@ -359,8 +365,8 @@ _CHOOSE: Mapping[str, Callable[[Binding, Problem, Device], RowConfig | str]] = {
     "stream": _stream,
     "column": _column,
     "split": _split,
-    "grid": _grid,
-    "held": _held,
+    "grid": lambda binding, problem, device: _grid(problem, device, _fits(binding, problem, device)),
+    "held": lambda binding, problem, device: _held(problem, device, _fits(binding, problem, device)),
 }
 
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -101,17 +102,17 @@ class Problem:
             offsets=tuple(t.data_ptr() % ACCESS for t in tensors),
         )
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """How many rows."""
         return math.prod(d.size for d in self.kept)
 
-    @property
+    @cached_property
     def length(self) -> int:
         """Elements of a row."""
         return math.prod(d.size for d in self.reduced)
 
-    @property
+    @cached_property
     def broadcast(self) -> tuple[str, ...]:
         """Row operands with one element a row, repeated: an expanded gradient."""
         return tuple(
@@ -120,13 +121,13 @@ class Problem:
             if name in self.operands.rows and not any(d.strides[i] for d in self.reduced) and self.length > 1
         )
 
-    @property
+    @cached_property
     def stepping(self) -> tuple[int, ...]:
         """Indices of the operands with an element for each element of a row."""
         names = [name for name in self.operands.elementwise if name not in self.broadcast]
         return tuple(self.operands.tensors.index(name) for name in names)
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """``"empty"``, ``"inner"``, ``"outer"`` or ``"strided"``."""
         if self.rows == 0 or self.length == 0:
@@ -139,7 +140,7 @@ class Problem:
             return "inner" if self.length >= last.size or not self.stepping else "outer"
         return "inner" if inner else "outer" if outer else "strided"
 
-    @property
+    @cached_property
     def alignment(self) -> Alignment:
         """How the rows of an ``inner`` problem lie."""
         columns = self.operands.columns

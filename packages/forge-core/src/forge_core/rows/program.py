@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 __all__ = ["Fold", "Operands", "RowProgram", "exp", "log", "reciprocal", "rsqrt", "where"]
@@ -42,12 +43,12 @@ class Operands:
     results: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[str, ...]:
         """All but the numbers."""
         return self.rows + self.columns + self.scalars + self.writes + self.results
 
-    @property
+    @cached_property
     def elementwise(self) -> tuple[str, ...]:
         """Those with an element for each element of a row."""
         return self.rows + self.columns + self.writes

@@ -146,4 +146,4 @@ class Stream(StreamConfig, RowKernel):
 @compile_cached
 def build(config: StreamConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(Stream(**vars(config)), example_arguments(config), name=config.kernel_name)
+    return Traceable(Stream.of(config), example_arguments(config), name=config.kernel_name)
