@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,3 +56,43 @@ def test_what_a_package_promises_is_there(package):
 def test_an_import_of_the_dsl_would_be_seen():
     planted = PROGRAM.replace("print(", "import cutlass; print(")
     assert "cutlass" in imported("forge_core", planted)["loaded"]
+
+
+# ---------------------------------------------------------------------------------------- the two halves of the core
+
+CORE = Path(__file__).parents[1] / "packages" / "forge-core" / "src" / "forge_core"
+#: What proves, measures and profiles kernels.  All else is the runtime, which an operator's call needs; ``cli`` is the
+#: command, which starts both.
+WORKBENCH = {"bench", "env_check", "profiling", "testing", "timing"}
+
+
+def halves_crossed(files):
+    """The runtime's imports of the workbench or of the command: file and module, from the files' text by path."""
+    found = set()
+    for path, text in files.items():
+        first = path.partition("/")[0].removesuffix(".py")
+        if first in WORKBENCH | {"cli"}:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            parts = (name.split(".") for name in names if name.startswith("forge_core."))
+            found |= {(path, part[1]) for part in parts if part[1] in WORKBENCH | {"cli"}}
+    return sorted(found)
+
+
+def test_the_runtime_imports_nothing_of_the_workbench():
+    files = {path.relative_to(CORE).as_posix(): path.read_text() for path in CORE.rglob("*.py")}
+    assert {name.partition("/")[0] for name in files} >= WORKBENCH | {"op", "cache", "cute", "rows", "cli.py"}
+    assert halves_crossed(files) == []
+    planted = {
+        "op/table.py": "def late():\n    from forge_core.bench import plan",
+        "checks.py": "from forge_core import cli, settings",
+        "rows/plan.py": "import forge_core.timing.events",
+        "testing/rows.py": "from forge_core.bench import plan",
+        "cache/key.py": "from forge_core.errors import ForgeError",
+    }
+    assert halves_crossed(planted) == [("checks.py", "cli"), ("op/table.py", "bench"), ("rows/plan.py", "timing")]

@@ -585,7 +585,7 @@ def test_a_failed_kernel_is_exit_status_1_and_named(project, forge):
 def test_the_kernels_of_the_suites_are_known_without_a_gpu_or_the_compiler(project):
     pytest.importorskip("forge_week0_transpose")
     program = (
-        "from forge_core.cache.suites import requests\n"
+        "from forge_core.bench.kernels import requests\n"
         "found = requests(['smoke'], ['sm_90a', 'sm_100a'])\n"
         "print(len(found), len({r.arch for r in found}), 'cutlass' in sys.modules)\n"
         "print(*sorted({r.builder for r in found}))\n"
@@ -611,31 +611,31 @@ def test_hits_are_logged_at_debug(project, caplog):
 
 
 def test_what_is_missing_is_compiled_ahead_and_little_is_not(project, monkeypatch):
-    from forge_core.cache import suites
+    from forge_core.bench import kernels
 
     asked = []
-    monkeypatch.setattr(suites, "compile_all", lambda requests, store, **kwargs: asked.extend(requests) or asked)
+    monkeypatch.setattr(kernels, "compile_all", lambda requests, store, **kwargs: asked.extend(requests) or asked)
     wanted = [Request(project.path, project.config(tile), ARCH) for tile in range(16, 22)]
     for settings in ({"jit": False}, {"cache": False}):
         with use_settings(**settings):
-            assert suites.ahead(wanted) == []
+            assert kernels.ahead(wanted) == []
     project.build.get(project.config(16), arch=ARCH)
-    assert [request.config.tile for request in suites.ahead(wanted)] == [17, 18, 19, 20, 21]
+    assert [request.config.tile for request in kernels.ahead(wanted)] == [17, 18, 19, 20, 21]
     for tile in (17, 18):
         project.build.get(project.config(tile), arch=ARCH)
-    assert suites.ahead(wanted) == []
+    assert kernels.ahead(wanted) == []
     assert len(asked) == 5
 
 
 def test_the_tests_can_be_warmed_once_for_all_workers(project, monkeypatch, request):
     from types import SimpleNamespace
 
-    from forge_core.cache import suites
+    from forge_core.bench import kernels
     from forge_core.testing import plugin
 
     asked = []
-    monkeypatch.setattr(suites, "ahead", asked.append)
-    monkeypatch.setattr(suites, "requests", lambda names, archs: (names, archs))
+    monkeypatch.setattr(kernels, "ahead", asked.append)
+    monkeypatch.setattr(kernels, "requests", lambda names, archs: (names, archs))
     monkeypatch.setenv("FORGE_ARCH", ARCH)
 
     def start(names, **more):

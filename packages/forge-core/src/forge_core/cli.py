@@ -45,7 +45,7 @@ LAZY_COMMANDS = {
     "inspect": ("forge_core.profiling.inspect_command:inspect", "Show what kernel a call would run; needs no GPU."),
     "layout": ("forge_core.profiling.layout_command:layout", "Draw thread-value layouts and swizzles as SVG."),
     "prove": ("forge_core.testing.proofs.cli:prove", "Prove kernels on a GPU; check anywhere what is proven."),
-    "cache": ("forge_core.cache.cli:cache", "Show, check, warm and ship compiled kernels."),
+    "cache": ("forge_core.bench.cache_command:cache", "Show, check, warm and ship compiled kernels."),
 }
 
 

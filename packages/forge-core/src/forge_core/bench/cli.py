@@ -16,12 +16,11 @@ import click
 import torch
 from rich.console import Console
 
-from forge_core.bench import cli_records, devices, exits, processes, report, runner
+from forge_core.bench import cli_records, devices, exits, kernels, processes, report, runner
 from forge_core.bench import plan as planning
 from forge_core.bench.declare import Bench
 from forge_core.bench.derived import suites_of
 from forge_core.bench.records import Record
-from forge_core.cache import suites
 from forge_core.device import query
 from forge_core.files import write_atomically
 from forge_core.progress import progress
@@ -145,7 +144,7 @@ def run_command(
             if chosen == "ref" and set(variants) - {"auto"}:
                 raise planning.UsageError("--variant names a kernel, and the backend is 'ref', which has none")
             if chosen == "kernel" and device.type == "cuda":
-                suites.ahead(suites.kernels_of(run, query(device).arch))
+                kernels.ahead(kernels.kernels_of(run, query(device).arch))
             policy = _policy(device, warmup, iterations)
             options = runner.Options(device, chosen, policy, repeats, seed, stopwatch, l2)
             with progress(repeats * len(run.cases) + len(run.imports)) as on_case:

@@ -43,9 +43,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Compiles ahead, once: the workers of pytest-xdist find the kernels in the cache."""
     names = session.config.getoption("--forge-warm")
     if names and not hasattr(session.config, "workerinput"):
-        from forge_core.cache import suites
+        from forge_core.bench import kernels
 
-        suites.ahead(suites.requests(names, [settings.current().arch or _gpu_arch()]))
+        kernels.ahead(kernels.requests(names, [settings.current().arch or _gpu_arch()]))
 
 
 def _gpu_arch() -> str:

@@ -14,9 +14,9 @@ from typing import Protocol
 import msgspec
 
 from forge_core.bench.environment import Environment, sources_here
+from forge_core.bench.kernels import requests
 from forge_core.cache.key import tag
 from forge_core.cache.parallel import Request
-from forge_core.cache.suites import requests
 from forge_core.device import SPECS
 from forge_core.files import write_atomically
 from forge_core.testing.proofs.declare import ProofError, digest_of, discover

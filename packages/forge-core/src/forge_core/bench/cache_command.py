@@ -13,7 +13,8 @@ from pathlib import Path
 import click
 
 from forge_core import settings
-from forge_core.cache import bundle, tables
+from forge_core.bench import cache_tables as tables
+from forge_core.cache import bundle
 from forge_core.cache.entry import Entry
 from forge_core.cache.files import folders_in, tree_bytes
 from forge_core.cache.folders import default_folder
@@ -265,7 +266,7 @@ def _compile(
     *,
     as_json: bool,
 ) -> int:
-    from forge_core.cache import suites as known
+    from forge_core.bench import kernels as known
 
     if (kernel is None) != (config is None) or (kernel is not None and suites):
         raise click.UsageError("--kernel and --config go together, and without --suite")
@@ -288,8 +289,8 @@ def _compile(
 
 def _requests(suites: tuple[str, ...], archs: tuple[str, ...]) -> list[Request]:
     from forge_core.bench import exits, plan
+    from forge_core.bench import kernels as known
     from forge_core.bench.cli import suites_and_operators
-    from forge_core.cache import suites as known
 
     with exits.told(), exits.nearest(lambda: [(suites, suites_and_operators(plan.discover()))]):
         return known.requests(suites, archs)
