@@ -32,12 +32,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Float64
 
-from forge_core.cute.block import reduce_block
 from forge_core.cute.memory import Int32, Int64, store_element
 from forge_core.cute.monoid import Monoid
-from forge_core.cute.warp import WARP
 
-__all__ = ["SLOT_BYTES", "empty_slots", "fits_slot", "gather_grid", "reduce_grid", "sign_slot"]
+__all__ = ["SLOT_BYTES", "empty_slots", "gather_grid", "sign_slot"]
 
 #: Bytes from one slot to the next.  Every block reads all slots over and over, so neighbours in one line would be read
 #: by one slice of the L2: on an H200 a gradient of 1 x 2^20 takes 8.06 us with 16 bytes, 7.87 with 32, 7.73
@@ -51,7 +49,7 @@ _ACCESS = 16
 _END = SLOT_BYTES - _ACCESS
 
 
-def fits_slot(monoid: Monoid) -> bool:
+def _fits_slot(monoid: Monoid) -> bool:
     """Whether a slot has room for an accumulator."""
     kinds, parts = set(monoid.types), len(monoid.types)
     return (kinds == {Float32} and parts <= 2) or (kinds == {Float64} and parts * _ACCESS <= _END)
@@ -136,12 +134,12 @@ def empty_slots(
     blocks: Any,
     thread: Any,
 ):
-    """Leaves no slot of a row with a number that comes again; to be called behind :func:`reduce_grid`, by all threads.
+    """Leaves no slot of a row with a number that comes again; to be called behind :func:`gather_grid`, by all threads.
 
     Best called when the block's results are written: block 0 waits here for what the others sign before they write.
 
     Args:
-        monoid: that of :func:`reduce_grid`, as ``threads``, ``slots``, ``number``, ``block``, ``blocks`` and
+        monoid: that of :func:`gather_grid`, as ``threads``, ``slots``, ``number``, ``block``, ``blocks`` and
             ``thread``.
         threads: as there.
         slots: as there.
@@ -178,7 +176,8 @@ def gather_grid(
         monoid: how to combine.
         threads: threads of a block; a compile-time constant or an argument of the launch.
         slots: the address of ``SLOT_BYTES`` of global memory for each block that shares the row, a multiple of 16.
-        number: the launch's, 64 bits, not 0; see :func:`reduce_grid`.
+        number: the launch's, 64 bits, not 0.  No launch before has written it into these slots; or it is negative, and
+            every launch that does calls :func:`empty_slots`.
         block: this block's number among those that share the row.
         blocks: how many there are.
         thread: this thread's number in the block.
@@ -189,7 +188,7 @@ def gather_grid(
     Raises:
         ValueError: an accumulator of another kind, when the kernel is traced.
     """
-    if cutlass.const_expr(not fits_slot(monoid)):
+    if cutlass.const_expr(not _fits_slot(monoid)):
         raise ValueError(f"gather_grid: expected up to two parts of fp32, or parts of fp64, got {monoid.types}")
     _publish(acc, monoid, slots + Int64(block) * SLOT_BYTES, number, thread)
     rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
@@ -201,45 +200,3 @@ def gather_grid(
         for part in cutlass.range_constexpr(len(monoid.types)):
             rAcc[part][0] = found[part]
     return tuple(r[0] for r in rAcc)
-
-
-@cute.jit
-def reduce_grid(
-    acc: tuple,
-    monoid: cutlass.Constexpr,
-    threads: cutlass.Constexpr,
-    slots: Any,
-    number: Any,
-    block: Any,
-    blocks: Any,
-    shared: Any,
-    thread: Any,
-):
-    """Combines the accumulators of the blocks that share a row; every thread of each of them gets the whole.
-
-    All threads of all blocks of the grid must arrive, and all blocks must be resident at once.
-
-    Args:
-        acc: this block's, held by its thread 0 at least; of fp32, up to two parts, or of fp64.
-        monoid: how to combine.
-        threads: threads of a block: 32 times a power of two, up to 1024.
-        slots: the address of ``SLOT_BYTES`` of global memory for each block that shares the row, a multiple of 16.
-        number: the launch's, 64 bits, not 0.  No launch before has written it into these slots; or it is negative, and
-            every launch that does calls :func:`empty_slots`.
-        block: this block's number among those that share the row.
-        blocks: how many there are.
-        shared: the address of ``SLOTS_BYTES`` of shared memory for each part, that nothing else uses in this launch.
-        thread: this thread's number in the block.
-
-    Returns:
-        The accumulator: a tuple.
-
-    Raises:
-        ValueError: an accumulator of another kind, when the kernel is traced.
-    """
-    own = gather_grid(acc, monoid, threads, slots, number, block, blocks, thread)
-    total = reduce_block(own, monoid, threads, shared, thread)
-    if cutlass.const_expr(threads == WARP):
-        cute.arch.sync_warp()  # a reduction of one warp has no barrier, behind which all its threads have read
-    sign_slot(slots, number, block, thread)
-    return total

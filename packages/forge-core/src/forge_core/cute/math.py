@@ -19,7 +19,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int64, Uint32
 from cutlass.cute import TensorSSA
 
-__all__ = ["LN_2", "LN_2_REST", "LOG2_E", "divide", "exp"]
+__all__ = ["LN_2", "LN_2_REST", "LOG2_E", "exp", "step_dim"]
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2)
@@ -64,10 +64,21 @@ def _exact(d: Float32) -> Float32:
 
 
 @cute.jit
-def divide(n: Int64, by: Uint32):
-    """Quotient and rest of a number below 2^32, or of any number by 1, which costs a branch."""
-    quotient, rest = n, Uint32(0)
-    if by != 1:
-        quotient = Int64(Uint32(n) // by)
-        rest = Uint32(n) - Uint32(quotient) * by
-    return quotient, rest
+def step_dim(n: Int64, size: Uint32, strides: tuple, offsets: tuple):
+    """A number along several dims: takes the innermost one out, which costs a branch where it has size 1.
+
+    Args:
+        n: the number; below 2^32, unless the size is 1.
+        size: of the dim.
+        strides: of the dim, in several tensors.
+        offsets: of the dims taken out before, in each of them.
+
+    Returns:
+        The number along the other dims, and the offsets.
+    """
+    if size != 1:
+        quotient = Int64(Uint32(n) // size)
+        place = n - quotient * Int64(size)
+        offsets = tuple(offset + place * stride for offset, stride in zip(offsets, strides, strict=True))
+        n = quotient
+    return n, offsets

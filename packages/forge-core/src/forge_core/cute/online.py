@@ -34,17 +34,16 @@ a row such as 1e30, 1e30.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Float32, Uint32
+from cutlass import Float32
 
 from forge_core.cute.monoid import Maximum, Sum, lowest
 
-__all__ = ["MaxSum", "exponential", "packed_maximum", "reciprocal", "strand_sum", "tree"]
+__all__ = ["MaxSum", "exponential", "reciprocal"]
 
 LOG2_E = math.log2(math.e)
 
@@ -112,9 +111,9 @@ class MaxSum:
 
     def many(self, pairs: list[tuple[Any, ...]]) -> tuple[Any, ...]:
         """The pair of some pairs, whose exponentials do not wait for each other."""
-        top = tree([pair[0] for pair in pairs], self._maximum)
+        top = _tree([pair[0] for pair in pairs], self._maximum)
         base = self.base(top)
-        return top, tree([pair[1] * exponential(pair[0] - base) for pair in pairs], _add)
+        return top, _tree([pair[1] * exponential(pair[0] - base) for pair in pairs], _add)
 
     def base(self, top: Any) -> Any:
         """What is subtracted where the maximum is ``top``: 0 for -inf, the maximum of nothing but -inf."""
@@ -123,55 +122,13 @@ class MaxSum:
     def _maximum(self, a: Any, b: Any) -> Any:
         return Maximum(self.dtype).combine((a,), (b,))[0]
 
-    def of(self, values: list[Any], strands: int = 4, top: Any = None) -> tuple[Any, ...]:
-        """The pair of some numbers.
 
-        Args:
-            values: one or more.
-            strands: sums that do not wait for each other.
-            top: their maximum, where it is known.
-        """
-        if top is None:
-            top = tree(values, self._maximum)
-        base = self.base(top)  # once a call, not once a number
-        return top, strand_sum([exponential(v - base) for v in values], strands)
-
-
-def packed_maximum(rWords: Any, kind: str) -> Any:
-    """The maxima of the lower and of the upper halves of some words, in one instruction a word; NaN wins.
-
-    Args:
-        rWords: registers, 32-bit words of two 16-bit numbers each.
-        kind: ``"f16x2"`` or ``"bf16x2"``.
-    """
-    return tree(
-        [rWords[i] for i in range(cute.size(rWords))],
-        lambda a, b: cute.arch.inline_ptx(
-            f"max.NaN.{kind} {{$w0}}, {{$r0}}, {{$r1}};", write_only_types=[Uint32], read_only_args=[a, b]
-        ),
-    )
-
-
-def tree(parts: list[Any], combine: Any) -> Any:
+def _tree(parts: list[Any], combine: Any) -> Any:
     """Many become one, in a tree: first with the one half as far as there are."""
     while len(parts) > 1:
         half = (len(parts) + 1) // 2
         parts = [combine(parts[i], parts[i + half]) if i + half < len(parts) else parts[i] for i in range(half)]
     return parts[0]
-
-
-def strand_sum(terms: Iterable[Any], strands: int) -> Any:
-    """The sum of some terms: ``strands`` running sums, term i to number i % strands, and a tree of those.
-
-    Each term is added before the next is asked for, so that terms that are read need not wait in registers.
-    """
-    sums: list[Any] = []
-    for i, term in enumerate(terms):
-        if i < strands:
-            sums.append(term)
-        else:
-            sums[i % strands] = sums[i % strands] + term
-    return tree(sums, _add)
 
 
 def _add(a: Any, b: Any) -> Any:

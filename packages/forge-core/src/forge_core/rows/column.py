@@ -55,7 +55,7 @@ class Column(ColumnConfig, RowKernel):
     @cute.kernel
     def kernel(self, pointers: tuple, length: Int32, dims: tuple, numbers: tuple, tiles: Uint32):
         program, names, passes = self.binding.program, self.binding.program.operands, self.passes
-        smem, m = SmemAllocator(), self.operands(pointers, length, dims)
+        smem = SmemAllocator()
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
         lane, group = thread % self.lanes, thread // self.lanes
         inner = dims[(self.rank - 1) * (1 + len(pointers))]
@@ -64,8 +64,8 @@ class Column(ColumnConfig, RowKernel):
         column = Int64(block % tiles) * self.tile + lane * self.vec
         inside = column < inner
         first = Int64(block // tiles) * inner + cutlass.select_(inside, column, Int64(0))
-        gs = [self.row_of(m, first + r) for r in range(self.vec)]
-        known = [self.known(m, g, at, length, numbers) for g, at in gs]
+        gs = [self.row_of(pointers, length, dims, first + r) for r in range(self.vec)]
+        known = [self.known(g, length, numbers) for g in gs]
 
         step = self.capacity
         turns = (length + (step - 1)) // step
@@ -85,7 +85,7 @@ class Column(ColumnConfig, RowKernel):
 
         constants = [program.constants(totals[r], known[r]) for r in range(self.vec)]
         for r in cutlass.range_constexpr(self.vec):
-            self.write_results(m, gs[r][1], constants[r], known[r], inside & (group == 0))
+            self.write_results(gs[r], constants[r], known[r], inside & (group == 0))
         if const_expr(len(names.writes) > 0):
             self.store(gs, held, constants, group, length, inside)
             if const_expr(not self.held):
@@ -95,7 +95,7 @@ class Column(ColumnConfig, RowKernel):
 
     def load(self, gs: list[Any], begin: Int32, length: Int32) -> list[Piece]:
         """For each of this thread's rows, the elements ``begin``, ``begin + groups``, ...: a piece of each row."""
-        names, g = self.binding.program.operands, gs[0][0]
+        names, g = self.binding.program.operands, gs[0]
         groups = self.threads // self.lanes
         rInside, index = cute.make_rmem_tensor(self.chunks, Boolean), cute.make_rmem_tensor(self.chunks, Int32)
         rX = {n: cute.make_rmem_tensor((self.vec, self.chunks), g[n].element_type) for n in self.binding.loaded}
@@ -114,14 +114,14 @@ class Column(ColumnConfig, RowKernel):
         pieces = []
         for i in range(self.vec):
             registers = {n: partial(_row, r, i) for n, r in rX.items()} | {n: r.load for n, r in rW.items()}
-            pieces.append(self.piece(gs[i][0], registers, index.load, rInside.load(), self.chunks, store=None))
+            pieces.append(self.piece(gs[i], registers, index.load, rInside.load(), self.chunks, store=None))
         return pieces
 
     def store(
         self, gs: list[Any], pieces: list[Piece], constants: list[Any], begin: Int32, length: Int32, inside: Boolean
     ) -> None:
         """Computes and writes the outputs at the places of some pieces."""
-        names, g = self.binding.program.operands, gs[0][0]
+        names, g = self.binding.program.operands, gs[0]
         rY = {n: cute.make_rmem_tensor((self.vec, self.chunks), g[n].element_type) for n in names.writes}
         for i in range(self.vec):
             for name, y in zip(names.writes, self.binding.program.map(pieces[i], constants[i]), strict=True):

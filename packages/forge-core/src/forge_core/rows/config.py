@@ -117,6 +117,11 @@ class RowConfig:
         return max(1, warps * 32 // self.threads)
 
     @property
+    def forgets(self) -> bool:
+        """Whether elements of 8 or 16 bits are converted again at each use, rather than wait as values."""
+        return self.vec > 1
+
+    @property
     def _suffix(self) -> str:
         return f"{self.align}_v{self.vec}_{self.threads}t_c{self.chunks}" + (
             f"_r{self.reduced}" if self.reduced > 1 else ""
@@ -213,6 +218,13 @@ class HeldConfig(RowConfig):
             return super().column_registers
         sizes = [binding.dtype(n).itemsize for n in columns]
         return sum((self.vec * n // 4 + 8) * (len(binding.loaded) - 1 + (n > 2)) for n in sizes)
+
+    @property
+    def forgets(self) -> bool:
+        """As of the other kernels; not where values have room in registers, and no exchange takes some."""
+        values = self.chunks * self.vec * max(1, self.binding.compute.itemsize // 4) * len(self.binding.loaded)
+        room = 65536 // (self.resident * self.threads) // 8 * 8
+        return super().forgets and not (self.lanes and values <= 0.8 * room)
 
     def in_flight(self, vectors: int, rows: int, sm_count: int) -> float:
         """Bytes that a multiprocessor holds at once, of so many rows of so many vectors: in the mean of all waves."""

@@ -53,8 +53,9 @@ class Held(HeldConfig, RowKernel):
         groups = rows if const_expr(self.sized) else (rows + (threads // self.lanes - 1)) // (threads // self.lanes)
         name_kernel(self.kernel, self.kernel_name)
         slots = (args[len(pointers)].toint(), args[-2]) if const_expr(self.in_grid) else (Int64(0), Int64(0))
-        self.kernel(pointers, slots, Int32(length), Int32(threads), dims, numbers, Uint32(parts)).launch(
-            grid=(Int32(groups * parts), 1, 1),
+        sizes = Int32(length), Int32(threads), Uint32(parts), Int64(rows)
+        self.kernel(pointers, slots, sizes, dims, numbers).launch(
+            grid=(Int32(parts), Int32(rows), 1) if const_expr(self.in_grid) else (Int32(groups * parts), 1, 1),
             block=(Int32(threads), 1, 1) if const_expr(self.sized) else (threads, 1, 1),
             max_number_threads=(self.threads, 1, 1) if const_expr(self.sized) else (0, 0, 0),
             cluster=(self.blocks, 1, 1) if const_expr(self.blocks > 1) else None,
@@ -64,15 +65,13 @@ class Held(HeldConfig, RowKernel):
         )
 
     @cute.kernel
-    def kernel(
-        self, pointers: tuple, slots: tuple, length: Int32, threads: Int32, dims: tuple, numbers: tuple, parts: Uint32
-    ):
-        program, m, rows = self.binding.program, self.operands(pointers, length, dims), self.rows_of(dims)
+    def kernel(self, pointers: tuple, slots: tuple, sizes: tuple, dims: tuple, numbers: tuple):
+        (length, threads, parts, rows), program, smem = sizes, self.binding.program, SmemAllocator()
         # Which row, and which of the threads that take turns along it.
-        thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
-        blocks = parts if const_expr(self.blocks == 0) else self.blocks
-        rank, group = Int32(block % blocks), block // blocks
-        width = threads if const_expr(self.sized) else self.lanes
+        thread, (block, group, _) = cute.arch.thread_idx()[0], map(Uint32, cute.arch.block_idx())
+        if const_expr(not self.in_grid):
+            block, group = block % (self.blocks or parts), block // (self.blocks or parts)
+        rank, width = Int32(block), threads if const_expr(self.sized) else self.lanes
         row, place, read, count = Int64(group), rank * width + thread, Int64(group), length
         if const_expr(not self.sized):
             # Lane groups past the last row are clamped to it with count 0, so that the warp stays converged.
@@ -82,14 +81,14 @@ class Held(HeldConfig, RowKernel):
         if const_expr(self.in_grid):
             start = slots[0] + Int64(group) * len(monoids) * (Int64(parts) * SLOT_BYTES)
             sharers = Sharers(threads, self.threads, 1, rank, Int32(parts), start, slots[1])
-        smem, (g, at) = SmemAllocator(), self.row_of(m, read)
+        g = self.row_of(pointers, length, dims, read)
         exchange = open_exchange(smem, monoids, sharers)
 
         # Load, with the L2 policy evict_last.  A piece is a vector of each operand, and where the outputs go.
         pieces = self.load(g, count, place, rank, width, smem)
 
         # Fold and exchange.  Merged folds see this thread's own totals, which are exchanged once, behind them.
-        known, zero = self.known(m, g, at, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
+        known, zero = self.known(g, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
         totals: tuple[Any, ...] = ()
         merged = const_expr(program.merge != "" and self.sized and len(program.folds) > 0)
         for i in cutlass.range_constexpr(len(program.folds)):
@@ -107,7 +106,7 @@ class Held(HeldConfig, RowKernel):
 
         # Map and store.  Forgetting makes the compiler convert elements again rather than keep them in 32 bits.
         constants = program.constants(totals, known)
-        self.write_results(m, at, constants, known, (place == 0) & (row < rows))
+        self.write_results(g, constants, known, (place == 0) & (row < rows))
         if const_expr(len(program.operands.writes) > 0):
             if const_expr(len(totals) > 0):
                 self.forget(pieces, totals, zero << len(totals))
@@ -126,8 +125,10 @@ class Held(HeldConfig, RowKernel):
         # With ``blocks == 0`` each block has a contiguous part of the row; a cluster's blocks are interleaved.
         first = rank * (width * self.chunks * self.vec) if self.blocks == 0 else Int32(0)
         start = place - rank * width if self.blocks == 0 else place
-        head = cutlass.min(self.head(g), count)
-        body = (count - head) // self.vec * self.vec
+        head, body = Int32(0), count
+        if self.align == "shifted":
+            head = cutlass.min(self.head(g), count)
+            body = (count - head) & -self.vec
         columns = Columns(self, g, head + first, body - first, start, threads)
         edges = (place + e * width for e in range(self.edges)) if self.align == "shifted" else ()
         elements = [self.element(g, Int32(cutlass.select_(i < head, i, i + body)), i < count - body) for i in edges]

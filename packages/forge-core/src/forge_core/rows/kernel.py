@@ -1,7 +1,6 @@
 """What the row kernels share: arguments to tensors, and a thread's pieces of a row.
 
-    mX    (rows, length)                      an operand; (length,) a column operand; (rows,) a scalar or a result
-    gX    (length)                            one row of it
+    gX    (length)                            one row of an operand; a column operand; (1) of a scalar or a result
     tXgX  ((access, accesses), chunks)        this thread's vectors, in accesses of at most 16 bytes
     tXrX  ((access, accesses), chunks)        the same in registers, as stored
 
@@ -33,7 +32,7 @@ from forge_core.cute.copy import (
     store_if,
     vector_predicate,
 )
-from forge_core.cute.math import divide
+from forge_core.cute.math import step_dim
 from forge_core.cute.memory import GLOBAL
 from forge_core.cute.monoid import Each, Maximum, Minimum, Monoid, Product, Sum
 from forge_core.cute.online import MaxSum
@@ -89,51 +88,35 @@ class RowKernel(RowConfig):
         """What a launch says of registers and shared memory, for blocks of so many threads."""
         return {**room_for(self.resident), "smem": self.shared(threads)}
 
-    def operands(self, pointers: Sequence[Any], length: Any, dims: Sequence[Any]) -> dict[str, cute.Tensor]:
-        """The operands as tensors; called by the kernel."""
+    def row_of(self, pointers: Sequence[Any], length: Any, dims: Sequence[Any], row: Int64) -> dict[str, cute.Tensor]:
+        """One row of each operand, as tensors; called by the kernel."""
         names, each = self.binding.program.operands, 1 + len(pointers)
         groups = [dims[i * each : (i + 1) * each] for i in range(self.rank + self.reduced)]
         kept, reduced = groups[: self.rank], groups[self.rank :]
         address = dict(zip(self.binding.order or names.tensors, pointers, strict=True))
+        places = [i for i, name in enumerate(names.tensors) if name not in names.columns]
+        # Grids have fewer than 2^31 blocks; more rows than that have lanes of warps, and one dim.
+        rest, offsets = row, tuple(Int64(0) for _ in places)
+        for size, *strides in kept[:0:-1]:
+            rest, offsets = step_dim(rest, Uint32(size), tuple(strides[i] for i in places), offsets)
+        begins = {i: offset + rest * kept[0][1 + i] for i, offset in zip(places, offsets, strict=True)}
         tensors = {}
         for i, name in enumerate(names.tensors):
             # A bool is a byte of 0 or 1.
             dtype = cute_dtype(self.binding.dtype(name)) if self.binding.dtype(name) != torch.bool else cutlass.Uint8
             start = cute.make_ptr(dtype, address[name].toint(), GLOBAL, assumed_align=max(dtype.width // 8, 1))
-            row: tuple[Any, Any] = (length, int(name not in self.binding.broadcast))
+            shape: tuple[Any, Any] = (length, int(name not in self.binding.broadcast))
             if reduced:
                 # An element's number counts the innermost dim fastest, which CuTe has first.
-                row = _layout(reduced[::-1], i)
-            modes = [] if name in names.columns else [_layout(kept, i)]
-            modes += [row] if name in names.elementwise else []
-            layout = cute.make_layout(tuple(m[0] for m in modes), stride=tuple(m[1] for m in modes))
-            tensors[name] = cute.make_tensor(start, layout)
+                shape = tuple(d[0] for d in reduced[::-1]), tuple(d[1 + i] for d in reduced[::-1])
+            layout = cute.make_layout(shape[0], stride=shape[1]) if name in names.elementwise else cute.make_layout(1)
+            tensors[name] = cute.make_tensor(start + begins.get(i, 0), layout)
         return tensors
 
-    def row_of(self, tensors: dict[str, cute.Tensor], row: Int64) -> tuple[dict[str, cute.Tensor], tuple[Any, ...]]:
-        """One row of each operand, and its coordinate."""
-        names = self.binding.program.operands
-        sizes = tensors[names.tensors[0]].shape[0]
-        # Grids have fewer than 2^31 blocks; more rows than that have lanes of warps, and one dim.
-        rest, places = row, []
-        for size in sizes[:0:-1]:
-            rest, place = divide(rest, Uint32(size))
-            places.append(place)
-        at = (rest, *places[::-1])
-        whole = {n: tensors[n][None] if n in names.columns else tensors[n][at, None] for n in names.elementwise}
-        return whole, at
-
-    def known(
-        self,
-        tensors: dict[str, cute.Tensor],
-        g: dict[str, cute.Tensor],
-        at: tuple[Any, ...],
-        count: Any,
-        numbers: Any,
-    ) -> Row:
+    def known(self, g: dict[str, cute.Tensor], count: Any, numbers: Any) -> Row:
         """What the program may know of a row."""
         names, compute = self.binding.program.operands, cute_dtype(self.binding.compute)
-        scalars = {n: tensors[n][at,] for n in names.scalars} | dict(zip(names.numbers, numbers, strict=True))
+        scalars = {n: g[n][0] for n in names.scalars} | dict(zip(names.numbers, numbers, strict=True))
         scalars = {n: s.to(compute) if type(s).is_float else s for n, s in scalars.items()}
         return Row(self.binding, compute(count), g, scalars)
 
@@ -279,8 +262,8 @@ class RowKernel(RowConfig):
             zero = zero & bits(totals[-1])
         for piece in pieces:
             piece.epoch.zero = zero
-        for rX in (r for piece in pieces for r in piece.held):
-            if rX.element_type.width in (8, 16) and self.vec > 1:
+        for rX in (r for piece in pieces for r in piece.held if self.forgets):
+            if rX.element_type.width in (8, 16):
                 opaque(rX, zero)
 
     # ------------------------------------------------------------------------------------------------ arithmetic
@@ -347,14 +330,12 @@ class RowKernel(RowConfig):
         each = [(scalar(term[k], term.dtype, compute),) for k in range(cute.size(term.shape))]
         return reduce(self.monoid(fold).combine, each)[0]
 
-    def write_results(
-        self, tensors: dict[str, cute.Tensor], at: tuple[Any, ...], constants: Any, row: Row, when: Boolean
-    ) -> None:
+    def write_results(self, g: dict[str, cute.Tensor], constants: Any, row: Row, when: Boolean) -> None:
         """Computes and writes the outputs with one element a row, where ``when`` holds."""
         names = self.binding.program.operands.results
         if names:
             for name, y in zip(names, self.binding.program.results(constants, row), strict=True):
-                store_if(tensors[name], (at,), y, when)
+                store_if(g[name], 0, y, when)
 
     def map(self, pieces: list[Piece], constants: Any) -> None:
         """Computes and writes the outputs at the places of some pieces."""
@@ -364,11 +345,6 @@ class RowKernel(RowConfig):
             outs = self.binding.program.map(v, constants)
             for name, y in zip(names.writes, outs, strict=True):
                 v.store(name, y)
-
-
-def _layout(dims: Sequence[Sequence[Any]], i: int) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Sizes, and the strides in operand ``i``."""
-    return tuple(dim[0] for dim in dims), tuple(dim[1 + i] for dim in dims)
 
 
 def example_arguments(config: RowConfig) -> tuple[Any, ...]:

@@ -33,7 +33,7 @@ _STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED = 448, 48, (32, 16), (
 _RESERVED_SHARED = 1024
 
 # Threads of a block, lanes of a row, chunks: rows of up to 128 vectors.
-_WARP_ROWS = ((128, 2, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
+_WARP_ROWS = ((128, 4, 1), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
 
 # Threads of a block at most, blocks of a row, words that a thread holds: longer rows.
 _BLOCK_ROWS = (
@@ -43,7 +43,7 @@ _BLOCK_ROWS = (
     (256, 2, _MANY),
     (256, 4, _MANY),
     (256, 8, _MANY),
-    (512, 16, _SOME),
+    (448, 16, _SOME),
     (256, 16, _MANY),
 )
 # The same where there are no clusters.
@@ -84,7 +84,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
         longer = [(256, 0, _SOME)]
     for align in ("whole", "shifted"):
         for threads, lanes, chunks in _WARP_ROWS:
-            if align == "whole" or lanes in (4, 16, 32):
+            if align == "whole" or chunks > 1:
                 yield held(align, threads, lanes, chunks)
         for threads, blocks, room in longer:
             fits = _MANY_SHIFTED if (align, room) == ("shifted", _MANY) else room
@@ -146,7 +146,8 @@ def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
 def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
     words = max(1, binding.words(binding.widest_vec))
     for align, lanes, chunks in (("whole", 8, max(1, 16 // words)), ("element", 32, 8)):
-        for threads, held, reduced in ((lanes * 4, True, 1), (256, True, 1), (256, False, 1), (256, False, MANY_DIMS)):
-            if align == "element" or reduced == 1:
-                spare, most = _spare(device), device.sm_threads
-                yield ColumnConfig(binding, align, threads, chunks, spare, MANY_DIMS, reduced, most, lanes, held)
+        short = ((lanes * 4, True, 1),) if align == "whole" else ()
+        strided = ((256, False, MANY_DIMS),) if align == "element" else ()
+        for threads, held, reduced in (*short, (256, True, 1), (256, False, 1), *strided):
+            spare, most = _spare(device), device.sm_threads
+            yield ColumnConfig(binding, align, threads, chunks, spare, MANY_DIMS, reduced, most, lanes, held)

@@ -286,7 +286,9 @@ def _grid(problem: Problem, device: Device, found: list[HeldConfig] | str) -> He
     if problem.rows * 2 > device.sm_count:
         return f"has at least two multiprocessors a row, and there are {problem.rows} rows"
     fits = [c for c in found if c.in_grid and _row_parts(c, problem, device) * problem.rows <= device.sm_count]
-    return min(fits, key=lambda c: c.chunks) if fits else f"holds no {problem.rows} rows of {problem.length} elements"
+    if not fits:
+        return f"holds no {problem.rows} rows of {problem.length} elements"
+    return min(fits, key=lambda c: (c.align != "whole", c.chunks))
 
 
 def _row_parts(config: RowConfig, problem: Problem, device: Device) -> int:

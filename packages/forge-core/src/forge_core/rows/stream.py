@@ -68,11 +68,10 @@ class Stream(StreamConfig, RowKernel):
         program, passes = self.binding.program, self.passes
         sharers = Sharers(self.threads, self.threads)
         exchange = open_exchange(SmemAllocator(), [monoid for _, monoid in passes], sharers)
-        m = self.operands(pointers, length, dims)
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
         row, part = Int64(block // parts), Int32(block % parts)
-        g, at = self.row_of(m, row)
-        known, totals = self.known(m, g, at, length, numbers), ()
+        g = self.row_of(pointers, length, dims, row)
+        known, totals = self.known(g, length, numbers), ()
 
         # Whole vectors in tiles; a row's first threads have an element each outside of them.
         head = Int32(self.head(g))
@@ -116,7 +115,7 @@ class Stream(StreamConfig, RowKernel):
 
         if const_expr(not self.parted or launch == len(passes)):
             constants = program.constants(totals, known)
-            self.write_results(m, at, constants, known, (thread == 0) & (part == 0))
+            self.write_results(g, constants, known, (thread == 0) & (part == 0))
             if const_expr(len(program.operands.writes) > 0):
                 self.map(edges, constants)
                 for tile in cutlass.range(begin, end, unroll=1):
