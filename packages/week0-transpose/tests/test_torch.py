@@ -10,7 +10,7 @@ import torch._dynamo.testing
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import forge_week0_transpose as week0
-from forge_core.errors import ShapeError, UnsupportedError
+from forge_core.errors import ShapeError
 from forge_core.testing import assert_same_bits, random_bits
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
@@ -194,20 +194,3 @@ def test_inference_mode_and_parameters(device: str) -> None:
     assert week0.transpose(parameter).requires_grad
     with torch.no_grad():
         assert torch.equal(week0.transpose(parameter), parameter.t())
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_forward_mode_is_refused_not_ignored(device: str) -> None:
-    import torch.autograd.forward_ad as fwad
-
-    x = torch.randn(3, 5, device=device)
-    with fwad.dual_level():
-        assert torch.equal(week0.transpose(x), x.t())
-        with pytest.raises(UnsupportedError, match="forward-mode"):
-            week0.transpose(fwad.make_dual(x, torch.ones_like(x)))
-        with pytest.raises(UnsupportedError, match="forward-mode"):
-            week0.transpose(x=fwad.make_dual(x, torch.ones_like(x)))
-        with pytest.raises(UnsupportedError, match="transpose_out: forward-mode"):
-            week0.transpose_out(fwad.make_dual(x, torch.ones_like(x)), torch.empty(5, 3, device=device))
-    with pytest.raises(RuntimeError):
-        torch.func.jvp(week0.transpose, (x,), (x,))

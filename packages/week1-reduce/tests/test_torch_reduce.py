@@ -10,7 +10,6 @@ import torch._dynamo.testing
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import forge_week1_reduce as week1
-from forge_core.errors import UnsupportedError
 from forge_core.testing.conformance import check_opcheck
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
@@ -197,14 +196,3 @@ def test_inference_mode_and_parameters(device: str) -> None:
         x = torch.ones(3, 5, device=device)
         assert torch.equal(week1.reduce_sum(x), torch.full((3,), 5.0, device=device))
     assert week1.amax(torch.nn.Parameter(torch.randn(3, 5, device=device))).requires_grad
-
-
-# Entering forward mode for the first time makes torch compile its own decompositions by a deprecated way.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("device", DEVICES)
-def test_forward_mode_is_refused_not_ignored(device: str) -> None:
-    import torch.autograd.forward_ad as fwad
-
-    x = torch.randn(3, 5, device=device)
-    with fwad.dual_level(), pytest.raises(UnsupportedError, match="forward-mode"):
-        week1.reduce_sum(fwad.make_dual(x, torch.ones_like(x)))

@@ -10,7 +10,6 @@ import torch
 import torch._dynamo.testing
 
 import forge_week2_softmax as week2
-from forge_core.errors import UnsupportedError
 from forge_core.testing.conformance import check_opcheck
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
@@ -210,14 +209,3 @@ def test_fake_tensors_and_meta() -> None:
     y = torch.empty(3, 4, device="meta", dtype=torch.int8)
     assert week2.softmax(y, dtype=torch.float16).dtype is torch.float16
     assert week2.logsumexp(y, 0).dtype is torch.float32
-
-
-# Entering forward mode for the first time makes torch compile its own decompositions by a deprecated way.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("device", DEVICES)
-def test_forward_mode_is_refused_not_ignored(device: str) -> None:
-    import torch.autograd.forward_ad as fwad
-
-    x = torch.randn(3, 5, device=device)
-    with fwad.dual_level(), pytest.raises(UnsupportedError, match="forward-mode"):
-        week2.softmax(fwad.make_dual(x, torch.ones_like(x)))

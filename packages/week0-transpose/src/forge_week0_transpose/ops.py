@@ -73,6 +73,18 @@ def _batched(x: torch.Tensor, in_dims: tuple[int | None, ...], *, op: str, rank:
     return x.movedim(in_dims[0] or 0, 0)
 
 
+def _copy_jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
+    return copy(**call | tangents)
+
+
+def _transpose_jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
+    return transpose(**call | tangents)
+
+
+def _copy_transpose_jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
+    return copy_transpose(**call | tangents)
+
+
 def _copy_vmap(info: Any, in_dims: Any, x: torch.Tensor, *, variant: str = "auto") -> tuple[torch.Tensor, int]:
     return copy(_batched(x, in_dims, op="copy", rank=0), variant=variant), 0
 
@@ -92,6 +104,7 @@ def _copy_transpose_vmap(info: Any, in_dims: Any, x: torch.Tensor, tile_size: in
     variants=COPY_VARIANTS,
     backward=_copy_backward,
     vmap=_copy_vmap,
+    jvp=_copy_jvp,
 )
 def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     """A new contiguous tensor with the values of ``x``.
@@ -120,6 +133,7 @@ def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     variants=TRANSPOSE_VARIANTS,
     backward=_transpose_backward,
     vmap=_transpose_vmap,
+    jvp=_transpose_jvp,
 )
 def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     """A new contiguous tensor with the last two dimensions of ``x`` swapped.
@@ -152,6 +166,7 @@ def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     setup_context=_copy_transpose_setup,
     backward=_copy_transpose_backward,
     vmap=_copy_transpose_vmap,
+    jvp=_copy_transpose_jvp,
 )
 def copy_transpose(x: torch.Tensor, tile_size: int = 16) -> torch.Tensor:
     """The course's name for ``transpose`` by the tiled kernel.

@@ -89,6 +89,15 @@ def _vmap_of(name: str) -> Any:
     return rule
 
 
+def _linear_jvp(name: str) -> Any:
+    """The tangent of a sum or mean: the same of the tangent."""
+
+    def rule(output: torch.Tensor, tangents: dict[str, torch.Tensor], **call: Any) -> torch.Tensor:
+        return OPERATORS[name](**call | tangents)
+
+    return rule
+
+
 @operator(
     "forge_week1::reduce_sum(Tensor x, int[1]? dim=-1, bool keepdim=False, *, ScalarType? dtype=None, "
     "str variant='auto') -> Tensor",
@@ -98,6 +107,7 @@ def _vmap_of(name: str) -> Any:
     setup_context=gradients.keep_shape,
     backward=gradients.sum_backward,
     vmap=_vmap_of("sum"),
+    jvp=_linear_jvp("sum"),
     autocast={"cuda": torch.float32},
 )
 def reduce_sum(
@@ -138,6 +148,7 @@ def reduce_sum(
     setup_context=gradients.keep_shape,
     backward=gradients.mean_backward,
     vmap=_vmap_of("mean"),
+    jvp=_linear_jvp("mean"),
 )
 def mean(
     x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, dtype: torch.dtype | None = None, variant: str = "auto"

@@ -31,6 +31,7 @@ __all__ = [
     "of_logsumexp",
     "of_softmax",
     "softmax_backward",
+    "softmax_tangent",
 ]
 
 Dims = int | Sequence[int] | None
@@ -163,6 +164,14 @@ def of_softmax(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
     dim, dtype, variant = ctx.call
     variant = _same(variant, softmax_backward)
     return softmax_backward(grad, ctx.saved_tensors[0], dim, input_dtype=dtype, variant=variant), None, None
+
+
+def softmax_tangent(
+    output: torch.Tensor, tangents: dict[str, torch.Tensor], *, dim: int, variant: str, **call: Any
+) -> torch.Tensor:
+    """The tangent of softmax: its Jacobian is symmetric, so this is its gradient."""
+    tangent = tangents["x"].to(output.dtype)
+    return softmax_backward(tangent, output, dim, variant=_same(variant, softmax_backward))
 
 
 def of_log_softmax(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:

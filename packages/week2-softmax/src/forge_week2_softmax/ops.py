@@ -67,6 +67,7 @@ def _output(op: str, x: torch.Tensor, dim: int, dtype: torch.dtype | None) -> to
     ladder=LADDER,
     setup_context=backward.keep_output,
     backward=backward.of_softmax,
+    jvp=backward.softmax_tangent,
     autocast={"cuda": torch.float32},
 )
 def softmax(x: torch.Tensor, dim: int = -1, dtype: torch.dtype | None = None, *, variant: str = "auto") -> torch.Tensor:

@@ -34,12 +34,11 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from forge_core import checks, settings
 from forge_core import device as devices
-from forge_core.errors import UnsupportedError
 from forge_core.op.backend import check_variant
 from forge_core.op.eager import NOT_SERVED, EagerPath
 from forge_core.op.explanation import Explanation
-from forge_core.op.functorch import functorch_function
-from forge_core.op.guard import has_tangent, quiet, transformed
+from forge_core.op.functorch import functorch_function, reference_jvp
+from forge_core.op.guard import forward_levels, has_tangent, quiet, transformed
 from forge_core.op.launch import Launch, Variant
 from forge_core.op.register import Rules, register
 from forge_core.op.schema import Schema
@@ -71,6 +70,7 @@ class Operator(ByName):
         setup_context: Callable[..., None] | None = None,
         backward: Callable[..., Any] | None = None,
         vmap: Callable[..., Any] | None = None,
+        jvp: Callable[..., torch.Tensor] | None = None,
         autocast: Mapping[str, torch.dtype] | None = None,
         ambient: Callable[[], Hashable] | None = None,
     ) -> None:
@@ -94,6 +94,7 @@ class Operator(ByName):
                 like=self.like,
                 cuda=self._served.on_cuda,
                 cpu=self._served.on_cpu,
+                reference=reference,
                 backward=backward,
                 setup_context=setup_context,
                 vmap=vmap,
@@ -103,9 +104,10 @@ class Operator(ByName):
         namespace = getattr(torch.ops, schema.namespace)
         self._op = getattr(namespace, schema.name).default
         self._out_op = getattr(namespace, f"{schema.name}_out").default
-        self._transformable = (
-            None if backward is None else functorch_function(schema, self._op, backward, setup_context, vmap)
-        )
+        self._transformable = None
+        if backward is not None:
+            tangent = jvp or reference_jvp(schema, reference)
+            self._transformable = functorch_function(schema, self._op, backward, setup_context, vmap, tangent)
 
     # -- the public face ----------------------------------------------------------------------------------------
 
@@ -126,7 +128,9 @@ class Operator(ByName):
             return result
         args, kwargs = self.schema.plain(args, kwargs)
         values = self._check_call(self.schema.name, args, kwargs)
-        if self._transformable is not None and transformed(values):
+        # Of nested ones PyTorch loses the outer tangents of an autograd.Function; the registered operator does not.
+        special = transformed(values) or has_tangent(values)
+        if self._transformable is not None and special and forward_levels() < 2:
             return self._transformable(*values)
         result = self._op(*args, **kwargs)
         return result
@@ -249,13 +253,6 @@ class Operator(ByName):
         for name in self.schema.tensors:
             if named[name].is_nested:  # jagged ones are a subclass that would ask for a kernel of its own
                 checks.strided(op, name, named[name])
-        if has_tangent(values):
-            # The dispatcher would compute the value and drop the tangent without a word.
-            raise UnsupportedError(
-                f"{op}: forward-mode differentiation is not supported; use reverse mode (backward, torch.func.grad, "
-                "torch.func.vjp).",
-                requirement="reverse mode",
-            )
         return values
 
 
@@ -268,6 +265,7 @@ def operator(
     setup_context: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
     vmap: Callable[..., Any] | None = None,
+    jvp: Callable[..., torch.Tensor] | None = None,
     autocast: Mapping[str, torch.dtype] | None = None,
     ambient: Callable[[], Hashable] | None = None,
 ) -> Callable[[Callable[..., torch.Tensor]], Operator]:
@@ -284,6 +282,8 @@ def operator(
         setup_context: see ``torch.library.register_autograd``.
         backward: the gradient; calls the public operators, so that it can be differentiated in turn.
         vmap: see ``torch.library.register_vmap``.
+        jvp: ``jvp(output, tangents, **arguments)``: the tangent of the result, from those of the tensors that have one,
+            by name; calls the public operators, so that it can be differentiated in turn.  None: the reference's.
         autocast: by type of device (``"cuda"``, ``"cpu"``) the dtype of the computation under its autocast: it is
             passed as ``dtype`` where the schema has a parameter of that name, so that inputs are converted as they are
             read, and inputs are cast to it where not.  PyTorch's rules are not the same on all devices.
@@ -304,6 +304,7 @@ def operator(
             setup_context=setup_context,
             backward=backward,
             vmap=vmap,
+            jvp=jvp,
             autocast=autocast,
             ambient=ambient,
         )

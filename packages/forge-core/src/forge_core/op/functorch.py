@@ -1,7 +1,8 @@
-"""An operator under ``torch.func``: grad, vjp, jacrev, and any nesting of them with vmap.
+"""An operator under ``torch.func`` and on dual tensors: grad, vjp, jvp, and any nesting of them with vmap.
 
-``torch.library.register_autograd`` serves plain autograd only; under a functorch level PyTorch asks for an
-``autograd.Function`` with a separate ``setup_context`` and a vmap rule.  This module makes that of the same rules.
+``torch.library.register_autograd`` serves plain autograd only; under a functorch level, and for a tangent, PyTorch asks
+for an ``autograd.Function`` with a separate ``setup_context``, a ``jvp`` and a vmap rule.  This module makes that of
+the same rules.
 """
 
 from __future__ import annotations
@@ -13,7 +14,32 @@ import torch
 
 from forge_core.op.schema import Schema
 
-__all__ = ["functorch_function"]
+__all__ = ["functorch_function", "reference_jvp"]
+
+
+def reference_jvp(schema: Schema, reference: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The ``jvp`` of an operator that declares none: its reference's, as PyTorch differentiates it.
+
+    The gradient is linear in what it is given, so its own gradient is the tangent; forward mode does not nest.
+
+    Args:
+        schema: the operator's.
+        reference: what it means, in PyTorch.
+    """
+
+    def jvp(output: torch.Tensor, tangents: dict[str, torch.Tensor], **named: Any) -> torch.Tensor:
+        primals = {name: named.pop(name) for name in tangents}
+        named.pop("variant", None)
+
+        def call(*tensors: torch.Tensor) -> torch.Tensor:
+            return reference(**named, **dict(zip(primals, tensors, strict=True)))
+
+        pull = torch.func.vjp(call, *primals.values())[1]
+        push = torch.func.vjp(pull, torch.zeros_like(output))[1]
+        found: tuple[torch.Tensor] = push(tuple(tangents.values()))
+        return found[0]
+
+    return jvp
 
 
 def functorch_function(
@@ -22,6 +48,7 @@ def functorch_function(
     backward: Callable[..., Any],
     setup_context: Callable[..., None] | None,
     vmap: Callable[..., Any] | None,
+    jvp: Callable[..., torch.Tensor],
 ) -> Callable[..., torch.Tensor]:
     """A function of the schema's arguments, all by position, that ``torch.func`` can transform.
 
@@ -31,9 +58,13 @@ def functorch_function(
         backward: the gradient, in the form that ``torch.library`` takes.
         setup_context: what it keeps, in that form.
         vmap: the rule, in that form.
+        jvp: the tangent of the result: takes the result, the tangents of the tensors that have one by name, and the
+            arguments of the call by name.
     """
     count = schema.positional
     keywords = schema.parameters[count:]
+    places = [schema.parameters.index(name) for name in schema.tensors]
+    others = set(schema.parameters) - set(schema.tensors)
 
     def split(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return values[:count], dict(zip(keywords, values[count:], strict=True))
@@ -46,6 +77,8 @@ def functorch_function(
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+            ctx.save_for_forward(*(inputs[i] for i in places), output)
+            ctx.others = {name: value for name, value in zip(schema.parameters, inputs, strict=True) if name in others}
             if setup_context is None:
                 return
             positional, named = split(inputs)
@@ -57,6 +90,13 @@ def functorch_function(
             found = backward(ctx, *grads)
             found = found if isinstance(found, tuple) else (found,)
             return found + (None,) * (len(schema.parameters) - len(found))
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
+            *tensors, output = ctx.saved_tensors
+            named = ctx.others | dict(zip(schema.tensors, tensors, strict=True))
+            given = zip(schema.parameters, tangents, strict=True)
+            return jvp(output, {name: tangent for name, tangent in given if tangent is not None}, **named)
 
         @staticmethod
         def vmap(info: Any, in_dims: tuple[int | None, ...], *values: Any) -> Any:

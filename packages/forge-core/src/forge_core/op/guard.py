@@ -17,6 +17,7 @@ __all__ = [
     "PLAIN_TYPES",
     "alike",
     "dispatch_modes",
+    "forward_levels",
     "function_modes",
     "grad_enabled",
     "has_tangent",
@@ -86,11 +87,22 @@ def transformed(args: tuple[object, ...]) -> bool:
     return any(isinstance(a, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(a) for a in args)
 
 
+def forward_levels() -> int:
+    """How many ``torch.func.jvp`` are in force on this thread, one within the other."""
+    stack = torch._C._functorch.get_interpreter_stack() or []
+    return sum(interpreter.key() == torch._C._functorch.TransformType.Jvp for interpreter in stack)
+
+
 def has_tangent(args: tuple[object, ...]) -> bool:
-    """Whether forward-mode differentiation is in force and one of the arguments carries a tangent."""
-    if forward_ad._current_level < 0:
+    """Whether forward-mode differentiation is in force and one of the arguments carries a tangent, or may do so."""
+    # Compiled code enters levels without telling Python.
+    if forward_ad._current_level < 0 and (_functorch_level() is None or not forward_levels()):
         return False
-    return any(isinstance(a, torch.Tensor) and forward_ad.unpack_dual(a).tangent is not None for a in args)
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    # Mapped tensors cannot be asked, be it by torch.func.vmap or by the one before it, which gradcheck uses.
+    if _functorch_level() is not None or any(map(torch._C._functorch.is_legacy_batchedtensor, tensors)):
+        return True
+    return any(forward_ad.unpack_dual(a).tangent is not None for a in tensors)
 
 
 def plain_cuda(x: Any) -> bool:

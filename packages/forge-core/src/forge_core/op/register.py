@@ -6,7 +6,8 @@ One functional operator and its out form are defined in a :class:`torch.library.
     CUDA             kernel or reference, by the backend     the same, into out
     CPU              reference                               reference, into out
     Meta, fake       like()                                  checks only
-    Autograd         backward (registered)                   refuses gradients, then passes on
+    Autograd         backward, or an error in backward();    refuses gradients and tangents, then passes on
+                     for a tangent the reference
     vmap             registered rule                         -
     autocast         registered dtype, if any                -
     sparse, quantised, nested   like(), which raises a LayoutError that says what to do
@@ -19,9 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._library.autograd import Info, make_autograd_impl
 
 from forge_core import checks
-from forge_core.errors import ArgumentError
+from forge_core.errors import ArgumentError, UnsupportedError
+from forge_core.op.guard import has_tangent
 from forge_core.op.schema import Schema
 
 __all__ = ["Rules", "register"]
@@ -49,7 +52,8 @@ class Rules:
         like: checks the arguments' metadata and allocates the output: the fake, and the real path's first step.
         cuda: runs the operator on CUDA tensors; takes ``out`` or None, then the schema's arguments.
         cpu: the same on CPU tensors.
-        backward: gradient formula of ``torch.library.register_autograd``, or None: not differentiable.
+        reference: what the operator means, in PyTorch: takes the schema's arguments without ``variant``.
+        backward: gradient formula of ``torch.library.register_autograd``, or None: an error where it is asked for.
         setup_context: what the backward keeps.
         vmap: rule of ``torch.library.register_vmap``.
         autocast: by type of device, the dtype that floating-point inputs are cast to under its autocast.
@@ -58,6 +62,7 @@ class Rules:
     like: Callable[..., torch.Tensor]
     cuda: Callable[..., torch.Tensor]
     cpu: Callable[..., torch.Tensor]
+    reference: Callable[..., torch.Tensor]
     backward: Callable[..., Any] | None
     setup_context: Callable[..., None] | None
     vmap: Callable[..., Any] | None
@@ -83,10 +88,7 @@ def _register_functional(library: torch.library.Library, schema: Schema, rules: 
     for key in _WITHOUT_STRIDES:
         library.impl(schema.name, rules.like, key)
     torch.library.register_fake(schema.qualified, rules.like, lib=library)
-    if rules.backward is not None:
-        torch.library.register_autograd(
-            schema.qualified, rules.backward, setup_context=rules.setup_context, lib=library
-        )
+    library.impl(schema.name, _autograd(schema, rules), "Autograd", with_keyset=True)
     if rules.vmap is not None:
         torch.library.register_vmap(schema.qualified, rules.vmap, lib=library)
     for device_type, dtype in rules.autocast.items():
@@ -95,6 +97,24 @@ def _register_functional(library: torch.library.Library, schema: Schema, rules: 
             library.impl(schema.name, _with_dtype(schema, key, dtype), key)
         else:
             torch.library.register_autocast(schema.qualified, device_type, dtype, lib=library)
+
+
+def _autograd(schema: Schema, rules: Rules) -> Callable[..., torch.Tensor]:
+    """What ``torch.library.register_autograd`` registers, which would drop a tangent without a word."""
+    overload = getattr(getattr(torch.ops, schema.namespace), schema.name).default
+    plain = make_autograd_impl(overload, Info(rules.backward, rules.setup_context))
+
+    def call(keyset: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        result: torch.Tensor
+        if has_tangent((*args, *kwargs.values())):
+            rules.like(*args, **kwargs)
+            named = schema.bind(args, kwargs)
+            result = rules.reference(**{name: value for name, value in named.items() if name != "variant"})
+        else:
+            result = plain(keyset, *args, **kwargs)
+        return result
+
+    return call
 
 
 #: The dtypes that autocast is for: it leaves fp64 and integers as they are.
@@ -143,6 +163,12 @@ def _register_out(library: torch.library.Library, schema: Schema, rules: Rules) 
                 expected="tensors that need no gradient, since an out form cannot be differentiated",
                 got="requires_grad=True",
                 hint=f"Use {schema.name}(...), or call it under torch.no_grad().",
+            )
+        if has_tangent(tuple(tensors.values())):
+            raise UnsupportedError(
+                f"{name}: expected tensors without a tangent, since an out form cannot be differentiated, got one of "
+                f"forward-mode differentiation; use {schema.name}(...).",
+                requirement="tensors without a tangent",
             )
         with torch._C._AutoDispatchBelowAutograd():
             overload(*args, **kwargs, out=out)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from forge_core.op import Operator
 from forge_core.testing import battery_checks as checks
 from forge_core.testing.conformance import same_bits
 from forge_core.testing.planted import GENERAL, Planted
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKS", "Check", "Trial", "battery"]
 
-BOTH, GPU = ("cpu", "cuda"), ("cuda",)
+BOTH, CPU, GPU = ("cpu", "cuda"), ("cpu",), ("cuda",)
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,16 @@ class Check:
 
 def _no_overload(subject: Subject) -> str:
     return "" if subject.registered() is not None else "no registered overload is declared"
+
+
+def _no_operator(subject: Subject) -> str:
+    return "" if isinstance(subject.operator, Operator) else "it is no forge_core.op.Operator"
+
+
+def _no_tangents(subject: Subject) -> str:
+    return (
+        _no_operator(subject) or _no_floats(subject) or ("" if subject.differentiable else "no gradient is registered")
+    )
 
 
 def _no_out(subject: Subject) -> str:
@@ -86,6 +97,9 @@ CHECKS: dict[str, Check] = {
     "fullgraph": Check(checks.fullgraph),
     "dynamic_shapes": Check(checks.dynamic_shapes),
     "export": Check(checks.export, lacks=_no_overload),
+    "value": Check(checks.value, CPU, lacks=_no_operator),
+    "traced": Check(checks.traced, CPU, lacks=_no_operator),
+    "forward_mode": Check(checks.forward_mode, lacks=_no_tangents),
     "threads": Check(checks.threads),
     "determinism": Check(checks.determinism),
     "graph_replay": Check(checks.graph_replay, GPU),

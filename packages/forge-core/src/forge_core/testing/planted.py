@@ -225,6 +225,15 @@ def rounded_twice(right: Call) -> Call:
     return wrong
 
 
+def tangent_lost(right: Call) -> Call:
+    """Computes the value and drops the tangent, as a registered operator without a rule for it does."""
+
+    def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return right(*(a.detach() if isinstance(a, torch.Tensor) else a for a in args), **kwargs)
+
+    return wrong
+
+
 #: Faults that are planted in every operator; those of ``float64_error`` have to be refused in every floating dtype.
 GENERAL = (
     Planted(last_tile_dropped),
@@ -234,6 +243,7 @@ GENERAL = (
     Planted(strides_ignored, "strides"),
     Planted(frozen_input, "graph_replay", gpu=True),
     Planted(forgotten_stream, "side_stream", gpu=True),
+    Planted(tangent_lost, "forward_mode"),
     Planted(small_results_zeroed, "float64_error"),
     Planted(small_results_doubled, "float64_error"),
     Planted(one_row_scaled, "float64_error"),
