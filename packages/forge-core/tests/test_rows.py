@@ -318,10 +318,10 @@ def test_a_step_of_a_ladder_is_taken_by_its_name_only():
 def test_thresholds_decide_and_are_measured_where_a_package_says():
     probes = {each.name: (Probe("softmax", ("8x8",), ("float32",)),) for each in thresholds().declared}
     assert [each.probes for each in row_thresholds(probes).declared] == list(probes.values())
-    assert centered((1, 2**19), BF16).variant == "grid"
-    assert centered((1, 2**18), BF16).variant == "held"
+    assert centered((1, 2**18), BF16).variant == "grid"
+    assert centered((1, 2**17), BF16).variant == "held"
     with row_thresholds(probes).override("grid_vectors", 2**13):
-        assert centered((1, 2**18), BF16).variant == "grid"
+        assert centered((1, 2**17), BF16).variant == "grid"
 
 
 @pytest.mark.parametrize("shape", [(0, 64), (0, 5000), (3, 0), (0, 0)])

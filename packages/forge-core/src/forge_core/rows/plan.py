@@ -187,9 +187,8 @@ def select(
 def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | str:
     found = _fits(binding, problem, device)
     held, grid = _held(problem, device, found), _grid(problem, device, found)
-    few = problem.rows * 16 <= device.sm_count and problem.length // problem.alignment.vec > thresholds().value(
-        "grid_vectors", device
-    )
+    vectors = problem.length // problem.alignment.vec
+    few = problem.rows * 16 <= device.sm_count and vectors >= thresholds().value("grid_vectors", device)
     if isinstance(held, HeldConfig) and not (few and isinstance(grid, HeldConfig)):
         return "held", held, _why(held, problem)
     if isinstance(grid, HeldConfig):

@@ -39,7 +39,7 @@ def thresholds() -> Thresholds:
             _threshold(
                 "grid_vectors",
                 2**15,
-                "Vectors of a row beyond which few rows are held by the whole GPU, not by a cluster each.",
+                "Vectors of a row from which few rows are held by the whole GPU, not by a cluster each.",
             ),
             _threshold("split_elements", 2**16, "Elements of a row from which its parts have a launch for each pass."),
         ),
