@@ -482,6 +482,23 @@ def test_a_termination_keeps_what_was_measured(invoke):
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_that_a_finalizer_drops_ends_the_run_after_its_case(invoke):
+    class Finalized:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    def pulled(x):
+        if x.shape == (8, 6):
+            Finalized()
+        return swap(x)
+
+    result, record = invoke("quick", ours=pulled)
+    assert result.exit_code == 1, result.output
+    assert record.interrupted
+    assert [case.name for case in record.cases] == ["swap 8x6 float32"]
+
+
 def test_a_termination_comes_once_and_not_after_an_interrupt():
     for first in (signal.SIGTERM, signal.SIGINT):
         with exits.termination_interrupts():
@@ -508,8 +525,8 @@ def test_a_termination_while_the_record_is_made_does_not_lose_it(invoke, monkeyp
 
 def test_in_another_thread_signals_are_left_alone():
     def inside():
-        with exits.termination_interrupts() as measured:
-            measured()
+        with exits.termination_interrupts() as interrupts:
+            interrupts.measured()
             return signal.getsignal(signal.SIGTERM)
 
     with ThreadPoolExecutor(1) as threads:

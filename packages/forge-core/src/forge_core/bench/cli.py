@@ -129,7 +129,7 @@ def run_command(
     selection = planning.Selection(variants, shapes, dtypes, peers, packages, operators)
     # With the record on standard output, everything for people goes to standard error.
     console = cli_records.console(error=json_path == "-")
-    with exits.told(), exits.termination_interrupts() as measured:
+    with exits.told(), exits.termination_interrupts() as interrupts:
         run = _planned(name, selection)
         if share is not None:
             number, shares = share
@@ -137,7 +137,7 @@ def run_command(
         spread_over = devices.several(devices_text, device_text)
         if len(spread_over) > 1:
             record = _spread(ctx, name, spread_over, repeats * len(run.cases) + len(run.imports))
-            measured()
+            interrupts.measured()
         else:
             device = devices.chosen(spread_over[0] if spread_over else device_text, run)
             chosen = backend or ("kernel" if device.type == "cuda" else "ref")
@@ -148,7 +148,12 @@ def run_command(
             policy = _policy(device, warmup, iterations)
             options = runner.Options(device, chosen, policy, repeats, seed, stopwatch, l2)
             with progress(repeats * len(run.cases) + len(run.imports)) as on_case:
-                record = runner.run_all(run, options, on_case=on_case, on_measured=measured)
+
+                def done(case: str) -> None:
+                    on_case(case)
+                    interrupts.check()
+
+                record = runner.run_all(run, options, on_case=done, on_measured=interrupts.measured)
         report.print_record(record, console)
         _write(record, json_path, out, console)
     ctx.exit(exits.WRONG if record.errors or record.interrupted else exits.ALL_RIGHT)
