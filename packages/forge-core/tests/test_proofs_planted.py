@@ -362,6 +362,21 @@ def test_a_new_gpu_test_is_red_until_it_ran(proven):
     assert findings(proven) == {}
 
 
+def test_a_proof_that_stays_names_the_tests_that_there_are(proven, monkeypatch):
+    """A parametrization may go without its function, or come."""
+    gone, came = (f"tests/test_tiny.py::test_plain[{n}]" for n in (2, 3))
+    monkeypatch.setitem(TESTS, came, [PLAIN])
+    monkeypatch.delitem(TESTS, gone)
+    proven.edit("tests/test_tiny.py", "def test_plain(size): ...", "def test_plain(size): assert size")
+    outcome = proven.prove()
+    assert (proven.ran, outcome.proven, outcome.failures) == (["tests"], [], [])
+    assert findings(proven) == {}
+    tests = load(proven.path).proof(PLAIN).tests
+    assert came in tests
+    assert gone not in tests
+    assert (proven.prove().failures, proven.ran) == ([], [])
+
+
 # ------------------------------------------------------------------------------------------- changes of the record
 
 

@@ -130,7 +130,9 @@ def merged(record: Record, task: Task, shown: Mapping[str, Result], run: ProofRu
             answer.proven.append(name)
     weeks = dict(record.weeks)
     if not unclear and "tests" in shown:
-        weeks[week.name] = _tests(task, shown["tests"], record.weeks.get(week.name), evidence.tests(week))
+        tests = _tests(task, shown["tests"], record.weeks.get(week.name), evidence.tests(week))
+        weeks[week.name] = tests
+        kept = [_with_tests(proof, tests, shown["tests"]) if proof.week == week.name else proof for proof in kept]
     answer.record = msgspec.structs.replace(record, weeks=weeks, proofs=kept)
     return answer
 
@@ -157,6 +159,13 @@ def _tests(task: Task, result: Result, known: WeekTests | None, digests: dict[st
     failed = {function_of(test) for test, told in result.tests.items() if told["outcome"] == "failed"}
     told = {name: digest for name, digest in digests.items() if name not in failed}
     return WeekTests(sorted(passed), told, dict(sorted(skipped.items())))
+
+
+def _with_tests(proof: Proof, tests: WeekTests, ran: Result) -> Proof:
+    """A proof that stays: it names the tests that there still are, and those of now that launched its kernel."""
+    there = set(proof.tests) & {*tests.tests, measured(proof.name)}
+    now = {test for test in tests.tests if proof.name in ran.tests.get(test, {"launched": {}})["launched"]}
+    return msgspec.structs.replace(proof, tests=sorted(there | now)).sealed()
 
 
 def _launched_by(result: Result, outcome: str) -> set[str]:
