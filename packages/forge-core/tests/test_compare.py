@@ -122,6 +122,18 @@ def test_what_the_machine_moved_by_is_taken_out():
     assert found.regressions[0].new_ms < found.regressions[0].old_ms
 
 
+def test_one_peer_that_moved_accuses_nobody():
+    def beside(made, seed, factor):
+        rng = random.Random(seed)
+        peers = [contender(rng, "compile", "peer", 0.01 * factor, 0.02, 3), contender(rng, "slow", "peer", 9, 0.02, 3)]
+        cases = [msgspec.structs.replace(case, contenders=[*case.contenders, *peers]) for case in made.cases]
+        return msgspec.structs.replace(made, cases=cases)
+
+    found = compare(beside(record(1), 11, 1.0), beside(record(2), 12, 0.75))
+    assert found.regressions == []
+    assert all(abs(change.change) < 0.03 for change in found.changes)
+
+
 @pytest.mark.parametrize(
     "changes, note",
     [

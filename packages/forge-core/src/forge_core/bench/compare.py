@@ -193,8 +193,9 @@ def _change(
     controls: Sequence[tuple[ContenderRecord, ContenderRecord]],
 ) -> Change:
     generator = torch.Generator().manual_seed(SEED)
-    old_draws, old_figure, old_values = _drawn(old, [was for was, _ in controls], generator)
-    new_draws, new_figure, new_values = _drawn(new, [now for _, now in controls], generator)
+    levels = [float(_logs(was).quantile(0.5)) for was, _ in controls]
+    old_draws, old_figure, old_values = _drawn(old, [was for was, _ in controls], levels, generator)
+    new_draws, new_figure, new_values = _drawn(new, [now for _, now in controls], levels, generator)
     moved = (new_draws - old_draws).sort().values
     margin = (1 - CONFIDENCE) / 2
     few = min(len(old.runs), len(new.runs)) < ENOUGH_RUNS
@@ -216,11 +217,19 @@ def _change(
 
 
 def _drawn(
-    contender: ContenderRecord, controls: Sequence[ContenderRecord], generator: torch.Generator
+    contender: ContenderRecord, controls: Sequence[ContenderRecord], levels: Sequence[float], generator: torch.Generator
 ) -> tuple[torch.Tensor, float, torch.Tensor]:
-    """The bootstrap's draws of a contender's logarithm less its controls', its figure, and the samples so reduced."""
+    """The bootstrap's draws of a contender's logarithm less its controls', its figure, and the samples so reduced.
+
+    Args:
+        contender: ours.
+        controls: what ran beside it.
+        levels: of each control the logarithm in the old record.  Controls take different times, so the median of what
+            each moved by is what the machine did; the median of their times moves with the one that has it.
+        generator: of the draws.
+    """
     ours = _logs(contender)
-    others = [_logs(control) for control in controls]
+    others = [_logs(control) - level for control, level in zip(controls, levels, strict=True)]
     runs = ours.shape[0]
     # The contenders of a run shared a clock and a minute, so a drawn run is drawn for all of them.
     rows = torch.randint(runs, (DRAWS, runs), generator=generator)
