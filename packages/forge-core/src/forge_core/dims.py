@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from forge_core.errors import DimError, RepeatedDimError
 
-__all__ = ["normalize_dim", "normalize_dims", "result_shape"]
+__all__ = ["Dims", "normalize_dim", "normalize_dims", "result_shape"]
+
+#: What operators take for ``dim``: one, several, or None for all.
+Dims = int | Sequence[int] | None
 
 
 def normalize_dim(op: str, dim: int, ndim: int) -> int:

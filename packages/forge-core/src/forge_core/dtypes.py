@@ -13,7 +13,24 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CUTE_NAMES", "MOVABLE", "bits", "cute_dtype", "cute_name", "itemsize", "parse", "short_name", "word"]
+__all__ = [
+    "CUTE_NAMES",
+    "FLOATS",
+    "INTEGERS",
+    "MOVABLE",
+    "bits",
+    "cute_dtype",
+    "cute_name",
+    "itemsize",
+    "parse",
+    "short_name",
+    "word",
+]
+
+#: What operators that calculate take, as PyTorch's do on a GPU.
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+#: What those take that give a number of another dtype; bool among them, as in PyTorch.
+INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 #: torch dtype -> the attribute of ``cutlass`` that holds its type.  Complex and quantised types have none.
 CUTE_NAMES: Mapping[torch.dtype, str] = {

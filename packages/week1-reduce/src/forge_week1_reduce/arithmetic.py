@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from forge_core.dtypes import FLOATS, INTEGERS
 from forge_core.errors import DTypeError
 
 __all__ = ["DTYPES", "OPS", "Arithmetic", "result_dtype"]
@@ -21,18 +22,7 @@ __all__ = ["DTYPES", "OPS", "Arithmetic", "result_dtype"]
 OPS = ("sum", "mean", "prod", "amax", "amin")
 
 #: What the operators take.
-DTYPES: tuple[torch.dtype, ...] = (
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-)
+DTYPES: tuple[torch.dtype, ...] = (*INTEGERS, *FLOATS)
 
 
 def _name(dtype: object) -> str:

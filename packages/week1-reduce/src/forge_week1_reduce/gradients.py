@@ -8,11 +8,11 @@ prod    the gradient times the product of all other elements, from both sides, s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from forge_core.dims import Dims
 from forge_week1_reduce.problem import normalize_dims
 
 __all__ = [
@@ -25,8 +25,6 @@ __all__ = [
     "prod_backward",
     "sum_backward",
 ]
-
-Dims = int | Sequence[int] | None
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...]) -> None:

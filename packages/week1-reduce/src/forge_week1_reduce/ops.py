@@ -6,13 +6,13 @@ call.  What runs is decided by ``config.plan``, and ``gradients`` says how they 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from forge_core import checks
 from forge_core.device import Device
+from forge_core.dims import Dims
 from forge_core.op import Launch, Operator, operator
 from forge_week1_reduce import gradients, ref
 from forge_week1_reduce.arithmetic import DTYPES, Arithmetic, result_dtype
@@ -20,8 +20,6 @@ from forge_week1_reduce.config import VARIANTS, plan
 from forge_week1_reduce.problem import Problem, check_not_empty, normalize_dims, result_shape
 
 __all__ = ["amax", "amin", "mean", "prod", "reduce", "reduce_sum"]
-
-Dims = int | Sequence[int] | None
 
 
 def _output(op: str, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: torch.dtype | None) -> torch.Tensor:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
+from forge_core.dims import Dims
 from forge_week1_reduce.problem import normalize_dims
 
 __all__ = ["amax", "amin", "mean", "prod", "reduce_sum"]
-
-Dims = int | Sequence[int] | None
 
 
 def _dims(op: str, x: torch.Tensor, dim: Dims) -> tuple[int, ...]:

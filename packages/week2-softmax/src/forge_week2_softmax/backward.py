@@ -11,14 +11,15 @@ no pass for the conversion on its way back either.  Second derivatives are PyTor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from forge_core.dims import Dims
+from forge_core.dtypes import FLOATS
 from forge_core.errors import DTypeError
 from forge_core.op import Operator
-from forge_core.rows.operator import FLOATS, like, row_operator
+from forge_core.rows.operator import like, row_operator
 from forge_week2_softmax import ref
 from forge_week2_softmax.program import LogsumexpBackward, SoftmaxBackward
 
@@ -33,8 +34,6 @@ __all__ = [
     "softmax_backward",
     "softmax_tangent",
 ]
-
-Dims = int | Sequence[int] | None
 
 
 def _gradient_like(

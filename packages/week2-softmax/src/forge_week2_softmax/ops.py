@@ -6,33 +6,20 @@ call.  The arithmetic is in ``program``; the gradients are operators too, in ``b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
 from forge_core import checks
-from forge_core.dims import normalize_dim, normalize_dims, result_shape
+from forge_core.dims import Dims, normalize_dim, normalize_dims, result_shape
+from forge_core.dtypes import FLOATS, INTEGERS
 from forge_core.errors import DTypeError
-from forge_core.rows.operator import FLOATS, row_operator
+from forge_core.rows.operator import row_operator
 from forge_week2_softmax import backward, ref
 from forge_week2_softmax.config import LADDER
 from forge_week2_softmax.program import Softmax
 
 __all__ = ["DTYPES", "log_softmax", "logsumexp", "softmax", "softmax_online"]
 
-Dims = int | Sequence[int] | None
-
-#: What is converted to a floating-point dtype as it is loaded, by softmax only where ``dtype`` says to which.
-INTEGERS: tuple[torch.dtype, ...] = (
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-)
-
-#: What the operators take.
+#: What the operators take.  Integers are converted as they are loaded, by softmax only where ``dtype`` says to what.
 DTYPES: tuple[torch.dtype, ...] = (*INTEGERS, *FLOATS)
 
 

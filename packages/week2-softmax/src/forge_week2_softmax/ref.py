@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 
-from forge_core.dims import normalize_dims
+from forge_core.dims import Dims, normalize_dims
 
 __all__ = ["log_softmax", "log_softmax_backward", "logsumexp", "logsumexp_backward", "softmax", "softmax_backward"]
-
-Dims = int | Sequence[int] | None
 
 
 def softmax(x: torch.Tensor, dim: int = -1, *, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -23,19 +23,15 @@ import torch
 
 from forge_core import checks
 from forge_core.device import Device
-from forge_core.dims import normalize_dims, result_shape
+from forge_core.dims import Dims, normalize_dims, result_shape
+from forge_core.dtypes import FLOATS
 from forge_core.errors import DTypeError, ShapeError, UnsupportedError
 from forge_core.op import Launch, Operator, operator
 from forge_core.op.schema import Schema
 from forge_core.rows.plan import NO_LADDER, VARIANTS, Rung, plan_call
 from forge_core.rows.program import RowProgram
 
-__all__ = ["FLOATS", "like", "row_operator"]
-
-#: The dtypes that :func:`like` takes.
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-Dims = int | Sequence[int] | None
+__all__ = ["like", "row_operator"]
 
 
 def like(
