@@ -18,7 +18,7 @@ from forge_core.device import SPECS
 from forge_core.op import Launch, guard, table
 from forge_core.op.eager import DIFFERENT, NOT_SERVED, EagerPath
 from forge_core.op.schema import Schema
-from forge_core.op.served import Served
+from forge_core.op.table import LaunchTable
 
 seen: list[tuple[Any, ...]] = []
 
@@ -88,7 +88,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, *, two_passes: bool = False) -> Eag
     def like(x: torch.Tensor, factor: int, variant: str) -> torch.Tensor:
         return x.new_empty(x.shape)
 
-    return EagerPath(schema, Served(schema, like, like, plan), backward, keep)
+    return EagerPath(schema, LaunchTable(schema, lambda named: like(**named), like, plan), backward, keep)
 
 
 def test_a_call_that_needs_no_gradient_records_nothing(path: EagerPath) -> None:
@@ -146,7 +146,7 @@ def test_a_call_is_planned_or_a_hit_and_logged_once(
 
 def test_an_int_by_its_name_is_the_int_by_position(path: EagerPath) -> None:
     x = torch.randn(3, 4)
-    table_of = path._served.table
+    table_of = path._launches
     assert torch.equal(path.call((x,), {"factor": 3}), x * 3)
     assert len(table_of) == 1
     assert torch.equal(path.call((x, 3), {}), x * 3)
@@ -258,7 +258,7 @@ def asked(path: EagerPath, monkeypatch: pytest.MonkeyPatch) -> tuple[EagerPath, 
         return answers[-1] == "quiet"
 
     monkeypatch.setattr(guard, "quiet", noted)
-    again = EagerPath(path._served._schema, path._served, backward, keep)
+    again = EagerPath(path._launches._schema, path._launches, backward, keep)
     assert torch.equal(again.call((torch.ones(3, 4), 3), {}), torch.full((3, 4), 3.0))
     assert answers == ["quiet"]
     answers.clear()
@@ -380,7 +380,7 @@ def test_a_backend_that_was_asked_for_is_not_passed_by(asked: tuple[EagerPath, l
     x = torch.randn(3, 4)
     with use_settings(backend="ref"):
         assert path.call((x, 3), {}) is NOT_SERVED
-    path._served.chosen = "ref"
+    path._launches.chosen = "ref"
     assert path.call((x, 3), {}) is NOT_SERVED
 
 
@@ -399,7 +399,7 @@ def test_calls_of_two_kinds_in_turns(asked: tuple[EagerPath, list[str]], monkeyp
 
 def test_the_last_call_of_another_device(asked: tuple[EagerPath, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_current_device", lambda: 1)
-    path = EagerPath(asked[0]._served._schema, asked[0]._served, backward, keep)
-    monkeypatch.setattr(path._served.table, "launch", lambda out, args, kwargs: "by the table, on its device")
+    path = EagerPath(asked[0]._launches._schema, asked[0]._launches, backward, keep)
+    monkeypatch.setattr(path._launches, "launch", lambda out, args, kwargs: "by the table, on its device")
     for _ in range(2):
         assert path.call((torch.ones(3, 4), 3), {}) == "by the table, on its device"

@@ -278,7 +278,7 @@ def test_a_numbered_launch_has_a_number_of_its_own_negative_where_it_comes_again
     capturing = False
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     schema = Schema.parse("forge_core_test::half(Tensor x) -> Tensor")
-    launches = table.LaunchTable(schema, lambda out, named: torch.empty(2, device="meta"), plan)
+    launches = table.LaunchTable(schema, lambda named: torch.empty(2, device="meta"), torch.neg, plan)
     for _ in range(3):
         launches.launch(None, (torch.zeros(3),), {})
         assert made[-1].all()  # what was there stays
@@ -348,7 +348,7 @@ def test_a_workspace_is_allocated_for_each_call_and_follows_the_output(monkeypat
     monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
     monkeypatch.setattr(table.devices, "query", lambda device: Device("a GPU", (9, 0), 1, 1, 1, 1, 1.0))
     schema = Schema.parse("forge_core_test::half(Tensor x) -> Tensor")
-    launches = table.LaunchTable(schema, lambda out, named: torch.empty(2, device="meta"), plan)
+    launches = table.LaunchTable(schema, lambda named: torch.empty(2, device="meta"), torch.neg, plan)
     for x in (torch.zeros(3), torch.zeros(67)):  # without, and with 64 bytes
         out = launches.launch(None, (x,), {})
         assert out.shape == (2,)

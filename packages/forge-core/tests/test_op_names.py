@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from forge_core.op import eager, operator
 from forge_core.op.schema import Schema
-from forge_core.op.served import Served
+from forge_core.op.table import LaunchTable
 
 week0 = pytest.importorskip("forge_week0_transpose")
 week1 = pytest.importorskip("forge_week1_reduce")
@@ -98,9 +98,9 @@ def test_the_eager_path_launches_by_the_parameters_own_names(monkeypatch: pytest
     launched = []
     monkeypatch.setattr(eager.guard, "plain_cuda", lambda x: type(x) is torch.Tensor)
     schema = Schema.parse("ns::h(Tensor x, Tensor y, int dim=-1, *, str variant='auto') -> Tensor")
-    served = Served(schema, torch.empty_like, torch.neg, print)
-    monkeypatch.setattr(served.table, "launch", lambda *call: launched.append(call[1:]))
-    path = eager.EagerPath(schema, served, None, None)
+    launches = LaunchTable(schema, torch.empty_like, torch.neg, print)
+    monkeypatch.setattr(launches, "launch", lambda *call: launched.append(call[1:]))
+    path = eager.EagerPath(schema, launches, None, None)
     path.call((X, X), {"axis": 1})
     path.call_out(X, (X, X), {"axis": 0, "variant": "auto"})
     assert launched == [((X, X), {"dim": 1}), ((X, X), {"dim": 0, "variant": "auto"})]

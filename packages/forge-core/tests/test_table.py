@@ -27,12 +27,12 @@ class Planted:
         monkeypatch.setattr(
             table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype)
         )
-        self.table = table.LaunchTable(Schema.parse(text), self.check, self.plan)
+        self.table = table.LaunchTable(Schema.parse(text), self.allocate, torch.neg, self.plan)
 
     def kernel(self, *arguments: Any) -> None:
         self.launched.append(arguments)
 
-    def check(self, out: torch.Tensor | None, named: dict[str, Any]) -> torch.Tensor:
+    def allocate(self, named: dict[str, Any]) -> torch.Tensor:
         return torch.empty(named["x"].shape, device="meta", dtype=named["x"].dtype)
 
     def plan(self, device: Any, out: torch.Tensor, *values: Any) -> Launch:
@@ -109,13 +109,13 @@ def test_launches_and_hits_are_logged(one: Planted, caplog: pytest.LogCaptureFix
 
 
 def test_an_argument_without_a_hash_is_refused_by_the_checks(one: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
-    def check(out: torch.Tensor | None, named: dict[str, Any]) -> torch.Tensor:
+    def refuse(named: dict[str, Any]) -> torch.Tensor:
         raise ArgumentTypeError(op="f", argument="dim", expected="an int", got="a set")
 
-    monkeypatch.setattr(one.table, "_check", check)
+    monkeypatch.setattr(one.table, "_allocate", refuse)
     with pytest.raises(ArgumentTypeError, match="an int"):
         one.table.launch(None, (torch.zeros(3, 4), {1}), {})
     # Where the checks have nothing against it, the error is Python's.
-    monkeypatch.setattr(one.table, "_check", one.check)
+    monkeypatch.setattr(one.table, "_allocate", one.allocate)
     with pytest.raises(TypeError, match="unhashable"):
         one.table.launch(None, (torch.zeros(3, 4), {1}), {})

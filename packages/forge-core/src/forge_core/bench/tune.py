@@ -143,7 +143,7 @@ def launches_anew(operator: OperatorBench) -> tuple[LaunchTable, dict[str, Any]]
         call, keywords = call.func, dict(call.keywords)
     if not isinstance(call, Operator):
         raise BenchmarkError(f"{operator.name}: expected a declaration that calls an Operator, got {call!r}")
-    return call._served.table.anew(), keywords
+    return call.table.anew(), keywords
 
 
 def cases_of(bench: Bench) -> int:

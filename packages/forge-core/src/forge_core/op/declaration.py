@@ -42,7 +42,7 @@ from forge_core.op.guard import forward_levels, has_tangent, quiet, transformed
 from forge_core.op.launch import Launch, Variant
 from forge_core.op.register import Rules, register
 from forge_core.op.schema import Schema
-from forge_core.op.served import Served
+from forge_core.op.table import LaunchTable
 from forge_core.op.values import ByName
 
 __all__ = ["Operator", "operator"]
@@ -80,8 +80,8 @@ class Operator(ByName):
         self._like = like
         self._plan = plan
         self._variants = dict(variants)
-        self._served = Served(schema, self.like, reference, plan, ambient)
-        self._eager = EagerPath(schema, self._served, backward, setup_context)
+        self.table = LaunchTable(schema, self._allocate, reference, plan, ambient)
+        self._eager = EagerPath(schema, self.table, backward, setup_context)
         self._call_past = self._eager.call
         library = _libraries.get(schema.namespace)
         if library is None:
@@ -92,8 +92,7 @@ class Operator(ByName):
             schema,
             Rules(
                 like=self.like,
-                cuda=self._served.on_cuda,
-                cpu=self._served.on_cpu,
+                serve=self.table.serve,
                 reference=reference,
                 backward=backward,
                 setup_context=setup_context,
@@ -197,8 +196,8 @@ class Operator(ByName):
             arch = settings.current().arch
         variant = named.get("variant", "auto")
         check_variant(self.schema.name, variant, tuple(self._variants))
-        chosen = "kernel" if arch is not None else self._served.resolve(x.device, variant)
-        output = self._served.metadata(named)
+        chosen = "kernel" if arch is not None else self.table.resolve(x.device, variant)
+        output = self.table.metadata(named)
         if chosen == "ref":
             inputs = [named[name] for name in self.schema.tensors]
             return Explanation.of_reference(self.schema.qualified, inputs, output)
@@ -211,16 +210,12 @@ class Operator(ByName):
         Raises:
             ArgumentError: the operator does not take these arguments.
         """
-        named = self.schema.bind(args, kwargs)
-        self.schema.check(self.schema.name, named)
-        if "variant" in named:
-            check_variant(self.schema.name, named["variant"], tuple(self._variants))
-        return self._like(*args, **kwargs)
+        return self._allocate(self.schema.bind(args, kwargs))
 
     @property
     def default_backend(self) -> str:
         """What serves CUDA tensors where neither a ``backend`` block nor ``FORGE_BACKEND`` says otherwise."""
-        return self._served.chosen or "kernel"
+        return self.table.chosen or "kernel"
 
     def set_default_backend(self, name: str) -> None:
         """Chooses the backend of this operator's CUDA tensors for the whole process, autograd's threads included.
@@ -235,7 +230,7 @@ class Operator(ByName):
             ArgumentError: another name; nothing is changed.
         """
         checks.one_of(f"{self.schema.name}.set_default_backend", "name", name, settings.BACKENDS)
-        self._served.chosen = None if name == "kernel" else name
+        self.table.chosen = None if name == "kernel" else name
 
     def __repr__(self) -> str:
         return f"<forge operator {self.schema.text}>"
@@ -244,6 +239,12 @@ class Operator(ByName):
         return f"{self.schema.namespace}.{self.schema.name}"  # as torch prints the registered operator
 
     # -- before the dispatcher ----------------------------------------------------------------------------------
+
+    def _allocate(self, named: dict[str, Any]) -> torch.Tensor:
+        self.schema.check(self.schema.name, named)
+        if "variant" in named:
+            check_variant(self.schema.name, named["variant"], tuple(self._variants))
+        return self._like(**named)
 
     def _check_call(self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """What must be refused before the dispatcher sees the call; returns all arguments, by position."""

@@ -25,8 +25,7 @@ from torch.overrides import has_torch_function
 from forge_core import settings
 from forge_core.op import guard, table
 from forge_core.op.schema import Schema
-from forge_core.op.served import Served
-from forge_core.op.table import ALIGNMENT_MASK, Bound
+from forge_core.op.table import ALIGNMENT_MASK, Bound, LaunchTable
 
 __all__ = ["NOT_SERVED", "EagerPath"]
 
@@ -45,7 +44,7 @@ class EagerPath:
 
     Args:
         schema: the operator's.
-        served: its launches, and who serves it.
+        launches: its table of launches.
         backward: its gradient in the form of ``torch.library``; None where it is not differentiable.
         setup_context: what the gradient keeps, in that form.
 
@@ -57,23 +56,23 @@ class EagerPath:
     def __init__(
         self,
         schema: Schema,
-        served: Served,
+        launches: LaunchTable,
         backward: Callable[..., Any] | None,
         setup_context: Callable[..., None] | None,
     ) -> None:
         self._positions, self._plain = schema.leading, schema.plain
-        self._served = served
-        recorders = None if backward is None else _Recorders(schema, served, backward, setup_context)
+        self._launches = launches
+        recorders = None if backward is None else _Recorders(schema, launches, backward, setup_context)
         self._record = None if recorders is None else recorders.call
         ready = None if recorders is None else recorders.ready
         any_call = self._call_if_quiet
-        self.call = any_call if self._positions > 1 else _of_one_tensor(schema, served, any_call, ready)
+        self.call = any_call if self._positions > 1 else _of_one_tensor(schema, launches, any_call, ready)
 
     def _call_if_quiet(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._any_call(args, kwargs) if guard.quiet() else NOT_SERVED
 
     def _any_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if len(args) < self._positions or not self._served.by_kernels():
+        if len(args) < self._positions or not self._launches.by_kernels():
             return NOT_SERVED
         needs_gradient = False
         for value in args[: self._positions]:
@@ -88,11 +87,11 @@ class EagerPath:
         args, kwargs = plain, named
         if needs_gradient and guard.grad_enabled():
             return NOT_SERVED if self._record is None else self._record(*args, kwargs)
-        return self._served.table.launch(None, args, kwargs)
+        return self._launches.launch(None, args, kwargs)
 
     def call_out(self, out: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The same for an out form, on a quiet thread: it records nothing, and the dispatcher refuses a gradient."""
-        if len(args) < self._positions or not self._served.by_kernels():
+        if len(args) < self._positions or not self._launches.by_kernels():
             return NOT_SERVED
         tensors = [out, args[0], *(a for a in args[1:] if isinstance(a, torch.Tensor))]
         if not all(map(guard.plain_cuda, tensors)):
@@ -102,11 +101,11 @@ class EagerPath:
         plain, named = self._plain(args, kwargs)
         if has_torch_function(args[: self._positions] if plain is args else (*args, *kwargs.values())):
             return NOT_SERVED
-        return self._served.table.launch(out, plain, named)
+        return self._launches.launch(out, plain, named)
 
 
 def _of_one_tensor(
-    schema: Schema, served: Served, otherwise: Callable[..., Any], record: Callable[..., torch.Tensor] | None
+    schema: Schema, launches: LaunchTable, otherwise: Callable[..., Any], record: Callable[..., torch.Tensor] | None
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
     """The short way of the common call; any other goes ``otherwise``.
 
@@ -126,7 +125,7 @@ def _of_one_tensor(
     different = 0
     second = schema.parameters[1] if schema.positional > 1 else ""
     optional, defaults = schema.parameters[1 : schema.positional], schema.defaults
-    ambient = served.table.ambient
+    ambient = launches.ambient
     # Names of this function are found faster than those of modules.
     untouched, plain_types, grad_enabled = settings.untouched, guard.PLAIN_TYPES, guard.grad_enabled
     quiet, dispatch_modes, function_modes = guard.quiet, guard.dispatch_modes, guard.function_modes
@@ -145,7 +144,7 @@ def _of_one_tensor(
         else:
             other = None
             usual = count == 1
-        if not usual or served.chosen or not untouched():
+        if not usual or launches.chosen or not untouched():
             return otherwise(args, kwargs)
         x = args[0]
         alike, offset, named, around, found = last
@@ -161,7 +160,7 @@ def _of_one_tensor(
             bound, index, _ = found
             # The level that a logger inherits, without the call that asks for it.
             if (log.level or root.level) <= debug:
-                served.table.log_hit(bound)
+                launches.log_hit(bound)
         else:
             if type(x) not in plain_types or not quiet():
                 return NOT_SERVED
@@ -185,13 +184,13 @@ def _of_one_tensor(
                     return otherwise(args, kwargs)
                 if kwargs:
                     args = (x, other)
-                bound = served.table.find(None, args, {})
+                bound = launches.find(None, args, {})
                 index, rest = x.get_device(), (*args[1:], *(defaults[name] for name in optional[len(args) - 1 :]))
                 found = (bound, index, rest)
                 if bound.special:
                     if x.requires_grad and grad_enabled():
                         return NOT_SERVED if record is None else record(x, found)
-                    return served.table.run(bound, None, (x,))
+                    return launches.run(bound, None, (x,))
                 if len(ready) >= table.MAX_BOUND:
                     ready.clear()
                 ready[key] = found
@@ -200,7 +199,7 @@ def _of_one_tensor(
                 if index != current_device() or x.is_neg():
                     return otherwise(args, kwargs)
                 if (log.level or root.level) <= debug:
-                    served.table.log_hit(bound)
+                    launches.log_hit(bound)
             if different % DIFFERENT == 0:
                 last = (guard.alike(x), address & mask, other, key[-1], found)
             different += 1
@@ -218,7 +217,7 @@ class _Recorders:
 
     Args:
         schema: the operator's.
-        served: its launches.
+        launches: its table of launches.
         backward: its gradient in the form of ``torch.library``.
         setup_context: what the gradient keeps, in that form; None where it keeps nothing.
 
@@ -230,7 +229,7 @@ class _Recorders:
     def __init__(
         self,
         schema: Schema,
-        served: Served,
+        launches: LaunchTable,
         backward: Callable[..., Any],
         setup_context: Callable[..., None] | None,
     ) -> None:
@@ -252,7 +251,7 @@ class _Recorders:
 
         def forward(ctx: Any, *call: Any) -> torch.Tensor:
             args, options = call[:-1], call[-1]
-            output = served.table.launch(None, args, options)
+            output = launches.launch(None, args, options)
             given = no_keywords
             if options:
                 named = schema.bind(args, options)
@@ -263,7 +262,7 @@ class _Recorders:
         def forward_ready(ctx: Any, x: torch.Tensor, ready: Ready) -> torch.Tensor:
             bound, index, others = ready
             if bound.special:
-                output = served.table.run(bound, None, (x,))
+                output = launches.run(bound, None, (x,))
             else:
                 output = table._new(bound.shape, bound.strides, bound.dtype)
                 bound.launch(x.data_ptr(), output.data_ptr(), *bound.arguments, table._raw_stream(index))

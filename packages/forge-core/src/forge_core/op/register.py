@@ -15,6 +15,7 @@ One functional operator and its out form are defined in a :class:`torch.library.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -50,8 +51,7 @@ class Rules:
 
     Attributes:
         like: checks the arguments' metadata and allocates the output: the fake, and the real path's first step.
-        cuda: runs the operator on CUDA tensors; takes ``out`` or None, then the schema's arguments.
-        cpu: the same on CPU tensors.
+        serve: runs the operator on CPU or CUDA tensors; takes ``out`` or None, then the schema's arguments.
         reference: what the operator means, in PyTorch: takes the schema's arguments without ``variant``.
         backward: gradient formula of ``torch.library.register_autograd``, or None: an error where it is asked for.
         setup_context: what the backward keeps.
@@ -60,8 +60,7 @@ class Rules:
     """
 
     like: Callable[..., torch.Tensor]
-    cuda: Callable[..., torch.Tensor]
-    cpu: Callable[..., torch.Tensor]
+    serve: Callable[..., torch.Tensor]
     reference: Callable[..., torch.Tensor]
     backward: Callable[..., Any] | None
     setup_context: Callable[..., None] | None
@@ -83,8 +82,8 @@ def register(library: torch.library.Library, schema: Schema, rules: Rules) -> No
 
 def _register_functional(library: torch.library.Library, schema: Schema, rules: Rules) -> None:
     library.define(schema.definition(), tags=(torch.Tag.pt2_compliant_tag,))
-    library.impl(schema.name, lambda *args, **kwargs: rules.cuda(None, *args, **kwargs), "CUDA")
-    library.impl(schema.name, lambda *args, **kwargs: rules.cpu(None, *args, **kwargs), "CPU")
+    for key in ("CUDA", "CPU"):
+        library.impl(schema.name, functools.partial(rules.serve, None), key)
     for key in _WITHOUT_STRIDES:
         library.impl(schema.name, rules.like, key)
     torch.library.register_fake(schema.qualified, rules.like, lib=library)
@@ -142,11 +141,8 @@ def _register_out(library: torch.library.Library, schema: Schema, rules: Rules) 
     name = f"{schema.name}_out"
     library.define(schema.out_definition(), tags=(torch.Tag.pt2_compliant_tag,))
 
-    def real(run: Callable[..., torch.Tensor]) -> Callable[..., None]:
-        def call(*args: Any, out: torch.Tensor, **kwargs: Any) -> None:
-            run(out, *args, **kwargs)
-
-        return call
+    def real(*args: Any, out: torch.Tensor, **kwargs: Any) -> None:
+        rules.serve(out, *args, **kwargs)
 
     def fake(*args: Any, out: torch.Tensor, **kwargs: Any) -> None:
         expected = rules.like(*args, **kwargs)
@@ -173,8 +169,8 @@ def _register_out(library: torch.library.Library, schema: Schema, rules: Rules) 
         with torch._C._AutoDispatchBelowAutograd():
             overload(*args, **kwargs, out=out)
 
-    library.impl(name, real(rules.cuda), "CUDA")
-    library.impl(name, real(rules.cpu), "CPU")
+    library.impl(name, real, "CUDA")
+    library.impl(name, real, "CPU")
     for key in _WITHOUT_STRIDES:
         library.impl(name, fake, key)
     torch.library.register_fake(f"{schema.namespace}::{name}", fake, lib=library)

@@ -1,4 +1,4 @@
-"""The table of launches that are ready to go, and the launch itself.
+"""One operator on real tensors: its launches, ready to go, and the reference where that serves a call.
 
 A call that was seen before, in all that a launch can depend on, goes from its arguments to the GPU through one look-up:
 no checks, no planning, no compiler.  A call that was not is checked, planned and compiled, and then kept.
@@ -20,6 +20,7 @@ from forge_core import device as devices
 from forge_core.cache import builder_at
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
+from forge_core.op.backend import resolve
 from forge_core.op.launch import Launch
 from forge_core.op.numbers import next_number
 from forge_core.op.schema import Schema
@@ -76,27 +77,33 @@ class Bound:
 
 
 class LaunchTable:
-    """The launches of one operator.
+    """The launches of one operator; also its implementation for the dispatcher, on CPU and CUDA tensors.
 
     Args:
         schema: the operator's.
-        check: ``check(out, named)``: all checks of a call, raising before anything is written; returns a meta tensor
-            of the output's shape, strides and dtype.
-        plan: the operator's choice of a kernel.
+        allocate: ``allocate(named)``: checks a call's metadata, and allocates its output.
+        reference: what the operator means, in plain PyTorch.
+        plan: its choice of a kernel.
         ambient: what of the process's state, beside the arguments, an output's metadata depends on; None for nothing.
+
+    Attributes:
+        chosen: the backend chosen for the operator's CUDA tensors, or None.
     """
 
     def __init__(
         self,
         schema: Schema,
-        check: Callable[[torch.Tensor | None, dict[str, Any]], torch.Tensor],
+        allocate: Callable[[dict[str, Any]], torch.Tensor],
+        reference: Callable[..., torch.Tensor],
         plan: Callable[..., Launch],
         ambient: Callable[[], Hashable] | None = None,
     ) -> None:
         self.name = schema.qualified
         self.ambient = ambient
+        self.chosen: str | None = None
         self._schema = schema
-        self._check = check
+        self._allocate = allocate
+        self._reference = reference
         self._plan = plan
         self._bound: dict[Any, Bound] = {}
 
@@ -105,11 +112,53 @@ class LaunchTable:
 
     def anew(self) -> LaunchTable:
         """An empty table of the same operator: its calls are planned again, under whatever holds then."""
-        return LaunchTable(self._schema, self._check, self._plan, self.ambient)
+        return LaunchTable(self._schema, self._allocate, self._reference, self._plan, self.ambient)
 
     def launches(self) -> list[tuple[str, int, tuple[float | tuple[int, ...], ...]]]:
         """What has been bound: for each, the variant, which compiled kernel, and the integers it is launched with."""
         return [(bound.name, id(bound.launch), bound.arguments) for bound in self._bound.values()]
+
+    # -- who serves a call --------------------------------------------------------------------------------------
+
+    def by_kernels(self) -> bool:
+        """Whether nobody asked for the reference."""
+        if self.chosen is None and settings.untouched():
+            return True
+        return (settings.requested_backend() or self.chosen) != "ref"
+
+    def resolve(self, device: torch.device, variant: str) -> str:
+        """The backend that serves a call: see ``backend.resolve``."""
+        return resolve(self._schema.name, device, variant, self.chosen)
+
+    def serve(self, out: torch.Tensor | None, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The operator on CPU or CUDA tensors, into ``out`` or into a new tensor: what the dispatcher calls."""
+        named = self._schema.bind(args, kwargs)
+        device, variant = named[self._schema.parameters[0]].device, named.get("variant", "auto")
+        if device.type == "cuda" and self.resolve(device, variant) == "kernel":
+            return self.launch(out, args, kwargs)
+        self.check(out, named)
+        self.resolve(device, variant)
+        result = self._reference(**{name: value for name, value in named.items() if name != "variant"})
+        return result if out is None else out.copy_(result)
+
+    def check(self, out: torch.Tensor | None, named: dict[str, Any]) -> torch.Tensor:
+        """All checks of a call, before anything is written; returns the output's metadata as a meta tensor."""
+        expected = self.metadata(named)
+        device = named[self._schema.parameters[0]].device
+        for name in self._schema.tensors[1:]:
+            checks.same_device(self._schema.name, name, named[name], device)
+        if out is not None:
+            op = f"{self._schema.name}_out"
+            checks.like_output(op, out, shape=expected.shape, dtype=expected.dtype, device=device)
+            for name in self._schema.tensors:
+                checks.no_overlap(op, out, name, named[name])
+        return expected
+
+    def metadata(self, named: dict[str, Any]) -> torch.Tensor:
+        """The output on the meta device: all the checks of metadata, and no memory."""
+        return self._allocate({name: _meta(value) for name, value in named.items()})
+
+    # -- launches -----------------------------------------------------------------------------------------------
 
     def launch(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """Runs a call on plain CUDA tensors, into ``out`` or into a new tensor; raises what the checks raise."""
@@ -137,7 +186,7 @@ class LaunchTable:
         try:
             bound = self._bound.get(key)
         except TypeError:  # an argument that has no hash is none that a kernel takes: the checks say why
-            self._check(out, self._schema.bind(args, kwargs))
+            self.check(out, self._schema.bind(args, kwargs))
             raise
         if bound is None:
             bound = self._bind(out, args, kwargs)
@@ -154,7 +203,7 @@ class LaunchTable:
 
     def planned(self, target: Device, out: torch.Tensor | None, named: dict[str, Any]) -> Launch:
         """What a call would launch on a GPU; its tensors may be on ``meta``.  Raises what the checks raise."""
-        expected = self._check(None, named)
+        expected = self.check(None, named)
         return self._plan(target, expected if out is None else out, *named.values())
 
     def log_hit(self, bound: Bound) -> None:
@@ -206,7 +255,7 @@ class LaunchTable:
     def _bind(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
         """Checks a call that was not seen before, plans it, and compiles its kernel."""
         named = self._schema.bind(args, kwargs)
-        expected = self._check(out, named)
+        expected = self.check(out, named)
         output = expected if out is None else out
         debug = settings.debug_requested()
         if output.numel() == 0:
@@ -248,3 +297,12 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_freeze(item) for item in value])
     return (type(value), value)
+
+
+def _meta(value: Any) -> Any:
+    """A strided tensor's shape, strides and dtype without its memory; anything else as it is, for the checks."""
+    if not isinstance(value, torch.Tensor) or value.is_nested or value.is_quantized:
+        return value
+    if value.layout is not torch.strided:
+        return value
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")

@@ -112,14 +112,14 @@ def plan(operator: Operator, call: str, device: Device) -> Launch:
     named = dict(zip(parameters, map(_value, words), strict=True))
     try:
         with _default_dtype(default):
-            return operator._served.table.planned(device, out, named)
+            return operator.table.planned(device, out, named)
     except ForgeError as error:
         raise ProofError(f"{operator.schema.qualified}: {call}: {error}") from error
 
 
 def routed(operator: Operator) -> bool:
     """Whether calls of CUDA tensors reach the kernels where nobody asked for anything else."""
-    served = operator._served
+    served = operator.table
     return served.by_kernels() and served.resolve(torch.device("cuda"), "auto") == "kernel"
 
 
