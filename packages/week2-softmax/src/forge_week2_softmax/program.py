@@ -24,6 +24,8 @@ from forge_core.rows import Fold, Operands, RowProgram, exp, log, reciprocal, wh
 
 __all__ = ["LogsumexpBackward", "Softmax", "SoftmaxBackward"]
 
+ELEMENTWISE, LSE = Operands(("x",), writes=("y",)), Operands(("x",), results=("lse",))
+
 
 @dataclass(frozen=True)
 class Softmax(RowProgram):
@@ -43,7 +45,7 @@ class Softmax(RowProgram):
     @property
     def operands(self) -> Operands:
         """One tensor in, one out."""
-        return Operands(("x",), results=("lse",)) if self.op == "logsumexp" else Operands(("x",), writes=("y",))
+        return LSE if self.op == "logsumexp" else ELEMENTWISE
 
     @property
     def folds(self) -> tuple[Fold, ...]:

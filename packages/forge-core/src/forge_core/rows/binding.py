@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,7 @@ from forge_core.dtypes import short_name
 from forge_core.rows.problem import ACCESS, VEC
 from forge_core.rows.program import Operands, RowProgram
 
-__all__ = ["Binding"]
+__all__ = ["Binding", "compute_dtype"]
 
 
 @dataclass(frozen=True)
@@ -91,3 +92,8 @@ class Binding:
         dtypes = "_".join(dict.fromkeys(short_name(dtype) for dtype in self.dtypes))
         via = f"_via_{short_name(self.via)}" if self.via else ""
         return f"{type(self.program).__name__}_{dtypes}{via}"
+
+
+def compute_dtype(dtypes: Sequence[torch.dtype], via: torch.dtype | None = None) -> torch.dtype:
+    """The dtype of values and totals: float64 where an operand has it, else float32."""
+    return torch.float64 if torch.float64 in (*dtypes, via) else torch.float32

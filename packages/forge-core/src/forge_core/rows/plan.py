@@ -23,7 +23,7 @@ from forge_core.choice import refuse, require_known
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import Launch, Variant
-from forge_core.rows.binding import Binding
+from forge_core.rows.binding import Binding, compute_dtype
 from forge_core.rows.config import (
     ALL_DIMS,
     MANY_DIMS,
@@ -149,7 +149,7 @@ def plan_call(
     operands = program.operands
     found = [tensors[name] for name in operands.tensors]
     problem = Problem.of(operands, found, tensors[operands.rows[0]].shape, dims)
-    dtypes = tuple(t.dtype for t in found)
+    dtypes = tuple([t.dtype for t in found])
     binding = Binding.of(program, dtypes, compute_dtype(dtypes, via), problem.broadcast, via, tuple(order))
     return plan(op, binding, problem, device, variant, numbers, ladder)
 
@@ -186,9 +186,10 @@ def select(
 
 def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | str:
     found = _fits(binding, problem, device)
-    held, grid = _held(problem, device, found), _grid(problem, device, found)
+    measured = thresholds().on(device)
+    held, grid = _held(problem, device, found, measured), _grid(problem, device, found)
     vectors = problem.length // problem.alignment.vec
-    few = problem.rows * 16 <= device.sm_count and vectors >= thresholds().value("grid_vectors", device)
+    few = problem.rows * 16 <= device.sm_count and vectors >= measured["grid_vectors"]
     if isinstance(held, HeldConfig) and not (few and isinstance(grid, HeldConfig)):
         return "held", held, _why(held, problem)
     if isinstance(grid, HeldConfig):
@@ -198,7 +199,7 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
         once = "once" if beside.held else "twice"
         return "column", beside, f"{beside.tile} neighboring rows a block, each read {once}"
     split = _split(binding, problem, device)
-    long = problem.length >= thresholds().value("split_elements", device)
+    long = problem.length >= measured["split_elements"]
     if problem.rows * 2 <= device.sm_count and long and isinstance(split, StreamConfig):
         return "split", split, f"{_row_parts(split, problem, device)} parts a row: held {held}"
     streamed = _stream(binding, problem, device)
@@ -250,7 +251,9 @@ def _counts(config: HeldConfig, problem: Problem) -> bool:
     return blocks and short and (rows < _LIMIT or len(problem.kept) == 1)
 
 
-def _held(problem: Problem, device: Device, found: list[HeldConfig] | str) -> HeldConfig | str:
+def _held(
+    problem: Problem, device: Device, found: list[HeldConfig] | str, measured: Mapping[str, int]
+) -> HeldConfig | str:
     """The kernel that holds a row in lanes, a block or a cluster, of those ``_fits`` found, or why there is none."""
     if isinstance(found, str):
         return found
@@ -260,22 +263,22 @@ def _held(problem: Problem, device: Device, found: list[HeldConfig] | str) -> He
     fits = whole or [config for config in fits if not config.staged] or fits
     if not fits:
         return f"holds no row of {problem.length} elements here"
-    if any(config.lanes for config in fits):
-        return min((config for config in fits if config.lanes), key=lambda config: (config.capacity, config.threads))
+    in_lanes = [config for config in fits if config.lanes]
+    if in_lanes:
+        return min(in_lanes, key=lambda config: (config.capacity, config.threads))
     if problem.rows * 16 <= device.sm_count:  # few rows: as many multiprocessors as can take part
         return max(fits, key=lambda config: (-config.chunks, config.blocks))
-    vectors = _vectors(fits[0], problem)
-    spread, almost, enough = (thresholds().value(n, device) for n in ("spread_vectors", "almost_bytes", "enough_bytes"))
-
-    def rank(config: HeldConfig) -> tuple[int, bool, int, float, int]:
+    vectors = max(1, problem.length // fits[0].vec)
+    ranks = []
+    for config in fits:
         held = config.in_flight(vectors, problem.rows, device.sm_count)
         # Where rows are fewer than multiprocessors, blocks with enough of a row each are spread over more of them.
-        busy = problem.rows * (config.blocks if vectors >= spread * config.blocks else 1)
+        busy = problem.rows * (config.blocks if vectors >= measured["spread_vectors"] * config.blocks else 1)
         # The more blocks exchange, the longer it takes, which bytes of other rows are to hide.
-        most = enough + 3072 * (config.blocks - 1)
-        return min(busy, device.sm_count), held >= almost, -config.blocks, min(held, most), -config.chunks
-
-    return max(fits, key=rank)
+        most = measured["enough_bytes"] + 3072 * (config.blocks - 1)
+        enough = held >= measured["almost_bytes"]
+        ranks.append((min(busy, device.sm_count), enough, -config.blocks, min(held, most), -config.chunks))
+    return fits[ranks.index(max(ranks))]
 
 
 def _grid(problem: Problem, device: Device, found: list[HeldConfig] | str) -> HeldConfig | str:
@@ -367,7 +370,9 @@ _CHOOSE: Mapping[str, Callable[[Binding, Problem, Device], RowConfig | str]] = {
     "column": _column,
     "split": _split,
     "grid": lambda binding, problem, device: _grid(problem, device, _fits(binding, problem, device)),
-    "held": lambda binding, problem, device: _held(problem, device, _fits(binding, problem, device)),
+    "held": lambda binding, problem, device: _held(
+        problem, device, _fits(binding, problem, device), thresholds().on(device)
+    ),
 }
 
 
@@ -384,15 +389,10 @@ def arguments(config: RowConfig, problem: Problem, device: Device) -> tuple[int,
     kept = _padded(problem.kept, config.rank, behind=not isinstance(config, ColumnConfig))
     reduced = _padded(problem.reduced, config.reduced) if config.reduced else ()
     size = (_size(config, problem, device),) if config.sized else ()
-    return (problem.length, *size, *(n for dim in (*kept, *reduced) for n in (dim.size, *dim.strides)))
+    return (problem.length, *size, *[n for dim in (*kept, *reduced) for n in (dim.size, *dim.strides)])
 
 
 def _padded(dims: tuple[Dim, ...], rank: int, *, behind: bool = False) -> tuple[Dim, ...]:
     """With dims of size 1, in front or behind, where a row's number is not divided by the size of its only dim."""
     ones = (Dim(1, (0,) * len(dims[0].strides)),) * (rank - len(dims))
     return dims + ones if behind else ones + dims
-
-
-def compute_dtype(dtypes: Sequence[torch.dtype], via: torch.dtype | None = None) -> torch.dtype:
-    """The dtype of values and totals: float64 where an operand has it, else float32."""
-    return torch.float64 if torch.float64 in (*dtypes, via) else torch.float32

@@ -88,101 +88,106 @@ class Problem:
             shape: of the rows.
             dims: those that make a row, none negative; empty for a tensor without dims.
         """
-        strides = [
-            _strides(t, name in operands.columns, shape, dims)
-            for name, t in zip(operands.tensors, tensors, strict=True)
-        ]
-        every = [Dim(size, tuple(s[i] for s in strides)) for i, size in enumerate(shape)]
-        unit = tuple(int(name in operands.elementwise) for name in operands.tensors)
+        strides, itemsizes, offsets = [], [], []
+        for name, t in zip(operands.tensors, tensors, strict=True):
+            strides.append(_strides(t, name in operands.columns, shape, dims))
+            itemsizes.append(t.element_size())
+            offsets.append(t.data_ptr() % ACCESS)
+        kept: list[Dim] = []
+        reduced: list[Dim] = []
+        for i, (size, *own) in enumerate(zip(shape, *strides, strict=True)):
+            (reduced if i in dims else kept).append(Dim(size, tuple(own)))
         return cls(
             operands,
-            kept=_canonical([d for i, d in enumerate(every) if i not in dims]) or (Dim(1, (0,) * len(strides)),),
-            reduced=_canonical([d for i, d in enumerate(every) if i in dims]) or (Dim(1, unit),),
-            itemsizes=tuple(t.element_size() for t in tensors),
-            offsets=tuple(t.data_ptr() % ACCESS for t in tensors),
+            _canonical(kept) or (Dim(1, (0,) * len(strides)),),
+            _canonical(reduced) or (Dim(1, tuple([int(name in operands.elementwise) for name in operands.tensors])),),
+            tuple(itemsizes),
+            tuple(offsets),
         )
 
     @cached_property
     def rows(self) -> int:
         """How many rows."""
-        return math.prod(d.size for d in self.kept)
+        return math.prod([d.size for d in self.kept])
 
     @cached_property
     def length(self) -> int:
         """Elements of a row."""
-        return math.prod(d.size for d in self.reduced)
+        return math.prod([d.size for d in self.reduced])
 
     @cached_property
     def broadcast(self) -> tuple[str, ...]:
         """Row operands with one element a row, repeated: an expanded gradient."""
-        return tuple(
-            name
-            for i, name in enumerate(self.operands.tensors)
-            if name in self.operands.rows and not any(d.strides[i] for d in self.reduced) and self.length > 1
-        )
+        found = []
+        for i, name in enumerate(self.operands.rows):  # the first of the tensors
+            if self.length > 1 and not [d for d in self.reduced if d.strides[i]]:
+                found.append(name)
+        return tuple(found)
 
     @cached_property
     def stepping(self) -> tuple[int, ...]:
         """Indices of the operands with an element for each element of a row."""
-        names = [name for name in self.operands.elementwise if name not in self.broadcast]
-        return tuple(self.operands.tensors.index(name) for name in names)
+        places = self.operands.elementwise_places
+        if not self.broadcast:
+            return places
+        return tuple([i for i in places if self.operands.tensors[i] not in self.broadcast])
 
     @cached_property
     def kind(self) -> str:
         """``"empty"``, ``"inner"``, ``"outer"`` or ``"strided"``."""
         if self.rows == 0 or self.length == 0:
             return "empty"
-        inner = len(self.reduced) == 1 and all(self.reduced[0].strides[i] == 1 for i in self.stepping)
-        last, columns = self.kept[-1], self.operands.columns
-        others = [i for i, name in enumerate(self.operands.tensors) if name not in columns]
-        outer = all(last.strides[i] == 1 for i in others)
+        row, last = self.reduced[0].strides, self.kept[-1].strides
+        inner = len(self.reduced) == 1 and {row[i] for i in self.stepping} <= {1}
+        outer = {last[i] for i in self.operands.other_places} <= {1}
         if inner and outer:  # overlapping views: the longer run makes the better accesses
-            return "inner" if self.length >= last.size or not self.stepping else "outer"
+            return "inner" if self.length >= self.kept[-1].size or not self.stepping else "outer"
         return "inner" if inner else "outer" if outer else "strided"
 
     @cached_property
     def alignment(self) -> Alignment:
         """How the rows of an ``inner`` problem lie."""
-        columns = self.operands.columns
-        moving = [i for i in self.stepping if self.operands.tensors[i] not in columns]
+        others = self.operands.other_places
+        moving = [i for i in self.stepping if i in others]
         if not moving:
             return Alignment("element", 1)
-        vec = min(VEC, ACCESS // min(self.itemsizes[i] for i in moving))
+        vec = min(VEC, ACCESS // min([self.itemsizes[i] for i in moving]))
         width = {i: ACCESS // max(self.itemsizes[i], ACCESS // vec) for i in self.stepping}
-        if self.length % vec == 0 and not any(n % width[i] for i in self.stepping for n in self._begins(i)):
+        steps = [d.strides for d in self.kept if d.size > 1]
+        # The place of an operand's first element, and how far each kept dim moves it, in elements.
+        begins = {i: [self.offsets[i] // self.itemsizes[i], *[step[i] for step in steps]] for i in self.stepping}
+        if self.length % vec == 0 and not [n for i in self.stepping for n in begins[i] if n % width[i]]:
             return Alignment("whole", vec)
-        lead = self._begins(next(i for i in moving if width[i] == vec))
-        shifts = [(n - at) % width[i] for i in moving for n, at in zip(self._begins(i), lead, strict=True)]
+        lead = next(begins[i] for i in moving if width[i] == vec)
+        shifts = [(n - at) % width[i] for i in moving for n, at in zip(begins[i], lead, strict=True)]
         if self.length >= 2 * vec and not any(shifts):
             return Alignment("shifted", vec)
         return Alignment("element", 1)
 
     def aligned_columns(self, vec: int) -> bool:
         """Whether ``vec`` neighboring rows of an ``outer`` problem are one aligned vector in every operand."""
-        others = [i for i, name in enumerate(self.operands.tensors) if name not in self.operands.columns]
         dims = (*self.kept[:-1], *self.reduced)
-        begins = [n for i in others for n in (self.offsets[i] // self.itemsizes[i], *(d.strides[i] for d in dims))]
-        return self.kind == "outer" and self.kept[-1].size % vec == 0 and not any(n % vec for n in begins)
-
-    def _begins(self, i: int) -> tuple[int, ...]:
-        """The place of an operand's first element, and how far each kept dim moves it, in elements."""
-        return (self.offsets[i] // self.itemsizes[i], *(d.strides[i] for d in self.kept if d.size > 1))
+        begins = []
+        for i in self.operands.other_places:
+            begins += [self.offsets[i] // self.itemsizes[i], *[d.strides[i] for d in dims]]
+        return self.kind == "outer" and self.kept[-1].size % vec == 0 and not [n for n in begins if n % vec]
 
     @property
     def read_bytes(self) -> int:
         """Bytes read at least: broadcast dims once."""
-        names = self.operands.rows + self.operands.columns + self.operands.scalars
-        return sum(self._bytes(self.operands.tensors.index(name)) for name in names)
+        return self._bytes(self.operands.read_places)
 
     @property
     def written_bytes(self) -> int:
         """Bytes written."""
-        names = self.operands.writes + self.operands.results
-        return sum(self._bytes(self.operands.tensors.index(name)) for name in names)
+        return self._bytes(self.operands.written_places)
 
-    def _bytes(self, i: int) -> int:
-        dims = (*self.kept, *self.reduced)
-        return math.prod(d.size if d.strides[i] else min(d.size, 1) for d in dims) * self.itemsizes[i]
+    def _bytes(self, places: Sequence[int]) -> int:
+        total = 0
+        for i in places:
+            sizes = [d.size if d.strides[i] else min(d.size, 1) for d in (*self.kept, *self.reduced)]
+            total += math.prod(sizes) * self.itemsizes[i]
+        return total
 
 
 def _strides(t: torch.Tensor, column: bool, shape: Sequence[int], dims: Sequence[int]) -> list[int]:
@@ -199,13 +204,15 @@ def _strides(t: torch.Tensor, column: bool, shape: Sequence[int], dims: Sequence
 
 def _canonical(dims: Sequence[Dim]) -> tuple[Dim, ...]:
     """Without dims of size 1, ordered, merged; a size of 0 stands alone."""
-    if any(d.size == 0 for d in dims):
-        return (Dim(0, tuple(0 for _ in dims[0].strides)),)
+    if len(dims) == 1 and dims[0].size > 1:
+        return (dims[0],)
+    if 0 in [d.size for d in dims]:
+        return (Dim(0, (0,) * len(dims[0].strides)),)
     # The last operand's stride decides: it is written.  The others break ties.
-    ordered = sorted((d for d in dims if d.size != 1), key=lambda d: d.strides[::-1], reverse=True)
+    ordered = sorted([d for d in dims if d.size != 1], key=lambda d: d.strides[::-1], reverse=True)
     merged: list[Dim] = []
     for dim in ordered:
-        if merged and all(a == b * dim.size for a, b in zip(merged[-1].strides, dim.strides, strict=True)):
+        if merged and merged[-1].strides == tuple([stride * dim.size for stride in dim.strides]):
             merged[-1] = Dim(merged[-1].size * dim.size, dim.strides)
         else:
             merged.append(dim)

@@ -53,6 +53,29 @@ class Operands:
         """Those with an element for each element of a row."""
         return self.rows + self.columns + self.writes
 
+    @cached_property
+    def elementwise_places(self) -> tuple[int, ...]:
+        """Their indices in ``tensors``."""
+        return self._places(self.elementwise)
+
+    @cached_property
+    def other_places(self) -> tuple[int, ...]:
+        """The indices of all but column operands."""
+        return self._places(self.rows + self.scalars + self.writes + self.results)
+
+    @cached_property
+    def read_places(self) -> tuple[int, ...]:
+        """The indices of what is read."""
+        return self._places(self.rows + self.columns + self.scalars)
+
+    @cached_property
+    def written_places(self) -> tuple[int, ...]:
+        """The indices of what is written."""
+        return self._places(self.writes + self.results)
+
+    def _places(self, names: tuple[str, ...]) -> tuple[int, ...]:
+        return tuple(map(self.tensors.index, names))
+
 
 @dataclass(frozen=True)
 class Fold:
