@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forge_core.choice import max_cluster, power_of_two, refuse, require_known
+from forge_core.choice import Refusal, max_cluster, power_of_two, refuse, require_known
 from forge_core.device import ARCHES, spec_for
 from forge_core.errors import ArgumentError, UnsupportedError
 
@@ -26,7 +26,9 @@ def test_an_unknown_variant_is_told_the_known_ones():
 
 
 def test_a_variant_that_cannot_names_those_that_can():
-    with pytest.raises(UnsupportedError, match=r"f: variant 'a' was asked for, and it reads rows. .* 'b', 'c'"):
-        refuse("f", "a", "reads rows", ["b", "c"])
+    with pytest.raises(
+        UnsupportedError, match=r"f: variant 'a' was asked for, and it needs rows; got columns\. .* 'b', 'c'"
+    ):
+        refuse("f", "a", Refusal("rows", "columns"), ["b", "c"])
     with pytest.raises(UnsupportedError, match="this call: none; or leave variant='auto'"):
-        refuse("f", "a", "reads rows", [])
+        refuse("f", "a", Refusal("rows", "columns"), [])

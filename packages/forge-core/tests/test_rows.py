@@ -13,6 +13,7 @@ import torch
 
 from forge_core.cache.parallel import Request, compile_all
 from forge_core.cache.store import Store
+from forge_core.choice import Refusal
 from forge_core.cute import grid
 from forge_core.device import SPECS
 from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
@@ -302,14 +303,14 @@ def test_integers_of_a_byte_are_read_by_eight(dtype):
 
 def test_a_step_of_a_ladder_is_taken_by_its_name_only():
     def choose(binding, problem, device):
-        return 8 if problem.length == 8 else "takes rows of 8 elements"
+        return 8 if problem.length == 8 else Refusal("rows of 8 elements", str(problem.length))
 
     rung = Rung(Variant("a.module:build", "one idea"), choose, lambda config, problem: (problem.rows, 7))
     assert centered((4, 8), BF16, ladder={"first": rung}).variant == "held"
     launch = centered((4, 8), BF16, "first", ladder={"first": rung})
     assert (launch.variant, launch.builder, launch.config) == ("first", "a.module:build", 8)
     assert launch.arguments == (4, 7)
-    with pytest.raises(UnsupportedError, match=r"'first' was asked for, and it takes rows of 8 .*'stream'.*'held'"):
+    with pytest.raises(UnsupportedError, match=r"'first' was asked for, and it needs rows of 8 .*'stream'.*'held'"):
         centered((4, 16), BF16, "first", ladder={"first": rung})
     with pytest.raises(ArgumentError, match=r"'auto' or one of 'first', 'stream'"):
         centered((4, 8), BF16, "second", ladder={"first": rung})

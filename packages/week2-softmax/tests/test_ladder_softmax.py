@@ -94,18 +94,23 @@ def test_single_pass_holds_each_row_that_it_takes(gpu):
 @pytest.mark.parametrize(
     "variants, x, kwargs, reason",
     [
-        (LADDER, meta(4, 64, dtype=torch.float64), {}, "fp16, bf16 and fp32 in the dtype of x"),
-        (LADDER, meta(4, 64, dtype=BF16), {"y": meta(4, 64), "via": FP32}, "fp16, bf16 and fp32 in the dtype of x"),
-        (LADDER, meta(4, 64), {"program": Softmax("log_softmax")}, "softmax alone"),
-        (LADDER, meta(4, 64), {"program": SoftmaxBackward()}, "softmax alone"),
+        (LADDER, meta(4, 64, dtype=torch.float64), {}, "fp16, bf16 or fp32, and the same dtype for the result"),
+        (
+            LADDER,
+            meta(4, 64, dtype=BF16),
+            {"y": meta(4, 64), "via": FP32},
+            "fp16, bf16 or fp32, and the same dtype for the result",
+        ),
+        (LADDER, meta(4, 64), {"program": Softmax("log_softmax")}, "needs softmax; got"),
+        (LADDER, meta(4, 64), {"program": SoftmaxBackward()}, "needs softmax; got"),
         (LADDER, meta(0, 64), {}, "rows that have elements"),
-        (LADDER, meta(4, 4, 64)[:, :3], {}, r"one stride between them .* contiguous\(\)"),
+        (LADDER, meta(4, 4, 64)[:, :3], {}, r"one stride between rows .* contiguous\(\)"),
         (LADDER, meta(1, 2**31), {}, "fewer than 2\\^31"),
-        (["single_pass"], meta(4, 65)[:, 1:], {}, "begin at multiples of 16 bytes"),
+        (["single_pass"], meta(4, 65)[:, 1:], {}, "at multiples of 16 bytes"),
         (["single_pass"], meta(4, 66), {}, "whole 16-byte vectors"),
         (["single_pass"], meta(64, 64), {"dim": 0}, "contiguous rows"),
         (["single_pass"], meta(4, 1).expand(4, 64), {}, "contiguous rows"),
-        (["single_pass"], meta(4, 40964), {}, "40964 elements do not fit"),
+        (["single_pass"], meta(4, 40964), {}, "registers of one block; got 40964 elements"),
     ],
 )
 def test_what_a_kernel_cannot_do_is_refused_with_the_reason(variants, x, kwargs, reason):

@@ -1,18 +1,31 @@
-"""What the packages' choices of a kernel have in common.
-
-A package tries its kernels on a problem; each gives a configuration, or why it cannot do the problem, as the end of a
-sentence that begins with "it".
-"""
+"""What kernel selection has in common: a kernel gives a configuration for a problem, or a :class:`Refusal`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import NoReturn
 
 from forge_core.device import Device
 from forge_core.errors import ArgumentError, UnsupportedError
 
-__all__ = ["max_cluster", "power_of_two", "refuse", "require_known"]
+__all__ = ["Refusal", "max_cluster", "power_of_two", "refuse", "require_known"]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a kernel does not support a problem.
+
+    Attributes:
+        needs: what it requires, for example ``"contiguous rows"``.
+        got: what the problem has instead.
+    """
+
+    needs: str
+    got: str
+
+    def __str__(self) -> str:
+        return f"needs {self.needs}; got {self.got}"
 
 
 def power_of_two(n: int) -> int:
@@ -48,20 +61,20 @@ def require_known(op: str, variant: str, variants: Iterable[str]) -> None:
         )
 
 
-def refuse(op: str, variant: str, reason: str, able: Iterable[str]) -> NoReturn:
-    """Says that a variant which was asked for cannot do a problem.
+def refuse(op: str, variant: str, reason: Refusal, supported: Iterable[str]) -> NoReturn:
+    """Raises for a variant that was asked for by name and does not support the problem.
 
     Args:
         op: the operator's name.
         variant: the one that was asked for.
-        reason: why it cannot, as the end of "it ...".
-        able: those that can.
+        reason: why it does not.
+        supported: the variants that do.
 
     Raises:
         UnsupportedError: always.
     """
     raise UnsupportedError(
         f"{op}: variant {variant!r} was asked for, and it {reason}. "
-        f"Variants that can do this call: {', '.join(map(repr, able)) or 'none'}; or leave variant='auto'.",
-        requirement=reason,
+        f"Variants that can do this call: {', '.join(map(repr, supported)) or 'none'}; or leave variant='auto'.",
+        requirement=reason.needs,
     )

@@ -1,14 +1,14 @@
 """How each kernel is configured for a problem, and which problems it cannot do; ``tiling`` has those of large tiles.
 
-Each function returns the configuration, or the reason why there is none as the end of a sentence that begins with
-"it".  The thresholds name the GPU they were measured on, the date and the gain; a new GPU that wants others gets a
-table of its own.
+Each function returns the configuration or a ``Refusal``.  The thresholds name the GPU they were measured on, the date
+and the gain; a new GPU that wants others gets a table of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from forge_core.choice import Refusal
 from forge_week0_transpose.configs import (
     CHUNK,
     NaiveConfig,
@@ -62,11 +62,11 @@ def naive(problem: Problem, items: int = 1) -> NaiveConfig:
     return NaiveConfig(problem.itemsize, len(problem.dims), wide_index=problem.numel >= 2**32, items=items)
 
 
-def rows(problem: Problem) -> RowsConfig | str:
+def rows(problem: Problem) -> RowsConfig | Refusal:
     """Rows by accesses as wide as every row's begin and end allow."""
     rows = problem.rows()
     if rows is None:
-        return "copies rows that are contiguous on both sides, and these are not"
+        return Refusal("rows that are contiguous in input and output", "a permutation")
     size = problem.itemsize
     width = min(problem.src_vector([d.src for d in rows.outer]), problem.dst_vector([d.dst for d in rows.outer]))
     tail = 0
@@ -92,13 +92,13 @@ def prefers_realigned(problem: Problem, config: RowsConfig) -> bool:
     return rows is not None and least is not None and rows.length * problem.itemsize >= least
 
 
-def realigned(problem: Problem) -> RealignedConfig | str:
+def realigned(problem: Problem) -> RealignedConfig | Refusal:
     """Rows by aligned chunks wherever they begin."""
     rows = problem.rows()
     if rows is None:
-        return "copies rows that are contiguous on both sides, and these are not"
+        return Refusal("rows that are contiguous in input and output", "a permutation")
     if problem.itemsize > 8:  # such elements lie on 16-byte boundaries
-        return "takes elements of up to 8 bytes"
+        return Refusal("elements of at most 8 bytes", f"{problem.itemsize}")
     chunks = -(-(rows.length * problem.itemsize + 2 * (CHUNK - 1)) // CHUNK) * count(rows.outer)
     return RealignedConfig(problem.itemsize, len(rows.outer), wide_index=chunks >= 2**32)
 
@@ -107,7 +107,7 @@ def _power_of_two(distance: int, limit: int) -> int:
     return min(distance & -distance, limit)
 
 
-def tiled(problem: Problem, tile_size: int | None) -> TiledConfig | str:
+def tiled(problem: Problem, tile_size: int | None) -> TiledConfig | Refusal:
     """An element a thread and step through a square tile; takes any strides."""
     matrix = problem.any_matrix()
     if tile_size is None:
@@ -118,8 +118,8 @@ def tiled(problem: Problem, tile_size: int | None) -> TiledConfig | str:
     return TiledConfig(problem.itemsize, tile_size, len(matrix.batch))
 
 
-#: The end of "it ..." where a grid cannot hold a block for each tile.
-TOO_MANY = f"needs more than {MAX_BLOCKS} tiles here"
+#: Where a grid cannot have a block for each tile.
+TOO_MANY = Refusal(f"at most {MAX_BLOCKS} tiles, a block each", "more")
 
 
 def tile_count(matrix: Matrix, tile_rows: int, tile_cols: int) -> int:
@@ -127,7 +127,7 @@ def tile_count(matrix: Matrix, tile_rows: int, tile_cols: int) -> int:
     return -(-matrix.rows // tile_rows) * -(-matrix.cols // tile_cols) * count(matrix.batch)
 
 
-def skinny(problem: Problem, matrix: Matrix) -> SkinnyConfig | str:
+def skinny(problem: Problem, matrix: Matrix) -> SkinnyConfig | Refusal:
     """Few rows into a dense output, or few columns out of a dense input."""
     size = problem.itemsize
     batch_src, batch_dst = [d.src for d in matrix.batch], [d.dst for d in matrix.batch]
@@ -143,7 +143,8 @@ def skinny(problem: Problem, matrix: Matrix) -> SkinnyConfig | str:
         config = SkinnyConfig(size, lines, gather, line, run, len(matrix.batch))
         if length >= config.tile:
             return config if -(-length // config.tile) * count(matrix.batch) <= MAX_BLOCKS else TOO_MANY
-    return (
-        f"takes 2 to {MAX_LINES} rows (of a dense output) or columns (of a dense input) of at least one block's "
-        "length, with elements of up to 8 bytes"
+    return Refusal(
+        f"2 to {MAX_LINES} rows (of a dense output) or columns (of a dense input) of at least one block's length, with "
+        "elements of at most 8 bytes",
+        f"a matrix of {matrix.rows}x{matrix.cols}, elements of {size} bytes",
     )

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from forge_core.choice import refuse
+from forge_core.choice import Refusal, refuse
 from forge_core.device import Device
 from forge_core.errors import ArgumentError
 from forge_core.op.launch import Launch, Variant
@@ -128,7 +128,7 @@ def select_config(
             hint=f"{op}.variants() says what each does.",
         )
     found = _try(table[variant], problem, device, tile_size)
-    if isinstance(found, str):
+    if isinstance(found, Refusal):
         refuse(op, variant, found, _able(op, problem, device))
     return found, f"variant={variant!r} was asked for"
 
@@ -188,7 +188,7 @@ def _name_of(op: str, config: Config) -> str:
 
 def _able(op: str, problem: Problem, device: Device) -> list[str]:
     """The operator's kernels that can do a problem."""
-    return [name for name, entry in _TABLES[op].items() if not isinstance(_try(entry, problem, device, None), str)]
+    return [name for name, entry in _TABLES[op].items() if not isinstance(_try(entry, problem, device, None), Refusal)]
 
 
 def _automatic(problem: Problem, device: Device) -> tuple[Config, str]:
@@ -242,8 +242,8 @@ def _transposition(problem: Problem, matrix: Matrix, device: Device) -> tuple[Co
     ), f"matrices of {matrix.rows}x{matrix.cols} fill too little of a tile"
 
 
-def _try(entry: Variant, problem: Problem, device: Device, tile_size: int | None) -> Config | str:
-    """The configuration of one kernel for a problem, or why it cannot do it, as the end of "it ..."."""
+def _try(entry: Variant, problem: Problem, device: Device, tile_size: int | None) -> Config | Refusal:
+    """The configuration of one kernel for a problem, or a Refusal."""
     if problem.numel == 0:
         return _nothing(entry, problem.itemsize, tile_size)
     if entry is _NAIVE:
@@ -256,7 +256,7 @@ def _try(entry: Variant, problem: Problem, device: Device, tile_size: int | None
         return choices.tiled(problem, tile_size)
     matrix = problem.matrix()
     if matrix is None:
-        return "transposes matrices, and this layout is none"
+        return Refusal("a batched matrix transpose", f"a permutation of {len(problem.dims)} dims")
     if entry is _SKINNY:
         return choices.skinny(problem, matrix)
     choose = tiling.vectorized if entry is _VECTORIZED else tiling.shifted

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from forge_core.choice import Refusal
 from forge_core.device import Device
 from forge_week0_transpose.choices import MAX_BLOCKS, TOO_MANY, count, tile_count
 from forge_week0_transpose.configs import CHUNK, ShiftedConfig, VectorizedConfig
@@ -45,14 +46,14 @@ def widths(problem: Problem, matrix: Matrix) -> tuple[int, int]:
     )
 
 
-def vectorized(problem: Problem, matrix: Matrix, device: Device) -> VectorizedConfig | str:
+def vectorized(problem: Problem, matrix: Matrix, device: Device) -> VectorizedConfig | Refusal:
     """The largest tile of which there are enough."""
     size = problem.itemsize
     src, dst = widths(problem, matrix)
     if min(src, dst) < max(4, size):
-        return (
-            f"needs rows that begin and end at multiples of {max(4, size)} bytes, "
-            f"and the input's are at multiples of {src}, the output's of {dst}"
+        return Refusal(
+            f"rows that begin and end at multiples of {max(4, size)} bytes",
+            f"multiples of {src} in the input, of {dst} in the output",
         )
     tiles = _NARROW_TILES if size == 1 and src < CHUNK else _VECTORIZED_TILES[size]
     for row_chunks, col_chunks, width, stated in tiles:
@@ -63,7 +64,7 @@ def vectorized(problem: Problem, matrix: Matrix, device: Device) -> VectorizedCo
     if tile_count(matrix, chosen.tile_rows, chosen.tile_cols) > MAX_BLOCKS:
         return TOO_MANY
     if max(-(-matrix.rows // chosen.chunk_items), matrix.cols * size // chosen.src_width) >= 2**32:
-        return "numbers the chunks of a row and of a column by 32 bits, and here are more"
+        return Refusal("fewer than 2^32 vectors a row and a column", f"a matrix of {matrix.rows}x{matrix.cols}")
     row_tiles, col_tiles = -(-matrix.rows // chosen.tile_rows), -(-matrix.cols // chosen.tile_cols)
     by_columns = _by_columns(matrix, size, chosen, device)
     outer = row_tiles if by_columns else col_tiles
@@ -128,14 +129,14 @@ def _suits(config: VectorizedConfig | ShiftedConfig, matrix: Matrix, device: Dev
     )
 
 
-def shifted(problem: Problem, matrix: Matrix, device: Device) -> ShiftedConfig | str:
+def shifted(problem: Problem, matrix: Matrix, device: Device) -> ShiftedConfig | Refusal:
     """The largest tile of which there are enough, shifting the sides that need it."""
     size = problem.itemsize
     if size > 8:
-        return "takes elements of up to 8 bytes"
+        return Refusal("elements of at most 8 bytes", f"{problem.itemsize}")
     src, dst = widths(problem, matrix)
     if src < CHUNK and (matrix.src_pitch < matrix.cols or matrix.cols * size < CHUNK):
-        return "needs input rows of at least 16 bytes that do not overlap"
+        return Refusal("input rows of at least 16 bytes that do not overlap", f"{matrix.cols * size} bytes")
     shifts = (src < CHUNK, dst < CHUNK)
     for row_chunks, col_chunks, blocks, stated in _SHIFTED_TILES[size, shifts[0]]:
         tiles_per_sm = THRESHOLDS.value(SHIFTED_TILES, device) if stated is None else stated

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from forge_core.choice import max_cluster, power_of_two
+from forge_core.choice import Refusal, max_cluster, power_of_two
 from forge_core.device import Device
 from forge_week1_reduce.arithmetic import Arithmetic
 from forge_week1_reduce.configs import ColumnConfig, Config, FinishConfig
@@ -60,7 +60,7 @@ SMALL_MATRIX_BYTES = 4096
 def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[Config, str] | None:
     """The configuration for a problem of kind ``outer``, and why; None where no column kernel fits."""
     found = column(problem, arithmetic, device)
-    if isinstance(found, str):
+    if isinstance(found, Refusal):
         return None
     cols = problem.kept[-1].size
     if problem.rows > cols and cols * problem.count * problem.itemsize < SMALL_MATRIX_BYTES:
@@ -73,16 +73,16 @@ def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple
     return found, f"{cols} contiguous columns of {problem.count} rows: {how}"
 
 
-def column(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnConfig | str:
+def column(problem: Problem, arithmetic: Arithmetic, device: Device) -> ColumnConfig | Refusal:
     """Neighbouring threads have neighbouring columns; or why not."""
     if not problem.kept or problem.kept[-1].src != 1:
-        return "reads columns side by side, and no kept dimension is contiguous here"
+        return Refusal("a contiguous kept dim", "none")
     if problem.count >= _LIMIT:
-        return "numbers rows with 32 bits, and there are more"
+        return Refusal("fewer than 2^31 rows", str(problem.count))
     config = _tile(problem, arithmetic, device)
     tiles = _tiles(config, problem)
     if tiles >= _LIMIT:
-        return "has a block a tile, and a grid has less than 2^31 blocks"
+        return Refusal("fewer than 2^31 tiles, a block each", str(tiles))
     parts = _parts(config, problem, device)
     exact = _even_rows(config, problem, parts) and problem.count == parts * config.groups * config.unroll
     exact = exact and problem.itemsize in (2, 4)

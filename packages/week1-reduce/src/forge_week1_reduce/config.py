@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from forge_core.choice import refuse, require_known
+from forge_core.choice import Refusal, refuse, require_known
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op import Launch, Variant
@@ -112,7 +112,7 @@ def select_config(
         return _automatic(problem, arithmetic, device)
     require_known(op, variant, VARIANTS)
     found = _try(variant, problem, arithmetic, device)
-    if isinstance(found, str):
+    if isinstance(found, Refusal):
         refuse(op, variant, found, _able(problem, arithmetic, device))
     return found, f"variant={variant!r} was asked for"
 
@@ -165,7 +165,7 @@ def _parts(config: Config, problem: Problem, device: Device) -> int:
 
 def _able(problem: Problem, arithmetic: Arithmetic, device: Device) -> list[str]:
     """The kernels that can do a problem."""
-    return [name for name in VARIANTS if not isinstance(_try(name, problem, arithmetic, device), str)]
+    return [name for name in VARIANTS if not isinstance(_try(name, problem, arithmetic, device), Refusal)]
 
 
 def _automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple[Config, str]:
@@ -178,12 +178,12 @@ def _automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tupl
     return _strided(problem, arithmetic)
 
 
-def _try(variant: str, problem: Problem, arithmetic: Arithmetic, device: Device) -> Config | str:
-    """The configuration of one kernel for a problem, or why it cannot do it, as the end of "it ..."."""
+def _try(variant: str, problem: Problem, arithmetic: Arithmetic, device: Device) -> Config | Refusal:
+    """The configuration of one kernel for a problem, or a Refusal."""
     if variant in ("naive", "shared", "shuffle"):
         kinds = {"naive": NaiveConfig, "shared": SharedConfig, "shuffle": ShuffleConfig}
         if variant != "naive" and problem.rows >= WIDE_FROM:
-            return "has a block a row, and a grid has less than 2^31 blocks"
+            return Refusal("fewer than 2^31 rows, a block each", str(problem.rows))
         return _elementwise(kinds[variant], problem, arithmetic)
     if variant == "column":
         return columns.column(problem, arithmetic, device)

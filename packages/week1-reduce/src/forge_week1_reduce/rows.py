@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import torch
 
-from forge_core.choice import max_cluster, power_of_two
+from forge_core.choice import Refusal, max_cluster, power_of_two
 from forge_core.device import Device
 from forge_week1_reduce.arithmetic import Arithmetic
 from forge_week1_reduce.configs import (
@@ -27,7 +27,7 @@ from forge_week1_reduce.thresholds import THRESHOLDS
 
 __all__ = ["automatic", "cluster", "hold", "read_once", "short", "split", "split_parts", "vectorized"]
 
-_NOT_ROWS = "reads rows, and no reduced dimension is contiguous here"
+_NOT_ROWS = Refusal("a contiguous reduced dim", "none")
 _LIMIT = 2**31
 
 #: Loads of a row that the lanes of a warp have in flight at once: longer rows get a block.
@@ -103,9 +103,9 @@ def automatic(problem: Problem, arithmetic: Arithmetic, device: Device) -> tuple
     return (block, alone) if isinstance(block, VectorizedConfig) else None
 
 
-def _one_turn(block: VectorizedConfig | str, problem: Problem, device: Device) -> bool:
+def _one_turn(block: VectorizedConfig | Refusal, problem: Problem, device: Device) -> bool:
     """Whether a block for each of some short rows is worth it."""
-    if isinstance(block, str) or not block.exact:
+    if isinstance(block, Refusal) or not block.exact:
         return False
     loads = block.threads * block.unroll
     return loads == SHORT_LOADS or (loads in EXACT_THREADS and problem.rows <= RESIDENT_BLOCKS * device.sm_count)
@@ -129,10 +129,10 @@ def _wanted_blocks(problem: Problem, device: Device) -> int:
     return blocks
 
 
-def vectorized(problem: Problem, arithmetic: Arithmetic, device: Device) -> VectorizedConfig | str:
+def vectorized(problem: Problem, arithmetic: Arithmetic, device: Device) -> VectorizedConfig | Refusal:
     """A block a row; or why not."""
     row = _row(problem, arithmetic, device)
-    if isinstance(row, str):
+    if isinstance(row, Refusal):
         return row
     loads = _loads(problem, row)
     return row if loads < _LIMIT else _too_many(loads, row.width)
@@ -143,16 +143,16 @@ def _loads(problem: Problem, row: VectorizedConfig) -> int:
     return problem.count * problem.itemsize // row.width
 
 
-def _too_many(loads: int, width: int) -> str:
-    return f"numbers the loads of a row with 32 bits, and {loads} of {width} bytes are too many"
+def _too_many(loads: int, width: int) -> Refusal:
+    return Refusal("fewer than 2^31 loads a row", f"{loads} of {width} bytes")
 
 
-def _row(problem: Problem, arithmetic: Arithmetic, device: Device) -> VectorizedConfig | str:
+def _row(problem: Problem, arithmetic: Arithmetic, device: Device) -> VectorizedConfig | Refusal:
     """How blocks read rows, of any length where they are shared; or why they cannot."""
     if problem.kind != "inner":
         return _NOT_ROWS
     if problem.rows >= _LIMIT:
-        return "has a block a row, and a grid has less than 2^31 blocks"
+        return Refusal("fewer than 2^31 rows, a block each", str(problem.rows))
     length, around = problem.reduced[-1].size, [d.src for d in (*problem.kept, *problem.reduced[:-1])]
     outer_rank = len(problem.reduced) - 1
     width, peel = problem.src_vector([*around, length]), False
@@ -200,15 +200,15 @@ def _threads(loads: int, *, once: bool = False) -> tuple[int, int]:
     return (256, 2) if loads >= 384 else (64, 4)  # 256 x 2 wins 3 % from 128 x 4 at 32768 x 4096 bf16
 
 
-def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConfig | str:
+def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConfig | Refusal:
     """Up to 32 lanes a row; or why not."""
     if problem.kind != "inner" or len(problem.reduced) != 1:
-        return "reads rows of one contiguous reduced dimension, and this layout has none"
+        return Refusal("one contiguous reduced dim", "another layout")
     length = problem.reduced[0].size
     width = problem.src_vector([*(d.src for d in problem.kept), length])
     loads = length * problem.itemsize // width
     if loads > SHORT_LOADS:
-        return f"has at most {SHORT_LOADS} loads a row, and {loads} of {width} bytes are needed here"
+        return Refusal(f"at most {SHORT_LOADS} loads a row", f"{loads} of {width} bytes")
     # Two loads a thread, more only where 32 lanes are not enough.
     lanes = min(32, power_of_two(-(-loads // 2)))
     unroll = power_of_two(-(-loads // lanes))
@@ -229,16 +229,16 @@ def short(problem: Problem, arithmetic: Arithmetic, device: Device) -> ShortConf
     )
 
 
-def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> ClusterConfig | str:
+def cluster(problem: Problem, arithmetic: Arithmetic, device: Device) -> ClusterConfig | Refusal:
     """A cluster of blocks a row; or why not."""
     most = max_cluster(device)
     if most == 1:
-        return f"needs thread-block clusters (sm_90 or newer), and this is {device.arch}"
+        return Refusal("thread-block clusters (sm_90 or newer)", device.arch)
     row = _row(problem, arithmetic, device)
-    if isinstance(row, str):
+    if isinstance(row, Refusal):
         return row
     if problem.rows >= 2**16:
-        return "numbers rows along the grid's second axis, which has 65535 places"
+        return Refusal("at most 65535 rows, the grid's second dim", str(problem.rows))
     blocks = min(max(_wanted_blocks(problem, device), 2), most)
     # At most 256 threads: 512 lose 3 % at 64 x 131072 fp32, 16 % for bf16; 8 loads in flight lose 5 % to 4 for bf16.
     loads = _loads(problem, row)
@@ -268,13 +268,13 @@ def split_parts(problem: Problem, device: Device) -> int:
     return max(2, 1 << (most.bit_length() - 1))
 
 
-def split(problem: Problem, arithmetic: Arithmetic, device: Device) -> SplitConfig | str:
+def split(problem: Problem, arithmetic: Arithmetic, device: Device) -> SplitConfig | Refusal:
     """Many blocks a row, and a second pass; or why not."""
     row = _row(problem, arithmetic.partial, device)
-    if isinstance(row, str):
+    if isinstance(row, Refusal):
         return row
     if problem.rows >= 2**16:
-        return "numbers rows along the grid's second axis, which has 65535 places"
+        return Refusal("at most 65535 rows, the grid's second dim", str(problem.rows))
     parts = split_parts(problem, device)
     finish = FinishConfig(
         arithmetic.final,

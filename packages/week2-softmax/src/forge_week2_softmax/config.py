@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from forge_core.choice import power_of_two
+from forge_core.choice import Refusal, power_of_two
 from forge_core.device import Device
 from forge_core.dtypes import short_name
 from forge_core.op.launch import Variant
@@ -63,27 +63,27 @@ class SinglePassConfig(NaiveConfig):
     resident: int = 1
 
 
-def _refusal(binding: Binding, problem: Problem) -> str:
-    """Why no kernel of the ladder can do a problem, as the end of "it ..."; empty where they can."""
+def _refusal(binding: Binding, problem: Problem) -> Refusal | None:
+    """Why no kernel of the ladder supports a problem."""
     program, dtypes = binding.program, set(binding.dtypes)
     if not isinstance(program, Softmax) or program.op != "softmax":
-        return "computes softmax alone"
+        return Refusal("softmax", type(program).__name__)
     if len(dtypes) > 1 or binding.via or not dtypes <= {torch.float16, torch.bfloat16, torch.float32}:
-        return "computes softmax of fp16, bf16 and fp32 in the dtype of x"
+        return Refusal("fp16, bf16 or fp32, and the same dtype for the result", ", ".join(map(str, binding.dtypes)))
     if problem.kind == "empty":
-        return "takes rows that have elements"
+        return Refusal("rows that have elements", "none")
     if len(problem.kept) > 1 or len(problem.reduced) > 1:
-        return "takes rows with one stride between them and one between elements; pass a contiguous() tensor"
+        return Refusal("one stride between rows and one between elements", "more dims; pass a contiguous() tensor")
     if max(problem.rows, problem.length) >= 2**31:
-        return f"takes fewer than 2^31 rows and elements a row, and there are {problem.rows} of {problem.length}"
-    return ""
+        return Refusal("fewer than 2^31 rows and elements a row", f"{problem.rows} of {problem.length}")
+    return None
 
 
-def _naive(binding: Binding, problem: Problem, device: Device) -> NaiveConfig | str:
+def _naive(binding: Binding, problem: Problem, device: Device) -> NaiveConfig | Refusal:
     return _refusal(binding, problem) or NaiveConfig(binding.dtypes[0])
 
 
-def _online(binding: Binding, problem: Problem, device: Device) -> OnlineConfig | str:
+def _online(binding: Binding, problem: Problem, device: Device) -> OnlineConfig | Refusal:
     return _refusal(binding, problem) or OnlineConfig(binding.dtypes[0])
 
 
@@ -93,18 +93,18 @@ def _strided(config: Any, problem: Problem) -> tuple[int, ...]:
     return (kept.size, reduced.size, *kept.strides, *reduced.strides)
 
 
-def _single_pass(binding: Binding, problem: Problem, device: Device) -> SinglePassConfig | str:
+def _single_pass(binding: Binding, problem: Problem, device: Device) -> SinglePassConfig | Refusal:
     if refusal := _refusal(binding, problem):
         return refusal
     if problem.kind != "inner" or binding.broadcast or problem.alignment.kind != "whole":
-        return "takes contiguous rows of whole 16-byte vectors, which begin at multiples of 16 bytes"
+        return Refusal("contiguous rows of whole 16-byte vectors, at multiples of 16 bytes", f"{problem.kind} rows")
     vectors = problem.length // problem.alignment.vec
     if vectors <= 128:  # lanes of a warp
         threads, chunks, lanes = 128, 2 if vectors <= 64 else 4, max(2, min(power_of_two(-(-vectors // 2)), 32))
     else:  # the smallest block that holds the row, so that the most rows are in flight
         threads, chunks, lanes = max(256, power_of_two(-(-vectors // 10))), 10, 0
     if threads > 1024:
-        return f"holds a row in the registers of one block, and {problem.length} elements do not fit"
+        return Refusal("rows that fit in the registers of one block", f"{problem.length} elements")
     # A thread has four registers for each vector, and others beside them: more from sm_100 on, for the same code.
     registers = -(-(4 * chunks + (32 if device.capability >= (10, 0) else 24)) // 8) * 8
     resident = max(1, min(device.sm_threads, 65536 // registers) // threads)

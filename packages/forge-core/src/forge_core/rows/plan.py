@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from forge_core.choice import refuse, require_known
+from forge_core.choice import Refusal, refuse, require_known
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import Launch, Variant
@@ -55,8 +55,7 @@ class Rung:
 
     Attributes:
         variant: where it lives, and its idea.
-        choose: ``choose(binding, problem, device)``: its configuration, or why it cannot do the problem, as the end of
-            "it ...".
+        choose: ``choose(binding, problem, device)``: its configuration, or a Refusal.
         arguments: ``arguments(config, problem)``: the integers of the launch, between the pointers and the stream.
     """
 
@@ -172,28 +171,31 @@ def select(
             )
     if variant == "auto":
         chosen = _automatic(binding, problem, device)
-        if isinstance(chosen, str):
+        if isinstance(chosen, Refusal):
             refuse(op, variant, chosen, [])
         return (*chosen[:2], chosen[2] + thresholds().note(device))
     chooses = {name: rung.choose for name, rung in ladder.items()} | dict(_CHOOSE)
     require_known(op, variant, chooses)
     found = chooses[variant](binding, problem, device)
-    if isinstance(found, str):
-        able = [name for name, choose in chooses.items() if not isinstance(choose(binding, problem, device), str)]
+    if isinstance(found, Refusal):
+        able = [name for name, choose in chooses.items() if not isinstance(choose(binding, problem, device), Refusal)]
         refuse(op, variant, found, able)
     return variant, found, f"variant={variant!r} was asked for"
 
 
-def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | str:
+def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal:
     found = _fits(binding, problem, device)
     measured = thresholds().on(device)
-    held, grid = _held(problem, device, found, measured), _grid(problem, device, found)
+    held = _held(problem, device, found, measured)
     vectors = problem.length // problem.alignment.vec
     few = problem.rows * 16 <= device.sm_count and vectors >= measured["grid_vectors"]
-    if isinstance(held, HeldConfig) and not (few and isinstance(grid, HeldConfig)):
+    if isinstance(held, HeldConfig) and not few:
         return "held", held, _why(held, problem)
+    grid = _grid(problem, device, found)
     if isinstance(grid, HeldConfig):
         return "grid", grid, f"{problem.rows} rows of {problem.length} elements over the whole GPU"
+    if isinstance(held, HeldConfig):
+        return "held", held, _why(held, problem)
     beside = _column(binding, problem, device)
     if problem.kind in ("outer", "strided") and _beside(problem) and isinstance(beside, ColumnConfig):
         once = "once" if beside.held else "twice"
@@ -203,7 +205,7 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
     if problem.rows * 2 <= device.sm_count and long and isinstance(split, StreamConfig):
         return "split", split, f"{_row_parts(split, problem, device)} parts a row: held {held}"
     streamed = _stream(binding, problem, device)
-    return streamed if isinstance(streamed, str) else ("stream", streamed, f"a block a row: held {held}")
+    return streamed if isinstance(streamed, Refusal) else ("stream", streamed, f"a block a row: held {held}")
 
 
 def _beside(problem: Problem) -> bool:
@@ -225,22 +227,22 @@ def _holding(binding: Binding, device: Device, kind: str) -> tuple[HeldConfig, .
     return tuple(c for c in _listed(binding, device) if isinstance(c, HeldConfig) and c.align in kinds)
 
 
-def _fits(binding: Binding, problem: Problem, device: Device) -> list[HeldConfig] | str:
-    """Configurations of the kernel that holds rows, or why there is none, as the end of "it ..."."""
+def _fits(binding: Binding, problem: Problem, device: Device) -> list[HeldConfig] | Refusal:
+    """Configurations of the kernel that holds rows, or a Refusal."""
     if problem.kind in ("strided", "outer"):
-        return "reads contiguous rows, and these are not"
+        return Refusal("contiguous rows", "rows of another stride")
     rows, length = problem.rows, problem.length
     if length == 0:
-        return "holds rows that have elements"
+        return Refusal("rows that have elements", "none")
     if len(problem.kept) > MANY_DIMS:
-        return f"has rows numbered by at most {MANY_DIMS} dims, and there are {len(problem.kept)}"
+        return Refusal(f"rows numbered by at most {MANY_DIMS} dims", str(len(problem.kept)))
     kind, vec = problem.alignment.kind, problem.alignment.vec
     if kind == "whole" and len(problem.kept) > 1:
         kind = "shifted" if length >= 2 * vec else "element"
     fits = [c for c in _holding(binding, device, kind) if c.blocks == 0 or c.capacity >= (length // c.vec or 1)]
     if max(rows, length) >= _LIMIT >> 10:  # beyond all that follows is a cluster of 16 blocks, and 2^31 threads
         fits = [c for c in fits if _counts(c, problem)]
-    return fits or f"holds no row of {length} elements here"
+    return fits or Refusal("rows that fit in registers and shared memory", f"{length} elements")
 
 
 def _counts(config: HeldConfig, problem: Problem) -> bool:
@@ -252,17 +254,17 @@ def _counts(config: HeldConfig, problem: Problem) -> bool:
 
 
 def _held(
-    problem: Problem, device: Device, found: list[HeldConfig] | str, measured: Mapping[str, int]
-) -> HeldConfig | str:
-    """The kernel that holds a row in lanes, a block or a cluster, of those ``_fits`` found, or why there is none."""
-    if isinstance(found, str):
+    problem: Problem, device: Device, found: list[HeldConfig] | Refusal, measured: Mapping[str, int]
+) -> HeldConfig | Refusal:
+    """The kernel that holds a row in lanes, a block or a cluster, of those ``_fits`` found, or a Refusal."""
+    if isinstance(found, Refusal):
         return found
     fits = [config for config in found if not config.in_grid]
     # Whole rows that no kernel of their own holds are read as shifted ones; shared memory is for what registers lack.
     whole = [config for config in fits if config.align == "whole"]
     fits = whole or [config for config in fits if not config.staged] or fits
     if not fits:
-        return f"holds no row of {problem.length} elements here"
+        return Refusal("rows that fit in registers and shared memory", f"{problem.length} elements")
     in_lanes = [config for config in fits if config.lanes]
     if in_lanes:
         return min(in_lanes, key=lambda config: (config.capacity, config.threads))
@@ -281,15 +283,15 @@ def _held(
     return fits[ranks.index(max(ranks))]
 
 
-def _grid(problem: Problem, device: Device, found: list[HeldConfig] | str) -> HeldConfig | str:
-    """The kernel that holds rows in all blocks of the GPU, of those ``_fits`` found, or why there is none."""
-    if isinstance(found, str):
+def _grid(problem: Problem, device: Device, found: list[HeldConfig] | Refusal) -> HeldConfig | Refusal:
+    """The kernel that holds rows in all blocks of the GPU, of those ``_fits`` found, or a Refusal."""
+    if isinstance(found, Refusal):
         return found
     if problem.rows * 2 > device.sm_count:
-        return f"has at least two multiprocessors a row, and there are {problem.rows} rows"
+        return Refusal(f"at most {device.sm_count // 2} rows, half of the multiprocessors", str(problem.rows))
     fits = [c for c in found if c.in_grid and _row_parts(c, problem, device) * problem.rows <= device.sm_count]
     if not fits:
-        return f"holds no {problem.rows} rows of {problem.length} elements"
+        return Refusal("rows that fit in the GPU's registers", f"{problem.rows} of {problem.length} elements")
     return min(fits, key=lambda c: (c.align != "whole", c.chunks))
 
 
@@ -321,13 +323,13 @@ def _vectors(config: HeldConfig, problem: Problem) -> int:
     return max(1, problem.length // config.vec)
 
 
-def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool = False) -> StreamConfig | str:
-    """The kernel that streams rows, or why there is none."""
+def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool = False) -> StreamConfig | Refusal:
+    """The kernel that streams rows, or a Refusal."""
     if problem.rows >= _LIMIT:
-        return f"has a block for each row, fewer than 2^31, and there are {problem.rows} rows"
+        return Refusal("fewer than 2^31 rows, a block each", str(problem.rows))
     dims = max(len(problem.kept), len(problem.reduced))
     if dims > ALL_DIMS:
-        return f"takes at most {ALL_DIMS} dims that cannot be merged, and there are {dims}; pass a contiguous() tensor"
+        return Refusal(f"at most {ALL_DIMS} dims that cannot be merged", f"{dims}; pass a contiguous() tensor")
     contiguous = problem.kind in ("inner", "empty") and len(problem.kept) <= MANY_DIMS
     kind = problem.alignment.kind if contiguous else "element"
     if kind == "whole":
@@ -338,22 +340,22 @@ def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool 
         for config in _listed(binding, device)
         if isinstance(config, StreamConfig) and (config.align, config.reduced, config.parted) == (kind, reduced, parted)
     )
-    return next(fits, f"cuts rows of at most {MANY_DIMS} dims into parts, of a program with totals")
+    return next(fits, Refusal(f"rows of at most {MANY_DIMS} dims, and a program with folds", f"{dims} dims"))
 
 
-def _split(binding: Binding, problem: Problem, device: Device) -> StreamConfig | str:
-    """The kernel that streams parts of rows, or why there is none."""
+def _split(binding: Binding, problem: Problem, device: Device) -> StreamConfig | Refusal:
+    """The kernel that streams parts of rows, or a Refusal."""
     if problem.rows * -(-2 * device.sm_count // max(problem.rows, 1)) >= _LIMIT:
-        return f"has blocks for the parts of all rows, fewer than 2^31, and there are {problem.rows} rows"
+        return Refusal("fewer than 2^31 blocks for the parts of all rows", f"{problem.rows} rows")
     return _stream(binding, problem, device, parted=True)
 
 
-def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig | str:
-    """The kernel whose neighboring threads have neighboring rows, or why there is none."""
+def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig | Refusal:
+    """The kernel whose neighboring threads have neighboring rows, or a Refusal."""
     if problem.kind in ("inner", "empty"):
-        return "reads rows that lie side by side, and these are contiguous"
+        return Refusal("neighboring rows with neighboring elements", "contiguous rows")
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
-        return f"takes at most {MANY_DIMS} dims that cannot be merged"
+        return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
     reduced = 1 if len(problem.reduced) == 1 else MANY_DIMS
     kind = "whole" if reduced == 1 and problem.aligned_columns(binding.widest_vec) else "element"
     listed = [c for c in _listed(binding, device) if isinstance(c, ColumnConfig)]
@@ -361,11 +363,11 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
     config = next((c for c in fits if c.held and c.capacity >= problem.length), fits[-1])
     tiles = -(-problem.kept[-1].size // config.tile) * (problem.rows // problem.kept[-1].size)
     if max(problem.length + config.capacity, problem.rows, tiles) >= _LIMIT:
-        return f"numbers rows, blocks and elements by 31 bits, and there are {problem.rows} rows of {problem.length}"
+        return Refusal("fewer than 2^31 rows, blocks and elements", f"{problem.rows} rows of {problem.length}")
     return config
 
 
-_CHOOSE: Mapping[str, Callable[[Binding, Problem, Device], RowConfig | str]] = {
+_CHOOSE: Mapping[str, Callable[[Binding, Problem, Device], RowConfig | Refusal]] = {
     "stream": _stream,
     "column": _column,
     "split": _split,
