@@ -1,4 +1,4 @@
-"""What the operators mean, in plain PyTorch: served for CPU tensors and for backend ``ref``, and the tests' oracle."""
+"""What the operators mean, in plain PyTorch: served for CPU tensors and for backend ``ref``, and compared with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of operators share: one declaration, the battery that every operator passes, oracles, inputs, bounds.
+"""What tests of operators share: one declaration, the battery that every operator passes, comparisons, inputs, bounds.
 
 subject               the declaration of an operator under test; the battery and the proofs read it
 battery               the tests that it gives                        (battery_checks: on which calls)

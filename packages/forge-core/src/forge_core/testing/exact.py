@@ -1,4 +1,4 @@
-"""The oracle for operators that only move data: the same bits, in the same layout."""
+"""Comparison of operators that only move data: the same bits, in the same layout."""
 
 from __future__ import annotations
 
