@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from forge_core.profiling import cuda_tools
+
 STAND_IN = """#!{python}
 import json, os, sys
 sys.stdout.write(open({folder!r} + "/says").read() if os.path.exists({folder!r} + "/says") else "")
@@ -207,7 +209,7 @@ def test_torch_needs_a_case_of_ours(tools, stand_in, tmp_path, capfd):
 @pytest.mark.parametrize("tool, executable", [("ncu", "ncu"), ("nsys", "nsys"), ("memcheck", "compute-sanitizer")])
 def test_a_missing_tool_is_named_with_what_to_do(tools, tmp_path, monkeypatch, capfd, tool, executable):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(tools["common"], "PLACES", (f"{tmp_path}/nowhere",))
+    monkeypatch.setattr(cuda_tools, "PLACES", (f"{tmp_path}/nowhere",))
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(variable, raising=False)
     assert start(tools, tmp_path, tool, "week0") == 2
@@ -221,7 +223,7 @@ def test_a_tool_is_found_under_cuda_home(tools, stand_in, tmp_path, monkeypatch)
     (home / "bin" / "ncu").symlink_to(stand_in / "ncu")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(home))
-    assert tools["common"].find_tool("ncu", install="") == str(home / "bin" / "ncu")
+    assert tools["common"].tool_at("ncu", install="") == str(home / "bin" / "ncu")
 
 
 def test_bad_usage(tools, capsys):

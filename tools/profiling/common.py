@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -13,22 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, cast
 
+from forge_core.profiling.cuda_tools import PLACES, find_tool
+
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOAD = Path(__file__).resolve().with_name("workload.py")
 
 #: Exit status where a tool is missing, may not do its work, or was asked for what does not exist.
 CANNOT = 2
-
-#: Where the tools of a CUDA installation lie when they are not on the PATH.
-PLACES = (
-    "/usr/local/cuda/bin",
-    "/usr/local/cuda/compute-sanitizer",
-    "/usr/local/cuda-*/bin",
-    "/usr/local/cuda-*/compute-sanitizer",
-    "/opt/nvidia/nsight-compute/*",
-    "/opt/nvidia/nsight-systems/*/bin",
-    "/opt/nvidia/nsight-systems/*",
-)
 
 
 class CannotProfile(Exception):  # noqa: N818 - reads as the sentence that it is
@@ -135,21 +125,16 @@ class Request:
         return self.out / f"{when}-{words}"
 
 
-def find_tool(name: str, *, install: str) -> str:
-    """The path of an executable: of the PATH, of CUDA_HOME, or of the places where NVIDIA's installers put it.
+def tool_at(name: str, *, install: str) -> str:
+    """The path of a tool.
 
     Raises:
-        CannotProfile: it is in none of them.
+        CannotProfile: it was not found; ``install`` says where to get it.
     """
-    homes = [str(Path(os.environ[v]) / "bin") for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
-    found = shutil.which(name) or shutil.which(name, path=os.pathsep.join(homes))
-    if found:
-        return found
-    for place in PLACES:
-        for folder in sorted(Path("/").glob(place.lstrip("/")), reverse=True):
-            if os.access(folder / name, os.X_OK) and (folder / name).is_file():
-                return str(folder / name)
-    raise CannotProfile(f"{name} was not found on the PATH, under CUDA_HOME, or in {', '.join(PLACES)}. {install}")
+    found = find_tool(name)
+    if found is None:
+        raise CannotProfile(f"{name} was not found on the PATH, under CUDA_HOME, or in {', '.join(PLACES)}. {install}")
+    return found
 
 
 def run_tool(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> tuple[int, str]:

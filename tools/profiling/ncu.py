@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from common import CannotProfile, Request, find_tool, refuse_trouble, run_tool, written
+from common import CannotProfile, Request, refuse_trouble, run_tool, tool_at, written
 from ncu_extract import extract_file
 
 from forge_core.profiling.counters import SECTIONS, asked
-from forge_core.profiling.lines import hottest_lines, lines_text
+from forge_core.profiling.readers import EXPORT, hottest_lines, lines_text
 
 INSTALL = "Install Nsight Compute (part of the CUDA toolkit; https://developer.nvidia.com/nsight-compute)."
 
@@ -74,7 +74,7 @@ def run(request: Request) -> int:
     Raises:
         CannotProfile: ncu is missing, may not read the counters, or failed.
     """
-    executable = find_tool("ncu", install=INSTALL)
+    executable = tool_at("ncu", install=INSTALL)
     stem = request.stem()
     log, report = stem.with_suffix(".log"), stem.with_suffix(".ncu-rep")
     manifest, table, text = (stem.with_suffix(end) for end in (".manifest.json", ".csv", ".txt"))
@@ -84,7 +84,7 @@ def run(request: Request) -> int:
     if not report.exists():
         raise CannotProfile(f"ncu ended well and wrote no {report} (output in {log})")
     done = subprocess.run(
-        [executable, "--import", str(report), "--page", "raw", "--csv", "--print-units", "base"],
+        [executable, "--import", str(report), *EXPORT],
         capture_output=True,
         text=True,
         check=False,

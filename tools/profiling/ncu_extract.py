@@ -47,8 +47,8 @@ def extracts(
     manifest = manifest or (beside if beside.exists() else None)
     profiles = read_profile(path)
     must = [needed] * len(profiles) if needed is not None else needed_of(profiles, manifest)
-    kept = {profile.index for profile in select(profiles, kernel)}
-    return [extract(p, m) for p, m in zip(profiles, must, strict=True) if p.index in kept]
+    kept = select(profiles, kernel)
+    return [extract(p, m) for p, m in zip(profiles, must, strict=True) if p in kept]
 
 
 def extract_file(path: Path, *, manifest: Path | None, kernel: str | None = None) -> str:
@@ -62,7 +62,7 @@ def prune(path: Path) -> str:
     start = next(i for i, line in enumerate(lines) if line.startswith('"ID"'))
     rows = list(csv.reader(lines[start:]))
     wanted = {"ID", "Kernel Name", "device__attribute_display_name"}
-    wanted |= {metric for counter in COUNTERS for metric in counter.metrics}
+    wanted |= {metric for metrics in COUNTERS.values() for metric in metrics}
     kept = [i for i, name in enumerate(rows[0]) if name in wanted or name.startswith(STALL_PREFIX)]
     out = io.StringIO()
     csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(

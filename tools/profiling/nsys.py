@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from common import CannotProfile, Request, find_tool, refuse_trouble, run_tool, written
+from common import CannotProfile, Request, refuse_trouble, run_tool, tool_at, written
 
 INSTALL = "Install Nsight Systems (https://developer.nvidia.com/nsight-systems)."
 
@@ -29,7 +29,7 @@ def run(request: Request) -> int:
     Raises:
         CannotProfile: nsys is missing or failed.
     """
-    executable = find_tool("nsys", install=INSTALL)
+    executable = tool_at("nsys", install=INSTALL)
     stem = request.stem()
     log, report, text = (stem.with_suffix(end) for end in (".log", ".nsys-rep", ".txt"))
     status, output = run_tool(command_for(request, executable, stem), log, request.environment())

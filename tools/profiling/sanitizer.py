@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from common import CannotProfile, Request, find_tool, refuse_trouble, run_tool, written
+from common import CannotProfile, Request, refuse_trouble, run_tool, tool_at, written
 
 INSTALL = "It is part of the CUDA toolkit (https://developer.nvidia.com/cuda-downloads)."
 
@@ -46,7 +46,7 @@ def run(request: Request) -> int:
     Raises:
         CannotProfile: the sanitizer is missing, does not work here, or failed.
     """
-    executable = find_tool("compute-sanitizer", install=INSTALL)
+    executable = tool_at("compute-sanitizer", install=INSTALL)
     stem = request.stem()
     # PyTorch hands out parts of large blocks, in which an access out of bounds is inside a block: switch that off.
     environment = {**request.environment(), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}

@@ -305,7 +305,7 @@ def test_a_disassembler_that_fails_is_an_error(tmp_path):
     tool.write_text("#!/bin/sh\necho 'nvdisasm fatal: unknown architecture' >&2; exit 3\n")
     tool.chmod(0o755)
     with pytest.raises(UnsupportedError, match=r"exit status 3.*unknown architecture.*-U nvidia-cuda-nvdisasm"):
-        sass.disassemble(b"x", tool)
+        sass.disassemble(b"x", str(tool))
 
 
 def test_local_accesses_are_counted_in_a_disassembly():

@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from forge_core.profiling.diagnosis import Diagnosis, Needed, diagnose, limited_by
-from forge_core.profiling.readers import KernelProfile, ProfileError
+from forge_core.profiling.readers import KernelProfile, MissingFigure, ProfileError
 
 __all__ = ["FIGURES", "Extract", "compare_text", "extract", "extract_text", "load_needed", "select"]
 
 
-def _ratio(above: str, below: str) -> Callable[[KernelProfile], float | None]:
-    def value(profile: KernelProfile) -> float | None:
-        a, b = profile.get(above), profile.get(below)
-        return a / b if a is not None and b else None
-
-    return value
+def _figure(name: str, scale: float = 1.0) -> Callable[[KernelProfile], float]:
+    return lambda profile: profile[name] * scale
 
 
-def _figure(name: str, scale: float = 1.0) -> Callable[[KernelProfile], float | None]:
-    def value(profile: KernelProfile) -> float | None:
-        found = profile.get(name)
-        return None if found is None else found * scale
+def _ratio(above: str, below: str) -> Callable[[KernelProfile], float]:
+    def read(profile: KernelProfile) -> float:
+        if not profile[below]:
+            raise MissingFigure(above)
+        return profile[above] / profile[below]
 
-    return value
-
-
-def _conflicts(profile: KernelProfile) -> float | None:
-    found = [profile.get(name) for name in ("conflicts_load", "conflicts_store")]
-    return None if None in found else sum(value or 0 for value in found)
+    return read
 
 
-#: The figures of an extract, in order: key, label, format, and where it comes from.
-FIGURES: tuple[tuple[str, str, str, Callable[[KernelProfile], float | None]], ...] = (
+#: The figures of an extract, in order: key, label, format, and how to read it.
+FIGURES: tuple[tuple[str, str, str, Callable[[KernelProfile], float]], ...] = (
     ("duration_us", "time, us", "{:,.2f}", _figure("duration", 1e6)),
     ("memory_pct", "memory, % of peak", "{:.1f}", _figure("memory_pct")),
     ("sm_pct", "multiprocessors, % of peak", "{:.1f}", _figure("sm_pct")),
@@ -49,7 +42,8 @@ FIGURES: tuple[tuple[str, str, str, Callable[[KernelProfile], float | None]], ..
     ("store_sectors_per_request", "sectors a store request", "{:.2f}", _ratio("store_sectors", "store_requests")),
     ("load_used_pct", "bytes used of loaded sectors, %", "{:.1f}", _figure("load_used_pct")),
     ("store_used_pct", "bytes used of stored sectors, %", "{:.1f}", _figure("store_used_pct")),
-    ("bank_conflicts", "bank conflicts", "{:,.0f}", _conflicts),
+    ("bank_conflicts", "bank conflicts", "{:,.0f}",
+     lambda profile: profile["conflicts_load"] + profile["conflicts_store"]),
     ("shared_passes", "passes of shared memory to the ideal", "{:.2f}",
      _ratio("shared_wavefronts", "shared_wavefronts_ideal")),
     ("local_loads", "loads from local memory", "{:,.0f}", _figure("local_loads")),
@@ -76,7 +70,7 @@ class Extract:
     Attributes:
         profile: the launch.
         needed: the bytes that it must move, where they are known.
-        figures: by the keys of :data:`FIGURES`; those that the report does not hold are left out.
+        figures: by the keys of :data:`FIGURES`, without those that the report does not hold.
         limiter: what limits the occupancy.
         stalls: what warps waited for, in percent, longest first.
         diagnosis: what limits it.
@@ -94,7 +88,7 @@ class Extract:
         return {
             "kernel": self.profile.name,
             "figures": self.figures,
-            "needed": None if self.needed is None else {"read": self.needed.read, "written": self.needed.written},
+            "needed": None if self.needed is None else asdict(self.needed),
             "occupancy_limited_by": self.limiter,
             "stalls_pct": dict(self.stalls),
             "bound": self.diagnosis.bound,
@@ -105,7 +99,10 @@ class Extract:
 
 def extract(profile: KernelProfile, needed: Needed | None = None) -> Extract:
     """The figures and the diagnosis of one launch."""
-    figures = {key: value for key, _, _, read in FIGURES if (value := read(profile)) is not None}
+    figures = {}
+    for key, _, _, read in FIGURES:
+        with contextlib.suppress(MissingFigure):
+            figures[key] = read(profile)
     stalls = tuple((reason, share) for reason, share in profile.stalls() if share >= 0.5)
     return Extract(profile, needed, figures, limited_by(profile), stalls, diagnose(profile, needed))
 
@@ -133,50 +130,42 @@ def _beside(key: str, found: Extract) -> str:
 
 
 def compare_text(a: Sequence[Extract], b: Sequence[Extract]) -> str:
-    """Two profiles side by side: launches are paired by name and order, the others by order alone.
+    """Two profiles side by side.
 
-    Of profiles that hold different numbers of launches, those without a partner of their name are listed at the end.
+    Launches are paired by name.  The others are paired by order where there are as many launches in both profiles, and
+    listed at the end where not.
 
     Raises:
         ProfileError: they hold different numbers of launches, and none of one name, so that no pairing is meant.
     """
-    pairs = _paired(a, b)
-    if len(a) != len(b):
-        pairs = [(left, right) for left, right in pairs if left.profile.name == right.profile.name]
-        if not pairs:
-            raise ProfileError(
-                "expected two profiles with a kernel in common, or with as many launches as each other, got "
-                f"{len(a)} and {len(b)} launches of different kernels; name one kernel with --kernel."
-            )
+    rest = list(b)
+    partners: list[Extract | None] = []
+    for left in a:
+        partners.append(next((right for right in rest if right.profile.name == left.profile.name), None))
+        rest = [right for right in rest if right is not partners[-1]]
+    if len(a) == len(b):
+        partners = [right or rest.pop(0) for right in partners]
+    pairs = [(left, right) for left, right in zip(a, partners, strict=True) if right is not None]
+    if not pairs:
+        raise ProfileError(
+            "expected two profiles with a kernel in common, or with as many launches as each other, got "
+            f"{len(a)} and {len(b)} launches of different kernels; name one kernel with --kernel."
+        )
     lines: list[str] = []
     for left, right in pairs:
-        same = left.profile.name == right.profile.name
-        title = left.profile.name if same else f"{left.profile.name}  |  {right.profile.name}"
-        lines += [title, f"  {'':<38}{'A':>16}{'B':>16}{'B / A':>9}"]
+        names = dict.fromkeys((left.profile.name, right.profile.name))
+        lines += ["  |  ".join(names), f"  {'':<38}{'A':>16}{'B':>16}{'B / A':>9}"]
         for key, label, form, _ in FIGURES:
             x, y = left.figures.get(key), right.figures.get(key)
             if x is None and y is None:
                 continue
             shown = [form.format(value) if value is not None else "-" for value in (x, y)]
-            ratio = f"{y / x:>9.2f}" if x and y is not None else f"{'':>9}"
-            lines.append(f"  {label:<38}{shown[0]:>16}{shown[1]:>16}{ratio}".rstrip())
+            ratio = f"{y / x:>9.2f}" if x and y is not None else ""
+            lines.append(f"  {label:<38}{shown[0]:>16}{shown[1]:>16}{ratio}")
         lines += [f"  A: {left.diagnosis.text}", f"  B: {right.diagnosis.text}"]
-    for side, found, of_pair in (("A", a, 0), ("B", b, 1)):
-        shown_of = [id(pair[of_pair]) for pair in pairs]
-        alone = [each.profile.name for each in found if id(each) not in shown_of]
-        lines += [f"only in {side}: {', '.join(alone)}"] if alone else []
+    alone = {"A": [left for left, right in zip(a, partners, strict=True) if right is None], "B": rest}
+    lines += [f"only in {side}: {', '.join(e.profile.name for e in found)}" for side, found in alone.items() if found]
     return "\n".join(lines)
-
-
-def _paired(a: Sequence[Extract], b: Sequence[Extract]) -> list[tuple[Extract, Extract]]:
-    rest = list(b)
-    partners: dict[int, Extract] = {}
-    for index, left in enumerate(a):
-        match = next((right for right in rest if right.profile.name == left.profile.name), None)
-        if match is not None:
-            rest.remove(match)
-            partners[index] = match
-    return [(left, partners[i] if i in partners else rest.pop(0)) for i, left in enumerate(a) if i in partners or rest]
 
 
 def select(profiles: Sequence[KernelProfile], kernel: str | None) -> list[KernelProfile]:
@@ -197,19 +186,18 @@ def select(profiles: Sequence[KernelProfile], kernel: str | None) -> list[Kernel
 
 
 def load_needed(path: Path) -> list[tuple[str, Needed]]:
-    """The kernels of a workload's manifest and the bytes that the operation of each must move.
+    """The kernels of a workload's manifest and the bytes that each must move, in order.
 
-    A launch of several kernels moves the operation's bytes with the first; the others have none of their own.
+    Of an operation of several kernels, the first is taken to move all its bytes.
 
     Raises:
         ProfileError: the file is not a manifest.
     """
     try:
-        works = json.loads(path.read_text(encoding="utf-8"))["works"]
         return [
-            (kernel, Needed(work["read"] if first else 0, work["written"] if first else 0))
-            for work in works
-            for kernel, first in zip(work["kernels"], [True] + [False] * len(work["kernels"]), strict=False)
+            (kernel, Needed(work["read"], work["written"]) if number == 0 else Needed())
+            for work in json.loads(path.read_text(encoding="utf-8"))["works"]
+            for number, kernel in enumerate(work["kernels"])
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ProfileError(f"{path}: expected the manifest that a profiled workload writes: {error!r}") from error

@@ -1,9 +1,7 @@
 """Reading what Nsight Compute counted: an exported CSV, or a report.
 
-A CSV has one of two forms.  ``--page raw`` has a row for each kernel and a column for each counter, with a row of units
-below the names.  The default page has a row for each kernel and counter.  Both are read, behind whatever ncu printed
-before them, and every value is brought to base units (bytes, seconds), so that a report exported without
-``--print-units base`` gives the same figures.
+A CSV has one of two forms: ``--page raw`` has a row for each kernel, a column for each metric, and a row of units below
+the names; the default page has a row for each kernel and metric.  Values are converted to base units (bytes, seconds).
 
 A ``.ncu-rep`` is read by NVIDIA's module ``ncu_report`` where it can be found, else exported by ``ncu --import``.
 """
@@ -14,75 +12,71 @@ import csv
 import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from forge_core.errors import ForgeError, UnsupportedError
-from forge_core.profiling.counters import COUNTERS, STALL_PREFIX, STALLS
+from forge_core.profiling.counters import COUNTERS, STALL_PREFIX, STALL_SUFFIX, STALLS
+from forge_core.profiling.cuda_tools import find_tool
 
-__all__ = ["KernelProfile", "ProfileError", "find_ncu_report", "read_csv", "read_profile", "read_report"]
+__all__ = [
+    "EXPORT",
+    "KernelProfile",
+    "Line",
+    "MissingFigure",
+    "ProfileError",
+    "find_ncu_report",
+    "hottest_lines",
+    "lines_text",
+    "read_csv",
+    "read_profile",
+    "read_report",
+]
+
+#: The words by which ncu prints a report as the CSV that is read here.
+EXPORT = ("--page", "raw", "--csv", "--print-units", "base")
 
 
 class ProfileError(ForgeError, ValueError):
     """A profile cannot be read, or does not hold what is needed; the message says what was expected."""
 
 
-# How many base units one of these is; ncu writes "Mbyte", "us", "Gbyte/second", "Kbyte/block".
-_SCALES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_SECONDS = {
-    "second": 1.0,
-    "s": 1.0,
-    "ms": 1e-3,
-    "msecond": 1e-3,
-    "us": 1e-6,
-    "usecond": 1e-6,
-    "ns": 1e-9,
-    "nsecond": 1e-9,
-}
-_UNIT = re.compile(r"^(?P<scale>[KMGT]?)(?P<unit>byte|sector|cycle|inst|register|thread|block|warp|request)?(?:/.*)?$")
+class MissingFigure(LookupError):  # noqa: N818 - no error: a report need not hold every figure
+    """A report does not hold a figure."""
 
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """What was counted of one launch of a kernel.
+    """What was counted of one launch of a kernel: every number of the report by ncu's own name, in base units."""
 
-    Attributes:
-        index: its place in the report.
-        name: the kernel's name.
-        metrics: every number of the report by ncu's own name, in base units.
-        device: the GPU's name where the report says it, else "".
-    """
-
-    index: int
     name: str
     metrics: dict[str, float] = field(repr=False)
-    device: str = ""
 
     def get(self, name: str) -> float | None:
-        """A figure by its short name (see ``counters.COUNTERS``), or None where the report does not hold it."""
-        counter = _BY_NAME[name]
-        return next((self.metrics[m] for m in counter.metrics if m in self.metrics), None)
+        """A figure by its short name in ``counters.COUNTERS``, or None where the report does not hold it."""
+        return next((self.metrics[metric] for metric in COUNTERS[name] if metric in self.metrics), None)
+
+    def __getitem__(self, name: str) -> float:
+        """A figure by its short name.
+
+        Raises:
+            MissingFigure: the report does not hold it.
+        """
+        value = self.get(name)
+        if value is None:
+            raise MissingFigure(name)
+        return value
 
     def stalls(self) -> list[tuple[str, float]]:
-        """What warps waited for: the word and its share of a warp's time in percent, longest first."""
-        found = {}
-        for metric, value in self.metrics.items():
-            match = _STALL.fullmatch(metric)
-            if match and match.group(1) in STALLS:
-                found[match.group(1)] = value
-        total = sum(found.values())
-        if not total:
-            return []
+        """What warps waited for: the word of ``counters.STALLS`` and its share in percent, longest first."""
+        reasons = {f"{STALL_PREFIX}{reason}{STALL_SUFFIX}": reason for reason in STALLS}
+        found = {reasons[name]: value for name, value in self.metrics.items() if name in reasons}
+        total = sum(found.values()) or 1.0
         return sorted(((reason, 100 * value / total) for reason, value in found.items()), key=lambda item: -item[1])
-
-
-_BY_NAME = {counter.name: counter for counter in COUNTERS}
-_STALL = re.compile(re.escape(STALL_PREFIX) + r"(\w+)_per_issue_active\.ratio")
 
 
 def read_profile(path: Path, *, ncu: str | None = None) -> list[KernelProfile]:
@@ -90,11 +84,11 @@ def read_profile(path: Path, *, ncu: str | None = None) -> list[KernelProfile]:
 
     Args:
         path: a ``.csv`` that ncu wrote, or a ``.ncu-rep``.
-        ncu: the executable that exports a report where ``ncu_report`` is not there; by default the one on the PATH.
+        ncu: the executable that exports a report where there is no ``ncu_report``; by default the installed one.
 
     Raises:
-        ProfileError: the file is not there, is neither, or holds no kernel.
-        UnsupportedError: a report, and neither ``ncu_report`` nor ncu is there.
+        ProfileError: the file does not exist, is neither, or holds no kernel.
+        UnsupportedError: a report, and there is neither ``ncu_report`` nor ncu.
     """
     if not path.is_file():
         raise ProfileError(f"{path}: expected a profile (.ncu-rep or .csv), found no such file.")
@@ -105,16 +99,15 @@ def read_profile(path: Path, *, ncu: str | None = None) -> list[KernelProfile]:
     module = find_ncu_report()
     if module is not None:
         return read_report(path, module)
-    executable = ncu or shutil.which("ncu")
+    executable = ncu or find_tool("ncu")
     if executable is None:
         raise UnsupportedError(
             f"{path}: a report is read by NVIDIA's ncu_report or exported by ncu, and neither was found. "
             "Put Nsight Compute on the PATH, or export it where it is: "
-            f"ncu --import {path.name} --page raw --csv --print-units base > {path.stem}.csv",
+            f"ncu --import {path.name} {' '.join(EXPORT)} > {path.stem}.csv",
             requirement="ncu or ncu_report",
         )
-    command = [executable, "--import", str(path), "--page", "raw", "--csv", "--print-units", "base"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run([executable, "--import", str(path), *EXPORT], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip() or "nothing was printed").splitlines()[-1]
         raise ProfileError(f"{path}: ncu --import ended with exit status {done.returncode}: {said}")
@@ -122,61 +115,40 @@ def read_profile(path: Path, *, ncu: str | None = None) -> list[KernelProfile]:
 
 
 def read_csv(lines: Iterable[str], source: str = "the CSV") -> list[KernelProfile]:
-    """The launches of a CSV in either of ncu's two forms; see the module's docstring.
+    """The launches of a CSV in either of ncu's two forms; what ncu printed around the table is passed over.
 
     Raises:
         ProfileError: there is no table of ncu's, or no kernel in it.
     """
-    rows = list(csv.reader(_table(lines)))
-    if not rows:
+    table: list[str] = []
+    for line in lines:
+        if (table or line.lstrip("\ufeff").startswith('"ID"')) and line.strip() and not line.startswith("=="):
+            table.append(line)
+    if not table:
         raise ProfileError(
             f'{source}: expected a CSV of ncu\'s, which begins with a column "ID"; found none. '
             "Export one with: ncu --import REPORT --page raw --csv"
         )
-    header, *body = rows
-    profiles = _long(header, body) if "Metric Name" in header else _wide(header, body)
-    if not profiles:
-        raise ProfileError(f"{source}: the table holds no kernel; was the kernel inside the profiled range?")
-    return profiles
-
-
-def _table(lines: Iterable[str]) -> list[str]:
-    kept: list[str] = []
-    for line in lines:
-        if kept or line.lstrip("\ufeff").startswith('"ID"'):
-            if line.startswith("==") or not line.strip():
-                continue
-            kept.append(line)
-    return kept
-
-
-def _long(header: list[str], body: list[list[str]]) -> list[KernelProfile]:
+    header, *rows = csv.reader(table)
     launches: dict[str, KernelProfile] = {}
-    for row in body:
+    units: dict[str, str] = {}
+    for row in rows:
         cells = dict(zip(header, row, strict=False))
-        profile = launches.setdefault(
-            cells["ID"], KernelProfile(len(launches), _short(cells.get("Kernel Name", "")), {}, cells.get("Device", ""))
-        )
-        value = _number(cells.get("Metric Value", ""), cells.get("Metric Unit", ""))
-        if value is not None:
-            profile.metrics[cells["Metric Name"]] = value
-    return list(launches.values())
-
-
-def _wide(header: list[str], body: list[list[str]]) -> list[KernelProfile]:
-    # The row of units has no ID.
-    units = dict(zip(header, body[0], strict=False)) if body and not body[0][0].strip() else {}
-    profiles: list[KernelProfile] = []
-    for row in body[1:] if units else body:
-        cells = dict(zip(header, row, strict=False))
-        metrics = {}
+        if not row[0].strip():  # the row of units has no ID
+            units = cells
+            continue
+        metrics = launches.setdefault(row[0], KernelProfile(_short(cells.get("Kernel Name", "")), {})).metrics
+        if "Metric Name" in cells:  # the default page
+            units = {cells["Metric Name"]: cells["Metric Unit"]}
+            cells = {cells["Metric Name"]: cells["Metric Value"]}
         for name, text in cells.items():
-            value = _number(text, units.get(name, ""))
-            if value is not None:
-                metrics[name] = value
-        device = cells.get("device__attribute_display_name", "")
-        profiles.append(KernelProfile(len(profiles), _short(cells.get("Kernel Name", "")), metrics, device))
-    return profiles
+            try:
+                metrics[name] = float(text.replace(",", "")) * _factor(units.get(name, ""))
+            except ValueError:  # text, or "n/a"
+                continue
+    if not launches:
+        raise ProfileError(f"{source}: the table holds no kernel; was the kernel inside the profiled range?")
+    return list(launches.values())
 
 
 def _short(name: str) -> str:
@@ -184,19 +156,18 @@ def _short(name: str) -> str:
     return name.partition("(")[0].removeprefix("void ").strip()
 
 
-def _number(text: str, unit: str) -> float | None:
-    try:
-        value = float(text.replace(",", ""))
-    except ValueError:
-        return None
-    return value * _factor(unit)
+# Scaled units as ncu writes them: "Mbyte", "us", "nsecond", "Gbyte/second", "Kbyte/block".
+_SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_SCALED = re.compile(
+    r"(?:(?P<count>[KMGT])(?:byte|sector|cycle|inst|register|thread|block|warp|request)?|(?P<time>[mun])s(?:econd)?)"
+    r"(?:/.*)?"
+)
 
 
 def _factor(unit: str) -> float:
-    if unit in _SECONDS:
-        return _SECONDS[unit]
-    match = _UNIT.match(unit)
-    return _SCALES[match.group("scale")] if match else 1.0
+    """How many base units one of ``unit`` is."""
+    match = _SCALED.fullmatch(unit)
+    return _SCALES[match["count"] or match["time"]] if match else 1.0
 
 
 def find_ncu_report() -> Any | None:
@@ -213,17 +184,12 @@ def find_ncu_report() -> Any | None:
 
 
 def _report_folders() -> list[str]:
-    roots = []
-    found = shutil.which("ncu")
-    if found:
-        # ncu on the PATH is a script or a link beside, or two levels below, the installation's root.
-        real = Path(os.path.realpath(found))
-        roots += [real.parent, *real.parents[1:3]]
-    for place in ("/opt/nvidia", "/usr/local"):
-        for pattern in ("nsight-compute*/*", "nsight-compute*", "cuda*/nsight-compute*", "cuda*/nsight-compute*/*"):
-            roots += sorted(Path(place).glob(pattern), reverse=True)
-    folders = [root / "extras" / "python" for root in roots]
-    return [str(folder) for folder in dict.fromkeys(folders) if (folder / "ncu_report.py").is_file()]
+    ncu = find_tool("ncu")
+    # ncu is a script or a link beside, or up to two levels below, the installation's root.
+    roots = [str(root) for root in Path(os.path.realpath(ncu)).parents[:3]] if ncu else []
+    roots += ["/opt/nvidia/nsight-compute*/*", "/usr/local/nsight-compute*", "/usr/local/cuda*/nsight-compute*"]
+    patterns = (f"{root.lstrip('/')}/extras/python/ncu_report.py" for root in roots)
+    return [str(file.parent) for pattern in patterns for file in sorted(Path("/").glob(pattern), reverse=True)]
 
 
 def read_report(path: Path, module: Any) -> list[KernelProfile]:
@@ -237,20 +203,84 @@ def read_report(path: Path, module: Any) -> list[KernelProfile]:
     except Exception as error:  # what the module raises is its own business
         raise ProfileError(f"{path}: ncu_report cannot load it: {error}") from error
     profiles: list[KernelProfile] = []
-    for range_index in range(context.num_ranges()):
-        actions = context.range_by_idx(range_index)
-        for action_index in range(actions.num_actions()):
-            action = actions.action_by_idx(action_index)
-            metrics, device = {}, ""
-            for name in action.metric_names():
-                metric = action.metric_by_name(name)
-                if name == "device__attribute_display_name":
-                    device = str(metric.value())
-                    continue
-                value = metric.value()
-                if isinstance(value, (int, float)) and not isinstance(value, bool):
-                    metrics[name] = float(value) * _factor(str(metric.unit()))
-            profiles.append(KernelProfile(len(profiles), _short(str(action.name())), metrics, device))
+    for actions in map(context.range_by_idx, range(context.num_ranges())):
+        for action in map(actions.action_by_idx, range(actions.num_actions())):
+            read = {name: action.metric_by_name(name) for name in action.metric_names()}
+            metrics = {
+                name: float(value) * _factor(str(metric.unit()))
+                for name, metric in read.items()
+                if isinstance(value := metric.value(), (int, float)) and not isinstance(value, bool)
+            }
+            profiles.append(KernelProfile(_short(str(action.name())), metrics))
     if not profiles:
         raise ProfileError(f"{path}: the report holds no kernel; was the kernel inside the profiled range?")
     return profiles
+
+
+# ------------------------------------------------------------------------------------------------------ source page
+
+_SAMPLES = "# Samples"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One source line of one kernel, with the samples that found a warp there, issuing or waiting.
+
+    Attributes:
+        kernel: the kernel's name.
+        file: the source file's name, without its folder.
+        number: the line's number.
+        source: its text.
+        samples: the number of samples.
+        share: the same, in percent of the kernel's samples.
+    """
+
+    kernel: str
+    file: str
+    number: int
+    source: str
+    samples: int
+    share: float
+
+
+def hottest_lines(lines: Iterable[str], *, most: int = 5) -> list[Line]:
+    """The ``most`` sampled lines of each kernel, in the order of the kernels.
+
+    Args:
+        lines: what ``ncu --import REPORT --page source --print-source cuda,sass --csv`` prints: a table for each kernel
+            and file, with a row for each line, followed by a row for each of its instructions.
+        most: lines of each kernel.
+    """
+    kernel, file, header = "", "", list[str]()
+    found: dict[str, list[tuple[str, int, str, int]]] = {}
+    for row in csv.reader(lines):
+        if not row:
+            continue
+        if row[0] == "File Path":
+            file = PurePath(row[1]).name
+        elif row[0] == "Function Name":
+            kernel = row[1]
+        elif row[0] == "Line No":
+            header = row
+        elif row[0].isdigit() and _SAMPLES in header:
+            samples = row[header.index(_SAMPLES)]
+            if samples.isdigit() and int(samples):
+                found.setdefault(kernel, []).append((file, int(row[0]), row[1].strip(), int(samples)))
+    result = []
+    for name, entries in found.items():
+        total = sum(entry[3] for entry in entries)
+        hottest = sorted(entries, key=lambda entry: -entry[3])[:most]
+        result += [Line(name, *entry, 100 * entry[3] / total) for entry in hottest]
+    return result
+
+
+def lines_text(lines: Iterable[Line]) -> str:
+    """The lines as text, a heading for each kernel."""
+    shown: list[str] = []
+    kernel = ""
+    for line in lines:
+        if line.kernel != kernel:
+            kernel = line.kernel
+            shown.append(f"{kernel}: where its warps were seen")
+        shown.append(f"  {line.share:5.1f} %  {line.file}:{line.number}  {line.source}")
+    return "\n".join(shown) if shown else "no source lines: was the kernel compiled with line information?"
