@@ -48,13 +48,7 @@ def compile_work(case: dict[str, Any], *, arch: str) -> Artefacts:
     operators = {operator.name: operator for bench in discover() for operator in bench.operators}
     problem = Case(case["operator"], parse_shape(case["shape"]), dtypes.parse(case["dtype"]), case["layout"])
     explanation = explain_case(operators[case["operator"]], problem, case["variant"], arch=arch)
-    return compile_to_look_at(
-        str(explanation.builder),
-        explanation.config,
-        explanation.integers,
-        arch=arch,
-        workspace=explanation.workspace > 0,
-    )
+    return compile_to_look_at(str(explanation.builder), explanation.config, explanation.integers, arch=arch)
 
 
 def kernels_of(manifest: dict[str, Any], *, arch: str) -> list[dict[str, Any]]:

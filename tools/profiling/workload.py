@@ -22,7 +22,7 @@ import torch
 from forge_core import device as devices
 from forge_core.bench.plan import discover
 from forge_core.errors import ForgeError
-from forge_core.profiling.ranges import CudaMarks, Marks, profiled_range
+from forge_core.profiling.ranges import CudaMarks, profiled_range
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -50,7 +50,9 @@ def prepare(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes
     return prepared
 
 
-def run(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int, marks: Marks | None = None) -> None:
+def run(
+    works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int, marks: CudaMarks | None = None
+) -> None:
     """Warms everything up, then profiles: one profiled stretch, in which each work has a range of its name."""
     marks = marks or CudaMarks()
     prepared = prepare(works, calls=calls, device=device, l2_bytes=l2_bytes)

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from forge_core.cli import main
 from forge_core.errors import ArgumentError
 from forge_core.profiling.drawing import MOST_ROWS, to_svg
-from forge_core.profiling.exchange import block_slots, mailbox_slots
 from forge_core.profiling.layout_command import kernel_drawing
 from forge_core.profiling.layouts import (
     Access,
     Drawing,
     Panel,
+    block_slots,
     coalescing,
     conflicts,
+    mailbox_slots,
     swizzle,
     swizzled_tile,
     tiled_copy,

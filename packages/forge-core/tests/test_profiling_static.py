@@ -411,7 +411,7 @@ from forge_core.profiling.find import explain_named
 from forge_core.profiling.static import inspect_explained
 found = explain_named("transpose", shape="64x64", dtype="int8", variant="naive", arch="sm_90a")
 print(found.key)
-print(inspect_explained(found, arch="sm_90a").ptx)
+print(inspect_explained(found, arch="sm_90a").artefacts.ptx)
 """
 
 

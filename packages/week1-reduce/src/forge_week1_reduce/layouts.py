@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from forge_core.profiling.exchange import block_slots
-from forge_core.profiling.layouts import Drawing, Panel
+from forge_core.profiling.layouts import Drawing, Panel, block_slots
 from forge_week1_reduce.configs import (
     ClusterConfig,
     ColumnConfig,

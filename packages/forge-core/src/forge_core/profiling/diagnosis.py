@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 
 from forge_core.profiling.counters import STALLS
 from forge_core.profiling.readers import KernelProfile, MissingFigure
@@ -101,7 +102,7 @@ def diagnose(profile: KernelProfile, needed: Needed | None = None) -> Diagnosis:
         if found is not None:
             weight, sentence = found
             ranked.append((not rule.cause, -weight, Finding(rule.name, sentence)))
-    findings = tuple(finding for *_, finding in sorted(ranked, key=lambda entry: entry[:2]))
+    findings = tuple(finding for *_, finding in sorted(ranked, key=itemgetter(0, 1)))
     bound, first = _bound(profile)
     sentences = [first, *(finding.sentence for finding in findings[:2])]
     reason, share = waits_for(profile.stalls())
@@ -163,7 +164,7 @@ def _uncoalesced(profile: KernelProfile, _: Needed) -> tuple[float, str] | None:
         used, sectors, requests = (profile.get(f"{kind}_{name}") for name in ("used_pct", "sectors", "requests"))
         # A request that touches one sector cannot touch fewer, however little of it is used.
         if used is not None and sectors and requests and used < 60 and sectors / requests >= 1.5:
-            worst = max(worst, (sectors * (100 - used) / 100, kind, sectors / requests, used))
+            worst = max(worst, (sectors * (100 - used) / 100, kind, sectors / requests, used), key=itemgetter(0))
     wasted, kind, per_request, used = worst
     # A few strided accesses beside many contiguous ones cost nothing: what counts is their part of all sectors.
     everything = (profile.get("load_sectors") or 0) + (profile.get("store_sectors") or 0)

@@ -15,7 +15,6 @@ from forge_core.op import Explanation
 from forge_core.profiling.find import explain_named
 from forge_core.profiling.sass import count_sass, disassemble
 from forge_core.profiling.static import inspect_explained
-from forge_core.profiling.static_text import report_text
 
 __all__ = ["explained", "inspect"]
 
@@ -86,15 +85,15 @@ def inspect(
     )
     report = inspect_explained(explanation, arch=arch)
     if cubin is not None:
-        cubin.write_bytes(report.cubin)
+        cubin.write_bytes(report.artefacts.cubin)
     if ptx:
-        click.echo(report.ptx)
+        click.echo(report.artefacts.ptx)
     elif sass:
-        text = disassemble(report.cubin)
+        text = disassemble(report.artefacts.cubin)
         click.echo(text)
         for kernel, counts in count_sass(text).items():
             click.echo(f"// {kernel}: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
     elif as_json:
         click.echo(json.dumps(report.as_dict(), indent=2))
     else:
-        click.echo(report_text(report))
+        click.echo(report.text())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +61,10 @@ def _show(drawing: Drawing, out: Path | None, as_json: bool) -> None:
         click.echo(f"written: {out}")
 
 
-OUT = click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the SVG.")
-JSON = click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+def _output(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of what is shown, which :func:`_show` takes."""
+    out = click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the SVG.")
+    return out(click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")(command))
 
 
 @layout.command("copy")
@@ -72,27 +75,20 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print the counts as
 @click.option("--dtype", default="float32", show_default=True, help="The elements' dtype.")
 @click.option("--row-bytes", type=int, help="Distance from row to row of the tile; by default its width.")
 @click.option("--by-column", is_flag=True, help="Number the threads down the columns first.")
-@OUT
-@JSON
+@_output
 def copy(
-    threads: tuple[int, int],
-    values: tuple[int, int],
-    dtype: str,
-    row_bytes: int | None,
-    by_column: bool,
-    out: Path | None,
-    as_json: bool,
+    threads: tuple[int, int], values: tuple[int, int], dtype: str, row_bytes: int | None, by_column: bool, **output: Any
 ) -> None:
     """The thread-value layout of a tiled copy of a row-major tile."""
     try:
         itemsize = dtypes.itemsize(dtypes.parse(dtype))
-        width = threads[1] * values[1] * itemsize
+        row_bytes = row_bytes or threads[1] * values[1] * itemsize
         drawing = tiled_copy(
-            threads=threads, values=values, row_bytes=row_bytes or width, itemsize=itemsize, by_column=by_column
+            threads=threads, values=values, row_bytes=row_bytes, itemsize=itemsize, by_column=by_column
         )
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    _show(drawing, out, as_json)
+    _show(drawing, **output)
 
 
 @layout.command("swizzle")
@@ -102,17 +98,14 @@ def copy(
 @click.option("--rows", type=click.IntRange(min=1), default=32, show_default=True, help="Rows of the tile.")
 @click.option("--row-bytes", type=click.IntRange(min=1), default=128, show_default=True, help="Bytes of a row.")
 @click.option("--width", type=click.Choice(["1", "2", "4", "8", "16"]), default="16", help="Bytes of a lane's access.")
-@OUT
-@JSON
-def swizzle(
-    bits: int, base: int, shift: int, rows: int, row_bytes: int, width: str, out: Path | None, as_json: bool
-) -> None:
+@_output
+def swizzle(bits: int, base: int, shift: int, rows: int, row_bytes: int, width: str, **output: Any) -> None:
     """A tile of shared memory under CuTe's Swizzle<bits, base, shift>; --bits 0 is none."""
     try:
         drawing = swizzled_tile(bits, base, shift, rows=rows, row_bytes=row_bytes, width=int(width))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    _show(drawing, out, as_json)
+    _show(drawing, **output)
 
 
 @layout.command("kernel")
@@ -121,12 +114,11 @@ def swizzle(
 @click.option("--dtype", required=True, help="Its dtype.")
 @click.option("--variant", default="auto", show_default=True, help="The kernel.")
 @click.option("--arch", type=ARCH, default="sm_90a", show_default=True, help="The architecture, or a GPU such as H100.")
-@OUT
-@JSON
-def kernel(operator: str, shape: str, dtype: str, variant: str, arch: Arch, out: Path | None, as_json: bool) -> None:
+@_output
+def kernel(operator: str, shape: str, dtype: str, variant: str, arch: Arch, **output: Any) -> None:
     """The layouts of an operator's kernel: a row kernel's, or what its package's module ``layouts`` declares."""
     explanation = explained(operator, shape=shape, dtype=dtype, variant=variant, arch=arch)
-    _show(kernel_drawing(explanation.config, explanation.variant or "ref"), out, as_json)
+    _show(kernel_drawing(explanation.config, explanation.variant or "ref"), **output)
 
 
 def kernel_drawing(config: Any, variant: str) -> Drawing:

@@ -1,15 +1,13 @@
-"""Index maps of a warp's accesses, and what memory makes of them: sectors, lines, bank conflicts.
+"""Index maps of a block's accesses, and the memory transactions that follow: sectors, lines, bank conflicts.
 
-An :class:`Access` is one instruction of one block: for each thread the byte at which it reads or writes, or None where
-it does not take part, and how many bytes.  From that alone follows what the hardware does with it:
-
-    global    a warp touches so many 32-byte sectors and 128-byte lines; the fewest are its bytes over 32
-    shared    32 banks of 4 bytes; accesses of 16 bytes go by 8 lanes at a time, of 8 bytes by 16, others by 32; lanes
-              that ask for the same word share it; the others in a bank wait: each adds a pass
+global    a warp's request touches 32-byte sectors and 128-byte lines; at least its bytes over 32 sectors
+shared    32 banks of 4 bytes; accesses of 16 bytes go by 8 lanes at a time, of 8 bytes by 16, others by 32; lanes
+that ask for the same word share it; each other word in a bank adds a wavefront (here: a pass)
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,8 +17,10 @@ __all__ = [
     "Conflicts",
     "Drawing",
     "Panel",
+    "block_slots",
     "coalescing",
     "conflicts",
+    "mailbox_slots",
     "swizzle",
     "swizzled_tile",
     "tiled_copy",
@@ -45,10 +45,15 @@ class Access:
     width: int
     space: str = "global"
 
+    def warps(self) -> list[tuple[int | None, ...]]:
+        """The places of each warp that takes part."""
+        warps = (self.places[i : i + WARP] for i in range(0, len(self.places), WARP))
+        return [warp for warp in warps if any(place is not None for place in warp)]
+
 
 @dataclass(frozen=True)
 class Coalescing:
-    """What the warps of a global access touch, added up.
+    """What the warps of accesses to global memory touch, added up.
 
     Attributes:
         requests: warps that take part.
@@ -69,19 +74,19 @@ class Coalescing:
 
     @property
     def used_pct(self) -> float:
-        """How much of the touched sectors is used, in percent."""
+        """The part of the touched sectors that is used, in percent."""
         return 100.0 * self.ideal / max(self.sectors, 1)
 
 
 @dataclass(frozen=True)
 class Conflicts:
-    """What the warps of a shared access take, added up.
+    """The wavefronts of the warps of accesses to shared memory, added up.
 
     Attributes:
         requests: warps that take part.
-        passes: passes (wavefronts) that they take.
-        ideal: those that they would take without conflicts.
-        worst: lanes that meet in one bank in the worst pass; 1 without conflicts.
+        passes: wavefronts that they take.
+        ideal: wavefronts without bank conflicts.
+        worst: the highest number of words in one bank of a wavefront; 1 without conflicts.
     """
 
     requests: int
@@ -91,13 +96,13 @@ class Conflicts:
 
     @property
     def extra(self) -> int:
-        """Passes that conflicts add."""
+        """Wavefronts that bank conflicts add."""
         return self.passes - self.ideal
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One memory's side of a kernel: accesses to one tile, which is drawn as rows of bytes.
+    """One tile in one memory, drawn as rows of bytes.
 
     Attributes:
         title: in words.
@@ -117,77 +122,92 @@ class Panel:
     def summary(self) -> str:
         """The counts of all its accesses, in words."""
         if self.shared:
-            found = [conflicts(access) for access in self.accesses]
-            passes, ideal = sum(c.passes for c in found), sum(c.ideal for c in found)
-            if passes == ideal:
-                return f"{passes} passes for {sum(c.requests for c in found)} requests, no bank conflicts"
-            worst = max(c.worst for c in found)
-            return f"{passes} passes where {ideal} would do: {passes - ideal} by bank conflicts, up to {worst}-way"
-        touched = [coalescing(access) for access in self.accesses]
-        requests, sectors = sum(c.requests for c in touched), sum(c.sectors for c in touched)
-        ideal = sum(c.ideal for c in touched)
+            found = conflicts(*self.accesses)
+            if not found.extra:
+                return f"{found.passes} passes for {found.requests} requests, no bank conflicts"
+            return (
+                f"{found.passes} passes where {found.ideal} would do: {found.extra} by bank conflicts, "
+                f"up to {found.worst}-way"
+            )
+        touched = coalescing(*self.accesses)
         return (
-            f"{sectors / max(requests, 1):.2f} sectors a request, {100 * ideal / max(sectors, 1):.0f} % of them used, "
-            f"{sum(c.lines for c in touched) / max(requests, 1):.2f} lines"
+            f"{touched.sectors_per_request:.2f} sectors a request, {touched.used_pct:.0f} % of them used, "
+            f"{touched.lines / max(touched.requests, 1):.2f} lines"
         )
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A kernel's layouts: the tiles in the order in which the data passes through them.
-
-    Attributes:
-        title: in words.
-        panels: the tiles.
-    """
+    """A kernel's layouts: the tiles in the order in which the data passes through them."""
 
     title: str
     panels: tuple[Panel, ...]
 
 
-def _warps(access: Access) -> list[list[int]]:
-    places = access.places
-    warps = [[p for p in places[i : i + WARP] if p is not None] for i in range(0, len(places), WARP)]
-    return [warp for warp in warps if warp]
+def coalescing(*accesses: Access) -> Coalescing:
+    """The sectors and lines that accesses to global memory touch, warp by warp."""
+    requests = sectors = lines = ideal = 0
+    for access in accesses:
+        for warp in access.warps():
+            touched = {byte for place in warp if place is not None for byte in range(place, place + access.width)}
+            requests += 1
+            sectors += len({byte // SECTOR for byte in touched})
+            lines += len({byte // LINE for byte in touched})
+            ideal += -(-len(touched) // SECTOR)
+    return Coalescing(requests, sectors, ideal, lines)
 
 
-def coalescing(access: Access) -> Coalescing:
-    """The sectors and lines that a global access touches, warp by warp."""
-    sectors = lines = ideal = 0
-    warps = _warps(access)
-    for warp in warps:
-        touched = {byte for place in warp for byte in range(place, place + access.width)}
-        sectors += len({byte // SECTOR for byte in touched})
-        lines += len({byte // LINE for byte in touched})
-        ideal += -(-len(touched) // SECTOR)
-    return Coalescing(len(warps), sectors, ideal, lines)
+def conflicts(*accesses: Access) -> Conflicts:
+    """The wavefronts that accesses to shared memory take, warp by warp."""
+    requests, depths = 0, []
+    for access in accesses:
+        lanes = WARP * WORD // max(access.width, WORD)
+        for warp in access.warps():
+            requests += 1
+            for begin in range(0, WARP, lanes):
+                places = [place for place in warp[begin : begin + lanes] if place is not None]
+                words = {word for p in places for word in range(p // WORD, (p + access.width - 1) // WORD + 1)}
+                if words:
+                    depths.append(max(Counter(word % BANKS for word in words).values()))
+    return Conflicts(requests, sum(depths), len(depths), max(depths, default=1))
 
 
-def conflicts(access: Access) -> Conflicts:
-    """The passes that a shared access takes, warp by warp."""
-    passes = ideal = 0
-    worst = 1
-    lanes = WARP * WORD // max(access.width, WORD)
-    count = 0
-    for first in range(0, len(access.places), WARP):
-        warp = access.places[first : first + WARP]
-        count += any(place is not None for place in warp)
-        for begin in range(0, WARP, lanes):
-            words = {
-                word
-                for place in warp[begin : begin + lanes]
-                if place is not None
-                for word in range(place // WORD, (place + access.width - 1) // WORD + 1)
-            }
-            if not words:
-                continue
-            banks = [0] * BANKS
-            for word in words:
-                banks[word % BANKS] += 1
-            passes += max(banks)
-            ideal += 1
-            worst = max(worst, *banks)
-    return Conflicts(count, passes, ideal, worst)
+def block_slots(threads: int, size: int) -> tuple[Access, Access]:
+    """The exchange of ``cute.block.reduce_block``: each warp's first lane writes a slot, every lane reads one.
+
+    Args:
+        threads: threads of the block: 32 times a power of two, 64 or more.
+        size: bytes of a slot.
+    """
+    warps = threads // WARP
+    writes = tuple(thread // WARP * size if thread % WARP == 0 else None for thread in range(threads))
+    reads = tuple(thread % warps * size for thread in range(threads))
+    return Access("a warp's slot", writes, size, "shared"), Access("all slots", reads, size, "shared")
+
+
+def mailbox_slots(threads: int, blocks: int, size: int) -> tuple[list[Access], list[Access]]:
+    """The exchange of ``cute.exchange.reduce_row`` in a cluster, in one block's shared memory.
+
+    Args:
+        threads: threads of a block.
+        blocks: blocks of the cluster.
+        size: bytes of a slot.
+
+    Returns:
+        For each block the access by which its warps write; and the reads, 32 slots at a time.
+    """
+    slots = threads // WARP * blocks
+    lanes = min(slots, WARP)
+    own = block_slots(threads, size)[0].places
+    writes = [
+        Access(f"slots of block {rank}", tuple(None if p is None else p + first for p in own), size, "shared")
+        for rank, first in enumerate(range(0, slots * size, threads // WARP * size))
+    ]
+    reads = [
+        Access(f"slots from {first}", tuple((t % lanes + first) * size for t in range(threads)), size, "shared")
+        for first in range(0, slots, lanes)
+    ]
+    return writes, reads
 
 
 def tiled_copy(
@@ -234,8 +254,8 @@ def tiled_copy(
 def swizzle(bits: int, base: int, shift: int) -> Callable[[int], int]:
     """CuTe's ``Swizzle<bits, base, shift>`` over byte offsets.
 
-    ``bits`` bits, ``shift`` above those from ``base`` on, are XORed into them.  ``Swizzle<3, 4, 3>`` permutes the
-    eight 16-byte chunks of each 128-byte row by the row's number modulo 8.
+    XORs the ``bits`` bits from ``base + shift`` on into those from ``base`` on (the other way round for a negative
+    shift).  ``Swizzle<3, 4, 3>`` permutes the eight 16-byte chunks of each 128-byte row by the row's number modulo 8.
 
     Raises:
         ValueError: the two fields overlap, or a count is negative.
@@ -245,7 +265,7 @@ def swizzle(bits: int, base: int, shift: int) -> Callable[[int], int]:
     mask = (1 << bits) - 1 << base + max(shift, 0)
 
     def apply(offset: int) -> int:
-        field = offset & mask if shift >= 0 else offset & ((1 << bits) - 1 << base)
+        field = offset & mask
         return offset ^ (field >> shift if shift >= 0 else field << -shift)
 
     return apply
@@ -254,8 +274,7 @@ def swizzle(bits: int, base: int, shift: int) -> Callable[[int], int]:
 def swizzled_tile(bits: int, base: int, shift: int, *, rows: int, row_bytes: int, width: int) -> Drawing:
     """A tile of shared memory under ``Swizzle<bits, base, shift>``, accessed along its rows and down its columns.
 
-    Lanes along the rows take neighbouring chunks of ``width`` bytes; lanes down a column take one row each, all at the
-    same chunk.
+    Each lane takes a chunk of ``width`` bytes: lanes along a row neighbouring ones, lanes down a column one of each row.
 
     Raises:
         ValueError: no such swizzle, or a row that is not whole accesses.
@@ -268,11 +287,11 @@ def swizzled_tile(bits: int, base: int, shift: int, *, rows: int, row_bytes: int
     down = [(row, chunk) for chunk in range(chunks) for row in range(rows)]
     panels = []
     for title, order in (("along the rows", along), ("down the columns", down)):
-        offsets = [place(row * row_bytes + chunk * width) for row, chunk in order]
-        accesses = tuple(
-            Access(f"warp access {i // WARP}", tuple(offsets[i : i + WARP]), width, "shared")
+        offsets = tuple(place(row * row_bytes + chunk * width) for row, chunk in order)
+        accesses = (
+            Access(f"warp access {i // WARP}", offsets[i : i + WARP], width, "shared")
             for i in range(0, len(offsets), WARP)
         )
-        panels.append(Panel(f"shared memory, {title}", row_bytes, accesses))
+        panels.append(Panel(f"shared memory, {title}", row_bytes, tuple(accesses)))
     name = f"Swizzle<{bits}, {base}, {shift}>: {rows} rows of {row_bytes} bytes, {width} bytes a lane"
     return Drawing(name, tuple(panels))

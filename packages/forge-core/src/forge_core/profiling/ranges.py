@@ -4,66 +4,41 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Protocol
 
-__all__ = ["CudaMarks", "Marks", "profiled_range"]
-
-
-class Marks(Protocol):
-    """What marks a range; CUDA's own in earnest, a list of calls in tests."""
-
-    def synchronize(self) -> None:
-        """Waits for all that was launched."""
-
-    def start(self) -> None:
-        """Begins profiling."""
-
-    def stop(self) -> None:
-        """Ends profiling."""
-
-    def push(self, name: str) -> None:
-        """Opens a named range."""
-
-    def pop(self) -> None:
-        """Closes it."""
+__all__ = ["CudaMarks", "profiled_range"]
 
 
 class CudaMarks:
-    """cudaProfilerStart and cudaProfilerStop, and NVTX, through torch."""
+    """Marks of a profiled range, through torch; tests give a log of the calls instead."""
+
+    def __init__(self) -> None:
+        import torch  # not at import: the doctor imports this package where torch is missing
+
+        self._cuda = torch.cuda
 
     def synchronize(self) -> None:
         """Waits for all that was launched on the current device."""
-        import torch
-
-        torch.cuda.synchronize()
+        self._cuda.synchronize()
 
     def start(self) -> None:
         """Calls cudaProfilerStart."""
-        import torch
-
-        torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())
+        self._cuda.check_error(self._cuda.cudart().cudaProfilerStart())
 
     def stop(self) -> None:
         """Calls cudaProfilerStop."""
-        import torch
-
-        torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStop())
+        self._cuda.check_error(self._cuda.cudart().cudaProfilerStop())
 
     def push(self, name: str) -> None:
         """Opens an NVTX range."""
-        import torch
-
-        torch.cuda.nvtx.range_push(name)
+        self._cuda.nvtx.range_push(name)
 
     def pop(self) -> None:
         """Closes it."""
-        import torch
-
-        torch.cuda.nvtx.range_pop()
+        self._cuda.nvtx.range_pop()
 
 
 @contextlib.contextmanager
-def profiled_range(name: str, marks: Marks | None = None) -> Iterator[None]:
+def profiled_range(name: str, marks: CudaMarks | None = None) -> Iterator[None]:
     """Profiles a block: what ran before it has ended when profiling starts, and it has ended when profiling stops.
 
     A profiler that was told to wait (``ncu --profile-from-start off``, ``nsys --capture-range cudaProfilerApi``) sees
@@ -71,7 +46,7 @@ def profiled_range(name: str, marks: Marks | None = None) -> Iterator[None]:
 
     Args:
         name: the NVTX range's name.
-        marks: what marks the range; by default CUDA's own.
+        marks: what marks the range; CUDA's own by default.
     """
     marks = marks or CudaMarks()
     marks.synchronize()

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from forge_core.profiling.exchange import WARP, block_slots, mailbox_slots
-from forge_core.profiling.layouts import Access, Drawing, Panel
+from forge_core.profiling.layouts import WARP, Access, Drawing, Panel, block_slots, mailbox_slots
 from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig, StreamConfig
 from forge_core.rows.problem import ACCESS
 

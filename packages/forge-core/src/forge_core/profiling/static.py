@@ -4,14 +4,14 @@ call (metadata only) -> plan -> configuration, why, integers of the launch
                           |-> host code as plain Python -> grid, block, dynamic shared memory
                           `-> compiler -> PTX   -> widths of accesses, barriers, shuffles, copies
                                       `-> cubin -> registers, stack frame, static shared memory
-all of it -> occupancy by the rules; bytes over the specified bandwidth -> the floor
+all of it -> theoretical occupancy; bytes over the specified bandwidth -> the least time
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from forge_core.device import SPECS, Device, spec_for
@@ -25,21 +25,16 @@ from forge_core.profiling.ptx import PtxCounts, count_instructions
 
 __all__ = ["FLOOR_GPUS", "KernelReport", "StaticReport", "describe", "floors_us", "inspect_explained"]
 
-#: The GPUs whose floor the report names.
+#: The GPUs whose least time the report names.
 FLOOR_GPUS = ("A100", "H100", "H200", "B200")
+
+#: The accesses whose widths the report names.
+ACCESSES = ("ld.global", "st.global", "ld.shared", "st.shared", "cp.async", "ld.local", "st.local")
 
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One kernel of the launch.
-
-    Attributes:
-        name: its symbol, which profilers show.
-        launch: grid, block, cluster, dynamic shared memory.
-        resources: what the cubin says.
-        counts: what the PTX says.
-        occupancy: by the occupancy rules, for the report's architecture.
-    """
+    """One kernel of a launch: its symbol, and what the host code, the cubin and the PTX say of it."""
 
     name: str
     launch: RecordedLaunch
@@ -49,7 +44,7 @@ class KernelReport:
 
     @property
     def smem_bytes(self) -> int:
-        """Shared memory of a block, static and dynamic, without CUDA's own share."""
+        """Shared memory of a block, static and dynamic, without the driver's share."""
         return self.resources.static_smem + (self.launch.dynamic_smem or 0)
 
     @property
@@ -57,82 +52,113 @@ class KernelReport:
         """Bytes of a thread's stack frame that no local array of the source accounts for."""
         return max(self.resources.stack_bytes - self.counts.local_bytes, 0)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "name": self.name,
+            "grid": list(self.launch.grid),
+            "block": list(self.launch.block),
+            "cluster": list(self.launch.cluster),
+            "registers": self.resources.registers,
+            "stack_bytes": self.resources.stack_bytes,
+            "spill_bytes": self.spill_bytes,
+            "smem": {"static": self.resources.static_smem, "dynamic": self.launch.dynamic_smem},
+            "occupancy": dataclasses.asdict(self.occupancy),
+            "accesses": self.counts.accesses,
+            "instructions": self.counts.kinds,
+        }
+
+    def text(self, device: Device) -> str:
+        """The kernel for a terminal; ``device`` counts the multiprocessors."""
+        launch, resources, counts, held = self.launch, self.resources, self.counts, self.occupancy
+        cluster = f", clusters of {_sizes(launch.cluster)}" if launch.cluster != (1, 1, 1) else ""
+        waves = launch.blocks / max(held.blocks * device.sm_count, 1)
+        dynamic = "left to the compiler" if launch.dynamic_smem is None else f"{launch.dynamic_smem:,} dynamic"
+        allowed = ", ".join(f"{name} {count}" for name, count in held.allowed.items())
+        widths = [f"{kind} {', '.join(map(str, counts.widths(kind)))}" for kind in ACCESSES if counts.widths(kind)]
+        kinds = [f"{count} {name if count > 1 else _singular(name)}" for name, count in counts.kinds.items()]
+        return f"""\
+  kernel         {self.name}
+    grid, block  {_sizes(launch.grid)} blocks of {_sizes(launch.block)} threads{cluster}; {waves:.2f} waves
+    registers    {resources.registers} a thread
+    spills       {f"{self.spill_bytes} bytes a thread" if self.spill_bytes else "none"}
+    shared       {resources.static_smem:,} bytes static, {dynamic}
+    occupancy    {held.percent:.1f} % ({held.blocks} blocks, {held.warps} warps a multiprocessor), \
+limited by {" and ".join(held.limiters)}
+                 blocks allowed: {allowed}
+    accesses     bytes a thread: {"; ".join(widths) or "none"}
+    in the code  {", ".join(kinds) or "no barriers, shuffles or asynchronous copies"}
+"""
+
 
 @dataclass(frozen=True)
 class StaticReport:
     """What is known of a call's kernels without running them.
 
     Attributes:
-        operator: ``"namespace::name"``.
-        variant: the kernel's variant.
-        config: its configuration.
-        why: why this variant and configuration.
+        call: what the call would run, and why.
         arch: the architecture that it is compiled for.
-        device: the GPU whose multiprocessors are counted: the largest known one of that architecture, or near it.
-        read: bytes that must be read at least.
-        written: bytes that must be written at least.
+        artefacts: what compiling it gave.
         kernels: the launch's kernels in order.
-        floors_us: for each of :data:`FLOOR_GPUS`, the least time in microseconds that its specified DRAM bandwidth
-            allows where no byte is in a cache; a bound, not a prediction.
-        ptx: the PTX.
-        cubin: the machine code.
     """
 
-    operator: str
-    variant: str
-    config: Any
-    why: str
+    call: Explanation
     arch: str
-    device: Device
-    read: int
-    written: int
+    artefacts: Artefacts
     kernels: tuple[KernelReport, ...]
-    floors_us: dict[str, float]
-    ptx: str = field(repr=False)
-    cubin: bytes = field(repr=False)
+
+    @property
+    def device(self) -> Device:
+        """The GPU whose multiprocessors are counted: the largest known one of that architecture, or near it."""
+        return spec_for(self.arch)
+
+    @property
+    def floors_us(self) -> dict[str, float]:
+        """For each of :data:`FLOOR_GPUS` the least time; see :func:`floors_us`."""
+        return floors_us(self.call.read + self.call.written)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; without PTX and machine code."""
         return {
-            "operator": self.operator,
-            "variant": self.variant,
-            "config": {"type": type(self.config).__name__, **_fields(self.config)},
-            "why": self.why,
+            "operator": self.call.operator,
+            "variant": self.call.variant,
+            "config": {"type": type(self.call.config).__name__, **_fields(self.call.config)},
+            "why": self.call.why,
             "device": self.device.name,
             "arch": self.arch,
-            "bytes": {"read": self.read, "written": self.written},
+            "bytes": {"read": self.call.read, "written": self.call.written},
             "floors_us": {gpu: round(value, 3) for gpu, value in self.floors_us.items()},
-            "kernels": [
-                {
-                    "name": kernel.name,
-                    "grid": list(kernel.launch.grid),
-                    "block": list(kernel.launch.block),
-                    "cluster": list(kernel.launch.cluster),
-                    "registers": kernel.resources.registers,
-                    "stack_bytes": kernel.resources.stack_bytes,
-                    "spill_bytes": kernel.spill_bytes,
-                    "smem": {"static": kernel.resources.static_smem, "dynamic": kernel.launch.dynamic_smem},
-                    "occupancy": dataclasses.asdict(kernel.occupancy),
-                    "accesses": kernel.counts.accesses,
-                    "instructions": kernel.counts.kinds,
-                }
-                for kernel in self.kernels
-            ],
+            "kernels": [kernel.as_dict() for kernel in self.kernels],
         }
+
+    def text(self) -> str:
+        """The report for a terminal: a block for the choice, one for each kernel, one for the bytes."""
+        call, near = self.call, "" if self.device.arch == self.arch else ", the nearest known"
+        kernels = "\n".join(kernel.text(self.device) for kernel in self.kernels)
+        floors = "   ".join(f"{gpu} {_microseconds(value)}" for gpu, value in self.floors_us.items())
+        return f"""\
+{call.operator}: variant {call.variant} on {self.arch} ({self.device.name}{near})
+  why            {call.why}
+  configuration  {call.config}
+
+{kernels}
+  bytes          {call.read + call.written:,} at least: {call.read:,} read, {call.written:,} written
+  floor, us      {floors}
+                 a floor for cold caches at the specified bandwidth, not a prediction"""
 
 
 def inspect_explained(explanation: Explanation, *, arch: str) -> StaticReport:
-    """The static report of a call that was explained.
+    """The static report of a call.
 
     Args:
         explanation: what ``Operator.explain`` answered for ``arch``.
-        arch: for example ``"sm_90a"``; the largest known GPU of it stands for its multiprocessors.
+        arch: for example ``"sm_90a"``.
 
     Raises:
         UnsupportedError: the call runs no kernel, or the CuTe DSL is not installed.
         CompileError: the kernel does not compile, or its launch cannot be worked out.
     """
-    if explanation.builder is None or explanation.variant is None:
+    if explanation.builder is None:
         raise UnsupportedError(
             f"{explanation.operator}: this call runs no kernel: {explanation.why}", requirement="a kernel"
         )
@@ -141,36 +167,12 @@ def inspect_explained(explanation: Explanation, *, arch: str) -> StaticReport:
             f"{explanation.operator}: this call launches nothing, since its result has no elements.",
             requirement="a result of at least one element",
         )
-    artefacts = compile_to_look_at(
-        explanation.builder,
-        explanation.config,
-        explanation.integers,
-        arch=arch,
-        workspace=explanation.workspace > 0,
-    )
-    device = spec_for(arch)
-    return StaticReport(
-        operator=explanation.operator,
-        variant=explanation.variant,
-        config=explanation.config,
-        why=explanation.why,
-        arch=arch,
-        device=device,
-        read=explanation.read,
-        written=explanation.written,
-        kernels=describe(artefacts, arch),
-        floors_us=floors_us(explanation.read + explanation.written),
-        ptx=artefacts.ptx,
-        cubin=artefacts.cubin,
-    )
+    artefacts = compile_to_look_at(explanation.builder, explanation.config, explanation.integers, arch=arch)
+    return StaticReport(explanation, arch, artefacts, describe(artefacts, arch))
 
 
 def describe(artefacts: Artefacts, arch: str) -> tuple[KernelReport, ...]:
     """Each launch of a compiled configuration with the figures of its kernel.
-
-    Args:
-        artefacts: what compiling gave.
-        arch: the architecture that it was compiled for.
 
     Raises:
         CompileError: a launch's kernel is not in the cubin.
@@ -180,21 +182,13 @@ def describe(artefacts: Artefacts, arch: str) -> tuple[KernelReport, ...]:
     reports = []
     for launch in artefacts.launches:
         name = symbol_of(launch, list(resources))
-        kernel = resources[name]
-        reports.append(
-            KernelReport(
-                name=name,
-                launch=launch,
-                resources=kernel,
-                counts=counts[name],
-                occupancy=occupancy(
-                    capability_of(arch),
-                    threads=launch.threads,
-                    registers=kernel.registers,
-                    smem=kernel.static_smem + (launch.dynamic_smem or 0),
-                ),
-            )
+        held = occupancy(
+            capability_of(arch),
+            threads=launch.threads,
+            registers=resources[name].registers,
+            smem=resources[name].static_smem + (launch.dynamic_smem or 0),
         )
+        reports.append(KernelReport(name, launch, resources[name], counts[name], held))
     return tuple(reports)
 
 
@@ -228,17 +222,35 @@ def capability_of(arch: str) -> tuple[int, int]:
 
 
 def floors_us(nbytes: int) -> dict[str, float]:
-    """For each of :data:`FLOOR_GPUS`, ``nbytes`` over the specified bandwidth, in microseconds."""
+    """For each of :data:`FLOOR_GPUS`, ``nbytes`` over the specified DRAM bandwidth, in microseconds.
+
+    A lower bound where no byte is in a cache, not a prediction.
+    """
     return {gpu: nbytes / SPECS[gpu].bandwidth_gbs / 1e3 for gpu in FLOOR_GPUS}
 
 
 def _fields(config: Any) -> dict[str, Any]:
-    if dataclasses.is_dataclass(config):
-        return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
-    return {}
+    return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
 
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return _fields(value)
     return value if isinstance(value, (int, str, bool, type(None))) else str(value)
+
+
+def _microseconds(value: float) -> str:
+    """Hundredths; two digits below 1, so that no floor reads as zero."""
+    return f"{value:.2f}" if value >= 1 else f"{value:.2g}" if value >= 0.0001 else "under 0.0001"
+
+
+def _singular(name: str) -> str:
+    return name.removesuffix("ies") + "y" if name.endswith("ies") else name.removesuffix("s")
+
+
+def _sizes(sizes: tuple[int, ...]) -> str:
+    """``"128 x 4"`` for (128, 4, 1)."""
+    kept = list(sizes)
+    while len(kept) > 1 and kept[-1] == 1:
+        kept.pop()
+    return " x ".join(f"{size:,}" for size in kept)
