@@ -17,7 +17,7 @@ from forge_core.cli import main
 from forge_core.device import SPECS, Arch, spec_for
 from forge_core.errors import ArgumentError, CompileError, UnsupportedError
 from forge_core.profiling import sass
-from forge_core.profiling.cubin import read_cubin
+from forge_core.profiling.cubin import RESERVED_SMEM, read_cubin
 from forge_core.profiling.geometry import RecordedLaunch, record_launches
 from forge_core.profiling.inspect_command import explained
 from forge_core.profiling.occupancy import LIMITS, occupancy
@@ -66,7 +66,7 @@ def test_smaller_multiprocessors_hold_less():
     assert by_arch == {"A100": 64, "RTX 4090": 32}
     for spec in SPECS.values():
         limits = LIMITS[spec.capability]
-        assert (limits.smem, limits.smem_block) == (spec.smem_per_sm, spec.smem_per_block)
+        assert (limits.smem, limits.smem - RESERVED_SMEM) == (spec.smem_per_sm, spec.smem_per_block)
 
 
 def test_what_no_kernel_has_is_refused():

@@ -1,15 +1,15 @@
-"""What a compiled kernel takes of a multiprocessor, read from the cubin itself.
+"""The resources of a compiled kernel, read from the cubin.
 
-A cubin is an ELF object; pyelftools reads the container, and this module the two tables in it that say what a kernel
-takes.  ``.nv.info`` is a list of records (form, attribute, payload), in which the first word of a payload is the
-kernel's symbol; the section ``.nv.shared.NAME`` is as large as the kernel's static shared memory.  No tool of the CUDA
-toolkit is needed, and none is asked: the figures are those of ``cuobjdump --dump-resource-usage``.
+A cubin is an ELF object.  Its section ``.nv.info`` is a list of records (form, attribute, payload), in which the first
+word of a payload is the kernel's symbol; ``.nv.shared.NAME`` is as large as the kernel's static shared memory.  The
+figures are those of ``cuobjdump --dump-resource-usage``.
 """
 
 from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,21 +23,20 @@ _SIZED = 4
 _FRAME_SIZE = 0x11
 _REGISTERS = 0x2F
 _REQUIRED_THREADS = 0x10
-_MOST_THREADS = 0x05
 
-#: What CUDA keeps for itself in each block's shared memory, from sm_80 on; on sm_90 it is part of the section's size.
+#: Bytes of each block's shared memory that the driver keeps, from sm_80 on; part of the section's size.
 RESERVED_SMEM = 1024
 
 
 @dataclass(frozen=True)
 class KernelResources:
-    """What one kernel of a cubin takes.
+    """The resources of one kernel of a cubin.
 
     Attributes:
-        name: the kernel's name, as a profiler shows it.
-        registers: registers of a thread.
-        stack_bytes: bytes of a thread's stack frame in local memory: spilled registers and local arrays.
-        static_smem: bytes of statically declared shared memory of a block, without CUDA's own share.
+        name: the kernel's symbol.
+        registers: of a thread.
+        stack_bytes: of a thread's stack frame in local memory: spilled registers and local arrays.
+        static_smem: bytes of static shared memory of a block, without the driver's share.
         barriers: named barriers of a block.
         block: the block's size where the kernel requires one, else None.
         code_bytes: bytes of instructions.
@@ -72,7 +71,7 @@ def read_cubin(cubin: bytes) -> tuple[KernelResources, ...]:
         raise ValueError("expected a cubin, got an ELF object without .nv.info")
     registers: dict[str, int] = {}
     frames: dict[str, int] = {}
-    for _, attribute, payload in _records(info.data()):
+    for attribute, payload in _records(info.data()):
         if attribute in (_REGISTERS, _FRAME_SIZE):
             symbol, value = struct.unpack_from("<II", payload)
             name = symbols.get_symbol(symbol).name
@@ -90,11 +89,10 @@ def read_cubin(cubin: bytes) -> tuple[KernelResources, ...]:
 def _kernel(name: str, sections: dict[str, Any], registers: dict[str, int], frames: dict[str, int]) -> KernelResources:
     text = sections[f".text.{name}"]
     block = None
-    for _, attribute, payload in _records(sections[f".nv.info.{name}"].data()):
-        if attribute in (_REQUIRED_THREADS, _MOST_THREADS) and len(payload) >= 12:
-            block = struct.unpack_from("<III", payload) if attribute == _REQUIRED_THREADS else block
+    for attribute, payload in _records(sections[f".nv.info.{name}"].data()):
+        if attribute == _REQUIRED_THREADS and len(payload) >= 12:
+            block = struct.unpack_from("<III", payload)
     shared = sections.get(f".nv.shared.{name}")
-    # A kernel that uses any shared memory has CUDA's share in its section, before its own.
     static = max(shared["sh_size"] - RESERVED_SMEM, 0) if shared is not None else 0
     return KernelResources(
         name=name,
@@ -107,12 +105,11 @@ def _kernel(name: str, sections: dict[str, Any], registers: dict[str, int], fram
     )
 
 
-def _records(table: bytes) -> list[tuple[int, int, bytes]]:
-    records = []
+def _records(table: bytes) -> Iterator[tuple[int, bytes]]:
+    """The attribute and the payload of each record."""
     at = 0
     while at + 4 <= len(table):
         form, attribute, length = struct.unpack_from("<BBH", table, at)
         size = length if form == _SIZED else 0
-        records.append((form, attribute, table[at + 4 : at + 4 + size]))
+        yield attribute, table[at + 4 : at + 4 + size]
         at += 4 + size
-    return records

@@ -1,9 +1,8 @@
-"""Grid, block and shared memory of a launch, worked out on the host without launching.
+"""Grid, block and shared memory of a launch, computed on the host without launching.
 
-The host side of a kernel class, its ``__call__``, is a ``@cute.jit`` method that calculates a grid from the launch's
-integers and launches one or several kernels.  Its arithmetic is plain, so it runs as plain Python over plain integers:
-on a copy of the object in which every kernel is replaced by a recorder that notes what it would have been launched
-with.  Nothing of the CUDA driver or of the DSL's runtime takes part.
+A kernel class's ``__call__`` is a ``@cute.jit`` method that calculates grids from the launch's integers and launches one
+or several kernels.  Its arithmetic is plain, so it runs as Python over plain integers, on a copy of the object in which
+every kernel is replaced by a recorder.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ class RecordedLaunch:
         block: threads along x, y, z.
         cluster: blocks of a cluster along x, y, z.
         dynamic_smem: bytes of dynamic shared memory of a block; None where the compiler is left to find it.
-        states_smem: whether the launch says how many; otherwise they are what the kernel allocates, counted as 0.
-        options: what else the launch is given, such as ``cooperative``, by name.
-        arguments: what the kernel is passed: integers and tuples of them; of a pointer, which one it is.
+        options: further options of the launch, such as ``cooperative``, by name.
+        arguments: what the kernel is passed: integers and tuples of them; for a pointer, a number of its own.
+        states_smem: whether the launch gives a number of bytes; if not, ``dynamic_smem`` is 0.
     """
 
     name: str
@@ -56,22 +55,22 @@ class RecordedLaunch:
         return self.block[0] * self.block[1] * self.block[2]
 
 
-# No number of bytes: the launch leaves them out.
+# Stands for a launch that does not mention dynamic shared memory; None means that the compiler finds it.
 _UNSTATED = "not stated"
 
-# Addresses of different pointers are so far apart that none is mistaken for another with an offset.
+# Distance of the addresses of two pointers: no offset leads from one to another.
 _APART = 2**50
 
 
 class _NoAddress(int):
-    """An address that nothing is at: what stands for a pointer, which no grid depends on."""
+    """An invalid address in place of a pointer, on which no grid depends."""
 
     def toint(self) -> int:
         return int(self)
 
 
 class _Recorder:
-    """Stands where a kernel was: takes its name, its arguments, and notes its launch."""
+    """Replaces a kernel: logs its launch, with its name and arguments."""
 
     def __init__(self, log: list[RecordedLaunch]) -> None:
         self._log = log
@@ -139,7 +138,7 @@ def _plain(thing: Any, log: list[RecordedLaunch], depth: int) -> Any:
     for name, attribute in traced.items():
         if name == "__call__":
             continue
-        is_kernel = attribute._decorator_kind == "kernel" if hasattr(attribute, "_decorator_kind") else True
+        is_kernel = getattr(attribute, "_decorator_kind", "kernel") == "kernel"
         value = _Recorder(log) if is_kernel else inspect.unwrap(attribute).__get__(plain)
         object.__setattr__(plain, name, value)
     if depth:
@@ -152,11 +151,9 @@ def _plain(thing: Any, log: list[RecordedLaunch], depth: int) -> Any:
 
 
 def _called_plainly(thing: Any) -> Any:
-    """A kernel object whose call is its plain ``__call__``; Python looks calls up in the class, so it gets one."""
+    """A kernel object with an undecorated ``__call__``, which Python looks up in the class."""
     kind = type(thing)
-    call = inspect.unwrap(kind.__call__)
-    plain = type(kind.__name__, (kind,), {"__call__": call})
-    thing.__class__ = plain
+    thing.__class__ = type(kind.__name__, (kind,), {"__call__": inspect.unwrap(kind.__call__)})
     return thing
 
 

@@ -274,7 +274,7 @@ def swizzle(bits: int, base: int, shift: int) -> Callable[[int], int]:
 def swizzled_tile(bits: int, base: int, shift: int, *, rows: int, row_bytes: int, width: int) -> Drawing:
     """A tile of shared memory under ``Swizzle<bits, base, shift>``, accessed along its rows and down its columns.
 
-    Each lane takes a chunk of ``width`` bytes: lanes along a row neighbouring ones, lanes down a column one of each row.
+    Each lane takes a chunk of ``width`` bytes: neighbouring chunks along a row, or the same chunk of one row each.
 
     Raises:
         ValueError: no such swizzle, or a row that is not whole accesses.

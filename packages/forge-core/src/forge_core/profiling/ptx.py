@@ -1,8 +1,4 @@
-"""What a kernel's PTX says of its memory accesses and its synchronisation: counted where they stand, not how often run.
-
-A loop's body counts once, so these figures say how wide the accesses are and which kinds there are; how often each is
-executed is a profiler's to count.
-"""
+"""Static counts of memory accesses and synchronisation in PTX: a loop's body counts once."""
 
 from __future__ import annotations
 
@@ -18,18 +14,9 @@ _OPCODE = re.compile(r"^\s*(?:@!?%?\w+\s+)?([a-z]\w*(?:\.[\w:]+)*)[\s;]", re.MUL
 _LOCAL = re.compile(r"^\s*\.local\s+\.align\s+\d+\s+\.b8\s+\w+\[(\d+)\]", re.MULTILINE)
 _COPY_BYTES = re.compile(r"cp\.async\.c[ag]\.shared\.global\S*\s+\[[^\]]*\],\s*\[[^\]]*\],\s*(\d+)")
 
-#: What is counted beside loads and stores: the name, and the opcodes it begins with.
+#: What is counted beside loads and stores: the name, and the prefixes of its opcodes.
 KINDS: dict[str, tuple[str, ...]] = {
-    "barriers": (
-        "bar.sync",
-        "bar.arrive",
-        "bar.red",
-        "bar.cta.",
-        "barrier.sync",
-        "barrier.arrive",
-        "barrier.red",
-        "barrier.cta.",
-    ),
+    "barriers": tuple(f"{name}.{kind}" for name in ("bar", "barrier") for kind in ("sync", "arrive", "red", "cta.")),
     "warp barriers": ("bar.warp.",),
     "cluster barriers": ("barrier.cluster.",),
     "mbarrier operations": ("mbarrier.",),
@@ -44,13 +31,13 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class PtxCounts:
-    """What stands in one kernel's PTX.
+    """The counts of one kernel's PTX.
 
     Attributes:
-        accesses: how often each access occurs, by kind, memory and bytes a thread: ``{"ld.global.16": 4}``.  An
-            asynchronous copy to shared memory is ``cp.async.16``.
-        kinds: how often each of :data:`KINDS` occurs; those that do not are left out.
-        local_bytes: bytes of local arrays that the source itself declares; a stack frame beyond them is spills.
+        accesses: by kind, state space and bytes a thread: ``{"ld.global.16": 4}``; an asynchronous copy to shared
+            memory is ``cp.async.16``.
+        kinds: by the names of :data:`KINDS`, without those that do not occur.
+        local_bytes: bytes of local arrays that the source declares; a stack frame beyond them is spills.
     """
 
     accesses: dict[str, int]
