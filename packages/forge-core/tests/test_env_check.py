@@ -22,10 +22,11 @@ from forge_core.env_check import (
     Torch,
     collect,
     diagnose,
+    findings,
     probe,
     report,
-    rules,
 )
+from forge_core.profiling import cuda_tools
 
 NAMES = ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base", "nvidia-cutlass-dsl-libs-cu12")
 DSL = Dsl(tuple(Distribution(name, "4.8.1") for name in NAMES), variants=(12,))
@@ -302,11 +303,11 @@ def test_tools_are_named_found_or_not():
     [("12.0", "525.60.13"), ("12.8", "525.60.13"), ("12.9", "575.51.03"), ("13.0", "580.65.06"), ("13.3", "580.65.06")],
 )
 def test_the_driver_that_a_cuda_version_needs(cuda, driver):
-    assert rules.minimum_driver(cuda) == driver
+    assert findings.minimum_driver(cuda) == driver
 
 
 def test_an_unknown_cuda_version_needs_no_known_driver():
-    assert rules.minimum_driver("11.8") is None
+    assert findings.minimum_driver("11.8") is None
 
 
 @pytest.mark.parametrize(
@@ -324,7 +325,7 @@ def test_an_unknown_cuda_version_needs_no_known_driver():
     ],
 )
 def test_what_torch_was_built_for(arches, capability, fits):
-    assert rules.torch_supports(arches, capability) is fits
+    assert findings.torch_supports(arches, capability) is fits
 
 
 # ------------------------------------------------------------------------------------------------- what lies on disk
@@ -474,9 +475,13 @@ def test_a_tool_is_found_in_the_toolkit_that_is_not_on_the_path(tmp_path, monkey
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "elsewhere"))
-    assert collect._tool("ncu") is None
+    monkeypatch.setattr(cuda_tools, "PLACES", ())
+    assert cuda_tools.find_tool("ncu") is None
+    monkeypatch.setattr(cuda_tools, "PLACES", (f"{tmp_path}/*/bin",))
+    assert cuda_tools.find_tool("ncu") == str(tool)
+    monkeypatch.setattr(cuda_tools, "PLACES", ())
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    assert collect._tool("ncu") == str(tool)
+    assert collect.collect(kernels=False).tools["ncu"] == str(tool)
 
 
 def test_a_compiler_that_refuses_is_reported():

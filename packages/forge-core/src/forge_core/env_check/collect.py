@@ -11,10 +11,8 @@ import ctypes
 import hashlib
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import re
-import shutil
 import sys
 import tempfile
 import warnings
@@ -22,10 +20,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from forge_core import settings
+from forge_core.device import MIN_CAPABILITY, arch_of
 from forge_core.env_check import probe
 from forge_core.env_check.facts import Distribution, Driver, Dsl, Facts, Gpu, KernelRun, Torch
-from forge_core.env_check.rules import MIN_CAPABILITY
 from forge_core.errors import SettingsError
+from forge_core.profiling.cuda_tools import find_tool
 
 __all__ = ["collect", "read_dsl"]
 
@@ -62,7 +61,7 @@ def collect(*, kernels: bool = True) -> Facts:
         dsl=dsl,
         tvm_ffi=_version("apache-tvm-ffi"),
         dlpack_ext=_version("torch-c-dlpack-ext"),
-        tools={name: _tool(name) for name in TOOLS},
+        tools={name: find_tool(name) for name in TOOLS},
         cache_dir=str(cache_dir),
         cache_writable=_writable(cache_dir),
         backend=current.backend,
@@ -76,13 +75,6 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _tool(name: str) -> str | None:
-    """A program on the PATH, or in the CUDA toolkit's usual folder, which is often not on it."""
-    return shutil.which(name) or shutil.which(
-        name, path=str(Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "bin"))
-    )
 
 
 def _writable(folder: Path) -> bool:
@@ -112,11 +104,7 @@ def _torch() -> tuple[Torch, tuple[Gpu, ...]]:
         warnings.simplefilter("ignore")
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         arches = tuple(torch.cuda.get_arch_list())
-        names = [torch.cuda.get_device_name(i) for i in range(count)]
-        capabilities = [torch.cuda.get_device_capability(i) for i in range(count)]
-    gpus = tuple(
-        Gpu(i, name, (major, minor)) for i, (name, (major, minor)) in enumerate(zip(names, capabilities, strict=True))
-    )
+        gpus = tuple(Gpu(i, torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i)) for i in range(count))
     return Torch(version=torch.__version__, cuda=torch.version.cuda, arches=arches), gpus
 
 
@@ -172,12 +160,12 @@ def _dsl() -> Dsl:
 
 
 def read_dsl(distributions: Iterable[importlib.metadata.Distribution], package: Path | None) -> Dsl:
-    """The DSL's distributions among those given, and whether the files on disk are those that they brought.
+    """The installed DSL, and whether the files on disk are those that its distributions brought.
 
-    Only files inside the package are compared: scripts are rewritten by installers, byte code is written by Python.
+    Only files inside the package are compared: installers rewrite scripts, Python writes byte code.
 
     Args:
-        distributions: in the order in which Python finds them.
+        distributions: all that are installed, in the order in which Python finds them.
         package: the folder of the importable package, or None.
     """
     found: dict[str, str] = {}
@@ -228,8 +216,6 @@ def _hash(path: Path, mode: str) -> str:
 
 def _try_kernels(gpus: tuple[Gpu, ...], arch: str) -> tuple[KernelRun, ...]:
     """One kernel compiled for each GPU and run on it; where there is none, compiled for ``arch``."""
-    from forge_core.device import arch_of
-
     supported = [gpu for gpu in gpus if gpu.capability >= MIN_CAPABILITY]
     if not gpus:
         return (probe.run_in_child(arch, None),)

@@ -1,4 +1,4 @@
-"""What is known of a machine: plain data, so that a test can plant any of it."""
+"""The facts of a machine: plain data, so that a test can plant any of it."""
 
 from __future__ import annotations
 
@@ -87,13 +87,13 @@ class Dsl:
 
 @dataclass(frozen=True)
 class KernelRun:
-    """What came of compiling one small kernel, and running it where there is a GPU.
+    """The outcome of compiling one small kernel, and of running it where there is a GPU.
 
     Attributes:
         arch: the architecture it was compiled for.
         gpu: the index of the GPU it ran on; None where it was compiled only.
         seconds: time that compiling took.
-        error: what went wrong; None if all went well.
+        error: what went wrong, or None.
     """
 
     arch: str
@@ -108,21 +108,14 @@ class Facts:
 
     Attributes:
         system: ``sys.platform``.
-        python: the interpreter's version.
-        executable: the interpreter's path.
-        forge: the version of forge-cute-core.
-        torch: the installed PyTorch.
-        driver: the NVIDIA driver.
-        gpus: the GPUs that torch can use.
-        dsl: the CuTe DSL.
-        tvm_ffi: the version of apache-tvm-ffi, or None.
-        dlpack_ext: the version of torch-c-dlpack-ext, or None.
+        python, executable: the interpreter's version and path.
+        forge, tvm_ffi, dlpack_ext: versions of forge-cute-core, apache-tvm-ffi and torch-c-dlpack-ext.
+        torch, driver, gpus, dsl: see their types; ``gpus`` are those that torch can use.
         tools: the path of each profiler, or None.
-        cache_dir: the folder of Forge's files.
-        cache_writable: whether a file can be made there.
-        backend: the backend that FORGE_BACKEND asks for, or None.
-        settings_error: what is wrong with a FORGE_* variable, or None.
-        kernels: what came of compiling and running a kernel, for each architecture tried.
+        cache_dir, cache_writable: the folder of Forge's files, and whether a file can be made there.
+        backend: what FORGE_BACKEND asks for.
+        settings_error: what is wrong with a FORGE_* variable.
+        kernels: the outcome of compiling and running a kernel, for each architecture tried.
     """
 
     system: str = "linux"

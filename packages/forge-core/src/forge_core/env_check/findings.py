@@ -1,4 +1,4 @@
-"""From what is known of a machine to what is wrong with it; reads nothing but its argument.
+"""From the facts of a machine to what is wrong with it; pure functions.
 
 A fault means that something which should work does not.  A missing GPU is none: every operator has a CPU reference.
 """
@@ -10,20 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from forge_core.device import MIN_CAPABILITY
 from forge_core.env_check.facts import Facts, Gpu
-from forge_core.env_check.rules import (
-    DSL_RANGE,
-    FFI_MINIMUM,
-    MIN_CAPABILITY,
-    TORCH_MINIMUM,
-    major,
-    minimum_driver,
-    numbers,
-    torch_supports,
-    variant_in_use,
-)
 
-__all__ = ["Finding", "Level", "diagnose"]
+__all__ = ["Finding", "Level", "diagnose", "minimum_driver", "torch_supports"]
 
 
 class Level(StrEnum):
@@ -37,14 +27,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing found.
-
-    Attributes:
-        topic: what it is about, in one word.
-        level: how much it matters.
-        message: what was found, in plain words.
-        repair: the command that repairs it; every fault and every warning has one.
-    """
+    """One thing found; every fault and every warning has a command that repairs it."""
 
     topic: str
     level: Level
@@ -52,29 +35,45 @@ class Finding:
     repair: str = ""
 
 
+# Drivers by CUDA version: the first row that it begins with counts.  CUDA 12 runs on any driver of its first release by
+# minor-version compatibility; the DSL's compiler for CUDA 12 is of release 12.9.
+_DRIVERS = (("13", "580.65.06"), ("12.9", "575.51.03"), ("12", "525.60.13"))
+
+_TORCH_MINIMUM = "2.9"
+_DSL_RANGE = ">=4.7,<5"
+_FFI_MINIMUM = "0.1.11"
 _DRIVER_COMMAND = "sudo apt-get install nvidia-driver-580"
+
+
+#: The level, the message, and the command that repairs it.
+_Found = tuple[Level, str, str]
 
 
 def diagnose(facts: Facts) -> list[Finding]:
     """Every finding, in the order in which one depends on the other."""
-    return [
-        Finding("python", Level.OK, f"Python {facts.python} at {facts.executable}, forge-cute-core {facts.forge}"),
-        *_settings(facts),
-        *_torch(facts),
-        *_driver(facts),
-        *_gpus(facts),
-        *_dsl(facts),
-        *_ffi(facts),
-        *_kernels(facts),
-        *_tools(facts),
-        *_cache(facts),
-    ]
+    checks = {
+        "python": _python,
+        "settings": _settings,
+        "torch": _torch,
+        "driver": _driver,
+        "gpu": _gpus,
+        "dsl": _dsl,
+        "tvm-ffi": _ffi,
+        "kernel": _kernels,
+        "tool": _tools,
+        "cache": _cache,
+    }
+    return [Finding(topic, *found) for topic, check in checks.items() for found in check(facts)]
 
 
-def _settings(facts: Facts) -> Iterator[Finding]:
+def _python(facts: Facts) -> Iterator[_Found]:
+    yield Level.OK, f"Python {facts.python} at {facts.executable}, forge-cute-core {facts.forge}", ""
+
+
+def _settings(facts: Facts) -> Iterator[_Found]:
     if facts.settings_error is not None:
         name = re.search(r"FORGE_\w+", facts.settings_error)
-        yield Finding("settings", Level.FAULT, facts.settings_error, f"unset {name[0] if name else 'FORGE_BACKEND'}")
+        yield Level.FAULT, facts.settings_error, f"unset {name[0] if name else 'FORGE_BACKEND'}"
 
 
 # ------------------------------------------------------------------------------------------------ torch and driver
@@ -82,86 +81,86 @@ def _settings(facts: Facts) -> Iterator[Finding]:
 
 def _torch_command(driver_cuda: str | None) -> str:
     """The command that installs a torch with a CUDA version that the driver serves."""
-    served = numbers(driver_cuda or "13.0")
+    served = _numbers(driver_cuda or "13.0")
     build = "cu130" if served >= (13, 0) else "cu128" if served >= (12, 8) else "cu126"
     return f"pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{build}"
 
 
-def _torch(facts: Facts) -> Iterator[Finding]:
-    torch, install = facts.torch, f"pip install 'torch>={TORCH_MINIMUM}'"
+def _torch(facts: Facts) -> Iterator[_Found]:
+    torch, install = facts.torch, f"pip install 'torch>={_TORCH_MINIMUM}'"
     if torch.version is None:
-        yield Finding("torch", Level.FAULT, "torch is not installed", install)
+        yield Level.FAULT, "torch is not installed", install
     elif torch.error is not None:
         repair = f"pip install --force-reinstall 'torch=={torch.version.partition('+')[0]}'"
-        yield Finding("torch", Level.FAULT, f"torch {torch.version} cannot be imported: {torch.error}", repair)
-    elif numbers(torch.version) < numbers(TORCH_MINIMUM):
-        message = f"torch {torch.version} is too old: {TORCH_MINIMUM} or newer is needed"
-        yield Finding("torch", Level.FAULT, message, install)
+        yield Level.FAULT, f"torch {torch.version} cannot be imported: {torch.error}", repair
+    elif _numbers(torch.version) < _numbers(_TORCH_MINIMUM):
+        message = f"torch {torch.version} is too old: {_TORCH_MINIMUM} or newer is needed"
+        yield Level.FAULT, message, install
     elif torch.cuda is not None:
-        yield Finding("torch", Level.OK, f"torch {torch.version}, built with CUDA {torch.cuda}")
+        yield Level.OK, f"torch {torch.version}, built with CUDA {torch.cuda}", ""
     elif facts.driver.gpu_count:
         message = (
             f"torch {torch.version} is built without CUDA, but the driver sees {facts.driver.gpu_count} GPU(s): "
             "operators use the CPU reference"
         )
-        yield Finding("torch", Level.WARNING, message, _torch_command(facts.driver.cuda))
+        yield Level.WARNING, message, _torch_command(facts.driver.cuda)
     else:
-        yield Finding("torch", Level.OK, f"torch {torch.version}, built without CUDA")
+        yield Level.OK, f"torch {torch.version}, built without CUDA", ""
 
 
-def _driver(facts: Facts) -> Iterator[Finding]:
+def _driver(facts: Facts) -> Iterator[_Found]:
     driver, cuda = facts.driver, facts.torch.cuda
-    needed = minimum_driver(str(major(cuda))) if cuda else None
+    needed = minimum_driver(str(_major(cuda))) if cuda else None
     if driver.version is None:
         wanted = f"; CUDA {cuda} needs {needed} or newer" if needed else ""
-        yield Finding("driver", Level.NOTE, f"CUDA driver not detected{wanted}")
+        yield Level.NOTE, f"CUDA driver not detected{wanted}", ""
         return
     found = f"CUDA driver {driver.version}" + (f", serves CUDA up to {driver.cuda}" if driver.cuda else "")
-    if needed and numbers(driver.version) < numbers(needed):
+    if needed and _numbers(driver.version) < _numbers(needed):
         older = minimum_driver("12")
-        can_take_older = older is not None and numbers(driver.version) >= numbers(older)
+        can_take_older = older is not None and _numbers(driver.version) >= _numbers(older)
         repair = _torch_command(driver.cuda or "12.6") if can_take_older else _DRIVER_COMMAND
         message = f"{found}; torch's CUDA {cuda} needs {needed} or newer"
-        yield Finding("driver", Level.FAULT, message, repair)
+        yield Level.FAULT, message, repair
         return
-    variant = variant_in_use(facts.dsl.variants, driver.cuda)
+    variant = _variant_in_use(facts.dsl.variants, driver.cuda)
     releases = [cuda] if cuda else []
     releases += {12: ["12.9"], 13: ["13.0"]}.get(variant or 0, [])
-    should_be = max((m for r in releases if (m := minimum_driver(r))), key=numbers, default=None)
-    if should_be and numbers(driver.version) < numbers(should_be):
+    should_be = max((m for r in releases if (m := minimum_driver(r))), key=_numbers, default=None)
+    if should_be and _numbers(driver.version) < _numbers(should_be):
         message = f"{found}; it should be {should_be} or newer, older ones work by CUDA's minor-version compatibility"
-        yield Finding("driver", Level.WARNING, message, _DRIVER_COMMAND)
+        yield Level.WARNING, message, _DRIVER_COMMAND
     else:
-        yield Finding("driver", Level.OK, found + (f"; {should_be} or newer is needed" if should_be else ""))
+        yield Level.OK, found + (f"; {should_be} or newer is needed" if should_be else ""), ""
 
 
-def _gpus(facts: Facts) -> Iterator[Finding]:
+def _gpus(facts: Facts) -> Iterator[_Found]:
     if not facts.gpus:
         hidden = facts.driver.gpu_count and facts.torch.cuda is not None
         if hidden:
             message = f"No GPU devices found by torch, but the driver sees {facts.driver.gpu_count}"
-            yield Finding("gpu", Level.WARNING, message, "unset CUDA_VISIBLE_DEVICES")
-        yield Finding("gpu", Level.NOTE, "No GPU devices found: operators use the CPU reference")
+            yield Level.WARNING, message, "unset CUDA_VISIBLE_DEVICES"
+        yield Level.NOTE, "No GPU devices found: operators use the CPU reference", ""
     for gpu in facts.gpus:
         yield _gpu(facts, gpu)
 
 
-def _gpu(facts: Facts, gpu: Gpu) -> Finding:
+def _gpu(facts: Facts, gpu: Gpu) -> _Found:
     name = f"GPU {gpu.index} ({gpu.name})"
     if gpu.capability < MIN_CAPABILITY:
         message = f"{name}: {gpu.arch} is not supported: sm_80 or newer is needed"
         if facts.backend == "ref":
-            return Finding("gpu", Level.NOTE, f"{message}; FORGE_BACKEND=ref, so the reference is used")
+            return Level.NOTE, f"{message}; FORGE_BACKEND=ref, so the reference is used", ""
         others = ",".join(str(other.index) for other in facts.gpus if other.capability >= MIN_CAPABILITY)
         repair = f"export CUDA_VISIBLE_DEVICES={others}" if others else "export FORGE_BACKEND=ref"
-        return Finding("gpu", Level.FAULT, message, repair)
+        return Level.FAULT, message, repair
     if not torch_supports(facts.torch.arches, gpu.capability):
         built = ", ".join(facts.torch.arches) or "no GPU"
         message = f"{name}: torch {facts.torch.version} is not built for {gpu.arch} (built for {built})"
-        return Finding("gpu", Level.FAULT, message, _torch_command(facts.driver.cuda))
+        return Level.FAULT, message, _torch_command(facts.driver.cuda)
     run = next((k for k in facts.kernels if k.gpu == gpu.index), None)
     dsl = f" and the CuTe DSL ({run.arch})" if run is not None and run.error is None else ""
-    return Finding("gpu", Level.OK, f"{name}: {gpu.arch} is supported by torch's build{dsl}")
+    return Level.OK, f"{name}: {gpu.arch} is supported by torch's build{dsl}", ""
 
 
 # --------------------------------------------------------------------------------------------- the DSL and kernels
@@ -170,8 +169,8 @@ def _gpu(facts: Facts, gpu: Gpu) -> Finding:
 def _dsl_command(facts: Facts, *, version: str | None = None, fresh: bool = False) -> str:
     """The command that installs the DSL with the libraries that torch's CUDA asks for."""
     cuda = facts.torch.cuda
-    extra = "[cu13]" if cuda is not None and major(cuda) >= 13 else ""
-    install = f"pip install 'nvidia-cutlass-dsl{extra}{f'=={version}' if version else DSL_RANGE}'"
+    extra = "[cu13]" if cuda is not None and _major(cuda) >= 13 else ""
+    install = f"pip install 'nvidia-cutlass-dsl{extra}{f'=={version}' if version else _DSL_RANGE}'"
     if not fresh:
         return install
     # Uninstalling first is what makes a mix go away: files that two distributions own survive a reinstallation.
@@ -183,97 +182,147 @@ def _some(files: tuple[str, ...]) -> str:
     return f"{len(files)} file(s), for example {files[0]}"
 
 
-def _dsl(facts: Facts) -> Iterator[Finding]:
+def _dsl(facts: Facts) -> Iterator[_Found]:
     dsl, cuda = facts.dsl, facts.torch.cuda
     version = dsl.version
     if version is None:
         if facts.system == "linux":
-            yield Finding("dsl", Level.FAULT, "the CuTe DSL is not installed", _dsl_command(facts))
+            yield Level.FAULT, "the CuTe DSL is not installed", _dsl_command(facts)
         else:
-            yield Finding("dsl", Level.NOTE, "kernels need Linux: operators use the CPU reference")
+            yield Level.NOTE, "kernels need Linux: operators use the CPU reference", ""
         return
-    if not (4, 7) <= numbers(version) < (5,):
-        message = f"CuTe DSL {version} is not supported: {DSL_RANGE} is needed"
-        yield Finding("dsl", Level.FAULT, message, _dsl_command(facts, fresh=True))
+    if not (4, 7) <= _numbers(version) < (5,):
+        message = f"CuTe DSL {version} is not supported: {_DSL_RANGE} is needed"
+        yield Level.FAULT, message, _dsl_command(facts, fresh=True)
         return
     faults = list(_dsl_files(facts, version))
     yield from faults
     if faults:
         return
     driver = facts.driver
-    used = variant_in_use(dsl.variants, driver.cuda)
+    used = _variant_in_use(dsl.variants, driver.cuda)
     have = " and ".join(str(v) for v in dsl.variants)
     if used is None:
         message = f"CuTe DSL {version} has libraries for CUDA {have}, but the driver serves CUDA up to {driver.cuda}"
         # With the libraries for CUDA 12 there already, only a newer driver helps.
         repair = _DRIVER_COMMAND if 12 in dsl.variants else f"pip install 'nvidia-cutlass-dsl-libs-cu12=={version}'"
-        yield Finding("dsl", Level.FAULT, message, repair)
-    elif cuda is not None and major(cuda) not in dsl.variants:
+        yield Level.FAULT, message, repair
+    elif cuda is not None and _major(cuda) not in dsl.variants:
         message = f"CuTe DSL {version} has libraries for CUDA {have}, but torch is built with CUDA {cuda}"
-        yield Finding("dsl", Level.FAULT, message, _dsl_command(facts, version=version))
+        yield Level.FAULT, message, _dsl_command(facts, version=version)
     else:
         match = "" if cuda is None else f", torch is built with CUDA {cuda}"
-        yield Finding("dsl", Level.OK, f"CuTe DSL {version} with libraries for CUDA {have}; CUDA {used} in use{match}")
+        yield Level.OK, f"CuTe DSL {version} with libraries for CUDA {have}; CUDA {used} in use{match}", ""
 
 
-def _dsl_files(facts: Facts, version: str) -> Iterator[Finding]:
+def _dsl_files(facts: Facts, version: str) -> Iterator[_Found]:
     dsl = facts.dsl
     repair = _dsl_command(facts, version=version, fresh=True)
     if len({d.version for d in dsl.distributions}) > 1:
         listed = ", ".join(f"{d.name} {d.version}" for d in dsl.distributions)
-        yield Finding("dsl", Level.FAULT, f"the CuTe DSL is installed in several versions: {listed}", repair)
+        yield Level.FAULT, f"the CuTe DSL is installed in several versions: {listed}", repair
     if dsl.mixed:
         message = f"two variants of the CuTe DSL are mixed on disk: {_some(dsl.mixed)} that both own and differ in"
-        yield Finding("dsl", Level.FAULT, message, repair)
+        yield Level.FAULT, message, repair
     if dsl.altered:
         message = f"the CuTe DSL's files are not what its distributions recorded: {_some(dsl.altered)}"
-        yield Finding("dsl", Level.FAULT, message, repair)
+        yield Level.FAULT, message, repair
     if dsl.missing:
-        yield Finding("dsl", Level.FAULT, f"the CuTe DSL's files are missing: {_some(dsl.missing)}", repair)
+        yield Level.FAULT, f"the CuTe DSL's files are missing: {_some(dsl.missing)}", repair
     if not dsl.variants and not dsl.missing:
         message = f"CuTe DSL {version} has no compiler library for any CUDA version"
-        yield Finding("dsl", Level.FAULT, message, repair)
+        yield Level.FAULT, message, repair
 
 
-def _ffi(facts: Facts) -> Iterator[Finding]:
-    repair = f"pip install 'apache-tvm-ffi>={FFI_MINIMUM}'"
+def _ffi(facts: Facts) -> Iterator[_Found]:
+    repair = f"pip install 'apache-tvm-ffi>={_FFI_MINIMUM}'"
     if facts.tvm_ffi is None:
         if facts.system == "linux":
-            yield Finding("tvm-ffi", Level.FAULT, "TVM-FFI is not installed", repair)
+            yield Level.FAULT, "TVM-FFI is not installed", repair
         return
-    if numbers(facts.tvm_ffi) < numbers(FFI_MINIMUM):
-        message = f"TVM-FFI {facts.tvm_ffi} is too old: {FFI_MINIMUM} or newer is needed"
-        yield Finding("tvm-ffi", Level.FAULT, message, repair)
+    if _numbers(facts.tvm_ffi) < _numbers(_FFI_MINIMUM):
+        message = f"TVM-FFI {facts.tvm_ffi} is too old: {_FFI_MINIMUM} or newer is needed"
+        yield Level.FAULT, message, repair
         return
     dlpack = f"torch-c-dlpack-ext {facts.dlpack_ext}" if facts.dlpack_ext else "no torch-c-dlpack-ext (optional)"
-    yield Finding("tvm-ffi", Level.OK, f"TVM-FFI {facts.tvm_ffi}, {dlpack}")
+    yield Level.OK, f"TVM-FFI {facts.tvm_ffi}, {dlpack}", ""
 
 
-def _kernels(facts: Facts) -> Iterator[Finding]:
+def _kernels(facts: Facts) -> Iterator[_Found]:
     for run in facts.kernels:
         where = f"for {run.arch}" if run.gpu is None else f"for {run.arch} on GPU {run.gpu}"
         if run.error is not None:
             repair = _dsl_command(facts, version=facts.dsl.version, fresh=True)
-            yield Finding("kernel", Level.FAULT, f"a kernel {where} failed: {run.error}", repair)
+            yield Level.FAULT, f"a kernel {where} failed: {run.error}", repair
         else:
             ran = "not run: no GPU" if run.gpu is None else "ran, and every element is right"
-            yield Finding("kernel", Level.OK, f"a kernel {where} compiled in {run.seconds or 0.0:.1f} s; {ran}")
+            yield Level.OK, f"a kernel {where} compiled in {run.seconds or 0.0:.1f} s; {ran}", ""
 
 
 # ------------------------------------------------------------------------------------------------ tools and folders
 
 
-def _tools(facts: Facts) -> Iterator[Finding]:
+def _tools(facts: Facts) -> Iterator[_Found]:
     for name, path in facts.tools.items():
         found = (
             f"{name} at {path}" if path else f"{name} not found (optional: only profiling and memory checks need it)"
         )
-        yield Finding("tool", Level.OK if path else Level.NOTE, found)
+        yield Level.OK if path else Level.NOTE, found, ""
 
 
-def _cache(facts: Facts) -> Iterator[Finding]:
+def _cache(facts: Facts) -> Iterator[_Found]:
     if facts.cache_writable:
-        yield Finding("cache", Level.OK, f"cache folder {facts.cache_dir}")
+        yield Level.OK, f"cache folder {facts.cache_dir}", ""
     else:
         message = f"cache folder {facts.cache_dir} is not writable"
-        yield Finding("cache", Level.WARNING, message, 'export FORGE_CACHE_DIR="$(mktemp -d)"')
+        yield Level.WARNING, message, 'export FORGE_CACHE_DIR="$(mktemp -d)"'
+
+
+# ----------------------------------------------------------------------------------------- versions and architectures
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with: 2.13.0+cpu is (2, 13, 0)."""
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()
+
+
+def _major(version: str) -> int:
+    """The first number of a version."""
+    return _numbers(version)[0]
+
+
+def minimum_driver(cuda: str) -> str | None:
+    """The oldest driver that a CUDA version such as ``"12.8"`` runs on; None for an unknown version."""
+    for prefix, driver in _DRIVERS:
+        if _numbers(cuda)[: len(_numbers(prefix))] == _numbers(prefix):
+            return driver
+    return None
+
+
+def _variant_in_use(variants: tuple[int, ...], driver_cuda: str | None) -> int | None:
+    """The CUDA version of the libraries that the DSL will load: the newest that the driver serves."""
+    served = [v for v in variants if driver_cuda is None or v <= _major(driver_cuda)]
+    return max(served, default=None)
+
+
+def torch_supports(arches: tuple[str, ...], capability: tuple[int, int]) -> bool:
+    """Whether code built for ``arches`` runs on a GPU.
+
+    Machine code (``sm_``) runs on its own major version from its minor version on, ``a`` code on its own GPU alone;
+    PTX (``compute_``) is compiled by the driver for anything newer.
+    """
+    for arch in arches:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
+        if match is None:
+            continue
+        built = (int(match[2]), int(match[3]))
+        if match[4] == "a":
+            fits = built == capability
+        elif match[1] == "compute":
+            fits = built <= capability
+        else:
+            fits = built[0] == capability[0] and built <= capability
+        if fits:
+            return True
+    return False

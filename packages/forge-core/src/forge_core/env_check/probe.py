@@ -1,12 +1,12 @@
-"""Compiles one kernel, runs it where there is a GPU, and prints what came of it as one line of JSON.
+"""Compiles one kernel, runs it where there is a GPU, and prints the outcome as one line of JSON.
 
-This is a program of its own (``python -m forge_core.env_check.probe``), because a broken installation can end the
-process that tries it, and the check has to outlive that and say so.
+    python -m forge_core.env_check.probe ARCH [GPU]
+
+A program of its own, because a broken installation can end the process that tries it.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import subprocess
@@ -53,9 +53,7 @@ def _run(launch: Callable[..., Any], gpu: int) -> str | None:
 
 def run_in_child(arch: str, gpu: int | None, *, python: str = sys.executable) -> KernelRun:
     """Runs this module in a process of its own; whatever happens there comes back as a :class:`KernelRun`."""
-    command = [python, "-m", "forge_core.env_check.probe", arch]
-    if gpu is not None:
-        command += ["--gpu", str(gpu)]
+    command = [python, "-m", "forge_core.env_check.probe", arch, *([] if gpu is None else [str(gpu)])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
@@ -69,16 +67,6 @@ def run_in_child(arch: str, gpu: int | None, *, python: str = sys.executable) ->
     return KernelRun(arch, gpu, error=f"{last} ({ended})")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The program: prints one line of JSON; an exception is left to the parent to report."""
-    parser = argparse.ArgumentParser(prog="python -m forge_core.env_check.probe", description=__doc__)
-    parser.add_argument("arch", help="the architecture to compile for, for example sm_90a")
-    parser.add_argument("--gpu", type=int, help="the GPU to run on; without it the kernel is only compiled")
-    arguments = parser.parse_args(argv)
-    result = compile_and_run(arguments.arch, arguments.gpu)
-    sys.stdout.write(json.dumps(dataclasses.asdict(result)) + "\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    ARCH, *INDEX = sys.argv[1:]  # an exception is left to the parent to report
+    sys.stdout.write(json.dumps(dataclasses.asdict(compile_and_run(ARCH, int(INDEX[0]) if INDEX else None))) + "\n")

@@ -16,7 +16,7 @@ import torch
 
 from forge_core import dtypes, settings
 from forge_core.bench.declare import Bench, Case, OperatorBench, one_random_tensor
-from forge_core.bench.inputs import LAYOUTS
+from forge_core.bench.inputs import LAYOUTS, random_tensor
 from forge_core.bench.plan import discover
 from forge_core.bench.schema import parse_shape
 from forge_core.cli import did_you_mean
@@ -51,22 +51,15 @@ def meta_tensor(shape: Sequence[int], dtype: torch.dtype, layout: str = "contigu
     Raises:
         ArgumentError: an unknown layout, or one that this shape cannot have.
     """
-    sizes = tuple(shape)
-    if layout not in LAYOUTS or (layout in ("permuted", "sliced") and len(sizes) < 2):
+    try:
+        return random_tensor(shape, dtype, device=torch.device("meta"), generator=torch.Generator(), layout=layout)
+    except ValueError as error:
         raise ArgumentError(
-            op="inspect", argument="layout", expected=f"one of {', '.join(LAYOUTS)} for shape {sizes}", got=layout
-        )
-    if layout == "permuted":
-        return torch.empty((*sizes[:-2], sizes[-1], sizes[-2]), dtype=dtype, device="meta").transpose(-1, -2)
-    if layout == "offset":
-        count = 1
-        for size in sizes:
-            count *= size
-        # On the meta device an address is the offset alone, so the alignment is that of the real tensor.
-        return torch.empty((count + 1,), dtype=dtype, device="meta")[1:].view(sizes)
-    if layout == "sliced":
-        return torch.empty((*sizes[:-1], sizes[-1] + 1), dtype=dtype, device="meta")[..., :-1]
-    return torch.empty(sizes, dtype=dtype, device="meta")
+            op="inspect",
+            argument="layout",
+            expected=f"one of {', '.join(LAYOUTS)} for shape {tuple(shape)}",
+            got=layout,
+        ) from error
 
 
 def explain_case(operator: OperatorBench, case: Case, variant: str, *, arch: str) -> Explanation:

@@ -1,8 +1,8 @@
 """Grid, block and shared memory of a launch, computed on the host without launching.
 
-A kernel class's ``__call__`` is a ``@cute.jit`` method that calculates grids from the launch's integers and launches one
-or several kernels.  Its arithmetic is plain, so it runs as Python over plain integers, on a copy of the object in which
-every kernel is replaced by a recorder.
+A kernel class's ``__call__`` is a ``@cute.jit`` method that calculates grids from the launch's integers and launches
+one or several kernels.  Its arithmetic is plain, so it runs as Python over plain integers, on a copy of the object in
+which every kernel is replaced by a recorder.
 """
 
 from __future__ import annotations

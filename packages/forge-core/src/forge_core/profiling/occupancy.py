@@ -1,7 +1,7 @@
 """The theoretical occupancy of a kernel.
 
-A block is resident when all it needs is free: warp slots, a block slot, registers, shared memory.  The figures are those
-of the CUDA programming guide's table of compute capabilities.
+A block is resident when all it needs is free: warp slots, a block slot, registers, shared memory.  The figures are
+those of the CUDA programming guide's table of compute capabilities.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
-"""How long a call takes, and how that was measured.
+"""Timing of calls.
 
-`interleave` runs contenders launch by launch under one timer: `events` (CUDA events behind a backlog of GPU work, the
-default), `graph` (the same events inside a CUDA graph), `cupti` (the hardware's trace), or `wall` (perf_counter, for
-the CPU).  `l2` says what state the cache is in before each launch, `streams` finds out a call that works on another
-stream, `host` times what the caller's thread pays for an eager call, `floor` refuses times that no memory could
-deliver, `result` holds the samples, and `accuracy` shows how far the timers themselves can be trusted.
+``interleave`` runs contenders launch by launch under one timer: ``events`` (CUDA events behind a backlog of GPU work,
+the default), ``graph`` (the same events inside a CUDA graph), ``cupti`` (the hardware's trace), or ``wall``
+(perf_counter, for the CPU).  ``l2`` prepares the cache before each launch, ``streams`` detects work on another stream,
+``host`` times the caller's thread, ``result`` holds the samples and refuses times below the roofline, ``accuracy``
+measures the timers themselves.
 """
 
 from __future__ import annotations
 
-from forge_core.timing.floor import check_floor, floor_ms
 from forge_core.timing.host import host_time, host_times, import_times
 from forge_core.timing.interleave import Contender, Interleaved, Policy, Timer, launch_order, sets_for, time_interleaved
-from forge_core.timing.result import Timing, quantile
+from forge_core.timing.result import Timing, check_floor, floor_ms, quantile
 from forge_core.timing.streams import check_stream
 from forge_core.timing.wall import WallTimer
 

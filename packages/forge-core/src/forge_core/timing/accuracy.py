@@ -1,9 +1,8 @@
-"""How far the timers can be trusted: kernels that know how long they ran, timed by each of them.
+"""The accuracy of the timers: kernels that measure their own duration, timed by each timer.
 
-The kernel below spins until a given number of nanoseconds has passed by the GPU's global timer, which no clock change
-moves, and writes how many it really were.  What a timer says beyond that is its error: the launch's own begin and end,
-and for events the two records.  A copy of a fixed size is timed beside it, where the timers can only be compared with
-each other.
+The kernel spins until a given number of nanoseconds has passed by the GPU's global timer, which no clock change moves,
+and writes the number that really passed.  What a timer says beyond it is its error.  Copies of fixed sizes are timed
+too, by which the timers can be compared with each other.
 
     forge-cute bench accuracy --json FILE
 """
@@ -24,7 +23,7 @@ from forge_core.timing.result import quantile
 
 __all__ = ["DURATIONS_US", "Row", "known_duration", "make_timer", "measure_accuracy"]
 
-#: What the kernel is asked to spin for, in microseconds: a small launch, to what a case of 4 GB takes.
+#: Durations of the spins, in microseconds: from a small launch to a case of 4 GB.
 DURATIONS_US = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0)
 SAMPLES = 48
 COPIES = (2**20, 2**24, 2**28)
@@ -50,10 +49,10 @@ class Row:
 
     Attributes:
         work: what was timed.
-        timer: by which timer.
-        known: how long it is known to have run, the median; None where only the timers can be compared.
+        timer: the timer's name.
+        known: the median of the known durations; None for copies.
         median, p20, p80: what the timer says.
-        error: the median of what each sample says beyond what that very launch is known to have taken; None without.
+        error: the median difference of a sample and the known duration of its launch; None for copies.
     """
 
     work: str
@@ -84,7 +83,7 @@ def make_timer(name: str, device: torch.device) -> Timer:
 
 
 def known_duration(device: torch.device) -> Callable[[int, torch.Tensor], None]:
-    """The kernel that spins: takes nanoseconds, and an int64 tensor of one element for how many they really were.
+    """The kernel that spins: takes nanoseconds, and an int64 tensor of one element for those that really passed.
 
     Raises:
         UnsupportedError: this torch has no run-time compiler of CUDA sources.
@@ -114,27 +113,21 @@ def measure_accuracy(device: torch.device, timers: Sequence[str] = tuple(TIMERS)
         timer = make_timer(name, device)
         for microseconds in DURATIONS_US:
             launches = [partial(spin, int(microseconds * 1e3), took[n : n + 1]) for n in range(SAMPLES)]
-            timer.batch(launches)
-            said = [sample * 1e3 for sample in timer.batch(launches)]
+            said = _microseconds(timer, launches)
             known = [nanoseconds * 1e-3 for nanoseconds in took.tolist()]
-            rows.append(_row(f"spin {microseconds:g} us", name, said, known))
+            errors = [sample - truth for sample, truth in zip(said, known, strict=True)]
+            rows.append(_row(f"spin {microseconds:g} us", name, said, quantile(known, 0.5), quantile(errors, 0.5)))
         for nbytes in COPIES:
             source = torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device=device)
-            copy = partial(torch.empty_like(source).copy_, source)
-            timer.batch([copy] * SAMPLES)
-            said = [sample * 1e3 for sample in timer.batch([copy] * SAMPLES)]
-            rows.append(_row(f"copy {nbytes >> 20} MiB", name, said, None))
+            said = _microseconds(timer, [partial(torch.empty_like(source).copy_, source)] * SAMPLES)
+            rows.append(_row(f"copy {nbytes >> 20} MiB", name, said, None, None))
     return rows
 
 
-def _row(work: str, timer: str, said: list[float], known: list[float] | None) -> Row:
-    errors = None if known is None else [sample - truth for sample, truth in zip(said, known, strict=True)]
-    return Row(
-        work=work,
-        timer=timer,
-        known=None if known is None else quantile(known, 0.5),
-        median=quantile(said, 0.5),
-        p20=quantile(said, 0.2),
-        p80=quantile(said, 0.8),
-        error=None if errors is None else quantile(errors, 0.5),
-    )
+def _microseconds(timer: Timer, launches: Sequence[Callable[[], object]]) -> list[float]:
+    timer.batch(launches)  # warm-up
+    return [sample * 1e3 for sample in timer.batch(launches)]
+
+
+def _row(work: str, timer: str, said: list[float], known: float | None, error: float | None) -> Row:
+    return Row(work, timer, known, quantile(said, 0.5), quantile(said, 0.2), quantile(said, 0.8), error)

@@ -1,14 +1,11 @@
-"""The GPU's clock, its driver and its other users, read where NVIDIA's management library can be imported.
-
-Nothing here is needed: where it cannot be read, the record says "not read".
-"""
+"""The GPU's clock, driver and other users, read by NVML where it can be imported; optional."""
 
 from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import torch
 
@@ -16,14 +13,14 @@ from forge_core.timing.result import Timing
 
 __all__ = ["UNEVEN_NOTE", "busy_cpu", "disturbances", "driver_version", "other_users", "slowed_by", "sm_clock_mhz"]
 
-#: Share of the cores that others may keep busy before a note says so.
+#: Load average over cores from which a note says that the machine was shared.
 BUSY_SHARE = 0.5
 
 #: Spread from which samples count as uneven, and the words for it.
 UNEVEN = 0.25
 UNEVEN_NOTE = "Uneven samples, of which the middle 60 % are wider than a quarter of the median"
 
-#: Reasons for a lowered clock that a reader must know of, by the name of NVML's bit.
+#: Reasons for a lowered clock, by the name of NVML's bit.
 _REASONS = {
     "nvmlClocksThrottleReasonSwPowerCap": "the power limit",
     "nvmlClocksThrottleReasonHwSlowdown": "a hardware slowdown",
@@ -33,17 +30,20 @@ _REASONS = {
 }
 
 
-def _nvml() -> Any | None:
-    """The pynvml module, initialised, or None where it cannot be had."""
+_Answer = TypeVar("_Answer")
+
+
+def _ask(question: Callable[[Any], _Answer], otherwise: _Answer) -> _Answer:
+    """What NVML answers, or ``otherwise`` where there is no NVML or it does not know."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
-        return None
+        return otherwise
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError:
-        return None
-    return nvml
+        return question(nvml)
+    except (nvml.NVMLError, AttributeError):  # an older pynvml lacks a function
+        return otherwise
 
 
 def _handle(nvml: Any, device: torch.device) -> Any:
@@ -53,38 +53,34 @@ def _handle(nvml: Any, device: torch.device) -> Any:
 
 
 def sm_clock_mhz(device: torch.device) -> int | None:
-    """The SM clock of a CUDA device at this moment, in MHz; None where it cannot be read."""
-    nvml = _nvml()
-    if nvml is None:
-        return None
-    try:
-        return int(nvml.nvmlDeviceGetClockInfo(_handle(nvml, device), nvml.NVML_CLOCK_SM))
-    except nvml.NVMLError:
-        return None
+    """The current SM clock of a CUDA device, in MHz; None where it cannot be read."""
+    return _ask(lambda nvml: int(nvml.nvmlDeviceGetClockInfo(_handle(nvml, device), nvml.NVML_CLOCK_SM)), None)
 
 
 def slowed_by(device: torch.device) -> list[str]:
-    """Why the GPU runs below its full clock at this moment; empty where it does not, or where it cannot be read."""
-    nvml = _nvml()
-    if nvml is None:
-        return []
-    try:
+    """Why the GPU runs below its full clock; empty where it does not, or where it cannot be read."""
+
+    def reasons(nvml: Any) -> list[str]:
         bits = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(_handle(nvml, device)))
-    except (nvml.NVMLError, AttributeError):
-        return []
-    return sorted({words for name, words in _REASONS.items() if bits & int(getattr(nvml, name, 0))})
+        return sorted({words for name, words in _REASONS.items() if bits & int(getattr(nvml, name, 0))})
+
+    return _ask(reasons, [])
 
 
 def other_users(device: torch.device) -> int | None:
-    """How many other processes compute on the GPU; None where it cannot be read."""
-    nvml = _nvml()
-    if nvml is None:
-        return None
-    try:
+    """The number of other processes that compute on the GPU; None where it cannot be read."""
+
+    def count(nvml: Any) -> int | None:
         running = nvml.nvmlDeviceGetComputeRunningProcesses(_handle(nvml, device))
-    except nvml.NVMLError:
-        return None
-    return sum(int(process.pid) != os.getpid() for process in running)
+        return sum(int(process.pid) != os.getpid() for process in running)
+
+    return _ask(count, None)
+
+
+def driver_version() -> str | None:
+    """The driver's version, for example ``"580.65.06"``; None where it cannot be read."""
+    version = _ask(lambda nvml: nvml.nvmlSystemGetDriverVersion(), None)
+    return version.decode() if isinstance(version, bytes) else version
 
 
 def busy_cpu() -> str:
@@ -98,12 +94,7 @@ def busy_cpu() -> str:
 
 
 def disturbances(timings: Mapping[str, Timing], device: torch.device) -> list[str]:
-    """What disturbed a measurement that has just ended: a clock that moved, a GPU that is slowed down, uneven samples.
-
-    Args:
-        timings: by contender.
-        device: where they were taken.
-    """
+    """Notes on a measurement that has just ended: a clock that moved, a throttled GPU, uneven samples."""
     notes = []
     moved = next((timing for timing in timings.values() if timing.clocks_moved), None)
     if moved is not None:
@@ -115,15 +106,3 @@ def disturbances(timings: Mapping[str, Timing], device: torch.device) -> list[st
     if uneven:
         notes.append(f"{UNEVEN_NOTE} ({', '.join(uneven)}).")
     return notes
-
-
-def driver_version() -> str | None:
-    """The driver's version, for example ``"580.65.06"``; None where it cannot be read."""
-    nvml = _nvml()
-    if nvml is None:
-        return None
-    try:
-        version = nvml.nvmlSystemGetDriverVersion()
-    except nvml.NVMLError:
-        return None
-    return version.decode() if isinstance(version, bytes) else str(version)

@@ -4,9 +4,9 @@
     GPU    |<------- spinning ------------------------------------------->| start0 kernel0 end0 start1 kernel1 ...
 
 A pair of events around a launch on an idle stream times the host: the start event completes at once and the GPU then
-waits for the launch.  So the stream is first kept busy by a kernel that spins longer than the host needs to enqueue
-the whole batch.  Whether it did is not assumed: if the event behind the spinning kernel has completed by the time the
-last launch is in the queue, the batch is thrown away and taken again behind a longer backlog.
+waits for the launch.  So the stream is first kept busy by a kernel that spins longer than the host needs to enqueue the
+whole batch.  If the event behind that kernel has completed by the time the last launch is enqueued, the batch is thrown
+away and taken again behind a longer backlog.
 """
 
 from __future__ import annotations
@@ -81,8 +81,7 @@ class EventTimer:
             BenchmarkError: the host could not enqueue the launches while the GPU was kept busy.
         """
         while len(self._events) < len(launches):
-            pair = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            self._events.append(pair)
+            self._events.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
         events = self._events[: len(launches)]
         for _ in range(ATTEMPTS):
             covered, enqueue_ms = self._enqueue(launches, before, events)
@@ -125,25 +124,16 @@ class EventTimer:
         return clock
 
     def empty_pair_ms(self, samples: int = 20) -> float:
-        """What the two events of a sample cost on their own: the median of pairs with nothing between them.
-
-        It is part of every sample, of all contenders alike, and is not subtracted.
-        """
-        return quantile(self.batch([_nothing] * samples), 0.5)
+        """The median of event pairs with nothing between them: part of every sample, and not subtracted."""
+        return quantile(self.batch([lambda: None] * samples), 0.5)
 
 
 def copy_past_l2(device: torch.device, l2_bytes: int) -> Callable[[], object]:
-    """The work that comes before every timed launch: a copy of twice the L2's size.
+    """The work before every timed launch of a cold L2: a copy of twice the L2's size.
 
-    It moves four times the L2's size, so nothing that was in the L2 stays there, and it leaves the lines that a
-    well-behaved predecessor leaves: the end of what it wrote, not yet written back.  A clean L2 (after a kernel that
-    only reads) would flatter everyone: a launch would leave up to an L2's worth of its own writes to its successor
-    and take over nothing from its predecessor.
+    It leaves nothing of what was in the L2, and the dirty lines that a well-behaved predecessor leaves.  After a kernel
+    that only reads, a launch would leave an L2's worth of its own writes to its successor and take over none.
     """
     source = torch.randint(0, 256, (2 * l2_bytes,), dtype=torch.uint8, device=device)
     destination = torch.empty_like(source)
     return lambda: destination.copy_(source)
-
-
-def _nothing() -> None:
-    return None

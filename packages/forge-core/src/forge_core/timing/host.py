@@ -1,8 +1,4 @@
-"""What an eager call costs the thread that makes it, and what an import costs.
-
-A call on CUDA tensors returns when its work is enqueued.  Its host time is what bounds a program of many small
-operators, and no device timer shows it.
-"""
+"""Host time of eager calls, which bounds programs of many small operators, and of imports."""
 
 from __future__ import annotations
 
@@ -27,10 +23,9 @@ IMPORT_METHOD = "perf_counter around the import in a fresh process, after {after
 def host_times(
     calls: Mapping[str, Callable[[], object]], *, batch: int = 50, batches: int = 40, warmup: int = 3
 ) -> dict[str, Timing]:
-    """Host time of each call, in turn: the samples are milliseconds a call, each the mean of one batch.
+    """Host time of each call, interleaved by batch: each sample is the mean of one batch, in milliseconds a call.
 
-    Between batches the device is drained, so that the driver's queue (about a thousand launches) never fills and the
-    caller never waits for the GPU inside a batch.
+    The device is drained between batches, so that the driver's queue (about a thousand launches) never fills.
 
     Args:
         calls: by name; each makes one eager call and drops its result.
@@ -39,7 +34,7 @@ def host_times(
         warmup: batches of each that are not counted.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else _nothing
+    synchronize: Callable[[], None] = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -86,7 +81,3 @@ def import_times(module: str, *, after: str = "torch", repeats: int = 5) -> Timi
             raise BenchmarkError(f"import {module} failed in a fresh process: {lines[-1]}")
         samples.append(float(done.stdout.strip().splitlines()[-1]) * 1e3)
     return Timing(tuple(samples), method=IMPORT_METHOD.format(after=after))
-
-
-def _nothing() -> None:
-    return None

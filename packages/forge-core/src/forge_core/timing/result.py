@@ -1,4 +1,4 @@
-"""The samples of one contender, with what is needed to judge them."""
+"""The samples of one contender, and the shortest time that memory allows them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Timing", "quantile"]
+from forge_core.errors import BenchmarkError
+
+__all__ = ["Timing", "check_floor", "floor_ms", "quantile"]
 
 #: Share of the SM clock that two readings may lie apart before the clock counts as moved.
 CLOCK_TOLERANCE = 0.02
@@ -110,3 +112,39 @@ class Timing:
         """Bytes over the median time, in GB/s of 1e9 bytes."""
         median = self.median_ms
         return nbytes / (median * 1e6) if median > 0 else math.inf
+
+
+def floor_ms(*, read: int, written: int, l2_bytes: int, bandwidth_gbs: float) -> float:
+    """The least time, in milliseconds, of an operation that finds a cold L2.
+
+        floor = (read + max(0, written - L2)) / bandwidth
+
+    Every byte that is read comes from DRAM.  Of the bytes that are written, as many as the L2 holds may still lie in it
+    when the kernel ends.
+
+    Args:
+        read: bytes that must be read at least.
+        written: bytes that must be written at least.
+        l2_bytes: the L2's size.
+        bandwidth_gbs: the specified DRAM bandwidth, in GB/s of 1e9 bytes.
+    """
+    return (read + max(0, written - l2_bytes)) / (bandwidth_gbs * 1e6)
+
+
+def check_floor(timing: Timing, floor: float, *, suite: str = "", case: str = "", contender: str = "") -> None:
+    """Refuses a timing with a sample below the floor, in milliseconds.
+
+    The fastest sample decides, not the median: a contender that skips every third call would pass by its median.
+
+    Raises:
+        BenchmarkError: a sample is below the floor.
+    """
+    if timing.fastest_ms < floor:
+        raise BenchmarkError(
+            f"a sample of {timing.fastest_ms * 1e3:.2f} us is below the roofline floor of {floor * 1e3:.2f} us, which "
+            "the specified DRAM bandwidth allows with a cold L2: the work was not done, landed on another stream, or "
+            "the data was in the cache",
+            suite=suite,
+            case=case,
+            peer=contender,
+        )
