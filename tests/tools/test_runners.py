@@ -49,7 +49,7 @@ TABLE = (
 def tools(root):
     folder = str(root / "tools" / "profiling")
     sys.path.insert(0, folder)
-    names = ("common", "ncu", "ncu_extract", "nsys", "run", "sanitizer", "torch_profiler", "works", "workload")
+    names = ("common", "ncu", "ncu_extract", "nsys", "run", "sanitizer", "works", "workload")
     yield {name: importlib.import_module(name) for name in names}
     sys.path.remove(folder)
     for name in names:

@@ -137,8 +137,21 @@ def tool_at(name: str, *, install: str) -> str:
     return found
 
 
-def run_tool(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> tuple[int, str]:
-    """Starts a tool, shows what it prints, keeps it in ``log``, and returns its exit status and its output."""
+def watch_tool(
+    tool: str, command: Sequence[str], log: Path, environment: Mapping[str, str], *, trusted: Sequence[int] = ()
+) -> tuple[int, str]:
+    """Runs a tool, shows what it prints, keeps it in ``log``, and returns its exit status and its output.
+
+    Args:
+        tool: its name, for messages.
+        command: the command line.
+        log: where its output goes.
+        environment: of the process.
+        trusted: exit statuses that say all; at any other, 0 too, the output is searched for known troubles.
+
+    Raises:
+        CannotProfile: it printed a known trouble, or failed.
+    """
     lines: list[str] = []
     with (
         log.open("w", encoding="utf-8") as file,
@@ -157,7 +170,22 @@ def run_tool(command: Sequence[str], log: Path, environment: Mapping[str, str]) 
             file.write(line)
             sys.stdout.write(line)
         status = process.wait()
-    return status, "".join(lines)
+    output = "".join(lines)
+    if status not in trusted:
+        refuse_trouble(tool, status, output, log)
+    return status, output
+
+
+def printed_by(tool: str, command: Sequence[str], log: Path) -> str:
+    """What a tool prints that reads its own report.
+
+    Raises:
+        CannotProfile: it failed.
+    """
+    done = subprocess.run(list(command), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        refuse_trouble(tool, done.returncode, done.stdout + done.stderr, log)
+    return done.stdout
 
 
 def refuse_trouble(tool: str, status: int, output: str, log: Path) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from common import CannotProfile, Request, refuse_trouble, run_tool, tool_at, written
+from common import CannotProfile, Request, printed_by, tool_at, watch_tool, written
 from ncu_extract import extract_file
 
 from forge_core.profiling.counters import SECTIONS, asked
@@ -55,19 +55,6 @@ def command_for(request: Request, executable: str, stem: Path, known: set[str] |
     return [*words, *request.target(stem.with_suffix(".manifest.json"), calls=1)]
 
 
-def by_line(executable: str, report: Path) -> str:
-    """The Python lines of each kernel at which warps were seen most often."""
-    done = subprocess.run(
-        [executable, "--import", str(report), "--page", "source", "--print-source", "cuda,sass", "--csv"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise CannotProfile(f"ncu --page source ended with exit status {done.returncode}: {done.stderr.strip()}")
-    return lines_text(hottest_lines(done.stdout.splitlines()))
-
-
 def run(request: Request) -> int:
     """Profiles, exports, and prints the diagnosis of each launch.
 
@@ -79,22 +66,15 @@ def run(request: Request) -> int:
     log, report = stem.with_suffix(".log"), stem.with_suffix(".ncu-rep")
     manifest, table, text = (stem.with_suffix(end) for end in (".manifest.json", ".csv", ".txt"))
     known = available(executable) if request.sets in (None, FORGE_SET) else None
-    status, output = run_tool(command_for(request, executable, stem, known), log, request.environment())
-    refuse_trouble("ncu", status, output, log)
+    watch_tool("ncu", command_for(request, executable, stem, known), log, request.environment())
     if not report.exists():
         raise CannotProfile(f"ncu ended well and wrote no {report} (output in {log})")
-    done = subprocess.run(
-        [executable, "--import", str(report), *EXPORT],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        refuse_trouble("ncu --import", done.returncode, done.stdout + done.stderr, log)
-    table.write_text(done.stdout, encoding="utf-8")
+    read = [executable, "--import", str(report)]
+    table.write_text(printed_by("ncu --import", [*read, *EXPORT], log), encoding="utf-8")
     said = extract_file(table, manifest=manifest if manifest.exists() else None)
     if request.lines:
-        said += "\n\n" + by_line(executable, report)
+        page = printed_by("ncu --page source", [*read, "--page", "source", "--print-source", "cuda,sass", "--csv"], log)
+        said += "\n\n" + lines_text(hottest_lines(page.splitlines()))
     text.write_text(said + "\n", encoding="utf-8")
     sys.stdout.write(f"\n{said}\n{written([report, table, text, manifest, log])}\n")
     return 0

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from forge_core.profiling.counters import STALLS
+from forge_core.profiling.diagnosis import waits_for
 from forge_core.profiling.extraction import Extract
 
 if __package__ in (None, ""):
@@ -55,8 +56,7 @@ def _row(work: dict[str, object], number: int, found: Extract) -> str:
     profile = found.profile
     needed = found.needed.read if found.needed is not None else 0
     read = profile.get("dram_read")
-    waits = next((reason for reason, _ in found.stalls if reason not in ("selected", "not_selected")), "")
-    share = dict(found.stalls).get(waits, 0.0)
+    waits, share = waits_for(found.stalls)
     cells = [
         f"{work['variant']}{'' if number == 0 else f', pass {number + 1}'}",
         problem,

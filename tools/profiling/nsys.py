@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
-from common import CannotProfile, Request, refuse_trouble, run_tool, tool_at, written
+from common import CannotProfile, Request, printed_by, tool_at, watch_tool, written
 
 INSTALL = "Install Nsight Systems (https://developer.nvidia.com/nsight-systems)."
 
@@ -32,17 +31,11 @@ def run(request: Request) -> int:
     executable = tool_at("nsys", install=INSTALL)
     stem = request.stem()
     log, report, text = (stem.with_suffix(end) for end in (".log", ".nsys-rep", ".txt"))
-    status, output = run_tool(command_for(request, executable, stem), log, request.environment())
-    refuse_trouble("nsys", status, output, log)
+    watch_tool("nsys", command_for(request, executable, stem), log, request.environment())
     if not report.exists():
         raise CannotProfile(f"nsys ended well and wrote no {report} (output in {log})")
-    done = subprocess.run(
-        [executable, "stats", "--report", "cuda_gpu_kern_sum,nvtx_sum", "--force-export", "true", str(report)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    refuse_trouble("nsys stats", done.returncode, done.stdout + done.stderr, log)
-    text.write_text(done.stdout, encoding="utf-8")
-    sys.stdout.write(f"\n{done.stdout}\n{written([report, text, log])}\n")
+    words = ["stats", "--report", "cuda_gpu_kern_sum,nvtx_sum", "--force-export", "true", str(report)]
+    said = printed_by("nsys stats", [executable, *words], log)
+    text.write_text(said, encoding="utf-8")
+    sys.stdout.write(f"\n{said}\n{written([report, text, log])}\n")
     return 0

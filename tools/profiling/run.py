@@ -29,14 +29,33 @@ import ncu
 import ncu_extract
 import nsys
 import sanitizer
-import torch_profiler
-from common import CANNOT, ROOT, CannotProfile, Request
+from common import CANNOT, ROOT, CannotProfile, Request, watch_tool, written
+
+#: Calls of each work under torch's profiler.
+TORCH_CALLS = 20
+
+
+def torch_profiler(request: Request) -> int:
+    """Runs the workload under PyTorch's profiler, which works inside the process.
+
+    Raises:
+        CannotProfile: a command of the user's own was given, or the workload failed.
+    """
+    if request.command:
+        raise CannotProfile("torch's profiler works inside a process: name a package or a case instead of a command")
+    stem = request.stem()
+    log, trace, manifest = (stem.with_suffix(end) for end in (".txt", ".trace.json", ".manifest.json"))
+    command = request.target(manifest, calls=TORCH_CALLS, more=["--torch-profiler", str(trace)])
+    watch_tool("torch profiler", command, log, request.environment())
+    sys.stdout.write(f"{written([log, trace])}\n")
+    return 0
+
 
 RUNNERS: dict[str, Callable[[Request], int]] = {
     "ncu": ncu.run,
     "nsys": nsys.run,
     "sanitizer": sanitizer.run,
-    "torch": torch_profiler.run,
+    "torch": torch_profiler,
 }
 
 

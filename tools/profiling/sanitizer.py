@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-from common import CannotProfile, Request, refuse_trouble, run_tool, tool_at, written
+from common import CannotProfile, Request, refuse_trouble, tool_at, watch_tool, written
 
 INSTALL = "It is part of the CUDA toolkit (https://developer.nvidia.com/cuda-downloads)."
 
@@ -54,11 +54,13 @@ def run(request: Request) -> int:
     for tool in tools_of(request.sets):
         log = stem.with_name(f"{stem.name}-{tool}.log")
         logs.append(log)
-        status, output = run_tool(command_for(request, executable, tool, stem), log, environment)
+        command = command_for(request, executable, tool, stem)
+        name = f"compute-sanitizer {tool}"
+        status, output = watch_tool(name, command, log, environment, trusted=(0, FOUND))
         summary = _SUMMARY.findall(output)
-        if status not in (0, FOUND) or not summary:
-            refuse_trouble(f"compute-sanitizer {tool}", status, output, log)
-            raise CannotProfile(f"compute-sanitizer {tool} printed no summary (output in {log})")
+        if not summary:
+            refuse_trouble(name, status, output, log)
+            raise CannotProfile(f"{name} printed no summary (output in {log})")
         clean = status == 0 and all(re.match(r"0 (errors|hazards)", said) for _, said in summary)
         found += not clean
         lines.append(f"{tool}: {'clean' if clean else 'FOUND'}: {summary[-1][1]}")

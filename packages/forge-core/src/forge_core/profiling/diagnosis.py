@@ -19,7 +19,7 @@ The thresholds lie well outside what the sound kernels of the recorded runs show
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -127,7 +127,7 @@ def _bound(profile: KernelProfile) -> tuple[str, str]:
     return unit, f"Bound by {what}, at {value:.0f} % of its peak."
 
 
-def waits_for(stalls: list[tuple[str, float]]) -> tuple[str, float]:
+def waits_for(stalls: Iterable[tuple[str, float]]) -> tuple[str, float]:
     """The longest stall that is a wait, as ``KernelProfile.stalls`` has it; an empty word where there is none."""
     return next((stall for stall in stalls if stall[0] not in ("selected", "not_selected")), ("", 0.0))
 
