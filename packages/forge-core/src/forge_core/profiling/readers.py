@@ -224,16 +224,7 @@ _SAMPLES = "# Samples"
 
 @dataclass(frozen=True)
 class Line:
-    """One source line of one kernel, with the samples that found a warp there, issuing or waiting.
-
-    Attributes:
-        kernel: the kernel's name.
-        file: the source file's name, without its folder.
-        number: the line's number.
-        source: its text.
-        samples: the number of samples.
-        share: the same, in percent of the kernel's samples.
-    """
+    """A source line and the samples that found a warp there; ``share`` is in percent of the kernel's samples."""
 
     kernel: str
     file: str

@@ -1,14 +1,13 @@
-"""The timer that asks the hardware's trace: CUPTI, through torch's profiler.
+"""The timer that reads the hardware's trace: CUPTI, through torch's profiler.
 
-CUPTI notes when each kernel began and ended, so nothing around a launch is part of its sample.  A launch is told from
-its neighbours by short spinning kernels on both sides, all on one stream:
+CUPTI notes when each kernel began and ended, so nothing around a launch is part of its sample: from the begin of its
+first kernel to the end of its last.  Short spinning kernels on both sides mark a launch; the first spin is a backlog,
+so that the host is not part of the gap between two kernels of one launch.
 
     stream    spin | before | spin kernel kernel spin | before | spin kernel kernel spin | ...
     sample 0                      |-------------|
 
-From the first kernel's begin to the last one's end is the sample; the first spin is the backlog that keeps the host out
-of the gap between two kernels of one launch.  The trace names the stream of every kernel, so work that landed on
-another one is seen and refused.
+The trace names the stream of every kernel, so work on another stream is refused.
 """
 
 from __future__ import annotations
@@ -33,14 +32,7 @@ BACKLOG_MS = 5.0
 
 @dataclass(frozen=True)
 class Span:
-    """One piece of work on the GPU, as the trace tells it.
-
-    Attributes:
-        name: the kernel's, or what kind of copy it was.
-        stream: the number of the stream it ran on.
-        start_ns: when it began.
-        end_ns: when it ended.
-    """
+    """One kernel or copy of the trace, on the stream of that number."""
 
     name: str
     stream: int
@@ -52,9 +44,9 @@ def between_marks(spans: Sequence[Span], launches: int) -> list[float]:
     """Milliseconds between the marks around each launch.
 
     Args:
-        spans: all that the GPU did, in any order: a first mark, then for each launch what came before it, a mark, its
-            own work, and a mark.
-        launches: how many.
+        spans: all work of the GPU, in any order: a mark, then for each launch what came before it, a mark, its own
+            work, and a mark.
+        launches: the number of launches.
 
     Raises:
         BenchmarkError: work on another stream, other marks than expected, or a launch without any work.
@@ -122,5 +114,5 @@ class CuptiTimer(EventTimer):
         return spans
 
     def empty_pair_ms(self, samples: int = 20) -> float:
-        """What the marks add to a sample: nothing, for a sample begins and ends with its own kernels."""
+        """0: a sample begins and ends with its own kernels."""
         return 0.0

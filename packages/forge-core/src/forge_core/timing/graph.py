@@ -10,6 +10,7 @@ needed, and a contender with many small kernels is timed as a program that repla
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 
@@ -32,7 +33,7 @@ class GraphTimer(EventTimer):
         super().__init__(device)
         self._side = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
-        # The graph before the last: while one of its kind lives, the memory of the pool is reused and not given back.
+        # Keeps the pool's memory allocated from one graph to the next.
         self._previous: torch.cuda.CUDAGraph | None = None
 
     def batch(
@@ -43,13 +44,8 @@ class GraphTimer(EventTimer):
         Raises:
             BenchmarkError: a contender cannot be captured: it synchronises, or works on a stream of its own.
         """
-        pairs = [
-            (
-                torch.cuda.Event(enable_timing=True, external=True),
-                torch.cuda.Event(enable_timing=True, external=True),
-            )
-            for _ in launches
-        ]
+        event = partial(torch.cuda.Event, enable_timing=True, external=True)
+        pairs = [(event(), event()) for _ in launches]
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
         with torch.cuda.stream(self._side):
@@ -75,10 +71,10 @@ class GraphTimer(EventTimer):
         return [start.elapsed_time(end) for start, end in pairs]
 
     def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
-        """Ends a capture that failed, and puts torch's allocator and random numbers out of capturing again.
+        """Ends a capture that failed, and restores torch's allocator and generators.
 
-        torch leaves both as they were when the driver invalidates a capture: the allocator goes on recording to the
-        pool, and the generators refuse to draw until some capture has ended as it should.
+        After the driver invalidates a capture, the allocator goes on recording to the pool, and the generators refuse
+        to draw until some capture has ended as it should.
         """
         try:
             graph.capture_end()

@@ -1,16 +1,12 @@
-"""Contenders timed launch by launch, in turn, over rotating buffers.
+"""Interleaved timing: contenders take turns launch by launch, over rotating buffers.
 
-What one contender leaves behind (clocks, temperature, dirty cache lines) would favour or harm the next if each ran its
-samples in one piece.  Here every round launches each contender once; the order turns from round to round and is
-reversed in every second one, so that no contender always follows the same other.
+Every round launches each contender once.  The order turns from round to round and is reversed in every second one, so
+that what a launch leaves behind (clocks, temperature, dirty lines) does not always meet the same successor.
 
-Buffers rotate so that the L2 is cold.  Launch k of the whole run reads buffer set k mod n, and its output is kept alive
-for n launches, so that the allocator cannot hand the same memory out sooner.  Between two uses of a buffer the GPU
-therefore moves the bytes of n - 1 launches, and n is chosen so that these exceed three times the L2.
-
-That alone is not fair: a launch pays for the dirty lines that its predecessor left in the L2, and how many those are
-depends on who it was (docs/measurement.md has the figures).  So `before`, the same piece of work for all, comes before
-every launch and is not part of its sample.
+Launch k reads buffer set k mod n, and its output is kept alive for n launches, so that the allocator cannot hand the
+same memory out sooner.  n is chosen so that more than three times the L2 moves between two uses of a buffer: the L2 is
+cold.  A launch still pays for the dirty lines of its predecessor (docs/measurement.md has the figures), so `before`,
+the same work for all, comes before every launch and is not part of its sample.
 """
 
 from __future__ import annotations
@@ -27,7 +23,7 @@ from forge_core.timing.result import Timing
 
 __all__ = ["Contender", "Interleaved", "Policy", "Timer", "launch_order", "sets_for", "time_interleaved"]
 
-#: Beyond this many buffer sets, what comes before each launch is enough to displace so small a case's data.
+#: Most buffer sets: a smaller case's data is displaced by what comes before each launch.
 MAX_SETS = 256
 
 
@@ -57,12 +53,10 @@ class Policy:
 
     Attributes:
         warmup: rounds before the first sample; at least one is run to learn how long a round takes.
-        warmup_ms: warm-up goes on for at least this long: a GPU that was idle while the case was made ready has been
-            seen to need tens of milliseconds of work to come to its full speed.
-        iterations: samples of each contender; None is as many as fit in `budget_ms`, within the two limits.
-        min_iterations: the least number of samples where `iterations` is None.
-        max_iterations: the largest number of samples where `iterations` is None.
-        budget_ms: time for all samples of all contenders of a case, where `iterations` is None.
+        warmup_ms: the least time of the warm-up: an idle GPU needs tens of milliseconds to come to its full speed.
+        iterations: samples of each contender; None for as many as fit in `budget_ms`, within the two limits.
+        min_iterations, max_iterations: limits of the number of samples where `iterations` is None.
+        budget_ms: time for all samples of all contenders of a case where `iterations` is None.
     """
 
     warmup: int = 5
@@ -105,8 +99,8 @@ class Interleaved:
 
     Attributes:
         timings: the samples of each contender.
-        last: for each contender whose last output is still held: the index of the buffer set it was computed from,
-            and the output.  They come from the timed launches themselves.
+        last: for each contender whose last output is still alive, the index of its buffer set and the output, from the
+            timed launches themselves.
     """
 
     timings: dict[str, Timing]
@@ -134,66 +128,45 @@ def launch_order(names: Sequence[str], turn: int) -> list[str]:
     return turned[::-1] if turn % 2 else turned
 
 
-class _Run:
-    """The running launch counter and the outputs that are kept alive."""
+def _in_turn(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+    """Makes one call after the other, then the first again, as a timer does that takes a batch again."""
+    turns = itertools.cycle(calls)
+    return lambda: next(turns)()
 
-    def __init__(
-        self, contenders: Mapping[str, Contender], timer: Timer, before: Callable[[], object] | None, *, warm: bool
-    ) -> None:
-        self.contenders = contenders
-        self.before = before
-        self.warm = warm
-        self.timer = timer
-        self.names = list(contenders)
-        self.sets = {len(contender.sets) for contender in contenders.values()}
-        if not contenders or len(self.sets) != 1 or 0 in self.sets:
+
+class _Run:
+    """The launch counter, and the outputs that are kept alive."""
+
+    def __init__(self, contenders: Mapping[str, Contender], timer: Timer) -> None:
+        counts = {len(contender.sets) for contender in contenders.values()}
+        if len(counts) != 1 or 0 in counts:
             raise ValueError("time_interleaved: expected contenders with one common, positive number of buffer sets.")
-        (self.count,) = self.sets
+        (self.count,) = counts
+        self.contenders = contenders
+        self.timer = timer
         self.kept: deque[tuple[str, int, Any]] = deque(maxlen=self.count)
         self.launched = 0
         self.turn = 0
 
-    def _launch(self, name: str) -> Callable[[], None]:
-        contender = self.contenders[name]
-        index = self.launched % self.count
+    def _launch(self, name: str) -> tuple[Callable[[], object], Callable[[], object]]:
+        """The next launch of a contender, and the same call with its output dropped."""
+        call, index = self.contenders[name].call, self.launched % self.count
+        arguments = self.contenders[name].sets[index]
         self.launched += 1
-        arguments = contender.sets[index]
+        return lambda: self.kept.append((name, index, call(*arguments))), lambda: call(*arguments)
 
-        def launch() -> None:
-            self.kept.append((name, index, contender.call(*arguments)))
-
-        return launch
-
-    def _warmer(self, order: Sequence[str], first: int) -> Callable[[], object]:
-        """What comes before each launch of a batch, in turn: the same contender on the same buffers, untimed."""
-        calls = [
-            (self.contenders[name].call, self.contenders[name].sets[(first + n) % self.count])
-            for n, name in enumerate(order)
-        ]
-        # A timer that takes a batch again begins with its first launch again, so the turns come round with it.
-        turns = itertools.cycle(calls)
-
-        def warm() -> None:
-            call, arguments = next(turns)
-            call(*arguments)
-
-        return warm
-
-    def rounds(self, count: int) -> dict[str, list[float]]:
+    def rounds(self, count: int, before: Callable[[], object] | None, *, warm: bool) -> dict[str, list[float]]:
         """Runs `count` rounds and returns the samples of each contender, in milliseconds."""
-        samples: dict[str, list[float]] = {name: [] for name in self.names}
-        a_batch = max(1, self.timer.batch_launches // len(self.names))
-        left = count
-        while left > 0:
-            order: list[str] = []
-            for _ in range(min(left, a_batch)):
-                order += launch_order(self.names, self.turn)
-                self.turn += 1
-            left -= a_batch
-            first = self.launched
-            launches = [self._launch(name) for name in order]
-            before = self._warmer(order, first) if self.warm else self.before
-            taken = self.timer.batch(launches, before)
+        names = list(self.contenders)
+        samples: dict[str, list[float]] = {name: [] for name in names}
+        a_batch = max(1, self.timer.batch_launches // len(names))
+        end = self.turn + count
+        while self.turn < end:
+            turns = range(self.turn, min(self.turn + a_batch, end))
+            order = [name for turn in turns for name in launch_order(names, turn)]
+            self.turn = turns.stop
+            launches, untimed = zip(*map(self._launch, order), strict=True)
+            taken = self.timer.batch(launches, _in_turn(untimed) if warm else before)
             for name, sample in zip(order, taken, strict=True):
                 samples[name].append(sample)
         return samples
@@ -224,24 +197,18 @@ def time_interleaved(
         BenchmarkError: the timer could not take a sample.
     """
     policy = policy or Policy()
-    run = _Run(contenders, timer, before, warm=warm)
+    run = _Run(contenders, timer)
     began = time.perf_counter()
-    first = run.rounds(max(1, policy.warmup))
+    first = run.rounds(max(1, policy.warmup), before, warm=warm)
     while (time.perf_counter() - began) * 1e3 < policy.warmup_ms:
-        run.rounds(max(1, timer.batch_launches // len(contenders)))
+        run.rounds(max(1, timer.batch_launches // len(contenders)), before, warm=warm)
     warmup = run.turn
     clock_before = timer.clock_mhz()
     round_ms = sum(min(samples) for samples in first.values())
-    taken = run.rounds(policy.rounds(round_ms))
-    clock_after = timer.clock_mhz()
+    taken = run.rounds(policy.rounds(round_ms), before, warm=warm)
+    clocks = (clock_before, timer.clock_mhz())
     timings = {
-        name: Timing(
-            samples_ms=tuple(samples),
-            method=timer.method,
-            l2=l2,
-            warmup=warmup,
-            clocks_mhz=(clock_before, clock_after),
-        )
+        name: Timing(tuple(samples), method=timer.method, l2=l2, warmup=warmup, clocks_mhz=clocks)
         for name, samples in taken.items()
     }
     return Interleaved(timings, last={name: (index, output) for name, index, output in run.kept})

@@ -1,9 +1,9 @@
-"""The state of the L2 before each launch: cold by rotation, flushed, or warm.
+"""The state of the L2 before each launch.
 
 cold      buffers rotate, and an untimed copy of twice the L2's size comes before each launch (the default: what a
           program's next kernel finds)
-flushed   one buffer set; zeros of four times the L2's size are written before each launch, as many stopwatches do
-warm      one buffer set; before each launch the same contender runs untimed on the same buffers
+flushed   zeros of four times the L2's size are written before each launch, as many benchmarks do
+warm      the same contender runs untimed on the same buffers before each launch
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from forge_core.timing.interleave import sets_for
 __all__ = ["POLICIES", "L2Policy", "l2_policy"]
 
 POLICIES = ("cold", "flushed", "warm")
-#: Two sets where they need not rotate: the last outputs that are compared afterwards name the set they came from.
+#: Buffer sets where they need not rotate; two, so that the outputs compared afterwards are of different sets.
 FIXED_SETS = 2
 
 
@@ -72,9 +72,8 @@ def l2_policy(name: str, device: torch.device, l2_bytes: int) -> L2Policy:
     """
     if name not in POLICIES:
         raise ValueError(f"l2: expected one of {', '.join(POLICIES)}, got {name!r}.")
-    before: Callable[[], object] | None = None
     if name == "cold":
-        before = copy_past_l2(device, l2_bytes)
-    elif name == "flushed":
-        before = torch.empty(4 * l2_bytes, dtype=torch.uint8, device=device).zero_
-    return L2Policy(name, l2_bytes, before)
+        return L2Policy(name, l2_bytes, copy_past_l2(device, l2_bytes))
+    if name == "flushed":
+        return L2Policy(name, l2_bytes, torch.empty(4 * l2_bytes, dtype=torch.uint8, device=device).zero_)
+    return L2Policy(name, l2_bytes, None)

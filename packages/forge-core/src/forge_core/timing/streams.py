@@ -1,12 +1,11 @@
-"""Whether a call does its work on the current stream, found out by holding that stream up.
+"""Detecting work on another stream, by holding the current one up.
 
     current   |<--- spinning --------------------------->| the call's work -> the right result over the poison
     other                        | poison the output |
     astray          the work  -> the poison over the right result
 
-The call is enqueued on a stream that is busy spinning.  Work on that stream cannot begin; work that went astray does
-begin, and is done long before the output is overwritten by another stream.  When all is over, the output holds the
-result only if the work waited as it should.
+The call is enqueued on a spinning stream, where its work cannot begin.  Work on another stream does begin, and is done
+long before the output is overwritten.  In the end the output is right only if the work waited.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from forge_core.errors import BenchmarkError
 __all__ = ["check_stream"]
 
 POISON = 0xA5
-#: How long work that went astray gets to finish: so long, plus so many times what the call takes.
+#: The time that work on another stream gets to finish: so long, plus so many times what the call takes.
 SETTLE_S = 0.001
 SETTLE_FACTOR = 3.0
 #: Milliseconds of spinning beyond that, in turn, until one is long enough for the host.
@@ -49,7 +48,7 @@ def check_stream(
         contender: the contender's name, for the message.
 
     Returns:
-        Whether it could be told: not of a call that waits for the GPU, which never runs ahead of it.
+        Whether it could be told; it cannot of a call that synchronizes.
 
     Raises:
         BenchmarkError: the work landed on another stream.
