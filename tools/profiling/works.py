@@ -26,7 +26,7 @@ from forge_core.bench.inputs import LAYOUTS, generator_for
 from forge_core.bench.plan import UsageError
 from forge_core.bench.schema import CaseGroup, expand, load_suites, parse_shape
 from forge_core.errors import UnsupportedError
-from forge_core.op.launch import load
+from forge_core.profiling.compiled import traceable
 from forge_core.profiling.find import explain_case
 from forge_core.profiling.geometry import RecordedLaunch, record_launches
 
@@ -199,8 +199,7 @@ def _work(operator: OperatorBench, case: Case, variant: str, arch: str) -> Work:
     explanation = explain_case(operator, case, variant, arch=arch)
     if explanation.builder is None:
         raise UnsupportedError(f"{case.name}: no kernel runs: {explanation.why}", requirement="a kernel")
-    source = load(explanation.builder).__wrapped__(explanation.config)  # type: ignore[attr-defined]
-    pointers = sum(type(argument).__name__.lower().endswith("pointer") for argument in source.arguments)
+    source, pointers = traceable(explanation.builder, explanation.config)
     launches = record_launches(source.function, explanation.integers, pointers=pointers)
 
     def make(device: torch.device, number: int) -> tuple[Any, ...]:

@@ -2,8 +2,8 @@
 
 Without a GPU: the static report of a compiled kernel (``static``, the command ``forge-cute inspect``) and drawings of
 layouts (``layouts``, ``forge-cute layout``).  With one: the runners in ``tools/profiling``, which mark what is to be
-profiled by :func:`profiled_range`, and the reading of what Nsight Compute counted (``counters``, ``readers``,
-``diagnosis``, ``comparison``).
+profiled by :func:`profiled_range`, and what Nsight Compute counted (``counters``, ``readers``, ``diagnosis``,
+``extraction``).
 """
 
 from __future__ import annotations

@@ -6,13 +6,13 @@ import tempfile
 from dataclasses import dataclass
 from typing import Any
 
-from forge_core.cache import compile_lock, require_dsl
+from forge_core.cache import Traceable, compile_lock, require_dsl
 from forge_core.cache.compile import compile_options
 from forge_core.errors import CompileError
 from forge_core.op.launch import load
 from forge_core.profiling.geometry import RecordedLaunch, record_launches
 
-__all__ = ["Artefacts", "compile_to_look_at"]
+__all__ = ["Artefacts", "compile_to_look_at", "traceable"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,12 @@ class Artefacts:
     ptx: str
     cubin: bytes
     launches: tuple[RecordedLaunch, ...]
+
+
+def traceable(builder: str, config: Any) -> tuple[Traceable, int]:
+    """What a builder would compile for a configuration, and the number of pointers that its arguments begin with."""
+    source: Traceable = load(builder).__wrapped__(config)  # type: ignore[attr-defined]  # of functools.update_wrapper
+    return source, sum(type(argument).__name__.lower().endswith("pointer") for argument in source.arguments)
 
 
 def compile_to_look_at(builder: str, config: Any, arguments: tuple[Any, ...] | None, *, arch: str) -> Artefacts:
@@ -38,8 +44,7 @@ def compile_to_look_at(builder: str, config: Any, arguments: tuple[Any, ...] | N
         CompileError: the kernel does not compile, or its launch cannot be worked out.
     """
     require_dsl(builder)
-    source = load(builder).__wrapped__(config)  # type: ignore[attr-defined]  # set by functools.update_wrapper
-    pointers = sum(type(argument).__name__.lower().endswith("pointer") for argument in source.arguments)
+    source, pointers = traceable(builder, config)
     if arguments is None:
         traced = source.arguments[pointers:-1]  # the last is the stream
         arguments = tuple(tuple(1 for _ in a) if isinstance(a, tuple) else 1 for a in traced)

@@ -131,7 +131,11 @@ def launch_order(names: Sequence[str], turn: int) -> list[str]:
 def _in_turn(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
     """Makes one call after the other, then the first again, as a timer does that takes a batch again."""
     turns = itertools.cycle(calls)
-    return lambda: next(turns)()
+
+    def call() -> object:
+        return next(turns)()
+
+    return call
 
 
 class _Run:
