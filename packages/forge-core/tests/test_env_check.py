@@ -475,6 +475,7 @@ def test_a_tool_is_found_in_the_toolkit_that_is_not_on_the_path(tmp_path, monkey
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.delenv("CUDA_PATH", raising=False)
     monkeypatch.setattr(cuda_tools, "PLACES", ())
     assert cuda_tools.find_tool("ncu") is None
     monkeypatch.setattr(cuda_tools, "PLACES", (f"{tmp_path}/*/bin",))
