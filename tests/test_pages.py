@@ -9,7 +9,7 @@ import pytest
 
 from forge_core.bench import pages
 from forge_core.bench.html import stamp_of
-from forge_core.bench.report import block
+from forge_core.bench.pages import block
 from forge_core.testing.proofs.evidence import Evidence
 from forge_core.testing.proofs.results import note
 

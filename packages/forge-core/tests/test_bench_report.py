@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from forge_core.bench.cli import bench as command
 from forge_core.bench.environment import Environment, _digest, read_environment
+from forge_core.bench.pages import replace_between_markers
 from forge_core.bench.records import (
     CaseRecord,
     ContenderRecord,
@@ -21,7 +22,7 @@ from forge_core.bench.records import (
     Verdict,
     load,
 )
-from forge_core.bench.report import markdown, replace_between_markers
+from forge_core.bench.report import markdown
 from forge_core.errors import BenchmarkError
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+import yaml
 
 from forge_core.bench import Bench, Case, OperatorBench, Peer, Traffic
-from forge_core.bench.schema import Target, load_suites, parse_shape
+from forge_core.bench.schema import Target, line_of, load_suites, parse_shape, path_in
 from forge_core.errors import BenchmarkError
 
 GOOD = """
@@ -146,10 +147,9 @@ def test_a_mistake_is_named_with_its_line(bench, old, new, line):
 
 
 def test_lines_are_found_in_block_style_too():
-    from forge_core.bench.lines import Lines
-
-    lines = Lines("a:\n  - b: 1\n    c:\n      - 2\n      - 3\n")
-    assert [lines.of("a"), lines.of("a", 0, "c"), lines.of("a", 0, "c", 1), lines.of("a", 0, "nothing")] == [1, 3, 5, 2]
-    assert lines.of_message("Expected `str`, got `int` - at `$.c[1]`", "a", 0) == 5
-    assert lines.of_message("Object contains unknown field `b`", "a", 0) == 2
-    assert Lines("a: [").of("a") == 1
+    root = yaml.compose("a:\n  - b: 1\n    c:\n      - 2\n      - 3\n", Loader=yaml.SafeLoader)
+    assert [line_of(root, "a"), line_of(root, "a", 0, "c"), line_of(root, "a", 0, "c", 1)] == [1, 3, 5]
+    assert line_of(root, "a", 0, "nothing") == 2
+    assert line_of(root, "a", 0, *path_in("Expected `str`, got `int` - at `$.c[1]`")) == 5
+    assert line_of(root, "a", 0, *path_in("Object contains unknown field `b`")) == 2
+    assert line_of(None, "a") == 1

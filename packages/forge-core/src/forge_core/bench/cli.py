@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +17,15 @@ from rich.console import Console
 
 from forge_core.bench import cli_records, devices, exits, kernels, processes, report, runner
 from forge_core.bench import plan as planning
-from forge_core.bench.declare import Bench
-from forge_core.bench.derived import suites_of
 from forge_core.bench.records import Record
+from forge_core.bench.schema import suites_of
 from forge_core.device import query
 from forge_core.files import write_atomically
 from forge_core.progress import progress
 from forge_core.timing import TIMERS, Policy
 from forge_core.timing.l2 import POLICIES
 
-__all__ = ["bench", "suites_and_operators"]
+__all__ = ["bench"]
 
 
 # A line with \\b alone is click's mark for a paragraph whose lines stay as they are.
@@ -175,17 +173,12 @@ def list_command() -> None:
                 click.echo(f"operator  {operator.name:12} variants: {known}; peers: {versus}")
 
 
-def suites_and_operators(benches: Sequence[Bench]) -> list[str]:
-    """What ``forge-cute bench run`` and ``forge-cute cache --suite`` take."""
-    return [name for found in benches for name in (*suites_of(found), *found.by_name)]
-
-
 def _planned(name: str, selection: planning.Selection) -> planning.Run:
     benches = planning.discover()
     operators = [operator for found in benches for operator in found.operators]
     with exits.nearest(
         lambda: (
-            ((name,), (*bench.commands, *suites_and_operators(benches))),
+            ((name,), (*bench.commands, *planning.suites_and_operators(benches))),
             (selection.packages, [found.name for found in benches]),
             (selection.operators, [operator.name for operator in operators]),
             (selection.variants, ["auto", "all", *(v for operator in operators for v in operator.variants())]),

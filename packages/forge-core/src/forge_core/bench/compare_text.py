@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
 from forge_core.bench.compare import CONFIDENCE, Change, Comparison
 from forge_core.bench.records import Record
+from forge_core.bench.report import Table
 
 __all__ = ["commit_message", "comparison_markdown", "print_comparison"]
 
@@ -58,13 +58,8 @@ def print_comparison(found: Comparison, console: Console) -> None:
     """Prints what moved."""
     console.print(Text(headline(found), style="bold"))
     if found.moved:
-        table = RichTable()
-        for number, head in enumerate(HEAD):
-            table.add_column(head, justify="left" if number < 2 or head == "verdict" else "right", no_wrap=number < 2)
-        for change in found.moved:
-            style = "red" if change.slower(found.threshold) else "green" if change.change < 0 else ""
-            table.add_row(*(Text(cell, style=style) for cell in _row(change, found.threshold)))
-        console.print(table)
+        colours = {"REGRESSION": "red", "faster": "green"}
+        console.print(_table(found).rich(lambda row, cell: colours.get(row[-1], "")))
     else:
         console.print(Text("Nothing moved beyond chance and by more than a percent.", style="green"))
     for line in summary(found):
@@ -76,9 +71,7 @@ def comparison_markdown(found: Comparison) -> str:
     verdict = f"**{len(found.regressions)} regressions**" if found.regressions else "No regression"
     parts = [f"### {headline(found)}", f"{verdict} at {found.threshold * 100:.3g} %."]
     if found.moved:
-        rows = ["| " + " | ".join(HEAD) + " |", "| --- | --- | ---: | ---: | ---: | ---: | --- |"]
-        rows += ["| " + " | ".join(_row(change, found.threshold)) + " |" for change in found.moved]
-        parts.append("\n".join(rows))
+        parts.append(_table(found).markdown())
     parts += [line.replace("|", "\\|") for line in summary(found)]
     parts.append(f"Intervals are of {CONFIDENCE:.0%}, bootstrapped over runs and samples.")
     return "\n\n".join(parts) + "\n"
@@ -99,6 +92,10 @@ def commit_message(found: Comparison) -> str:
     if found.broken:
         lines.append(f"  {len(found.broken)} cases are errors")
     return "\n".join(line if len(line) <= 72 else line[:69] + "..." for line in lines) + "\n"
+
+
+def _table(found: Comparison) -> Table:
+    return Table("", HEAD, tuple(_row(change, found.threshold) for change in found.moved), labels=2)
 
 
 def _row(change: Change, threshold: float) -> tuple[str, ...]:

@@ -20,9 +20,20 @@ import msgspec
 from forge_core.bench import records, report
 from forge_core.bench.records import Record
 from forge_core.errors import BenchmarkError
-from forge_core.files import read_unpacked
+from forge_core.files import read_unpacked, write_atomically
 
-__all__ = ["PAGES", "Source", "gather", "markers", "newest", "refresh", "shown", "with_markers"]
+__all__ = [
+    "PAGES",
+    "Source",
+    "block",
+    "gather",
+    "markers",
+    "newest",
+    "refresh",
+    "replace_between_markers",
+    "shown",
+    "with_markers",
+]
 
 #: Where the pages of a checkout are looked for.
 PAGES = ("README.md", "docs/*.md", "docs/*/*.md", "packages/*/README.md")
@@ -142,6 +153,35 @@ def shown(root: Path) -> set[Path]:
     return found
 
 
+def block(record: Record, note: str = "") -> str:
+    """What stands between the markers of a page: the record's tables, and a sentence below them."""
+    return f"{report.markdown(record)}\n{note}\n" if note else report.markdown(record)
+
+
+def replace_between_markers(page: Path, record: Record, name: str = "", note: str = "") -> None:
+    """Puts the record's Markdown between ``<!-- bench:SUITE begin -->`` and ``<!-- bench:SUITE end -->`` of a page.
+
+    Args:
+        page: the page.
+        record: the record.
+        name: what the markers call it, where several records are of parts of a suite; by default its suite.
+        note: a sentence below the tables.
+
+    Raises:
+        BenchmarkError: the page cannot be read, or does not have the two markers once each, in this order.
+    """
+    begin, end = (f"<!-- bench:{name or record.suite} {edge} -->" for edge in ("begin", "end"))
+    try:
+        text = page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BenchmarkError(f"{page}: {error.strerror}") from error
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise BenchmarkError(f"{page}: expected the line {begin!r} and below it the line {end!r}, once each.")
+    before, rest = text.split(begin)
+    after = rest.split(end)[1]
+    write_atomically(page, f"{before}{begin}\n\n{block(record, note)}\n{end}{after}")
+
+
 def refresh(
     page: Path, found: Mapping[str, Source], *, strict: bool = True, notes: Mapping[str, str] | None = None
 ) -> list[str]:
@@ -160,5 +200,5 @@ def refresh(
     if strict and not wanted:
         wanted = list(found)[:1]  # which says what was expected
     for suite in dict.fromkeys(wanted):
-        report.replace_between_markers(page, found[suite].record, suite, (notes or {}).get(suite, ""))
+        replace_between_markers(page, found[suite].record, suite, (notes or {}).get(suite, ""))
     return wanted

@@ -10,11 +10,20 @@ import torch
 
 from forge_core import dtypes
 from forge_core.bench.declare import Bench, Case, OperatorBench
-from forge_core.bench.derived import suites_of
-from forge_core.bench.schema import ALL, AUTO, CaseGroup, Suite, Target, expand, parse_shape
+from forge_core.bench.schema import ALL, AUTO, CaseGroup, Suite, Target, expand, parse_shape, suites_of
 from forge_core.errors import BenchmarkError
 
-__all__ = ["GROUP", "PlannedCase", "Run", "Selection", "UsageError", "discover", "packages_named", "plan"]
+__all__ = [
+    "GROUP",
+    "PlannedCase",
+    "Run",
+    "Selection",
+    "UsageError",
+    "discover",
+    "packages_named",
+    "plan",
+    "suites_and_operators",
+]
 
 #: The entry-point group in which packages name their :class:`~forge_core.bench.declare.Bench`.
 GROUP = "forge.bench"
@@ -141,6 +150,11 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection) -> Run:
         f"no suite and no operator is named {name!r}; suites: {', '.join(known_suites) or 'none'}; "
         f"operators: {', '.join(known_operators) or 'none'}"
     )
+
+
+def suites_and_operators(benches: Sequence[Bench]) -> list[str]:
+    """What ``forge-cute bench run`` and ``forge-cute cache --suite`` take."""
+    return [name for found in benches for name in (*suites_of(found), *found.by_name)]
 
 
 def packages_named(benches: Sequence[Bench], asked: Sequence[str]) -> list[Bench]:

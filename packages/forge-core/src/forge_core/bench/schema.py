@@ -18,20 +18,17 @@ operator, dtype, layout, variant or peer, a case listed twice, a target that no 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
+import yaml
 
 from forge_core import dtypes
 from forge_core.bench.declare import Bench, Case
 from forge_core.bench.inputs import LAYOUTS
-from forge_core.bench.lines import Lines
 from forge_core.errors import BenchmarkError
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = [
     "ALL",
@@ -44,6 +41,7 @@ __all__ = [
     "Target",
     "load_suites",
     "parse_shape",
+    "suites_of",
 ]
 
 AUTO = "auto"
@@ -147,32 +145,71 @@ def parse_shape(text: str | int) -> tuple[int, ...]:
     return tuple(int(size) for size in str(text).split("x"))
 
 
+def line_of(root: yaml.Node | None, *path: str | int) -> int:
+    """The line of a key or an entry of a YAML document, from 1.
+
+    Args:
+        root: the composed document; None for a text that is no YAML, which has line 1 only.
+        *path: keys of mappings, and positions in sequences from 0.  Of a path that leads nowhere the last part that
+            exists counts.
+    """
+    node, line = root, 1
+    for key in path:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((k, v) for k, v in node.value if k.value == str(key)), None)
+            if found is None:
+                break
+            line, node = found[0].start_mark.line + 1, found[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
+            node = node.value[key]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
+
+
+def path_in(message: str) -> list[str | int]:
+    """The path that a message of msgspec ends in, such as ``at `$.cases[0].shapes```, and the field it speaks of."""
+    found = re.search(r"at `\$([^`]*)`", message)
+    parts = re.findall(r"\.(\w+)|\[(\d+)\]", found[1] if found else "")
+    unknown = re.search(r"unknown field `(\w+)`", message)
+    return [*(name or int(index) for name, index in parts), *([unknown[1]] if unknown else [])]
+
+
 @dataclass(frozen=True)
 class Place:
-    """Where in the file something stands, for messages.
+    """Where an entry stands, for messages.
 
     Attributes:
-        path: the file.
-        lines: its lines.
-        keys: the way to the entry.
-        words: the same in words, for example ``"suite smoke, cases entry 2"``.
+        words: for example ``"suite smoke, cases entry 2"``.
+        file: the file, shortened, and its composed text; None for an entry of no file.
+        keys: the path to the entry.
     """
 
-    path: Path
-    lines: Lines
+    words: str
+    file: tuple[str, yaml.Node | None] | None = None
     keys: tuple[str | int, ...] = ()
-    words: str = ""
 
-    def at(self, *keys: str | int, words: str) -> Place:
-        """A place below this one."""
-        return Place(self.path, self.lines, (*self.keys, *keys), words)
+    def error(self, message: str, *keys: str | int) -> BenchmarkError:
+        """The error that says where the entry, or one of its keys, stands, and what is wrong with it."""
+        text = f"{self.words}: {message}" if self.words else message
+        if self.file is None:
+            return BenchmarkError(text)
+        line = line_of(self.file[1], *self.keys, *keys, *path_in(message))
+        return BenchmarkError(f"{self.file[0]}:{line}: {text}")
 
-    def error(self, message: str) -> BenchmarkError:
-        """The error that names file, line, entry, and what is wrong."""
-        # The package's folder and the file name it well enough; the folders above differ from machine to machine.
-        shown = "/".join(self.path.parts[-2:])
-        line = self.lines.of_message(message, *self.keys)
-        return BenchmarkError(f"{shown}:{line}: {self.words + ': ' if self.words else ''}{message}")
+    def known(self, key: str, what: str, names: list[str], known: list[str]) -> None:
+        """Raises the error of a key's names, unless all are known."""
+        for name in names:
+            if name not in known:
+                raise self.error(f"expected one of the {what}s {', '.join(known) or '(none)'}, got {name!r}.", key)
+
+    def parsed(self, key: str, entries: list[Any] | None, parse: Callable[[Any], Any]) -> list[Any]:
+        """A key's entries, parsed."""
+        try:
+            return [parse(entry) for entry in entries or []]
+        except ValueError as error:
+            raise self.error(str(error), key) from error
 
 
 def load_suites(bench: Bench) -> dict[str, Suite]:
@@ -182,21 +219,22 @@ def load_suites(bench: Bench) -> dict[str, Suite]:
         BenchmarkError: the file cannot be read, or is not what is expected; the message names the line.
     """
     path = bench.suites
+    # The package's folder and the file name it well enough; the folders above differ from machine to machine.
+    shown = "/".join(path.parts[-2:])
     try:
         text = path.read_text(encoding="utf-8")
         raw = msgspec.yaml.decode(text)
     except (OSError, msgspec.DecodeError) as error:
-        raise BenchmarkError(f"{'/'.join(path.parts[-2:])}: {error}") from error
-    file = Place(path, Lines(text))
+        raise BenchmarkError(f"{shown}: {error}") from error
+    file = (shown, yaml.compose(text, Loader=yaml.SafeLoader))
+    whole = Place("", file)
     if not isinstance(raw, dict) or raw.get("version") != VERSION or not isinstance(raw.get("suites"), dict):
         wrong = "suites" if isinstance(raw, dict) and raw.get("version") == VERSION else "version"
-        raise file.at(wrong, words="").error(f"expected 'version: {VERSION}' and a mapping 'suites'.")
+        raise whole.error(f"expected 'version: {VERSION}' and a mapping 'suites'.", wrong)
     if unknown := sorted(set(raw) - {"version", "suites"}):
-        raise file.at(unknown[0], words="").error(
-            f"expected the keys version and suites only, got {', '.join(unknown)}."
-        )
+        raise whole.error(f"expected the keys version and suites only, got {', '.join(unknown)}.", unknown[0])
     return {
-        str(name): _suite(bench, str(name), content, file.at("suites", name, words=f"suite {name}"))
+        str(name): _suite(bench, str(name), content, Place(f"suite {name}", file, ("suites", name)))
         for name, content in raw["suites"].items()
     }
 
@@ -206,7 +244,7 @@ def _suite(bench: Bench, name: str, content: Any, place: Place) -> Suite:
         raise place.error("the name is an operator's; a suite needs one of its own.")
 
     def entry(key: str, number: int) -> Place:
-        return place.at(key, number - 1, words=f"{place.words}, {key} entry {number}")
+        return Place(f"{place.words}, {key} entry {number}", place.file, (*place.keys, key, number - 1))
 
     if isinstance(content, dict):
         # Entry by entry, so that the message has the entry's number; the whole afterwards, for the other keys.
@@ -236,43 +274,28 @@ def _convert(entry: Any, kind: Any, where: Place) -> Any:
         raise where.error(str(error)) from error
 
 
-def _parse_each(entries: list[Any], parse: Any, where: Place | str) -> list[Any]:
-    try:
-        return [parse(entry) for entry in entries]
-    except ValueError as error:
-        raise _error(where, str(error)) from error
-
-
-def _error(where: Place | str, message: str) -> BenchmarkError:
-    return BenchmarkError(f"{where}: {message}") if isinstance(where, str) else where.error(message)
-
-
-def _key(where: Place | str, key: str) -> Place | str:
-    """The place of one of an entry's keys."""
-    return where if isinstance(where, str) else where.at(key, words=where.words)
-
-
-def _known(what: str, names: list[str], known: list[str], where: Place | str) -> None:
-    for name in names:
-        if name not in known:
-            raise _error(where, f"expected one of the {what}s {', '.join(known) or '(none)'}, got {name!r}.")
-
-
 def expand(group: CaseGroup, bench: Bench, where: Place | str, suite_peers: list[str]) -> list[Case]:
     """The cases of a group, each shape with each dtype.
+
+    Args:
+        group: the group.
+        bench: the package's declaration.
+        where: where the group stands, for messages.
+        suite_peers: the peers of a group that names none.
 
     Raises:
         BenchmarkError: an unknown operator, variant, peer, layout, dtype or shape.
     """
-    _known("operator", [group.operator], list(bench.by_name), _key(where, "operator"))
+    place = Place(where) if isinstance(where, str) else where
+    place.known("operator", "operator", [group.operator], list(bench.by_name))
     operator = bench.by_name[group.operator]
-    _known("layout", [group.layout], list(LAYOUTS), _key(where, "layout"))
+    place.known("layout", "layout", [group.layout], list(LAYOUTS))
     peers = suite_peers if group.peers is None else group.peers
-    _known("peer", peers, [peer.name for peer in operator.peers], _key(where, "peers"))
+    place.known("peers", "peer", peers, [peer.name for peer in operator.peers])
     if group.variants != ALL:
-        _known("variant", list(group.variants), [AUTO, *operator.variants()], _key(where, "variants"))
-    shapes: list[tuple[int, ...]] = _parse_each(group.shapes, parse_shape, _key(where, "shapes"))
-    kinds: list[torch.dtype] = _parse_each(group.dtypes, dtypes.parse, _key(where, "dtypes"))
+        place.known("variants", "variant", list(group.variants), [AUTO, *operator.variants()])
+    shapes = place.parsed("shapes", group.shapes, parse_shape)
+    kinds = place.parsed("dtypes", group.dtypes, dtypes.parse)
     return [Case(group.operator, shape, dtype, group.layout) for shape in shapes for dtype in kinds]
 
 
@@ -280,10 +303,10 @@ def _check_target(target: Target, suite: Suite, cases: list[tuple[Case, list[str
     if (target.at_least is None) == (target.at_most is None):
         raise where.error("expected either at_least or at_most.")
     if target.of == "import":
-        _known("imported module", [target.operator], suite.imports, _key(where, "operator"))
+        where.known("operator", "imported module", [target.operator], suite.imports)
         return
-    _parse_each(target.shapes or [], parse_shape, _key(where, "shapes"))
-    _parse_each(target.dtypes or [], dtypes.parse, _key(where, "dtypes"))
+    where.parsed("shapes", target.shapes, parse_shape)
+    where.parsed("dtypes", target.dtypes, dtypes.parse)
     held = [peers for case, peers in cases if target.applies(case)]
     if not held:
         raise where.error("expected a target for cases of this suite, got one that applies to none.")
@@ -292,4 +315,45 @@ def _check_target(target: Target, suite: Suite, cases: list[tuple[Case, list[str
             raise where.error(f"{suite.timer} time has no {target.of}; expected a peer's name.")
         return
     for peers in held:
-        _known("peer", [target.of], [BEST_PEER, *peers] if peers else [], _key(where, "of"))
+        where.known("of", "peer", [target.of], [BEST_PEER, *peers] if peers else [])
+
+
+def suites_of(bench: Bench) -> dict[str, Suite]:
+    """The suites of a package, by name: those in its file, and two that no package has to write.
+
+    `full` is every case of its suites, and `cold` its operators' first calls; a package that declares a suite of that
+    name has its own.
+
+    Raises:
+        BenchmarkError: the file cannot be read, or is not what is expected.
+    """
+    declared = load_suites(bench)
+    # `smoke` is looked at last, so that a case of it has the peers and variants that another suite gives it.
+    timed = [declared[name] for name in sorted(declared, key=lambda name: name == "smoke")]
+    timed = [suite for suite in timed if suite.timer == "device"]
+    full = Suite(
+        about="Every case of every suite that times the device.",
+        cases=[
+            msgspec.structs.replace(group, peers=suite.peers if group.peers is None else group.peers)
+            for suite in timed
+            for group in suite.cases
+        ],
+        targets=[target for suite in timed for target in suite.targets],
+        targets_for=next((suite.targets_for for suite in timed if suite.targets_for), ""),
+    )
+    cold = Suite(
+        about="What the first call of a process costs, with empty caches and with kept ones, and what the next costs.",
+        cases=[
+            CaseGroup(
+                operator=operator.name,
+                shapes=list(operator.default_shapes[:1]),
+                dtypes=list(operator.default_dtypes[:1]),
+                peers=[peer.name for peer in operator.peers],
+            )
+            for operator in bench.operators
+        ],
+        timer="cold",
+        cpu=True,
+    )
+    # A declared suite of the same name wins, and the derived ones come last.
+    return {**declared, **{name: s for name, s in (("full", full), ("cold", cold)) if name not in declared}}

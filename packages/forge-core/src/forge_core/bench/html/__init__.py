@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forge_core.bench.pages import Source
-from forge_core.bench.tables import remarks, tables
+from forge_core.bench.report import remarks, tables
 from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
 

@@ -13,7 +13,7 @@ from forge_core.bench.html.canvas import Plot
 from forge_core.bench.html.data import Figures
 from forge_core.bench.html.theme import THEMES, inline
 from forge_core.bench.records import Record
-from forge_core.bench.tables import Table, headline
+from forge_core.bench.report import Table, headline
 
 __all__ = ["Section", "page"]
 
