@@ -16,12 +16,11 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from forge_core.bench.contenders import OURS, our_name, willing_peers
 from forge_core.bench.first_call import Asked, First
-from forge_core.bench.measure import Context, Outcome
+from forge_core.bench.measure import Context, Outcome, willing_peers
 from forge_core.bench.plan import PlannedCase
 from forge_core.bench.records import Cold
-from forge_core.bench.schema import AUTO
+from forge_core.bench.schema import AUTO, OURS, our_name
 from forge_core.errors import BenchmarkError
 from forge_core.timing import Timing, quantile
 
@@ -72,10 +71,9 @@ def measure_cold(planned: PlannedCase, context: Context) -> Outcome:
     Raises:
         BenchmarkError: a process failed, or a peer that was asked for by name misses a requirement.
     """
-    case, outcome, begin = planned.case, Outcome(l2="not controlled: first calls"), context.start or start
+    case, outcome = planned.case, Outcome(l2="not controlled: first calls")
     names = [our_name(variant) for variant in planned.variants if context.backend == "kernel" or variant == AUTO]
-    willing = willing_peers(planned, context.device, suite=context.suite, left_out=outcome.left_out)
-    names += [peer.name for peer in willing]
+    names += [peer.name for peer in willing_peers(planned, context, outcome)]
     for name in names:
         asked = {
             "package": planned.bench.package,
@@ -92,8 +90,8 @@ def measure_cold(planned: PlannedCase, context: Context) -> Outcome:
         empty, kept = [], []
         for _ in range(context.policy.iterations or PROCESSES):
             with tempfile.TemporaryDirectory(prefix="forge-cold-") as folder:
-                empty.append(begin(asked, _caches(folder)))
-                kept.append(begin(asked, _caches(folder)))
+                empty.append(start(asked, _caches(folder)))
+                kept.append(start(asked, _caches(folder)))
         outcome.cold[name] = Cold(
             import_s=_median(empty + kept, "import_s", 4),
             empty_s=_median(empty, "first_s", 4),

@@ -48,10 +48,9 @@ def run(asked: Asked) -> First:
     # Only now: these import the package, too.
     from forge_core import dtypes, settings
     from forge_core.bench import plan
-    from forge_core.bench.contenders import OURS
     from forge_core.bench.declare import Case
     from forge_core.bench.inputs import generator_for
-    from forge_core.bench.schema import AUTO, parse_shape
+    from forge_core.bench.schema import AUTO, OURS, parse_shape
     from forge_core.timing import quantile
 
     operator = next(bench.by_name[asked["operator"]] for bench in plan.discover() if bench.package == asked["package"])

@@ -11,14 +11,13 @@ import torch
 
 from forge_core import settings
 from forge_core.bench import gate
-from forge_core.bench.contenders import Described, contenders
-from forge_core.bench.declare import Inputs
+from forge_core.bench.declare import Inputs, Peer
 from forge_core.bench.inputs import generator_for
 from forge_core.bench.plan import PlannedCase
 from forge_core.bench.records import Cold
-from forge_core.bench.schema import CEILING
+from forge_core.bench.schema import AUTO, CEILING, our_name
 from forge_core.device import query
-from forge_core.errors import BenchmarkError
+from forge_core.errors import ArgumentError, BenchmarkError, UnsupportedError
 from forge_core.timing import (
     Contender,
     Policy,
@@ -33,7 +32,7 @@ from forge_core.timing import (
 from forge_core.timing.clocks import disturbances
 from forge_core.timing.l2 import L2Policy
 
-__all__ = ["Context", "Outcome", "measure"]
+__all__ = ["Context", "Described", "Outcome", "measure", "willing_peers"]
 
 CPU_SETS = 2
 
@@ -52,7 +51,6 @@ class Context:
         run: the number of this run of the suite, from 0; each run has data of its own.
         host: whether host time is measured instead of device time.
         l2: how the L2 is prepared before every timed launch; None on the CPU.
-        start: what runs a first call in a fresh process, for suites with the timer ``cold``.
     """
 
     suite: str
@@ -64,7 +62,15 @@ class Context:
     run: int = 0
     host: bool = False
     l2: L2Policy | None = None
-    start: Callable[..., dict[str, float]] | None = None
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a contender of ours launched, and why."""
+
+    variant: str = ""
+    config: str = ""
+    why: str = ""
 
 
 @dataclass
@@ -130,14 +136,7 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
         )
 
     with _served_by(context.backend, context.device), _current(context.device):
-        calls = contenders(
-            planned,
-            context.backend,
-            fresh("explained"),
-            suite=context.suite,
-            described=outcome.described,
-            left_out=outcome.left_out,
-        )
+        calls = _contenders(planned, context, fresh("explained"), outcome)
         outcome.first_call_s = check("before")
         calls = {name: call for name, call in calls.items() if name not in outcome.wrong}
         if context.device.type == "cuda" and context.run == 0:
@@ -152,6 +151,57 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
     outcome.timings = {name: timing for name, timing in outcome.timings.items() if name not in outcome.wrong}
     outcome.notes += disturbances(outcome.timings, context.device)
     return outcome
+
+
+def _contenders(
+    planned: PlannedCase, context: Context, inputs: Inputs, outcome: Outcome
+) -> dict[str, Callable[..., torch.Tensor]]:
+    """The calls of all contenders, by name: ours first, then the peers.
+
+    The outcome takes what each of ours launches, and who is left out and why.
+    """
+    operator = planned.operator
+    calls: dict[str, Callable[..., torch.Tensor]] = {}
+    for variant in planned.variants:
+        name = our_name(variant)
+        if context.backend == "ref":
+            if variant != AUTO:
+                outcome.left_out[name] = "the backend is 'ref', which has no variants"
+                continue
+            outcome.described[name] = Described("reference", "", "the backend is 'ref': plain PyTorch is timed")
+        else:
+            try:
+                found = operator.explain(inputs, variant)
+            except (ArgumentError, UnsupportedError) as error:
+                if variant not in planned.lenient:
+                    raise
+                outcome.left_out[name] = str(error)
+                continue
+            outcome.described[name] = Described(str(found.variant), str(found.config), str(found.why))
+        calls[name] = operator.call(variant)
+    return calls | {peer.name: peer.make(planned.case) for peer in willing_peers(planned, context, outcome)}
+
+
+def willing_peers(planned: PlannedCase, context: Context, outcome: Outcome) -> list[Peer]:
+    """The peers that have all that they need and can do the case; the outcome takes who is left out and why.
+
+    Raises:
+        BenchmarkError: a peer that was asked for by name cannot run.
+    """
+    willing = []
+    for name in planned.peers:
+        peer = planned.operator.peer(name)
+        if peer is None:
+            raise BenchmarkError(f"{planned.operator.name} has no peer {name!r}", suite=context.suite)
+        missing = peer.missing(context.device)
+        text = f"needs {' and '.join(missing)}" if missing else peer.unable(planned.case)
+        if not text:
+            willing.append(peer)
+        elif planned.peers_asked:
+            raise BenchmarkError(f"peer {name} {text}", suite=context.suite, case=planned.case.name, peer=name)
+        else:
+            outcome.left_out[name] = text
+    return willing
 
 
 def _check_streams(

@@ -250,20 +250,18 @@ def _plan_operator(bench: Bench, operator: OperatorBench, selection: Selection) 
 
 def _check_asked(suite: str, operators: list[OperatorBench], selection: Selection) -> None:
     """Every operator, variant and peer that was asked for has to belong to at least one case of the suite."""
-    names = list(dict.fromkeys(operator.name for operator in operators))
-    for name in selection.operators:
-        if name not in names:
-            raise UsageError(f"suite {suite} has no operator {name!r}; operators: {', '.join(names) or 'none'}")
-    variants = [AUTO, *dict.fromkeys(name for operator in operators for name in operator.variants())]
-    peers = list(dict.fromkeys(peer.name for operator in operators for peer in operator.peers))
-    for name in selection.variants:
-        if name not in (*variants, ALL):
-            raise UsageError(
-                f"suite {suite} has no variant {name!r}; variants: {', '.join(variants)}, and {ALL} for all of them"
-            )
-    for name in selection.peers:
-        if name not in peers:
-            raise UsageError(f"suite {suite} has no peer {name!r}; peers: {', '.join(peers) or 'none'}")
+    whose = f"suite {suite}"
+    _check_known(whose, "operator", selection.operators, [operator.name for operator in operators])
+    _check_known(whose, "variant", selection.variants, [AUTO, *(v for o in operators for v in o.variants())])
+    _check_known(whose, "peer", selection.peers, [peer.name for operator in operators for peer in operator.peers])
+
+
+def _check_known(whose: str, what: str, asked: Iterable[str], known: Iterable[str]) -> None:
+    known = dict.fromkeys(known)
+    for name in asked:
+        if name not in known and (what, name) != ("variant", ALL):
+            text = f"{whose} has no {what} {name!r}; {what}s: {', '.join(known) or 'none'}"
+            raise UsageError(f"{text}, and {ALL} for all of them" if what == "variant" else text)
 
 
 def _kept(asked: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
@@ -280,18 +278,10 @@ def _variants(operator: OperatorBench, asked: Sequence[str] | str) -> tuple[tupl
     known = list(operator.variants())
     if asked == ALL or ALL in asked:
         return (AUTO, *known), frozenset(known)
-    for name in asked:
-        if name not in (AUTO, *known):
-            raise UsageError(
-                f"{operator.name} has no variant {name!r}; variants: {', '.join([AUTO, *known])}, "
-                f"and {ALL} for all of them"
-            )
+    _check_known(operator.name, "variant", asked, [AUTO, *known])
     return tuple(dict.fromkeys(asked)), frozenset()
 
 
 def _peers(operator: OperatorBench, asked: Sequence[str]) -> tuple[str, ...]:
-    for name in asked:
-        if operator.peer(name) is None:
-            known = ", ".join(peer.name for peer in operator.peers)
-            raise UsageError(f"{operator.name} has no peer {name!r}; peers: {known or 'none'}")
+    _check_known(operator.name, "peer", asked, [peer.name for peer in operator.peers])
     return tuple(dict.fromkeys(asked))

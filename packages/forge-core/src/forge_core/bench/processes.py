@@ -12,10 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from forge_core.bench.records import INTERRUPTED, ContenderRecord, Record, interrupted_note, load
+from forge_core.bench.records import INTERRUPTED, ContenderRecord, Record, interrupted_note, load, over_runs
 from forge_core.bench.summary import thin
 from forge_core.errors import BenchmarkError
-from forge_core.timing import quantile
 
 __all__ = ["pool", "run_bench", "spread", "union"]
 
@@ -140,10 +139,10 @@ def pool(records: Sequence[Record]) -> Record:
     for case in first.cases:
         same = [found for record in records for found in record.cases if found.name == case.name]
         error = next((found.error for found in same if found.error), "")
-        contenders = []
-        for contender in [] if error else case.contenders:
-            parts = [part for found in same if (part := found.contender(contender.name)) is not None]
-            contenders.append(_pooled(parts))
+        contenders = [
+            _pooled([part for found in same if (part := found.contender(contender.name)) is not None])
+            for contender in ([] if error else case.contenders)
+        ]
         cases.append(msgspec.structs.replace(case, contenders=contenders, error=error))
     return msgspec.structs.replace(first, cases=cases, repeats=sum(record.repeats for record in records))
 
@@ -155,8 +154,6 @@ def _pooled(parts: Sequence[ContenderRecord]) -> ContenderRecord:
     return msgspec.structs.replace(
         parts[0],
         runs=runs,
-        median_ms=quantile([run.median_ms for run in runs], 0.5),
-        p20_ms=quantile([run.p20_ms for run in runs], 0.5),
-        p80_ms=quantile([run.p80_ms for run in runs], 0.5),
+        **over_runs(runs),
         samples_ms=[sample for samples in taken for sample in thin(samples, fewest)],
     )

@@ -6,6 +6,7 @@ A record is JSON, one case a line.  Times are milliseconds, bandwidth is GB/s of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,7 @@ import msgspec
 from forge_core.bench.environment import Environment
 from forge_core.errors import BenchmarkError
 from forge_core.files import read_unpacked
+from forge_core.timing import quantile
 
 __all__ = [
     "INTERRUPTED",
@@ -28,6 +30,7 @@ __all__ = [
     "Verdict",
     "interrupted_note",
     "load",
+    "over_runs",
 ]
 
 #: What is written.  Version 2 added stopwatch, l2_policy, interrupted, not_run, devices; a case's device and notes; a
@@ -64,6 +67,12 @@ class Run(msgspec.Struct, frozen=True):
     of_ceiling: float | None = None
     of_best_peer: float | None = None
     clocks: str = "not read"
+
+
+def over_runs(runs: Sequence[Run]) -> dict[str, float]:
+    """The times of a contender: of each of a run's figures the median over the runs, in milliseconds."""
+    names = ("median_ms", "p20_ms", "p80_ms")
+    return {name: round(quantile([getattr(run, name) for run in runs], 0.5), 6) for name in names}
 
 
 class Cold(msgspec.Struct, frozen=True):
@@ -196,6 +205,11 @@ class CaseRecord(msgspec.Struct, frozen=True):
     def shape_text(self) -> str:
         """The shape as it is typed: ``"4096x4096"``."""
         return "x".join(map(str, self.shape))
+
+    @property
+    def label(self) -> str:
+        """The shape, and the layout unless it is contiguous: ``"4096x4096 permuted"``."""
+        return self.shape_text if self.layout == "contiguous" else f"{self.shape_text} {self.layout}"
 
 
 class ImportRecord(msgspec.Struct, frozen=True):

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from forge_core.bench.contenders import OURS
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Verdict
-from forge_core.bench.schema import BANDWIDTH, BEST_PEER, CEILING
+from forge_core.bench.schema import BANDWIDTH, BEST_PEER, CEILING, OURS
 from forge_core.timing.clocks import UNEVEN_NOTE
 
 __all__ = ["Table", "headline", "markdown", "print_record", "remarks", "tables"]
@@ -179,11 +178,6 @@ def _share(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.3f}"
 
 
-def _label(case: CaseRecord) -> tuple[str, str]:
-    shape = case.shape_text if case.layout == "contiguous" else f"{case.shape_text} {case.layout}"
-    return shape, case.dtype
-
-
 def _targets(verdicts: Sequence[Verdict]) -> str:
     words = []
     for verdict in verdicts:
@@ -230,7 +224,8 @@ def _operator_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Ta
         columns[TARGET] = lambda case: _targets(case.targets)
     failed = ["ERROR", *[NOTHING] * (len(columns) - 1)]
     rows = tuple(
-        (*_label(case), *(failed if case.error else [cell(case) for cell in columns.values()])) for case in cases
+        (case.label, case.dtype, *(failed if case.error else [cell(case) for cell in columns.values()]))
+        for case in cases
     )
     what = "host time of an eager call, microseconds; ratios are of time" if host else "bandwidth"
     return Table(f"{operator}: {what}", ("shape", "dtype", *columns), rows)
@@ -243,7 +238,7 @@ def _variants_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Ta
             name = "auto" if ours.name == OURS else ours.name.removeprefix(f"{OURS}:")
             name += f" ({ours.variant})" if name == "auto" and ours.variant else ""
             share = [] if host else [_share(ours.of_ceiling)]
-            rows.append((*_label(case), name, _figure(ours), *share, _share(ours.of_best_peer)))
+            rows.append((case.label, case.dtype, name, _figure(ours), *share, _share(ours.of_best_peer)))
     head = ("shape", "dtype", "variant", *(["us"] if host else ["GB/s", "of ceiling"]), "of best peer")
     return Table(f"{operator}: variants side by side", head, tuple(rows))
 
@@ -252,12 +247,12 @@ def _cold_table(operator: str, cases: list[CaseRecord]) -> Table:
     rows = []
     for case in cases:
         if case.error:
-            rows.append((*_label(case), "ERROR", *[NOTHING] * 4))
+            rows.append((case.label, case.dtype, "ERROR", *[NOTHING] * 4))
         for contender in case.contenders:
             cold = contender.cold
             if cold is not None:
                 seconds = [f"{value:.3f}" for value in (cold.import_s, cold.empty_s, cold.kept_s)]
-                rows.append((*_label(case), contender.name, *seconds, f"{cold.again_us:.1f}"))
+                rows.append((case.label, case.dtype, contender.name, *seconds, f"{cold.again_us:.1f}"))
     head = ("shape", "dtype", "contender", "import s", "empty caches s", "kept caches s", "next call us")
     return Table(f"{operator}: first call of a process", head, tuple(rows))
 

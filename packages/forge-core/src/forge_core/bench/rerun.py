@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,21 +17,18 @@ from pathlib import Path
 import torch
 
 from forge_core.bench.compare import Comparison, compare
-from forge_core.bench.contenders import OURS
 from forge_core.bench.environment import sources_here
 from forge_core.bench.processes import pool, run_bench
 from forge_core.bench.records import Record
-from forge_core.bench.schema import ALL, AUTO
+from forge_core.bench.schema import ALL, AUTO, OURS
 from forge_core.errors import BenchmarkError
 from forge_core.timing import TIMERS
 from forge_core.timing.l2 import POLICIES
 
-__all__ = ["TURNS", "confirm", "in_turns"]
+__all__ = ["confirm", "in_turns"]
 
 #: Which sources run, in turn: so that a drift of the machine falls on both alike.
 TURNS = ("old", "new", "new", "old")
-
-Measure = Callable[[str], Record]
 
 
 def confirm(found: Comparison, *, old_source: Path | None = None) -> Comparison:
@@ -46,10 +43,8 @@ def confirm(found: Comparison, *, old_source: Path | None = None) -> Comparison:
     obstacle = _obstacle(found, old_source)
     if obstacle:
         return replace(found, rerun=f"The suspects were not measured again: {obstacle}.")
-    root = _root()
-    names = {change.case for change in found.suspects}
     try:
-        return _measured_again(found, names, _arguments(found), old_source, root)
+        return _measured_again(found, old_source)
     except BenchmarkError as error:
         return replace(found, rerun=f"The suspects could not be measured again: {error}.")
 
@@ -76,10 +71,9 @@ def _arguments(found: Comparison) -> list[str]:
     return [record.suite, *(part for option, values in wanted for v in dict.fromkeys(values) for part in (option, v))]
 
 
-def _measured_again(
-    found: Comparison, names: set[str], arguments: Sequence[str], old_source: Path | None, root: Path
-) -> Comparison:
-    with tempfile.TemporaryDirectory(prefix="forge-rerun-") as folder, _checkout(found, old_source, root) as old:
+def _measured_again(found: Comparison, old_source: Path | None) -> Comparison:
+    root, arguments = _root(), _arguments(found)
+    with tempfile.TemporaryDirectory(prefix="forge-rerun-") as folder, _checkout(found, old_source) as old:
         sources, numbers = {"old": old, "new": root}, iter(range(len(TURNS)))
 
         def measure(which: str) -> Record:
@@ -90,23 +84,22 @@ def _measured_again(
             file = Path(folder) / f"{next(numbers)}.json"
             return run_bench(arguments, file, environment={"PYTHONPATH": path})
 
-        return in_turns(found, names, measure)
+        return in_turns(found, {change.case for change in found.suspects}, measure)
 
 
-def in_turns(found: Comparison, names: set[str], measure: Measure, turns: Sequence[str] = TURNS) -> Comparison:
+def in_turns(found: Comparison, names: set[str], measure: Callable[[str], Record]) -> Comparison:
     """Measures by turns, and puts what that says of the suspects in the place of what the records said.
 
     Args:
         found: the comparison of the records.
         names: the cases to decide anew.
         measure: takes ``"old"`` or ``"new"`` and returns a record of these sources.
-        turns: who runs, in turn.
 
     Raises:
         BenchmarkError: a process failed, or a suspect is not among what they measured.
     """
     taken: dict[str, list[Record]] = {"old": [], "new": []}
-    for which in turns:
+    for which in TURNS:
         taken[which].append(measure(which))
     again = compare(pool(taken["old"]), pool(taken["new"]), found.threshold)
     decided = {(change.case, change.contender): change for change in again.changes if change.case in names}
@@ -117,7 +110,7 @@ def in_turns(found: Comparison, names: set[str], measure: Measure, turns: Sequen
         raise BenchmarkError(f"the processes left no figures of {which}")
     broken = {**found.broken, **{name: error for name, error in again.broken.items() if name in names}}
     accused = len({change.case for change in found.suspects})
-    text = f"{accused} suspect cases were measured again, {' '.join(turns)} in turn; these figures are theirs."
+    text = f"{accused} suspect cases were measured again, {' '.join(TURNS)} in turn; these figures are theirs."
     return replace(found, changes=changes, broken=broken, rerun=text)
 
 
@@ -145,12 +138,12 @@ def _root() -> Path:
 
 
 @contextmanager
-def _checkout(found: Comparison, old_source: Path | None, root: Path) -> Iterator[Path]:
+def _checkout(found: Comparison, old_source: Path | None) -> Iterator[Path]:
     """The old sources: the given checkout, or a worktree of the old record's commit that is gone afterwards."""
     if old_source is not None:
         yield old_source
         return
-    commit = found.old.environment.commit
+    root, commit = _root(), found.old.environment.commit
     with tempfile.TemporaryDirectory(prefix="forge-old-") as folder:
         place = Path(folder) / "old"
         _git(root, "worktree", "add", "--detach", str(place), commit)

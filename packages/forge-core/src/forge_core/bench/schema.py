@@ -36,14 +36,18 @@ __all__ = [
     "BANDWIDTH",
     "BEST_PEER",
     "CEILING",
+    "OURS",
     "CaseGroup",
     "Suite",
     "Target",
     "load_suites",
+    "our_name",
     "parse_shape",
     "suites_of",
 ]
 
+#: The name of our operator's `auto` among the contenders; a variant is ``forge:<variant>``.
+OURS = "forge"
 AUTO = "auto"
 ALL = "all"
 CEILING = "ceiling"
@@ -132,6 +136,11 @@ class Suite(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     imports: list[str] = []
     targets: list[Target] = []
     targets_for: str = ""
+
+
+def our_name(variant: str) -> str:
+    """A variant's name among the contenders."""
+    return OURS if variant == AUTO else f"{OURS}:{variant}"
 
 
 def parse_shape(text: str | int) -> tuple[int, ...]:

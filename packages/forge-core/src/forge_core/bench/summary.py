@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from forge_core.bench.contenders import OURS, Described
-from forge_core.bench.measure import Outcome
+from forge_core.bench.measure import Described, Outcome
 from forge_core.bench.plan import PlannedCase
-from forge_core.bench.records import CaseRecord, ContenderRecord, Kind, Run, Verdict
-from forge_core.bench.schema import BANDWIDTH, BEST_PEER, CEILING, Target
+from forge_core.bench.records import CaseRecord, ContenderRecord, Kind, Run, Verdict, over_runs
+from forge_core.bench.schema import BANDWIDTH, BEST_PEER, CEILING, OURS, Target
 from forge_core.timing import quantile
 
 __all__ = ["ratio", "summarise", "thin"]
@@ -110,17 +109,15 @@ def _contender(
             )
         )
     keep = max(1, KEPT_SAMPLES // len(outcomes))
-    median = quantile([run.median_ms for run in runs], 0.5)
+    times = over_runs(runs)
     kind = _kind(name)
     described = outcomes[0].described.get(name, Described())
     return ContenderRecord(
         name=name,
         kind=kind,
-        median_ms=round(median, 6),
-        p20_ms=round(quantile([run.p20_ms for run in runs], 0.5), 6),
-        p80_ms=round(quantile([run.p80_ms for run in runs], 0.5), 6),
+        **times,
         spread=round(quantile([outcome.timings[name].spread for outcome in outcomes], 0.5), 4),
-        gbs=None if nbytes is None else round(nbytes / (median * 1e6), 4),
+        gbs=None if nbytes is None else round(nbytes / (times["median_ms"] * 1e6), 4),
         of_ceiling=_median([run.of_ceiling for run in runs], 4),
         of_best_peer=_median([run.of_best_peer for run in runs], 4),
         runs=runs,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import geometric_mean, median_high
 
-from forge_core.bench.contenders import OURS
-from forge_core.bench.records import CaseRecord, Record
+from forge_core.bench.records import Record
+from forge_core.bench.schema import OURS
 
 __all__ = [
     "Dot",
@@ -15,7 +15,6 @@ __all__ = [
     "Rung",
     "dtypes_of",
     "figures_of",
-    "host_dots",
     "ladders",
     "operators_of",
     "small_dots",
@@ -91,11 +90,6 @@ class Figures:
     targets: int
 
 
-def label_of(case: CaseRecord) -> str:
-    """The shape as a reader writes it."""
-    return case.shape_text if case.layout == "contiguous" else f"{case.shape_text} {case.layout}"
-
-
 def timed(record: Record) -> list[Dot]:
     """A dot for each case that has our `auto` and no error, in the record's order."""
     device = record.timer == "device"
@@ -111,7 +105,7 @@ def timed(record: Record) -> list[Dot]:
 
         found.append(
             Dot(
-                label=label_of(case),
+                label=case.label,
                 dtype=case.dtype,
                 operator=case.operator,
                 nbytes=case.read + case.written,
@@ -153,46 +147,40 @@ def ladders(record: Record) -> dict[str, list[Rung]]:
             if entry.kind == "ours" and entry.name != OURS and entry.gbs and entry.of_ceiling
         ]
         if len(rungs) > 1:
-            found[f"{case.operator} {label_of(case)} {case.dtype}"] = sorted(rungs, key=lambda rung: rung.gbs)
+            found[f"{case.operator} {case.label} {case.dtype}"] = sorted(rungs, key=lambda rung: rung.gbs)
     return found
-
-
-def host_dots(record: Record) -> list[Dot]:
-    """Host time, in microseconds."""
-    return timed(record) if record.timer == "host" else []
 
 
 def small_dots(record: Record) -> list[Dot]:
     """Device time of small cases, in microseconds."""
     if record.timer != "device":
         return []
-    found = []
-    for dot in timed(record):
-        if dot.nbytes <= SMALL_BYTES:
-            scale = dot.nbytes / 1e3  # bytes over GB/s, in microseconds
-            found.append(
-                Dot(
-                    **{
-                        **dot.__dict__,
-                        "ours": scale / dot.ours,
-                        "peer": scale / dot.peer if dot.peer else None,
-                        "ceiling": scale / dot.ceiling if dot.ceiling else None,
-                    }
-                )
-            )
-    return found
+    small = [dot for dot in timed(record) if dot.nbytes <= SMALL_BYTES]
+
+    def microseconds(dot: Dot, gbs: float) -> float:
+        return dot.nbytes / 1e3 / gbs
+
+    return [
+        replace(
+            dot,
+            ours=microseconds(dot, dot.ours),
+            peer=microseconds(dot, dot.peer) if dot.peer else None,
+            ceiling=microseconds(dot, dot.ceiling) if dot.ceiling else None,
+        )
+        for dot in small
+    ]
 
 
 def figures_of(record: Record) -> Figures:
     """The few numbers."""
     dots = timed(record)
     speedups = [dot.speedup for dot in dots if dot.speedup]
-    shares = sorted(dot.ours / dot.ceiling for dot in dots if dot.ceiling)
+    shares = [dot.ours / dot.ceiling for dot in dots if dot.ceiling]
     return Figures(
         cases=len(record.cases),
         errors=len(record.errors),
-        speedup=math.exp(sum(map(math.log, speedups)) / len(speedups)) if speedups else None,
-        of_ceiling=shares[len(shares) // 2] if shares else None,
+        speedup=geometric_mean(speedups) if speedups else None,
+        of_ceiling=median_high(shares) if shares else None,
         reached=sum(verdict.met for verdict in record.verdicts),
         targets=len(record.verdicts),
     )

@@ -7,13 +7,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib import resources
 
 from forge_core.bench.html.canvas import Plot
-from forge_core.bench.html.data import Figures
+from forge_core.bench.html.data import Figures, figures_of
 from forge_core.bench.html.theme import THEMES, inline
-from forge_core.bench.records import Record
-from forge_core.bench.report import Table, headline
+from forge_core.bench.pages import Source
+from forge_core.bench.report import TARGET, Table, headline, remarks, tables
 
 __all__ = ["Section", "page"]
 
@@ -33,31 +34,12 @@ EXTRA = {
 }
 
 
+@dataclass(frozen=True)
 class Section:
-    """One suite of the page.
+    """One suite of the page: its record, and the plots of it."""
 
-    Args:
-        record: its record.
-        title: what the page calls it.
-        source: the name of the record's file.
-        figures: what it comes down to.
-        plots: its plots.
-        tables: its tables.
-        remarks: what stands below them.
-    """
-
-    def __init__(
-        self,
-        record: Record,
-        title: str,
-        source: str,
-        figures: Figures,
-        plots: Sequence[Plot],
-        tables: Sequence[Table],
-        remarks: Sequence[str],
-    ) -> None:
-        self.record, self.title, self.source, self.figures = record, title, source, figures
-        self.plots, self.tables, self.remarks = plots, tables, remarks
+    entry: Source
+    plots: Sequence[Plot]
 
 
 def page(machine: str, sections: Sequence[Section], overview: Sequence[Plot], stamp: str) -> str:
@@ -69,7 +51,7 @@ def page(machine: str, sections: Sequence[Section], overview: Sequence[Plot], st
         overview: the plots over all suites.
         stamp: what the page was made from, for the test that it is up to date.
     """
-    links = "".join(f'<a href="#{_e(s.title)}">{_e(s.title)}</a>' for s in sections)
+    links = "".join(f'<a href="#{_e(s.entry.title)}">{_e(s.entry.title)}</a>' for s in sections)
     parts = [
         "<!doctype html>",
         '<html lang="en">',
@@ -137,17 +119,18 @@ def _figure(plot: Plot) -> str:
 
 
 def _section(section: Section) -> str:
-    record = section.record
+    record, title = section.entry.record, _e(section.entry.title)
+    shown = enumerate(tables(record))
     parts = [
-        f'<section id="{_e(section.title)}">',
-        f"<h2>{_e(section.title)}</h2>",
+        f'<section id="{title}">',
+        f"<h2>{title}</h2>",
         f'<p class="meta">{_e(headline(record))}</p>',
         *(f'<p class="bad">{_e(note)}</p>' for note in record.notes),
-        _cards(section.figures),
+        _cards(figures_of(record)),
         *map(_figure, section.plots),
-        *(_table(table, opened=not section.plots and number == 0) for number, table in enumerate(section.tables)),
+        *(_table(table, opened=not section.plots and number == 0) for number, table in shown),
         '<ul class="remarks">',
-        *(f"<li{' class=bad' if line.startswith('ERROR') else ''}>{_e(line)}</li>" for line in section.remarks),
+        *(f"<li{' class=bad' if line.startswith('ERROR') else ''}>{_e(line)}</li>" for line in remarks(record)),
         "</ul>",
         "</section>",
     ]
@@ -172,11 +155,8 @@ def _cards(figures: Figures) -> str:
 
 
 def _table(table: Table, *, opened: bool) -> str:
-    def kind(number: int, head: str) -> str:
-        return ' class="text"' if number < table.labels or head == "target" else ""
-
     heads = "".join(
-        f'<th scope="col"{kind(n, head)}><button type="button">{_e(head)}</button></th>'
+        f'<th scope="col"{_class("text" if table.is_text(n) else "")}><button type="button">{_e(head)}</button></th>'
         for n, head in enumerate(table.head)
     )
     rows = "".join(f"<tr>{''.join(_cells(table, row))}</tr>\n" for row in table.rows)
@@ -188,12 +168,18 @@ def _table(table: Table, *, opened: bool) -> str:
     )
 
 
+def _class(*names: str) -> str:
+    kept = " ".join(filter(None, names))
+    return f' class="{kept}"' if kept else ""
+
+
 def _cells(table: Table, row: Sequence[str]) -> Iterable[str]:
     for number, (head, cell) in enumerate(zip(table.head, row, strict=True)):
-        classes = ["text"] if number < table.labels or head == "target" else []
-        classes += ["wide"] if head == "target" else []
-        classes += ["bad"] if "NOT reached" in cell or cell == "ERROR" else []
-        attributes = f' class="{" ".join(classes)}"' if classes else ""
+        attributes = _class(
+            "text" if table.is_text(number) else "",
+            "wide" if head == TARGET else "",
+            "bad" if "NOT reached" in cell or cell == "ERROR" else "",
+        )
         sizes = re.match(r"\d+(x\d+)+", cell) if head == "shape" else None
         if sizes:  # a shape sorts by how many elements it has
             attributes += f' data-sort="{math.prod(map(int, sizes[0].split("x")))}"'
@@ -203,9 +189,9 @@ def _cells(table: Table, row: Sequence[str]) -> Iterable[str]:
 def _footer(sections: Sequence[Section]) -> str:
     rows = []
     for section in sections:
-        environment = section.record.environment
+        entry, environment = section.entry, section.entry.record.environment
         commit = environment.commit + (" with changes" if environment.dirty else "")
-        rows += [f"<dt>{_e(section.title)}</dt><dd>{_e(section.source)}; made from commit {_e(commit)}</dd>"]
+        rows += [f"<dt>{_e(entry.title)}</dt><dd>{_e(entry.source)}; made from commit {_e(commit)}</dd>"]
     return (
         "<footer><p>Bandwidth is GB/s of 1e9 bytes over the bytes that must move at least: each input read once, each "
         "output written once. The ceiling is a device-to-device copy of the same bytes in the same run. How it is "

@@ -12,13 +12,47 @@ from typing import Any
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from forge_core.bench.html.canvas import Canvas, Plot, drawn, legend, size_axis
-from forge_core.bench.html.data import Dot, Rung, dtypes_of, operators_of
+from forge_core.bench.html.data import Dot, Rung, dtypes_of, ladders, operators_of, small_dots, timed
 from forge_core.bench.html.theme import THEMES, stand_in
+from forge_core.bench.records import Record
+from forge_core.device import SPECS
 
-__all__ = ["bandwidth", "ladder", "latency", "roofline", "speedup"]
+__all__ = ["of_suite", "overview"]
 
 MARKERS = {"float32": "o", "bfloat16": "s", "int8": "^"}
 OPERATORS = ("float32", "bfloat16", "int8", "other")
+
+
+def of_suite(record: Record, title: str) -> list[Plot]:
+    """The plots of one suite, which the page calls by a title."""
+    dots = timed(record)
+    if record.timer == "host" and dots:
+        note = "What one eager call costs the thread that makes it, on small tensors."
+        return [latency(f"latency-{title}", "Host time of an eager call", note, dots)]
+    if record.timer != "device":
+        return []
+    found, climbed = [], ladders(record)
+    for operator in operators_of(dots):
+        mine = [dot for dot in dots if dot.operator == operator]
+        rungs = {case: steps for case, steps in climbed.items() if case.startswith(f"{operator} ")}
+        compared = [dot for dot in mine if dot.speedup]
+        found.append(bandwidth(operator, mine))
+        found += [speedup(operator, compared)] if compared else []
+        found += [ladder(operator, rungs)] if rungs else []
+    if small := small_dots(record):
+        note = "Cases of 16 MB and less, where a launch costs as much as the memory does."
+        found.append(latency(f"latency-{title}", "Latency of small shapes", note, small))
+    return found
+
+
+def overview(records: Sequence[Record]) -> list[Plot]:
+    """The plots over all suites of one machine."""
+    dots = [dot for record in records if record.timer == "device" for dot in timed(record)]
+    if not dots:
+        return []
+    gpu = records[0].environment.gpu
+    specified = next((spec.bandwidth_gbs for spec in SPECS.values() if spec.name == gpu), None)
+    return [roofline(dots, specified, launch_us=min(dot.nbytes / dot.ours / 1e3 for dot in dots))]
 
 
 def _figures_text(dot: Dot, unit: str) -> str:
@@ -79,11 +113,8 @@ def bandwidth(operator: str, dots: Sequence[Dot]) -> Plot:
     return drawn(f"bandwidth-{operator}", f"{operator}: bandwidth against size", note, draw)
 
 
-def speedup(operator: str, dots: Sequence[Dot]) -> Plot | None:
+def speedup(operator: str, dots: Sequence[Dot]) -> Plot:
     """Time of the best peer over ours, a row for each shape."""
-    dots = [dot for dot in dots if dot.speedup]
-    if not dots:
-        return None
     labels = list(dict.fromkeys(dot.label for dot in dots))
     dtypes = dtypes_of(dots)
 
