@@ -19,7 +19,7 @@ def chosen(text: str | None, run: Run) -> torch.device:
     """
     if text is not None:
         return _present(_parsed(text))
-    if torch.cuda.is_available():
+    if _gpus():
         return torch.device("cuda", 0)
     if not run.cpu:
         raise BenchmarkError(
@@ -41,19 +41,18 @@ def several(text: str | None, device: str | None) -> list[str]:
     if device is not None:
         raise UsageError("--device and --devices were given: expected one of them")
     if text == "all":
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if count == 0:
+        if not _gpus():
             raise BenchmarkError("--devices all: No GPU devices found")
-        return [f"cuda:{index}" for index in range(count)]
+        return [f"cuda:{index}" for index in range(_gpus())]
     names = [name.strip() for name in text.split(",")]
     named = [_parsed(name) for name in names]
     if len({device.type for device in named}) > 1:
         raise UsageError(f"--devices: expected GPUs or the CPU, not both, got {text!r}")
-    gpus = [device.index or 0 for device in named if device.type == "cuda"]
-    for index in gpus:
-        if gpus.count(index) > 1:
-            raise UsageError(f"--devices: cuda:{index} is named twice, and its cases would disturb each other")
-    for one in named:
+    gpus = [device for device in named if device.type == "cuda"]
+    for one in gpus:
+        if gpus.count(one) > 1:
+            raise UsageError(f"--devices: {one} is named twice, and its cases would disturb each other")
+    for one in gpus:
         _present(one)
     return names
 
@@ -72,27 +71,28 @@ def gpu(text: str, why: str) -> torch.device:
     device = _parsed(text)
     if device.type != "cuda":
         raise UsageError(f"--device: expected cuda or cuda:N, since {why}, got {text!r}")
-    if not torch.cuda.is_available():
+    if not _gpus():
         raise BenchmarkError(f"{why}: No GPU devices found")
     return _present(device)
 
 
+def _gpus() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
 def _parsed(text: str) -> torch.device:
+    """The device; a GPU with its index."""
     try:
         device = torch.device(text)
     except RuntimeError:
         device = torch.device("meta")
     if device.type not in ("cuda", "cpu"):
         raise UsageError(f"--device: expected cpu, cuda or cuda:N, got {text!r}")
-    return device
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
 def _present(device: torch.device) -> torch.device:
-    """The device with its index; refused where it is not here."""
-    if device.type == "cpu":
-        return device
-    index = device.index or 0
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if index >= count:
-        raise BenchmarkError(f"--device cuda:{index}: {count or 'No'} GPU devices found")
-    return torch.device("cuda", index)
+    """The device; refused where it is not here."""
+    if device.type == "cuda" and device.index >= _gpus():
+        raise BenchmarkError(f"--device {device}: {_gpus() or 'No'} GPU devices found")
+    return device

@@ -120,13 +120,16 @@ def _checkout(package: str) -> tuple[str, bool | None]:
     folder = _folder(package)
     if folder is None:
         return NOT_READ, None
-
-    # An installed package may lie inside some other project's checkout; only a tracked file says whose commit it is.
-    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
+    if not _tracked(folder):
         return "not a checkout", None
     commit = _git(folder, "rev-parse", "HEAD")
     status = _git(folder, "status", "--porcelain")
     return commit or NOT_READ, None if status is None else bool(status)
+
+
+def _tracked(folder: Path) -> bool:
+    """Whether git knows a package's files: an installed one may lie inside some other project's checkout."""
+    return _git(folder, "ls-files", "--error-unmatch", "__init__.py") is not None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
@@ -162,7 +165,7 @@ def stamp(environment: Environment) -> Environment:
         folder = _folder(package)
         if folder is None or _digest(package) != digest:
             raise BenchmarkError(f"the record was made from other sources of {package} than those of this checkout")
-        if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
+        if not _tracked(folder):
             raise BenchmarkError(f"{package} is not in a git checkout here, so there is no commit to write")
         if _git(folder, "status", "--porcelain", "."):
             raise BenchmarkError(f"{package} has changes here that are not committed: commit them, then stamp")

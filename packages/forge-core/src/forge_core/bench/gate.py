@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from forge_core.errors import BenchmarkError
 from forge_core.testing.exact import assert_same_bits
 from forge_core.testing.subject import Subject
 
@@ -89,20 +88,13 @@ def poison(nbytes: int, device: torch.device) -> None:
     del blocks
 
 
-def _raise(name: str, error: Exception) -> None:
-    raise error
-
-
 def check(
     calls: Mapping[str, Callable[..., torch.Tensor]],
     *,
     inputs: tuple[torch.Tensor, ...],
     reference: Callable[..., torch.Tensor],
     agree: Callable[[str, tuple[torch.Tensor, ...], torch.Tensor, torch.Tensor], str],
-    when: str,
-    refuse: Callable[[str, Exception], None] = _raise,
-    case: str = "",
-    suite: str = "",
+    refuse: Callable[[str, str | Exception], None],
 ) -> dict[str, float]:
     """Checks every contender on fresh inputs.
 
@@ -111,16 +103,10 @@ def check(
         inputs: inputs that no contender has seen.
         reference: takes the inputs.
         agree: takes a contender's name, the inputs, its result and the reference's; returns "" or what is wrong.
-        when: ``"before"`` or ``"after"`` the timing, for the message.
-        refuse: takes the name of a contender that is wrong or raised, and the error; by default it raises that.
-        case: the case's name, for the message.
-        suite: the suite's name, for the message.
+        refuse: takes the name of a contender that is wrong or raised, and what is wrong or the error.
 
     Returns:
-        Seconds that each right contender's call took, with compiling if it was its first.
-
-    Raises:
-        BenchmarkError: a contender is wrong, and `refuse` raised it; the message names it and says how.
+        Seconds that each correct contender's call took, with compiling if it was its first.
     """
     device = inputs[0].device
     want = reference(*inputs)
@@ -140,8 +126,7 @@ def check(
         problem = _shares_memory(got, inputs) or agree(name, pristine, got, want)
         changed = _changed(inputs, pristine)
         if problem or changed:
-            text = f"wrong result {when} the timing: {problem or changed}"
-            refuse(name, BenchmarkError(text, suite=suite, case=case, peer=name))
+            refuse(name, problem or changed)
         else:
             seconds[name] = took
         if changed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -35,6 +35,8 @@ from forge_core.timing.l2 import L2Policy
 __all__ = ["Context", "Described", "Outcome", "measure", "willing_peers"]
 
 CPU_SETS = 2
+
+Calls = dict[str, Callable[..., torch.Tensor]]
 
 
 @dataclass(frozen=True)
@@ -107,79 +109,140 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
         BenchmarkError: a wrong result, a time below the floor, a requirement of a peer that was asked for by name.
         ForgeError: a variant that was asked for by name cannot serve the case.
     """
-    case, operator = planned.case, planned.operator
-    if operator.traffic(case).total == 0:
-        raise BenchmarkError("the case moves no bytes, so it has no bandwidth", suite=context.suite, case=case.name)
-    outcome = Outcome()
-
-    def fresh(what: str) -> Inputs:
-        text = f"{case.name}, run {context.run}, {what}"
-        return operator.inputs(case, context.device, generator_for(context.device, seed=context.seed, what=text))
-
-    def refuse(name: str, error: Exception) -> None:
-        # Of a peer asked for by name an error is the answer, and one of ours is never passed over.
-        if operator.peer(name) is None or planned.peers_asked:
-            raise error
-        kind = "" if isinstance(error, BenchmarkError) else f"peer {name}: {type(error).__name__}: "
-        outcome.wrong[name] = kind + (str(error).strip() or "no message")
-
-    def check(when: str) -> dict[str, float]:
-        return gate.check(
-            calls,
-            inputs=fresh(when),
-            reference=operator.reference,
-            agree=operator.wrong,
-            when=when,
-            refuse=refuse,
-            case=case.name,
-            suite=context.suite,
+    if planned.operator.traffic(planned.case).total == 0:
+        raise BenchmarkError(
+            "the case moves no bytes, so it has no bandwidth", suite=context.suite, case=planned.case.name
         )
+    cuda = context.device.type == "cuda"
+    current = torch.cuda.device(context.device) if cuda else contextlib.nullcontext()
+    with _served_by(context.backend, context.device), current:
+        return _Measurement(planned, context).run()
 
-    with _served_by(context.backend, context.device), _current(context.device):
-        calls = _contenders(planned, context, fresh("explained"), outcome)
-        outcome.first_call_s = check("before")
+
+class _Measurement:
+    """One case being measured, and what came of it so far."""
+
+    def __init__(self, planned: PlannedCase, context: Context) -> None:
+        self.planned, self.context, self.outcome = planned, context, Outcome()
+        self.case, self.operator = planned.case, planned.operator
+
+    def run(self) -> Outcome:
+        """Gathers the contenders, checks them, times them against each other, and checks them again."""
+        outcome, context = self.outcome, self.context
+        calls = self.contenders(self.fresh("explained"))
+        outcome.first_call_s = self.check(calls, "before")
         calls = {name: call for name, call in calls.items() if name not in outcome.wrong}
         if context.device.type == "cuda" and context.run == 0:
-            _check_streams(planned, context, calls, fresh("streams"), outcome)
+            self.check_streams(calls)
         if context.host:
-            inputs = fresh("timed")
+            inputs = self.fresh("timed")
             outcome.timings = host_times({name: partial(call, *inputs) for name, call in calls.items()})
             outcome.l2 = "warm: host time, one buffer set"
         else:
-            _time_device(planned, context, calls, fresh, refuse, outcome)
-        check("after")
-    outcome.timings = {name: timing for name, timing in outcome.timings.items() if name not in outcome.wrong}
-    outcome.notes += disturbances(outcome.timings, context.device)
-    return outcome
+            self.time_device(calls)
+        self.check(calls, "after")
+        outcome.timings = {name: timing for name, timing in outcome.timings.items() if name not in outcome.wrong}
+        outcome.notes += disturbances(outcome.timings, context.device)
+        return outcome
 
+    def fresh(self, what: str) -> Inputs:
+        """Inputs that no call has seen, the same in every process."""
+        device, text = self.context.device, f"{self.case.name}, run {self.context.run}, {what}"
+        return self.operator.inputs(self.case, device, generator_for(device, seed=self.context.seed, what=text))
 
-def _contenders(
-    planned: PlannedCase, context: Context, inputs: Inputs, outcome: Outcome
-) -> dict[str, Callable[..., torch.Tensor]]:
-    """The calls of all contenders, by name: ours first, then the peers.
+    def refuse(self, when: str, name: str, problem: str | Exception) -> None:
+        """Raises what is wrong with a contender of ours, or with a peer asked for by name; records that of others."""
+        if isinstance(problem, str):
+            text = f"wrong result {when}: {problem}"
+            problem = BenchmarkError(text, suite=self.context.suite, case=self.case.name, peer=name)
+        if self.operator.peer(name) is None or self.planned.peers_asked:
+            raise problem
+        kind = "" if isinstance(problem, BenchmarkError) else f"peer {name}: {type(problem).__name__}: "
+        self.outcome.wrong[name] = kind + (str(problem).strip() or "no message")
 
-    The outcome takes what each of ours launches, and who is left out and why.
-    """
-    operator = planned.operator
-    calls: dict[str, Callable[..., torch.Tensor]] = {}
-    for variant in planned.variants:
-        name = our_name(variant)
-        if context.backend == "ref":
-            if variant != AUTO:
-                outcome.left_out[name] = "the backend is 'ref', which has no variants"
-                continue
-            outcome.described[name] = Described("reference", "", "the backend is 'ref': plain PyTorch is timed")
+    def check(self, calls: Calls, when: str) -> dict[str, float]:
+        """Compares every contender with the reference; returns the seconds of each correct call."""
+        return gate.check(
+            calls,
+            inputs=self.fresh(when),
+            reference=self.operator.reference,
+            agree=self.operator.wrong,
+            refuse=partial(self.refuse, f"{when} the timing"),
+        )
+
+    def contenders(self, inputs: Inputs) -> Calls:
+        """The calls of all contenders, by name: ours first, then the peers."""
+        planned, context, operator, outcome = self.planned, self.context, self.operator, self.outcome
+        calls: Calls = {}
+        for variant in planned.variants:
+            name = our_name(variant)
+            if context.backend == "ref":
+                if variant != AUTO:
+                    outcome.left_out[name] = "the backend is 'ref', which has no variants"
+                    continue
+                outcome.described[name] = Described("reference", "", "the backend is 'ref': plain PyTorch is timed")
+            else:
+                try:
+                    found = operator.explain(inputs, variant)
+                except (ArgumentError, UnsupportedError) as error:
+                    if variant not in planned.lenient:
+                        raise
+                    outcome.left_out[name] = str(error)
+                    continue
+                outcome.described[name] = Described(str(found.variant), str(found.config), str(found.why))
+            calls[name] = operator.call(variant)
+        return calls | {peer.name: peer.make(self.case) for peer in willing_peers(planned, context, outcome)}
+
+    def check_streams(self, calls: Calls) -> None:
+        """Refuses a contender whose work lands on another stream than the current one."""
+        inputs = self.fresh("streams")
+        want = self.operator.reference(*inputs)
+        for name, call in calls.items():
+            agrees = partial(self.operator.wrong, name, inputs, want=want)
+            names = {"suite": self.context.suite, "case": self.case.name, "contender": name}
+            if not check_stream(call, inputs, agrees, **names):
+                note = f"{name} waits for the GPU, so the stream that it works on was not checked."
+                self.outcome.notes.append(note)
+
+    def time_device(self, calls: Calls) -> None:
+        """Times the contenders, and a copy of the same bytes, launch by launch; checks the last result of each."""
+        context, outcome, operator, policy = self.context, self.outcome, self.operator, self.context.l2
+        traffic = operator.traffic(self.case)
+        if policy is not None:
+            count, outcome.l2 = policy.sets(traffic.total), policy.describe(traffic.total)
         else:
-            try:
-                found = operator.explain(inputs, variant)
-            except (ArgumentError, UnsupportedError) as error:
-                if variant not in planned.lenient:
-                    raise
-                outcome.left_out[name] = str(error)
-                continue
-            outcome.described[name] = Described(str(found.variant), str(found.config), str(found.why))
-        calls[name] = operator.call(variant)
-    return calls | {peer.name: peer.make(planned.case) for peer in willing_peers(planned, context, outcome)}
+            count, outcome.l2 = CPU_SETS, f"caches as found: {CPU_SETS} buffer sets rotate"
+        # A warm L2 may serve every byte, so no DRAM bandwidth bounds the time.
+        if policy is not None and not policy.warm:
+            figures = query(context.device)
+            outcome.floor_ms = floor_ms(
+                read=traffic.read,
+                written=traffic.written,
+                l2_bytes=figures.l2_bytes,
+                bandwidth_gbs=figures.bandwidth_gbs,
+            )
+        sets = [self.fresh(f"set {number}") for number in range(count)]
+        timed = {name: Contender(call, sets) for name, call in calls.items()}
+        timed[CEILING] = Contender(_copy_into, [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets])
+        _reserve(operator.reference(*sets[0]), count + len(timed))
+        run = time_interleaved(
+            timed,
+            timer=context.timer,
+            policy=context.policy,
+            l2=outcome.l2,
+            before=policy.before if policy is not None else None,
+            warm=policy is not None and policy.warm,
+        )
+        for name, (index, output) in run.last.items():
+            if name == CEILING:
+                problem = gate.exact(output, timed[CEILING].sets[index][0])
+            else:
+                problem = operator.wrong(name, sets[index], output, operator.reference(*sets[index]))
+            if problem:
+                self.refuse("in a timed launch", name, problem)
+        for name, timing in run.timings.items():
+            check_floor(timing, outcome.floor_ms, suite=context.suite, case=self.case.name, contender=name)
+        outcome.timings = run.timings
 
 
 def willing_peers(planned: PlannedCase, context: Context, outcome: Outcome) -> list[Peer]:
@@ -204,28 +267,6 @@ def willing_peers(planned: PlannedCase, context: Context, outcome: Outcome) -> l
     return willing
 
 
-def _check_streams(
-    planned: PlannedCase,
-    context: Context,
-    calls: dict[str, Callable[..., torch.Tensor]],
-    inputs: Inputs,
-    outcome: Outcome,
-) -> None:
-    """Refuses a contender whose work lands on another stream than the current one."""
-    want = planned.operator.reference(*inputs)
-    for name, call in calls.items():
-        told = check_stream(
-            call,
-            inputs,
-            partial(planned.operator.wrong, name, inputs, want=want),
-            suite=context.suite,
-            case=planned.case.name,
-            contender=name,
-        )
-        if not told:
-            outcome.notes.append(f"{name} waits for the GPU, so the stream that it works on was not checked.")
-
-
 def _served_by(backend: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
     """Has our operators served by a backend; sets nothing where it serves them anyway.
 
@@ -236,69 +277,6 @@ def _served_by(backend: str, device: torch.device) -> contextlib.AbstractContext
     if backend == usual and settings.current().backend is None:
         return contextlib.nullcontext()
     return settings.use_settings(backend=backend)
-
-
-@contextlib.contextmanager
-def _current(device: torch.device) -> Iterator[None]:
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            yield
-    else:
-        yield
-
-
-def _time_device(
-    planned: PlannedCase,
-    context: Context,
-    calls: dict[str, Callable[..., torch.Tensor]],
-    fresh: Callable[[str], Inputs],
-    refuse: Callable[[str, Exception], None],
-    outcome: Outcome,
-) -> None:
-    case, operator, device = planned.case, planned.operator, context.device
-    traffic = operator.traffic(case)
-    policy = context.l2
-    if policy is not None:
-        figures = query(device)
-        count, outcome.l2 = policy.sets(traffic.total), policy.describe(traffic.total)
-        # A warm L2 may serve every byte, so no DRAM bandwidth bounds the time.
-        outcome.floor_ms = (
-            0.0
-            if policy.warm
-            else floor_ms(
-                read=traffic.read,
-                written=traffic.written,
-                l2_bytes=figures.l2_bytes,
-                bandwidth_gbs=figures.bandwidth_gbs,
-            )
-        )
-    else:
-        count, outcome.l2 = CPU_SETS, f"caches as found: {CPU_SETS} buffer sets rotate"
-    sets = [fresh(f"set {number}") for number in range(count)]
-    timed = {name: Contender(call, sets) for name, call in calls.items()}
-    timed[CEILING] = Contender(_copy_into, [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets])
-    _reserve(operator.reference(*sets[0]), count + len(timed))
-
-    run = time_interleaved(
-        timed,
-        timer=context.timer,
-        policy=context.policy,
-        l2=outcome.l2,
-        before=policy.before if policy is not None else None,
-        warm=policy is not None and policy.warm,
-    )
-
-    for name, (index, output) in run.last.items():
-        if name == CEILING:
-            problem = gate.exact(output, timed[CEILING].sets[index][0])
-        else:
-            problem = operator.wrong(name, sets[index], output, operator.reference(*sets[index]))
-        if problem:
-            text = f"wrong result in a timed launch: {problem}"
-            refuse(name, BenchmarkError(text, suite=context.suite, case=case.name, peer=name))
-    for name, timing in run.timings.items():
-        check_floor(timing, outcome.floor_ms, suite=context.suite, case=case.name, contender=name)
-    outcome.timings = run.timings
 
 
 def _copy_into(source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,9 @@ from forge_core.errors import BenchmarkError
 from forge_core.op import Operator
 from forge_core.op.table import LaunchTable
 from forge_core.thresholds import Threshold, Thresholds
+from forge_core.timing import Contender, Policy, time_interleaved
+from forge_core.timing.events import EventTimer
+from forge_core.timing.l2 import l2_policy
 
 __all__ = ["Outcome", "TuneRecord", "choose", "table_text", "tune"]
 
@@ -89,19 +92,11 @@ class DeviceMeasure:
         self, operator: OperatorBench, case: Case, threshold: Threshold, values: Sequence[int]
     ) -> dict[int, float]:
         """Milliseconds of each candidate; candidates that launch the same share a figure."""
-        from forge_core.timing import Contender, Policy, time_interleaved
-        from forge_core.timing.events import EventTimer
-        from forge_core.timing.l2 import l2_policy
-
         timer = EventTimer(self.device)
         policy = l2_policy("cold", self.device, query(self.device).l2_bytes)
         nbytes = operator.traffic(case).total
-
-        def inputs(number: int) -> tuple[torch.Tensor, ...]:
-            generator = generator_for(self.device, seed=0, what=f"{case.name}, set {number}")
-            return operator.inputs(case, self.device, generator)
-
-        sets = [inputs(number) for number in range(policy.sets(nbytes))]
+        what = (f"{case.name}, set {number}" for number in range(policy.sets(nbytes)))
+        sets = [operator.inputs(case, self.device, generator_for(self.device, seed=0, what=text)) for text in what]
         want = operator.reference(*sets[0])
         calls: dict[Any, tuple[int, Callable[..., Any]]] = {}
         same: dict[int, int] = {}

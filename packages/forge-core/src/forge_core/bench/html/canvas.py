@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
@@ -14,11 +14,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from forge_core.bench.html.theme import stand_in, svg_of, with_tooltips
+from forge_core.bench.html.theme import stand_in, svg_of
 
-__all__ = ["Canvas", "Plot", "drawn", "legend", "size_axis"]
+__all__ = ["DASHED", "THOUSANDS", "Canvas", "Plot", "drawn", "legend", "rows", "size_axis"]
 
 WIDE, NARROW = 9.2, 4.6
+#: The line of a bound.
+DASHED: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1.6}
+#: Ticks such as ``2,000``.
+THOUSANDS = "{x:,.0f}"
 
 STYLE: Any = {
     "svg.fonttype": "none",
@@ -50,7 +54,7 @@ STYLE: Any = {
 }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Plot:
     """One plot in both widths.
 
@@ -64,8 +68,8 @@ class Plot:
     name: str
     title: str
     note: str
-    wide: str = field(default="", repr=False)
-    narrow: str = field(default="", repr=False)
+    wide: str
+    narrow: str
 
 
 class Canvas:
@@ -106,24 +110,30 @@ class Canvas:
 
     def svg(self, name: str, title: str) -> str:
         """The finished drawing; a phone has no pointer to rest, so its drawing has no tooltips."""
-        drawing = svg_of(self.figure, name=name, title=title)
-        return drawing if self.narrow else with_tooltips(drawing, name, self.tooltips)
+        return svg_of(self.figure, name=name, title=title, tooltips={} if self.narrow else self.tooltips)
 
 
 def drawn(name: str, title: str, note: str, draw: Callable[[Canvas], None]) -> Plot:
     """Draws a plot in both widths."""
-    plot = Plot(name, title, note)
+
+    def svg(*, narrow: bool) -> str:
+        canvas = Canvas(narrow=narrow)
+        draw(canvas)
+        # The prefix of ids stands at every point, so it is short: it only has to differ from plot to plot.
+        return canvas.svg(f"p{zlib.crc32(name.encode()):x}{'n' if narrow else 'w'}", title)
+
     with mpl.rc_context(STYLE):
-        for narrow in (False, True):
-            canvas = Canvas(narrow=narrow)
-            draw(canvas)
-            # The prefix of ids stands at every point, so it is short: it only has to differ from plot to plot.
-            svg = canvas.svg(f"p{zlib.crc32(name.encode()):x}{'n' if narrow else 'w'}", title)
-            if narrow:
-                plot.narrow = svg
-            else:
-                plot.wide = svg
-    return plot
+        return Plot(name, title, note, svg(narrow=False), svg(narrow=True))
+
+
+def rows(axis: Axes, labels: Sequence[str]) -> None:
+    """Makes the vertical axis one of rows, a line for each label, the first at the top."""
+    for row in range(len(labels)):
+        axis.axhline(row, color=stand_in("grid"), linewidth=0.8, zorder=0)
+    axis.set_yticks(range(len(labels)), labels)
+    axis.set_ylim(len(labels) - 0.4, -0.6)
+    for side in ("left", "bottom"):
+        axis.spines[side].set_visible(False)
 
 
 def size_text(nbytes: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from forge_core.bench.html.canvas import Canvas, Plot, drawn, legend, size_axis
+from forge_core.bench.html.canvas import DASHED, THOUSANDS, Canvas, Plot, drawn, legend, rows, size_axis
 from forge_core.bench.html.data import Dot, Rung, dtypes_of, ladders, operators_of, small_dots, timed
 from forge_core.bench.html.theme import THEMES, stand_in
 from forge_core.bench.records import Record
@@ -80,10 +80,8 @@ def bandwidth(operator: str, dots: Sequence[Dot]) -> Plot:
             mine = sorted((dot for dot in dots if dot.dtype == dtype), key=lambda dot: dot.nbytes)
             axis.set_title(dtype)
             ceiling = [dot for dot in mine if dot.ceiling]
-            axis.plot(
-                [dot.nbytes for dot in ceiling], [dot.ceiling or 0 for dot in ceiling], color=stand_in("ceiling"),
-                linewidth=1.6, linestyle=(0, (4, 2)), zorder=1,
-            )  # fmt: skip
+            places, heights = [dot.nbytes for dot in ceiling], [dot.ceiling or 0 for dot in ceiling]
+            axis.plot(places, heights, color=stand_in("ceiling"), zorder=1, **DASHED)
             for dot in mine:
                 if dot.peer:
                     axis.plot([dot.nbytes] * 2, [dot.peer, dot.ours], color=stand_in("grid"), linewidth=2, zorder=1.5)
@@ -95,7 +93,7 @@ def bandwidth(operator: str, dots: Sequence[Dot]) -> Plot:
             axis.set_ylim(0, top * 1.06)
             axis.grid(axis="y")
             axis.spines["left"].set_visible(False)
-            axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+            axis.yaxis.set_major_formatter(THOUSANDS)
         panels[0].set_ylabel("GB/s")
         panels[-1].set_xlabel("bytes that must move")
         legend(
@@ -103,7 +101,7 @@ def bandwidth(operator: str, dots: Sequence[Dot]) -> Plot:
             [
                 ("forge", "forge", {}),
                 ("best peer", "peer", HOLLOW),
-                ("ceiling: a copy", "ceiling", {"linestyle": (0, (4, 2)), "marker": "", "linewidth": 1.6}),
+                ("ceiling: a copy", "ceiling", {"marker": "", **DASHED}),
             ],
             loc="outside upper right",
             ncols=3,
@@ -116,7 +114,10 @@ def bandwidth(operator: str, dots: Sequence[Dot]) -> Plot:
 def speedup(operator: str, dots: Sequence[Dot]) -> Plot:
     """Time of the best peer over ours, a row for each shape."""
     labels = list(dict.fromkeys(dot.label for dot in dots))
-    dtypes = dtypes_of(dots)
+    looks: dict[str, tuple[str, dict[str, Any]]] = {
+        dtype: (dtype if dtype in THEMES["light"] else "other", {"marker": MARKERS.get(dtype, "D"), "markersize": 7})
+        for dtype in dtypes_of(dots)
+    }
 
     def draw(canvas: Canvas) -> None:
         height = 0.9 + 0.3 * len(labels)
@@ -127,25 +128,16 @@ def speedup(operator: str, dots: Sequence[Dot]) -> Plot:
         axis.set_xlim(low / 1.03, high * 1.05)
         axis.axvspan(1.0, high * 1.05, color=stand_in("forge-soft"), alpha=0.28, linewidth=0)
         axis.axvline(1.0, color=stand_in("muted"), linewidth=1.2)
-        for row, label in enumerate(labels):
-            axis.axhline(row, color=stand_in("grid"), linewidth=0.8, zorder=0)
-            for dot in (dot for dot in dots if dot.label == label):
-                colour = dot.dtype if dot.dtype in THEMES["light"] else "other"
-                marker = MARKERS.get(dot.dtype, "D")
-                text = _figures_text(dot, "GB/s")
-                canvas.dot(axis, dot.speedup or 1.0, row, text, colour=colour, marker=marker, markersize=7, zorder=3)
-        axis.set_yticks(range(len(labels)), labels)
-        axis.set_ylim(len(labels) - 0.4, -0.6)
+        rows(axis, labels)
+        for dot in sorted(dots, key=lambda dot: labels.index(dot.label)):
+            text, row = _figures_text(dot, "GB/s"), labels.index(dot.label)
+            colour, style = looks[dot.dtype]
+            canvas.dot(axis, dot.speedup or 1.0, row, text, colour=colour, zorder=3, **style)
         axis.xaxis.set_major_locator(FixedLocator(_ratio_ticks(low, high)))
         axis.xaxis.set_minor_locator(NullLocator())
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
         axis.set_xlabel("times the best peer's speed")
-        for side in ("left", "bottom"):
-            axis.spines[side].set_visible(False)
-        entries = [
-            (d, d if d in THEMES["light"] else "other", {"marker": MARKERS.get(d, "D"), "markersize": 7})
-            for d in dtypes
-        ]
+        entries = [(dtype, *look) for dtype, look in looks.items()]
         legend(canvas.figure, entries, loc="outside upper right", ncols=len(entries))
 
     note = "To the right of 1 forge is faster than whatever a user would call instead, the fastest of the peers."
@@ -178,12 +170,12 @@ def ladder(operator: str, cases: dict[str, list[Rung]]) -> Plot:
                     textcoords="offset points", va="center", ha="right" if inside else "left", fontsize=9,
                     color=stand_in("paper" if inside else "ink"), fontweight="bold",
                 )  # fmt: skip
-            axis.axvline(ceiling, color=stand_in("ceiling"), linewidth=1.6, linestyle=(0, (4, 2)))
+            axis.axvline(ceiling, color=stand_in("ceiling"), **DASHED)
             axis.set_yticks(range(len(rungs)), [rung.variant for rung in rungs])
             axis.tick_params(axis="y", colors=stand_in("ink"))
             axis.set_xlim(0, ceiling * 1.08)
             axis.set_ylim(-0.6, most - 0.4)
-            axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+            axis.xaxis.set_major_formatter(THOUSANDS)
             axis.locator_params(axis="x", nbins=4)
             axis.set_title(case.removeprefix(f"{operator} "))
             axis.spines["left"].set_visible(False)
@@ -199,8 +191,8 @@ def latency(name: str, title: str, note: str, dots: Sequence[Dot]) -> Plot:
     def draw(canvas: Canvas) -> None:
         (axis,) = canvas.axes(0.95 + 0.3 * len(dots))
         most = max(max(dot.ours, dot.peer or 0, dot.ceiling or 0) for dot in dots)
+        rows(axis, [dot.case for dot in dots])
         for row, dot in enumerate(dots):
-            axis.axhline(row, color=stand_in("grid"), linewidth=0.8, zorder=0)
             text = _figures_text(dot, "us")
             if dot.peer:
                 axis.plot([dot.ours, dot.peer], [row, row], color=stand_in("grid"), linewidth=4, zorder=1)
@@ -209,12 +201,8 @@ def latency(name: str, title: str, note: str, dots: Sequence[Dot]) -> Plot:
                 tick = {"marker": "|", "markersize": 13, "markeredgewidth": 1.6}
                 canvas.dot(axis, dot.ceiling, row, text, colour="ceiling", hollow=True, **tick)
             canvas.dot(axis, dot.ours, row, text, colour="forge", markersize=7, zorder=3)
-        axis.set_yticks(range(len(dots)), [dot.case for dot in dots])
-        axis.set_ylim(len(dots) - 0.4, -0.6)
         axis.set_xlim(0, most * 1.08)
         axis.set_xlabel("microseconds; less is better")
-        for side in ("left", "bottom"):
-            axis.spines[side].set_visible(False)
         entries: list[tuple[str, str, dict[str, Any]]] = [("forge", "forge", {}), ("best peer", "peer", HOLLOW)]
         if any(dot.ceiling for dot in dots):
             entries.append(("ceiling", "ceiling", {"marker": "|", "markersize": 12, "markeredgewidth": 1.6}))
@@ -247,10 +235,8 @@ def roofline(dots: Sequence[Dot], specified_gbs: float | None, launch_us: float)
         axis.plot([low, knee, high], [low / (launch_us * 1e3), roof, roof], color=stand_in("ink"), linewidth=1.6)
         curve = [low * (high / low) ** (n / 80) for n in range(81)]
         reach = max(max(dot.ceiling or 0, dot.ours) for dot in dots)
-        axis.plot(
-            curve, [x / (launch_us * 1e3 + x / reach) for x in curve], color=stand_in("ceiling"), linewidth=1.6,
-            linestyle=(0, (4, 2)),
-        )  # fmt: skip
+        bound = [x / (launch_us * 1e3 + x / reach) for x in curve]
+        axis.plot(curve, bound, color=stand_in("ceiling"), **DASHED)
         for dot in dots:
             colour, marker = looks[dot.operator]
             canvas.dot(axis, dot.nbytes, dot.ours, _figures_text(dot, "GB/s"), colour=colour, marker=marker, zorder=3)
@@ -259,7 +245,7 @@ def roofline(dots: Sequence[Dot], specified_gbs: float | None, launch_us: float)
         axis.set_ylim(min(dot.ours for dot in dots) / 2.5, roof * 1.5)
         axis.yaxis.set_major_locator(FixedLocator([100, 200, 500, 1000, 2000, 5000, 10000]))
         axis.yaxis.set_minor_formatter(NullFormatter())
-        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axis.yaxis.set_major_formatter(THOUSANDS)
         axis.grid()
         label = f"specified: {roof:,.0f} GB/s" if specified_gbs else f"best copy: {roof:,.0f} GB/s"
         axis.annotate(
@@ -270,7 +256,7 @@ def roofline(dots: Sequence[Dot], specified_gbs: float | None, launch_us: float)
         entries: list[tuple[str, str, dict[str, Any]]] = [
             (name, colour, {"marker": marker}) for name, (colour, marker) in looks.items()
         ]
-        entries.append(("launch, then memory", "ceiling", {"linestyle": (0, (4, 2)), "marker": "", "linewidth": 1.6}))
+        entries.append(("launch, then memory", "ceiling", {"marker": "", **DASHED}))
         legend(canvas.figure, entries, loc="outside upper right", ncols=2 if canvas.narrow else 4)
 
     note = (

@@ -6,6 +6,7 @@ variables, which change with the theme; in a picture they become the colours of 
 
 from __future__ import annotations
 
+import html
 import io
 import re
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["STAND_INS", "THEMES", "inline", "picture", "stand_in", "svg_of"]
+__all__ = ["THEMES", "inline", "picture", "stand_in", "svg_of"]
 
 #: By theme, each colour's name and value; the names are those of the CSS variables.
 THEMES: dict[str, dict[str, str]] = {
@@ -65,13 +66,14 @@ def stand_in(name: str) -> str:
     return STAND_INS[name]
 
 
-def svg_of(figure: Figure, *, name: str, title: str) -> str:
+def svg_of(figure: Figure, *, name: str, title: str, tooltips: Mapping[str, str]) -> str:
     """A figure as an SVG element, with its stand-ins, its ids made the plot's own, and nothing that needs a network.
 
     Args:
         figure: the figure.
         name: what its ids begin with.
         title: what a reader who cannot see it is told.
+        tooltips: by an artist's group id, the text that browsers show where the pointer rests.
     """
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -84,10 +86,13 @@ def svg_of(figure: Figure, *, name: str, title: str) -> str:
     body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\g<1>"', body)
     body = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", body)
     body = _smaller(body, name)
+    for group, words in tooltips.items():
+        tag = f'<g id="{name}-{group}">'
+        body = body.replace(tag, f"{tag}<title>{html.escape(words)}</title>", 1)
     head = (
         '<svg xmlns="http://www.w3.org/2000/svg" '
         f'viewBox="{box[1] if box else "0 0 1 1"}" font-family="sans-serif" stroke-linejoin="round" role="img" '
-        f'aria-label="{_escaped(title)}">'
+        f'aria-label="{html.escape(title)}">'
     )
     return head + body.strip() + "\n"
 
@@ -107,19 +112,6 @@ def _smaller(body: str, name: str) -> str:
     return re.sub(r"\s*\n\s*", " ", body)
 
 
-def with_tooltips(svg: str, name: str, tooltips: Mapping[str, str]) -> str:
-    """Gives the groups of an SVG a title, which browsers show where the pointer rests.
-
-    Args:
-        svg: as :func:`svg_of` returns it.
-        name: as it was given there.
-        tooltips: by the artist's group id.
-    """
-    for group, text in tooltips.items():
-        svg = svg.replace(f'<g id="{name}-{group}">', f'<g id="{name}-{group}"><title>{_escaped(text)}</title>', 1)
-    return svg
-
-
 def inline(svg: str) -> str:
     """The SVG for the page: its colours are the page's."""
     return _coloured(svg, lambda name: f"var(--{name})")
@@ -135,7 +127,7 @@ def picture(svg: str, theme: str, description: str) -> str:
     """
     colours = THEMES[theme]
     head, rest = svg.split(">", 1)
-    paper = f'<desc>{_escaped(description)}</desc><rect width="100%" height="100%" fill="{colours["paper"]}"/>'
+    paper = f'<desc>{html.escape(description)}</desc><rect width="100%" height="100%" fill="{colours["paper"]}"/>'
     return _coloured(f"{head}>{paper}{rest}", lambda name: colours[name])
 
 
@@ -143,7 +135,3 @@ def _coloured(svg: str, colour: Callable[[str], str]) -> str:
     for name, stand in STAND_INS.items():
         svg = svg.replace(stand, colour(name))
     return svg
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
