@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forge_core import device, settings
-from forge_core.bench import exits, kernels, plan
+from forge_core.bench import exits, kernels
 from forge_core.cache import bundle, upkeep
 from forge_core.cache.entry import Entry
 from forge_core.cache.files import folders_in, tree_bytes
@@ -293,7 +293,7 @@ class Asked:
                 return kernels.one(self.kernel, self.config, archs)
             except ValueError as error:
                 raise click.UsageError(f"--config: {error}") from error
-        with exits.told(), exits.nearest(lambda: [(self.suites, plan.suites_and_operators(plan.discover()))]):
+        with exits.told():
             return kernels.requests(self.suites, archs)
 
     def compile(self, store: Store, archs: Sequence[str]) -> int:

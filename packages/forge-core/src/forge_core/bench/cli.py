@@ -128,7 +128,7 @@ def run_command(
     # With the record on standard output, everything for people goes to standard error.
     console = cli_records.console(error=json_path == "-")
     with exits.told(), exits.termination_interrupts() as interrupts:
-        run = _planned(name, selection)
+        run = planning.plan(planning.discover(), name, selection, commands=bench.commands)
         if share is not None:
             number, shares = share
             run = replace(run, cases=run.cases[number - 1 :: shares], imports=run.imports if number == 1 else ())
@@ -171,21 +171,6 @@ def list_command() -> None:
                     for peer in operator.peers
                 )
                 click.echo(f"operator  {operator.name:12} variants: {known}; peers: {versus}")
-
-
-def _planned(name: str, selection: planning.Selection) -> planning.Run:
-    benches = planning.discover()
-    operators = [operator for found in benches for operator in found.operators]
-    with exits.nearest(
-        lambda: (
-            ((name,), (*bench.commands, *planning.suites_and_operators(benches))),
-            (selection.packages, [found.name for found in benches]),
-            (selection.operators, [operator.name for operator in operators]),
-            (selection.variants, ["auto", "all", *(v for operator in operators for v in operator.variants())]),
-            (selection.peers, [peer.name for operator in operators for peer in operator.peers]),
-        )
-    ):
-        return planning.plan(benches, name, selection)
 
 
 def _spread(ctx: click.Context, name: str, spread_over: list[str], total: int) -> Record:

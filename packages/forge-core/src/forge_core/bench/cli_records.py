@@ -218,13 +218,11 @@ def tune_command(week: str, device_text: str, record_folder: Path, dry_run: bool
     from forge_core.bench.tune import cases_of, tune
 
     with exits.told():
-        benches = planning.discover()
-        with exits.nearest(lambda: [((week,), [found.name for found in benches])]):
-            chosen = planning.packages_named(benches, (week,))
-        total = cases_of(chosen[0])
+        package = planning.packages_named(planning.discover(), (week,))[0]
+        total = cases_of(package)
         device = devices.gpu(device_text, "thresholds are measured on a GPU")
         with torch.cuda.device(device), progress(total) as on_case:
-            record, path, text = tune(chosen[0], device, on_case=on_case)
+            record, path, text = tune(package, device, on_case=on_case)
         record_folder.mkdir(parents=True, exist_ok=True)
         saved = record_folder / f"tune-{week}-{path.stem}-{record.date}.json"
         saved.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")

@@ -1,40 +1,25 @@
-"""How `forge-cute bench` ends: its exit status, unknown names with the nearest known ones, and being told to stop."""
+"""How `forge-cute bench` ends: its exit status, errors as messages, and being told to stop."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 import click
 
 from forge_core.bench.plan import UsageError
-from forge_core.cli import BAD_USAGE, did_you_mean
+from forge_core.cli import BAD_USAGE
 from forge_core.errors import ForgeError
 
-__all__ = ["ALL_RIGHT", "BAD_USAGE", "REGRESSION", "WRONG", "Interrupts", "nearest", "termination_interrupts", "told"]
+__all__ = ["ALL_RIGHT", "BAD_USAGE", "REGRESSION", "WRONG", "Interrupts", "termination_interrupts", "told"]
 
 ALL_RIGHT = 0
 #: A wrong result, an error, or a run that was interrupted.
 WRONG = 1
 REGRESSION = 2
-
-
-@contextmanager
-def nearest(names: Callable[[], Iterable[tuple[Iterable[str], Iterable[str]]]]) -> Iterator[None]:
-    """Adds to a UsageError the known names that are nearest to those that are not known.
-
-    Args:
-        names: pairs of what was asked for and what is known; called only where something went wrong.
-    """
-    try:
-        yield
-    except UsageError as error:
-        pairs = [(asked, list(known)) for some, known in names() for asked in some]
-        hints = filter(None, [did_you_mean(asked, known) for asked, known in pairs if asked not in known])
-        raise UsageError(". ".join([str(error), *hints])) from error
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch
 from forge_core import dtypes
 from forge_core.bench.declare import Bench, Case, OperatorBench
 from forge_core.bench.schema import ALL, AUTO, CaseGroup, Suite, Target, expand, parse_shape, suites_of
+from forge_core.cli import did_you_mean
 from forge_core.errors import BenchmarkError
 
 __all__ = [
@@ -22,7 +23,6 @@ __all__ = [
     "discover",
     "packages_named",
     "plan",
-    "suites_and_operators",
 ]
 
 #: The entry-point group in which packages name their :class:`~forge_core.bench.declare.Bench`.
@@ -31,6 +31,11 @@ GROUP = "forge.bench"
 
 class UsageError(BenchmarkError):
     """What was asked for does not exist; the message lists what does."""
+
+    @classmethod
+    def unknown(cls, message: str, name: str, known: Iterable[str]) -> UsageError:
+        """The error of an unknown name, with the known ones that are nearest to it."""
+        return cls(". ".join(filter(None, [message, did_you_mean(name, known)])))
 
 
 @dataclass(frozen=True)
@@ -126,10 +131,14 @@ def discover() -> list[Bench]:
     return found
 
 
-def plan(benches: Sequence[Bench], name: str, selection: Selection) -> Run:
+def plan(benches: Sequence[Bench], name: str, selection: Selection, *, commands: Iterable[str] = ()) -> Run:
     """Resolves the name of a suite or an operator, and selects.
 
-    A suite's name may stand in several packages (``smoke`` does): all of them are run.
+    Args:
+        benches: the packages.
+        name: of a suite or an operator.  Several packages may have a suite of it (``smoke``): all of them are run.
+        selection: what to select.
+        commands: what else may have been meant by the name, for the message.
 
     Raises:
         UsageError: no such suite, operator, variant, shape, dtype or peer.
@@ -146,15 +155,11 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection) -> Run:
         return _plan_operator(of_operator[0], of_operator[0].by_name[name], selection)
     known_suites = sorted({suite for _, table in suites for suite in table})
     known_operators = sorted({operator for bench in benches for operator in bench.by_name})
-    raise UsageError(
+    text = (
         f"no suite and no operator is named {name!r}; suites: {', '.join(known_suites) or 'none'}; "
         f"operators: {', '.join(known_operators) or 'none'}"
     )
-
-
-def suites_and_operators(benches: Sequence[Bench]) -> list[str]:
-    """What ``forge-cute bench run`` and ``forge-cute cache --suite`` take."""
-    return [name for found in benches for name in (*suites_of(found), *found.by_name)]
+    raise UsageError.unknown(text, name, [*commands, *known_suites, *known_operators])
 
 
 def packages_named(benches: Sequence[Bench], asked: Sequence[str]) -> list[Bench]:
@@ -168,7 +173,8 @@ def packages_named(benches: Sequence[Bench], asked: Sequence[str]) -> list[Bench
     names = {bench.name: {bench.name, bench.package, bench.package.replace("_", "-")} for bench in benches}
     for name in asked:
         if not any(name in known for known in names.values()):
-            raise UsageError(f"no package {name!r} declares benchmarks; packages: {', '.join(sorted(names))}")
+            text = f"no package {name!r} declares benchmarks; packages: {', '.join(sorted(names))}"
+            raise UsageError.unknown(text, name, names)
     return [bench for bench in benches if names[bench.name] & set(asked)]
 
 
@@ -261,7 +267,8 @@ def _check_known(whose: str, what: str, asked: Iterable[str], known: Iterable[st
     for name in asked:
         if name not in known and (what, name) != ("variant", ALL):
             text = f"{whose} has no {what} {name!r}; {what}s: {', '.join(known) or 'none'}"
-            raise UsageError(f"{text}, and {ALL} for all of them" if what == "variant" else text)
+            text += f", and {ALL} for all of them" if what == "variant" else ""
+            raise UsageError.unknown(text, name, [*known, ALL] if what == "variant" else known)
 
 
 def _kept(asked: Sequence[str], known: Iterable[str]) -> tuple[str, ...]:
