@@ -19,16 +19,11 @@ from forge_core.cache.store import Store
 from forge_core.errors import ArgumentError, UnsupportedError
 from forge_core.progress import progress
 
-__all__ = ["ahead", "all_suites", "compile_shown", "kernels_of", "one", "requests"]
+__all__ = ["ahead", "compile_shown", "kernels_of", "one", "requests"]
 
 
 # Fewer kernels than this are compiled sooner by the process that wants them.
 WORTH_IT = 4
-
-
-def all_suites() -> list[str]:
-    """The names of the suites of all installed packages."""
-    return sorted({name for bench in planning.discover() for name in load_suites(bench)})
 
 
 def requests(names: Sequence[str], archs: Iterable[str]) -> list[Request]:
@@ -42,7 +37,8 @@ def requests(names: Sequence[str], archs: Iterable[str]) -> list[Request]:
         UsageError: no such suite or operator.
     """
     benches = planning.discover()
-    runs = [planning.plan(benches, name, planning.Selection()) for name in names or all_suites()]
+    names = names or sorted({name for bench in benches for name in load_suites(bench)})
+    runs = [planning.plan(benches, name, planning.Selection()) for name in names]
     return _once(request for arch in archs for run in runs for request in kernels_of(run, arch))
 
 
@@ -59,7 +55,7 @@ def one(builder: str, config: str, archs: Iterable[str]) -> list[Request]:
     return [Request(builder, value, arch) for arch in archs]
 
 
-def ahead(wanted: Sequence[Request], *, jobs: int | None = None) -> list[Outcome]:
+def ahead(wanted: Sequence[Request]) -> list[Outcome]:
     """Compiles what neither the user's cache nor a bundle has, several at a time; for the bench and for tests.
 
     A kernel that cannot be compiled is left to whoever launches it, where the error has its place.  Nothing is done
@@ -71,7 +67,7 @@ def ahead(wanted: Sequence[Request], *, jobs: int | None = None) -> list[Outcome
     missing = [r for r in wanted if not any(entries(builder_at(r.builder).key(r.config, arch=r.arch), store))]
     if len(missing) < WORTH_IT:
         return []
-    return compile_shown(missing, store, jobs=jobs)
+    return compile_shown(missing, store)
 
 
 def compile_shown(wanted: Sequence[Request], store: Store, *, jobs: int | None = None) -> list[Outcome]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
@@ -252,35 +252,30 @@ def _suite(bench: Bench, name: str, content: Any, place: Place) -> Suite:
     if name in bench.by_name:
         raise place.error("the name is an operator's; a suite needs one of its own.")
 
-    def entry(key: str, number: int) -> Place:
-        return Place(f"{place.words}, {key} entry {number}", place.file, (*place.keys, key, number - 1))
+    def entry(key: str, index: int) -> Place:
+        return Place(f"{place.words}, {key} entry {index + 1}", place.file, (*place.keys, key, index))
 
-    if isinstance(content, dict):
-        # Entry by entry, so that the message has the entry's number; the whole afterwards, for the other keys.
-        for key, kind in (("cases", CaseGroup), ("targets", Target)):
-            entries = content.get(key)
-            for number, value in enumerate(entries if isinstance(entries, list) else [], start=1):
-                _convert(value, kind, entry(key, number))
-    suite: Suite = _convert(content, Suite, place)
+    try:
+        suite = msgspec.convert(content, Suite)
+    except msgspec.ValidationError as error:
+        match path_in(str(error)):
+            case ["cases" | "targets" as key, int(index), *_]:
+                words = entry(key, index).words
+            case _:
+                words = place.words
+        raise replace(place, words=words).error(str(error)) from error
     names: set[str] = set()
     cases = []
-    for number, group in enumerate(suite.cases, start=1):
-        where = entry("cases", number)
+    for index, group in enumerate(suite.cases):
+        where = entry("cases", index)
         for case in expand(group, bench, where, suite.peers):
             if case.name in names:
                 raise where.error(f"expected each case once, got {case.name} again.")
             names.add(case.name)
             cases.append((case, suite.peers if group.peers is None else group.peers))
-    for number, target in enumerate(suite.targets, start=1):
-        _check_target(target, suite, cases, entry("targets", number))
+    for index, target in enumerate(suite.targets):
+        _check_target(target, suite, cases, entry("targets", index))
     return suite
-
-
-def _convert(entry: Any, kind: Any, where: Place) -> Any:
-    try:
-        return msgspec.convert(entry, kind)
-    except msgspec.ValidationError as error:
-        raise where.error(str(error)) from error
 
 
 def expand(group: CaseGroup, bench: Bench, where: Place | str, suite_peers: list[str]) -> list[Case]:
