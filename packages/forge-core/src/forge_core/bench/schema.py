@@ -158,7 +158,7 @@ def line_of(root: yaml.Node | None, *path: str | int) -> int:
     """The line of a key or an entry of a YAML document, from 1.
 
     Args:
-        root: the composed document; None for a text that is no YAML, which has line 1 only.
+        root: the composed document; None for an empty text, which has line 1 only.
         *path: keys of mappings, and positions in sequences from 0.  Of a path that leads nowhere the last part that
             exists counts.
     """
@@ -233,9 +233,9 @@ def load_suites(bench: Bench) -> dict[str, Suite]:
     try:
         text = path.read_text(encoding="utf-8")
         raw = msgspec.yaml.decode(text)
-    except (OSError, msgspec.DecodeError) as error:
+        file = (shown, yaml.compose(text, Loader=yaml.SafeLoader))
+    except (OSError, msgspec.DecodeError, yaml.YAMLError) as error:
         raise BenchmarkError(f"{shown}: {error}") from error
-    file = (shown, yaml.compose(text, Loader=yaml.SafeLoader))
     whole = Place("", file)
     if not isinstance(raw, dict) or raw.get("version") != VERSION or not isinstance(raw.get("suites"), dict):
         wrong = "suites" if isinstance(raw, dict) and raw.get("version") == VERSION else "version"
@@ -359,5 +359,4 @@ def suites_of(bench: Bench) -> dict[str, Suite]:
         timer="cold",
         cpu=True,
     )
-    # A declared suite of the same name wins, and the derived ones come last.
     return {**declared, **{name: s for name, s in (("full", full), ("cold", cold)) if name not in declared}}
