@@ -100,10 +100,9 @@ def _record(copy: Path) -> list[str]:
     from forge_core.errors import ForgeError
     from forge_core.files import write_atomically
     from forge_core.testing.proofs.calls import plan, run_digest
-    from forge_core.testing.proofs.check import TOOLS
     from forge_core.testing.proofs.evidence import Evidence
-    from forge_core.testing.proofs.execute import Chunk, Result
-    from forge_core.testing.proofs.merge import Task, merged
+    from forge_core.testing.proofs.execute import TOOLS, Chunk, Result
+    from forge_core.testing.proofs.merge import Outcome, Task, merge
     from forge_core.testing.proofs.record import ProofRun, Record
 
     device = SPECS["H200"]
@@ -111,8 +110,7 @@ def _record(copy: Path) -> list[str]:
     environment = msgspec.structs.replace(
         read_environment(torch.device("cpu"), []), device="cuda", gpu=device.name, commit="0" * 40, dirty=False
     )
-    record = Record(device.name, device, {}, [])
-    told = []
+    outcome = Outcome(Record(device.name, device, {}, []))
     for week in _weeks():
         launched: dict[str, dict[str, str]] = {}
         for subject in week.subjects:
@@ -138,13 +136,11 @@ def _record(copy: Path) -> list[str]:
         shown = {"tests": Result(tests=tests), "measure": Result(measured={kernel.name: measured for kernel in names})}
         shown |= {tool: Result(tests=tests, verdict="0 errors") for tool in TOOLS}
         task = Task(week, frozenset(kernel.name for kernel in names), (Chunk(week.name, "tests"),))
-        made = merged(record, task, shown, ProofRun("2000-01-01T00:00:00+00:00", environment), evidence)
-        record = made.record
-        told += [*made.failures, *made.notes]
+        merge(outcome, task, shown, ProofRun("2000-01-01T00:00:00+00:00", environment), evidence)
     path = copy / "docs/records/h200/proof.json.gz"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, record.sealed().dumps())
-    return told
+    write_atomically(path, outcome.record.sealed().dumps())
+    return [*outcome.failures, *outcome.notes]
 
 
 def _check(copy: Path) -> list[str]:

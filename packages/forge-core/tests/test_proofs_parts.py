@@ -19,19 +19,18 @@ from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
 from forge_core.op import Launch
 from forge_core.op.schema import Schema
-from forge_core.testing.proofs import Subject, Week, journal
+from forge_core.testing.proofs import Subject, Week
 from forge_core.testing.proofs import execute as executing
 from forge_core.testing.proofs.calls import describe, plan, run_digest
 from forge_core.testing.proofs.check import Finding, in_words
-from forge_core.testing.proofs.code import covering, normalised
 from forge_core.testing.proofs.declare import ProofError, discover
 from forge_core.testing.proofs.definitions import code_digest, gpu_tests, sanitizer_tests
-from forge_core.testing.proofs.evidence import Evidence
-from forge_core.testing.proofs.execute import FOUND, Chunk, Result, result_of, words_of
+from forge_core.testing.proofs.evidence import Evidence, Launched, normalised
+from forge_core.testing.proofs.execute import FOUND, Chunk, Result, outcomes, result_of, words_of
 from forge_core.testing.proofs.measure import measure, measure_week
-from forge_core.testing.proofs.merge import joined
+from forge_core.testing.proofs.merge import covering, joined
 from forge_core.testing.proofs.observe import dealt
-from forge_core.testing.proofs.record import folder_of
+from forge_core.testing.proofs.record import path_of
 
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
@@ -101,7 +100,7 @@ def observed(tmp_path, *words):
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    return {name.partition("::")[2]: told for name, told in journal.outcomes(out).items()}
+    return {name.partition("::")[2]: told for name, told in outcomes(out).items()}
 
 
 def test_the_plugin_tells_what_each_test_launched_and_how_it_ended(tmp_path):
@@ -401,7 +400,7 @@ def test_parts_have_the_worst_verdict_of_theirs(verdicts, worst):
     told = joined(parts | alone)
     assert told["memcheck"].verdict == worst
     assert len(told["memcheck"].tests) == len(verdicts)
-    assert told["measure"] is alone[Chunk("tiny", "measure")]
+    assert told["measure"] == alone[Chunk("tiny", "measure")]
     broken = {Chunk("tiny", "memcheck", part=9, parts=9): Result(problem="it took more than 9 s")}
     assert joined(parts | broken)["memcheck"].problem == "it took more than 9 s"
 
@@ -416,7 +415,7 @@ def test_a_missing_sanitizer_is_said(monkeypatch):
     "gpu, folder", [("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100-80gb-hbm3"), ("Tesla V100", "tesla-v100")]
 )
 def test_the_folder_of_a_gpu(gpu, folder):
-    assert folder_of(gpu) == folder
+    assert path_of(ROOT, gpu) == ROOT / folder / "proof.json.gz"
 
 
 # --------------------------------------------------------------------------------------------------- the real weeks
@@ -447,7 +446,8 @@ def test_plans_and_code_are_computed_once(monkeypatch):
     monkeypatch.setattr("forge_core.testing.proofs.evidence._code", compute)
     evidence = Evidence(ROOT, 1)
     for calls in (["a", "b", "a"], ["c", "b"]):
-        assert evidence.launches({"tiny::double": calls}, SPECS["H200"]) == {"tiny::double": calls}
+        found = evidence.launches([("tiny::double", call) for call in calls], SPECS["H200"])
+        assert found == {("tiny::double", call): call for call in calls}
     assert computed == ["a", "b", "c"]
     for kernels in ([("m:b", 1), ("m:b", 2)], [("m:b", 2), ("m:b", 3)]):
         assert evidence.code(kernels, "sm_90a") == {kernel: str(kernel) for kernel in kernels}
@@ -540,12 +540,13 @@ def test_configurations_are_chosen_that_have_every_value_of_every_field():
 
     configs = [("m:b", Config(edges, chunks)) for edges in (False, True) for chunks in (1, 2, 3, 4, 1000, 1001)]
     configs += [("m:b", Config(edges=False, chunks=1, dtype=torch.bfloat16))]
-    chosen = [configs[i][1] for i in covering(configs)]
+    launched = {str(i): Launched(builder=builder, config=config) for i, (builder, config) in enumerate(configs)}
+    chosen = [launched[call].config for call in covering(launched)]
     assert {c.edges for c in chosen} == {True, False} and {c.dtype for c in chosen} == {torch.float32, torch.bfloat16}
     assert {c.chunks for c in chosen} >= {1, 2, 3, 4}
     assert sum(c.chunks > 32 for c in chosen) == 1  # 1000 and 1001 count as equal
     assert len(chosen) <= 7
-    assert covering([]) == []
+    assert covering({}) == []
 
 
 def test_a_fingerprint_is_the_same_on_every_machine(weeks, monkeypatch, tmp_path):

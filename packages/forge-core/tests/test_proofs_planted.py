@@ -13,19 +13,20 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from forge_core.bench.environment import Environment
 from forge_core.device import SPECS
 from forge_core.files import read_unpacked, write_atomically
-from forge_core.testing.proofs import Kernel, Week, journal
-from forge_core.testing.proofs.check import TOOLS, awaiting, check, incomplete, measured, records_in, refreshed
+from forge_core.testing.proofs import Kernel, Week
+from forge_core.testing.proofs.check import awaiting, check, incomplete, measured, records_in, refreshed
+from forge_core.testing.proofs.cli import prove as commands
 from forge_core.testing.proofs.declare import ProofError, digest_of
 from forge_core.testing.proofs.definitions import gpu_tests
 from forge_core.testing.proofs.evidence import Evidence, Launched
-from forge_core.testing.proofs.execute import TESTS_EACH, Chunk, Result
+from forge_core.testing.proofs.execute import TESTS_EACH, TOOLS, Chunk, Result, append_outcome, keep_passed, outcomes
 from forge_core.testing.proofs.record import Error, ProofRun, load, stamped
 from forge_core.testing.proofs.runner import prove
-from forge_core.testing.proofs.table import table
 
 FILES = {
     "src/tiny_week/__init__.py": "",
@@ -118,7 +119,7 @@ class Tiny(Evidence):
             name = call.partition(" ")[0]
             return Launched(f"run {call}", digest_of([call, plan, device.sm_count]), f"build {name}", name)
 
-        return {operator: [launched(call) for call in own] for operator, own in calls.items()}
+        return {(operator, call): launched(call) for operator, call in calls}
 
     def code(self, kernels, arch):
         return {
@@ -138,15 +139,14 @@ class Tree:
         self.changes = {}
         for name, text in FILES.items():
             self.write(name, textwrap.dedent(text))
-        data = (root / "src/tiny_week/thresholds/h200.toml",)
         kernels = tuple(
-            Kernel("tiny::double", name, f"tiny_week.kernels.{name}:build", "tiny_week.ops", data)
+            Kernel("tiny::double", name, f"tiny_week.kernels.{name}:build", "tiny_week.ops")
             for name in ("plain", "wide")
         )
         self.week = Week("tiny", "tiny_week", "tests", kernels)
         self.records = root / "docs/records"
         self.path = self.records / "h200/proof.json.gz"
-        self.state = root / "results/state.json"
+        self.state = root / "results/proofs"
         self.evidence = Tiny(root)
 
     def write(self, name, text):
@@ -701,9 +701,9 @@ def test_a_long_run_tells_how_many_tests_have_ended(tree, monkeypatch, capsys):
     def execute(chunk, week, showed):
         if chunk.kind == "tests":
             until = time.monotonic() + 30
-            showed.parent.mkdir(parents=True)
+            showed.parent.mkdir(parents=True, exist_ok=True)
             for count, (test, outcome) in enumerate(tree.tests().items(), start=1):
-                journal.append(showed, test, outcome)
+                append_outcome(showed, test, outcome)
                 while f"tiny tests ({count} ended)" not in "".join(told) and time.monotonic() < until:
                     time.sleep(0.01)
                     told.append(capsys.readouterr().err)
@@ -731,13 +731,13 @@ def test_tests_are_taken_up_where_they_were(tree):
         if chunk.kind != "tests":
             return tree.execute(chunk, week, showed)
         journals.append(showed)
-        passed = journal.keep_passed(showed)
+        passed = keep_passed(showed)
         for test, told in tree.tests(Chunk("tiny", "tests", without=tuple(passed))).items():
             if len(journals) == 1 and test == "tests/test_tiny.py::test_wide[cuda]":
                 raise KeyboardInterrupt
             ran.append(test)
-            journal.append(showed, test, told)
-        return Result(tests=journal.outcomes(showed))
+            append_outcome(showed, test, told)
+        return Result(tests=outcomes(showed))
 
     with pytest.raises(KeyboardInterrupt):
         tree.prove(execute=execute)
@@ -754,13 +754,14 @@ def test_what_was_interrupted_under_other_sources_is_not_taken_up(tree, what):
     with pytest.raises(KeyboardInterrupt):
         tree.prove()
     tree.changes.clear()
-    old = tree.state.parent / "journals/0123-4567.jsonl"
+    old = tree.state / "0123/4567.jsonl"
     old.parent.mkdir(parents=True, exist_ok=True)
     old.write_text("")
     if what == "tests":
         tree.edit("tests/test_tiny.py", "[1, 2]", "[1, 2, 3]")
     if what == "file":
-        tree.state.write_text(tree.state.read_text()[:-9])
+        for result in tree.state.glob("*/*.json"):
+            result.write_text(result.read_text()[:-9])
     tree.prove(**({"sources": {"tiny_week": "0"}} if what == "sources" else {}))
     assert "tests" in tree.ran
     assert not old.exists()
@@ -796,15 +797,19 @@ def test_a_skipped_test_counts_only_where_the_machine_lacks_something(tree):
 
 
 def test_gpu_tests_are_read_off_the_files(tree):
-    assert gpu_tests(tree.root, "tests") == [f"tests/test_tiny.py::{name}" for name in ("test_plain", "test_wide")]
+    assert list(gpu_tests(tree.root, "tests")) == [
+        f"tests/test_tiny.py::{name}" for name in ("test_plain", "test_wide")
+    ]
 
 
 # -------------------------------------------------------------------------------------------------------- the table
 
 
-def test_the_table_names_what_is_proven_and_what_is_not(proven):
+def test_the_table_names_what_is_proven_and_what_is_not(proven, monkeypatch):
     proven.edit("src/tiny_week/kernels/wide.py", "128", "64")
-    text = table([proven.week], records_in(proven.records), proven.evidence)
+    monkeypatch.setattr("forge_core.testing.proofs.cli.discover", lambda: [proven.week])
+    monkeypatch.setattr("forge_core.testing.proofs.cli.Evidence", lambda root: proven.evidence)
+    text = CliRunner().invoke(commands, ["table", "--root", str(proven.root)]).output
     assert "| `tiny::double` | plain | NVIDIA H200 | 2026-11-21 |" in text
     assert "| `tiny::double` | wide | not proven |  |" in text
 

@@ -1,18 +1,16 @@
-"""Proofs: what was shown of each kernel on a GPU, bound to what ran there.
+"""Proofs: GPU validation records of kernels, bound to the launches and the PTX that were validated.
 
     declare      what there is to prove: kernels, their operators, their tests
-    definitions  digests of tests, samples, bounds and the policy, whatever they are called
+    definitions  digests of tests, samples, bounds and the policy, independent of names
     calls        a call as text, and the plan that is made for it
-    code         PTX and launch geometry, compiled without a GPU
-    evidence     all of that as it lies here
+    evidence     all that a proof binds to, recomputed from the checkout without a GPU
     execute      one chunk of a proof in a process of its own, with `observe` and `measure` inside it
-    journal      what each test of a chunk showed, as it ends
-    runner       which chunks are needed, the state after each, the record at the end (`merge`)
+    runner       which chunks are needed, their results, the record at the end (`merge`)
     record       docs/records/<gpu>/proof.json.gz
-    check        whether what lies here is what was proven; needs no GPU
-    table        the state as a table
+    check        whether the checkout is what was proven; needs no GPU
+    results      docs/records/<gpu>/kernels.json: the kernels that benchmarks were measured on
 
-A package takes part by a module ``proofs`` beside the benchmark that it declares; ``docs/proofs.md`` tells how.
+A package takes part by a module ``proofs`` beside its benchmark: see ``docs/proofs.md``.
 """
 
 from __future__ import annotations

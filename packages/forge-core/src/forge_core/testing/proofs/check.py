@@ -1,60 +1,58 @@
-"""Whether what lies here is what was proven; needs no GPU.
+"""Whether every kernel has a valid proof; needs no GPU.
 
-Every kernel needs a proof on one recorded GPU.  A proof counts that is whole, whose seals are unbroken, that was made
-from committed sources, and of which nothing differs here: the plans of its calls, the PTX of its code, the operator's
-declaration, the GPU tests.  A record that cannot be believed is an error by itself, also where another GPU has a proof.
+Every kernel needs a proof on one recorded GPU.  It is valid if it is complete, its seals are unbroken, it was made from
+committed sources, and this checkout gives the same plans, PTX, declaration and GPU tests.  A record that was edited is
+an error by itself, also where another GPU has a proof.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from forge_core.device import Device
 from forge_core.testing.proofs.declare import Week, digest_of, function_of
 from forge_core.testing.proofs.evidence import Evidence, Launched
+from forge_core.testing.proofs.execute import TOOLS, clean
 from forge_core.testing.proofs.record import FILE, Proof, Record, WeekTests, load
 
 __all__ = [
-    "TOOLS",
     "Finding",
     "awaiting",
     "by_operator",
     "check",
-    "clean",
     "differences",
     "findings_of",
     "in_words",
+    "incomplete",
     "incredible",
+    "measured",
     "plans_digest",
     "records_in",
     "refreshed",
     "tests_to_run",
 ]
 
-#: The tools of compute-sanitizer whose verdicts a proof holds.
-TOOLS = ("memcheck", "racecheck", "initcheck")
-
-#: Why a test may be skipped in a proof: what the machine lacks, not what the kernel does.
+#: Reasons for which a test may be skipped in a proof: the machine lacks something.
 LACKING = ("GPUs are needed", "of free GPU memory are needed")
 
-#: Calls that one digest of a proof's plans is of, so that a difference can be placed.
+#: Calls in one digest of a proof's plans, so that a difference can be located.
 CALLS_TOGETHER = 32
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """Something that is wrong.
 
     Attributes:
-        subject: the kernel, or the record, that it is wrong with.
+        subject: the kernel or the record.
         what: what is wrong.
-        command: what puts it right.
+        command: the command that corrects it.
     """
 
     subject: str
@@ -66,7 +64,7 @@ class Finding:
 
 
 def in_words(found: Iterable[Finding]) -> str:
-    """Findings in words: those of one reason and one command together, since an edited helper takes many proofs."""
+    """Findings as text, grouped by reason and command, since an edited helper invalidates many proofs."""
     together: dict[tuple[str, str], list[str]] = {}
     for finding in found:
         together.setdefault((finding.what, finding.command), []).append(finding.subject)
@@ -90,7 +88,7 @@ def by_operator(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def records_in(folder: Path) -> dict[str, Record]:
-    """The records of all GPUs, by the name of their folders.
+    """The records of all GPUs, by the names of their folders.
 
     Raises:
         ProofError: one of them cannot be read.
@@ -99,12 +97,12 @@ def records_in(folder: Path) -> dict[str, Record]:
 
 
 def check(weeks: Sequence[Week], folder: Path, evidence: Evidence) -> list[Finding]:
-    """All that is wrong with the proofs in a folder of records, for what lies here.
+    """What is wrong with the proofs in a folder of records.
 
     Args:
-        weeks: what there is to prove.
+        weeks: the declarations.
         folder: the records.
-        evidence: what lies here.
+        evidence: of this checkout.
 
     Raises:
         ProofError: a record cannot be read.
@@ -127,15 +125,8 @@ def check(weeks: Sequence[Week], folder: Path, evidence: Evidence) -> list[Findi
 
 
 def findings_of(weeks: Sequence[Week], record: Record, evidence: Evidence) -> dict[str, str]:
-    """For each kernel of some weeks, what its proof in a record lacks, or "".
-
-    Args:
-        weeks: the declarations.
-        record: of one GPU.
-        evidence: what lies here.
-    """
-    differing = differences(weeks, record, evidence)
-    found = {}
+    """For each kernel of some weeks, why its proof in a record is not valid, or ""."""
+    found = differences(weeks, record, evidence)
     for week in weeks:
         tests = _wrong_tests(record.weeks.get(week.name), evidence.tests(week))
         for kernel in week.kernels:
@@ -143,174 +134,148 @@ def findings_of(weeks: Sequence[Week], record: Record, evidence: Evidence) -> di
             if proof is None:
                 found[kernel.name] = "there is no proof"
             else:
-                told = [differing[kernel.name], *incomplete(proof), _uncommitted(proof), tests]
+                told = [found[kernel.name], *incomplete(proof), _uncommitted(proof), tests]
                 found[kernel.name] = "; ".join(filter(None, told))
     return found
 
 
 def awaiting(weeks: Sequence[Week], folder: Path, evidence: Evidence) -> list[str]:
-    """Kernels whose sources, tests or declarations are others than those of their proofs; recomputes nothing.
+    """Kernels whose sources, tests or declarations differ from those of their proofs; recomputes nothing.
 
     Whether they need another proof, :func:`check` tells.
     """
-    records = records_in(folder)
+    records = records_in(folder).values()
     waiting = []
     for week in weeks:
-        fingerprints, declarations = evidence.fingerprints(week), evidence.declarations(week)
-        digests = evidence.tests(week)
-        known = [r for r in records.values() if not _wrong_tests(r.weeks.get(week.name), digests)]
-        for kernel in week.kernels:
-            proofs = [record.proof(kernel.name) for record in known]
-            now = (fingerprints[kernel.name], declarations[kernel.name])
-            if not any(proof is not None and (proof.fingerprint, proof.declaration) == now for proof in proofs):
-                waiting.append(kernel.name)
+        fingerprints, declarations, tests = (
+            evidence.fingerprints(week),
+            evidence.declarations(week),
+            evidence.tests(week),
+        )
+        same = {
+            proof.name
+            for record in records
+            if not _wrong_tests(record.weeks.get(week.name), tests)
+            for proof in record.proofs
+            if proof.fingerprint == fingerprints.get(proof.name) and proof.declaration == declarations.get(proof.name)
+        }
+        waiting += [kernel.name for kernel in week.kernels if kernel.name not in same]
     return waiting
 
 
 # ------------------------------------------------------------------------------------------------- what differs here
 
 
-def plans_digest(calls: Sequence[str], launched: Sequence[Launched]) -> str:
+def plans_digest(launched: Mapping[str, Launched]) -> str:
     """The digest of the plans of some calls: their number, and a word for each ``CALLS_TOGETHER`` calls in order."""
-    told = [[call, each.launch] for call, each in zip(calls, launched, strict=True)]
+    told = [[call, each.launch] for call, each in launched.items()]
     words = (digest_of(told[i : i + CALLS_TOGETHER])[:8] for i in range(0, len(told), CALLS_TOGETHER))
     return " ".join([str(len(told)), *words])
 
 
 def differences(weeks: Sequence[Week], record: Record, evidence: Evidence) -> dict[str, str]:
-    """For each kernel of some weeks, what is not as it was proven, or "".
+    """For each kernel of some weeks, what differs from its proof, or "".
 
-    Where sources are those of the proof nothing is recomputed, unless the evidence asks for it; the others' calls are
-    planned and their code is compiled.
+    Plans and code are recomputed where the fingerprint differs, or the evidence asks for it.
     """
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     other: list[Proof] = []
     for week in weeks:
         fingerprints, declarations = evidence.fingerprints(week), evidence.declarations(week)
         for kernel in week.kernels:
+            told = found[kernel.name] = []
             proof = record.proof(kernel.name)
-            told = []
-            if proof is not None and proof.seal != proof.computed_seal():
+            if proof is None:
+                continue
+            if proof.seal != proof.computed_seal():
                 told.append("the proof was changed after it was made: its seal is broken")
-            if proof is not None and proof.declaration != declarations[kernel.name]:
+            if proof.declaration != declarations[kernel.name]:
                 told.append("its declared samples, bounds or planted faults, or the tolerance policy, are others")
-            if proof is not None:
-                told.append(_other_compiler(proof))
-            if proof is not None and (evidence.recompute or proof.fingerprint != fingerprints[kernel.name]):
+            told += _other_compiler(proof)
+            if evidence.recompute or proof.fingerprint != fingerprints[kernel.name]:
                 other.append(proof)
-            found[kernel.name] = "; ".join(filter(None, told))
-    for name, problem in _recomputed(other, record.device, evidence).items():
-        found[name] = "; ".join(filter(None, [found[name], problem]))
-    return found
+    asked = ((proof.operator, call) for proof in other for call in (*proof.calls, *proof.code))
+    launched = evidence.launches(asked, record.device)
+    compiled = [launched[proof.operator, call] for proof in other for call in proof.code]
+    code = evidence.code(((each.builder, each.config) for each in compiled if not each.problem), record.device.arch)
+    for proof in other:
+        own = {call: launched[proof.operator, call] for call in (*proof.calls, *proof.code)}
+        found[proof.name] += [*_other_plans(proof, own), *_other_code(proof, own, code)]
+    return {name: "; ".join(told) for name, told in found.items()}
 
 
 def refreshed(weeks: Sequence[Week], record: Record, evidence: Evidence) -> Record:
-    """The record with the present fingerprints of kernels whose plans, code and declarations do not differ.
-
-    The next check has nothing to compile then.  What was shown, and where, stays as it is.
-    """
+    """The record with the present fingerprints of the kernels of which nothing differs."""
     differing = differences(weeks, record, evidence)
     now = {name: own for week in weeks for name, own in evidence.fingerprints(week).items() if not differing[name]}
     proofs = [
-        msgspec.structs.replace(proof, fingerprint=now.get(proof.name, proof.fingerprint)).sealed()
-        if proof.name in now
-        else proof
+        msgspec.structs.replace(proof, fingerprint=now[proof.name]).sealed() if proof.name in now else proof
         for proof in record.proofs
     ]
     return msgspec.structs.replace(record, proofs=proofs).sealed()
 
 
-def _recomputed(proofs: Sequence[Proof], device: Device, evidence: Evidence) -> dict[str, str]:
-    if not proofs:
-        return {}
-    calls: dict[str, list[str]] = {}
-    for proof in proofs:
-        calls.setdefault(proof.operator, []).extend(proof.calls)
-    launched: dict[tuple[str, str], Launched] = {}
-    for operator, answers in evidence.launches(calls, device).items():
-        launched |= {(operator, call): answer for call, answer in zip(calls[operator], answers, strict=True)}
-    compared = {(p.operator, call) for p in proofs for call in p.code}
-    kernels = {key: (launched[key].builder, launched[key].config) for key in compared if not launched[key].problem}
-    code = evidence.code(kernels.values(), device.arch)
-    found = {}
-    for proof in proofs:
-        own = [launched[proof.operator, call] for call in proof.calls]
-        present = {call: kernels.get((proof.operator, call)) for call in proof.code}
-        digests = {call: code[kernel] if kernel is not None else "" for call, kernel in present.items()}
-        found[proof.name] = "; ".join(filter(None, [_other_plans(proof, own), _other_code(proof, digests)]))
-    return found
-
-
-def _other_compiler(proof: Proof) -> str:
-    """Another version of the compiler than made the proof's PTX, in words; where there is none, nothing is compiled."""
+def _other_compiler(proof: Proof) -> Iterator[str]:
     try:
         here = importlib.metadata.version("nvidia-cutlass-dsl")
     except importlib.metadata.PackageNotFoundError:
-        return ""
+        return  # nothing can be compiled here
     there = proof.run.environment.dsl
-    return "" if here == there else f"the CuTe DSL here is {here}, and what it compiles was proven of {there}"
+    if here != there:
+        yield f"the CuTe DSL here is {here}, and what it compiles was proven of {there}"
 
 
-def _other_plans(proof: Proof, launched: Sequence[Launched]) -> str:
-    refused = [(call, each.problem) for call, each in zip(proof.calls, launched, strict=True) if each.problem]
+def _other_plans(proof: Proof, launched: Mapping[str, Launched]) -> Iterator[str]:
+    refused = [launched[call].problem for call in proof.calls if launched[call].problem]
     if refused:
-        return f"{len(refused)} of its {len(proof.calls)} calls launch nothing, the first: {refused[0][1]}"
-    before, now = proof.plans.split()[1:], plans_digest(proof.calls, launched).split()[1:]
-    if before == now or len(before) != len(now):  # of the second, `incomplete` tells
-        return ""
-    differing = [i for i, pair in enumerate(zip(before, now, strict=True)) if pair[0] != pair[1]]
-    start = differing[0] * CALLS_TOGETHER
-    last = min(start + CALLS_TOGETHER, len(proof.calls)) - 1
-    return (
-        f"launches differ in {len(differing)} of {len(now)} groups of calls, the first between "
-        f"{proof.calls[start]} and {proof.calls[last]}"
-    )
+        yield f"{len(refused)} of its {len(proof.calls)} calls launch nothing, the first: {refused[0]}"
+        return
+    before, now = proof.plans.split()[1:], plans_digest({call: launched[call] for call in proof.calls}).split()[1:]
+    # Of another number `incomplete` tells.
+    differing = [i for i in range(len(now)) if before[i] != now[i]] if len(before) == len(now) else []
+    if differing:
+        group = proof.calls[differing[0] * CALLS_TOGETHER :][:CALLS_TOGETHER]
+        yield (
+            f"launches differ in {len(differing)} of {len(now)} groups of calls, the first between "
+            f"{group[0]} and {group[-1]}"
+        )
 
 
-def _other_code(proof: Proof, now: Mapping[str, str]) -> str:
-    differing = [call for call, digest in proof.code.items() if now[call] not in (digest, "")]
-    if not differing:
-        return ""
-    broken = next((now[call] for call in differing if now[call].startswith("!")), "")
-    why = f" ({broken.removeprefix('! ')})" if broken else ""
-    return (
-        f"the PTX of {len(differing)} of {len(proof.code)} compiled kernels differs, the first of {differing[0]}{why}"
-    )
+def _other_code(proof: Proof, launched: Mapping[str, Launched], code: Mapping[tuple[str, Any], str]) -> Iterator[str]:
+    now = {
+        call: code[launched[call].builder, launched[call].config] for call in proof.code if not launched[call].problem
+    }
+    differing = [call for call in now if now[call] != proof.code[call]]
+    if differing:
+        why = next((f" ({now[call].removeprefix('! ')})" for call in differing if now[call].startswith("!")), "")
+        yield (
+            f"the PTX of {len(differing)} of {len(proof.code)} compiled kernels differs, the first of "
+            f"{differing[0]}{why}"
+        )
 
 
 # --------------------------------------------------------------------------------------------- what a proof has to be
 
 
-def clean(verdict: str) -> bool:
-    """Whether a sanitizer's verdict says that it found nothing."""
-    return verdict.startswith(("0 errors", "0 hazards"))
-
-
 def incomplete(proof: Proof) -> list[str]:
     """What a proof does not show, in words."""
-    told = []
-    if not proof.tests or not proof.calls:
-        told.append("no test of it passed")
-    if proof.plans.partition(" ")[0] != str(len(proof.calls)):
-        told.append("its plans are not those of the calls it lists")
-    if not proof.code or not set(proof.code) <= set(proof.calls):
-        told.append("its code is not that of its calls")
-    told += [f"a kernel of it does not compile: {d.removeprefix('! ')}" for d in proof.code.values() if d[:1] == "!"][
-        :1
+    figures = [figure for error in proof.errors.values() for figure in (error.absolute, error.relative)]
+    broken = next((digest.removeprefix("! ") for digest in proof.code.values() if digest.startswith("!")), "")
+    found = {
+        "no test of it passed": not proof.tests or not proof.calls,
+        "its plans are not those of the calls it lists": proof.plans.partition(" ")[0] != str(len(proof.calls)),
+        "its code is not that of its calls": not proof.code or not set(proof.code) <= set(proof.calls),
+        f"a kernel of it does not compile: {broken}": bool(broken),
+        "its determinism was not shown": proof.repeats < 2,
+        "its error was not measured": not proof.errors,
+        "its error is not a number": not all(map(math.isfinite, figures)),
+    }
+    verdicts = {tool: proof.sanitizers.get(tool) for tool in TOOLS}
+    return [
+        *(what for what, wrong in found.items() if wrong),
+        *(f"{tool} did not run it" for tool, verdict in verdicts.items() if verdict is None),
+        *(f"{tool}: {verdict}" for tool, verdict in verdicts.items() if verdict is not None and not clean(verdict)),
     ]
-    if proof.repeats < 2:
-        told.append("its determinism was not shown")
-    if not proof.errors:
-        told.append("its error was not measured")
-    if not all(math.isfinite(error.absolute) and math.isfinite(error.relative) for error in proof.errors.values()):
-        told.append("its error is not a number")
-    for tool in TOOLS:
-        verdict = proof.sanitizers.get(tool)
-        if verdict is None:
-            told.append(f"{tool} did not run it")
-        elif not clean(verdict):
-            told.append(f"{tool}: {verdict}")
-    return told
 
 
 def _uncommitted(proof: Proof) -> str:
@@ -321,7 +286,7 @@ def _uncommitted(proof: Proof) -> str:
 
 
 def tests_to_run(known: WeekTests | None, now: Mapping[str, str]) -> list[str]:
-    """The test functions that have no result, or one from before they were changed."""
+    """The test functions without a result, and those that were changed since."""
     if known is None:
         return sorted(now)
     lacking = {test for test, reason in known.skipped.items() if any(words in reason for words in LACKING)}
@@ -330,7 +295,7 @@ def tests_to_run(known: WeekTests | None, now: Mapping[str, str]) -> list[str]:
 
 
 def _wrong_tests(known: WeekTests | None, now: Mapping[str, str]) -> str:
-    """In words, the test functions of a week that have no result, have changed since, or are gone; or ""."""
+    """The test functions of a week that have no result, have changed since, or are gone, in words; or ""."""
     if known is None:
         return "its week's tests did not run"
     to_run = tests_to_run(known, now)
@@ -344,7 +309,7 @@ def _wrong_tests(known: WeekTests | None, now: Mapping[str, str]) -> str:
 
 
 def incredible(gpu: str, record: Record) -> list[Finding]:
-    """What is wrong with a record, whatever lies here."""
+    """What is wrong with a record, whatever the checkout."""
     command = f"restore docs/records/{gpu}/{FILE} from git, or prove anew: nox -s prove -- --all"
     found = []
     if record.seal != record.computed_seal():
@@ -364,5 +329,5 @@ def incredible(gpu: str, record: Record) -> list[Finding]:
 
 
 def measured(name: str) -> str:
-    """What the measurement's own test of a kernel is called."""
+    """The test id that the measurement of a kernel has in its proof."""
     return f"forge_core.testing.proofs.measure::{name}"

@@ -14,15 +14,14 @@ from forge_core import device as devices
 from forge_core.cli import did_you_mean
 from forge_core.files import write_atomically
 from forge_core.testing.proofs import check as checking
-from forge_core.testing.proofs import table as tables
 from forge_core.testing.proofs.declare import ProofError, Week, discover
 from forge_core.testing.proofs.evidence import Evidence
-from forge_core.testing.proofs.record import FILE, load, stamped
+from forge_core.testing.proofs.record import Proof, load, path_of, stamped
 
 __all__ = ["prove"]
 
 RECORDS = Path("docs/records")
-STATE = Path("results/proofs/state.json")
+STATE = Path("results/proofs")
 WORKERS = 14
 
 _root = click.option(
@@ -43,7 +42,7 @@ def _named(weeks: tuple[str, ...]) -> list[Week]:
 
 @click.group()
 def prove() -> None:
-    """Prove kernels on a GPU, and check anywhere that what lies here is proven."""
+    """Prove kernels on a GPU, and check anywhere that every kernel has a proof."""
 
 
 @prove.command("run")
@@ -74,20 +73,21 @@ def run_command(
     from forge_core.testing.proofs.execute import UnfinishedError, execute, find_sanitizer
     from forge_core.testing.proofs.runner import prove as run
 
-    found = _named(weeks)
+    found, folder = _named(weeks), records or root / RECORDS
     if not torch.cuda.is_available():
         raise ProofError("a proof is made on a GPU, and there is none here")
     find_sanitizer()
     deadline = None if limit is None else time.monotonic() + 60 * limit
     processes = workers or min(WORKERS, os.cpu_count() or 1)
+    environment = read_environment(torch.device("cuda"), [week.package for week in found])
     try:
         outcome = run(
             found,
             functools.partial(execute, root=root.resolve(), workers=processes, deadline=deadline),
-            read_environment(torch.device("cuda"), [week.package for week in found]),
+            environment,
             devices.query(torch.device("cuda")),
             Evidence(root.resolve()),
-            records=records or root / RECORDS,
+            records=folder,
             state=root / STATE,
             date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             everything=everything,
@@ -99,7 +99,8 @@ def run_command(
         click.echo(note)
     for failure in outcome.failures:
         click.echo(failure, err=True)
-    click.echo(f"{outcome.path}: {len(outcome.proven)} kernels proven now, {len(outcome.kept)} before")
+    path = path_of(folder, environment.gpu)
+    click.echo(f"{path}: {len(outcome.proven)} kernels proven now, {len(outcome.kept)} before")
     if outcome.failures:
         raise ProofError(f"{len(outcome.failures)} findings; what was proven is in the record")
 
@@ -110,9 +111,9 @@ def run_command(
 @_root
 @_records
 def check_command(weeks: tuple[str, ...], recompute: bool, root: Path, records: Path | None) -> None:
-    """Exit with 1 unless what was proven of each kernel is what lies here; needs no GPU.
+    """Exit with 1 unless every kernel has a valid proof; needs no GPU.
 
-    Where sources changed, the recorded calls are planned again and the code is compiled again, and both are compared.
+    Where sources changed, the recorded calls are planned and compiled again and compared.
     """
     found = checking.check(_named(weeks), records or root / RECORDS, Evidence(root.resolve(), recompute=recompute))
     if found:
@@ -125,15 +126,26 @@ def check_command(weeks: tuple[str, ...], recompute: bool, root: Path, records: 
 @_root
 @_records
 def table_command(root: Path, records: Path | None) -> None:
-    """Print the state of every kernel as a Markdown table."""
-    text = tables.table(discover(), checking.records_in(records or root / RECORDS), Evidence(root.resolve()))
-    click.echo(text, nl=False)
+    """Print operator, variant, GPUs and date of every kernel's proof as a Markdown table."""
+    evidence, weeks = Evidence(root.resolve()), discover()
+    valid: dict[str, list[Proof]] = {}
+    for record in checking.records_in(records or root / RECORDS).values():
+        problems = checking.findings_of(weeks, record, evidence)
+        for proof in record.proofs:
+            if problems.get(proof.name) == "":
+                valid.setdefault(proof.name, []).append(proof)
+    click.echo("| operator | variant | proven on | date |\n| --- | --- | --- | --- |")
+    for kernel in (kernel for week in weeks for kernel in week.kernels):
+        proofs = valid.get(kernel.name, [])
+        gpus = ", ".join(proof.run.environment.gpu for proof in proofs) or "not proven"
+        date = max((proof.run.date[:10] for proof in proofs), default="")
+        click.echo(f"| `{kernel.operator}` | {kernel.variant} | {gpus} | {date} |")
 
 
 @prove.command("stamp")
 @click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def stamp_command(record: Path) -> None:
-    """Write this checkout's commit into a record that was made from the same sources without a checkout."""
+    """Write this checkout's commit into a record that was made from the same sources without git."""
     write_atomically(record, stamped(load(record)).dumps())
     click.echo(f"{record}: stamped")
 
@@ -144,7 +156,7 @@ def stamp_command(record: Path) -> None:
 def refresh_command(root: Path, records: Path | None) -> None:
     """Write the present fingerprints into proofs of which nothing differs, so that the next check compiles nothing.
 
-    For sources that were refactored; needs no GPU.
+    For refactored sources; needs no GPU.
     """
     folder, evidence = records or root / RECORDS, Evidence(root.resolve())
     for gpu, record in checking.records_in(folder).items():
@@ -153,5 +165,6 @@ def refresh_command(root: Path, records: Path | None) -> None:
             raise ProofError(checking.in_words(wrong))
         fresh = checking.refreshed(discover(), record, evidence)
         count = sum(old.fingerprint != new.fingerprint for old, new in zip(record.proofs, fresh.proofs, strict=True))
-        write_atomically(folder / gpu / FILE, fresh.dumps())
-        click.echo(f"{folder / gpu / FILE}: {count} fingerprints are new")
+        path = path_of(folder, gpu)
+        write_atomically(path, fresh.dumps())
+        click.echo(f"{path}: {count} fingerprints are new")

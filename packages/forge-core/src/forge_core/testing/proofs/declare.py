@@ -1,4 +1,4 @@
-"""What there is to prove: each week's kernels, its operators under test, and its tests."""
+"""Declarations: the kernels of each package, its operators under test and its tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from forge_core.cache.key import canonical
@@ -18,7 +17,7 @@ __all__ = ["Kernel", "ProofError", "Subject", "Week", "digest_of", "discover", "
 
 
 class ProofError(ForgeError, RuntimeError):
-    """A proof could not be made, or cannot be believed."""
+    """A proof cannot be made, or a record cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -28,26 +27,24 @@ class Kernel:
     Attributes:
         operator: ``"namespace::name"``.
         variant: its name.
-        builder: ``"module:attribute"`` of what builds it.
+        builder: ``"module:attribute"`` of the function that builds it.
         chooser: the module that declares the operator.
-        data: files that its configuration is read from.
     """
 
     operator: str
     variant: str
     builder: str
     chooser: str
-    data: tuple[Path, ...] = ()
 
     @property
     def name(self) -> str:
-        """The kernel in one word: ``"forge_week1::reduce_sum/column"``."""
+        """``"forge_week1::reduce_sum/column"``."""
         return f"{self.operator}/{self.variant}"
 
 
 @dataclass(frozen=True)
 class Week:
-    """What one package has to prove.
+    """The kernels of one package.
 
     Attributes:
         name: for example ``"week1"``.
@@ -65,7 +62,7 @@ class Week:
 
 
 def week_of(name: str, package: str, tests: str, subjects: Sequence[Subject]) -> Week:
-    """A week whose kernels are all variants of its operators.
+    """A :class:`Week` with every variant of its operators that is not declared absent.
 
     Args:
         name: for example ``"week1"``.
@@ -73,31 +70,23 @@ def week_of(name: str, package: str, tests: str, subjects: Sequence[Subject]) ->
         tests: the folder of its tests, relative to the repository's root.
         subjects: its operators.
     """
-    kernels = []
-    for subject in subjects:
-        operator = subject.operator
-        for variant, found in operator._variants.items():
-            if variant not in subject.absent:
-                chooser = operator.__module__
-                data = (*_tables(package), *_tables("forge_core.rows"))
-                kernels.append(Kernel(operator.schema.qualified, variant, found.path, chooser, data))
-    return Week(name, package, tests, tuple(kernels), tuple(subjects))
-
-
-def _tables(package: str) -> tuple[Path, ...]:
-    spec = importlib.util.find_spec(package)
-    places = spec.submodule_search_locations if spec is not None else None
-    return tuple(sorted(Path(next(iter(places)), "thresholds").glob("*.toml"))) if places else ()
+    kernels = tuple(
+        Kernel(subject.operator.schema.qualified, variant, found.path, subject.operator.__module__)
+        for subject in subjects
+        for variant, found in subject.operator._variants.items()
+        if variant not in subject.absent
+    )
+    return Week(name, package, tests, kernels, tuple(subjects))
 
 
 def discover(names: Collection[str] = ()) -> list[Week]:
-    """The declarations of the installed packages that have one: the object ``PROOFS`` of their module ``proofs``.
+    """The declarations of the installed packages: ``PROOFS`` of their module ``proofs``.
 
     Args:
-        names: of weeks; none for all.
+        names: names of weeks; empty for all.
 
     Raises:
-        ProofError: no such week, or a package whose declaration is something else.
+        ProofError: a name is unknown, or a declaration is not a :class:`Week`.
     """
     from forge_core.bench import plan
 
@@ -117,7 +106,7 @@ def discover(names: Collection[str] = ()) -> list[Week]:
 
 
 def function_of(test: str) -> str:
-    """The test function, or class, of a test's id: ``"file::name"``."""
+    """The test function, or class, of a test id: ``"file::name"``."""
     return "::".join(test.partition("[")[0].split("::")[:2])
 
 

@@ -1,16 +1,14 @@
 """Digests of definitions: what a function, a class or a constant says, whatever it is called and wherever it stands.
 
-The digest of a definition is that of its syntax tree without docstrings and annotations, in which every name that the
-project's test code defines stands for the digest of that definition:
+The digest is that of the syntax tree without docstrings and annotations, with every name that the project's test code
+defines replaced by the digest of its definition:
 
     test_x ---> helper of the module ---> constant of another test module
        `------> assert_near_float64  ---> half_ulp
 
-So comments, formatting, the order of imports, the names of helpers and the modules that they live in do not count, and
-a changed helper counts for everything that uses it.  Followed are the module itself, ``forge_core.testing``, and the
-packages' declarations and models of errors; any other name, an operator's for example, counts as its text.
-
-Everything is read from files; nothing is imported.
+Comments, formatting, import order, the names of helpers and their modules do not count; a changed helper counts for
+everything that uses it.  Followed are the module itself, ``forge_core.testing``, and the packages' declarations and
+error models; any other name, an operator's for example, counts as its text.  Nothing is imported.
 """
 
 from __future__ import annotations
@@ -20,16 +18,18 @@ import functools
 import hashlib
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from forge_core.cache.sources import locate
 
-__all__ = ["Definitions", "code_digest", "gpu_tests", "sanitizer_tests", "test_digests"]
+__all__ = ["Definitions", "code_digest", "gpu_tests", "sanitizer_tests"]
 
 _TESTING = "forge_core.testing"
-#: Modules of a package that say what is right: its declarations, and the models that its error bounds come from.
+#: Modules of a package that say what is right: its declarations and the models of its error bounds.
 _ORACLES = ("proofs", "trees", "roundings", "steps")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
 
 
 def _followed(module: str) -> bool:
@@ -39,39 +39,32 @@ def _followed(module: str) -> bool:
     return package.isidentifier() and name in _ORACLES
 
 
-@functools.lru_cache(maxsize=4096)
-def _code_digest(path: str, changed: int, size: int) -> str:
-    return hashlib.sha256(_dump(ast.parse(Path(path).read_bytes())).encode()).hexdigest()
-
-
 def code_digest(path: str) -> str:
     """SHA-256 of a file's syntax tree, without comments, docstrings and positions."""
     found = Path(path).stat()
     return _code_digest(path, found.st_mtime_ns, found.st_size)
 
 
-def _dump(tree: ast.Module) -> str:
+@functools.lru_cache(maxsize=4096)
+def _code_digest(path: str, changed: int, size: int) -> str:
+    tree = ast.parse(Path(path).read_bytes())
     for node in ast.walk(tree):
-        if isinstance(node, _DOCUMENTED) and _documented(node):
-            node.body = node.body[1:] or [ast.Pass()]
+        if _documented(node):
+            node.body = node.body[1:] or [ast.Pass()]  # type: ignore[attr-defined]
     # The same text from every Python: 3.12 has one more field, 3.13 leaves out empty ones.
     options: dict[str, bool] = {"show_empty": True} if sys.version_info >= (3, 13) else {}
-    return ast.dump(tree, **options).replace(", type_params=[]", "")
-
-
-_DOCUMENTED = (ast.Module, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return hashlib.sha256(ast.dump(tree, **options).replace(", type_params=[]", "").encode()).hexdigest()
 
 
 def _documented(node: ast.AST) -> bool:
-    if not isinstance(node, _DOCUMENTED) or not node.body:
+    if not isinstance(node, (ast.Module, *_DEFINITIONS)) or not node.body:
         return False
     first = node.body[0]
     return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
 
 
-@dataclass(frozen=True)
-class _Import:
-    """A name that an import binds: a module, or a name of a module."""
+class _Import(NamedTuple):
+    """What an imported name is bound to: a module, or a name of a module."""
 
     module: str
     name: str | None
@@ -81,7 +74,6 @@ class _Module:
     """The top level of a file: each name with the statements that bind it."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
         self.tree = ast.parse(path.read_bytes())
         self.statements: dict[str, list[ast.stmt]] = {}
         self.imports: dict[str, _Import] = {}
@@ -109,14 +101,14 @@ def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, _Import]:
 
 
 def _bound_by(statement: ast.stmt) -> Iterator[str]:
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+    if isinstance(statement, _DEFINITIONS):
         yield statement.name
     elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        # Of `TABLE[key] = value` and `module.name = value` too: the name that is changed.
+        # `TABLE[key] = value` and `module.name = value` change TABLE and module.
         yield from dict.fromkeys(n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
     elif isinstance(statement, (ast.Expr, ast.For, ast.Delete)):
-        # What is changed by a call or in a loop: any name that stands there.
+        # A call or a loop may change any name in it.
         yield from dict.fromkeys(n.id for n in ast.walk(statement) if isinstance(n, ast.Name))
 
 
@@ -132,7 +124,7 @@ class Definitions:
         self._modules: dict[Path, _Module] = {}
         self._known: dict[tuple[Path, str], str] = {}
         self._open: list[tuple[Path, str]] = []
-        self._reached = 0  # how deep in `_open` the definitions lie that an unfinished one refers to
+        self._reached = 0  # the lowest index in `_open` that an unfinished definition refers to
 
     def module(self, path: Path) -> _Module:
         """A file's top level."""
@@ -149,7 +141,7 @@ class Definitions:
         key = (path, name)
         if key in self._known:
             return self._known[key]
-        if key in self._open:  # recursive: told apart by how far up the definition is that it leads back to
+        if key in self._open:  # recursion counts as the number of definitions that it goes up
             self._reached = min(self._reached, self._open.index(key))
             return f"recursion {len(self._open) - self._open.index(key)}"
         statements = self.module(path).statements[name]
@@ -160,7 +152,7 @@ class Definitions:
         finally:
             self._open.pop()
         digest = hashlib.sha256(told.encode()).hexdigest()[:32]
-        if self._reached >= len(self._open):  # it leads back to nothing above itself, so it is the same from anywhere
+        if self._reached >= len(self._open):  # refers to nothing above itself, so it is the same from anywhere
             self._known[key] = digest
         self._reached = min(before, self._reached)
         return digest
@@ -174,12 +166,12 @@ class Definitions:
         return self.of(Path(found), name)
 
     def tell(self, path: Path, node: ast.AST, name: str = "") -> str:
-        """A syntax tree of a file as text, with digests in place of what the project defines.
+        """A syntax tree as text, with digests in place of what the project defines.
 
         Args:
             path: the file.
             node: a statement of its top level, or an expression of one.
-            name: what the statement is looked up by, which does not count.
+            name: the name that the statement defines, which does not count.
         """
         return " ".join(self._tokens(path, node, name, _locals(node, name)))
 
@@ -187,7 +179,10 @@ class Definitions:
 
     def _tokens(self, path: Path, node: ast.AST, own: str, local: frozenset[str]) -> Iterator[str]:
         if isinstance(node, ast.Name):
-            yield self._reference(path, node.id) if node.id not in local and node.id != own else f"'{_shown(node, own)}"
+            if node.id == own:
+                yield "'itself"
+            else:
+                yield f"'{node.id}" if node.id in local else self._reference(path, node.id)
             return
         if isinstance(node, ast.Attribute):
             chain = self._attribute(path, node, local)
@@ -200,7 +195,7 @@ class Definitions:
             return
         yield type(node).__name__
         skipped: set[str] = {"annotation", "returns", "ctx", "type_comment", "kind", "type_params"}
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and node.name == own:
+        if isinstance(node, _DEFINITIONS) and node.name == own:
             skipped.add("name")
             yield from self._fixtures(path, node)
         for field, value in ast.iter_fields(node):
@@ -247,7 +242,9 @@ class Definitions:
 
     def _fixtures(self, path: Path, node: ast.AST) -> Iterator[str]:
         """The fixtures that pytest passes to a test or a fixture, and those that it uses for every test."""
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or not _of_pytest(path, node):
+        if not isinstance(node, _FUNCTIONS) or not (path.name.startswith("test_") or path.name == "conftest.py"):
+            return
+        if not (node.name.startswith("test") or "fixture" in _decorators(node)):
             return
         places = [path, *self._conftests(path)]
         for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
@@ -270,17 +267,8 @@ class Definitions:
                 return
 
 
-def _shown(node: ast.Name, own: str) -> str:
-    return "itself" if node.id == own else node.id
-
-
 def _decorators(statement: ast.AST) -> str:
     return " ".join(ast.unparse(d) for d in getattr(statement, "decorator_list", []))
-
-
-def _of_pytest(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    test_file = path.name.startswith("test_") or path.name == "conftest.py"
-    return test_file and (node.name.startswith("test") or "fixture" in _decorators(node))
 
 
 def _locals(node: ast.AST, own: str) -> frozenset[str]:
@@ -291,13 +279,9 @@ def _locals(node: ast.AST, own: str) -> frozenset[str]:
             found.add(inner.id)
         elif isinstance(inner, ast.arg):
             found.add(inner.arg)
-        elif isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(inner.name)
         elif isinstance(inner, (ast.Import, ast.ImportFrom)):
             found |= {a.asname or a.name.partition(".")[0] for a in inner.names}
-        elif (isinstance(inner, ast.ExceptHandler) and inner.name) or (
-            isinstance(inner, (ast.MatchAs, ast.MatchStar)) and inner.name
-        ):
+        elif isinstance(inner, (*_DEFINITIONS, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)) and inner.name:
             found.add(inner.name)
     return frozenset(found - {own})
 
@@ -305,18 +289,8 @@ def _locals(node: ast.AST, own: str) -> frozenset[str]:
 # --------------------------------------------------------------------------------------------------------- the tests
 
 
-def gpu_tests(root: Path, folder: str) -> list[str]:
-    """The test functions of a folder that run on a GPU: ``"packages/.../test_x.py::test_y"``, read off the files.
-
-    Args:
-        root: the repository's root.
-        folder: relative to it.
-    """
-    return list(test_digests(root, folder))
-
-
-def test_digests(root: Path, folder: str) -> dict[str, str]:
-    """The digest of each test function of a folder that runs on a GPU, by its name: see :func:`gpu_tests`.
+def gpu_tests(root: Path, folder: str) -> dict[str, str]:
+    """Test functions that run on a GPU, with their digests, read from the files: ``"packages/.../test_x.py::test_y"``.
 
     Args:
         root: the repository's root.
@@ -331,7 +305,7 @@ def test_digests(root: Path, folder: str) -> dict[str, str]:
 
 
 def sanitizer_tests(root: Path, folder: str) -> set[str]:
-    """The test functions of a folder that are decorated with the mark `sanitizer`, by name: see :func:`gpu_tests`."""
+    """The test functions of a folder that have the mark `sanitizer`, named as by :func:`gpu_tests`."""
     return {
         f"{path.relative_to(root).as_posix()}::{node.name}"
         for path in Path(root, folder).rglob("test_*.py")
@@ -341,7 +315,7 @@ def sanitizer_tests(root: Path, folder: str) -> set[str]:
 
 
 def _marked(tree: ast.Module) -> Iterator[str]:
-    """Functions marked `gpu`: by a decorator, by a name such as DEVICES that holds the mark, or all of the module.
+    """Functions marked `gpu`: by a decorator, by a name such as DEVICES that holds the mark, or by the module.
 
     A test of the battery has the mark on the parameters that run on a GPU.
     """
@@ -352,7 +326,7 @@ def _marked(tree: ast.Module) -> Iterator[str]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names |= {target.id for target in targets if isinstance(target, ast.Name)}
     for node in body:
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        if not isinstance(node, _DEFINITIONS):
             continue
         if not node.name.startswith("Test" if isinstance(node, ast.ClassDef) else "test"):
             continue

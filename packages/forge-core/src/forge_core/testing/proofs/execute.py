@@ -1,4 +1,4 @@
-"""One chunk of a proof, in a process of its own."""
+"""Running one chunk of a proof in a process of its own, and what it showed."""
 
 from __future__ import annotations
 
@@ -18,22 +18,29 @@ from typing import Any
 
 import msgspec
 
-from forge_core.testing.proofs import journal
+from forge_core.files import write_atomically
 from forge_core.testing.proofs.declare import ProofError, Week, function_of
 
 __all__ = [
     "AT_ONCE",
     "TESTS_EACH",
+    "TOOLS",
     "Chunk",
     "Result",
     "UnfinishedError",
+    "append_outcome",
+    "clean",
     "execute",
     "find_sanitizer",
-    "threads_of_each",
-    "words_of",
+    "keep_passed",
+    "outcomes",
+    "worst",
 ]
 
-#: What the sanitizer ends with when it found something; pytest never ends so.
+#: The tools of compute-sanitizer whose verdicts a proof holds.
+TOOLS = ("memcheck", "racecheck", "initcheck")
+
+#: The exit status of a sanitizer that found something; pytest has no such status.
 FOUND = 86
 SECONDS = 1800
 TAIL = 4000
@@ -47,22 +54,23 @@ TESTS_EACH = 12
 #: Libraries that would otherwise start a thread, or a process, for each core in each of the processes.
 _THREADS_OF = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
+_COUNT = re.compile(r"\d+ (error|hazard|warning)s?")
 _PLACES = ("usr/local/cuda/bin", "usr/local/cuda*/compute-sanitizer", "usr/local/cuda-*/bin")
 
 
 class UnfinishedError(ProofError):
-    """The time was up before a chunk was done."""
+    """The time limit was reached before a chunk was done."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """A part of a proof that is run as one, and kept when it is done.
+    """A part of a proof that is run in one process, or one call of pytest, and kept when it is done.
 
     Attributes:
-        week: whose.
+        week: the name of its week.
         kind: ``"tests"``, ``"measure"``, or a tool of compute-sanitizer.
-        tests: ids, and names of test functions, that are run; None for all.
-        without: ids that are left out, because they passed before an interruption.
-        kernels: what is measured; of the kind ``"measure"`` alone.
+        tests: ids and names of test functions to run; None for all.
+        without: ids to leave out, because they passed before an interruption.
+        kernels: what to measure; of the kind ``"measure"`` alone.
         part, parts: which share of the tests is run, of how many, counted from 1; of a sanitizer alone.
         workers: processes that the tests are worth; 0 for as many as the command has.
     """
@@ -77,13 +85,13 @@ class Chunk(msgspec.Struct, frozen=True):
     workers: int = 0
 
     def runs(self, test: str) -> bool:
-        """Whether a test, by its id, is among them, in whichever part."""
+        """Whether a test id is among the tests, in whichever part."""
         chosen = self.tests is None or test in self.tests or function_of(test) in self.tests
         return chosen and test not in self.without
 
     @property
     def name(self) -> str:
-        """For people: ``"week1 racecheck"``, ``"week1 racecheck 2/3"``."""
+        """``"week1 racecheck"``, ``"week1 racecheck 2/3"``."""
         return f"{self.week} {self.kind}" + (f" {self.part}/{self.parts}" if self.parts > 1 else "")
 
 
@@ -94,7 +102,7 @@ class Result(msgspec.Struct, frozen=True):
         tests: id -> outcome, reason, launched (kernel -> calls), seconds; of tests and sanitizers.
         measured: kernel -> errors, repeats, launched, problem.
         verdict: the sanitizer's.
-        problem: "" or why nothing in it counts.
+        problem: "" or why the result is not complete.
     """
 
     tests: dict[str, dict[str, Any]] = {}
@@ -102,9 +110,75 @@ class Result(msgspec.Struct, frozen=True):
     verdict: str = ""
     problem: str = ""
 
+    def ended(self, outcome: str) -> dict[str, dict[str, Any]]:
+        """The tests with an outcome: ``"passed"``, ``"failed"`` or ``"skipped"``."""
+        return {test: told for test, told in self.tests.items() if told["outcome"] == outcome}
+
+    @property
+    def wrong(self) -> list[str]:
+        """The measured kernels that have a problem."""
+        return [name for name, told in self.measured.items() if told["problem"]]
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing in it failed, so that it needs no second run."""
+        found = self.verdict and not clean(self.verdict)
+        return not (self.problem or self.ended("failed") or self.wrong or found)
+
+    def __str__(self) -> str:
+        if self.problem:
+            return f"broke, {self.problem.splitlines()[0]}"
+        counts = {outcome: len(self.ended(outcome)) for outcome in ("passed", "failed", "skipped")}
+        words = [f"{count} {outcome}" for outcome, count in counts.items() if count]
+        if self.measured:
+            words.append(f"{len(self.measured) - len(self.wrong)} kernels right, {len(self.wrong)} wrong")
+        return ", ".join(filter(None, [*words, self.verdict])) or "nothing to run"
+
+
+def clean(verdict: str) -> bool:
+    """Whether a sanitizer's verdict says that it found nothing."""
+    return verdict.startswith(("0 errors", "0 hazards"))
+
+
+def worst(verdicts: Sequence[str]) -> str:
+    """One verdict for several: those that found something, if any did, with their counts added up."""
+    told = [verdict for verdict in verdicts if not clean(verdict)] or list(verdicts)
+    if len(told) == 1 or len({_COUNT.sub(r"\1", verdict) for verdict in told}) != 1:
+        return "; ".join(dict.fromkeys(told))
+    sums = map(sum, zip(*([int(found[0].split()[0]) for found in _COUNT.finditer(v)] for v in told), strict=True))
+    return _COUNT.sub(lambda found: f"{next(sums)} {found[1]}s", told[0])
+
+
+# --------------------------------------------------------------------- the journal: a line for each test that has ended
+
+
+def append_outcome(path: Path, test: str, told: dict[str, Any]) -> None:
+    """Appends what a test, or the measurement of a kernel, showed; an interrupted run leaves what it had."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"test": test, **told}) + "\n")
+
+
+def outcomes(path: Path) -> dict[str, dict[str, Any]] | None:
+    """What each test of a journal showed, by its last whole line; None where there is no file."""
+    if not path.is_file():
+        return None
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    told = [json.loads(line) for line in whole.splitlines()]
+    return {one.pop("test"): one for one in told}
+
+
+def keep_passed(path: Path) -> list[str]:
+    """Leaves only the tests that passed in a journal, which is made where there is none; returns their ids."""
+    passed = Result(outcomes(path) or {}).ended("passed")
+    write_atomically(path, "".join(json.dumps({"test": test, **told}) + "\n" for test, told in passed.items()))
+    return sorted(passed)
+
+
+# ----------------------------------------------------------------------------------------------------- the processes
+
 
 def find_sanitizer() -> str:
-    """Where compute-sanitizer lies.
+    """The path of compute-sanitizer.
 
     Raises:
         ProofError: it is missing.
@@ -122,22 +196,22 @@ def words_of(chunk: Chunk, week: Week, out: Path, told: Path, root: Path, *, wor
     Args:
         chunk: what to run.
         week: its week.
-        out: the file that its process writes.
+        out: the journal that its process writes.
         told: the file that holds the chunk.
         root: the repository's root.
-        workers: processes of the tests; the other kinds have one.
+        workers: processes of the tests; the other kinds run in one.
     """
     python = [sys.executable, "-m"]
     if chunk.kind == "measure":
         return [*python, "forge_core.testing.proofs.measure", week.name, *chunk.kernels, "--out", str(out)]
     words = [*python, "pytest", "-p", "forge_core.testing.proofs.observe", "--prove-out", str(out)]
-    # Other packages' plugins that time or keep things have no place in a proof.
+    # Plugins that time or cache have no place in a proof.
     words += ["--prove-chunk", str(told), "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:benchmark"]
     # Each process imports and collects what is named here: all of a week's files take longer than some kernels' tests.
     files = sorted({test.partition("::")[0] for test in chunk.tests or ()})
     words += [file for file in files if (root / file).is_file()] or [week.tests]
     if chunk.kind == "tests":
-        # A process that is done takes tests from one that is held up by a long one.
+        # worksteal: an idle process takes tests from one with a long test.
         return [*words, "-m", "gpu", *(["-n", str(workers), "--dist", "worksteal"] if workers > 1 else [])]
     tool = [find_sanitizer(), "--tool", chunk.kind, "--error-exitcode", str(FOUND), "--target-processes", "all"]
     # torch probes what a driver can do by calls that may fail; an error of a kernel is reported all the same.
@@ -160,15 +234,15 @@ def execute(
 
     Raises:
         ProofError: compute-sanitizer is missing.
-        UnfinishedError: the deadline came first; what its tests had shown is in the journal.
+        UnfinishedError: the deadline came first; the journal has the tests that ended.
     """
     workers = min(workers, chunk.workers or workers)
     with tempfile.TemporaryDirectory(prefix="forge-prove-") as folder:
-        out, told = Path(folder, "out.json"), Path(folder, "chunk.json")
+        out, told = Path(folder, "out.jsonl"), Path(folder, "chunk.json")
         variables = {"FORGE_REQUIRE_GPU": "1", **threads_of_each(workers)}
         if chunk.kind == "tests":
             out = showed
-            chunk = msgspec.structs.replace(chunk, without=tuple(journal.keep_passed(showed)))
+            chunk = msgspec.structs.replace(chunk, without=tuple(keep_passed(showed)))
         elif chunk.kind != "measure":
             # PyTorch hands out parts of large blocks, in which an access out of bounds is inside a block.
             variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
@@ -181,11 +255,7 @@ def execute(
             if left < SECONDS:
                 raise UnfinishedError(chunk.name) from error
             return Result(problem=f"it took more than {SECONDS} s")
-        if chunk.kind != "measure":
-            shown = journal.outcomes(out)
-        else:
-            shown = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else None
-    return result_of(chunk, status, text, shown)
+        return result_of(chunk, status, text, outcomes(out))
 
 
 def threads_of_each(workers: int) -> dict[str, str]:
@@ -226,18 +296,14 @@ def result_of(chunk: Chunk, status: int, text: str, told: dict[str, Any] | None)
     if told is None:
         return Result(problem=f"it ended with {status} and wrote no results:\n{tail}")
     if chunk.kind == "measure":
-        known = status in (0, 1)
-        return Result(measured=told, problem="" if known else f"it ended with {status}:\n{tail}")
+        return Result(measured=told, problem="" if status in (0, 1) else f"it ended with {status}:\n{tail}")
+    # 0: all passed; 1: some failed, and the results say which; 5: none was left to run.
+    known = {0, 1, 5} if chunk.tests is not None or chunk.without or chunk.parts > 1 else {0, 1}
     if chunk.kind == "tests":
-        # 0: all passed; 1: some failed, and the results say which; 5: all that there are were left out.
-        known = status in (0, 1) or (status == 5 and (chunk.tests is not None or bool(chunk.without)))
-        return Result(tests=told, problem="" if known else f"pytest ended with {status}:\n{tail}")
-    summaries = _SUMMARY.findall(text)
-    verdict = summaries[-1].strip() if summaries else ""
-    none_left = (5,) if chunk.tests is not None or chunk.parts > 1 else ()
-    if not verdict or status not in (0, 1, FOUND, *none_left):
+        return Result(tests=told, problem="" if status in known else f"pytest ended with {status}:\n{tail}")
+    verdict = worst([summary.strip() for summary in _SUMMARY.findall(text)])
+    if not verdict or status not in {*known, FOUND}:
         return Result(tests=told, problem=f"{chunk.kind} ended with {status} and said {verdict or 'nothing'}:\n{tail}")
-    worst = next((said.strip() for said in summaries if not re.match(r"0 (errors|hazards)", said)), verdict)
-    if status == FOUND and worst == verdict and re.match(r"0 (errors|hazards)", worst):
-        worst = f"ended with {FOUND}, {worst}"
-    return Result(tests=told, verdict=worst)
+    if status == FOUND and clean(verdict):
+        verdict = f"ended with {FOUND}, {verdict}"
+    return Result(tests=told, verdict=verdict)

@@ -1,14 +1,13 @@
-"""Determinism and the error against float64 of each kernel of a week, in a process of its own.
+"""Measures determinism and the error against float64 of each kernel of a week, in a process of its own.
 
     python -m forge_core.testing.proofs.measure week1 [KERNEL ...] --out FILE [--device cuda]
 
-Each result is held to the policy of ``tolerances``, or to the reference's bits, so this is a test of every variant of
-every operator, also of those that no other test names; beyond that it says how large the error is.
+Each result has to meet the policy of ``tolerances``, or have the reference's bits, so every variant of every operator
+is tested, also those that no other test names.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,8 +17,8 @@ import click
 import torch
 
 from forge_core.errors import UnsupportedError
-from forge_core.files import write_atomically
 from forge_core.testing.proofs.declare import Week, discover
+from forge_core.testing.proofs.execute import append_outcome
 from forge_core.testing.proofs.observe import Watch
 from forge_core.testing.subject import Subject
 
@@ -34,15 +33,14 @@ def measure_week(week: Week, device: torch.device, kernels: Sequence[str] = ()) 
 
     Args:
         week: the declaration.
-        device: where.
-        kernels: which ones, by name; none for all.
+        device: the GPU.
+        kernels: names of kernels; empty for all.
 
     Returns:
-        For each kernel's name: ``errors``, by dtype the largest error, absolute, relative to the largest result, and as
-        a share of what the policy allows; ``repeats``; ``launched``, as ``observe.Watch`` has it; and ``problem``, ""
-        or what is wrong.
+        By kernel: ``errors``, by dtype the largest error, absolute, relative to the largest result, and as a share of
+        what the policy allows; ``repeats``; ``launched``, as in ``observe.Watch``; and ``problem``, "" if none.
     """
-    watch = Watch.started()
+    watch = Watch()
     found = {}
     for subject in week.subjects:
         for variant in subject.operator.variants():
@@ -105,11 +103,11 @@ def main(week: str, kernels: tuple[str, ...], out: Path, device: str) -> None:
     """Measure the KERNELS (all) of WEEK."""
     [found] = discover([week])
     result = measure_week(found, torch.device(device), kernels)
-    write_atomically(out, json.dumps(result))
-    problems = [f"{name}: {told['problem']}" for name, told in result.items() if told["problem"]]
-    for problem in problems:
-        click.echo(problem, err=True)
-    sys.exit(1 if problems else 0)
+    for name, told in result.items():
+        append_outcome(out, name, told)
+        if told["problem"]:
+            click.echo(f"{name}: {told['problem']}", err=True)
+    sys.exit(1 if any(told["problem"] for told in result.values()) else 0)
 
 
 if __name__ == "__main__":

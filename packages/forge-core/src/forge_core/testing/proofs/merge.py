@@ -1,28 +1,24 @@
-"""From what the chunks of a week showed to its kernels' proofs."""
+"""Makes the proofs of a week's kernels from what its chunks showed."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from forge_core.testing.proofs.check import TOOLS, clean, incomplete, measured, plans_digest
-from forge_core.testing.proofs.code import covering
+from forge_core.testing.proofs.calls import values
+from forge_core.testing.proofs.check import incomplete, measured, plans_digest
 from forge_core.testing.proofs.declare import Kernel, Week, function_of
 from forge_core.testing.proofs.evidence import Evidence, Launched
-from forge_core.testing.proofs.execute import Chunk, Result
+from forge_core.testing.proofs.execute import TOOLS, Chunk, Result, worst
 from forge_core.testing.proofs.record import Error, Proof, ProofRun, Record, WeekTests
 
-__all__ = ["Merged", "Task", "joined", "merged"]
-
+__all__ = ["Outcome", "Task", "covering", "joined", "merge"]
 
 #: How many of the slowest tests are named.
 SLOWEST = 8
-
-_COUNT = re.compile(r"\d+ (error|hazard|warning)s?")
 
 
 @dataclass(frozen=True)
@@ -31,8 +27,8 @@ class Task:
 
     Attributes:
         week: the declaration.
-        stale: the kernels without a proof of what lies here.
-        chunks: what has to run; none where nothing has.
+        stale: the kernels without a valid proof.
+        chunks: what has to run; may be empty.
     """
 
     week: Week
@@ -41,105 +37,90 @@ class Task:
 
 
 @dataclass
-class Merged:
-    """A record with what was shown of one week.
+class Outcome:
+    """A record and what a run added to it.
 
     Attributes:
         record: unsealed.
-        proven: the kernels proven now.
+        kept: kernels that had a valid proof already.
+        proven: kernels that were proven now.
         failures: what failed, in words.
-        notes: what else there is to say.
+        notes: anything else to report.
     """
 
     record: Record
+    kept: list[str] = field(default_factory=list)
     proven: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def joined(results: Mapping[Chunk, Result]) -> dict[str, Result]:
-    """What the chunks of a week showed, by kind: parts of one sanitizer are one result, the worst of theirs."""
+    """The results of a week's chunks by kind: the parts of a sanitizer are one result with the worst verdict."""
     kinds: dict[str, list[Result]] = {}
     for chunk, result in results.items():
         kinds.setdefault(chunk.kind, []).append(result)
-    return {kind: own[0] if len(own) == 1 else _join(own) for kind, own in kinds.items()}
+    return {
+        kind: Result(
+            tests={test: told for part in parts for test, told in part.tests.items()},
+            measured={name: told for part in parts for name, told in part.measured.items()},
+            verdict=worst([part.verdict for part in parts if part.verdict]),
+            problem="\n".join(part.problem for part in parts if part.problem),
+        )
+        for kind, parts in kinds.items()
+    }
 
 
-def _join(parts: Sequence[Result]) -> Result:
-    return Result(
-        tests={test: told for part in parts for test, told in part.tests.items()},
-        verdict=_worst([part.verdict for part in parts if part.verdict]),
-        problem="\n".join(part.problem for part in parts if part.problem),
-    )
-
-
-def _worst(verdicts: Sequence[str]) -> str:
-    """One verdict for all: of those that found something, if any did; with their counts added up."""
-    worst = [verdict for verdict in verdicts if not clean(verdict)] or verdicts
-    if len(worst) == 1 or len({_COUNT.sub(r"\1", verdict) for verdict in worst}) != 1:
-        return "; ".join(dict.fromkeys(worst))
-    sums = map(sum, zip(*([int(found[0].split()[0]) for found in _COUNT.finditer(v)] for v in worst), strict=True))
-    return _COUNT.sub(lambda found: f"{next(sums)} {found[1]}s", worst[0])
-
-
-def merged(record: Record, task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence) -> Merged:
-    """A record with what was shown of one week.
+def merge(outcome: Outcome, task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence) -> None:
+    """Adds what was shown of one week to a record; its other weeks stay.
 
     Args:
-        record: what there was; its other weeks stay.
+        outcome: the record, and the findings so far.
         task: the week and its stale kernels.
-        shown: by kind of chunk.
+        shown: results by kind of chunk.
         run: when and where.
-        evidence: what lies here.
+        evidence: of this checkout.
     """
-    week, answer = task.week, Merged(record)
-    answer.failures += [f"{week.name} {kind}: {result.problem}" for kind, result in shown.items() if result.problem]
-    answer.failures += [
-        f"{week.name} {kind}: {test} failed: {told['reason']}"
-        for kind, result in shown.items()
-        for test, told in result.tests.items()
-        if told["outcome"] == "failed"
-    ]
-    guilty = {name for result in shown.values() for name in _launched_by(result, "failed")}
-    # Nobody knows whose a failure is that launched nothing here.
-    unclear = any(result.problem for result in shown.values()) or any(
-        told["outcome"] == "failed" and not told["launched"]
-        for result in shown.values()
-        for told in result.tests.values()
-    )
-    proofs = _Proofs(task, shown, run, evidence, record)
-    answer.notes += [*proofs.notes, *_slowest(week, shown)]
-    own = {kernel.name: kernel for kernel in week.kernels}
-    # A declaration may have lost kernels since; their proofs go with them.
+    week, record = task.week, outcome.record
+    failed = [(kind, test, told) for kind, result in shown.items() for test, told in result.ended("failed").items()]
+    outcome.failures += [f"{week.name} {kind}: {result.problem}" for kind, result in shown.items() if result.problem]
+    outcome.failures += [f"{week.name} {kind}: {test} failed: {told['reason']}" for kind, test, told in failed]
+    guilty = {name for *_, told in failed for name in told["launched"]}
+    # A failure that launched nothing here may be the fault of any kernel.
+    unclear = any(result.problem for result in shown.values()) or any(not told["launched"] for *_, told in failed)
+    own = {kernel.name for kernel in week.kernels}
     kept = [
         proof
         for proof in record.proofs
-        if proof.week != week.name or (proof.name in own and proof.name not in task.stale and proof.name not in guilty)
+        if proof.week != week.name or (proof.name in own - task.stale and proof.name not in guilty)
     ]
-    for name in sorted(task.stale):
-        if unclear:
-            answer.failures.append(f"{name}: not proven, for what failed above may be its fault")
-            continue
-        proof = proofs.of(own[name])
-        problem = shown["measure"].measured.get(name, {}).get("problem", "")
-        lacking = "a test that launches it failed" if name in guilty else "; ".join(incomplete(proof))
-        if problem or lacking:
-            answer.failures.append(f"{name}: {problem or lacking}")
-        else:
-            kept.append(proof)
-            answer.proven.append(name)
+    if unclear:
+        outcome.failures += [
+            f"{name}: not proven, for what failed above may be its fault" for name in sorted(task.stale)
+        ]
+    elif task.stale:
+        proofs, notes = _proofs(task, shown, run, evidence, record)
+        outcome.notes += notes
+        for proof in proofs:
+            problem = shown["measure"].measured.get(proof.name, {}).get("problem", "")
+            lacking = "a test that launches it failed" if proof.name in guilty else "; ".join(incomplete(proof))
+            if problem or lacking:
+                outcome.failures.append(f"{proof.name}: {problem or lacking}")
+            else:
+                kept.append(proof)
+                outcome.proven.append(proof.name)
     weeks = dict(record.weeks)
-    if not unclear and "tests" in shown:
-        tests = _tests(task, shown["tests"], record.weeks.get(week.name), evidence.tests(week))
-        weeks[week.name] = tests
+    if "tests" in shown:
+        outcome.notes += _slowest(week, shown["tests"])
+    if "tests" in shown and not unclear:
+        weeks[week.name] = tests = _tests(task, shown["tests"], record.weeks.get(week.name), evidence.tests(week))
         kept = [_with_tests(proof, tests, shown["tests"]) if proof.week == week.name else proof for proof in kept]
-    answer.record = msgspec.structs.replace(record, weeks=weeks, proofs=kept)
-    return answer
+    outcome.record = msgspec.structs.replace(record, weeks=weeks, proofs=kept)
 
 
-def _slowest(week: Week, shown: Mapping[str, Result]) -> list[str]:
-    """What the tests took, and which of them most of it: they decide how long a proof takes."""
-    took = {test: told.get("seconds", 0.0) for test, told in shown["tests"].tests.items()} if "tests" in shown else {}
+def _slowest(week: Week, result: Result) -> list[str]:
+    """How long the tests took in all, and the slowest of them, which decide how long a proof takes."""
+    took = {test: told.get("seconds", 0.0) for test, told in result.tests.items()}
     if not any(took.values()):
         return []
     most = sorted(took, key=took.__getitem__, reverse=True)[:SLOWEST]
@@ -150,113 +131,111 @@ def _slowest(week: Week, shown: Mapping[str, Result]) -> list[str]:
 def _tests(task: Task, result: Result, known: WeekTests | None, digests: dict[str, str]) -> WeekTests:
     """The week's tests: those that did not run again, and those that passed or were skipped now."""
     chunk = next(chunk for chunk in task.chunks if chunk.kind == "tests")
-    passed = {test for test, told in result.tests.items() if told["outcome"] == "passed"}
-    skipped = {test: told["reason"] for test, told in result.tests.items() if told["outcome"] == "skipped"}
+    passed = set(result.ended("passed"))
+    skipped = {test: told["reason"] for test, told in result.ended("skipped").items()}
     if known is not None and chunk.tests is not None:
-        kept = [test for test in known.tests if function_of(test) in digests and not chunk.runs(test)]
-        passed |= set(kept)
+        passed |= {test for test in known.tests if function_of(test) in digests and not chunk.runs(test)}
         skipped |= {test: reason for test, reason in known.skipped.items() if not chunk.runs(test)}
-    failed = {function_of(test) for test, told in result.tests.items() if told["outcome"] == "failed"}
+    failed = set(map(function_of, result.ended("failed")))
     told = {name: digest for name, digest in digests.items() if name not in failed}
     return WeekTests(sorted(passed), told, dict(sorted(skipped.items())))
 
 
 def _with_tests(proof: Proof, tests: WeekTests, ran: Result) -> Proof:
-    """A proof that stays: it names the tests that there still are, and those of now that launched its kernel."""
+    """A proof that stays, with the tests that still exist and those that launched its kernel now."""
     there = set(proof.tests) & {*tests.tests, measured(proof.name)}
     now = {test for test in tests.tests if proof.name in ran.tests.get(test, {"launched": {}})["launched"]}
     return msgspec.structs.replace(proof, tests=sorted(there | now)).sealed()
 
 
-def _launched_by(result: Result, outcome: str) -> set[str]:
-    return {name for told in result.tests.values() if told["outcome"] == outcome for name in told["launched"]}
-
-
-class _Proofs:
-    """The proofs of a week's stale kernels: their calls planned here, as they were there, and their code compiled."""
-
-    def __init__(
-        self, task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence, record: Record
-    ) -> None:
-        self._task, self._shown, self._run = task, shown, run
-        self._fingerprints, self._declarations = evidence.fingerprints(task.week), evidence.declarations(task.week)
-        self.notes: list[str] = []
-        operators = {kernel.name: kernel.operator for kernel in task.week.kernels}
-        ran: dict[str, dict[str, str]] = {name: {} for name in task.stale}
-        for kind in {"tests", "measure"} & set(shown):
-            for told in shown[kind].tests.values() if kind == "tests" else shown[kind].measured.values():
-                for name in set(told["launched"]) & set(ran):
-                    ran[name] |= told["launched"][name]
-        calls: dict[str, list[str]] = {}
-        for name, own in ran.items():
-            calls.setdefault(operators[name], []).extend(own)
-        planned: dict[tuple[str, str], Launched] = {}
-        for operator, launched in evidence.launches(calls, record.device).items():
-            planned |= {(operator, call): each for call, each in zip(calls[operator], launched, strict=True)}
-        self._launched: dict[str, dict[str, Launched]] = {}
-        for name, own in ran.items():
-            same = {c: planned[operators[name], c] for c, d in own.items() if planned[operators[name], c].run == d}
-            self._launched[name] = dict(sorted(same.items()))
-            if len(same) < len(own):
-                other = next(call for call in own if call not in same)
-                self.notes.append(
-                    f"{name}: {len(own) - len(same)} of {len(own)} calls were launched otherwise than they are planned "
-                    f"here, and do not count (a test that patches the plan): {other}"
-                )
-        self._chosen = {name: _chosen(own) for name, own in self._launched.items()}
-        kernels = {
-            (self._launched[name][call].builder, self._launched[name][call].config)
-            for name, own in self._chosen.items()
-            for call in own
-        }
-        self._code = evidence.code(sorted(kernels, key=repr), record.device.arch)
-
-    def of(self, kernel: Kernel) -> Proof:
-        """The proof of a kernel, whole or not."""
-        name, launched = kernel.name, self._launched[kernel.name]
-        tests = {
-            test
-            for test, told in self._shown["tests"].tests.items()
-            if told["outcome"] == "passed" and name in told["launched"]
-        }
-        nothing: dict[str, Any] = {"errors": {}, "repeats": 0}
-        found = self._shown["measure"].measured.get(name, nothing)
-        if found["errors"]:
-            tests.add(measured(name))
-        return Proof(
+def _proofs(
+    task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence, record: Record
+) -> tuple[list[Proof], list[str]]:
+    """The proofs of a week's stale kernels, complete or not, and notes on calls that do not count."""
+    week, tests, measurements = task.week, shown["tests"].tests, shown["measure"].measured
+    stale = {kernel.name: kernel for kernel in week.kernels if kernel.name in task.stale}
+    ran: dict[str, dict[str, str]] = {name: {} for name in sorted(stale)}
+    for told in (*tests.values(), *measurements.values()):
+        for name in set(told["launched"]) & set(ran):
+            ran[name] |= told["launched"][name]
+    planned = evidence.launches(((stale[name].operator, call) for name in ran for call in ran[name]), record.device)
+    launched: dict[str, dict[str, Launched]] = {}
+    notes = []
+    for name, own in ran.items():
+        here = {call: planned[stale[name].operator, call] for call in sorted(own)}
+        launched[name] = {call: each for call, each in here.items() if each.run == own[call]}
+        others = sorted(set(own) - set(launched[name]))
+        if others:
+            notes.append(
+                f"{name}: {len(others)} of {len(own)} calls were launched otherwise than they are planned here, and "
+                f"do not count (a test that patches the plan): {others[0]}"
+            )
+    compiled = {
+        name: {call: (own[call].builder, own[call].config) for call in covering(own)} for name, own in launched.items()
+    }
+    kernels = {kernel for own in compiled.values() for kernel in own.values()}
+    code = evidence.code(sorted(kernels, key=repr), record.device.arch)
+    fingerprints, declarations = evidence.fingerprints(week), evidence.declarations(week)
+    proofs = []
+    for name, kernel in sorted(stale.items()):
+        found: dict[str, Any] = measurements.get(name, {"errors": {}, "repeats": 0})
+        passed = {test for test, told in shown["tests"].ended("passed").items() if name in told["launched"]}
+        proof = Proof(
             operator=kernel.operator,
             variant=kernel.variant,
-            week=self._task.week.name,
-            run=self._run,
-            calls=list(launched),
-            plans=plans_digest(list(launched), list(launched.values())),
-            code={call: self._code[launched[call].builder, launched[call].config] for call in self._chosen[name]},
-            declaration=self._declarations[name],
-            fingerprint=self._fingerprints[name],
-            tests=sorted(tests),
+            week=week.name,
+            run=run,
+            calls=list(launched[name]),
+            plans=plans_digest(launched[name]),
+            code={call: code[each] for call, each in compiled[name].items()},
+            declaration=declarations[name],
+            fingerprint=fingerprints[name],
+            tests=sorted(passed | ({measured(name)} if found["errors"] else set())),
             errors={dtype: Error(*figures) for dtype, figures in sorted(found["errors"].items())},
             repeats=found["repeats"],
-            sanitizers=self._verdicts(kernel),
-        ).sealed()
-
-    def _verdicts(self, kernel: Kernel) -> dict[str, str]:
-        """Each tool's verdict on the kernel, or on another call of its builder, which is then named; else none."""
-        builders = {other.name: other.builder for other in self._task.week.kernels}
-        verdicts = {}
-        for tool in TOOLS:
-            seen = _launched_by(self._shown[tool], "passed")
-            same = sorted(name for name in seen if builders.get(name) == kernel.builder)
-            if kernel.name in seen:
-                verdicts[tool] = self._shown[tool].verdict
-            elif same:
-                verdicts[tool] = f"{self._shown[tool].verdict} (seen as {same[0]})"
-        return verdicts
+            sanitizers=_verdicts(week, kernel, shown),
+        )
+        proofs.append(proof.sealed())
+    return proofs, notes
 
 
-def _chosen(launched: Mapping[str, Launched]) -> list[str]:
-    """Calls whose configurations have every branch of the kernel's code between them."""
+def _verdicts(week: Week, kernel: Kernel, shown: Mapping[str, Result]) -> dict[str, str]:
+    """Each tool's verdict on the kernel, or on another one of its builder, which is then named; else none."""
+    same = {other.name for other in week.kernels if other.builder == kernel.builder}
+    verdicts = {}
+    for tool in TOOLS:
+        seen = sorted(same & {name for told in shown[tool].ended("passed").values() for name in told["launched"]})
+        if seen:
+            verdict = shown[tool].verdict
+            verdicts[tool] = verdict if kernel.name in seen else f"{verdict} (seen as {seen[0]})"
+    return verdicts
+
+
+def covering(launched: Mapping[str, Launched]) -> list[str]:
+    """Calls whose configurations together have every value of every field, as few as a greedy choice finds.
+
+    A kernel's code branches on fields of its configuration.  Integers from 32 on count as equal within a power of two:
+    33 to 64, 65 to 128, and so on.
+    """
     first: dict[tuple[str, Any], str] = {}
     for call, each in launched.items():
         first.setdefault((each.builder, each.config), call)
-    calls = list(first.values())
-    return [calls[i] for i in covering(list(first))]
+    features = {call: set(_features((builder,), values(config))) for (builder, config), call in first.items()}
+    chosen = []
+    left = set().union(*features.values())
+    while left:
+        best = max(features, key=lambda call: len(features[call] & left))
+        chosen.append(best)
+        left -= features[best]
+    return sorted(chosen)
+
+
+def _features(path: tuple[Any, ...], value: Any) -> Iterable[tuple[Any, ...]]:
+    if isinstance(value, list):
+        yield (*path, "length", len(value))
+        for i, item in enumerate(value):
+            yield from _features((*path, i), item)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        yield (*path, value if value <= 32 else -(value - 1).bit_length() - 64)
+    else:
+        yield (*path, str(value))

@@ -1,19 +1,19 @@
 """The pytest plugin of a proof: which kernels each test launched, by which calls, and how the test ended.
 
-Launches are seen where they are bound (``forge_core.op.table``), so a kernel's tests are those that ran it, whatever
-their names; a call in a process that a test starts is not seen.  With pytest-xdist each worker sees its own tests, and
-what it saw travels with the test's report.
+Launches are observed where they are bound (``forge_core.op.table``), so a kernel's tests are those that launched it,
+whatever their names; launches in processes that a test starts are not observed.  Workers of pytest-xdist send what they
+observed with each test's report.
 
     python -m pytest -p forge_core.testing.proofs.observe --prove-out FILE [--prove-chunk FILE] ...
 
-The file gets a line as each test ends, so that it tells what was shown up to an interruption, too.
+The file is a journal: it gets a line as each test ends.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +21,25 @@ import msgspec
 import pytest
 
 from forge_core.op import table
-from forge_core.testing.proofs import journal
 from forge_core.testing.proofs.calls import describe, run_digest
-from forge_core.testing.proofs.execute import Chunk
+from forge_core.testing.proofs.execute import Chunk, append_outcome
 
 __all__ = ["Watch", "dealt"]
 
 PROPERTY = "forge_launched"
 
 
-@dataclass
 class Watch:
-    """What the running test launched: kernel -> calls as text -> the digest of what was passed on."""
+    """Observes all launches that are bound from now on in this process.
 
-    launched: dict[str, dict[str, str]]
+    Attributes:
+        launched: kernel -> calls as text -> the digest of what was passed on; the running test starts with none.
+    """
 
-    @classmethod
-    def started(cls, launches: type[table.LaunchTable] = table.LaunchTable) -> Watch:
-        """Sees all launches that are bound from now on, in this process."""
-        watch = cls({})
-        bind = launches._bind
-        # The same compiled kernel has one watched form for each name: callers tell kernels by identity.
+    def __init__(self) -> None:
+        self.launched: dict[str, dict[str, str]] = {}
+        watch, bind = self, table.LaunchTable._bind
+        # One wrapper for each compiled kernel and name: callers compare kernels by identity.
         known: dict[tuple[str, int], Callable[..., Any]] = {}
 
         def watched(self: table.LaunchTable, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> table.Bound:
@@ -50,7 +48,7 @@ class Watch:
                 return bound
             name = f"{self.name}/{bound.name}"
             own = watch.launched.setdefault(name, {})
-            if not bound.debug:  # other code, compiled with assertions
+            if not bound.debug:  # debug code has assertions, so it is other code
                 own[describe(self._schema.bind(args, kwargs), out)] = run_digest(bound.plan)
             kernel = bound.launch
             key = (name, id(kernel))
@@ -63,23 +61,22 @@ class Watch:
                 known[key] = launch
             return replace(bound, launch=known[key])
 
-        launches._bind = watched  # type: ignore[method-assign]
-        return watch
+        table.LaunchTable._bind = watched  # type: ignore[method-assign]
 
 
 class _Plugin:
-    """What pytest calls."""
+    """The hooks."""
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.watch = Watch.started()
+        self.watch = Watch()
         self.results: dict[str, dict[str, Any]] = {}
         # The process that has all reports writes them; the workers of pytest-xdist send it theirs.
         self.out = None if hasattr(config, "workerinput") else config.getoption("--prove-out")
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """Notes what a test launches."""
+        """Attaches what a test launches to its report."""
         self.watch.launched = {}
         yield
         item.user_properties.append((PROPERTY, json.dumps(self.watch.launched)))
@@ -96,32 +93,32 @@ class _Plugin:
         for name, value in report.user_properties:
             if name == PROPERTY:
                 found["launched"] = json.loads(str(value))
-        # The last of the phases, or one after which there may be no other: a worker that died sends no more.
+        # A worker that died sends no teardown, so a failure is written at once.
         if self.out and (report.when == "teardown" or report.failed):
-            journal.append(Path(self.out), report.nodeid, found)
+            append_outcome(Path(self.out), report.nodeid, found)
 
-    # Behind pytest's own choice by marks, so that parts are shares of the tests that run.
+    # After pytest's selection by marks, so that parts are shares of the tests that run.
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leaves out the tests that a proof has already and need not be run again, and those of other parts."""
+        """Selects the tests of the chunk's part."""
         given = config.getoption("--prove-chunk")
         if given:
             chunk = msgspec.json.decode(Path(given).read_bytes(), type=Chunk)
-            # Neighbours are alike, and take about as long: they go to different parts, and to different workers.
+            # Neighbours take about as long, so they go to different parts and different workers.
             chosen = [item for item in items if chunk.runs(item.nodeid)][chunk.part - 1 :: chunk.parts]
             kept = set(chosen)
             config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-            # All of a week's stay in their order: neighbours need the same kernels, which one worker then compiles.
+            # A whole week stays in order: neighbours need the same kernels, which one worker then compiles.
             workers = getattr(config, "workerinput", {}).get("workercount", 1)
             items[:] = chosen if chunk.tests is None else dealt(chosen, workers)
 
 
 def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Tests in an order of which pytest-xdist's workers get about equal shares.
+    """Tests in an order that gives the workers of pytest-xdist about equal shares.
 
-    ``--dist worksteal`` gives each worker a block of neighbours, the first of which it keeps whoever is idle.  So the
-    tests are dealt like cards: neighbours, which take about as long, begin in different workers.  Those marked `large`
-    are all in the first block: at once they would not fit into the GPU's memory.
+    ``--dist worksteal`` gives each worker a block of neighbours, the first of which it keeps whoever is idle.  So tests
+    are dealt like cards: neighbours, which take about as long, begin in different workers.  Those marked `large` are
+    all in the first block, because together they exceed the GPU's memory.
     """
     least, more = divmod(len(items), workers)
     depths = [depth for worker in range(workers) for depth in range(least + (worker >= workers - more))]

@@ -30,8 +30,8 @@ __all__ = [
     "ProofRun",
     "Record",
     "WeekTests",
-    "folder_of",
     "load",
+    "path_of",
     "stamped",
 ]
 
@@ -262,9 +262,9 @@ def load(path: Path) -> Record:
         raise ProofError(f"{path}: expected a record of proofs: {type(error).__name__}: {error}") from error
 
 
-def folder_of(gpu: str) -> str:
-    """The folder of a GPU's records: ``"NVIDIA H200"`` -> ``"h200"``."""
-    return re.sub(r"[^a-z0-9]+", "-", gpu.lower().removeprefix("nvidia")).strip("-")
+def path_of(records: Path, gpu: str, name: str = FILE) -> Path:
+    """The path of a file on a GPU in a folder of records: for ``"NVIDIA H200"`` ``records/h200/proof.json.gz``."""
+    return records / re.sub(r"[^a-z0-9]+", "-", gpu.lower().removeprefix("nvidia")).strip("-") / name
 
 
 def stamped(record: Record) -> Record:
