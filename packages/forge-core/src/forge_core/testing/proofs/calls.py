@@ -1,21 +1,20 @@
-"""A call as text, and the plan that an operator makes for it; no GPU takes part.
+"""A call as text, and the plan that an operator makes for it; needs no GPU.
 
     float32[4096,1000] -1 None 'auto'                       a contiguous tensor, dim, dtype, variant
     bfloat16[64,100|128,1]+2 0 None 'split' -> ...          strides, address modulo 16, and an ``out``
 
-What a launch depends on is all there: dtypes, sizes, strides, alignment, every other argument, and where it is not
-float32 the default dtype.
+The text holds all that a launch depends on: dtypes, sizes, strides, alignment, every other argument, and the default
+dtype where it is not float32.
 """
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import enum
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,12 +33,7 @@ _DEFAULT = "default="
 
 
 def describe(named: dict[str, Any], out: torch.Tensor | None) -> str:
-    """A call as text.
-
-    Args:
-        named: all arguments, as the operator's schema binds them.
-        out: what it writes into, if it is given.
-    """
+    """A call as text, from all arguments as the operator's schema binds them, and the ``out`` if one is given."""
     default = torch.get_default_dtype()
     words = [f"{_DEFAULT}{default}"] if default is not torch.float32 else []
     words += [_told(value) for value in named.values()]
@@ -51,23 +45,22 @@ def _told(value: Any) -> str:
         plain = tuple(value) if isinstance(value, tuple) else value
         return repr(plain).replace(" ", "")
     strides = value.stride()
-    dense = torch.empty(value.shape, device="meta").stride()
-    told = f"|{','.join(map(str, strides))}" if strides != dense else ""
+    told = f"|{','.join(map(str, strides))}" if strides != _contiguous(value.shape) else ""
     offset = value.data_ptr() & ALIGNMENT_MASK
     sizes = ",".join(map(str, value.shape))
     return f"{str(value.dtype).removeprefix('torch.')}[{sizes}{told}]{f'+{offset}' if offset else ''}"
+
+
+def _contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
+    return torch.empty(sizes, device="meta").stride()
 
 
 def _value(word: str) -> Any:
     match = _TENSOR.fullmatch(word)
     if match is not None:
         dtype = getattr(torch, match[1])
-        sizes = [int(n) for n in match[2].split(",") if n]
-        strides = (
-            torch.empty(sizes, device="meta").stride()
-            if match[3] is None
-            else [int(n) for n in match[3].split(",") if n]
-        )
+        sizes, strides = ([int(n) for n in (numbers or "").split(",") if n] for numbers in match.group(2, 3))
+        strides = strides if match[3] is not None else list(_contiguous(sizes))
         offset = int(match[4] or 0) // dtype.itemsize
         reach = 1 + sum((size - 1) * step for size, step in zip(sizes, strides, strict=True)) if math.prod(sizes) else 0
         # A meta tensor's address is its offset in bytes, so that it is aligned as the tensor on the GPU was.
@@ -77,23 +70,8 @@ def _value(word: str) -> Any:
     return ast.literal_eval(word)
 
 
-@contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 def plan(operator: Operator, call: str, device: Device) -> Launch:
-    """What an operator plans for a call on a device.
-
-    Args:
-        operator: whose call it is.
-        call: as :func:`describe` gave it.
-        device: the GPU.
+    """The launch that an operator plans on a device for a call, as :func:`describe` gave it.
 
     Raises:
         ProofError: the operator refuses the call, or takes other arguments.
@@ -110,21 +88,24 @@ def plan(operator: Operator, call: str, device: Device) -> Launch:
     if len(words) != len(parameters):
         raise ProofError(f"{operator.schema.qualified}: {call}: expected {len(parameters)} arguments")
     named = dict(zip(parameters, map(_value, words), strict=True))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
     try:
-        with _default_dtype(default):
-            return operator.table.planned(device, out, named)
+        return operator.table.planned(device, out, named)
     except ForgeError as error:
         raise ProofError(f"{operator.schema.qualified}: {call}: {error}") from error
+    finally:
+        torch.set_default_dtype(before)
 
 
 def routed(operator: Operator) -> bool:
-    """Whether calls of CUDA tensors reach the kernels where nobody asked for anything else."""
+    """Whether calls of CUDA tensors reach the kernels by default."""
     served = operator.table
     return served.by_kernels() and served.resolve(torch.device("cuda"), "auto") == "kernel"
 
 
 def values(config: Any) -> Any:
-    """The values of a configuration, as JSON and without the names of its classes and fields."""
+    """The values of a configuration as JSON, without the names of its classes and fields."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return [values(getattr(config, field.name)) for field in dataclasses.fields(config)]
     if isinstance(config, enum.Enum):
@@ -135,7 +116,7 @@ def values(config: Any) -> Any:
 
 
 def run_digest(launch: Launch) -> str:
-    """What a launch was: variant, configuration, integers, workspace."""
+    """The digest of a launch: variant, configuration, integers, workspace."""
     return digest_of(
         [launch.variant, values(launch.config), values(launch.arguments), launch.workspace, launch.numbered]
     )[:16]

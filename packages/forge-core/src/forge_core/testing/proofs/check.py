@@ -97,12 +97,7 @@ def records_in(folder: Path) -> dict[str, Record]:
 
 
 def check(weeks: Sequence[Week], folder: Path, evidence: Evidence) -> list[Finding]:
-    """What is wrong with the proofs in a folder of records.
-
-    Args:
-        weeks: the declarations.
-        folder: the records.
-        evidence: of this checkout.
+    """What is wrong with the proofs of some weeks in a folder of records.
 
     Raises:
         ProofError: a record cannot be read.

@@ -62,14 +62,7 @@ class Week:
 
 
 def week_of(name: str, package: str, tests: str, subjects: Sequence[Subject]) -> Week:
-    """A :class:`Week` with every variant of its operators that is not declared absent.
-
-    Args:
-        name: for example ``"week1"``.
-        package: its import name.
-        tests: the folder of its tests, relative to the repository's root.
-        subjects: its operators.
-    """
+    """A :class:`Week` whose kernels are the variants of its operators that are not declared absent."""
     kernels = tuple(
         Kernel(subject.operator.schema.qualified, variant, found.path, subject.operator.__module__)
         for subject in subjects

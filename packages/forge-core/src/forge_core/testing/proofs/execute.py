@@ -191,16 +191,7 @@ def find_sanitizer() -> str:
 
 
 def words_of(chunk: Chunk, week: Week, out: Path, told: Path, root: Path, *, workers: int) -> list[str]:
-    """The command line of a chunk.
-
-    Args:
-        chunk: what to run.
-        week: its week.
-        out: the journal that its process writes.
-        told: the file that holds the chunk.
-        root: the repository's root.
-        workers: processes of the tests; the other kinds run in one.
-    """
+    """The command line of a chunk: a process that reads the chunk from ``told`` and writes the journal ``out``."""
     python = [sys.executable, "-m"]
     if chunk.kind == "measure":
         return [*python, "forge_core.testing.proofs.measure", week.name, *chunk.kernels, "--out", str(out)]
@@ -225,9 +216,9 @@ def execute(
 
     Args:
         chunk: what to run.
-        week: its week.
-        showed: the journal of the chunk's tests.  Those that passed before an interruption are not run again; a
-            sanitizer's are, for its verdict is on a whole process.
+        week: its declaration.
+        showed: the journal of its tests.  Those that passed before an interruption are not run again; a sanitizer's
+            are, because its verdict is on a whole process.
         root: the repository's root.
         workers: processes of the tests, at most.
         deadline: the ``time.monotonic()`` at which it is ended.
@@ -259,11 +250,7 @@ def execute(
 
 
 def threads_of_each(workers: int) -> dict[str, str]:
-    """The variables that share the cores among the processes of a proof; what the user has set stays.
-
-    Args:
-        workers: processes of the tests, beside which ``AT_ONCE`` others run.
-    """
+    """Variables that share the cores among ``workers`` and ``AT_ONCE`` processes; those that the user has set stay."""
     share = str(max(1, (os.cpu_count() or 1) // (workers + AT_ONCE)))
     return {name: share for name in _THREADS_OF if name not in os.environ}
 

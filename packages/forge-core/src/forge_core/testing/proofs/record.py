@@ -1,11 +1,10 @@
 """The record of a GPU: docs/records/<gpu>/proof.json.gz.
 
 Many kernels pass the same tests on the same calls, so the file holds two lists, ``names`` of tests and ``calls``, and
-each kernel says which lines of them are its own: ``"0-57,80"``.
+each kernel has ranges of lines of them: ``"0-57,80"``.
 
-A kernel's seal is the SHA-256 of all that is said of it, its run included, and the record's seal that of the kernels'
-seals and of the weeks' lists of tests: whoever changes a line without making the proof again breaks a seal.  A seal is
-no signature: who means to deceive can compute it anew.
+A proof's seal is the SHA-256 of its content, the record's that of the proofs' seals, the weeks' tests and the GPU's
+specification.  Seals detect edits; they are no signatures, since whoever edits a record can compute them anew.
 """
 
 from __future__ import annotations
@@ -69,17 +68,17 @@ class Proof(msgspec.Struct, frozen=True):
     """What was shown of one kernel.
 
     Attributes:
-        operator, variant, week: whose kernel it is.
+        operator, variant, week: the kernel.
         run: when and where.
         calls: the calls that launched it, as text (``calls.describe``).
         plans: the digest of what they launched: configuration, grid, blocks, clusters, shared memory, integers.
-        code: for calls whose configurations have every branch of the kernel between them, the digest of the PTX.
+        code: the digests of the PTX for calls whose configurations together have every value of every field.
         declaration: the digest of the operator's declared samples, bounds and planted faults, and of the policy.
         fingerprint: the digest of the sources that plan and compile it; where it is the same, nothing is recomputed.
         tests: ids of the tests that launched it and passed.
         errors: by dtype.
         repeats: how many calls gave the same bits.
-        sanitizers: tool -> verdict; with the operator whose call it saw, where that is another one of the same builder.
+        sanitizers: tool -> verdict, with the kernel that it saw, where that is another one of the same builder.
         seal: the digest of all of the above.
     """
 
@@ -178,21 +177,16 @@ class Record(msgspec.Struct, frozen=True):
             name: {**msgspec.to_builtins(week), "tests": _ranges(test_at[test] for test in week.tests)}
             for name, week in self.weeks.items()
         }
-        device = msgspec.to_builtins(self.device)
         head = {
             "schema_version": SCHEMA_VERSION,
             "gpu": self.gpu,
-            "device": device,
+            "device": self.device,
             "seal": self.seal,
             "weeks": weeks,
         }
+        lists = {"runs": runs, "kernels": kernels, "calls": calls, "names": names}
         lines = [f' "{key}": {_json(value)}' for key, value in head.items()]
-        for key, items in (
-            ("runs", msgspec.to_builtins(runs)),
-            ("kernels", kernels),
-            ("calls", calls),
-            ("names", names),
-        ):
+        for key, items in lists.items():
             lines.append(f' "{key}": [\n' + ",\n".join(f"  {_json(item)}" for item in items) + "\n ]")
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
@@ -274,19 +268,16 @@ def stamped(record: Record) -> Record:
         ProofError: a seal is broken.
         BenchmarkError: the sources are others, have changes here, or this is no checkout.
     """
-    proofs, known = [], {}
+    runs = _unique(proof.run for proof in record.proofs if not proof.run.environment.has_commit)
     for proof in record.proofs:
         if proof.seal != proof.computed_seal():
             raise ProofError(f"{proof.name}: the proof was changed after it was made; it cannot be stamped")
-        if proof.run.environment.has_commit:
-            proofs.append(proof)
-            continue
-        # One run has many kernels, and stamping reads all sources and asks git.
-        key = digest_of(msgspec.to_builtins(proof.run.environment))
-        if key not in known:
-            known[key] = stamp(proof.run.environment)
-        run = msgspec.structs.replace(proof.run, environment=known[key])
-        proofs.append(msgspec.structs.replace(proof, run=run).sealed())
     if record.seal != record.computed_seal():
         raise ProofError("the record was changed after it was made; it cannot be stamped")
+    # Once for each run: stamping reads all sources and asks git.
+    made = [msgspec.structs.replace(run, environment=stamp(run.environment)) for run in runs]
+    proofs = [
+        msgspec.structs.replace(proof, run=made[runs.index(proof.run)]).sealed() if proof.run in runs else proof
+        for proof in record.proofs
+    ]
     return msgspec.structs.replace(record, proofs=proofs).sealed()

@@ -84,14 +84,7 @@ def entered(records: Path, file: str, record: Record, evidence: Evidence) -> Non
 
 
 def note(records: Path, file: str, record: Record, evidence: Evidence) -> str:
-    """The line below the tables of a record: which kernels they are of, and whether these have changed since.
-
-    Args:
-        records: the folder of records.
-        file: the name of the record's file.
-        record: its content.
-        evidence: of this checkout.
-    """
+    """The line below a record's tables: which kernels they are of, and whether these have changed since."""
     known = _read(path_of(records, record.environment.gpu, FILE)).get(file)
     if known is None:
         return "Which kernels this was measured on is not recorded."

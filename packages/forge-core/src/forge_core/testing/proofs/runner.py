@@ -85,14 +85,9 @@ class State:
 def tasks_of(
     weeks: Sequence[Week], record: Record, evidence: Evidence, *, everything: bool, gpus: int = 1
 ) -> list[Task]:
-    """What is to be done for each week.
+    """What is to be done for each week, to validate stale kernels or everything.
 
-    Args:
-        weeks: the declarations.
-        record: the present record.
-        evidence: of this checkout.
-        everything: also repeat what has a valid proof.
-        gpus: how many this machine has; tests that were skipped for lack of one run where there are several.
+    Where this machine has several ``gpus``, tests that were skipped for lack of one run, too.
     """
     differing = {} if everything else differences(weeks, record, evidence)
     tasks = []
@@ -161,7 +156,7 @@ def prove(
         weeks: the declarations.
         execute: runs a chunk.
         environment: of this machine and checkout.
-        device: its GPU's specification.
+        device: the specification of its GPU.
         evidence: of this checkout.
         records: the folder of records.
         state: the folder for results of an unfinished run.
