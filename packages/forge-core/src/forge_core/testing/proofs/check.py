@@ -142,18 +142,11 @@ def awaiting(weeks: Sequence[Week], folder: Path, evidence: Evidence) -> list[st
     records = records_in(folder).values()
     waiting = []
     for week in weeks:
-        fingerprints, declarations, tests = (
-            evidence.fingerprints(week),
-            evidence.declarations(week),
-            evidence.tests(week),
-        )
-        same = {
-            proof.name
-            for record in records
-            if not _wrong_tests(record.weeks.get(week.name), tests)
-            for proof in record.proofs
-            if proof.fingerprint == fingerprints.get(proof.name) and proof.declaration == declarations.get(proof.name)
-        }
+        fingerprints, declarations = evidence.fingerprints(week), evidence.declarations(week)
+        tests = evidence.tests(week)
+        proofs = [p for r in records if not _wrong_tests(r.weeks.get(week.name), tests) for p in r.proofs]
+        now = {(name, fingerprints[name], declarations[name]) for name in fingerprints}
+        same = {p.name for p in proofs if (p.name, p.fingerprint, p.declaration) in now}
         waiting += [kernel.name for kernel in week.kernels if kernel.name not in same]
     return waiting
 

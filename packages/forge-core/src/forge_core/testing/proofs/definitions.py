@@ -326,9 +326,8 @@ def _marked(tree: ast.Module) -> Iterator[str]:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             names |= {target.id for target in targets if isinstance(target, ast.Name)}
     for node in body:
-        if not isinstance(node, _DEFINITIONS):
-            continue
-        if not node.name.startswith("Test" if isinstance(node, ast.ClassDef) else "test"):
+        prefix = "Test" if isinstance(node, ast.ClassDef) else "test"
+        if not isinstance(node, _DEFINITIONS) or not node.name.startswith(prefix):
             continue
         inside = node.body if isinstance(node, ast.ClassDef) else []
         marks = [*node.decorator_list, *(d for each in inside for d in getattr(each, "decorator_list", []))]
@@ -337,11 +336,9 @@ def _marked(tree: ast.Module) -> Iterator[str]:
 
 
 def _says_gpu(value: ast.AST, names: set[str]) -> bool:
-    for node in ast.walk(value):
-        if isinstance(node, ast.Attribute) and ast.unparse(node).endswith("mark.gpu"):
-            return True
-        if isinstance(node, ast.Name) and node.id in names:
-            return True
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "battery":
-            return True
-    return False
+    return any(
+        (isinstance(node, ast.Attribute) and ast.unparse(node).endswith("mark.gpu"))
+        or (isinstance(node, ast.Name) and node.id in names)
+        or (isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "battery")
+        for node in ast.walk(value)
+    )

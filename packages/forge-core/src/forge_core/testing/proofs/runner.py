@@ -89,13 +89,17 @@ def tasks_of(
 
     Where this machine has several ``gpus``, tests that were skipped for lack of one run, too.
     """
-    differing = {} if everything else differences(weeks, record, evidence)
+    before = Record(record.gpu, record.device, {}, []) if everything else record
+    differing = differences(weeks, before, evidence)
     tasks = []
     for week in weeks:
-        known = None if everything else record.weeks.get(week.name)
-        proofs = {} if everything else {p.name: p for p in record.proofs if p.week == week.name}
-        lacking = {n: [differing[n], *incomplete(p)] for n, p in proofs.items() if n in differing}
-        stale = frozenset(k.name for k in week.kernels if any(lacking.get(k.name, ["there is no proof"])))
+        known = before.weeks.get(week.name)
+        proofs = {proof.name: proof for proof in before.proofs if proof.week == week.name}
+        stale = frozenset(
+            kernel.name
+            for kernel in week.kernels
+            if kernel.name not in proofs or differing[kernel.name] or incomplete(proofs[kernel.name])
+        )
         # A kernel without a proof may be launched by any test.
         fresh = known is None or any(name not in proofs for name in stale)
         digests = evidence.tests(week)
@@ -106,16 +110,14 @@ def tasks_of(
             gone |= set(known.digests) - set(digests)
             again |= {test for test, reason in known.skipped.items() if gpus > 1 and "GPUs are needed" in reason}
         builders = {k.builder for k in week.kernels if k.name in stale}
-        sanitized = {
-            test for k in week.kernels if k.builder in builders and k.name in proofs for test in proofs[k.name].tests
-        }
+        related = [proofs[k.name] for k in week.kernels if k.builder in builders and k.name in proofs]
         chunks = []
         if stale or again or gone:
             # The number of tests of a changed function is not known, so these have all processes.
             workers = 0 if fresh or changed else max(1, -(-len(again) // TESTS_EACH))
             chunks.append(Chunk(week.name, "tests", None if fresh else tuple(sorted(again)), workers=workers))
         if stale:
-            chosen = None if fresh else tuple(sorted(sanitized))
+            chosen = None if fresh else tuple(sorted({test for proof in related for test in proof.tests}))
             parts = _parts(week, record, evidence, chosen)
             chunks += [
                 Chunk(week.name, tool, chosen, part=part, parts=parts) for tool in TOOLS for part in range(1, parts + 1)
