@@ -100,6 +100,7 @@ def _record(copy: Path) -> list[str]:
     from forge_core.errors import ForgeError
     from forge_core.files import write_atomically
     from forge_core.testing.proofs.calls import plan, run_digest
+    from forge_core.testing.proofs.declare import measured
     from forge_core.testing.proofs.evidence import Evidence
     from forge_core.testing.proofs.execute import TOOLS, Chunk, Result
     from forge_core.testing.proofs.merge import Outcome, Task, merge
@@ -132,8 +133,10 @@ def _record(copy: Path) -> list[str]:
             name: {"outcome": "passed", "reason": "", "launched": {} if i else launched}
             for i, name in enumerate(evidence.tests(week))
         }
-        measured = {"errors": {"float32": (1e-7, 1e-7, 0.5)}, "repeats": 20, "launched": {}, "problem": ""}
-        shown = {"tests": Result(tests=tests), "measure": Result(measured={kernel.name: measured for kernel in names})}
+        figures = {"errors": {"float32": (1e-7, 1e-7, 0.5)}, "repeats": 20}
+        told = {"outcome": "passed", "reason": "", "launched": {}, **figures}
+        measurements = {measured(kernel.name): told for kernel in names}
+        shown = {"tests": Result(tests=tests), "measure": Result(tests=measurements)}
         shown |= {tool: Result(tests=tests, verdict="0 errors") for tool in TOOLS}
         task = Task(week, frozenset(kernel.name for kernel in names), (Chunk(week.name, "tests"),))
         merge(outcome, task, shown, ProofRun("2000-01-01T00:00:00+00:00", environment), evidence)

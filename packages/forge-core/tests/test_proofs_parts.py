@@ -23,7 +23,7 @@ from forge_core.testing.proofs import Subject, Week
 from forge_core.testing.proofs import execute as executing
 from forge_core.testing.proofs.calls import describe, plan, run_digest
 from forge_core.testing.proofs.check import Finding, in_words
-from forge_core.testing.proofs.declare import ProofError, discover
+from forge_core.testing.proofs.declare import ProofError, discover, measured
 from forge_core.testing.proofs.definitions import code_digest, gpu_tests, sanitizer_tests
 from forge_core.testing.proofs.evidence import Evidence, Launched, normalised
 from forge_core.testing.proofs.execute import FOUND, Chunk, Result, outcomes, result_of, words_of
@@ -183,7 +183,12 @@ def test_nan_and_a_variant_that_refuses_everything_are_problems():
 
 def test_a_week_is_measured_without_what_is_declared_absent():
     week = Week("tiny", "tiny", "tests", (), (Subject(Doubling(), samples, absent={"wide": "it has no rows"}),))
-    assert list(measure_week(week, CPU)) == ["tiny::double/plain"]
+    [(test, told)] = measure_week(week, CPU).items()
+    assert (test, told["outcome"], told["launched"]) == (
+        measured("tiny::double/plain"),
+        "passed",
+        {"tiny::double/plain": {}},
+    )
     assert measure_week(week, CPU, ["tiny::double/other"]) == {}
 
 
@@ -315,7 +320,7 @@ def test_after_a_death_only_what_had_not_passed_runs_again(four, tmp_path):
     for name in ("fails", "dies"):
         (tmp_path / name).touch()
     problem, told = four()
-    assert "pytest ended with 9" in problem
+    assert "ended with 9" in problem
     assert told == {"w": "passed", "x": "failed"}
     test = tmp_path / "tests/test_x.py"
     test.write_text(FOUR.replace('assert os.environ["FORGE_REQUIRE_GPU"] == "1"', "assert False"))  # must not run
@@ -396,7 +401,7 @@ def test_parts_have_the_worst_verdict_of_theirs(verdicts, worst):
         Chunk("tiny", "memcheck", part=part, parts=9): Result(tests={str(part): {}}, verdict=verdict)
         for part, verdict in enumerate(verdicts)
     }
-    alone = {Chunk("tiny", "measure"): Result(measured={"a": {}})}
+    alone = {Chunk("tiny", "measure"): Result(tests={"a": {}})}
     told = joined(parts | alone)
     assert told["memcheck"].verdict == worst
     assert len(told["memcheck"].tests) == len(verdicts)

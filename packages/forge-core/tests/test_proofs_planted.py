@@ -19,9 +19,9 @@ from forge_core.bench.environment import Environment
 from forge_core.device import SPECS
 from forge_core.files import read_unpacked, write_atomically
 from forge_core.testing.proofs import Kernel, Week
-from forge_core.testing.proofs.check import awaiting, check, incomplete, measured, records_in, refreshed
+from forge_core.testing.proofs.check import awaiting, check, incomplete, records_in, refreshed
 from forge_core.testing.proofs.cli import prove as commands
-from forge_core.testing.proofs.declare import ProofError, digest_of
+from forge_core.testing.proofs.declare import ProofError, digest_of, measured
 from forge_core.testing.proofs.definitions import gpu_tests
 from forge_core.testing.proofs.evidence import Evidence, Launched
 from forge_core.testing.proofs.execute import TESTS_EACH, TOOLS, Chunk, Result, append_outcome, keep_passed, outcomes
@@ -71,10 +71,11 @@ def calls_of(name, size):
 def told_of(name, **changes):
     """What the measurement tells of a kernel."""
     told = {
+        "outcome": "passed",
+        "reason": "",
+        "launched": {name: calls_of(name, 7)},
         "errors": {"float32": [1e-7, 1e-8, 0.5]},
         "repeats": 20,
-        "launched": {name: calls_of(name, 7)},
-        "problem": "",
     }
     return {**told, **changes}
 
@@ -175,7 +176,7 @@ class Tree:
                 raise change
             return change(self, chunk)
         if chunk.kind == "measure":
-            return Result(measured={name: told_of(name) for name in chunk.kernels})
+            return Result(tests={measured(name): told_of(name) for name in chunk.kernels})
         if chunk.kind == "tests":
             return Result(tests=self.tests(chunk))
         summary = "0 hazards displayed (0 errors, 0 warnings)" if chunk.kind == "racecheck" else "0 errors"
@@ -548,7 +549,7 @@ def test_a_kernel_with_a_failed_test_is_not_proven_and_loses_its_proof(proven, k
         ("tests", Result(problem="pytest ended with 3"), "pytest ended with 3"),
         ("racecheck", Result(problem="it took more than 9 s"), "more than 9 s"),
         ("initcheck", Result(tests={}, verdict="0 errors"), "initcheck did not run it"),
-        ("measure", Result(measured={PLAIN: told_of(PLAIN, errors={}, repeats=0, problem="bits")}), "bits"),
+        ("measure", Result({measured(PLAIN): told_of(PLAIN, errors={}, outcome="failed", reason="bits")}), "bits"),
     ],
 )
 def test_a_part_that_fails_proves_nothing(tree, kind, result, told):

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from forge_core.testing.proofs.declare import Week, digest_of, function_of
+from forge_core.testing.proofs.declare import Week, digest_of, function_of, measured
 from forge_core.testing.proofs.evidence import Evidence, Launched
 from forge_core.testing.proofs.execute import TOOLS, clean
 from forge_core.testing.proofs.record import FILE, Proof, Record, WeekTests, load
@@ -31,7 +31,6 @@ __all__ = [
     "in_words",
     "incomplete",
     "incredible",
-    "measured",
     "plans_digest",
     "records_in",
     "refreshed",
@@ -314,8 +313,3 @@ def incredible(gpu: str, record: Record) -> list[Finding]:
         if proof.run.environment.gpu != record.gpu:
             found.append(Finding(where, f"it is of another GPU, {proof.run.environment.gpu}", command))
     return found
-
-
-def measured(name: str) -> str:
-    """The test id that the measurement of a kernel has in its proof."""
-    return f"forge_core.testing.proofs.measure::{name}"

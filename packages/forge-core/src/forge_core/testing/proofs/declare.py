@@ -13,7 +13,7 @@ from forge_core.cache.key import canonical
 from forge_core.errors import ForgeError
 from forge_core.testing.subject import Subject
 
-__all__ = ["Kernel", "ProofError", "Subject", "Week", "digest_of", "discover", "function_of", "week_of"]
+__all__ = ["Kernel", "ProofError", "Subject", "Week", "digest_of", "discover", "function_of", "measured", "week_of"]
 
 
 class ProofError(ForgeError, RuntimeError):
@@ -101,6 +101,11 @@ def discover(names: Collection[str] = ()) -> list[Week]:
 def function_of(test: str) -> str:
     """The test function, or class, of a test id: ``"file::name"``."""
     return "::".join(test.partition("[")[0].split("::")[:2])
+
+
+def measured(name: str) -> str:
+    """The test id of a kernel's measurement."""
+    return f"forge_core.testing.proofs.measure::{name}"
 
 
 def digest_of(value: Any) -> str:

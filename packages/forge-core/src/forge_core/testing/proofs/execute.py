@@ -99,14 +99,12 @@ class Result(msgspec.Struct, frozen=True):
     """What a chunk showed.
 
     Attributes:
-        tests: id -> outcome, reason, launched (kernel -> calls), seconds; of tests and sanitizers.
-        measured: kernel -> errors, repeats, launched, problem.
+        tests: id -> outcome, reason, launched (kernel -> calls), seconds; of measurements also errors and repeats.
         verdict: the sanitizer's.
         problem: "" or why the result is not complete.
     """
 
     tests: dict[str, dict[str, Any]] = {}
-    measured: dict[str, dict[str, Any]] = {}
     verdict: str = ""
     problem: str = ""
 
@@ -115,23 +113,15 @@ class Result(msgspec.Struct, frozen=True):
         return {test: told for test, told in self.tests.items() if told["outcome"] == outcome}
 
     @property
-    def wrong(self) -> list[str]:
-        """The measured kernels that have a problem."""
-        return [name for name, told in self.measured.items() if told["problem"]]
-
-    @property
     def good(self) -> bool:
         """Whether nothing in it failed, so that it needs no second run."""
-        found = self.verdict and not clean(self.verdict)
-        return not (self.problem or self.ended("failed") or self.wrong or found)
+        return not (self.problem or self.ended("failed") or (self.verdict and not clean(self.verdict)))
 
     def __str__(self) -> str:
         if self.problem:
             return f"broke, {self.problem.splitlines()[0]}"
         counts = {outcome: len(self.ended(outcome)) for outcome in ("passed", "failed", "skipped")}
         words = [f"{count} {outcome}" for outcome, count in counts.items() if count]
-        if self.measured:
-            words.append(f"{len(self.measured) - len(self.wrong)} kernels right, {len(self.wrong)} wrong")
         return ", ".join(filter(None, [*words, self.verdict])) or "nothing to run"
 
 
@@ -153,7 +143,7 @@ def worst(verdicts: Sequence[str]) -> str:
 
 
 def append_outcome(path: Path, test: str, told: dict[str, Any]) -> None:
-    """Appends what a test, or the measurement of a kernel, showed; an interrupted run leaves what it had."""
+    """Appends what a test showed to a journal; an interrupted run leaves what it had."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps({"test": test, **told}) + "\n")
 
@@ -282,12 +272,10 @@ def result_of(chunk: Chunk, status: int, text: str, told: dict[str, Any] | None)
     tail = text[-TAIL:]
     if told is None:
         return Result(problem=f"it ended with {status} and wrote no results:\n{tail}")
-    if chunk.kind == "measure":
-        return Result(measured=told, problem="" if status in (0, 1) else f"it ended with {status}:\n{tail}")
     # 0: all passed; 1: some failed, and the results say which; 5: none was left to run.
     known = {0, 1, 5} if chunk.tests is not None or chunk.without or chunk.parts > 1 else {0, 1}
-    if chunk.kind == "tests":
-        return Result(tests=told, problem="" if status in known else f"pytest ended with {status}:\n{tail}")
+    if chunk.kind not in TOOLS:
+        return Result(tests=told, problem="" if status in known else f"it ended with {status}:\n{tail}")
     verdict = worst([summary.strip() for summary in _SUMMARY.findall(text)])
     if not verdict or status not in {*known, FOUND}:
         return Result(tests=told, problem=f"{chunk.kind} ended with {status} and said {verdict or 'nothing'}:\n{tail}")

@@ -17,7 +17,7 @@ import click
 import torch
 
 from forge_core.errors import UnsupportedError
-from forge_core.testing.proofs.declare import Week, discover
+from forge_core.testing.proofs.declare import Week, discover, measured
 from forge_core.testing.proofs.execute import append_outcome
 from forge_core.testing.proofs.observe import Watch
 from forge_core.testing.subject import Subject
@@ -37,8 +37,8 @@ def measure_week(week: Week, device: torch.device, kernels: Sequence[str] = ()) 
         kernels: names of kernels; empty for all.
 
     Returns:
-        By kernel: ``errors``, by dtype the largest error, absolute, relative to the largest result, and as a share of
-        what the policy allows; ``repeats``; ``launched``, as in ``observe.Watch``; and ``problem``, "" if none.
+        By test id (``declare.measured``) outcome, reason and launched as for any test; ``errors``, by dtype the largest
+        error, absolute, relative to the largest result, and as a share of what the policy allows; ``repeats``.
     """
     watch = Watch()
     found = {}
@@ -46,8 +46,11 @@ def measure_week(week: Week, device: torch.device, kernels: Sequence[str] = ()) 
         for variant in subject.operator.variants():
             name = f"{subject.operator.schema.qualified}/{variant}"
             if variant not in subject.absent and (not kernels or name in kernels):
-                watch.launched = {}
-                found[name] = {**measure(subject, variant, device), "launched": watch.launched}
+                watch.launched = {name: {}}
+                told = measure(subject, variant, device)
+                problem = told.pop("problem")
+                outcome = {"outcome": "failed" if problem else "passed", "reason": problem}
+                found[measured(name)] = {**outcome, "launched": watch.launched, **told}
     return found
 
 
@@ -103,11 +106,11 @@ def main(week: str, kernels: tuple[str, ...], out: Path, device: str) -> None:
     """Measure the KERNELS (all) of WEEK."""
     [found] = discover([week])
     result = measure_week(found, torch.device(device), kernels)
-    for name, told in result.items():
-        append_outcome(out, name, told)
-        if told["problem"]:
-            click.echo(f"{name}: {told['problem']}", err=True)
-    sys.exit(1 if any(told["problem"] for told in result.values()) else 0)
+    for test, told in result.items():
+        append_outcome(out, test, told)
+        if told["reason"]:
+            click.echo(f"{test}: {told['reason']}", err=True)
+    sys.exit(1 if any(told["reason"] for told in result.values()) else 0)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from forge_core.testing.proofs.calls import values
-from forge_core.testing.proofs.check import incomplete, measured, plans_digest
-from forge_core.testing.proofs.declare import Kernel, Week, function_of
+from forge_core.testing.proofs.check import incomplete, plans_digest
+from forge_core.testing.proofs.declare import Kernel, Week, function_of, measured
 from forge_core.testing.proofs.evidence import Evidence, Launched
 from forge_core.testing.proofs.execute import TOOLS, Chunk, Result, worst
 from forge_core.testing.proofs.record import Error, Proof, ProofRun, Record, WeekTests
@@ -63,7 +63,6 @@ def joined(results: Mapping[Chunk, Result]) -> dict[str, Result]:
     return {
         kind: Result(
             tests={test: told for part in parts for test, told in part.tests.items()},
-            measured={name: told for part in parts for name, told in part.measured.items()},
             verdict=worst([part.verdict for part in parts if part.verdict]),
             problem="\n".join(part.problem for part in parts if part.problem),
         )
@@ -102,10 +101,9 @@ def merge(outcome: Outcome, task: Task, shown: Mapping[str, Result], run: ProofR
         proofs, notes = _proofs(task, shown, run, evidence, record)
         outcome.notes += notes
         for proof in proofs:
-            problem = shown["measure"].measured.get(proof.name, {}).get("problem", "")
             lacking = "a test that launches it failed" if proof.name in guilty else "; ".join(incomplete(proof))
-            if problem or lacking:
-                outcome.failures.append(f"{proof.name}: {problem or lacking}")
+            if lacking:
+                outcome.failures.append(f"{proof.name}: {lacking}")
             else:
                 kept.append(proof)
                 outcome.proven.append(proof.name)
@@ -152,7 +150,7 @@ def _proofs(
     task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence, record: Record
 ) -> tuple[list[Proof], list[str]]:
     """The proofs of a week's stale kernels, complete or not, and notes on calls that do not count."""
-    week, tests, measurements = task.week, shown["tests"].tests, shown["measure"].measured
+    week, tests, measurements = task.week, shown["tests"].tests, shown["measure"].tests
     stale = {kernel.name: kernel for kernel in week.kernels if kernel.name in task.stale}
     ran: dict[str, dict[str, str]] = {name: {} for name in sorted(stale)}
     for told in (*tests.values(), *measurements.values()):
@@ -178,7 +176,7 @@ def _proofs(
     fingerprints, declarations = evidence.fingerprints(week), evidence.declarations(week)
     proofs = []
     for name, kernel in sorted(stale.items()):
-        found: dict[str, Any] = measurements.get(name, {"errors": {}, "repeats": 0})
+        found: dict[str, Any] = measurements.get(measured(name), {"errors": {}, "repeats": 0})
         passed = {test for test, told in shown["tests"].ended("passed").items() if name in told["launched"]}
         proof = Proof(
             operator=kernel.operator,
