@@ -306,10 +306,6 @@ def four(tmp_path):
     return run
 
 
-def test_a_chunk_is_run_in_a_process_of_its_own(four):
-    assert four() == ("", {"w": "passed", "x": "passed", "z": "passed"})
-
-
 def test_workers_of_a_chunk_agree_on_the_order_of_its_tests(four, tmp_path, monkeypatch):
     command = executing.words_of
     monkeypatch.setattr(executing, "words_of", lambda *args, workers: command(*args, workers=2))
@@ -606,12 +602,6 @@ def test_findings_of_one_reason_stand_together():
         "other::half/plain: changed since the proof: a",
         "    nox -s prove -- other",
     ]
-
-
-def test_the_command_prints_the_table(tmp_path):
-    result = CliRunner().invoke(cli.main, ["prove", "table", "--root", str(ROOT), "--records", str(tmp_path)])
-    assert result.exit_code == 0
-    assert "| `forge_week2::softmax` | held | not proven |  |" in result.output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="shows what is said without a GPU")

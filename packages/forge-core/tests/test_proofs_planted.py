@@ -136,7 +136,7 @@ class Tree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.ran = []
+        self.chunks = []
         self.changes = {}
         for name, text in FILES.items():
             self.write(name, textwrap.dedent(text))
@@ -160,16 +160,20 @@ class Tree:
         assert old in text
         self.write(name, text.replace(old, new))
 
+    @property
+    def ran(self):
+        return [chunk.kind for chunk in self.chunks]
+
     def tests(self, chunk=None):
+        tests = [test for test in sorted(TESTS) if chunk is None or chunk.runs(test)]
         return {
             test: {"outcome": "passed", "reason": "", "launched": {name: calls_of(name, 3) for name in TESTS[test]}}
-            for test in sorted(TESTS)
-            if chunk is None or chunk.runs(test)
+            for test in (tests if chunk is None else tests[chunk.part - 1 :: chunk.parts])
         }
 
     def execute(self, chunk, week, showed):
         """The fake GPU: everything is right, unless ``changes`` has a result, or an error, for the kind of chunk."""
-        self.ran.append(chunk.kind)
+        self.chunks.append(chunk)
         if chunk.kind in self.changes:
             change = self.changes[chunk.kind]
             if isinstance(change, BaseException):
@@ -180,10 +184,10 @@ class Tree:
         if chunk.kind == "tests":
             return Result(tests=self.tests(chunk))
         summary = "0 hazards displayed (0 errors, 0 warnings)" if chunk.kind == "racecheck" else "0 errors"
-        return Result(tests=self.tests(), verdict=summary)
+        return Result(tests=self.tests(chunk), verdict=summary)
 
     def prove(self, *, everything=False, weeks=None, execute=None, **changes):
-        self.ran = []
+        self.chunks = []
         return prove(
             weeks or [self.week],
             execute or self.execute,
@@ -618,80 +622,54 @@ def test_sanitizers_run_beside_the_tests(tree):
 
 
 @pytest.fixture
-def parted(tree):
+def parted(tree, monkeypatch):
     """A kernel that was changed since its proof, with so many tests under sanitizers that each tool has three parts."""
     tree.edit("tests/test_tiny.py", "def test_plain", "@pytest.mark.sanitizer\ndef test_plain")
-    ids = {f"tests/test_tiny.py::test_plain[{n}]": [PLAIN] for n in range(3 * TESTS_EACH)}
-    tree.tests = lambda chunk=None: {
-        test: {"outcome": "passed", "reason": "", "launched": {name: calls_of(name, 3) for name in names}}
-        for test, names in sorted({**TESTS, **ids}.items())
-        if chunk is None or chunk.runs(test)
-    }
+    for n in range(3 * TESTS_EACH):
+        monkeypatch.setitem(TESTS, f"tests/test_tiny.py::test_plain[{n}]", [PLAIN])
     assert tree.prove().failures == []
     tree.edit("src/tiny_week/kernels/plain.py", "256", "512")
     return tree
 
 
-def in_parts(tree, chunk):
-    names = list(tree.tests(chunk))[chunk.part - 1 :: chunk.parts]
-    return {name: tree.tests()[name] for name in names}
-
-
 def test_a_sanitizer_with_many_tests_has_parts(parted, capsys):
-    chunks = []
-
-    def execute(chunk, week, showed):
-        chunks.append(chunk)
-        if chunk.kind not in TOOLS:
-            return parted.execute(chunk, week, showed)
-        return Result(tests=in_parts(parted, chunk), verdict="0 errors")
-
-    outcome = parted.prove(execute=execute)
+    outcome = parted.prove()
     assert (outcome.proven, outcome.failures) == ([PLAIN], [])
-    assert load(parted.path).proof(PLAIN).sanitizers == dict.fromkeys(TOOLS, "0 errors")
-    assert sorted(chunk.name for chunk in chunks if chunk.kind == "memcheck") == [
-        f"tiny memcheck {part}/3" for part in (1, 2, 3)
-    ]
-    assert [chunk.workers for chunk in chunks if chunk.kind == "tests"] == [4]  # 36 tests, and the measurement's
+    assert set(load(parted.path).proof(PLAIN).sanitizers) == set(TOOLS)
+    assert load(parted.path).proof(PLAIN).sanitizers["memcheck"] == "0 errors"
+    names = sorted(chunk.name for chunk in parted.chunks if chunk.kind == "memcheck")
+    assert names == [f"tiny memcheck {part}/3" for part in (1, 2, 3)]
+    assert [chunk.workers for chunk in parted.chunks if chunk.kind == "tests"] == [4]  # 36 tests, and the measurement's
     assert "tiny memcheck 2/3: 12 passed, 0 errors" in capsys.readouterr().err
 
 
 def test_an_error_in_one_part_is_the_verdict(parted):
-    ran = []
-
-    def execute(chunk, week, showed):
-        ran.append(chunk.name)
-        if chunk.kind not in TOOLS:
-            return parted.execute(chunk, week, showed)
-        wrong = chunk.name == "tiny memcheck 2/3" and ran.count(chunk.name) == 1
-        return Result(tests=in_parts(parted, chunk), verdict="3 errors" if wrong else "0 errors")
-
-    assert any("memcheck: 3 errors" in told for told in parted.prove(execute=execute).failures)
+    parted.changes["memcheck"] = lambda tree, chunk: Result(
+        tests=tree.tests(chunk), verdict="3 errors" if chunk.part == 2 else "0 errors"
+    )
+    assert any("memcheck: 3 errors" in told for told in parted.prove().failures)
     assert load(parted.path).proof(PLAIN) is None
-    first = len(ran)
+    parted.changes.clear()
     # The proof is gone, so all tests run again; under the sanitizers, in the same number of parts.
-    outcome = parted.prove(execute=execute)
+    outcome = parted.prove()
     assert (outcome.proven, outcome.failures) == ([PLAIN], [])
-    assert sum("check" in name for name in ran[first:]) == 9
+    assert sum(kind in TOOLS for kind in parted.ran) == 9
 
 
 def test_after_an_interruption_only_the_parts_that_were_not_done_run(parted):
-    ran = []
-
-    def execute(chunk, week, showed):
-        ran.append(chunk.name)
-        if chunk.kind not in TOOLS:
-            return parted.execute(chunk, week, showed)
-        if chunk.name == "tiny initcheck 3/3" and ran.count(chunk.name) == 1:
+    def interrupted(tree, chunk):
+        if chunk.part == 3:
             raise KeyboardInterrupt
-        return Result(tests=in_parts(parted, chunk), verdict="0 errors")
+        return Result(tests=tree.tests(chunk), verdict="0 errors")
 
+    parted.changes["initcheck"] = interrupted
     with pytest.raises(KeyboardInterrupt):
-        parted.prove(execute=execute)
-    before = len(ran)
-    assert parted.prove(execute=execute).failures == []
-    assert "tiny initcheck 3/3" in ran[before:]
-    assert "tiny memcheck 1/3" not in ran[before:]
+        parted.prove()
+    parted.changes.clear()
+    assert parted.prove().failures == []
+    names = {chunk.name for chunk in parted.chunks}
+    assert "tiny initcheck 3/3" in names
+    assert "tiny memcheck 1/3" not in names
 
 
 def test_a_long_run_tells_how_many_tests_have_ended(tree, monkeypatch, capsys):
