@@ -10,8 +10,9 @@ from forge_core.testing.proofs.declare import discover
 from forge_core.testing.subject import bounds_of
 
 #: How many times the largest error that a GPU showed a derived bound may be: bounds add up roundings as if all had one
-#: sign, and errors add up like random signs.
-MULTIPLE = 64
+#: sign, and errors add up like random signs.  The largest error of few samples differs by a factor of 3 from one order
+#: of additions to another.
+MULTIPLE = 128
 
 
 @pytest.fixture(scope="module")
