@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from forge_core import cli
-from forge_core.cache import bundle, forks, native, parallel, processes
+from forge_core.cache import bundle, native, parallel
 from forge_core.cache.entry import Entry
 from forge_core.cache.key import canonical, tag
 from forge_core.cache.lookup import build_command
@@ -170,7 +170,7 @@ def test_workers_compile_each_kernel_once_and_see_no_gpu(project, monkeypatch):
     assert len(seen) == 4 and project.did("compiled") == 4 and project.did("gpus ''") == 4
     assert len(list(project.store.entries())) == 4
     assert all(outcome.bytes == 5000 and outcome.seconds == 0.5 for outcome in outcomes)
-    monkeypatch.setattr(processes, "launch", None)  # nothing is started when all is there
+    monkeypatch.setattr(parallel.subprocess, "Popen", None)  # nothing is started when all is there
     again = compile_all(requests, project.store)
     assert [outcome.status for outcome in again] == ["present"] * 4
     assert {outcome.digest for outcome in again} == {outcome.digest for outcome in outcomes}
@@ -230,22 +230,11 @@ def test_a_module_that_cannot_be_imported_is_told_for_each_of_its_kernels(projec
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_worker_that_takes_too_long_is_ended(project, monkeypatch, jobs):
     monkeypatch.setenv("FAKE_SECONDS", "60")
-    monkeypatch.setattr(processes, "TIMEOUT_S", 6.0)
+    monkeypatch.setattr(parallel, "TIMEOUT_S", 6.0)
     outcomes = compile_all(
         [Request(project.path, project.config(t), ARCH) for t in (1, 2)][:jobs], project.store, jobs=jobs
     )
-    assert {outcome.error for outcome in outcomes} == {"the worker ended: signal 9"}
-
-
-def test_a_fork_that_is_not_needed_does_not_end_the_others(project, monkeypatch):
-    monkeypatch.setattr(processes, "END_S", 0.1)  # less than the import of what all of them need
-    request = Request(project.path, project.config(), ARCH)
-    with forks.start(2, [project.path.partition(":")[0]]) as (first, second):
-        second.end()
-        answer = first.ask(parallel._told(request, project.store))
-        monkeypatch.setattr(processes, "END_S", 10.0)
-        first.end()
-    assert answer is not None and answer["compiled"]
+    assert {outcome.error for outcome in outcomes} == {"the worker ended: signal 14 (it took too long)"}
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
@@ -275,26 +264,34 @@ def test_what_a_module_starts_keeps_nobody_waiting(project):
     assert time.monotonic() - began < 20
 
 
+def test_a_module_that_ends_the_server_fails_alone(project):
+    bad = project.root / "bad.py"
+    bad.write_text("import os\n\nos._exit(7)\n")
+    requests = [Request(project.path, project.config(tile), ARCH) for tile in (1, 2)]
+    requests.insert(1, Request(f"{project.name}.bad:build", project.config(5), ARCH))
+    outcomes = compile_all(requests, project.store, jobs=2)
+    assert [outcome.status for outcome in outcomes] == ["compiled", "failed", "compiled"]
+    assert outcomes[1].error == "the worker ended: exit status 7"
+
+
 def test_the_end_of_the_server_is_noticed_while_forks_live(project):
-    with forks.start(3, []) as started:
-        assert [worker.ask({}) for worker in started] == [{"error": "KeyError: 'store'"}] * 3
-        started[0]._server._process.kill()
-        began = time.monotonic()
-        for worker in started:
-            worker.end()
-        assert time.monotonic() - began < 9
+    project.edit("return config.edge", "os.kill(os.getppid(), 9); time.sleep(60)\n    return config.edge")
+    began = time.monotonic()
+    outcomes = compile_all([Request(project.path, project.config(t), ARCH) for t in (1, 2)], project.store, jobs=2)
+    assert {outcome.error for outcome in outcomes} == {"the worker ended: signal 9"}
+    assert time.monotonic() - began < 40
 
 
 def test_a_server_that_cannot_be_started_leaves_nothing_open(project, monkeypatch):
-    monkeypatch.setattr(processes, "launch", lambda *words, **more: 1 / 0)
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
 
     def opened():
         return len(list(Path("/proc/self/fd").iterdir()))
 
     before = opened()
-    for _ in range(3):
-        with pytest.raises(ZeroDivisionError):
-            forks.ForkServer(4, [])
+    for tile in (1, 2, 3):
+        with pytest.raises(FileNotFoundError, match="/nowhere/python"):
+            compile_all([Request(project.path, project.config(tile), ARCH)], project.store)
     assert opened() == before
 
 
@@ -306,19 +303,26 @@ def lives(pid):
 
 
 def test_nobody_waits_for_workers_when_the_caller_is_stopped(project):
-    pids, started = [], []
+    project.edit(
+        "return config.edge",
+        "note(f'worker {os.getpid()} {os.getppid()}'); time.sleep(config.tile)\n    return config.edge",
+    )
 
-    def compile_until_stopped():
-        with forks.start(2, []) as both:
-            started[:] = both
-            assert [worker.ask({}) for worker in both] == [{"error": "KeyError: 'store'"}] * 2
-            while len(pids) < 2:
-                pids[:] = both[0]._server._pids.values()
-            raise KeyboardInterrupt
+    def stop(outcome):
+        while project.did("worker") < 2:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
 
+    began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        compile_until_stopped()
-    assert [worker.end() for worker in started] == ["signal 9"] * 2
+        compile_all(
+            [Request(project.path, project.config(t), ARCH) for t in (0, 60)], project.store, jobs=2, on_done=stop
+        )
+    assert time.monotonic() - began < 40
+    pids = {
+        pid for line in project.log.read_text().splitlines() if line.startswith("worker") for pid in line.split()[1:]
+    }
+    assert len(pids) == 3
     end = time.monotonic() + 9
     while any(map(lives, pids)):
         assert time.monotonic() < end, pids

@@ -1,33 +1,34 @@
 """Compiling many kernels at once.
 
-``cute.compile`` is not thread-safe, so kernels are compiled by processes (see ``processes`` and ``forks``); a thread of
-this process feeds each.  The store is how results come back:
-
-    requests --+--> thread --> worker --> store
-               `--> thread --> worker --> store
+``cute.compile`` is not thread-safe, so other processes compile (see ``worker``), and the store is how results come back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import queue
-import threading
+import signal
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from forge_core import settings
 from forge_core.cache.cached import builder_at
-from forge_core.cache.forks import start
 from forge_core.cache.key import tag
-from forge_core.cache.processes import Interpreter, Worker
 from forge_core.cache.store import Store
+from forge_core.cache.worker import Order, how_it_ended
 
 __all__ = ["Outcome", "Request", "compile_all", "default_jobs"]
 
 # A worker takes about a gigabyte.
 _MAX_JOBS = 16
+#: A kernel that takes longer than this is given up, and its worker ended.
+TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,13 @@ def compile_all(
     jobs: int | None = None,
     on_done: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Makes sure that kernels are in a store, compiling those that are not by worker processes.
+    """Makes sure that kernels are in a store; worker processes compile those that are not.
 
     Args:
         requests: what is wanted; the same kernel asked for twice is one.
         store: where they go.
         jobs: workers; by default one for each processor.
-        on_done: called for each kernel as it is done, by one thread at a time.
+        on_done: called for each kernel as it is done.
 
     Returns:
         The outcomes in the order of the requests.  A kernel that fails does not keep the others from being compiled.
@@ -94,91 +95,83 @@ def compile_all(
         CacheError: the store's folder is not safe.
         TypeError: a configuration that cannot be part of a key.
     """
-    digests: dict[str, Request] = {}
-    modules: dict[str, None] = {}
+    wanted: dict[str, Request] = {}
     outcomes: dict[str, Outcome] = {}
-    waiting: queue.SimpleQueue[tuple[str, Request]] = queue.SimpleQueue()
+
+    def done(digest: str, status: str, seconds: float = 0.0, size: int = 0, error: str = "") -> None:
+        outcomes[digest] = Outcome(wanted[digest], digest, status, seconds, size, error)
+        on_done(outcomes[digest])
+
     for request in requests:
         key = builder_at(request.builder).key(request.config, arch=request.arch)
-        if key.digest in digests:
-            continue
-        digests[key.digest] = request
-        found = store.find(key)
-        if found is None:
-            waiting.put((key.digest, request))
-            modules[request.builder.partition(":")[0]] = None
-        else:
-            outcomes[key.digest] = Outcome(request, key.digest, "present", found.seconds, found.bytes)
-            on_done(outcomes[key.digest])
-    reporting = threading.Lock()
+        if key.digest not in wanted:
+            wanted[key.digest] = request
+            found = store.find(key)
+            if found is not None:
+                done(key.digest, "present", found.seconds, found.bytes)
+    ended = ""
+    # Where importing the modules ended the workers, they try again and import only what each kernel needs.
+    for preload in (True, False):
+        missing = [digest for digest in wanted if digest not in outcomes]
+        if not missing:
+            break
 
-    def done(outcome: Outcome) -> None:
-        with reporting:
-            outcomes[outcome.digest] = outcome
-            on_done(outcome)
-
-    with start(min(jobs or default_jobs(), waiting.qsize()), list(modules)) as started:
-        threads = [
-            threading.Thread(target=_feed, args=(waiting, store, done, worker), name=f"forge-{worker}", daemon=True)
-            for worker in started
-        ]
-        for thread in threads:
-            thread.start()
-        try:
-            for thread in threads:
-                thread.join()
-        except BaseException:  # Ctrl-C, say
-            _empty(waiting)
-            raise
-    return [outcomes[digest] for digest in digests]
-
-
-def _empty(waiting: queue.SimpleQueue[tuple[str, Request]]) -> None:
-    """Leaves nothing to be begun."""
-    with contextlib.suppress(queue.Empty):
-        while True:
-            waiting.get_nowait()
-
-
-def _feed(
-    waiting: queue.SimpleQueue[tuple[str, Request]],
-    store: Store,
-    done: Callable[[Outcome], None],
-    first: Worker,
-) -> None:
-    """Gives kernels to one worker until there are none; a worker that ends is replaced."""
-    worker: Worker | None = first
-    try:
-        while True:
-            try:
-                digest, request = waiting.get_nowait()
-            except queue.Empty:
-                return
-            worker = worker or Interpreter()
-            answer = worker.ask(_told(request, store))
-            if answer is None:
-                error = worker.end()
-                worker = None
-                done(Outcome(request, digest, "failed", error=f"the worker ended: {error}"))
-            elif "error" in answer:
-                done(Outcome(request, digest, "failed", error=answer["error"]))
+        def answered(number: int, answer: dict[str, Any], missing: list[str] = missing) -> None:
+            digest = missing[number]
+            if "error" in answer:
+                done(digest, "failed", error=answer["error"])
             elif answer["digest"] != digest:
-                done(Outcome(request, digest, "failed", error="its sources or its environment changed meanwhile"))
+                done(digest, "failed", error="its sources or its environment changed meanwhile")
             else:
-                status = "compiled" if answer["compiled"] else "present"
-                done(Outcome(request, digest, status, answer["seconds"], answer["bytes"]))
-    finally:
-        if worker is not None:
-            worker.end()
+                done(digest, "compiled" if answer["compiled"] else "present", answer["seconds"], answer["bytes"])
+
+        order = Order(
+            requests=[(wanted[each].builder, tag(wanted[each].config), wanted[each].arch) for each in missing],
+            modules=list(dict.fromkeys(wanted[each].builder.partition(":")[0] for each in missing if preload)),
+            jobs=jobs or default_jobs(),
+            timeout_s=TIMEOUT_S,
+            store=str(store.root.absolute()),
+            max_bytes=store.max_bytes,
+            debug=settings.debug_requested(),
+        )
+        ended = _run_workers(order, answered)
+    for digest in [each for each in wanted if each not in outcomes]:
+        done(digest, "failed", error=f"the worker ended: {ended}")
+    return [outcomes[digest] for digest in wanted]
 
 
-def _told(request: Request, store: Store) -> dict[str, Any]:
-    """A request as ``worker`` reads it."""
-    return {
-        "builder": request.builder,
-        "config": tag(request.config),
-        "arch": request.arch,
-        "debug": settings.debug_requested(),
-        "store": str(store.root.absolute()),
-        "max_bytes": store.max_bytes,
+def _run_workers(order: Order, on_answer: Callable[[int, dict[str, Any]], None]) -> str:
+    """Calls back with the number and the answer of each request; returns how the workers' server ended.
+
+    An exception, Ctrl-C say, ends the workers.
+    """
+    environment = {
+        **os.environ,
+        # No GPU is touched, whatever a library does when it is imported.
+        "CUDA_VISIBLE_DEVICES": "",
+        # OpenBLAS, which NumPy brings along, would start a thread for each core, and only one thread may fork.
+        "OPENBLAS_NUM_THREADS": "1",
+        # A worker finds what this process finds.
+        "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
     }
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
+        given.write(json.dumps(order).encode())
+        given.seek(0)
+        with subprocess.Popen(
+            [sys.executable, "-m", "forge_core.cache.worker"],
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=said,
+            env=environment,
+            process_group=0,
+        ) as server:
+            try:
+                for line in server.stdout or ():
+                    if line.endswith(b"\n"):  # else the server was killed while it wrote
+                        on_answer(*json.loads(line))
+                server.wait()
+            finally:
+                if server.returncode != 0:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(server.pid, signal.SIGKILL)
+        return how_it_ended(server.returncode, said)

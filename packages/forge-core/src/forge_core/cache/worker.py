@@ -1,11 +1,13 @@
-"""A process that compiles kernels for another one: ``python -m forge_core.cache.worker [fork-server]``.
+"""Compiles kernels for another process: ``python -m forge_core.cache.worker``.
 
-It reads one JSON line for each kernel and answers with one.  A kernel is named by its builder's import path and its
-tagged configuration, so nothing is pickled, and nothing of the parent's main program is run again.  It sees no GPU.
+    caller --order--> server, which imports the compiler and the kernels' modules, then forks
+           <-answers--  |  ^
+                        v  |   one request at a time, over a pipe to each
+                      fork, fork ...
 
-As a fork server it reads one line, which names modules and pairs of file descriptors; it imports the modules and forks
-once for each pair: a socket on which the fork is asked and answers, and the fork's stderr.  What it writes tells of its
-forks: ``{"worker": 0, "pid": 123}``, and when it has ended ``{"worker": 0, "status": 0}``.
+Importing takes an interpreter two seconds of a core, and side by side it can take far more, so one imports for all.
+A fork that dies fails its own request and is replaced.  The order and the answers are JSON: kernels are named by their
+builder's import path and their tagged configuration, so nothing of the caller's main program is run again.
 """
 
 from __future__ import annotations
@@ -15,92 +17,113 @@ import gc
 import importlib
 import json
 import os
-import socket
+import signal
 import sys
-import time
+import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import IO, Any, TextIO, TypedDict
 
 from forge_core.cache.cached import builder_at
 from forge_core.cache.key import untag
 from forge_core.cache.store import Store
 from forge_core.settings import use_settings
 
-__all__ = ["main"]
+__all__ = ["Order", "how_it_ended"]
 
 
-def _compile(told: dict[str, Any]) -> dict[str, Any]:
-    start = time.perf_counter()
-    store = Store(Path(told["store"]), max_bytes=told["max_bytes"])
-    with use_settings(debug=told["debug"]):
-        # Imported before its key is made, so that a change of the sources in between is seen.
-        builder = builder_at(told["builder"])._imported()
-        config = untag(told["config"])
-        entry, compiled = builder.ensure(config, arch=told["arch"], store=store)
-    return {
-        "digest": entry.key.digest,
-        "compiled": compiled,
-        "seconds": entry.seconds,
-        "bytes": entry.bytes,
-        "wall_s": round(time.perf_counter() - start, 4),
-    }
+class Order(TypedDict):
+    """What the server reads from its stdin.
+
+    Attributes:
+        requests: the builder's path, the tagged configuration and the architecture of each kernel.
+        modules: imported before the server forks.
+        jobs: forks that work at the same time.
+        timeout_s: a fork that takes longer for one kernel is ended.
+        store: the root of the store that the kernels are published in.
+        max_bytes: the store's limit.
+        debug: whether kernels are compiled with assertions.
+    """
+
+    requests: list[tuple[str, Any, str]]
+    modules: list[str]
+    jobs: int
+    timeout_s: float
+    store: str
+    max_bytes: int
+    debug: bool
 
 
-def _serve(requests: TextIO, answers: TextIO) -> None:
-    for line in requests:
-        try:
-            answer = _compile(json.loads(line))
-        except Exception as error:  # noqa: BLE001 - it crosses to the parent as text, which reports it by kernel
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer) + "\n")
-        answers.flush()
+@dataclass
+class _Fork:
+    """A process that compiles.
+
+    Attributes:
+        pid: its id.
+        said: the file that its stdout and stderr go to.
+        number: the request that it works on.
+    """
+
+    pid: int
+    said: IO[bytes]
+    number: int
 
 
-def _serve_forks(orders: TextIO, reports: TextIO) -> None:
-    told = json.loads(orders.readline())
-    pairs: list[tuple[int, int]] = [tuple(pair) for pair in told["workers"]]
-    for descriptor in (each for pair in pairs for each in pair):
-        os.set_inheritable(descriptor, False)  # noqa: FBT003 - what a module starts is not to keep them open
-    for module in told["modules"]:
-        # Whoever is asked for it imports it again, and says what is wrong.
-        with contextlib.suppress(Exception, SystemExit):
-            importlib.import_module(module)
-    gc.freeze()  # what has been imported is nobody's to collect, and stays shared with the forks
-    forks: dict[int, int] = {}
-    for number in range(len(pairs)):
-        pid = os.fork()
-        if pid == 0:
-            reports.close()  # the parent knows by its end that the server has ended
-            _be_a_fork(pairs, number)
-        forks[pid] = number
-        _report(reports, {"worker": number, "pid": pid})
-    for descriptor in (each for pair in pairs for each in pair):
-        os.close(descriptor)
-    while forks:
-        pid, status = os.wait()
-        if pid in forks:  # and not what a module has started
-            _report(reports, {"worker": forks.pop(pid), "status": os.waitstatus_to_exitcode(status)})
+def _serve(order: Order, answers: TextIO) -> None:
+    """Hands the requests out to forks; writes ``[number, answer]`` for each."""
+    waiting = list(range(len(order["requests"])))[::-1]
+    forks: dict[Connection, _Fork] = {}
+    while waiting or forks:
+        while waiting and len(forks) < order["jobs"]:
+            connection, fork = _start(order, waiting.pop(), [answers, *forks])
+            forks[connection] = fork
+        ready = wait([*forks])
+        for connection, fork in [(each, fork) for each, fork in forks.items() if each in ready]:
+            number, goes_on = fork.number, bool(waiting)
+            try:
+                answer = json.loads(connection.recv_bytes())
+            except (EOFError, OSError):
+                status = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])
+                answer = {"error": f"the worker ended: {how_it_ended(status, fork.said)}"}
+                goes_on = False
+            if goes_on:
+                fork.number = waiting.pop()
+                with contextlib.suppress(BrokenPipeError):  # it has just died, which its pipe will tell
+                    connection.send_bytes(str(fork.number).encode())
+            else:
+                connection.close()  # a fork that lives ends by that
+                fork.said.close()
+                del forks[connection]
+            answers.write(json.dumps([number, answer]) + "\n")
+            answers.flush()
 
 
-def _be_a_fork(pairs: Sequence[tuple[int, int]], number: int) -> NoReturn:
-    """Serves on one of the pairs, and ends the process, whatever happens: it is not to go on as the server."""
+def _start(order: Order, number: int, inherited: Iterable[TextIO | Connection]) -> tuple[Connection, _Fork]:
+    """Forks a worker, which begins with one of the requests."""
+    ours, theirs = Pipe()
+    said = tempfile.TemporaryFile()  # not a pipe, which what a kernel has started could keep open
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return ours, _Fork(pid, said, number)
     status = 1
-    try:
-        connection, errors = pairs[number]
-        os.dup2(errors, 2)
-        os.dup2(2, 1)
-        # A socket is at its end when everybody has closed it.
-        for descriptor in (each for pair in pairs for each in pair):
-            if descriptor != connection:
-                os.close(descriptor)
-        with socket.socket(fileno=connection) as own, own.makefile("r") as requests, own.makefile("w") as answers:
-            _serve(requests, answers)
+    try:  # whatever happens, this process must not go on as the server
+        # A pipe is at its end when everybody has closed it.
+        for each in (ours, *inherited):
+            each.close()
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+        with contextlib.suppress(EOFError):
+            while True:
+                theirs.send_bytes(json.dumps(_answer(order, number)).encode())
+                number = int(theirs.recv_bytes())
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # noqa: BLE001 - the parent shows the last line of it
+    except BaseException:  # noqa: BLE001 - the caller shows the last line of it
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -108,22 +131,48 @@ def _be_a_fork(pairs: Sequence[tuple[int, int]], number: int) -> NoReturn:
         os._exit(status)
 
 
-def _report(reports: TextIO, told: dict[str, int]) -> None:
-    reports.write(json.dumps(told) + "\n")
-    reports.flush()
+def _answer(order: Order, number: int) -> dict[str, Any]:
+    """Compiles one kernel into the store, unless it is there; ends the process where that takes too long."""
+    path, tagged, arch = order["requests"][number]
+    signal.setitimer(signal.ITIMER_REAL, order["timeout_s"])
+    try:
+        with use_settings(debug=order["debug"]):
+            # Imported before its key is made, so that a change of the sources in between is seen.
+            builder = builder_at(path)._imported()
+            store = Store(Path(order["store"]), max_bytes=order["max_bytes"])
+            entry, compiled = builder.ensure(untag(tagged), arch=arch, store=store)
+    except Exception as error:  # noqa: BLE001 - it crosses to the caller as text, which reports it by kernel
+        return {"error": f"{type(error).__name__}: {error}"}
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return {"digest": entry.key.digest, "compiled": compiled, "seconds": entry.seconds, "bytes": entry.bytes}
 
 
-def main(words: Sequence[str]) -> int:
-    """Serves until the parent closes its end."""
+def how_it_ended(status: int, said: IO[bytes]) -> str:
+    """An exit status, or minus a signal, and the last line that the process wrote to a file."""
+    how = f"signal {-status}" if status < 0 else f"exit status {status}"
+    if status == -signal.SIGALRM:
+        how += " (it took too long)"
+    said.seek(max(0, said.seek(0, os.SEEK_END) - 4096))
+    lines = said.read().decode(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"{how}: {last}" if last else how
+
+
+def _main() -> None:
     # What kernels or libraries print must not be taken for an answer.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    if list(words) == ["fork-server"]:
-        _serve_forks(sys.stdin, answers)
-    else:
-        _serve(sys.stdin, answers)
-    return 0
+    order: Order = json.load(sys.stdin)
+    signal.setitimer(signal.ITIMER_REAL, order["timeout_s"])
+    for module in order["modules"]:
+        # The fork that needs it imports it again, and says what is wrong.
+        with contextlib.suppress(Exception, SystemExit):
+            importlib.import_module(module)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    gc.freeze()  # what has been imported is nobody's to collect, and stays shared with the forks
+    _serve(order, answers)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _main()
