@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from forge_core import device
+from forge_core.cache.bundle import finish as finish_bundle
 from forge_core.cache.store import Store
-from forge_core.cache.upkeep import finish_bundle
 
 pytestmark = pytest.mark.gpu
 

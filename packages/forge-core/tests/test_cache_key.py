@@ -18,10 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forge_core.cache import KernelKey
-from forge_core.cache.host import host_levels, levels_of
 from forge_core.cache.key import canonical, classes_modules, classes_of, same_key, tag, untag
 from forge_core.cache.sources import fingerprint
-from forge_core.cache.toolchain import dist_infos, toolchain
+from forge_core.cache.toolchain import dist_infos, host_levels, levels_of, toolchain
 
 
 class Order(enum.Enum):

@@ -15,11 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from forge_core.cache import files, lookup, sources, verify
+from forge_core.cache import compile_lock, files, lookup, sources, verify
 from forge_core.cache import store as storing
-from forge_core.cache.locks import compile_lock
-from forge_core.cache.sources import fingerprint
-from forge_core.cache.started import process_start_ns
+from forge_core.cache.sources import fingerprint, process_start_ns
 from forge_core.cache.store import LEFTOVER_S
 from forge_core.cache.upkeep import prune
 from forge_core.errors import CacheError, CompileError
@@ -104,7 +102,7 @@ def test_stale_code_is_found_by_content_where_times_tell_nothing(project, monkey
 
 def test_the_start_of_the_process_is_known():
     program = (
-        "import time; time.sleep(0.5); from forge_core.cache.started import process_start_ns as start\nprint(start())"
+        "import time; time.sleep(0.5); from forge_core.cache.sources import process_start_ns as start\nprint(start())"
     )
     before = time.time_ns()
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -483,10 +481,10 @@ def test_what_was_checked_is_what_is_loaded(project, attack, monkeypatch):
 
 @pytest.mark.parametrize("linked", [True, False])
 def test_the_real_loader_takes_what_was_checked(real_project, linked, monkeypatch):
-    from forge_core.cache import native
+    from forge_core.cache import compile as compiling
 
     if not linked:
-        monkeypatch.setattr(native, "find_linker", lambda: None)
+        monkeypatch.setattr(compiling, "find_linker", lambda: None)
     entry, _ = real_project.build.ensure(real_project.config(), arch=ARCH, store=real_project.store)
     assert entry.linked is linked
     entry.object.write_bytes(b"something else")

@@ -19,13 +19,14 @@ import pytest
 from click.testing import CliRunner
 
 from forge_core import cli
-from forge_core.cache import bundle, native, parallel
+from forge_core.cache import bundle, parallel
+from forge_core.cache import compile as compiling
 from forge_core.cache.entry import Entry
 from forge_core.cache.key import canonical, tag
 from forge_core.cache.lookup import build_command
 from forge_core.cache.parallel import Request, compile_all
 from forge_core.cache.store import Store
-from forge_core.cache.upkeep import finish_bundle, prune
+from forge_core.cache.upkeep import prune
 from forge_core.errors import CacheError, CompileError, MissingKernelError
 from forge_core.settings import use_settings
 
@@ -81,13 +82,13 @@ def test_the_stored_object_holds_the_kernel_and_names_its_libraries(real_project
     assert entry.key.symbol.encode() in data and b"forge_env_check" in data
     # By name, not by path or by copy: they are loaded from their own wheels.
     assert b"libcute_dsl_runtime.so" in data and b"libtvm_ffi.so" in data
-    assert str(Path(native.__file__).parents[3]).encode() not in data
+    assert str(Path(compiling.__file__).parents[3]).encode() not in data
     assert b"RUNPATH" not in data
-    launch, _ = native.load(entry.object, entry.key.symbol, linked=True)
+    launch, _ = real_project.build._compiler.load(entry.object, entry.key.symbol, linked=True)
     with pytest.raises(TypeError, match=r"Expects 4 parameters .*DataPointer.*Stream"):  # so it is called
         launch()
     with pytest.raises((AttributeError, RuntimeError, OSError), match="forge_other"):
-        native.load(entry.object, "forge_other", linked=True)
+        real_project.build._compiler.load(entry.object, "forge_other", linked=True)
 
 
 def test_what_runs_is_what_is_stored(real_project):
@@ -101,7 +102,7 @@ def test_what_runs_is_what_is_stored(real_project):
 
 
 def test_without_a_linker_the_object_is_kept_as_it_is(real_project, monkeypatch, caplog):
-    monkeypatch.setattr(native, "find_linker", lambda: None)
+    monkeypatch.setattr(compiling, "find_linker", lambda: None)
     first = real_project.build.get(real_project.config(), arch=ARCH)
     assert "install binutils" in caplog.text
     (entry,) = real_project.store.entries()
@@ -112,7 +113,7 @@ def test_without_a_linker_the_object_is_kept_as_it_is(real_project, monkeypatch,
     store = Store(real_project.base / "bundle")
     real_project.build.ensure(real_project.config(), arch=ARCH, store=store)
     with pytest.raises(CacheError, match="Install binutils and build anew"):
-        finish_bundle(store)
+        bundle.finish(store)
 
 
 @pytest.mark.parametrize("name", ["ld", "cc"])
@@ -120,17 +121,17 @@ def test_every_linker_makes_the_same_thing(real_project, monkeypatch, name):
     path = shutil.which(name)
     if path is None:
         pytest.skip(f"no {name} here")
-    monkeypatch.setattr(native.shutil, "which", lambda asked: path if asked == name else None)
-    command = native.find_linker.__wrapped__()
+    monkeypatch.setattr(compiling.shutil, "which", lambda asked: path if asked == name else None)
+    command = compiling.find_linker.__wrapped__()
     assert command[0] == path
-    monkeypatch.setattr(native, "find_linker", lambda: command)
+    monkeypatch.setattr(compiling, "find_linker", lambda: command)
     entry, _ = real_project.build.ensure(real_project.config(), arch=ARCH, store=real_project.store)
     assert entry.linked
-    native.load(entry.object, entry.key.symbol, linked=True)
+    real_project.build._compiler.load(entry.object, entry.key.symbol, linked=True)
 
 
 def test_a_linker_that_fails_is_told(real_project, monkeypatch, caplog):
-    monkeypatch.setattr(native, "find_linker", lambda: (shutil.which("false"),))
+    monkeypatch.setattr(compiling, "find_linker", lambda: (shutil.which("false"),))
     real_project.build.get(real_project.config(), arch=ARCH)
     assert "false failed" in caplog.text
 
@@ -358,7 +359,7 @@ def shipped(project):
     store = Store(project.base / "bundle")
     for tile in (16, 32):
         project.build.ensure(project.config(tile), arch=ARCH, store=store)
-    finish_bundle(store)
+    bundle.finish(store)
     return store.root
 
 
@@ -455,7 +456,7 @@ def test_a_bundle_holds_kernels_and_nothing_of_the_compiler(real_project, forge)
     # What lies in the way is not overwritten, and what does not belong is not shipped.
     (out / "notes.txt").write_text("mine")
     with pytest.raises(CacheError, match=r"belong to no kernel: .*notes\.txt"):
-        finish_bundle(Store(out))
+        bundle.finish(Store(out))
     command[2] = str(real_project.root)
     assert "is not empty, and no bundle" in forge(*command, status=1)
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import forge_core
 from forge_core import cli
 from forge_core.bench.plan import discover
-from forge_core.cache.folders import default_folder
+from forge_core.cache.files import default_folder
 from forge_core.env_check import Facts, collect
 from forge_core.errors import BenchmarkError, UnsupportedError
 from forge_core.profiling.find import known_names

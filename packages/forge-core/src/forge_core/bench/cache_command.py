@@ -24,8 +24,7 @@ from forge_core import device, settings
 from forge_core.bench import exits, kernels
 from forge_core.cache import bundle, upkeep
 from forge_core.cache.entry import Entry
-from forge_core.cache.files import folders_in, tree_bytes
-from forge_core.cache.folders import default_folder
+from forge_core.cache.files import default_folder, folders_in, tree_bytes
 from forge_core.cache.lookup import user_store
 from forge_core.cache.parallel import Request
 from forge_core.cache.store import Store
@@ -365,9 +364,9 @@ def warm(ctx: click.Context, /, archs: tuple[str, ...], **asked: Any) -> None:
 def build(ctx: click.Context, /, archs: tuple[str, ...], out: Path, **asked: Any) -> None:
     """Compile the kernels of suites into a bundle that other machines load; needs no GPU."""
     store, wanted = Store(out, way_out="Choose another folder by --out."), Asked(**asked)
-    upkeep.check_bundle_target(out)
+    bundle.check_target(out)
     status = wanted.compile(store, archs)
-    upkeep.finish_bundle(store)
+    bundle.finish(store)
     if not wanted.as_json:
         click.echo(f"bundle: {out}; use it with FORGE_BUNDLES={out.absolute()}")
     ctx.exit(status)

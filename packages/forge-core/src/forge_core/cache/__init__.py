@@ -13,17 +13,16 @@
     launch = builder_at("package.kernels.tiled:build")(config, arch="sm_90a")  # the same, without importing the kernel
 
 ``key`` and ``sources`` define the identity of a kernel; ``verify`` and ``expressions`` compare the imported modules
-with those sources; ``store``, ``entry`` and ``folders`` keep it on disk; ``native`` loads it; ``bundle`` finds kernels
-that were compiled ahead of time; ``parallel`` compiles many at once in ``processes`` that run ``worker``, as a rule
-``forks`` of one.
+with those sources; ``store``, ``entry`` and ``files`` keep it on disk; ``compile`` makes and loads it; ``lookup`` finds
+it in the cache or in a ``bundle`` of kernels that were compiled ahead of time; ``parallel`` compiles many at once in
+processes that run ``worker``.
 """
 
 from __future__ import annotations
 
-from forge_core.cache.cached import CompileCached, builder_at, compile_cached
+from forge_core.cache.cached import CompileCached, builder_at, compile_cached, compile_lock
 from forge_core.cache.compile import Compiled, Traceable
 from forge_core.cache.key import KernelKey
-from forge_core.cache.locks import compile_lock
 from forge_core.cache.toolchain import require_dsl
 
 __all__ = [

@@ -14,20 +14,23 @@ It is checked as strictly as the cache: owner, permissions, checksums, and the w
 from __future__ import annotations
 
 import configparser
+import datetime as dt
 import functools
-import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
+import forge_core
 from forge_core import settings
-from forge_core.cache.entry import FORMAT
+from forge_core.cache.entry import DESCRIPTION, FORMAT, OBJECTS, Entry
+from forge_core.cache.files import remove_tree
 from forge_core.cache.store import Store
-from forge_core.cache.toolchain import dist_infos
+from forge_core.cache.toolchain import dist_infos, package_folder
 from forge_core.errors import CacheError
 
-__all__ = ["GROUP", "MANIFEST", "installed", "open_bundle"]
+__all__ = ["GROUP", "check_target", "finish", "installed", "open_bundle"]
 
 MANIFEST = "bundle.json"
 GROUP = "forge.bundles"
@@ -56,11 +59,10 @@ def open_bundle(folder: Path, named_by: str) -> Store:
         CacheError: there is no bundle, or one of another format.
     """
     try:
-        told: Any = json.loads((folder / MANIFEST).read_bytes())
-        written = told["format"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        written = _format(folder)
+    except _NoBundleError as error:
         raise CacheError(
-            f"{named_by} names {folder}, which is no bundle of kernels: {MANIFEST}: {error}. Make one with: "
+            f"{named_by} names {folder}, which is no bundle of kernels: {error}. Make one with: "
             f"forge-cute cache build --out {folder}",
             folder=str(folder),
         ) from error
@@ -91,10 +93,87 @@ def _of_packages(path: tuple[str, ...]) -> list[tuple[str, Path]]:
 
 
 def _package_folder(name: str, package: str) -> Path:
-    """The folder of a package, without importing it."""
     top, *rest = package.strip().split(".")
-    spec = importlib.util.find_spec(top)
-    locations = list(spec.submodule_search_locations or ()) if spec is not None else []
-    if not locations:
+    folder = package_folder(top)
+    if folder is None:
         raise CacheError(f"the entry point {GROUP}:{name} names {package}, which is no installed package")
-    return Path(locations[0]).joinpath(*rest)
+    return folder.joinpath(*rest)
+
+
+class _NoBundleError(Exception):
+    """A folder is no bundle; the text says why."""
+
+
+def _format(folder: Path) -> Any:
+    try:
+        return json.loads((folder / MANIFEST).read_bytes())["format"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _NoBundleError(f"{MANIFEST}: {error}") from error
+
+
+# ----------------------------------------------------------------------------------------------------------- making
+
+
+def check_target(out: Path) -> None:
+    """Refuses to build a bundle into a folder that holds something else.
+
+    Raises:
+        CacheError: it is not empty, and no bundle of this format.
+    """
+    if not out.exists() or not any(out.iterdir()):
+        return
+    try:
+        written = _format(out)
+    except _NoBundleError as error:
+        raise CacheError(
+            f"--out {out}: the folder is not empty, and no bundle of kernels: {error}. Choose another, or empty it.",
+            folder=str(out),
+        ) from error
+    if written != FORMAT:
+        raise CacheError(f"--out {out}: the bundle there has format {written!r}, not {FORMAT}.", folder=str(out))
+
+
+def finish(store: Store) -> dict[str, Any]:
+    """Writes a bundle's table of contents, and removes what only building it needed.
+
+    Raises:
+        CacheError: there is something in it that does not belong there.
+    """
+    root = store.root
+    if not root.is_dir():
+        raise CacheError(f"{root}: nothing was compiled, so there is no bundle.", folder=str(root))
+    for name in ("work", "damaged", "locks"):
+        remove_tree(root / name)
+    entries = [found for found in store.entries() if isinstance(found, Entry)]
+    unlinked = [entry for entry in entries if not entry.linked]
+    if unlinked:
+        raise CacheError(
+            f"{root}: {len(unlinked)} kernels could not be linked, because this machine has no linker, so they could "
+            "not be loaded without the DSL. Install binutils and build anew.",
+            folder=str(root),
+        )
+    told = {
+        "format": FORMAT,
+        "forge": forge_core.__version__,
+        "date": dt.datetime.now(dt.UTC).replace(microsecond=0).isoformat(),
+        "kernels": len(entries),
+        "bytes": sum(entry.bytes for entry in entries),
+        "archs": sorted({entry.key.arch for entry in entries}),
+        "hosts": sorted({entry.key.host for entry in entries}),
+        "toolchains": [dict(pairs) for pairs in sorted({entry.key.toolchain for entry in entries})],
+    }
+    # A bundle holds kernels and what is told of them: no file of the DSL, and nothing else.
+    known = {entry.folder / name for entry in entries for name in (DESCRIPTION, OBJECTS[0])} | {root / MANIFEST}
+    resolved = {path.resolve() for path in known}
+    strange = sorted(path for path in root.rglob("*") if not path.is_dir() and path.resolve() not in resolved)
+    if strange:
+        raise CacheError(
+            f"{root}: these files belong to no kernel: {', '.join(str(path) for path in strange[:5])}", folder=str(root)
+        )
+    temporary = root / f".{MANIFEST}.{os.getpid()}"
+    temporary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(root / MANIFEST)
+    # A cache is its user's own; a bundle is read by whoever runs what it was installed for, and written by nobody else.
+    for path in [root, *root.rglob("*")]:
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return told

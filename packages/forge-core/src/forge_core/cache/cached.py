@@ -12,23 +12,24 @@ import contextlib
 import functools
 import importlib
 import logging
+import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from forge_core import settings
 from forge_core.cache import lookup
-from forge_core.cache.compile import Compiled, Compiler, DslCompiler, Traceable, compile_options
+from forge_core.cache.compile import Compiled, Compiler, Traceable, compile_options
 from forge_core.cache.entry import Entry, Image
 from forge_core.cache.files import tell_once
 from forge_core.cache.key import KernelKey, classes_of, same_key
-from forge_core.cache.locks import compile_lock, holds_compile_lock, key_lock
 from forge_core.cache.sources import Sources, fingerprint
 from forge_core.cache.store import Store
 from forge_core.cache.toolchain import require_dsl
 from forge_core.errors import CompileError
 
-__all__ = ["CompileCached", "builder_at", "compile_cached"]
+__all__ = ["CompileCached", "builder_at", "compile_cached", "compile_lock"]
 
 log = logging.getLogger("forge_core")
 
@@ -71,7 +72,7 @@ class CompileCached(Generic[Config]):
             name = f"{build.__module__}:{build.__qualname__}"
         self.name = name
         self._build = build
-        self._compiler: Compiler = compiler or DslCompiler()
+        self._compiler = compiler or Compiler()
         self._memory = _Memory()
         # What a function inside another one takes from there is in no key, so it is never shared with other processes.
         self._shared = "<" not in name
@@ -280,17 +281,6 @@ class CompileCached(Generic[Config]):
         return self._compiler.compile(self._build, config, key, keep_ptx=keep_ptx)
 
 
-@contextlib.contextmanager
-def _locked(key: KernelKey, store: Store | None) -> Iterator[None]:
-    """Holds what keeps other threads, and other processes with the same store, from compiling one kernel as well."""
-    if holds_compile_lock():
-        # A kernel that another one's builder asks for.  Who has its lock may be waiting for the compiler.
-        yield
-        return
-    with key_lock(key.digest), contextlib.nullcontext() if store is None else store.lock(key):
-        yield
-
-
 def compile_cached(build: Callable[[Config], Traceable]) -> CompileCached[Config]:
     """Makes a builder of one kernel remember what it compiled, on disk and for all processes.
 
@@ -310,3 +300,47 @@ def builder_at(path: str) -> CompileCached[Any]:
     """
     found = _known.get(path)
     return found if found is not None else CompileCached(None, name=path)
+
+
+# ------------------------------------------------------------------------------------------------------------ locks
+
+# Order, from the outside: the kernel's lock in this process, its lock in the store, the compiler's lock.  Whoever waits
+# for another process to compile a kernel holds the first two of that kernel alone.
+_compile_lock = threading.RLock()
+_key_locks: dict[str, threading.RLock] = {}
+_held = threading.local()
+
+
+def _renew_locks_after_fork() -> None:
+    # A thread that compiled while the process forked does not exist in the child, and would hold its locks for ever.
+    global _compile_lock, _key_locks
+    _compile_lock = threading.RLock()
+    _key_locks = {}
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks_after_fork)
+
+
+@contextlib.contextmanager
+def compile_lock() -> Iterator[None]:
+    """The lock to hold around ``cute.compile``, which is not thread-safe; a new one in a forked child."""
+    with _compile_lock:
+        before = getattr(_held, "compiling", False)
+        _held.compiling = True
+        try:
+            yield
+        finally:
+            _held.compiling = before
+
+
+@contextlib.contextmanager
+def _locked(key: KernelKey, store: Store | None) -> Iterator[None]:
+    """Holds what keeps other threads, and other processes with the same store, from compiling one kernel as well."""
+    if getattr(_held, "compiling", False):
+        # A kernel that another one's builder asks for.  Who has its lock may be waiting for the compiler.
+        yield
+        return
+    in_process = _key_locks.setdefault(key.digest, threading.RLock())
+    with in_process, contextlib.nullcontext() if store is None else store.lock(key):
+        yield

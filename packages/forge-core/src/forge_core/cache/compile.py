@@ -1,28 +1,46 @@
-"""Compiling one kernel, by the CuTe DSL.
+"""Compiling one kernel, and loading its object, in this process or in a later one.
+
+    cute.compile -> kernel.o --- ld -shared ---> kernel.so --- tvm_ffi.load_module ---> function
 
 ``cute.compile`` is not thread-safe: whoever calls this module holds a lock (see ``cached``).
+
+The linked object names the DSL's runtime library and TVM-FFI as libraries that it needs, which are loaded from their
+own wheels first.  It is loaded in under a millisecond and without importing the DSL, which takes seconds.  Where a
+system has no linker, the object is kept as it came and the DSL itself loads it.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import logging
+import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from forge_core.cache import native
 from forge_core.cache.entry import Image
 from forge_core.cache.files import tell_once
 from forge_core.cache.key import KernelKey
-from forge_core.cache.toolchain import require_dsl
+from forge_core.cache.toolchain import require_dsl, require_runtime, runtime_library
 from forge_core.errors import CompileError
 
-__all__ = ["Compiled", "Compiler", "DslCompiler", "Traceable", "compile_options"]
+__all__ = ["Compiled", "Compiler", "Traceable", "compile_options", "find_linker"]
 
 log = logging.getLogger("forge_core")
+
+_LINK = (
+    *("--no-undefined", "--strip-debug", "--build-id=none", "-z", "relro", "-z", "noexecstack"),
+    # What is missing is found when the object is loaded, not in the middle of a launch.
+    *("-z", "now"),
+    *("-o", "kernel.so", "kernel.o"),
+    # Some launches check their shared memory and print; by its name, for systems without the files of developers.
+    *("--as-needed", "-l:libc.so.6", "--no-as-needed"),
+)
 
 
 @dataclass(frozen=True)
@@ -74,23 +92,8 @@ def compile_options(*, arch: str, debug: bool) -> str:
     return " ".join(options)
 
 
-class Compiler(Protocol):
-    """What turns builders into objects and objects into functions."""
-
-    def compile(
-        self, build: Callable[[Any], Traceable], config: Any, key: KernelKey, *, keep_ptx: bool = False
-    ) -> Compiled:
-        """Compiles for this process; raises CompileError or UnsupportedError."""
-
-    def image(self, compiled: Compiled) -> Image:
-        """The object of what :meth:`compile` returned, for other processes."""
-
-    def load(self, path: Path, symbol: str, *, linked: bool) -> tuple[Callable[..., Any], Any]:
-        """The function of an object that was stored, and what keeps it alive."""
-
-
-class DslCompiler:
-    """The CuTe DSL."""
+class Compiler:
+    """The CuTe DSL; the cache's tests put a fake in its place."""
 
     def compile(
         self, build: Callable[[Any], Traceable], config: Any, key: KernelKey, *, keep_ptx: bool = False
@@ -143,18 +146,82 @@ class DslCompiler:
                 raise CompileError(
                     f"{compiled.key.name}: the compiled kernel cannot be exported: {error}", key=compiled.key.digest
                 ) from error
-            data = path.read_bytes()
-        try:
-            return Image(native.link(data), linked=True, seconds=compiled.seconds)
-        except native.LinkError as error:
-            tell_once(
-                "linker",
-                "compiled kernels are stored as they are, because %s. A new process then imports the DSL to load "
-                "them, which takes two seconds.",
-                error,
-            )
-            return Image(data, linked=False, seconds=compiled.seconds)
+            try:
+                return Image(_link(path.parent), linked=True, seconds=compiled.seconds)
+            except _LinkError as error:
+                tell_once(
+                    "linker",
+                    "compiled kernels are stored as they are, because %s. A new process then imports the DSL to load "
+                    "them, which takes two seconds.",
+                    error,
+                )
+                return Image(path.read_bytes(), linked=False, seconds=compiled.seconds)
 
     def load(self, path: Path, symbol: str, *, linked: bool) -> tuple[Callable[..., Any], Any]:
-        """See :func:`forge_core.cache.native.load`."""
-        return native.load(path, symbol, linked=linked)
+        """The function of an object, and what has to be kept alive with it.
+
+        Args:
+            path: a file whose checksum was verified.
+            symbol: the function's name.
+            linked: whether it can be loaded by itself; otherwise this imports the DSL.
+
+        Raises:
+            UnsupportedError: the DSL or TVM-FFI is not installed.
+            OSError, RuntimeError, AttributeError: it is not an object for this machine, or has no such function.
+        """
+        if not linked:
+            require_dsl(f"loading {path}")
+            import cutlass.cute as cute
+
+            module = cute.runtime.load_module(str(path), enable_tvm_ffi=True)
+            return getattr(module, symbol), module
+        require_runtime(f"loading {path}")
+        runtime = runtime_library()
+        if runtime is not None:
+            _load_runtime(runtime)
+        import tvm_ffi
+
+        module = tvm_ffi.load_module(str(path))
+        return module.get_function(symbol), module
+
+
+# ------------------------------------------------------------------------------------------------------ linking
+
+
+class _LinkError(Exception):
+    """An object could not be linked; the text says why."""
+
+
+@functools.cache
+def find_linker() -> tuple[str, ...] | None:
+    """The command that links kernel.o to kernel.so, without the libraries; None where the system has no linker."""
+    for name in ("ld", "ld.lld", "ld.mold"):
+        if path := shutil.which(name):
+            return (path, "-shared", *_LINK)
+    for name in ("cc", "gcc", "clang"):
+        if path := shutil.which(name):
+            # Without start-up files, which the object does not need.
+            return (path, "-shared", "-nostdlib", *(part for flag in _LINK for part in ("-Xlinker", flag)))
+    return None
+
+
+def _link(folder: Path) -> bytes:
+    """Links the kernel.o in a folder; raises _LinkError where that is not possible."""
+    command, runtime = find_linker(), runtime_library()
+    if command is None:
+        raise _LinkError("no linker (ld, cc) was found; install binutils")
+    if runtime is None:
+        raise _LinkError("the DSL's runtime library was not found")
+    import tvm_ffi
+
+    command = (*command, str(runtime), tvm_ffi.libinfo.find_libtvm_ffi())
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise _LinkError(f"{command[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
+    return (folder / "kernel.so").read_bytes()
+
+
+@functools.cache
+def _load_runtime(path: Path) -> ctypes.CDLL:
+    # An object names its libraries without a path; the loader is content with one of that name that is there already.
+    return ctypes.CDLL(str(path))

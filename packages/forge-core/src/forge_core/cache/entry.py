@@ -3,9 +3,8 @@
     <arch>/<digest>/kernel.so      the object; kernel.o where no linker was there to make it loadable by itself
     <arch>/<digest>/kernel.json    the whole key, the object's size and SHA-256, what compiling took
 
-Both appear in one step, because the folder is renamed into place.  Nothing is loaded that does not agree with its JSON
-file, with the digest in its folder's name and with the key that was asked for.  What is loaded are the bytes that were
-compared, not the file.
+Nothing is loaded that does not agree with its JSON file, with the digest in its folder's name and with the key that was
+asked for.  What is loaded are the bytes that were compared, not the file.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ def read_entry(folder: Path, *, check: bool, digest: str = "") -> Entry:
 
     Args:
         folder: its folder.
-        check: whether to compare the object's size and checksum, too; without it, only for tables.
+        check: whether to read the object and compare its size and checksum, too; without it, only for tables.
         digest: the digest of its key, by default the folder's name.
 
     Raises:
@@ -127,43 +126,37 @@ def read_entry(folder: Path, *, check: bool, digest: str = "") -> Entry:
         raise
     except NotADirectoryError:
         raise Damaged("it is not a folder") from None
-    entry = _parse(text, folder, digest or folder.name)
-    return replace(entry, data=check_object(entry)) if check else entry
-
-
-def _parse(text: bytes, folder: Path, digest: str) -> Entry:
+    digest = digest or folder.name
     try:
         told = json.loads(text)
-        _expect(told["format"], FORMAT)
         key = KernelKey.from_description(told["key"])
-        described, compiled = told["object"], told["compiled"]
-        _expect(described["file"], *OBJECTS)
+        described = told["object"]
         entry = Entry(
             key=key,
             folder=folder,
             file=described["file"],
             bytes=_typed(described["bytes"], int),
             sha256=_typed(described["sha256"], str),
-            seconds=float(compiled["seconds"]),
-            made=_typed(compiled["date"], str),
+            seconds=float(told["compiled"]["seconds"]),
+            made=_typed(told["compiled"]["date"], str),
             used=0.0,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{DESCRIPTION} cannot be understood: {type(error).__name__}: {error}") from None
+    if told.get("format") != FORMAT or entry.file not in OBJECTS:
+        found = f"format {told.get('format')!r}, object {entry.file!r}"
+        raise Damaged(
+            f"{DESCRIPTION} cannot be understood: expected format {FORMAT}, {' or '.join(OBJECTS)}; got {found}"
+        )
     if not key.digest == digest == told.get("digest"):
         raise Damaged(f"{DESCRIPTION} describes another kernel: {key.digest[:12]} instead of {digest[:12]}")
     if described.get("symbol") != key.symbol:
         raise Damaged(f"{DESCRIPTION} names another function")
     try:
-        used = entry.object.stat().st_mtime
+        entry = replace(entry, used=entry.object.stat().st_mtime)
     except OSError as error:
         raise Damaged(f"{entry.file} is missing: {error.strerror}") from None
-    return replace(entry, used=used)
-
-
-def _expect(value: Any, *allowed: Any) -> None:
-    if value not in allowed:
-        raise ValueError(f"expected {' or '.join(map(str, allowed))}, got {value!r}")
+    return replace(entry, data=check_object(entry)) if check else entry
 
 
 def _typed(value: Any, kind: type) -> Any:

@@ -1,4 +1,10 @@
-"""What the store does with files and folders."""
+"""Files and folders of the store, and from which of them native code may be loaded.
+
+Symptom where this is not checked: on a shared machine, somebody prepares ``/tmp/forge`` or a link of that name, and the
+next user's process runs their code.  Invariant kept here: a folder of kernels and each kernel in it belong to this user
+or to root, and nobody else can write to them.  A folder above that everybody can write to is refused as well, since the
+folder of kernels could be exchanged there; one that a group can write to, or that another user owns, is not.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +15,20 @@ import itertools
 import logging
 import os
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from forge_core.cache.entry import OBJECTS
+from forge_core.errors import CacheError
 
 __all__ = [
+    "check_folder",
+    "check_inside",
+    "default_folder",
     "folders_in",
     "is_left_by_the_dead",
-    "last_used",
+    "make_private",
     "private_file",
     "remove_tree",
     "tell_once",
@@ -113,14 +123,6 @@ def folders_in(folder: Path) -> list[Path]:
         return []
 
 
-def last_used(folder: Path) -> float:
-    """When an entry was last used: the object carries the time."""
-    for name in OBJECTS:
-        with contextlib.suppress(OSError):
-            return (folder / name).stat().st_mtime
-    return 0.0
-
-
 def tree_bytes(folder: Path) -> int:
     """The size of the files in a folder; those that vanish meanwhile count nothing."""
     total = 0
@@ -133,3 +135,131 @@ def tree_bytes(folder: Path) -> int:
 def remove_tree(folder: Path) -> None:
     """Removes a folder and what is in it, if it is there."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+# ------------------------------------------------------------------------------------- whose folders they are
+
+
+def default_folder() -> Path:
+    """The user's cache folder."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("forge-cute"))
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder and those above it that are missing, for this user alone."""
+    for path in reversed((folder, *folder.parents)):
+        if not path.is_dir():
+            # Where another process is faster: what it made is checked by whoever uses it.
+            path.mkdir(mode=0o700, exist_ok=True)
+
+
+def check_folder(folder: Path, *, what: str, way_out: str) -> Path:
+    """The folder without symbolic links, safe to load native code from.
+
+    Args:
+        folder: an existing folder, or a link to one.
+        what: what it is, for the message: ``"the cache folder"``.
+        way_out: what to do about it, as a full sentence.
+
+    Raises:
+        CacheError: another user owns it, can write to it, or can replace it.
+        OSError: it cannot be looked at; FileNotFoundError where it is not there.
+    """
+    with _refusing(what, way_out):
+        return _safe_folder(folder)
+
+
+def check_inside(paths: Iterable[Path], *, what: str, way_out: str) -> None:
+    """Checks what lies in a folder that :func:`check_folder` accepted: nobody else may write to any of it.
+
+    A link is judged by where it leads: the folder there has to be one that :func:`check_folder` accepts.
+
+    Args:
+        paths: existing files and folders.
+        what: as for :func:`check_folder`.
+        way_out: likewise.
+
+    Raises:
+        CacheError: another user owns one, or can write to it.
+        OSError: one cannot be looked at; FileNotFoundError where it is not there.
+    """
+    with _refusing(what, way_out):
+        for path in paths:
+            found = path.stat()
+            if path.is_symlink():
+                _check_link(path)
+            _check_owner(path, found)
+            _check_mode(path, found)
+
+
+class _UnsafeError(Exception):
+    """What must not be trusted, and why."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+
+@contextlib.contextmanager
+def _refusing(what: str, way_out: str) -> Iterator[None]:
+    try:
+        yield
+    except _UnsafeError as error:
+        told = f"{what} {error.path} {error.reason}, so no native code is loaded from it. {way_out}"
+        raise CacheError(told, folder=str(error.path)) from None
+
+
+def _safe_folder(folder: Path) -> Path:
+    if not hasattr(os, "geteuid"):  # no POSIX permissions, and no kernels either: the DSL needs Linux
+        return folder
+    _check_owner(folder, os.lstat(folder))  # of a link, too
+    real = Path(os.path.realpath(folder, strict=True))
+    found = os.lstat(real)
+    if not stat.S_ISDIR(found.st_mode):
+        raise _UnsafeError(folder, "is not a folder")
+    _check_owner(folder, found)
+    _check_mode(folder, found)
+    _check_above(folder, real)
+    return real
+
+
+def _check_link(link: Path) -> None:
+    """Checks each step of a link, and the folder that it leads to or that holds the file it leads to."""
+    leads, step = "", link
+    try:
+        while step.is_symlink():
+            _check_owner(step, step.lstat())
+            _check_above(step, Path(os.path.realpath(step.parent), step.name))
+            step = step.parent / step.readlink()
+        leads = "it leads to a folder: "
+        _safe_folder(step if step.is_dir() else step.parent)
+    except _UnsafeError as error:
+        raise _UnsafeError(link, f"is a link, and {leads}{error.path} {error.reason}") from None
+
+
+def _check_above(named: Path, real: Path) -> None:
+    """Refuses what every user can replace."""
+    for parent in real.parents:
+        mode = os.lstat(parent).st_mode
+        # Who can write to a folder above can rename this one away; the sticky bit of /tmp forbids that.
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            reason = f"lies in {parent}, which every user can write to (mode {stat.S_IMODE(mode):o})"
+            raise _UnsafeError(named, reason)
+
+
+def _check_owner(named: Path, found: os.stat_result) -> None:
+    if hasattr(os, "geteuid") and found.st_uid not in (os.geteuid(), 0):
+        try:
+            import pwd
+
+            owner = pwd.getpwuid(found.st_uid).pw_name
+        except (ImportError, KeyError):
+            owner = str(found.st_uid)
+        raise _UnsafeError(named, f"belongs to user {owner}")
+
+
+def _check_mode(named: Path, found: os.stat_result) -> None:
+    if hasattr(os, "geteuid") and found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _UnsafeError(named, f"can be written by other users (mode {stat.S_IMODE(found.st_mode):o})")

@@ -21,8 +21,7 @@ from typing import Any
 
 import torch
 
-from forge_core.cache.host import host_levels
-from forge_core.cache.toolchain import toolchain
+from forge_core.cache.toolchain import host_levels, toolchain
 
 __all__ = ["KernelKey", "canonical", "classes_modules", "classes_of", "dsl_environment", "same_key", "tag", "untag"]
 
@@ -165,6 +164,8 @@ def canonical(value: Any) -> str:
 
 
 Pairs = tuple[tuple[str, str], ...]
+# The fields of a key that are pairs of names and values.
+_TABLES = ("toolchain", "environment", "sources")
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ class KernelKey:
         config: the tagged configuration (see :func:`tag`), as canonical JSON.
         arch: the target, for example ``"sm_90a"``.
         options: the options given to the compiler.
-        host: the level of the processor that the launching code was made for (see ``host``).
+        host: the level of the processor that the launching code was made for (see ``toolchain``).
         toolchain: name and version of each distribution that takes part in compiling, and the CUDA variant.
         environment: the CUTE_DSL_* variables that can change the code.
         sources: the SHA-256 of each module that the kernel is built from (see ``sources``).
@@ -230,16 +231,8 @@ class KernelKey:
 
     def describe(self) -> dict[str, Any]:
         """Every field, for people and for JSON."""
-        return {
-            "name": self.name,
-            "config": json.loads(self.config),
-            "arch": self.arch,
-            "options": self.options,
-            "host": self.host,
-            "toolchain": dict(self.toolchain),
-            "environment": dict(self.environment),
-            "sources": dict(self.sources),
-        }
+        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {**told, "config": json.loads(self.config), **{name: dict(told[name]) for name in _TABLES}}
 
     @classmethod
     def from_description(cls, told: Mapping[str, Any]) -> KernelKey:
@@ -250,20 +243,16 @@ class KernelKey:
         """
         if not isinstance(told, dict) or set(told) != {f.name for f in dataclasses.fields(cls)}:
             raise ValueError("the fields of the key are not the known ones")
-        values: dict[str, Any] = {"config": canonical(told["config"])}
-        for name in ("name", "arch", "options", "host"):
-            values[name] = _text(told[name], name)
-        for name in ("toolchain", "environment", "sources"):
-            if not isinstance(told[name], dict):
-                raise ValueError(f"the key's {name} is not a table")  # noqa: TRY004 - the file is wrong, not the caller
-            values[name] = tuple(sorted((inner, _text(value, name)) for inner, value in told[name].items()))
+        values = {**told, "config": canonical(told["config"])}
+        for name, value in told.items():
+            texts = [value]
+            if name in _TABLES:
+                if not isinstance(value, dict):
+                    raise ValueError(f"the key's {name} is not a table")
+                texts, values[name] = list(value.values()), tuple(sorted(value.items()))
+            if name != "config" and not all(isinstance(text, str) for text in texts):
+                raise ValueError(f"the key's {name} is not a text")
         return cls(**values)
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"the key's {name} is not a text")  # noqa: TRY004 - the file is wrong, not the caller
-    return value
 
 
 def dsl_environment(environ: Mapping[str, str]) -> Pairs:

@@ -11,8 +11,7 @@ from forge_core import settings
 from forge_core.cache import bundle
 from forge_core.cache.compile import Compiled, Compiler
 from forge_core.cache.entry import Entry
-from forge_core.cache.files import private_file, tell_once
-from forge_core.cache.folders import default_folder
+from forge_core.cache.files import default_folder, private_file, tell_once
 from forge_core.cache.key import KernelKey
 from forge_core.cache.store import Store
 from forge_core.errors import ForgeError, MissingKernelError

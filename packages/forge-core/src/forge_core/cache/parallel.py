@@ -1,6 +1,7 @@
 """Compiling many kernels at once.
 
-``cute.compile`` is not thread-safe, so other processes compile (see ``worker``), and the store is how results come back.
+``cute.compile`` is not thread-safe, so other processes compile (see ``worker``).  The store is how results come
+back.
 """
 
 from __future__ import annotations

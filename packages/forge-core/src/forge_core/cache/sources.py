@@ -1,4 +1,4 @@
-"""The sources that a kernel is really built from, found by reading them and without importing anything.
+"""The sources that a kernel is built from, found by reading them and without importing anything.
 
 From the module of the builder on, every import is followed into the project's own modules:
 
@@ -18,21 +18,49 @@ does to its submodules, are not seen.
 
 from __future__ import annotations
 
+import ast
 import functools
+import hashlib
 import importlib.metadata
 import importlib.util
+import os
+import re
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from forge_core.cache.imports import NOT_FOLLOWED, Imports, read_source
-from forge_core.cache.started import process_start_ns
-
-__all__ = ["Sources", "fingerprint", "locate"]
+__all__ = ["Sources", "fingerprint", "locate", "process_start_ns"]
 
 _BOUNDARY = ("forge_core.cache", "forge_core.op")
 _INSTALLED = ("site-packages", "dist-packages")
+_NOT_FOLLOWED = frozenset({"cutlass", "cuda", "tvm_ffi", "torch", "nvidia_cutlass_dsl", *sys.stdlib_module_names})
+
+
+def process_start_ns() -> int:
+    """Start time of this process, in ns since the epoch.
+
+    On Linux it is read from ``/proc``, which counts clock ticks of 10 ms, and rounded up by one tick.  Rounded down, a
+    file written just before the start would look newer than the process.  Rounding up misses no change, since an
+    interpreter takes longer than a tick to import its first module.  On other systems it is the time of the call, so
+    a change between an earlier import and the call is missed.
+
+    A forked process has a later start time than the modules that it inherits, so it inherits this as well.
+    """
+    now = time.time_ns()
+    try:
+        # Field 22 is the start, in ticks since boot; fields are counted from the end of the name in parentheses, which
+        # may itself contain spaces and parentheses.
+        ticks = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
+        # Not btime in /proc/stat, which has whole seconds: a file written up to a second before the start would look
+        # newer than the process.
+        # Of several readings the latest is right: a process that waits between the two clocks computes an earlier time.
+        booted = max(time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) for _ in range(8))
+        return booted + (ticks + 1) * 10**9 // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return now
+
 
 #: When this process started; see :meth:`Sources.changed`.
 STARTED_NS = process_start_ns()
@@ -99,7 +127,7 @@ def fingerprint(roots: Iterable[str], *, boundary: tuple[str, ...] = _BOUNDARY) 
     while waiting:
         name = waiting.pop()
         top = name.partition(".")[0]
-        if name in seen or top in NOT_FOLLOWED or any(f"{name}.".startswith(f"{each}.") for each in boundary):
+        if name in seen or top in _NOT_FOLLOWED or any(f"{name}.".startswith(f"{each}.") for each in boundary):
             continue
         seen.add(name)
         module = _locate(name)
@@ -112,7 +140,7 @@ def fingerprint(roots: Iterable[str], *, boundary: tuple[str, ...] = _BOUNDARY) 
             pairs[top] = _version(top)
         elif module.path:
             state = _state(module.path)
-            read = read_source(module.path, *state)
+            read = _read(module.path, *state)
             if read is None:
                 return None
             digest, imports = read
@@ -170,10 +198,114 @@ def _locate(name: str) -> _Module | None:
     return None
 
 
+# ------------------------------------------------------------------------------------------- what a file imports
+
+
+@dataclass(frozen=True)
+class _Imports:
+    """The import statements of a file: (level, module, names); names is None for ``import module``."""
+
+    statements: tuple[tuple[int, str, tuple[str, ...] | None], ...]
+    attributes: tuple[str, ...]  # dotted names such as `package.module.function`
+    bound: frozenset[str]  # what the file itself defines, at its outermost level
+    computed: bool  # it imports by a name that is not written down
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(path: str, changed: int, size: int) -> tuple[str, _Imports] | None:
+    """SHA-256 and imports of a file; ``changed`` and ``size`` make the memory forget what was rewritten."""
+    try:
+        text = Path(path).read_bytes()
+    except OSError:
+        return None
+    return hashlib.sha256(text).hexdigest(), _imports(text, is_package=path.endswith("__init__.py"))
+
+
+# Where an import statement could begin, and what it names: more places than there are, text in strings for one, and
+# never fewer.
+_MAYBE_IMPORT = re.compile(rb"(?:^|[;:])[ \t\f]*(from|import)\b[ \t]*([\w.]*)([^\n]*)", re.MULTILINE)
+
+
+def _may_lead_on(text: bytes) -> bool:
+    """Whether a file could import anything that is followed.  Most do not, and parsing takes most of the time."""
+    if b"import_module" in text or b"__import__" in text or b"\r" in text:
+        return True
+    for statement, name, rest in _MAYBE_IMPORT.findall(text):
+        strange = b"\\" in rest or b";" in rest or rest[:1] not in b" \t,#" or (statement == b"import" and b"," in rest)
+        if strange or name.partition(b".")[0].decode() not in _NOT_FOLLOWED:
+            return True
+    return False
+
+
+def _imports(text: bytes, *, is_package: bool) -> _Imports:
+    if not is_package and not _may_lead_on(text):
+        return _Imports((), (), frozenset(), computed=False)
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:  # importing it will say so
+        return _Imports((), (), frozenset(), computed=False)
+    statements: list[tuple[int, str, tuple[str, ...] | None]] = []
+    waiting: list[ast.AST] = [tree]
+    while waiting:  # statements only: they are few, and expressions are many
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            statements += [(0, alias.name, None) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            statements.append((node.level, node.module or "", tuple(alias.name for alias in node.names)))
+        elif isinstance(node, ast.If) and _is_type_checking(node.test):
+            waiting += node.orelse  # the body never runs
+        else:
+            for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+                inner = getattr(node, part, None)
+                if isinstance(inner, list):
+                    waiting += inner
+    attributes: list[str] = []
+    computed = False
+    if any(names is None and name.partition(".")[0] not in _NOT_FOLLOWED for _, name, names in statements):
+        attributes = [_dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    if b"import_module" in text or b"__import__" in text:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _dotted(node.func).rpartition(".")[2] in ("import_module", "__import__"):
+                first = node.args[0] if node.args else None
+                if isinstance(first, ast.Constant) and isinstance(first.value, str) and first.value[:1] != ".":
+                    statements.append((0, first.value, None))
+                else:
+                    computed = True
+    return _Imports(
+        tuple(statements), tuple(filter(None, attributes)), _bound(tree) if is_package else frozenset(), computed
+    )
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return _dotted(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def _dotted(node: ast.AST) -> str:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return ""
+    return ".".join([node.id, *reversed(parts)])
+
+
+def _bound(tree: ast.Module) -> frozenset[str]:
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        else:
+            names |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return frozenset(names)
+
+
 # ------------------------------------------------------------------------------------------- where imports lead
 
 
-def _targets(module: _Module, imports: Imports) -> Iterator[str]:
+def _targets(module: _Module, imports: _Imports) -> Iterator[str]:
     """Full names of the modules that a module's imports lead to."""
     package = module.name if module.folders else module.name.rpartition(".")[0]
     for level, name, names in imports.statements:
@@ -200,19 +332,19 @@ def _plain(name: str, attributes: Iterable[str]) -> Iterator[str]:
             words = dotted.split(".")
             for i in range(2, len(words) + 1):
                 found = ".".join(words[:i])
-                if words[0] not in NOT_FOLLOWED and _locate(found) is not None:
+                if words[0] not in _NOT_FOLLOWED and _locate(found) is not None:
                     yield found
 
 
 def _from(base: str, names: Iterable[str]) -> Iterator[str]:
     """``from base import names``: the submodules among the names, and base for what it defines itself."""
-    if base.partition(".")[0] in NOT_FOLLOWED:
+    if base.partition(".")[0] in _NOT_FOLLOWED:
         return
     found = _locate(base)
     if found is None or not found.folders:
         yield base
         return
-    read = read_source(found.path, *_state(found.path)) if found.path else None
+    read = _read(found.path, *_state(found.path)) if found.path else None
     bound = read[1].bound if read is not None else frozenset[str]()
     for name in names:
         submodule = f"{base}.{name}"

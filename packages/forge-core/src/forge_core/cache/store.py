@@ -38,16 +38,17 @@ from forge_core.cache.entry import (
     read_entry,
 )
 from forge_core.cache.files import (
+    check_folder,
+    check_inside,
     folders_in,
     is_left_by_the_dead,
-    last_used,
+    make_private,
     remove_tree,
     tell_once,
     tree_bytes,
     work_name,
     write_new,
 )
-from forge_core.cache.folders import check_folder, check_inside, make_private
 from forge_core.cache.key import KernelKey
 
 __all__ = ["LEFTOVER_S", "LOCK_TIMEOUT_S", "Store"]
@@ -194,25 +195,20 @@ class Store:
     # -- writing ------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def lock(self, key: KernelKey, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[bool]:
-        """Holds a key's lock; gives whether it could be had.  A process that dies loses it."""
+    def lock(self, key: KernelKey, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+        """Holds a key's lock, if it can be had; a process that dies loses it."""
         import filelock
 
-        held = None
-        try:
-            make_private(self.root / "locks")
-            lock = filelock.FileLock(self.root / "locks" / f"{key.digest}.lock", timeout=timeout_s, mode=0o600)
-            lock.acquire(poll_interval=0.02)
-            held = lock
-        except filelock.Timeout:
-            tell_once(f"lock {key.digest}", "waited %.0f s for another process to compile a kernel", timeout_s)
-        except (OSError, NotImplementedError) as error:
-            tell_once(f"locks {self.root}", "no locks in the compile cache %s: %s", self.root, error)
-        try:
-            yield held is not None
-        finally:
-            if held is not None:
-                held.release()
+        with contextlib.ExitStack() as held:
+            try:
+                make_private(self.root / "locks")
+                lock = filelock.FileLock(self.root / "locks" / f"{key.digest}.lock", timeout=timeout_s, mode=0o600)
+                held.enter_context(lock.acquire(poll_interval=0.02))
+            except filelock.Timeout:
+                tell_once(f"lock {key.digest}", "waited %.0f s for another process to compile a kernel", timeout_s)
+            except (OSError, NotImplementedError) as error:
+                tell_once(f"locks {self.root}", "no locks in the compile cache %s: %s", self.root, error)
+            yield
 
     def publish(self, key: KernelKey, image: Image) -> Entry | None:
         """Writes an entry; one that is already there stays.
@@ -282,13 +278,14 @@ class Store:
         if root is None:
             return []
         removed = self.sweep()
-        found = [(True, last_used(folder), folder) for folder in folders_in(root / "damaged")]
+        # What was set aside goes first.
+        order = {folder: (False, _last_used(folder)) for folder in folders_in(root / "damaged")}
         for arch in folders_in(root):
             if arch.name not in _NOT_ENTRIES:
-                found += [(False, last_used(folder), folder) for folder in folders_in(arch)]
-        sizes = {folder: tree_bytes(folder) for _, _, folder in found}
+                order |= {folder: (True, _last_used(folder)) for folder in folders_in(arch)}
+        sizes = {folder: tree_bytes(folder) for folder in order}
         total = sum(sizes.values()) + sum(map(tree_bytes, folders_in(root / "work")))
-        for _, _, folder in sorted(found, key=lambda item: (not item[0], item[1])):
+        for folder in sorted(order, key=order.__getitem__):
             if total <= max_bytes:
                 break
             if folder.name != keep and self.remove(folder):
@@ -321,3 +318,11 @@ class Store:
             return False
         remove_tree(trash)
         return True
+
+
+def _last_used(folder: Path) -> float:
+    """When an entry was last used: the object carries the time."""
+    for name in OBJECTS:
+        with contextlib.suppress(OSError):
+            return (folder / name).stat().st_mtime
+    return 0.0

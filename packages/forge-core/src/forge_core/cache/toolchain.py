@@ -1,8 +1,4 @@
-"""The CuTe DSL and TVM-FFI as they are installed, known without importing them.
-
-Importing the DSL takes seconds; a kernel that was compiled before needs only its name, its version and its runtime
-library.
-"""
+"""The CuTe DSL and TVM-FFI as they are installed, without importing them, which takes seconds; and the processor."""
 
 from __future__ import annotations
 
@@ -10,14 +6,25 @@ import ctypes
 import functools
 import importlib.util
 import os
+import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from forge_core.errors import UnsupportedError
 
-__all__ = ["cuda_variant", "dist_infos", "require_dsl", "require_runtime", "runtime_library", "toolchain"]
+__all__ = [
+    "cuda_variant",
+    "dist_infos",
+    "host_levels",
+    "levels_of",
+    "package_folder",
+    "require_dsl",
+    "require_runtime",
+    "runtime_library",
+    "toolchain",
+]
 
 _RUNTIME = "libcute_dsl_runtime.so"
 
@@ -87,8 +94,9 @@ def _takes_part(name: str, variant: str | None) -> bool:
     return of_variant is None or variant is None or of_variant.group(1) == variant
 
 
-def _dsl_folder() -> Path | None:
-    spec = importlib.util.find_spec("nvidia_cutlass_dsl")
+def package_folder(name: str) -> Path | None:
+    """The folder of a top-level package, without importing it; None where there is none."""
+    spec = importlib.util.find_spec(name)
     locations = list(spec.submodule_search_locations or ()) if spec is not None else []
     return Path(locations[0]) if locations else None
 
@@ -96,7 +104,7 @@ def _dsl_folder() -> Path | None:
 @functools.cache
 def cuda_variant() -> str | None:
     """``"cu12"`` or ``"cu13"``: the newest installed one that the driver can run; None where there is none."""
-    folder = _dsl_folder()
+    folder = package_folder("nvidia_cutlass_dsl")
     if folder is None:
         return None
     libraries = folder / "dsl_packages" / "cutlass" / "_mlir" / "_mlir_libs"
@@ -128,8 +136,50 @@ def runtime_library() -> Path | None:
     for named in os.environ.get("CUTE_DSL_LIBS", "").split(os.pathsep):
         if named.endswith(_RUNTIME):
             return Path(named)
-    folder, variant = _dsl_folder(), cuda_variant()
+    folder, variant = package_folder("nvidia_cutlass_dsl"), cuda_variant()
     if folder is None:
         return None
-    candidates = [folder / variant / "lib" / _RUNTIME] if variant else []
-    return next((path for path in [*candidates, folder / "lib" / _RUNTIME] if path.exists()), None)
+    candidates = (folder / (variant or "") / "lib" / _RUNTIME, folder / "lib" / _RUNTIME)
+    return next((path for path in candidates if path.exists()), None)
+
+
+# The compiler makes the code that launches a kernel for the processor it runs on, so an object is loaded on that level
+# and above; elsewhere a process would die of an illegal instruction.
+# Levels of each processor family, lowest first, with the flags that Linux reports for each.  Those of x86-64 are the
+# levels of its psABI; flags that every such processor has are left out.
+_LEVELS: dict[str, tuple[tuple[str, frozenset[str]], ...]] = {
+    "x86_64": (
+        ("v1", frozenset()),
+        ("v2", frozenset({"cx16", "lahf_lm", "popcnt", "pni", "sse4_1", "sse4_2", "ssse3"})),
+        ("v3", frozenset({"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})),
+        ("v4", frozenset({"avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl"})),
+    ),
+    "aarch64": (("base", frozenset()), ("sve", frozenset({"sve"})), ("sve2", frozenset({"sve2"}))),
+}
+
+
+def levels_of(machine: str, flags: Collection[str]) -> tuple[str, ...]:
+    """The levels that a processor has, lowest first.
+
+    Args:
+        machine: ``platform.machine()``.
+        flags: the processor's, as Linux names them.
+    """
+    levels = []
+    for name, needed in _LEVELS.get(machine, ((platform.processor() or "base", frozenset[str]()),)):
+        if not needed <= set(flags):
+            break
+        levels.append(f"{sys.platform}-{machine}-{name}")
+    return tuple(levels)
+
+
+@functools.cache
+def host_levels() -> tuple[str, ...]:
+    """The levels of this machine, lowest first: an object made at any of them can be loaded here."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            pairs = (line.partition(":") for line in lines)
+            flags = next((value for name, _, value in pairs if name.strip().lower() in ("flags", "features")), "")
+    except FileNotFoundError:
+        flags = ""
+    return levels_of(platform.machine(), flags.split())

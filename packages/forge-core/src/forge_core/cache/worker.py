@@ -104,7 +104,8 @@ def _serve(order: Order, answers: TextIO) -> None:
 def _start(order: Order, number: int, inherited: Iterable[TextIO | Connection]) -> tuple[Connection, _Fork]:
     """Forks a worker, which begins with one of the requests."""
     ours, theirs = Pipe()
-    said = tempfile.TemporaryFile()  # not a pipe, which what a kernel has started could keep open
+    # Not a pipe, which what a kernel has started could keep open.
+    said = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the fork has ended
     pid = os.fork()
     if pid:
         theirs.close()
