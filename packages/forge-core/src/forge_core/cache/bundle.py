@@ -58,20 +58,9 @@ def open_bundle(folder: Path, named_by: str) -> Store:
     Raises:
         CacheError: there is no bundle, or one of another format.
     """
-    try:
-        written = _format(folder)
-    except _NoBundleError as error:
-        raise CacheError(
-            f"{named_by} names {folder}, which is no bundle of kernels: {error}. Make one with: "
-            f"forge-cute cache build --out {folder}",
-            folder=str(folder),
-        ) from error
-    if written != FORMAT:
-        raise CacheError(
-            f"the bundle {folder} has format {written!r}, and this version of Forge reads {FORMAT}. Build it anew with "
-            "this version: forge-cute cache build",
-            folder=str(folder),
-        )
+    _check_format(
+        folder, f"{named_by} names {folder}, which is", f"Make one with: forge-cute cache build --out {folder}"
+    )
     return Store(folder, frozen=True, way_out=f"Take the permission away with: chmod -R go-w {folder}")
 
 
@@ -100,15 +89,17 @@ def _package_folder(name: str, package: str) -> Path:
     return folder.joinpath(*rest)
 
 
-class _NoBundleError(Exception):
-    """A folder is no bundle; the text says why."""
-
-
-def _format(folder: Path) -> Any:
+def _check_format(folder: Path, told: str, way_out: str) -> None:
+    """Raises CacheError where a folder is no bundle of this format; the texts begin and end the message."""
     try:
-        return json.loads((folder / MANIFEST).read_bytes())["format"]
+        written: Any = json.loads((folder / MANIFEST).read_bytes())["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _NoBundleError(f"{MANIFEST}: {error}") from error
+        raise CacheError(f"{told} no bundle of kernels: {MANIFEST}: {error}. {way_out}", folder=str(folder)) from error
+    if written != FORMAT:
+        raise CacheError(
+            f"the bundle {folder} has format {written!r}, and this version of Forge reads {FORMAT}. {way_out}",
+            folder=str(folder),
+        )
 
 
 # ----------------------------------------------------------------------------------------------------------- making
@@ -120,17 +111,8 @@ def check_target(out: Path) -> None:
     Raises:
         CacheError: it is not empty, and no bundle of this format.
     """
-    if not out.exists() or not any(out.iterdir()):
-        return
-    try:
-        written = _format(out)
-    except _NoBundleError as error:
-        raise CacheError(
-            f"--out {out}: the folder is not empty, and no bundle of kernels: {error}. Choose another, or empty it.",
-            folder=str(out),
-        ) from error
-    if written != FORMAT:
-        raise CacheError(f"--out {out}: the bundle there has format {written!r}, not {FORMAT}.", folder=str(out))
+    if out.exists() and any(out.iterdir()):
+        _check_format(out, f"--out {out}: the folder is not empty, and", "Choose another folder, or empty it.")
 
 
 def finish(store: Store) -> dict[str, Any]:

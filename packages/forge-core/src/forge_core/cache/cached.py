@@ -147,7 +147,10 @@ class CompileCached(Generic[Config]):
             CompileError: it could not be compiled, or not be stored.
         """
         key, sources = self._key(config, arch, settings.debug_requested())
-        self._check_shared(sources)
+        if not self._shared or sources is None:
+            raise CompileError(
+                f"{self.name}: only a builder at the outermost level of a module with a source file can be stored"
+            )
         found = store.find(key)  # first of all: it refuses a folder that is not safe, and a lock is a file in there
         if found is not None:
             return found, False
@@ -256,12 +259,6 @@ class CompileCached(Generic[Config]):
                 way_out = "Undo that, or make the change in the source and restart, to have it cached."
                 raise CompileError(f"{self.name} is not stored: {differs}. {way_out}")
         return self._compiler.image(compiled)
-
-    def _check_shared(self, sources: Sources | None) -> None:
-        if not self._shared or sources is None:
-            raise CompileError(
-                f"{self.name}: only a builder at the outermost level of a module with a source file can be stored"
-            )
 
     def _imported(self) -> CompileCached[Config]:
         """The builder itself: this one, or the one that this one only names."""

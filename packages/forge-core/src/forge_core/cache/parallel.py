@@ -99,8 +99,8 @@ def compile_all(
     wanted: dict[str, Request] = {}
     outcomes: dict[str, Outcome] = {}
 
-    def done(digest: str, status: str, seconds: float = 0.0, size: int = 0, error: str = "") -> None:
-        outcomes[digest] = Outcome(wanted[digest], digest, status, seconds, size, error)
+    def done(digest: str, answer: dict[str, Any]) -> None:
+        outcomes[digest] = Outcome(wanted[digest], digest, **{"status": "failed", **answer})
         on_done(outcomes[digest])
 
     for request in requests:
@@ -109,40 +109,30 @@ def compile_all(
             wanted[key.digest] = request
             found = store.find(key)
             if found is not None:
-                done(key.digest, "present", found.seconds, found.bytes)
+                done(key.digest, {"status": "present", "seconds": found.seconds, "bytes": found.bytes})
     ended = ""
     # Where importing the modules ended the workers, they try again and import only what each kernel needs.
     for preload in (True, False):
-        missing = [digest for digest in wanted if digest not in outcomes]
+        missing = {digest: request for digest, request in wanted.items() if digest not in outcomes}
         if not missing:
             break
-
-        def answered(number: int, answer: dict[str, Any], missing: list[str] = missing) -> None:
-            digest = missing[number]
-            if "error" in answer:
-                done(digest, "failed", error=answer["error"])
-            elif answer["digest"] != digest:
-                done(digest, "failed", error="its sources or its environment changed meanwhile")
-            else:
-                done(digest, "compiled" if answer["compiled"] else "present", answer["seconds"], answer["bytes"])
-
         order = Order(
-            requests=[(wanted[each].builder, tag(wanted[each].config), wanted[each].arch) for each in missing],
-            modules=list(dict.fromkeys(wanted[each].builder.partition(":")[0] for each in missing if preload)),
+            requests=[(digest, each.builder, tag(each.config), each.arch) for digest, each in missing.items()],
+            modules=sorted({each.builder.partition(":")[0] for each in missing.values() if preload}),
             jobs=jobs or default_jobs(),
             timeout_s=TIMEOUT_S,
             store=str(store.root.absolute()),
             max_bytes=store.max_bytes,
             debug=settings.debug_requested(),
         )
-        ended = _run_workers(order, answered)
+        ended = _run_workers(order, done)
     for digest in [each for each in wanted if each not in outcomes]:
-        done(digest, "failed", error=f"the worker ended: {ended}")
+        done(digest, {"error": f"the worker ended: {ended}"})
     return [outcomes[digest] for digest in wanted]
 
 
-def _run_workers(order: Order, on_answer: Callable[[int, dict[str, Any]], None]) -> str:
-    """Calls back with the number and the answer of each request; returns how the workers' server ended.
+def _run_workers(order: Order, on_answer: Callable[[str, dict[str, Any]], None]) -> str:
+    """Calls back with the digest and the answer of each request; returns how the workers' server ended.
 
     An exception, Ctrl-C say, ends the workers.
     """

@@ -39,7 +39,7 @@ class Order(TypedDict):
     """What the server reads from its stdin.
 
     Attributes:
-        requests: the builder's path, the tagged configuration and the architecture of each kernel.
+        requests: the key's digest, the builder's path, the tagged configuration and the architecture of each kernel.
         modules: imported before the server forks.
         jobs: forks that work at the same time.
         timeout_s: a fork that takes longer for one kernel is ended.
@@ -48,7 +48,7 @@ class Order(TypedDict):
         debug: whether kernels are compiled with assertions.
     """
 
-    requests: list[tuple[str, Any, str]]
+    requests: list[tuple[str, str, Any, str]]
     modules: list[str]
     jobs: int
     timeout_s: float
@@ -64,7 +64,7 @@ class _Fork:
     Attributes:
         pid: its id.
         said: the file that its stdout and stderr go to.
-        number: the request that it works on.
+        number: of the request that it works on.
     """
 
     pid: int
@@ -73,7 +73,7 @@ class _Fork:
 
 
 def _serve(order: Order, answers: TextIO) -> None:
-    """Hands the requests out to forks; writes ``[number, answer]`` for each."""
+    """Hands the requests out to forks; writes ``[digest, answer]`` for each."""
     waiting = list(range(len(order["requests"])))[::-1]
     forks: dict[Connection, _Fork] = {}
     while waiting or forks:
@@ -97,7 +97,7 @@ def _serve(order: Order, answers: TextIO) -> None:
                 connection.close()  # a fork that lives ends by that
                 fork.said.close()
                 del forks[connection]
-            answers.write(json.dumps([number, answer]) + "\n")
+            answers.write(json.dumps([order["requests"][number][0], answer]) + "\n")
             answers.flush()
 
 
@@ -134,7 +134,7 @@ def _start(order: Order, number: int, inherited: Iterable[TextIO | Connection]) 
 
 def _answer(order: Order, number: int) -> dict[str, Any]:
     """Compiles one kernel into the store, unless it is there; ends the process where that takes too long."""
-    path, tagged, arch = order["requests"][number]
+    digest, path, tagged, arch = order["requests"][number]
     signal.setitimer(signal.ITIMER_REAL, order["timeout_s"])
     try:
         with use_settings(debug=order["debug"]):
@@ -146,7 +146,9 @@ def _answer(order: Order, number: int) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"}
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-    return {"digest": entry.key.digest, "compiled": compiled, "seconds": entry.seconds, "bytes": entry.bytes}
+    if entry.key.digest != digest:
+        return {"error": "its sources or its environment changed meanwhile"}
+    return {"status": "compiled" if compiled else "present", "seconds": entry.seconds, "bytes": entry.bytes}
 
 
 def how_it_ended(status: int, said: IO[bytes]) -> str:
