@@ -147,7 +147,7 @@ class CompileCached(Generic[Config]):
             CompileError: it could not be compiled, or not be stored.
         """
         key, sources = self._key(config, arch, settings.debug_requested())
-        if not self._shared or sources is None:
+        if sources is None:
             raise CompileError(
                 f"{self.name}: only a builder at the outermost level of a module with a source file can be stored"
             )
@@ -183,6 +183,7 @@ class CompileCached(Generic[Config]):
     # -- the key ------------------------------------------------------------------------------------------------
 
     def _key(self, config: Config, arch: str, debug: bool) -> tuple[KernelKey, Sources | None]:
+        """The key, and the sources in it; None where the kernel is not for other processes."""
         sources = self._sources(config)
         key = KernelKey.make(
             self.name,
@@ -191,7 +192,7 @@ class CompileCached(Generic[Config]):
             options=compile_options(arch=arch, debug=debug),
             sources=sources.pairs if sources is not None else (),
         )
-        return key, sources
+        return key, sources if self._shared else None
 
     def _sources(self, config: Config) -> Sources | None:
         """The fingerprint, read once: what this process has imported does not change with the files."""
@@ -210,54 +211,47 @@ class CompileCached(Generic[Config]):
         found = by_key.get(key.digest)
         if found is not None:
             return found, True
-        store = lookup.user_store() if self._shared and sources is not None else None
-        found = lookup.find(key, store, self._compiler) if self._shared and sources is not None else None
-        if found is None:
-            if not settings.current().jit:
-                raise lookup.missing(key, store)
-            with _locked(key, store):
-                found = by_key.get(key.digest)
-                if found is not None:
-                    return found, True
-                found = self._make(config, key, sources, store)
-                by_key[key.digest] = found
-        by_key[key.digest] = found
-        return found, False
+        store = lookup.user_store() if sources is not None else None
+        found = lookup.find(key, store, self._compiler) if sources is not None else None
+        if found is not None:
+            by_key[key.digest] = found
+            return found, False
+        if not settings.current().jit:
+            raise lookup.missing(key, store)
+        with _locked(key, store):
+            is_hit = key.digest in by_key  # another thread may have been faster
+            if not is_hit:
+                by_key[key.digest] = self._make(config, key, sources, store)
+        return by_key[key.digest], is_hit
 
     def _make(self, config: Config, key: KernelKey, sources: Sources | None, store: Store | None) -> Compiled:
         """Compiles and publishes a kernel, unless another process has; the caller holds its locks."""
-        entry = store.find(key) if store is not None else None
-        found = lookup.load(entry, "cache", self._compiler) if entry is not None else None
+        found = lookup.load(store.find(key), "cache", self._compiler) if store is not None else None
         if found is not None:
             return found
         builder = self._imported()
         with compile_lock():
             compiled = builder._compile(config, key)
-            if store is None:
+            if store is None or sources is None:
                 return compiled
             try:
                 image = builder._image(compiled, sources)
             except CompileError as error:  # it runs here all the same
                 tell_once(f"image {error}", "%s", error)
                 return compiled
-        entry = store.publish(key, image)
         # What is stored is what runs, here as in every later process.
-        loaded = lookup.load(entry, "compiled", self._compiler) if entry is not None else None
-        return loaded or compiled
+        return lookup.load(store.publish(key, image), "compiled", self._compiler) or compiled
 
-    def _image(self, compiled: Compiled, sources: Sources | None) -> Image:
+    def _image(self, compiled: Compiled, sources: Sources) -> Image:
         """What other processes may have of a compiled kernel; raises CompileError where they may not."""
-        if sources is not None:
-            from forge_core.cache.verify import difference  # not needed where nothing is compiled
+        from forge_core.cache.verify import difference  # not needed where nothing is compiled
 
-            changed = sources.changed()
-            if changed is not None:
-                told = f"{changed} changed after this process started. Restart to have it cached."
-                raise CompileError(f"{self.name} is not stored: {told}")
-            differs = difference(sources)
-            if differs is not None:
-                way_out = "Undo that, or make the change in the source and restart, to have it cached."
-                raise CompileError(f"{self.name} is not stored: {differs}. {way_out}")
+        if changed := sources.changed():
+            told = f"{changed} changed after this process started. Restart to have it cached."
+            raise CompileError(f"{self.name} is not stored: {told}")
+        if differs := difference(sources):
+            way_out = "Undo that, or make the change in the source and restart, to have it cached."
+            raise CompileError(f"{self.name} is not stored: {differs}. {way_out}")
         return self._compiler.image(compiled)
 
     def _imported(self) -> CompileCached[Config]:

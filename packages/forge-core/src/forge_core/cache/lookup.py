@@ -61,8 +61,10 @@ def find(key: KernelKey, store: Store | None, compiler: Compiler) -> Compiled | 
     return None
 
 
-def load(entry: Entry, origin: str, compiler: Compiler) -> Compiled | None:
+def load(entry: Entry | None, origin: str, compiler: Compiler) -> Compiled | None:
     """Loads the object that was read with an entry; None, and a warning once, where it does not load here."""
+    if entry is None:
+        return None
     start = time.perf_counter()
     try:
         # Not the file, which may be another one by now.

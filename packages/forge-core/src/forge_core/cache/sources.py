@@ -19,6 +19,7 @@ does to its submodules, are not seen.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -41,20 +42,16 @@ _NOT_FOLLOWED = frozenset({"cutlass", "cuda", "tvm_ffi", "torch", "nvidia_cutlas
 def process_start_ns() -> int:
     """Start time of this process, in ns since the epoch.
 
-    On Linux it is read from ``/proc``, which counts clock ticks of 10 ms, and rounded up by one tick.  Rounded down, a
-    file written just before the start would look newer than the process.  Rounding up misses no change, since an
-    interpreter takes longer than a tick to import its first module.  On other systems it is the time of the call, so
-    a change between an earlier import and the call is missed.
-
-    A forked process has a later start time than the modules that it inherits, so it inherits this as well.
+    On Linux it is read from ``/proc`` and rounded up by one clock tick of 10 ms: rounded down, a file written just
+    before the start would look newer than the process, and no interpreter imports its first module within a tick.
+    Elsewhere it is the time of the call, so a change between an earlier import and the call is missed.
     """
     now = time.time_ns()
     try:
         # Field 22 is the start, in ticks since boot; fields are counted from the end of the name in parentheses, which
         # may itself contain spaces and parentheses.
         ticks = int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
-        # Not btime in /proc/stat, which has whole seconds: a file written up to a second before the start would look
-        # newer than the process.
+        # Not btime in /proc/stat, which has whole seconds.
         # Of several readings the latest is right: a process that waits between the two clocks computes an earlier time.
         booted = max(time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) for _ in range(8))
         return booted + (ticks + 1) * 10**9 // os.sysconf("SC_CLK_TCK")
@@ -62,7 +59,7 @@ def process_start_ns() -> int:
         return now
 
 
-#: When this process started; see :meth:`Sources.changed`.
+#: When this process started; a fork inherits it with the modules.
 STARTED_NS = process_start_ns()
 
 
@@ -252,7 +249,7 @@ def _imports(text: bytes, *, is_package: bool) -> _Imports:
             statements += [(0, alias.name, None) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             statements.append((node.level, node.module or "", tuple(alias.name for alias in node.names)))
-        elif isinstance(node, ast.If) and _is_type_checking(node.test):
+        elif isinstance(node, ast.If) and _dotted(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
             waiting += node.orelse  # the body never runs
         else:
             for part in ("body", "orelse", "finalbody", "handlers", "cases"):
@@ -274,10 +271,6 @@ def _imports(text: bytes, *, is_package: bool) -> _Imports:
     return _Imports(
         tuple(statements), tuple(filter(None, attributes)), _bound(tree) if is_package else frozenset(), computed
     )
-
-
-def _is_type_checking(test: ast.expr) -> bool:
-    return _dotted(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 def _dotted(node: ast.AST) -> str:
@@ -312,12 +305,8 @@ def _targets(module: _Module, imports: _Imports) -> Iterator[str]:
         if names is None:
             yield from _plain(name, imports.attributes)
             continue
-        base = name
-        if level:
-            parts = package.split(".") if package else []
-            parts = parts[: len(parts) - (level - 1)]
-            base = ".".join([*parts, name] if name else parts)
-        yield from _from(base, names)
+        with contextlib.suppress(ImportError):  # it leaves the package, which importing it will say
+            yield from _from(importlib.util.resolve_name("." * level + name, package), names)
     # The core imports what it is told the path of: builders, which are roots, and an operator's backends.
     if imports.computed and module.name and not module.name.startswith("forge_core."):
         yield from _whole(module.name.partition(".")[0])

@@ -125,7 +125,10 @@ class Store:
         except Damaged as error:
             tell_once(f"damaged {folder}", "the compiled kernel %s is damaged and is not used: %s", folder, error)
             return None if self.frozen else self._set_aside(folder, key)
-        self._mark_used(entry)
+        now = time.time()
+        if not self.frozen and now - entry.used > _USE_STEP_S:
+            with contextlib.suppress(OSError):  # a folder that cannot be written is read all the same
+                os.utime(entry.object, (now, now))
         return entry
 
     def _read(self, folder: Path, key: KernelKey) -> Entry:
@@ -136,12 +139,6 @@ class Store:
         if entry.key != key:
             raise Damaged("it is of another kernel")
         return entry
-
-    def _mark_used(self, entry: Entry) -> None:
-        now = time.time()
-        if not self.frozen and now - entry.used > _USE_STEP_S:
-            with contextlib.suppress(OSError):  # a folder that cannot be written is read all the same
-                os.utime(entry.object, (now, now))
 
     def _set_aside(self, folder: Path, key: KernelKey) -> Entry | None:
         """Moves a damaged entry away; returns a correct one that another process has put there meanwhile."""
