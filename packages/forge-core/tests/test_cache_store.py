@@ -584,7 +584,7 @@ def test_a_lock_that_is_never_given_back_is_not_waited_for_for_ever(project, mon
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait(10)
-    monkeypatch.setattr(Store.lock.__wrapped__, "__kwdefaults__", {"timeout_s": 0.2})
+    monkeypatch.setattr(storing, "LOCK_TIMEOUT_S", 0.2)
     try:
         assert project.build.get(project.config(), arch=ARCH).launch() == 48
     finally:

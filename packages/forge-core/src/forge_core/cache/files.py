@@ -1,9 +1,9 @@
 """Files and folders of the store, and from which of them native code may be loaded.
 
-Symptom where this is not checked: on a shared machine, somebody prepares ``/tmp/forge`` or a link of that name, and the
-next user's process runs their code.  Invariant kept here: a folder of kernels and each kernel in it belong to this user
-or to root, and nobody else can write to them.  A folder above that everybody can write to is refused as well, since the
-folder of kernels could be exchanged there; one that a group can write to, or that another user owns, is not.
+On a shared machine, somebody could prepare ``/tmp/forge`` or a link of that name, and the next user's process would run
+their code.  So a folder of kernels and each kernel in it must belong to this user or to root, and nobody else may write
+to them.  A folder above that everybody can write to is refused as well, since the folder of kernels could be exchanged
+there; one that a group can write to, or that another user owns, is not.
 """
 
 from __future__ import annotations
@@ -160,12 +160,12 @@ def check_folder(folder: Path, *, what: str, way_out: str) -> Path:
 
     Args:
         folder: an existing folder, or a link to one.
-        what: what it is, for the message: ``"the cache folder"``.
+        what: what it is, for the message.
         way_out: what to do about it, as a full sentence.
 
     Raises:
         CacheError: another user owns it, can write to it, or can replace it.
-        OSError: it cannot be looked at; FileNotFoundError where it is not there.
+        OSError: it cannot be looked at.
     """
     with _refusing(what, way_out):
         return _safe_folder(folder)
@@ -174,16 +174,8 @@ def check_folder(folder: Path, *, what: str, way_out: str) -> Path:
 def check_inside(paths: Iterable[Path], *, what: str, way_out: str) -> None:
     """Checks what lies in a folder that :func:`check_folder` accepted: nobody else may write to any of it.
 
-    A link is judged by where it leads: the folder there has to be one that :func:`check_folder` accepts.
-
-    Args:
-        paths: existing files and folders.
-        what: as for :func:`check_folder`.
-        way_out: likewise.
-
-    Raises:
-        CacheError: another user owns one, or can write to it.
-        OSError: one cannot be looked at; FileNotFoundError where it is not there.
+    A link is judged by where it leads: the folder there has to be one that :func:`check_folder` accepts.  Raises as
+    that does.
     """
     with _refusing(what, way_out):
         for path in paths:

@@ -1,9 +1,8 @@
 """What identifies a compiled kernel.
 
-Symptom of an incomplete key: a kernel built for another architecture, dtype or compiler is launched and writes
-garbage, or two timings come out the same because both ran one object.  Cause: something that changes the code was
-left out of the key.  Invariant kept here: everything that can change the code is in :class:`KernelKey`, each value
-with its type, and a value whose type is not registered is refused instead of being turned into some text.
+With an incomplete key, a kernel that was built for another architecture, dtype or compiler is launched and writes
+garbage.  So everything that can change the code is in :class:`KernelKey`, each value with its type, and a value whose
+type is not registered is refused instead of being turned into some text.
 """
 
 from __future__ import annotations
@@ -25,31 +24,15 @@ from forge_core.cache.toolchain import host_levels, toolchain
 
 __all__ = ["KernelKey", "canonical", "classes_modules", "classes_of", "dsl_environment", "same_key", "tag", "untag"]
 
-# CUTE_DSL_ variables that say where or how much is written, not what is generated.  Any other one enters the key.
-_NOT_IN_KEY = frozenset(
-    {
-        "CUTE_DSL_CACHE_DIR",
-        "CUTE_DSL_DISABLE_FILE_CACHING",
-        "CUTE_DSL_NO_CACHE",
-        "CUTE_DSL_JIT_CACHE_MAX_ELEMS",
-        "CUTE_DSL_DUMP_DIR",
-        "CUTE_DSL_KEEP",
-        "CUTE_DSL_KEEP_IR",
-        "CUTE_DSL_KEEP_PTX",
-        "CUTE_DSL_KEEP_CUBIN",
-        "CUTE_DSL_PRINT_IR",
-        "CUTE_DSL_LOG_LEVEL",
-        "CUTE_DSL_LOG_TO_CONSOLE",
-        "CUTE_DSL_LOG_TO_FILE",
-        "CUTE_DSL_SHOW_STACKTRACE",
-        "CUTE_DSL_FILTER_STACKTRACE",
-        "CUTE_DSL_JIT_TIME_PROFILING",
-        # Where the runtime library lies; what is in it is told by the versions.
-        "CUTE_DSL_LIBS",
-        # The architecture is a field of its own and is always passed to the compiler.
-        "CUTE_DSL_ARCH",
-    }
-)
+# CUTE_DSL_* variables that say where or how much is written, not what is generated.  Any other one enters the key.
+_NOT_IN_KEY = {
+    *("CUTE_DSL_CACHE_DIR", "CUTE_DSL_DISABLE_FILE_CACHING", "CUTE_DSL_NO_CACHE", "CUTE_DSL_JIT_CACHE_MAX_ELEMS"),
+    *("CUTE_DSL_KEEP", "CUTE_DSL_KEEP_IR", "CUTE_DSL_KEEP_PTX", "CUTE_DSL_KEEP_CUBIN", "CUTE_DSL_DUMP_DIR"),
+    *("CUTE_DSL_LOG_LEVEL", "CUTE_DSL_LOG_TO_CONSOLE", "CUTE_DSL_LOG_TO_FILE", "CUTE_DSL_PRINT_IR"),
+    *("CUTE_DSL_SHOW_STACKTRACE", "CUTE_DSL_FILTER_STACKTRACE", "CUTE_DSL_JIT_TIME_PROFILING"),
+    "CUTE_DSL_LIBS",  # where the runtime library lies; what is in it is told by the versions
+    "CUTE_DSL_ARCH",  # a field of its own, which is always passed to the compiler
+}
 
 
 def tag(value: Any) -> Any:

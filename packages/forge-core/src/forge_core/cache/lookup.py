@@ -89,17 +89,13 @@ def missing(key: KernelKey, store: Store | None) -> MissingKernelError:
     """The error for a kernel that is nowhere, or that does not load here, and may not be compiled."""
     there = [str(entry.object) for entry, _ in entries(key, store)]
     if there:
-        return MissingKernelError(
-            f"{key.name} for {key.arch} is there, and cannot be loaded here (the warning before this says why): "
-            f"{', '.join(there)}; and FORGE_JIT=0 forbids to compile it.",
-            key=key.digest,
-            command=build_command(key),
-        )
-    cache = f"cache {store.root}" if store is not None else "the cache is switched off"
-    bundles = ", ".join(str(shipped.root) for shipped in bundle.installed()) or "none"
+        told = "is there, and cannot be loaded here (the warning before this says why): " + ", ".join(there)
+    else:
+        cache = f"cache {store.root}" if store is not None else "the cache is switched off"
+        bundles = ", ".join(str(shipped.root) for shipped in bundle.installed()) or "none"
+        told = f"is neither in the compile cache nor in a bundle ({cache}; bundles: {bundles})"
     return MissingKernelError(
-        f"{key.name} for {key.arch} is neither in the compile cache nor in a bundle ({cache}; bundles: {bundles}), "
-        "and FORGE_JIT=0 forbids to compile it.",
+        f"{key.name} for {key.arch} {told}, and FORGE_JIT=0 forbids to compile it.",
         key=key.digest,
         command=build_command(key),
     )

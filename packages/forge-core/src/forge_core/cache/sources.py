@@ -6,14 +6,10 @@ From the module of the builder on, every import is followed into the project's o
           |    `--------> forge_core/cute/warp.py
           `-------------> configs.py            ops.py, kernels/naive.py: not reached, may change freely
 
-*Followed*, each with the SHA-256 of its file: modules of the builder's own top-level package, of Forge, and whatever
-does not lie in a site-packages folder (a checkout, a script's neighbour).  *By version*: other installed packages.
-*Not in the fingerprint*: the standard library; the DSL and TVM-FFI, which are in the key by version; torch, of which a
-kernel takes the names of dtypes; ``forge_core.cache``, whose part in the code is the options in the key; and
-``forge_core.op``, which declares operators and has no part in their kernels.
-
-Limits: code that reads files or environment variables while it is traced, and what the ``__init__`` of a parent package
-does to its submodules, are not seen.
+Followed, each with the SHA-256 of its file, are modules of the builder's own top-level package, of Forge, and whatever
+does not lie in a site-packages folder; other installed packages count by their version.  Not in the fingerprint are the
+standard library, the DSL and TVM-FFI (in the key by version), torch (a kernel takes the names of dtypes from it),
+``forge_core.cache`` (its part in the code is the options in the key) and ``forge_core.op`` (it declares operators).
 """
 
 from __future__ import annotations

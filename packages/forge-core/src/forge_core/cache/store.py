@@ -7,13 +7,13 @@ Inside the cache's folder:
     damaged/                                     what was set aside
     locks/<digest>.lock                          one for each key that was compiled
 
-How an entry is published, and why no reader ever sees half of one:
+How an entry is published, so that no reader ever sees half of one:
 
     lock(key) -> work/<name>/ made -> object written -> JSON written -> rename(work/<name>, <arch>/<digest>) -> unlock
 
-The rename is the publication; whatever ends a writer before it leaves a folder that no reader looks at, and the
-operating system releases its lock.  A rename onto an entry fails, so an entry that is there is never replaced.  Locks
-only spare work: where the file system has none, two processes compile the same kernel and the second one's is dropped.
+Whatever ends a writer before the rename leaves a folder that no reader looks at.  A rename onto an entry fails, so an
+entry is never replaced.  Locks only spare work: where the file system has none, two processes compile the same kernel
+and the second one's is dropped.
 """
 
 from __future__ import annotations
@@ -192,17 +192,17 @@ class Store:
     # -- writing ------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def lock(self, key: KernelKey, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    def lock(self, key: KernelKey) -> Iterator[None]:
         """Holds a key's lock, if it can be had; a process that dies loses it."""
         import filelock
 
         with contextlib.ExitStack() as held:
             try:
                 make_private(self.root / "locks")
-                lock = filelock.FileLock(self.root / "locks" / f"{key.digest}.lock", timeout=timeout_s, mode=0o600)
+                lock = filelock.FileLock(self.root / "locks" / f"{key.digest}.lock", LOCK_TIMEOUT_S, mode=0o600)
                 held.enter_context(lock.acquire(poll_interval=0.02))
             except filelock.Timeout:
-                tell_once(f"lock {key.digest}", "waited %.0f s for another process to compile a kernel", timeout_s)
+                tell_once(f"lock {key.digest}", "waited %.0f s for another process to compile a kernel", LOCK_TIMEOUT_S)
             except (OSError, NotImplementedError) as error:
                 tell_once(f"locks {self.root}", "no locks in the compile cache %s: %s", self.root, error)
             yield

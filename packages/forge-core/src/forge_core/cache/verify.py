@@ -9,13 +9,7 @@ is stored, each module in its fingerprint is compared, name by name:
     import               the object with the one in the module that it comes from
     other assignment     the value with that of the expression, evaluated again (see ``expressions``)
 
-A name that is bound under a condition may have any of the values that the source gives it.  A value that cannot be
-compared counts as a difference if it is callable or an attribute of a class, or if code of the modules may look it up.
-No module is imported, and no source is run.
-
-Limits: not compared are packages that are in the key by version, ``forge_core.cache``, attributes of functions, and
-what a decorator does apart from wrapping.  What ``import *`` binds, and what ``del`` removes from a class, always
-counts as a difference.
+No module is imported, and no source is run.  docs/cache.md has the rules for what cannot be compared, and the limits.
 """
 
 from __future__ import annotations

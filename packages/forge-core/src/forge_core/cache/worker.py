@@ -36,22 +36,13 @@ __all__ = ["Order", "how_it_ended"]
 
 
 class Order(TypedDict):
-    """What the server reads from its stdin.
+    """What the server reads from its stdin."""
 
-    Attributes:
-        requests: the key's digest, the builder's path, the tagged configuration and the architecture of each kernel.
-        modules: imported before the server forks.
-        jobs: forks that work at the same time.
-        timeout_s: a fork that takes longer for one kernel is ended.
-        store: the root of the store that the kernels are published in.
-        max_bytes: the store's limit.
-        debug: whether kernels are compiled with assertions.
-    """
-
+    # Each the key's digest, the builder's path, the tagged configuration and the architecture.
     requests: list[tuple[str, str, Any, str]]
-    modules: list[str]
+    modules: list[str]  # imported before the server forks
     jobs: int
-    timeout_s: float
+    timeout_s: float  # a fork that takes longer for one kernel is ended
     store: str
     max_bytes: int
     debug: bool
@@ -59,17 +50,11 @@ class Order(TypedDict):
 
 @dataclass
 class _Fork:
-    """A process that compiles.
-
-    Attributes:
-        pid: its id.
-        said: the file that its stdout and stderr go to.
-        number: of the request that it works on.
-    """
+    """A process that compiles."""
 
     pid: int
-    said: IO[bytes]
-    number: int
+    said: IO[bytes]  # the file that its stdout and stderr go to
+    number: int  # of the request that it works on
 
 
 def _serve(order: Order, answers: TextIO) -> None:
