@@ -35,6 +35,13 @@ def test_every_name_is_parsed_back(dtype):
     assert dtypes.parse(dtypes.short_name(dtype)) is dtype
 
 
+@pytest.mark.parametrize("name, dtype", [("fp16", torch.float16), ("fp32", torch.float32), ("fp64", torch.float64)])
+def test_the_names_of_messages_and_pages_are_parsed(name, dtype):
+    assert dtypes.parse(name) is dtype
+    with pytest.raises(ValueError, match="unknown dtype 'fp12'"):
+        dtypes.parse("fp12")
+
+
 def test_short_names_are_unique():
     assert len({dtypes.short_name(dtype) for dtype in dtypes.MOVABLE}) == len(dtypes.MOVABLE)
     assert dtypes.short_name(torch.bfloat16) == "bf16"

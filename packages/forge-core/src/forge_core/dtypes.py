@@ -129,12 +129,13 @@ def short_name(dtype: torch.dtype) -> str:
 
 
 def parse(name: str) -> torch.dtype:
-    """A dtype from its torch name or its short name.
+    """A dtype from its torch name or its short name: ``"float32"``, ``"f32"`` or ``"fp32"``.
 
     Raises:
         ValueError: torch has no such dtype; the message lists those that data movement takes.
     """
     text = name.removeprefix("torch.")
+    text = f"f{text[2:]}" if text.startswith("fp") else text
     for dtype in MOVABLE:
         if text in (str(dtype).removeprefix("torch."), short_name(dtype)):
             return dtype
