@@ -15,11 +15,10 @@ from click.testing import CliRunner
 import forge_core
 from forge_core import cli
 from forge_core.bench.plan import discover
-from forge_core.cache.files import default_folder
 from forge_core.env_check import Facts, collect
 from forge_core.errors import BenchmarkError, UnsupportedError
 from forge_core.profiling.find import known_names
-from forge_core.settings import VARIABLES
+from forge_core.settings import VARIABLES, Settings
 
 
 @pytest.fixture(autouse=True)
@@ -174,7 +173,7 @@ def test_settings_shows_the_folders_in_use(forge, tmp_path, monkeypatch):
     assert [place["what"] for place in places] == ["cache", "bundle"]
     assert places[0]["origin"] == "not used: FORGE_CACHE=0"
     default = json.loads(forge("settings", "--json").output)["places"][0]
-    assert default == {"what": "cache", "place": str(default_folder()), "origin": "the user's cache folder"}
+    assert default == {"what": "cache", "place": str(Settings().folder), "origin": "the user's cache folder"}
 
 
 def test_a_misspelt_variable_is_told_on_standard_error():

@@ -24,7 +24,7 @@ from forge_core import device, settings
 from forge_core.bench import exits, kernels
 from forge_core.cache import bundle, upkeep
 from forge_core.cache.entry import Entry
-from forge_core.cache.files import default_folder, folders_in, tree_bytes
+from forge_core.cache.files import folders_in, tree_bytes
 from forge_core.cache.lookup import user_store
 from forge_core.cache.parallel import Request
 from forge_core.cache.store import Store
@@ -63,7 +63,7 @@ def _store(folder: Path | None = None) -> Store:
     if folder is not None:
         return bundle.open_bundle(folder, "--bundle")
     current = settings.current()
-    return Store.of_user(current.cache_dir or default_folder(), max_bytes=current.cache_max_bytes)
+    return Store.of_user(current.folder, max_bytes=current.cache_max_bytes)
 
 
 def _sound(store: Store) -> Iterator[Entry]:

@@ -44,8 +44,8 @@ class _Memory:
     """What this process knows of one builder's kernels."""
 
     by_key: dict[str, Compiled] = field(default_factory=dict)
-    # (arch, debug, kernel, configuration) by configuration: a plan makes an equal one for each shape, and a key takes
-    # ten times as long.
+    # Configuration -> (arch, debug, kernel, configuration): saves the key, which takes ten times as long, where a plan
+    # of another shape gives an equal configuration.
     recent: dict[Any, tuple[str, bool, Compiled, Any]] = field(default_factory=dict)
     sources: dict[tuple[type, ...], Sources | None] = field(default_factory=dict)
     hits: int = 0
@@ -74,10 +74,10 @@ class CompileCached(Generic[Config]):
         self._build = build
         self._compiler = compiler or Compiler()
         self._memory = _Memory()
-        # What a function inside another one takes from there is in no key, so it is never shared with other processes.
+        # The variables that a nested function closes over are in no key, so its kernels stay in this process.
         self._shared = "<" not in name
         if self._shared:
-            before = _known.get(name)
+            before = _known.get(name)  # by name only, before its module was imported: see `builder_at`
             if before is not None and before._build is None:
                 self._memory = before._memory
             _known[name] = self

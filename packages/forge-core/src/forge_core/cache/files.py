@@ -25,7 +25,6 @@ from forge_core.errors import CacheError
 __all__ = [
     "check_folder",
     "check_inside",
-    "default_folder",
     "folders_in",
     "is_left_by_the_dead",
     "make_private",
@@ -138,13 +137,6 @@ def remove_tree(folder: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------- whose folders they are
-
-
-def default_folder() -> Path:
-    """The user's cache folder."""
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("forge-cute"))
 
 
 def make_private(folder: Path) -> None:

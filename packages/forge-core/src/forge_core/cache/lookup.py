@@ -11,7 +11,7 @@ from forge_core import settings
 from forge_core.cache import bundle
 from forge_core.cache.compile import Compiled, Compiler
 from forge_core.cache.entry import Entry
-from forge_core.cache.files import default_folder, private_file, tell_once
+from forge_core.cache.files import private_file, tell_once
 from forge_core.cache.key import KernelKey
 from forge_core.cache.store import Store
 from forge_core.errors import ForgeError, MissingKernelError
@@ -26,7 +26,7 @@ def user_store() -> Store | None:
     current = settings.current()
     if not current.cache:
         return None
-    return Store.of_user(current.cache_dir or default_folder(), max_bytes=current.cache_max_bytes)
+    return Store.of_user(current.folder, max_bytes=current.cache_max_bytes)
 
 
 def entries(key: KernelKey, store: Store | None) -> Iterator[tuple[Entry, str]]:

@@ -1,4 +1,4 @@
-"""The short way of an eager call: past the dispatcher, to the table of launches.
+"""Eager fast path: looks the launch up directly, bypassing the dispatcher.
 
     call --- nothing that listens is active (``guard``), plain CUDA tensors, no reference asked for
       |---- no gradient to record ---------> the launch
@@ -35,12 +35,12 @@ Ready: TypeAlias = tuple[Bound, int, tuple[Any, ...]]
 #: What a call returns that has to take the dispatcher.
 NOT_SERVED = object()
 
-#: Calls unlike the last one, of which one is remembered as the last.
+#: The snapshot of the last call is refreshed at every so many mismatches.
 DIFFERENT = 16
 
 
 class EagerPath:
-    """The short way of one operator.
+    """The eager fast path of one operator.
 
     Args:
         schema: the operator's.
@@ -107,7 +107,7 @@ class EagerPath:
 def _of_one_tensor(
     schema: Schema, launches: LaunchTable, otherwise: Callable[..., Any], record: Callable[..., torch.Tensor] | None
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """The short way of the common call; any other goes ``otherwise``.
+    """The fast path of a call of one tensor; any other call goes ``otherwise``.
 
     Every question costs 0.03 to 0.1 us, so each is asked once, and what one answer implies is not asked again:
 
@@ -117,8 +117,8 @@ def _of_one_tensor(
         found in ``ready``       plain CUDA memory of a real dtype, seen by ``guard.plain_cuda`` when it was put there;
                                  the key has the device, and a real tensor is never conjugated, only negated
 
-    What the last call was like costs as much to write down as five calls gain by it, so of the calls that differ only
-    every ``DIFFERENT`` th is written down: calls of two kinds in turns do not do it over and over.
+    Refreshing the snapshot of the last call costs what five matches save, so it is refreshed only at every
+    ``DIFFERENT`` th mismatch: alternating shapes do not refresh it over and over.
     """
     ready: dict[Any, Ready] = {}
     last: tuple[Callable[[object], bool], int, int | None, Any, Ready | None] = (guard.nothing, 0, None, None, None)

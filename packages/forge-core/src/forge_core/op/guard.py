@@ -50,8 +50,8 @@ def alike(x: torch.Tensor) -> Callable[[object], bool]:
     It compares the exact type, the dtype, the device's index, sizes, strides, ``requires_grad``, and the dispatch keys,
     those of the tensor together with those of the thread, by which the dispatcher itself decides: a negated,
     conjugated, sparse or nested tensor has keys of its own, and so have a functorch transform, an autocast region,
-    inference mode and tracing.  Of what ``quiet`` asks it leaves the two stacks of modes, for it takes no notice of
-    PyTorch's own modes, and forward-mode levels.  Of what a kernel depends on it leaves the address.
+    inference mode and tracing.  Not covered, so the caller must check: the dispatch-mode and function-mode stacks,
+    forward-mode levels, and the address.
 
     Args:
         x: a strided tensor; no reference to it is kept.

@@ -38,9 +38,9 @@ class Launch:
         written: bytes that must be written at least.
         workspace: bytes of scratch memory, uninitialised and aligned to 256; where not 0, they are allocated for each
             call and their address follows the output's.
-        numbered: the launch is passed a number behind ``arguments``, not 0, that no launch was passed before: what
-            holds it in the workspace, this launch has written.  A negative one comes again, because a graph is
-            recorded: such a launch must leave nothing in the workspace that holds it.
+        numbered: the launch is passed a unique nonzero number after ``arguments``: a workspace slot that holds it was
+            written by this launch.  Under graph capture it is negative and repeats at every replay, so the kernel must
+            clear its slots before it ends.
 
     Raises:
         ValueError: a launch that is numbered and has no workspace.

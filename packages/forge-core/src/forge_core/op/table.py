@@ -1,7 +1,7 @@
 """One operator on real tensors: its launches, ready to go, and the reference where that serves a call.
 
-A call that was seen before, in all that a launch can depend on, goes from its arguments to the GPU through one look-up:
-no checks, no planning, no compiler.  A call that was not is checked, planned and compiled, and then kept.
+A call whose key is in the table is launched after one look-up: no checks, no planning, no compiler.  A miss is checked,
+planned and compiled, and its launch is kept.  The key holds all that a launch can depend on.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda
 # error's name in a process that has compiled a kernel, and its number in any.
 _REFUSED = re.compile(r"cudaErrorCooperativeLaunchTooLarge|CUDA Error Code: 720\b")
 
-# PyTorch is told to take memory from the driver for each tensor, as for sanitizers: nobody has written what is in a
-# workspace then, and to look for a number there is what initcheck reports.
+# Without the caching allocator, as for compute-sanitizer, a workspace is uninitialized, and initcheck would report a
+# kernel that polls it for a number; so it is zeroed first.
 _NEVER_WRITTEN = os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") is not None
 
 

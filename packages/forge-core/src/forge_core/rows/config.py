@@ -135,8 +135,8 @@ class HeldConfig(RowConfig):
     Attributes:
         lanes: threads of a warp that share a row, a power of two; 0: all threads of the blocks that do, as many as the
             launch says.
-        blocks: blocks of the cluster that shares a row; 0: any number of blocks, which are all resident at once where
-            the program has folds, and exchange through the workspace.
+        blocks: blocks of the cluster that shares a row; 0: the launch says how many blocks a row has.  If the program
+            has folds, that launch is cooperative, and its blocks exchange through the workspace.
         staged: of a thread's vectors of each row operand, how many wait in shared memory, so that another block finds
             room for its registers.
         columns_staged: column operands are asked for with the row, and wait in shared memory.
@@ -208,10 +208,10 @@ class HeldConfig(RowConfig):
 
     @property
     def column_registers(self) -> int:
-        """Where column operands wait in shared memory: a window beside a second row operand, and of wide elements.
+        """Of column operands staged in shared memory: a vector for each row operand but the first.
 
-        Of 4 bytes fewer blocks are better: they leave more memory to the L1, in which the accesses of rows that begin
-        anywhere find the lines that they share.
+        One more where elements have 4 bytes: fewer resident blocks leave more memory to the L1, in which the accesses
+        of rows that begin anywhere find the lines that they share.
         """
         binding, columns = self.binding, self.binding.program.operands.columns
         if not self.columns_staged:

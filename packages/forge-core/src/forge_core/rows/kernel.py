@@ -348,7 +348,7 @@ class RowKernel(RowConfig):
 
 
 def example_arguments(config: RowConfig) -> tuple[Any, ...]:
-    """What a row kernel is traced with: see :meth:`RowKernel.operands`."""
+    """Placeholder arguments for tracing, in the order of :meth:`RowKernel.split`."""
     names = config.binding.program.operands
     count = len(names.tensors)
     return (

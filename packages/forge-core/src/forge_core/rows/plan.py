@@ -240,7 +240,7 @@ def _fits(binding: Binding, problem: Problem, device: Device) -> list[HeldConfig
     if kind == "whole" and len(problem.kept) > 1:
         kind = "shifted" if length >= 2 * vec else "element"
     fits = [c for c in _holding(binding, device, kind) if c.blocks == 0 or c.capacity >= (length // c.vec or 1)]
-    if max(rows, length) >= _LIMIT >> 10:  # beyond all that follows is a cluster of 16 blocks, and 2^31 threads
+    if max(rows, length) >= _LIMIT >> 10:  # below, no limit of 32 bits can be reached, even by clusters
         fits = [c for c in fits if _counts(c, problem)]
     return fits or Refusal("rows that fit in registers and shared memory", f"{length} elements")
 
@@ -260,7 +260,7 @@ def _held(
     if isinstance(found, Refusal):
         return found
     fits = [config for config in found if not config.in_grid]
-    # Whole rows that no kernel of their own holds are read as shifted ones; shared memory is for what registers lack.
+    # Prefer whole configurations, then shifted ones; stage in shared memory only where nothing else fits.
     whole = [config for config in fits if config.align == "whole"]
     fits = whole or [config for config in fits if not config.staged] or fits
     if not fits:
@@ -395,6 +395,6 @@ def arguments(config: RowConfig, problem: Problem, device: Device) -> tuple[int,
 
 
 def _padded(dims: tuple[Dim, ...], rank: int, *, behind: bool = False) -> tuple[Dim, ...]:
-    """With dims of size 1, in front or behind, where a row's number is not divided by the size of its only dim."""
+    """Pads to ``rank`` with dims of size 1; behind, a single dim stays outermost, which needs no division."""
     ones = (Dim(1, (0,) * len(dims[0].strides)),) * (rank - len(dims))
     return dims + ones if behind else ones + dims

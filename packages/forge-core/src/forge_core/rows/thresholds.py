@@ -30,18 +30,16 @@ def thresholds() -> Thresholds:
             _threshold(
                 "almost_bytes",
                 64 * 1024,
-                "Bytes that a multiprocessor holds at once from which on fewer blocks a row gain more than more bytes.",
+                "Bytes in flight per multiprocessor above which fewer blocks per row beat more bytes in flight.",
             ),
-            _threshold(
-                "enough_bytes", 96 * 1024, "Bytes that a multiprocessor holds at once beyond which more gain nothing."
-            ),
-            _threshold("spread_vectors", 1024, "Vectors of a block from which few rows are spread over more blocks."),
+            _threshold("enough_bytes", 96 * 1024, "Bytes in flight per multiprocessor beyond which more gain nothing."),
+            _threshold("spread_vectors", 1024, "Vectors per block from which few rows take more blocks each."),
             _threshold(
                 "grid_vectors",
                 2**15,
                 "Vectors of a row from which few rows are held by the whole GPU, not by a cluster each.",
             ),
-            _threshold("split_elements", 2**16, "Elements of a row from which its parts have a launch for each pass."),
+            _threshold("split_elements", 2**16, "Elements of a row from which its parts have a launch per pass."),
         ),
     )
 
