@@ -10,9 +10,8 @@ from forge_core.testing.proofs.declare import discover
 from forge_core.testing.subject import bounds_of
 
 #: How many times the largest error that a GPU showed a derived bound may be: bounds add up roundings as if all had one
-#: sign, and errors add up like random signs.  The largest error of few samples differs by a factor of 3 from one order
-#: of additions to another.
-MULTIPLE = 128
+#: sign, and errors add up like random signs.
+MULTIPLE = 64
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +34,20 @@ def test_no_derived_bound_is_far_above_the_errors_that_a_gpu_showed(records, sub
     """Where it could be, the policy would see nothing: a bound 1000 times as large fails.
 
     In the dtypes that are computed in; what is rounded to 16 bits has an error of half an ulp, however small its bound.
+    The largest bound and the largest error are of different elements, so one dtype has to show that the formula, which
+    is the same for both, is tight; and in each dtype some element has to come near to what the policy allows it.
     """
     bounds = bounds_of(subject, torch.device("cpu"))
     proofs = [
         p for record in records.values() for p in record.proofs if p.operator == subject.operator.schema.qualified
     ]
+    ratios = {}
     for dtype in ("float32", "float64"):
-        shown = max((proof.errors[dtype].absolute for proof in proofs if dtype in proof.errors), default=0.0)
+        errors = [proof.errors[dtype] for proof in proofs if dtype in proof.errors]
         # Half an ulp of a result is what rounding it costs; a kernel that was never further off has a bound to match.
-        least = max(shown, torch.finfo(getattr(torch, dtype)).eps / 2)
-        assert bounds[dtype] <= MULTIPLE * least, f"{dtype}: bound {bounds[dtype]:.3g}, largest error {shown:.3g}"
+        rounding = torch.finfo(getattr(torch, dtype)).eps / 2
+        shown = max((error.absolute for error in errors), default=0.0)
+        ratios[dtype] = bounds[dtype] / max(shown, rounding)
+        share = max((error.share for error in errors), default=0.0)
+        assert shown <= rounding or MULTIPLE * share >= 1, f"{dtype}: no error above {share:.3g} of what is allowed"
+    assert min(ratios.values()) <= MULTIPLE, f"bounds are {ratios} times the largest errors"

@@ -42,7 +42,7 @@ def _ask(question: Callable[[Any], _Answer], otherwise: _Answer) -> _Answer:
     try:
         nvml.nvmlInit()
         return question(nvml)
-    except (nvml.NVMLError, AttributeError):  # an older pynvml lacks a function
+    except nvml.NVMLError:
         return otherwise
 
 
@@ -61,6 +61,8 @@ def slowed_by(device: torch.device) -> list[str]:
     """Why the GPU runs below its full clock; empty where it does not, or where it cannot be read."""
 
     def reasons(nvml: Any) -> list[str]:
+        if not hasattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons"):  # an older pynvml
+            return []
         bits = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(_handle(nvml, device)))
         return sorted({words for name, words in _REASONS.items() if bits & int(getattr(nvml, name, 0))})
 
