@@ -122,12 +122,7 @@ class Thresholds:
             KeyError: no threshold is declared by that name.
             ThresholdError: a table cannot be read.
         """
-        overridden = _overrides().get()
-        if (self.week, name) in overridden:
-            return overridden[self.week, name]
-        default: int = self._defaults[name]  # type: ignore[attr-defined]  # set in __post_init__
-        table = _nearest(self.folder, device)
-        return default if table is None else table.values.get(name, default)
+        return self.on(device)[name]
 
     def note(self, device: Device) -> str:
         """Whose table a device uses, as an end for ``explain``'s sentence; "" where there is none."""

@@ -137,7 +137,7 @@ class LaunchTable:
         if device.type == "cuda" and self.resolve(device, variant) == "kernel":
             return self.launch(out, args, kwargs)
         self.check(out, named)
-        self.resolve(device, variant)
+        self.resolve(device, variant)  # of CPU tensors, whose call is checked first
         result = self._reference(**{name: value for name, value in named.items() if name != "variant"})
         return result if out is None else out.copy_(result)
 
