@@ -59,7 +59,7 @@ def test_the_ladder_is_in_the_order_of_the_course():
 
 def test_any_strides_are_arguments_of_the_launch():
     x = meta(1000, 64)[::2, ::3].T  # rows of 500 elements, 128 apart
-    for variant, config in (("naive", NaiveConfig(FP32)), ("online", OnlineConfig(FP32))):
+    for variant, config in (("naive", NaiveConfig(FP32, 128)), ("online", OnlineConfig(FP32, 128))):
         launch = planned(variant, x)
         assert (launch.config, launch.arguments) == (config, (22, 500, 3, 500, 128, 1))
     assert planned("online", meta(7, 1).expand(7, 9)).arguments == (7, 9, 1, 9, 0, 1)
@@ -134,9 +134,12 @@ def test_each_kernel_compiles_for_every_architecture(variant, arch):
 
 
 def test_each_rung_reads_a_row_once_less():
-    assert accesses(compiled("naive")[1]) == (3, 1, 0, 0)
+    # A loop of one access that is unrolled by four, and a loop of what is left.
+    assert accesses(compiled("naive")[1]) == (3 * 5, 5, 0, 0)
     config, ptx, _ = compiled("online")
-    assert accesses(ptx) == (2 * config.chunks, config.chunks, 0, 0)
+    assert config.vec == 4 and accesses(ptx) == (2 * config.chunks, config.chunks) * 2
+    config, ptx, _ = compiled("online", 8191)
+    assert config.vec == 1 and accesses(ptx) == (2 * config.chunks, config.chunks, 0, 0)
     assert [count(r"\bbar(rier)?\.sync", compiled(name)[1]) for name in LADDER] == [2, 1, 1]
 
 

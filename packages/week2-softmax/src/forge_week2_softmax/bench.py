@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -40,13 +40,10 @@ __all__ = ["BENCH"]
 Inputs = tuple[torch.Tensor, ...]
 Bound = Callable[..., torch.Tensor]
 
-#: Elements that a reference computes in float64 at once: bounds its memory.
-PIECE = 2**26
-
 
 def _by_rows(function: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
     """A function of rows in float64, some rows at a time; the result in the dtype of the first tensor."""
-    rows = max(1, PIECE // max(1, tensors[0].shape[-1]))
+    rows = max(1, 2**26 // max(1, tensors[0].shape[-1]))  # bounds the memory that float64 takes
     parts = zip(*(t.detach().split(rows) for t in tensors), strict=True)
     return torch.cat([function(*(t.double() for t in part)).to(tensors[0].dtype) for part in parts])
 
@@ -96,8 +93,7 @@ BESIDE: dict[Bound, str] = {
 
 def _quack(case: Case, name: str = "softmax_fwd") -> Callable[..., torch.Tensor]:
     # An optional peer, whose package has a function of the module's name.
-    found: Callable[..., torch.Tensor] = getattr(importlib.import_module("quack.softmax"), name)
-    return found
+    return cast("Callable[..., torch.Tensor]", getattr(importlib.import_module("quack.softmax"), name))
 
 
 def _quack_unable(case: Case, tensors: int = 1) -> str:
@@ -126,8 +122,7 @@ def _quack_unable(case: Case, tensors: int = 1) -> str:
 def _liger(case: Case) -> Callable[..., torch.Tensor]:
     from liger_kernel.transformers.functional import liger_softmax  # type: ignore[import-not-found]  # optional
 
-    found: Callable[..., torch.Tensor] = liger_softmax
-    return found
+    return cast("Callable[..., torch.Tensor]", liger_softmax)
 
 
 def _liger_backward(case: Case) -> Callable[..., torch.Tensor]:
@@ -145,8 +140,7 @@ def _liger_unable(case: Case) -> str:
 
 
 def _eager_backward(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    found: torch.Tensor = torch.ops.aten._softmax_backward_data(grad, y, -1, y.dtype)
-    return found
+    return cast("torch.Tensor", torch.ops.aten._softmax_backward_data(grad, y, -1, y.dtype))
 
 
 def _peers(

@@ -43,8 +43,9 @@ class NaiveConfig:
 
 @dataclass(frozen=True)
 class OnlineConfig(NaiveConfig):
-    """``kernels/online.py``: also elements of a thread in flight."""
+    """``kernels/online.py``: also elements of a vector, and vectors of a thread in flight."""
 
+    vec: int = 1
     chunks: int = 4
 
 
@@ -79,12 +80,23 @@ def _refusal(binding: Binding, problem: Problem) -> Refusal | None:
     return None
 
 
+def _whole(binding: Binding, problem: Problem) -> bool:
+    """Whether rows are contiguous, and whole aligned vectors."""
+    return problem.kind == "inner" and not binding.broadcast and problem.alignment.kind == "whole"
+
+
+def _threads(binding: Binding, problem: Problem) -> int:
+    """A thread for 64 bytes of a row; many for a long one, so that the rows of few blocks stay in the L1."""
+    return max(128, min(power_of_two(problem.length * binding.dtypes[0].itemsize // 64), 512))
+
+
 def _naive(binding: Binding, problem: Problem, device: Device) -> NaiveConfig | Refusal:
-    return _refusal(binding, problem) or NaiveConfig(binding.dtypes[0])
+    return _refusal(binding, problem) or NaiveConfig(binding.dtypes[0], _threads(binding, problem))
 
 
 def _online(binding: Binding, problem: Problem, device: Device) -> OnlineConfig | Refusal:
-    return _refusal(binding, problem) or OnlineConfig(binding.dtypes[0])
+    vec = problem.alignment.vec if _whole(binding, problem) else 1
+    return _refusal(binding, problem) or OnlineConfig(binding.dtypes[0], _threads(binding, problem), vec)
 
 
 def _strided(config: Any, problem: Problem) -> tuple[int, ...]:
@@ -96,7 +108,7 @@ def _strided(config: Any, problem: Problem) -> tuple[int, ...]:
 def _single_pass(binding: Binding, problem: Problem, device: Device) -> SinglePassConfig | Refusal:
     if refusal := _refusal(binding, problem):
         return refusal
-    if problem.kind != "inner" or binding.broadcast or problem.alignment.kind != "whole":
+    if not _whole(binding, problem):
         return Refusal("contiguous rows of whole 16-byte vectors, at multiples of 16 bytes", f"{problem.kind} rows")
     vectors = problem.length // problem.alignment.vec
     if vectors <= 128:  # lanes of a warp

@@ -12,8 +12,8 @@ __all__ = ["LAYOUTS"]
 
 
 def _draw(config: Any) -> Drawing:
-    """A row, of which a thread has every ``threads``-th element, or vector of 16 bytes."""
-    width = 16 if isinstance(config, SinglePassConfig) else config.dtype.itemsize
+    """A row, of which a thread has every ``threads``-th vector, or element."""
+    width = 16 if isinstance(config, SinglePassConfig) else config.dtype.itemsize * getattr(config, "vec", 1)
     threads, chunks = getattr(config, "lanes", 0) or config.threads, getattr(config, "chunks", 1)
     turns = [tuple((c * threads + thread) * width for thread in range(threads)) for c in range(chunks)]
     accesses = tuple(Access(f"from {places[0] // width}", places, width) for places in turns)

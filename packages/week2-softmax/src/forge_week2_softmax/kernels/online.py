@@ -8,15 +8,15 @@ maximum:
     (a, s) merged with (b, t) = (m, s exp(a - m) + t exp(b - m))      m = max(a, b)
 
     mX    (M, N):(s0, s1)                 x, any strides; mY likewise
-    gX    (T * chunks, tiles)             the block's row, in tiles of T threads * chunks
-    tXgX  ((1, 1), chunks):(0, T * s1)    thread t's elements of a tile: t, t + T, ..., all loaded before the first use
+    gX    (T * chunks * vec, tiles)       the block's row, in tiles of T threads * chunks * vec
+    tXgX  ((vec, 1), chunks, tiles)       thread t's vectors of a tile: t, t + T, ..., all loaded before the first use
     tXpX  (1, chunks)                     whether they are inside the row; tXrX is -inf where not
 
     pass 1   tXgX -> pair of the tile -> merged into that of the thread -> block -> (m, s)
     pass 2   tXgX -> tYgY
 
 Bytes moved: 2 reads and 1 write of each element; a row that the L2 keeps from the first pass to the second costs DRAM
-one read.  Bound by loads: an element each, few bytes in flight.
+one read.  A vector has 16 bytes in rows of whole aligned vectors, and is one element in any others.
 Limits: fewer than 2^31 rows, and elements of a row.
 """
 
@@ -26,7 +26,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Int32, Int64
+from cutlass import Boolean, Float32, Int32, Int64, const_expr
 from cutlass.cute.nvgpu import CopyG2ROp, CopyUniversalOp
 from cutlass.memory import SmemAllocator
 
@@ -61,15 +61,18 @@ class Online(OnlineConfig):
         (exchange,) = open_exchange(SmemAllocator(), [PAIR], Sharers(self.threads, self.threads))
 
         # Partition: tiles of the row among the threads.
-        size, tile = dtype.width // 8, (self.threads * self.chunks,)
-        xStart, yStart = (cute.make_ptr(dtype, p.toint(), GLOBAL, assumed_align=size) for p in (pX, pY))
+        vec, width = self.vec, self.vec * dtype.width
+        tile = (self.threads * self.chunks * vec,)
+        if const_expr(vec > 1):  # what the compiler may take for granted
+            xStrides, yStrides = ((cute.assume(s[0], divby=vec), 1) for s in (xStrides, yStrides))
+        xStart, yStart = (cute.make_ptr(dtype, p.toint(), GLOBAL, assumed_align=width // 8) for p in (pX, pY))
         mX = cute.make_tensor(xStart, cute.make_layout((rows, length), stride=xStrides))
         mY = cute.make_tensor(yStart, cute.make_layout((rows, length), stride=yStrides))
         gX, gY = (cute.zipped_divide(m[row, None], tile) for m in (mX, mY))
         cX = cute.zipped_divide(cute.make_identity_tensor(Int32(length)), tile)
-        load = cute.make_copy_atom(CopyG2ROp(), dtype, num_bits_per_copy=dtype.width)
-        store = cute.make_copy_atom(CopyUniversalOp(), dtype, num_bits_per_copy=dtype.width)
-        mine = cute.make_tiled_copy_tv(load, cute.make_layout(self.threads), cute.make_layout(1)).get_slice(thread)
+        load = cute.make_copy_atom(CopyG2ROp(), dtype, num_bits_per_copy=width)
+        store = cute.make_copy_atom(CopyUniversalOp(), dtype, num_bits_per_copy=width)
+        mine = cute.make_tiled_copy_tv(load, cute.make_layout(self.threads), cute.make_layout(vec)).get_slice(thread)
         tXgX, tYgY, tXcX = (mine.partition_S(t) for t in (gX, gY, cX))
         tXrX, tYrY = (cute.make_rmem_tensor_like(tXgX[None, None, 0]) for _ in range(2))
         tXpX = cute.make_rmem_tensor((1, self.chunks), Boolean)
@@ -96,7 +99,7 @@ class Online(OnlineConfig):
             cute.copy(store, tYrY, tYgY[None, None, k], pred=tXpX)
 
     def inside(self, tXcX: cute.Tensor, length: Int64, tXpX: cute.Tensor) -> None:
-        """Predicates: which of a thread's elements of a tile are inside the row."""
+        """Predicates: which of a thread's vectors of a tile are inside the row."""
         for c in range(self.chunks):
             tXpX[0, c] = tXcX[0, c] < length
 
