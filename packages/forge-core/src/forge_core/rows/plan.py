@@ -299,8 +299,8 @@ def _row_parts(config: RowConfig, problem: Problem, device: Device) -> int:
     """Blocks of a row, where they may be any number; what ``Held`` computes of the same."""
     if isinstance(config, HeldConfig):
         return max(1, -(-_vectors(config, problem) // (_size(config, problem, device) * config.chunks)))
-    tiles = -(-problem.length // (config.threads * config.chunks * config.vec))
-    return max(1, min(tiles, -(-2 * device.sm_count // max(problem.rows, 1))))
+    parts = -(-1024 // config.threads * device.sm_count // max(problem.rows, 1))  # half of the GPU's threads
+    return max(1, min(-(-problem.length // (config.threads * config.chunks * config.vec)), parts))
 
 
 def _size(config: RowConfig, problem: Problem, device: Device) -> int:
