@@ -10,9 +10,10 @@
     log_softmax               t = sum grad                             dx  = grad - exp(y) * t
     logsumexp                 none                                     dx  = grad * exp(x - lse)
 
-The pairs (m, s) of parts of a row merge (see ``forge_core.cute.online``), so the second fold may be given the maximum
-of a part.  m is subtracted before the exponential, whose argument is then at most 0.  A row that is all -inf, or a
-thread without an element, has m = -inf, for which 0 is subtracted instead.  m is NaN where any x is.
+The pairs (m, s) of parts of a row merge (online softmax: see ``forge_core.cute.online``), so the second fold may be
+given the maximum of a part.  m is subtracted before the exponential, whose argument is then at most 0.  A row of
+nothing but -inf, or a thread without elements, has m = -inf, for which 0 is subtracted: s is 0, the row's results NaN,
+its logsumexp -inf.  m is NaN where any x is.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ELEMENTWISE, LSE = Operands(("x",), writes=("y",)), Operands(("x",), results=("l
 class Softmax(RowProgram):
     """softmax, log_softmax or logsumexp of x.
 
-    Exponentials are within 2.5 ulp for results of 32 bits; the faster ones for 16 bits are far below half an ulp.
+    Exponentials are within 2.5 ulp for results of 32 bits; for 16 bits faster ones do, far below half an ulp of those.
 
     Attributes:
         op: ``"softmax"``, ``"log_softmax"`` or ``"logsumexp"``.
@@ -49,7 +50,7 @@ class Softmax(RowProgram):
 
     @property
     def folds(self) -> tuple[Fold, ...]:
-        """The maximum, taken in the dtype of storage; the sum of exp(x - maximum).
+        """The maximum, exact in the dtype of storage, then fp32; the sum of exp(x - maximum).
 
         Outside the row x is -inf, which adds nothing to either: nothing needs to be masked.
         """
@@ -68,7 +69,7 @@ class Softmax(RowProgram):
         return (where((m == infinite) | (m == -infinite), m, base + log_sum),)
 
     def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
-        """The softmax or log_softmax of each element."""
+        """The softmax or log_softmax of each element; logsumexp has none."""
         _, base, last = constants
         below = v.x - base
         return (exp(below, exact=v.exact) * last if self.op == "softmax" else below - last,)
@@ -79,7 +80,7 @@ class SoftmaxBackward(RowProgram):
     """The gradient of softmax, or of log_softmax, from its result.
 
     Attributes:
-        op: which.
+        op: ``"softmax"`` or ``"log_softmax"``.
     """
 
     op: str = "softmax"
@@ -88,7 +89,7 @@ class SoftmaxBackward(RowProgram):
 
     @property
     def folds(self) -> tuple[Fold, ...]:
-        """The sum of y * grad, or of grad."""
+        """The sum of y * grad, or of grad; operands are 0 outside the row."""
         return (Fold("sum", lambda v, row: v.grad * v.y if self.op == "softmax" else v.grad, masked=False),)
 
     def map(self, v: Any, constants: Any) -> tuple[Any, ...]:

@@ -1,22 +1,22 @@
-"""Rows held on chip: one read and one write of memory, whatever the program does with them.
+"""Rows held on chip, in registers or shared memory: one read and one write, whatever the program does with them.
 
-Who shares a row follows from the configuration.  ``sized``: the launch says how many threads a block has.
+The configuration says which threads share a row; but where no lanes do, the launch says how many threads a block has.
 
-    lanes > 0      lanes of a warp; a block has several rows      exchange by shuffles
-    blocks == 1    a block, sized                                 shared memory
-    blocks > 1     a cluster, sized; its blocks take turns        distributed shared memory
-    blocks == 0    any number, sized, a contiguous part each      slots in global memory, all blocks resident
+    lanes > 0      lanes of a warp; a block has several rows      reduced by shuffles
+    blocks == 1    a block                                        through shared memory
+    blocks > 1     a cluster                                      through distributed shared memory
+    blocks == 0    as many blocks as the row needs                where there are folds (``in_grid``): a cooperative
+                                                                  launch, through slots in global memory
 
-    thread    0      1     ...  T-1  |  0      1    ...     T: threads that share the row; ``chunks`` vectors each
-    load      [vec]  [vec]           |  [vec]  ...          all before the first use; column operands and the last
-                |                                           ``staged`` vectors may wait in shared memory
-    fold        v  each thread's part of a reduction, exchange, the program's values of the row
-    store     [vec]  [vec]  ...      |  [vec]  ...          map, from where the vectors wait
+    load     vectors p, p + T, p + 2T, ... of a row to thread p of the T that share it, ``chunks`` each, before the
+             first use; or each block has a contiguous part, with ``blocks == 0``.  The last ``staged`` vectors wait
+             in shared memory, as may column operands.
+    fold     each thread's total, then the row's, which every thread gets; map and store: from where the vectors wait
 
-A vector is 16 bytes of the narrowest operand, at most 8 elements.  ``shifted`` rows have elements beside whole vectors
-(head and tail), ``edges`` of them a thread; ``element`` reads single ones.
-Bytes moved: each element once in and once out, so the bound is DRAM bandwidth.  A block's phases do not overlap;
-resident blocks hide each other's.  Limits: ``capacity`` vectors a row.
+A vector is 16 bytes of the narrowest operand, at most 8 elements.  ``shifted`` rows have a head and a tail of single
+elements, ``edges`` a thread, more than one only of lanes; ``element`` rows have nothing else.
+Bytes moved: each element once in and once out, so the bound is DRAM bandwidth.  A block's loads overlap only with the
+arithmetic and stores of other resident blocks.  Limits: ``HeldConfig.capacity`` vectors a row.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = ["Held", "build"]
 
 
 class Held(HeldConfig, RowKernel):
-    """The kernel of a configuration: see ``HeldConfig`` for its attributes, ``RowKernel`` for what moves."""
+    """The kernel of a configuration: see ``HeldConfig`` for its attributes, ``RowKernel`` for loads and stores."""
 
     @cute.jit
     def __call__(self, *args: Any):
@@ -67,27 +67,27 @@ class Held(HeldConfig, RowKernel):
     @cute.kernel
     def kernel(self, pointers: tuple, slots: tuple, sizes: tuple, dims: tuple, numbers: tuple):
         (length, threads, parts, rows), program, smem = sizes, self.binding.program, SmemAllocator()
-        # Which row, and which of the threads that take turns along it.
+        # Which row, and which of the threads that share it.
         thread, (block, group, _) = cute.arch.thread_idx()[0], map(Uint32, cute.arch.block_idx())
         if const_expr(not self.in_grid):
             block, group = block % (self.blocks or parts), block // (self.blocks or parts)
         rank, width = Int32(block), threads if const_expr(self.sized) else self.lanes
-        row, place, read, count = Int64(group), rank * width + thread, Int64(group), length
+        row, place, source, count = Int64(group), rank * width + thread, Int64(group), length
         if const_expr(not self.sized):
             # Lane groups past the last row are clamped to it with count 0, so that the warp stays converged.
             row, place = row * (self.threads // width) + thread // width, thread % width
-            read, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
+            source, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
         monoids, sharers = self.exchanged(), Sharers(threads, self.threads, max(self.blocks, 1), rank)
         if const_expr(self.in_grid):
             start = slots[0] + Int64(group) * len(monoids) * (Int64(parts) * SLOT_BYTES)
             sharers = Sharers(threads, self.threads, 1, rank, Int32(parts), start, slots[1])
-        g = self.row_of(pointers, length, dims, read)
+        g = self.row_of(pointers, length, dims, source)
         exchange = open_exchange(smem, monoids, sharers)
 
-        # Load, with the L2 policy evict_last.  A piece is a vector of each operand, and where the outputs go.
+        # Load.  A piece is a vector or an element of each operand, whether it is inside the row, and where outputs go.
         pieces = self.load(g, count, place, rank, width, smem)
 
-        # Fold and exchange.  Merged folds see this thread's own totals, which are exchanged once, behind them.
+        # Fold and exchange.  With a merge, folds see this thread's own totals, and one exchange follows the last fold.
         known, zero = self.known(g, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
         totals: tuple[Any, ...] = ()
         merged = const_expr(program.merge != "" and self.sized and len(program.folds) > 0)
@@ -104,14 +104,14 @@ class Held(HeldConfig, RowKernel):
         if const_expr(merged):
             totals = reduce_row(totals, monoids[0], exchange[0])
 
-        # Map and store.  Forgetting makes the compiler convert elements again rather than keep them in 32 bits.
+        # Map and store.  `forget` makes the compiler convert elements again rather than keep them in 32 bits.
         constants = program.constants(totals, known)
         self.write_results(g, constants, known, (place == 0) & (row < rows))
         if const_expr(len(program.operands.writes) > 0):
             if const_expr(len(totals) > 0):
                 self.forget(pieces, totals, zero << len(totals))
             self.map(pieces, constants)
-        # Of a grid: slots of a launch whose number comes again, in a replayed graph, are emptied.
+        # In a grid whose launch is in a CUDA graph, blocks empty their slots: a replay has the same number.
         for i in cutlass.range_constexpr(len(monoids)):
             close_exchange(monoids[i], exchange[i])
 
