@@ -29,11 +29,11 @@ from forge_core.rows import (
     configurations,
     rsqrt,
 )
-from forge_core.rows import plan as plan_module
+from forge_core.rows.arguments import GRID_SLOT_BYTES, arguments, row_parts
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.kernel import RowKernel
 from forge_core.rows.operator import like, row_operator
-from forge_core.rows.plan import VARIANTS, Rung, arguments, plan, plan_call, select
+from forge_core.rows.plan import VARIANTS, Rung, plan, plan_call, select
 from forge_core.rows.thresholds import row_thresholds, thresholds
 from forge_core.thresholds import Probe
 
@@ -358,7 +358,7 @@ def test_no_configuration_asks_for_more_threads_than_a_multiprocessor_has(gpu):
 
 
 def test_a_slot_is_as_large_as_the_kernels_slot():
-    assert plan_module.GRID_SLOT_BYTES == grid.SLOT_BYTES
+    assert GRID_SLOT_BYTES == grid.SLOT_BYTES
 
 
 def test_a_program_without_operands_says_what_it_lacks():
@@ -418,8 +418,26 @@ def test_a_plan_is_short_and_an_equal_binding_the_same_object():
 def test_rows_side_by_side_are_read_by_columns():
     problem = problem_of(torch.empty(4096, 512, dtype=BF16, device="meta"), (0,))
     name, config, _ = select("scaled", binding_of(problem, BF16), problem, H200)
-    assert (name, config.align, config.held) == ("column", "whole", False)
     assert isinstance(config, ColumnConfig)
+    assert (name, config.align, config.held) == ("column", "whole", False)
+
+
+@pytest.mark.parametrize(
+    "rows, length, parted, parts",
+    [
+        (15, 102518, True, 132),  # one tile: as many parts as multiprocessors
+        (512, 4096, True, 16),  # two turns of a block's threads at least
+        (65536, 4096, False, 1),  # enough tiles for all multiprocessors
+        (512, 100, False, 1),  # held
+        (512, 300, False, 1),
+    ],
+)
+def test_few_rows_side_by_side_are_cut_into_parts(rows, length, parted, parts):
+    problem = problem_of(torch.empty(length, rows, dtype=BF16, device="meta"), (0,))
+    launch = plan("scaled", binding_of(problem, BF16), problem, H200)
+    assert launch.config.held is not parted
+    assert row_parts(launch.config, problem, H200) == parts if parted else launch.workspace == 0
+    assert f"in {parts} parts" in launch.why
 
 
 def test_what_cannot_be_done_is_refused_with_the_way_out():
@@ -471,9 +489,9 @@ def test_every_kernel_can_be_stored(tmp_path):
     first = {(type(config), config.workspace): config for config in reversed(listed)}
     builders = {HeldConfig: "held", StreamConfig: "stream", ColumnConfig: "column"}
     requests = [Request(VARIANTS[builders[kind]].path, config, "sm_90a") for (kind, _), config in first.items()]
-    assert len(requests) == 5
+    assert len(requests) == 6
     outcomes = compile_all(requests, Store(tmp_path / "kernels"), jobs=2)
-    assert [(o.status, o.error) for o in outcomes] == [("compiled", "")] * 5
+    assert [(o.status, o.error) for o in outcomes] == [("compiled", "")] * 6
 
 
 # ---------------------------------------------------------------------------------------------------------- operators

@@ -5,7 +5,7 @@
     cluster    every warp -> sAcc[:, slot] of every block (st.async), counted by an mbarrier of each block
     then       lane l <- sAcc[:, l % slots]           shuffles: every thread holds the total, in a fixed order
     grid       a block's total -> its slot in global memory (see ``grid``); a second exchange in the block
-    columns    lanes that have the same rows shuffle, warps combine theirs through shared memory
+    columns    lanes that have the same rows shuffle; a thread for each row combines the warps', through shared memory
 
 A block's exchange needs no cluster and no mbarrier, so kernels without clusters run on every architecture.
 """
@@ -211,9 +211,7 @@ def _reduce(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ..
     found = [_unpack(at.sAcc, lane % lanes + i, monoid.types) for i in range(0, room, lanes)]
     if not isinstance(slots, int):
         found = [_select(lane % lanes + i * lanes < slots, acc, monoid.identity()) for i, acc in enumerate(found)]
-    many = getattr(monoid, "many", None)
-    acc = many(found) if many is not None and len(found) > 1 else reduce(monoid.combine, found)
-    return reduce_lanes(acc, monoid, lanes, repeated=True)
+    return reduce_lanes(_combine_all(found, monoid), monoid, lanes, repeated=True)
 
 
 def put(rAcc: list[cute.Tensor], accs: Sequence[tuple[Any, ...]]) -> None:
@@ -239,29 +237,41 @@ def reduce_columns(smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid,
         threads: of the block.
     """
     thread, warps, rows = cute.arch.thread_idx()[0], threads // WARP, cute.size(rAcc[0])
-    lane = thread % lanes
     put(rAcc, [reduce_lanes(get(rAcc, r), monoid, WARP // lanes, lanes) for r in range(rows)])
     if warps == 1:
         return
-    layout = cute.make_layout((rows, lanes, warps))
+    layout = cute.make_layout((rows * lanes, warps))
     sAcc = [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in monoid.types]
-    for r, s in zip(rAcc, sAcc, strict=True):
-        _publish(r, s, lane, thread // WARP, thread % WARP < lanes)
+    first = thread % lanes * rows
+    _publish(rAcc, sAcc, first, thread // WARP, thread % WARP < lanes)
     cute.arch.sync_threads()
-    accs = []
-    for r in range(rows):
-        acc = tuple(s[r, lane, 0] for s in sAcc)
-        for warp in range(1, warps):
-            acc = monoid.combine(acc, tuple(s[r, lane, warp] for s in sAcc))
-        accs.append(acc)
-    put(rAcc, accs)
+    _combine_warps(sAcc, monoid, thread)
+    cute.arch.sync_threads()
+    put(rAcc, [tuple(s[first + r, 0] for s in sAcc) for r in range(rows)])
 
 
 @cute.jit
-def _publish(rAcc: cute.Tensor, sAcc: cute.Tensor, lane: Int32, warp: Int32, when: Boolean):
+def _publish(rAcc: list, sAcc: list, first: Int32, warp: Int32, when: Boolean):
     if when:
-        for r in cutlass.range_constexpr(cute.size(rAcc)):
-            sAcc[r, lane, warp] = rAcc[r]
+        for k in cutlass.range_constexpr(len(rAcc)):
+            for r in cutlass.range_constexpr(cute.size(rAcc[k])):
+                sAcc[k][first + r, warp] = rAcc[k][r]
+
+
+@cute.jit
+def _combine_warps(sAcc: list, monoid: cutlass.Constexpr, row: Int32):
+    """A thread for each row: the total replaces the first warp's."""
+    rows, warps = sAcc[0].shape
+    if row < rows:
+        total = _combine_all([tuple(s[row, warp] for s in sAcc) for warp in range(warps)], monoid)
+        for k in cutlass.range_constexpr(len(sAcc)):
+            sAcc[k][row, 0] = total[k]
+
+
+def _combine_all(accs: list[tuple[Any, ...]], monoid: Monoid) -> tuple[Any, ...]:
+    """Of some accumulators at once, where the monoid has a way for that."""
+    many = getattr(monoid, "many", None)
+    return many(accs) if many is not None and len(accs) > 1 else reduce(monoid.combine, accs)
 
 
 def _select(condition: Any, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -10,29 +10,34 @@ A block has a tile of ``lanes * vec`` neighboring rows, and its threads walk dow
 
     exchange     lanes of a warp that have the same rows: shuffles; warps: shared memory
 
-Bytes moved: rows of at most ``capacity`` elements are read once, from where they stay in registers; longer ones twice.
-Limits: few and very long rows leave most of the GPU idle, for a tile of rows has one block.
+The first ``capacity`` elements stay in registers.  Where tiles are few, longer rows are cut into parts, a block for
+each part of a tile: then each pass is a launch, which leaves the totals of parts in the workspace for the next one.
+
+Bytes moved: rows of at most ``capacity`` elements are read once; others twice, or once if the program writes no
+elements, or has no folds.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64, Uint32, const_expr
+from cutlass import Int32, Int64, Uint32, const_expr
 from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.copy import copy_if, neighbors
+from forge_core.cute.copy import store_if
 from forge_core.cute.exchange import get, put, reduce_columns
 from forge_core.cute.memory import name_kernel
 from forge_core.rows.config import ColumnConfig
 from forge_core.rows.kernel import RowKernel, example_arguments
-from forge_core.rows.values import Piece
+from forge_core.rows.tile import load_tile, store_tile
 
 __all__ = ["Column", "build"]
+
+ALL = -1
+"""In place of the number of a pass: the launch that has them all."""
 
 
 class Column(ColumnConfig, RowKernel):
@@ -40,107 +45,89 @@ class Column(ColumnConfig, RowKernel):
 
     @cute.jit
     def __call__(self, *args: Any):
-        """Launches a block for each tile of rows; ``args`` as ``RowKernel.split`` takes them."""
-        pointers, length, _, dims, numbers = self.split(args)
+        """Launches a block for each part of each tile of rows; ``args`` as ``RowKernel.split`` takes them."""
+        pointers, length, parts, dims, numbers = self.split(args)
+        if const_expr(self.held):
+            parts = 1
         inner = dims[(self.rank - 1) * (1 + len(pointers))]
         tiles = (inner + (self.tile - 1)) // self.tile
-        name_kernel(self.kernel, self.kernel_name)
-        self.kernel(pointers, Int32(length), dims, numbers, Uint32(tiles)).launch(
-            grid=(Int32(self.rows_of(dims) // inner * tiles), 1, 1),
-            block=(self.threads, 1, 1),
-            stream=args[-1],
-            **self.room(self.threads),
-        )
+        scratch = args[len(pointers)].toint() if const_expr(self.workspace) else Int64(0)
+        for launch in range(1 + len(self.passes)) if self.workspace else (ALL,):
+            name_kernel(self.kernel, f"{self.kernel_name}_pass{launch}" if self.workspace else self.kernel_name)
+            self.kernel(pointers, scratch, Int32(length), dims, numbers, (Uint32(tiles), Uint32(parts)), launch).launch(
+                grid=(Int32(self.rows_of(dims) // inner * tiles * parts), 1, 1),
+                block=(self.threads, 1, 1),
+                stream=args[-1],
+                **self.room(self.threads),
+            )
 
     @cute.kernel
-    def kernel(self, pointers: tuple, length: Int32, dims: tuple, numbers: tuple, tiles: Uint32):
-        program, names, passes = self.binding.program, self.binding.program.operands, self.passes
+    def kernel(
+        self,
+        pointers: tuple,
+        scratch: Int64,
+        length: Int32,
+        dims: tuple,
+        numbers: tuple,
+        cut: tuple,
+        launch: cutlass.Constexpr,
+    ):
+        program, names, passes, (tiles, parts) = self.binding.program, self.binding.program.operands, self.passes, cut
         smem = SmemAllocator()
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
-        lane, group = thread % self.lanes, thread // self.lanes
-        inner = dims[(self.rank - 1) * (1 + len(pointers))]
+        lane, group, groups = thread % self.lanes, thread // self.lanes, self.threads // self.lanes
+        rows, inner = self.rows_of(dims), dims[(self.rank - 1) * (1 + len(pointers))]
 
-        # This thread's first row.  Threads beyond the last row stand in the first one and write nothing.
+        # Which rows, and which part of them.  Blocks side by side read side by side.
+        outer, part = block // tiles, Int32(0)
+        if const_expr(not self.held):
+            outer, part = outer // parts, Int32(outer % parts)
+        # Threads beyond the last row stand in the first one and write nothing.
         column = Int64(block % tiles) * self.tile + lane * self.vec
         inside = column < inner
-        first = Int64(block // tiles) * inner + cutlass.select_(inside, column, Int64(0))
+        first = Int64(outer) * inner + cutlass.select_(inside, column, Int64(0))
         gs = [self.row_of(pointers, length, dims, first + r) for r in range(self.vec)]
         known = [self.known(g, length, numbers) for g in gs]
+        span = ((length + (self.capacity - 1)) // self.capacity + Int32(parts) - 1) // Int32(parts) * self.capacity
+        begin = group + part * span
+        end = cutlass.min(part * span + span, length)
 
-        step = self.capacity
-        turns = (length + (step - 1)) // step
-        held = self.load(gs, group, length)
+        held = launch == ALL  # the first elements are
+        pieces, rest = (load_tile(self, gs, begin, end), begin + self.capacity) if const_expr(held) else ([], begin)
         totals = [() for _ in range(self.vec)]
-        for p in cutlass.range_constexpr(len(passes)):
+        for p in cutlass.range_constexpr(len(passes) if launch == ALL else min(launch + 1, len(passes))):
             folds, monoid = passes[p]
             rAcc = [cute.make_rmem_tensor(self.vec, dtype) for dtype in monoid.types]
-            put(rAcc, [self.fold_each(folds, [held[r]], known[r], totals[r]) for r in range(self.vec)])
-            if const_expr(not self.held):
-                for turn in cutlass.range(1, turns, unroll=1):
-                    more = self.load(gs, group + turn * step, length)
+            gAcc = [self.partials(scratch, p, rows, first + r, parts) for r in range(self.vec)]
+            if const_expr(held):
+                put(rAcc, [self.fold_each(folds, [pieces[r]], known[r], totals[r]) for r in range(self.vec)])
+            else:
+                put(rAcc, [monoid.identity() for r in range(self.vec)])
+            if const_expr(p < launch):
+                for other in cutlass.range(group, Int32(parts), groups, unroll=max(1, 16 // self.vec)):
+                    found = [tuple(g[other] for g in gAcc[r]) for r in range(self.vec)]
+                    put(rAcc, [monoid.combine(get(rAcc, r), found[r]) for r in range(self.vec)])
+            else:
+                for i in cutlass.range(rest, end, self.capacity, unroll=1):
+                    more = load_tile(self, gs, i, end)
                     found = [self.fold_each(folds, [more[r]], known[r], totals[r]) for r in range(self.vec)]
                     put(rAcc, [monoid.combine(get(rAcc, r), found[r]) for r in range(self.vec)])
             reduce_columns(smem, rAcc, monoid, self.lanes, self.threads)
             totals = [(*totals[r], *get(rAcc, r)) for r in range(self.vec)]
+            if const_expr(p == launch):
+                for r in cutlass.range_constexpr(self.vec):
+                    for k in cutlass.range_constexpr(len(rAcc)):
+                        store_if(gAcc[r][k], part, rAcc[k][r], inside & (group == 0))
 
-        constants = [program.constants(totals[r], known[r]) for r in range(self.vec)]
-        for r in cutlass.range_constexpr(self.vec):
-            self.write_results(gs[r], constants[r], known[r], inside & (group == 0))
-        if const_expr(len(names.writes) > 0):
-            self.store(gs, held, constants, group, length, inside)
-            if const_expr(not self.held):
-                for turn in cutlass.range(1, turns, unroll=1):
-                    begin = group + turn * step
-                    self.store(gs, self.load(gs, begin, length), constants, begin, length, inside)
-
-    def load(self, gs: list[Any], begin: Int32, length: Int32) -> list[Piece]:
-        """For each of this thread's rows, the elements ``begin``, ``begin + groups``, ...: a piece of each row."""
-        names, g = self.binding.program.operands, gs[0]
-        groups = self.threads // self.lanes
-        rInside, index = cute.make_rmem_tensor(self.chunks, Boolean), cute.make_rmem_tensor(self.chunks, Int32)
-        rX = {n: cute.make_rmem_tensor((self.vec, self.chunks), g[n].element_type) for n in self.binding.loaded}
-        rW = {n: cute.make_rmem_tensor(self.chunks, g[n].element_type) for n in names.columns}
-        for c in range(self.chunks):
-            n = begin + c * groups
-            rInside[c], index[c] = n < length, n
-            own = Int32(cutlass.select_(n < length, n, 0))
-            for name, r in rX.items():
-                rX_c = cute.make_rmem_tensor(self.vec, r.element_type)
-                cute.autovec_copy(neighbors(g[name], own, self.vec), rX_c)
-                for i in range(self.vec):
-                    r[i, c] = cutlass.select_(rInside[c], rX_c[i], self.nothing(name, g))
-            for name, r in rW.items():
-                r[c] = cutlass.select_(rInside[c], g[name][own], self.nothing(name, g))
-        pieces = []
-        for i in range(self.vec):
-            registers = {n: partial(_row, r, i) for n, r in rX.items()} | {n: r.load for n, r in rW.items()}
-            pieces.append(self.piece(gs[i], registers, index.load, rInside.load(), self.chunks, store=None))
-        return pieces
-
-    def store(
-        self, gs: list[Any], pieces: list[Piece], constants: list[Any], begin: Int32, length: Int32, inside: Boolean
-    ) -> None:
-        """Computes and writes the outputs at the places of some pieces."""
-        names, g = self.binding.program.operands, gs[0]
-        rY = {n: cute.make_rmem_tensor((self.vec, self.chunks), g[n].element_type) for n in names.writes}
-        for i in range(self.vec):
-            for name, y in zip(names.writes, self.binding.program.map(pieces[i], constants[i]), strict=True):
-                out = y.to(g[name].element_type)
-                for c in range(self.chunks):
-                    rY[name][i, c] = out[c]
-        for c in range(self.chunks):
-            n = begin + c * (self.threads // self.lanes)
-            for name, r in rY.items():
-                own = Int32(cutlass.select_(n < length, n, 0))
-                copy_if(r[None, c], neighbors(g[name], own, self.vec), inside & (n < length))
-
-
-def _row(rX: cute.Tensor, i: int) -> Any:
-    """One row's elements among those of neighboring rows."""
-    rRow = cute.make_rmem_tensor(rX.shape[1], rX.element_type)
-    for c in range(rX.shape[1]):
-        rRow[c] = rX[i, c]
-    return rRow.load()
+        if const_expr(launch in (ALL, len(passes))):
+            constants = [program.constants(totals[r], known[r]) for r in range(self.vec)]
+            for r in cutlass.range_constexpr(self.vec):
+                self.write_results(gs[r], constants[r], known[r], inside & (group == 0) & (part == 0))
+            if const_expr(len(names.writes) > 0):
+                if const_expr(held):
+                    store_tile(self, gs, pieces, constants, begin, end, inside)
+                for i in cutlass.range(rest, end, self.capacity, unroll=1):
+                    store_tile(self, gs, load_tile(self, gs, i, end), constants, i, end, inside)
 
 
 @compile_cached

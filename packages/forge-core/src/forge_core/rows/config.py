@@ -273,7 +273,8 @@ class ColumnConfig(RowConfig):
 
     Attributes:
         lanes: threads across neighboring rows, a power of two up to 32; the others share rows.
-        held: a row is at most ``capacity`` elements, so it is read once.
+        held: a tile of rows has one block, in whose registers the first ``capacity`` elements stay; otherwise rows have
+            any number of parts, in a launch for each pass.
     """
 
     lanes: int = 8
@@ -281,8 +282,18 @@ class ColumnConfig(RowConfig):
 
     @cached_property
     def capacity(self) -> int:
-        """Elements of a row that fit, where it is held."""
+        """Elements of a row that a block has in flight."""
         return self.threads // self.lanes * self.chunks
+
+    @property
+    def sized(self) -> bool:
+        """Whether a launch says how many parts a row has."""
+        return not self.held
+
+    @property
+    def workspace(self) -> bool:
+        """Whether a launch has a workspace: for the totals of parts."""
+        return not self.held and bool(self.binding.program.folds)
 
     @property
     def tile(self) -> int:
@@ -304,4 +315,4 @@ class ColumnConfig(RowConfig):
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
-        return f"{self.binding.name}_column{'_held' if self.held else ''}_{self.lanes}l_{self._suffix}"
+        return f"{self.binding.name}_column{'_held' if self.held else '_split'}_{self.lanes}l_{self._suffix}"

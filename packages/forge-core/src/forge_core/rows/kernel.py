@@ -120,6 +120,19 @@ class RowKernel(RowConfig):
         scalars = {n: s.to(compute) if type(s).is_float else s for n, s in scalars.items()}
         return Row(self.binding, compute(count), g, scalars)
 
+    def partials(self, scratch: Int64, p: int, rows: Any, row: Int64, parts: Any) -> list[cute.Tensor]:
+        """The totals of a row's parts by one pass, in the workspace: (parts) for each part of an accumulator.
+
+        Those of neighboring rows lie side by side, 8 bytes each.
+        """
+        before = sum(len(monoid.types) for _, monoid in self.passes[:p])
+        found = []
+        for k, dtype in enumerate(self.passes[p][1].types):
+            start = scratch + 8 * ((before + k) * Int64(parts) * rows + row)
+            layout = cute.make_layout(Int32(parts), stride=rows * (8 // (dtype.width // 8)))
+            found.append(cute.make_tensor(cute.make_ptr(dtype, start, GLOBAL, assumed_align=8), layout))
+        return found
+
     # ---------------------------------------------------------------------------------------------------- pieces
 
     def head(self, g: dict[str, cute.Tensor]) -> Int32:

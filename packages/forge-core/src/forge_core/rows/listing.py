@@ -151,4 +151,6 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
         strided = ((256, False, MANY_DIMS),) if align == "element" else ()
         for threads, held, reduced in (*short, (256, True, 1), (256, False, 1), *strided):
             spare, most = _spare(device), device.sm_threads
-            yield ColumnConfig(binding, align, threads, chunks, spare, MANY_DIMS, reduced, most, lanes, held)
+            # Each turn ends with a merge into the totals, twice as many of which are of rows of 16 bits.
+            more = max(1, binding.widest_vec // 4) if align == "whole" and not held else 1
+            yield ColumnConfig(binding, align, threads, chunks * more, spare, MANY_DIMS, reduced, most, lanes, held)

@@ -23,6 +23,7 @@ from forge_core.choice import Refusal, refuse, require_known
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import Launch, Variant
+from forge_core.rows.arguments import arguments, row_parts, tiles_of, workspace
 from forge_core.rows.binding import Binding, compute_dtype
 from forge_core.rows.config import (
     ALL_DIMS,
@@ -33,11 +34,11 @@ from forge_core.rows.config import (
     StreamConfig,
 )
 from forge_core.rows.listing import configurations
-from forge_core.rows.problem import Dim, Problem
+from forge_core.rows.problem import Problem
 from forge_core.rows.program import RowProgram
 from forge_core.rows.thresholds import thresholds
 
-__all__ = ["NO_LADDER", "VARIANTS", "Rung", "arguments", "plan", "plan_call", "select"]
+__all__ = ["NO_LADDER", "VARIANTS", "Rung", "plan", "plan_call", "select"]
 
 #: The engine's kernels.
 VARIANTS: Mapping[str, Variant] = {
@@ -65,9 +66,6 @@ class Rung:
 
 
 NO_LADDER: Mapping[str, Rung] = {}
-
-#: Bytes of a block's slot; that of ``forge_core.cute.grid``, which imports the DSL.
-GRID_SLOT_BYTES = 128
 
 # Grids have fewer blocks than this, and 32-bit element numbers end here.
 _LIMIT = 2**31
@@ -110,7 +108,7 @@ def plan(
         why,
         read,
         written,
-        workspace=_workspace(config, problem, device) if config.workspace else 0,
+        workspace=workspace(config, problem, device) if config.workspace else 0,
         numbered=config.numbered,
     )
 
@@ -198,12 +196,12 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
         return "held", held, _why(held, problem)
     beside = _column(binding, problem, device)
     if problem.kind in ("outer", "strided") and _beside(problem) and isinstance(beside, ColumnConfig):
-        once = "once" if beside.held else "twice"
-        return "column", beside, f"{beside.tile} neighboring rows a block, each read {once}"
+        parts = 1 if beside.held else row_parts(beside, problem, device)
+        return "column", beside, f"{beside.tile} neighboring rows a block, in {parts} parts"
     split = _split(binding, problem, device)
     long = problem.length >= measured["split_elements"]
     if problem.rows * 2 <= device.sm_count and long and isinstance(split, StreamConfig):
-        return "split", split, f"{_row_parts(split, problem, device)} parts a row: held {held}"
+        return "split", split, f"{row_parts(split, problem, device)} parts a row: held {held}"
     streamed = _stream(binding, problem, device)
     return streamed if isinstance(streamed, Refusal) else ("stream", streamed, f"a block a row: held {held}")
 
@@ -289,38 +287,10 @@ def _grid(problem: Problem, device: Device, found: list[HeldConfig] | Refusal) -
         return found
     if problem.rows * 2 > device.sm_count:
         return Refusal(f"at most {device.sm_count // 2} rows, half of the multiprocessors", str(problem.rows))
-    fits = [c for c in found if c.in_grid and _row_parts(c, problem, device) * problem.rows <= device.sm_count]
+    fits = [c for c in found if c.in_grid and row_parts(c, problem, device) * problem.rows <= device.sm_count]
     if not fits:
         return Refusal("rows that fit in the GPU's registers", f"{problem.rows} of {problem.length} elements")
     return min(fits, key=lambda c: (c.align != "whole", c.chunks))
-
-
-def _row_parts(config: RowConfig, problem: Problem, device: Device) -> int:
-    """Blocks of a row, where they may be any number; what ``Held`` computes of the same."""
-    if isinstance(config, HeldConfig):
-        return max(1, -(-_vectors(config, problem) // (_size(config, problem, device) * config.chunks)))
-    parts = -(-1024 // config.threads * device.sm_count // max(problem.rows, 1))  # half of the GPU's threads
-    return max(1, min(-(-problem.length // (config.threads * config.chunks * config.vec)), parts))
-
-
-def _size(config: RowConfig, problem: Problem, device: Device) -> int:
-    """What a ``sized`` launch is passed: the threads of a block, or the parts of a row."""
-    if isinstance(config, HeldConfig):
-        return config.block(_vectors(config, problem), max(1, device.sm_count // max(problem.rows, 1)))
-    return _row_parts(config, problem, device)
-
-
-def _workspace(config: RowConfig, problem: Problem, device: Device) -> int:
-    """Bytes of the workspace: a slot for each block and exchange of a grid; 8 for each part's totals."""
-    program, parts = config.binding.program, _row_parts(config, problem, device)
-    if isinstance(config, HeldConfig):
-        return problem.rows * parts * GRID_SLOT_BYTES * (1 if program.merge else len(program.folds))
-    return problem.rows * parts * 8 * len(program.folds)
-
-
-def _vectors(config: HeldConfig, problem: Problem) -> int:
-    """Whole vectors of a row at most; its first threads have an element each beside them."""
-    return max(1, problem.length // config.vec)
 
 
 def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool = False) -> StreamConfig | Refusal:
@@ -360,9 +330,14 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
     kind = "whole" if reduced == 1 and problem.aligned_columns(binding.widest_vec) else "element"
     listed = [c for c in _listed(binding, device) if isinstance(c, ColumnConfig)]
     fits = [c for c in listed if (c.align, c.reduced) == (kind, reduced)]
-    config = next((c for c in fits if c.held and c.capacity >= problem.length), fits[-1])
-    tiles = -(-problem.kept[-1].size // config.tile) * (problem.rows // problem.kept[-1].size)
-    if max(problem.length + config.capacity, problem.rows, tiles) >= _LIMIT:
+    config = fits[-1]
+    if (
+        not config.held and row_parts(config, problem, device) == 1
+    ):  # a block a tile: one that holds the rows, if any does
+        held = [c for c in fits if c.held] or fits
+        config = next((c for c in held if c.capacity >= problem.length), held[-1])
+    blocks = tiles_of(config, problem) * (1 if config.held else row_parts(config, problem, device))
+    if max(problem.length + config.capacity, problem.rows, blocks) >= _LIMIT:
         return Refusal("fewer than 2^31 rows, blocks and elements", f"{problem.rows} rows of {problem.length}")
     return config
 
@@ -384,17 +359,3 @@ def _why(config: HeldConfig, problem: Problem) -> str:
         who += f" of up to {config.threads} threads"
     rows = f"{problem.rows} rows of {problem.length} elements"
     return f"{rows}, {config.align} vectors of {config.vec}: {who} a row, {config.chunks} vectors a thread"
-
-
-def arguments(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ...]:
-    """The integers that a kernel is launched with: see ``RowKernel.split``."""
-    kept = _padded(problem.kept, config.rank, behind=not isinstance(config, ColumnConfig))
-    reduced = _padded(problem.reduced, config.reduced) if config.reduced else ()
-    size = (_size(config, problem, device),) if config.sized else ()
-    return (problem.length, *size, *[n for dim in (*kept, *reduced) for n in (dim.size, *dim.strides)])
-
-
-def _padded(dims: tuple[Dim, ...], rank: int, *, behind: bool = False) -> tuple[Dim, ...]:
-    """Pads to ``rank`` with dims of size 1; behind, a single dim stays outermost, which needs no division."""
-    ones = (Dim(1, (0,) * len(dims[0].strides)),) * (rank - len(dims))
-    return dims + ones if behind else ones + dims

@@ -23,7 +23,7 @@ from cutlass.memory import SmemAllocator
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.copy import store_if
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
-from forge_core.cute.memory import GLOBAL, name_kernel
+from forge_core.cute.memory import name_kernel
 from forge_core.rows.config import StreamConfig
 from forge_core.rows.kernel import RowKernel, example_arguments
 
@@ -120,16 +120,6 @@ class Stream(StreamConfig, RowKernel):
                 self.map(edges, constants)
                 for tile in cutlass.range(begin, end, unroll=1):
                     self.map(self.tile(g, head, body, tile, thread), constants)
-
-    def partials(self, scratch: Int64, p: int, rows: Any, row: Int64, parts: Uint32) -> list[cute.Tensor]:
-        """The totals of a row's parts by one pass, in the workspace: (parts,) for each part of an accumulator."""
-        before = sum(len(monoid.types) for _, monoid in self.passes[:p])
-        found = []
-        for k, dtype in enumerate(self.passes[p][1].types):
-            start = scratch + 8 * (((before + k) * rows + row) * Int64(parts))
-            layout = cute.make_layout(Int32(parts), stride=8 // (dtype.width // 8))
-            found.append(cute.make_tensor(cute.make_ptr(dtype, start, GLOBAL, assumed_align=8), layout))
-        return found
 
     def tile(self, g: dict[str, cute.Tensor], head: Int32, body: Int64, tile: Int32, thread: Int32) -> list[Any]:
         """This thread's pieces of one tile of a row."""

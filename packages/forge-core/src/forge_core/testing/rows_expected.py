@@ -106,21 +106,24 @@ def _held(config: HeldConfig, arch: str) -> Expect:
 
 
 def _stream(config: StreamConfig, arch: str) -> Expect | tuple[Expect, ...]:
-    count, folds = _exchanges(config)
-    shared = config.shared(config.threads)
-    if not config.parted:
-        return _expect(config, _loads(config, folds), shared, barriers=count)
+    return _passes(config, 1)
+
+
+def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
+    return _passes(config, 2 * (config.threads > WARP))
+
+
+def _passes(config: StreamConfig | ColumnConfig, barriers: int) -> Expect | tuple[Expect, ...]:
+    """Of a kernel that exchanges with so many barriers; where rows are parted, of each launch."""
+    (count, folds), shared = _exchanges(config), config.shared(config.threads)
+    if not config.workspace:
+        return _expect(config, _loads(config, folds), shared, barriers=count * barriers)
     # A launch for each pass, which reads the totals of those before it; and one for the outputs.
-    part, each = {config.binding.compute.itemsize}, len(folds) // count
-    reads = [_loads(config, folds[p * each : p * each + each], last=False) for p in range(count)]
-    passes = [_expect(config, reads[p] | (part if p else set()), shared, part, barriers=p + 1) for p in range(count)]
-    return *passes, _expect(config, _loads(config, folds[:0]) | part, shared, barriers=count)
-
-
-def _column(config: ColumnConfig, arch: str) -> Expect:
-    (count, folds), warps = _exchanges(config), config.threads // WARP
-    count *= warps > 1
-    return _expect(config, _loads(config, folds), config.shared(config.threads), barriers=count)
+    part, each, passes = {config.binding.compute.itemsize}, len(folds) // count, []
+    for p in range(count):
+        loads = _loads(config, folds[p * each : p * each + each], last=False) | (part if p else set())
+        passes.append(_expect(config, loads, shared, part, barriers=(p + 1) * barriers))
+    return *passes, _expect(config, _loads(config, folds[:0]) | part, shared, barriers=count * barriers)
 
 
 #: The declaration of each configuration.
