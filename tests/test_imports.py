@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import json
 import os
 import subprocess
@@ -61,32 +62,57 @@ def test_an_import_of_the_dsl_would_be_seen():
 # ---------------------------------------------------------------------------------------- the two halves of the core
 
 CORE = Path(__file__).parents[1] / "packages" / "forge-core" / "src" / "forge_core"
-#: What proves, measures and profiles kernels.  All else is the runtime, which an operator's call needs; ``cli`` is the
-#: command, which starts both.
-WORKBENCH = {"bench", "env_check", "profiling", "testing", "timing"}
+#: What proves, measures and profiles kernels, and the command.  All else is the runtime, which a call needs.
+WORKBENCH = {"bench", "cli", "commands", "env_check", "profiling", "proofs", "pytest_plugin", "testing", "timing"}
+
+
+@pytest.fixture(scope="module")
+def files():
+    """The core's files by path."""
+    return {path.relative_to(CORE).as_posix(): path.read_text(encoding="utf-8") for path in CORE.rglob("*.py")}
+
+
+def first_of(path):
+    """The folder of a file, or the module beside the folders."""
+    return path.partition("/")[0].removesuffix(".py")
+
+
+def imports(text):
+    """The folders and modules of the core that a file imports from, wherever in the file."""
+    for node in ast.walk(ast.parse(text)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from (name.split(".")[1] for name in names if name.startswith("forge_core."))
 
 
 def halves_crossed(files):
-    """The runtime's imports of the workbench or of the command: file and module, from the files' text by path."""
-    found = set()
+    """The runtime's imports of the workbench: file and module, from the files' text by path."""
+    runtime = {path: text for path, text in files.items() if first_of(path) not in WORKBENCH}
+    return sorted({(path, found) for path, text in runtime.items() for found in imports(text) if found in WORKBENCH})
+
+
+def cycle(files):
+    """Folders, or modules beside them, that import each other in a circle; [] if none do."""
+    graph = {first_of(path): set() for path in files}
     for path, text in files.items():
-        first = path.partition("/")[0].removesuffix(".py")
-        if first in WORKBENCH | {"cli"}:
-            continue
-        for node in ast.walk(ast.parse(text)):
-            names = []
-            if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-            parts = (name.split(".") for name in names if name.startswith("forge_core."))
-            found |= {(path, part[1]) for part in parts if part[1] in WORKBENCH | {"cli"}}
-    return sorted(found)
+        graph[first_of(path)] |= {found for found in imports(text) if found in graph} - {first_of(path)}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1]
+    return []
 
 
-def test_the_runtime_imports_nothing_of_the_workbench():
-    files = {path.relative_to(CORE).as_posix(): path.read_text() for path in CORE.rglob("*.py")}
-    assert {name.partition("/")[0] for name in files} >= WORKBENCH | {"op", "cache", "cute", "rows", "cli.py"}
+def test_no_folder_imports_itself_by_way_of_others(files):
+    assert cycle(files) == []
+    assert sorted(set(cycle({"a/x.py": "import forge_core.b", "b/y.py": "from forge_core import a"}))) == ["a", "b"]
+
+
+def test_the_runtime_imports_nothing_of_the_workbench(files):
+    assert set(map(first_of, files)) >= WORKBENCH | {"op", "cache", "cute", "rows"}
     assert halves_crossed(files) == []
     planted = {
         "op/table.py": "def late():\n    from forge_core.bench import plan",

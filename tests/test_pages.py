@@ -10,8 +10,8 @@ import pytest
 from forge_core.bench import pages
 from forge_core.bench.html import stamp_of
 from forge_core.bench.pages import block
-from forge_core.testing.proofs.evidence import Evidence
-from forge_core.testing.proofs.results import note
+from forge_core.proofs.evidence import Evidence
+from forge_core.proofs.results import note
 
 COMMAND = "nox -s bench -- report --pages"
 

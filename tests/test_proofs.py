@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from forge_core.testing.proofs.check import incomplete, incredible, records_in
-from forge_core.testing.proofs.declare import discover
+from forge_core.proofs.check import incomplete, incredible, records_in
+from forge_core.proofs.declare import discover
 from forge_core.testing.subject import bounds_of
 
 #: How many times the largest error that a GPU showed a derived bound may be: bounds add up roundings as if all had one

@@ -83,7 +83,7 @@ def _weeks() -> list:
     """The weeks, with the operators above alone."""
     import dataclasses
 
-    from forge_core.testing.proofs.declare import discover
+    from forge_core.proofs.declare import discover
 
     def kept(week):
         return tuple(kernel for kernel in week.kernels if kernel.operator.rpartition("::")[2] in CALLS)
@@ -99,12 +99,12 @@ def _record(copy: Path) -> list[str]:
     from forge_core.device import SPECS
     from forge_core.errors import ForgeError
     from forge_core.files import write_atomically
-    from forge_core.testing.proofs.calls import plan, run_digest
-    from forge_core.testing.proofs.declare import measured
-    from forge_core.testing.proofs.evidence import Evidence
-    from forge_core.testing.proofs.execute import TOOLS, Chunk, Result
-    from forge_core.testing.proofs.merge import Outcome, Task, merge
-    from forge_core.testing.proofs.record import ProofRun, Record
+    from forge_core.proofs.calls import plan, run_digest
+    from forge_core.proofs.declare import measured
+    from forge_core.proofs.evidence import Evidence
+    from forge_core.proofs.execute import TOOLS, Chunk, Result
+    from forge_core.proofs.merge import Outcome, Task, merge
+    from forge_core.proofs.record import ProofRun, Record
 
     device = SPECS["H200"]
     evidence = Evidence(copy, jobs=1)
@@ -149,9 +149,9 @@ def _record(copy: Path) -> list[str]:
 def _check(copy: Path) -> list[str]:
     import dataclasses
 
-    from forge_core.testing.proofs.check import check, records_in
-    from forge_core.testing.proofs.declare import ProofError
-    from forge_core.testing.proofs.evidence import Evidence
+    from forge_core.proofs.check import check, records_in
+    from forge_core.proofs.declare import ProofError
+    from forge_core.proofs.evidence import Evidence
 
     folder = copy / "docs/records"
     try:

@@ -176,7 +176,7 @@ def _sealed(path: Path, content: bytes) -> bytes:
             import msgspec
 
             from forge_core.files import write_atomically
-            from forge_core.testing.proofs.record import load
+            from forge_core.proofs.record import load
 
             with tempfile.TemporaryDirectory() as folder:
                 changed = Path(folder, path.name)

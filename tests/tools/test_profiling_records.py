@@ -18,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
+from forge_core.commands.layout import kernel_drawing
 from forge_core.errors import ArgumentError
 from forge_core.profiling import diagnosis
 from forge_core.profiling.cubin import read_cubin
 from forge_core.profiling.diagnosis import RULES, Needed
 from forge_core.profiling.extraction import extract
-from forge_core.profiling.layout_command import kernel_drawing
 from forge_core.profiling.layouts import coalescing, conflicts
 from forge_core.profiling.occupancy import occupancy
 from forge_core.profiling.readers import read_profile

@@ -25,9 +25,9 @@ from forge_core import dtypes
 from forge_core.bench.declare import Case
 from forge_core.bench.plan import discover
 from forge_core.bench.schema import parse_shape
+from forge_core.commands.find import explain_case
 from forge_core.profiling.compiled import Artefacts, compile_to_look_at
 from forge_core.profiling.cubin import read_cubin
-from forge_core.profiling.find import explain_case
 
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parent))

@@ -25,9 +25,9 @@ from forge_core.bench.declare import Bench, Case, OperatorBench
 from forge_core.bench.inputs import LAYOUTS, generator_for
 from forge_core.bench.plan import UsageError
 from forge_core.bench.schema import CaseGroup, expand, load_suites, parse_shape
+from forge_core.commands.find import explain_case
 from forge_core.errors import UnsupportedError
 from forge_core.profiling.compiled import traceable
-from forge_core.profiling.find import explain_case
 from forge_core.profiling.geometry import RecordedLaunch, record_launches
 
 __all__ = ["PLANTED", "Work", "choose", "planted_works"]

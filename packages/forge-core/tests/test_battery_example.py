@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "testing.md"
 
 def run(folder, source):
     (folder / "test_mine.py").write_text(source)
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "forge_core.testing.plugin", "-p", "no:cacheprovider"]
+    words = [sys.executable, "-m", "pytest", "-q", "-p", "forge_core.pytest_plugin", "-p", "no:cacheprovider"]
     words += ["-rfs", "--tb=line", "-m", "not gpu", "--rootdir", str(folder), str(folder)]
     return subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder, timeout=300)
 

@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from forge_core.bench import pages, records
-from forge_core.bench.cli import bench as command
 from forge_core.bench.html import data, stamp_of, write_report
+from forge_core.commands.bench import bench as command
 from forge_core.errors import BenchmarkError
 from forge_core.files import write_atomically
 

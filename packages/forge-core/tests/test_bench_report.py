@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from forge_core.bench.cli import bench as command
 from forge_core.bench.environment import Environment, _digest, read_environment
 from forge_core.bench.pages import replace_between_markers
 from forge_core.bench.records import (
@@ -23,6 +22,7 @@ from forge_core.bench.records import (
     load,
 )
 from forge_core.bench.report import markdown
+from forge_core.commands.bench import bench as command
 from forge_core.errors import BenchmarkError
 
 

@@ -635,8 +635,8 @@ def test_what_is_missing_is_compiled_ahead_and_little_is_not(project, monkeypatc
 def test_the_tests_can_be_warmed_once_for_all_workers(project, monkeypatch, request):
     from types import SimpleNamespace
 
+    from forge_core import pytest_plugin
     from forge_core.bench import kernels
-    from forge_core.testing import plugin
 
     asked = []
     monkeypatch.setattr(kernels, "ahead", asked.append)
@@ -644,7 +644,7 @@ def test_the_tests_can_be_warmed_once_for_all_workers(project, monkeypatch, requ
     monkeypatch.setenv("FORGE_ARCH", ARCH)
 
     def start(names, **more):
-        plugin.pytest_sessionstart(SimpleNamespace(config=SimpleNamespace(getoption=lambda name: names, **more)))
+        pytest_plugin.pytest_sessionstart(SimpleNamespace(config=SimpleNamespace(getoption=lambda name: names, **more)))
 
     start([])
     start(["week1"], workerinput={})

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 import forge_core
 from forge_core import cli
 from forge_core.bench.plan import discover
+from forge_core.commands.find import known_names
 from forge_core.env_check import Facts, collect
 from forge_core.errors import BenchmarkError, UnsupportedError
-from forge_core.profiling.find import known_names
 from forge_core.settings import VARIABLES, Settings
 
 
@@ -60,7 +60,7 @@ def test_help_lists_every_command_without_importing_the_lazy_ones(monkeypatch):
 
 
 def test_bench_is_the_command_of_the_bench_module(forge):
-    from forge_core.bench.cli import bench
+    from forge_core.commands.bench import bench
 
     assert cli.main.get_command(click.Context(cli.main), "bench") is bench
     assert forge("bench", "--help").exit_code == 0

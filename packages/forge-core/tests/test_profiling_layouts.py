@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forge_core.cli import main
+from forge_core.commands.layout import kernel_drawing
 from forge_core.errors import ArgumentError
 from forge_core.profiling.drawing import MOST_ROWS, to_svg
-from forge_core.profiling.layout_command import kernel_drawing
 from forge_core.profiling.layouts import (
     Access,
     Drawing,

@@ -14,12 +14,12 @@ from click.testing import CliRunner
 
 from forge_core import device
 from forge_core.cli import main
+from forge_core.commands.inspect import explained
 from forge_core.device import SPECS, Arch, spec_for
 from forge_core.errors import ArgumentError, CompileError, UnsupportedError
 from forge_core.profiling import sass
 from forge_core.profiling.cubin import RESERVED_SMEM, read_cubin
 from forge_core.profiling.geometry import RecordedLaunch, record_launches
-from forge_core.profiling.inspect_command import explained
 from forge_core.profiling.occupancy import LIMITS, occupancy
 from forge_core.profiling.ptx import count_instructions
 from forge_core.profiling.static import floors_us, symbol_of
@@ -388,7 +388,7 @@ def test_an_operator_of_several_dimensions_takes_its_arguments_by_name(run):
 
 def test_layouts_of_the_input_are_those_of_the_benchmarks():
     from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
-    from forge_core.profiling.find import meta_tensor
+    from forge_core.commands.find import meta_tensor
 
     cpu = torch.device("cpu")
     for layout in LAYOUTS:
@@ -407,7 +407,7 @@ def test_an_architecture_stands_for_its_largest_gpu():
 
 LINES = """
 import sys
-from forge_core.profiling.find import explain_named
+from forge_core.commands.find import explain_named
 from forge_core.profiling.static import inspect_explained
 found = explain_named("transpose", shape="64x64", dtype="int8", variant="naive", arch="sm_90a")
 print(found.key)

@@ -19,18 +19,18 @@ from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
 from forge_core.op import Launch
 from forge_core.op.schema import Schema
-from forge_core.testing.proofs import Subject, Week
-from forge_core.testing.proofs import execute as executing
-from forge_core.testing.proofs.calls import describe, plan, run_digest
-from forge_core.testing.proofs.check import Finding, in_words
-from forge_core.testing.proofs.declare import ProofError, discover, measured
-from forge_core.testing.proofs.definitions import code_digest, gpu_tests, sanitizer_tests
-from forge_core.testing.proofs.evidence import Evidence, Launched, normalised
-from forge_core.testing.proofs.execute import FOUND, Chunk, Result, outcomes, result_of, words_of
-from forge_core.testing.proofs.measure import measure, measure_week
-from forge_core.testing.proofs.merge import covering, joined
-from forge_core.testing.proofs.observe import dealt
-from forge_core.testing.proofs.record import path_of
+from forge_core.proofs import Subject, Week
+from forge_core.proofs import execute as executing
+from forge_core.proofs.calls import describe, plan, run_digest
+from forge_core.proofs.check import Finding, in_words
+from forge_core.proofs.declare import ProofError, discover, measured
+from forge_core.proofs.definitions import code_digest, gpu_tests, sanitizer_tests
+from forge_core.proofs.evidence import Evidence, Launched, normalised
+from forge_core.proofs.execute import FOUND, Chunk, Result, outcomes, result_of, words_of
+from forge_core.proofs.measure import measure, measure_week
+from forge_core.proofs.merge import covering, joined
+from forge_core.proofs.observe import dealt
+from forge_core.proofs.record import path_of
 
 ROOT = Path(__file__).parents[3]
 CPU = torch.device("cpu")
@@ -91,7 +91,7 @@ def observed(tmp_path, *words):
     (tmp_path / "test_tiny.py").write_text(textwrap.dedent(TESTS))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     out = tmp_path / "out.json"
-    plugin = ("-p", "forge_core.testing.proofs.observe", "-p", "no:cacheprovider", "--prove-out", str(out))
+    plugin = ("-p", "forge_core.proofs.observe", "-p", "no:cacheprovider", "--prove-out", str(out))
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *plugin, *words, "test_tiny.py"],
         cwd=tmp_path,
@@ -209,7 +209,7 @@ def test_the_command_lines_of_the_chunks(monkeypatch, tmp_path):
     assert sanitizer[-2:] == ["-m", "sanitizer"]
     assert "-n" not in sanitizer
     measured = words_of(Chunk("tiny", "measure", kernels=("a", "b")), WEEK, out, told, tmp_path, workers=10)
-    assert measured[2:] == ["forge_core.testing.proofs.measure", "tiny", "a", "b", "--out", str(out)]
+    assert measured[2:] == ["forge_core.proofs.measure", "tiny", "a", "b", "--out", str(out)]
 
 
 def test_only_the_files_of_chosen_tests_are_collected(tmp_path):
@@ -443,8 +443,8 @@ def test_plans_and_code_are_computed_once(monkeypatch):
         computed.extend(own)
         return list(map(str, own))
 
-    monkeypatch.setattr("forge_core.testing.proofs.evidence._launches", compute)
-    monkeypatch.setattr("forge_core.testing.proofs.evidence._code", compute)
+    monkeypatch.setattr("forge_core.proofs.evidence._launches", compute)
+    monkeypatch.setattr("forge_core.proofs.evidence._code", compute)
     evidence = Evidence(ROOT, 1)
     for calls in (["a", "b", "a"], ["c", "b"]):
         found = evidence.launches([("tiny::double", call) for call in calls], SPECS["H200"])
@@ -472,7 +472,7 @@ def test_every_kernel_of_the_weeks_can_be_measured(weeks):
 
 
 def test_every_sample_and_every_bound_is_right_for_the_reference(weeks, monkeypatch):
-    monkeypatch.setattr("forge_core.testing.proofs.measure.REPEATS", 1)
+    monkeypatch.setattr("forge_core.proofs.measure.REPEATS", 1)
     for subject in (subject for week in weeks for subject in week.subjects):
         operator = subject.operator
         by_reference = SimpleNamespace(schema=operator.schema, reference=operator.reference)

@@ -16,17 +16,17 @@ import pytest
 from click.testing import CliRunner
 
 from forge_core.bench.environment import Environment
+from forge_core.commands.prove import prove as commands
 from forge_core.device import SPECS
 from forge_core.files import read_unpacked, write_atomically
-from forge_core.testing.proofs import Kernel, Week
-from forge_core.testing.proofs.check import awaiting, check, incomplete, records_in, refreshed
-from forge_core.testing.proofs.cli import prove as commands
-from forge_core.testing.proofs.declare import ProofError, digest_of, measured
-from forge_core.testing.proofs.definitions import gpu_tests
-from forge_core.testing.proofs.evidence import Evidence, Launched
-from forge_core.testing.proofs.execute import TESTS_EACH, TOOLS, Chunk, Result, append_outcome, keep_passed, outcomes
-from forge_core.testing.proofs.record import Error, ProofRun, load, stamped
-from forge_core.testing.proofs.runner import prove
+from forge_core.proofs import Kernel, Week
+from forge_core.proofs.check import awaiting, check, incomplete, records_in, refreshed
+from forge_core.proofs.declare import ProofError, digest_of, measured
+from forge_core.proofs.definitions import gpu_tests
+from forge_core.proofs.evidence import Evidence, Launched
+from forge_core.proofs.execute import TESTS_EACH, TOOLS, Chunk, Result, append_outcome, keep_passed, outcomes
+from forge_core.proofs.record import Error, ProofRun, load, stamped
+from forge_core.proofs.runner import prove
 
 FILES = {
     "src/tiny_week/__init__.py": "",
@@ -673,7 +673,7 @@ def test_after_an_interruption_only_the_parts_that_were_not_done_run(parted):
 
 
 def test_a_long_run_tells_how_many_tests_have_ended(tree, monkeypatch, capsys):
-    monkeypatch.setattr("forge_core.testing.proofs.runner.LOOK", 0.01)
+    monkeypatch.setattr("forge_core.proofs.runner.LOOK", 0.01)
     monkeypatch.setattr("forge_core.progress.NOTES", 0.0)
     told = []
 
@@ -786,8 +786,8 @@ def test_gpu_tests_are_read_off_the_files(tree):
 
 def test_the_table_names_what_is_proven_and_what_is_not(proven, monkeypatch):
     proven.edit("src/tiny_week/kernels/wide.py", "128", "64")
-    monkeypatch.setattr("forge_core.testing.proofs.cli.discover", lambda: [proven.week])
-    monkeypatch.setattr("forge_core.testing.proofs.cli.Evidence", lambda root: proven.evidence)
+    monkeypatch.setattr("forge_core.commands.prove.discover", lambda: [proven.week])
+    monkeypatch.setattr("forge_core.commands.prove.Evidence", lambda root: proven.evidence)
     text = CliRunner().invoke(commands, ["table", "--root", str(proven.root)]).output
     assert "| `tiny::double` | plain | NVIDIA H200 | 2026-11-21 |" in text
     assert "| `tiny::double` | wide | not proven |  |" in text
@@ -799,7 +799,7 @@ def test_the_table_names_what_is_proven_and_what_is_not(proven, monkeypatch):
 def test_a_stamp_writes_the_commit_and_refuses_a_changed_proof(tree, monkeypatch):
     tree.prove(commit="not a checkout", dirty=None)
     known = environment(commit="c" * 40)
-    monkeypatch.setattr("forge_core.testing.proofs.record.stamp", lambda found: known)
+    monkeypatch.setattr("forge_core.proofs.record.stamp", lambda found: known)
     record = stamped(load(tree.path))
     rewrite(tree, lambda before: record)
     assert findings(tree) == {}

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forge_core.cli import main
+from forge_core.commands import layout
 from forge_core.device import SPECS
 from forge_core.errors import ArgumentError
 from forge_core.op import Explanation
-from forge_core.profiling import layout_command
 from forge_core.profiling.drawing import to_svg
 from forge_core.profiling.row_layouts import LAYOUTS, column_accesses, held_accesses, stream_accesses
 from forge_core.rows import Binding, Fold, Operands, RowProgram, configurations
@@ -111,7 +111,7 @@ def test_every_listed_configuration_is_drawn_and_coalesces(dtype):
 def test_the_command_draws_a_row_kernel_of_any_package(monkeypatch, tmp_path):
     config, out = configurations(binding(BF16), SPECS["H200"])[0], tmp_path / "row.svg"
     told = Explanation("any::centered", "kernel", "held", config, "", "sm_90a", 0, 0, None)
-    monkeypatch.setattr(layout_command, "explained", lambda name, **options: told)
+    monkeypatch.setattr(layout, "explained", lambda name, **options: told)
     result = CliRunner().invoke(
         main, ["layout", "kernel", "c", "--shape", "64x16", "--dtype", "bf16", "--out", str(out)]
     )
@@ -119,4 +119,4 @@ def test_the_command_draws_a_row_kernel_of_any_package(monkeypatch, tmp_path):
     assert "global memory: x, y: 2.00 sectors a request, 100 % of them used" in result.output
     assert out.read_text() == to_svg(LAYOUTS[HeldConfig](config))
     with pytest.raises(ArgumentError, match=r"HeldConfig, StreamConfig, ColumnConfig, got.*LAYOUTS of the package's"):
-        layout_command.kernel_drawing(object(), "mine")
+        layout.kernel_drawing(object(), "mine")

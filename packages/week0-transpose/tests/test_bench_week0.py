@@ -11,10 +11,10 @@ import torch
 from click.testing import CliRunner
 
 from forge_core.bench import Case, plan
-from forge_core.bench.cli import bench as command
 from forge_core.bench.gate import exact
 from forge_core.bench.records import load
 from forge_core.bench.schema import expand, load_suites
+from forge_core.commands.bench import bench as command
 from forge_week0_transpose.bench import BENCH
 
 THREE = ("float32", "bfloat16", "int8")

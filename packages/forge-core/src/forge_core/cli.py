@@ -41,11 +41,11 @@ BAD_USAGE = 3
 
 # The command's name, where it lives, and its line in the help.
 LAZY_COMMANDS = {
-    "bench": ("forge_core.bench.cli:bench", "Measure operators and report what was measured."),
-    "inspect": ("forge_core.profiling.inspect_command:inspect", "Show what kernel a call would run; needs no GPU."),
-    "layout": ("forge_core.profiling.layout_command:layout", "Draw thread-value layouts and swizzles as SVG."),
-    "prove": ("forge_core.testing.proofs.cli:prove", "Prove kernels on a GPU; check anywhere what is proven."),
-    "cache": ("forge_core.bench.cache_command:cache", "Show, check, warm and ship compiled kernels."),
+    "bench": ("forge_core.commands.bench:bench", "Measure operators and report what was measured."),
+    "inspect": ("forge_core.commands.inspect:inspect", "Show what kernel a call would run; needs no GPU."),
+    "layout": ("forge_core.commands.layout:layout", "Draw thread-value layouts and swizzles as SVG."),
+    "prove": ("forge_core.commands.prove:prove", "Prove kernels on a GPU; check anywhere what is proven."),
+    "cache": ("forge_core.commands.cache:cache", "Show, check, warm and ship compiled kernels."),
 }
 
 

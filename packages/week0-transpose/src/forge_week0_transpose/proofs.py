@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from forge_core.proofs import week_of
 from forge_core.testing import Case, Subject, random_bits
 from forge_core.testing.planted import MOVED
-from forge_core.testing.proofs import week_of
 from forge_week0_transpose import ops
 
 __all__ = ["PROOFS"]

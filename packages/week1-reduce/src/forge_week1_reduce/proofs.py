@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from forge_core.proofs import week_of
 from forge_core.testing import Case, Subject, assert_same_values, random_bits
-from forge_core.testing.proofs import week_of
 from forge_core.testing.subject import normal
 from forge_core.testing.tolerances import product_bound, tree_bound
 from forge_week1_reduce import ops

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from forge_core.proofs import week_of
 from forge_core.testing import Case, Subject
-from forge_core.testing.proofs import week_of
 from forge_core.testing.softmax_bounds import (
     log_softmax_bound,
     log_softmax_gradient_bound,

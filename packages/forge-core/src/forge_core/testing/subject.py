@@ -9,7 +9,7 @@ It is written once, beside the operator:
         reference=torch.sum,                             what it should give
     )
 
-and read by ``forge_core.testing.battery``, which makes tests of it, and by ``forge_core.testing.proofs``, which
+and read by ``forge_core.testing.battery``, which makes tests of it, and by ``forge_core.proofs``, which
 measures it on a GPU.
 """
 

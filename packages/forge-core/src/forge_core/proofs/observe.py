@@ -4,7 +4,7 @@ Launches are observed where they are bound (``forge_core.op.table``), so a kerne
 whatever their names; launches in processes that a test starts are not observed.  Workers of pytest-xdist send what they
 observed with each test's report.
 
-    python -m pytest -p forge_core.testing.proofs.observe --prove-out FILE [--prove-chunk FILE] ...
+    python -m pytest -p forge_core.proofs.observe --prove-out FILE [--prove-chunk FILE] ...
 
 The file is a journal: it gets a line as each test ends.
 """
@@ -21,8 +21,8 @@ import msgspec
 import pytest
 
 from forge_core.op import table
-from forge_core.testing.proofs.calls import describe, run_digest
-from forge_core.testing.proofs.execute import Chunk, append_outcome
+from forge_core.proofs.calls import describe, run_digest
+from forge_core.proofs.execute import Chunk, append_outcome
 
 __all__ = ["Watch", "dealt"]
 

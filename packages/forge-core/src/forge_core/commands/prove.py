@@ -13,10 +13,10 @@ import click
 from forge_core import device as devices
 from forge_core.cli import did_you_mean
 from forge_core.files import write_atomically
-from forge_core.testing.proofs import check as checking
-from forge_core.testing.proofs.declare import ProofError, Week, discover
-from forge_core.testing.proofs.evidence import Evidence
-from forge_core.testing.proofs.record import Proof, load, path_of, stamped
+from forge_core.proofs import check as checking
+from forge_core.proofs.declare import ProofError, Week, discover
+from forge_core.proofs.evidence import Evidence
+from forge_core.proofs.record import Proof, load, path_of, stamped
 
 __all__ = ["prove"]
 
@@ -70,8 +70,8 @@ def run_command(
     import torch
 
     from forge_core.bench.environment import read_environment
-    from forge_core.testing.proofs.execute import UnfinishedError, execute, find_sanitizer
-    from forge_core.testing.proofs.runner import prove as run
+    from forge_core.proofs.execute import UnfinishedError, execute, find_sanitizer
+    from forge_core.proofs.runner import prove as run
 
     found, folder = _named(weeks), records or root / RECORDS
     if not torch.cuda.is_available():

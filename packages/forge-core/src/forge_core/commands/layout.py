@@ -14,10 +14,10 @@ import click
 from forge_core import dtypes
 from forge_core.bench.plan import discover
 from forge_core.cli import ARCH
+from forge_core.commands.inspect import explained
 from forge_core.device import Arch
 from forge_core.errors import ArgumentError
 from forge_core.profiling.drawing import to_svg
-from forge_core.profiling.inspect_command import explained
 from forge_core.profiling.layouts import Drawing, swizzled_tile, tiled_copy
 
 __all__ = ["layout"]

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from forge_core.testing.proofs.calls import values
-from forge_core.testing.proofs.check import incomplete, plans_digest
-from forge_core.testing.proofs.declare import Kernel, Week, function_of, measured
-from forge_core.testing.proofs.evidence import Evidence, Launched
-from forge_core.testing.proofs.execute import TOOLS, Chunk, Result, worst
-from forge_core.testing.proofs.record import Error, Proof, ProofRun, Record, WeekTests
+from forge_core.proofs.calls import values
+from forge_core.proofs.check import incomplete, plans_digest
+from forge_core.proofs.declare import Kernel, Week, function_of, measured
+from forge_core.proofs.evidence import Evidence, Launched
+from forge_core.proofs.execute import TOOLS, Chunk, Result, worst
+from forge_core.proofs.record import Error, Proof, ProofRun, Record, WeekTests
 
 __all__ = ["Outcome", "Task", "covering", "joined", "merge"]
 

@@ -30,16 +30,16 @@ from forge_core.cache.sources import fingerprint, locate
 from forge_core.device import Device
 from forge_core.errors import ForgeError
 from forge_core.op.launch import Launch, load
-from forge_core.testing.proofs.calls import plan, routed, run_digest, values
-from forge_core.testing.proofs.declare import ProofError, Week, digest_of, discover
-from forge_core.testing.proofs.definitions import Definitions, code_digest, gpu_tests
+from forge_core.proofs.calls import plan, routed, run_digest, values
+from forge_core.proofs.declare import ProofError, Week, digest_of, discover
+from forge_core.proofs.definitions import Definitions, code_digest, gpu_tests
 
 __all__ = ["Evidence", "Launched", "normalised"]
 
 #: Calls, or compilations, in one task of a worker process.
 _CALLS, _KERNELS = 2000, 8
 
-_MEASURE = "forge_core.testing.proofs.measure:measure"
+_MEASURE = "forge_core.proofs.measure:measure"
 
 _COMMENT = re.compile(r"//[^\n]*")
 _IGNORED = re.compile(r"^\s*\.(?:version|file|loc)\b[^\n]*$", re.MULTILINE)

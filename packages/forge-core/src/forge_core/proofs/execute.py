@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from forge_core.files import write_atomically
-from forge_core.testing.proofs.declare import ProofError, Week, function_of
+from forge_core.proofs.declare import ProofError, Week, function_of
 
 __all__ = [
     "AT_ONCE",
@@ -184,8 +184,8 @@ def words_of(chunk: Chunk, week: Week, out: Path, told: Path, root: Path, *, wor
     """The command line of a chunk: a process that reads the chunk from ``told`` and writes the journal ``out``."""
     python = [sys.executable, "-m"]
     if chunk.kind == "measure":
-        return [*python, "forge_core.testing.proofs.measure", week.name, *chunk.kernels, "--out", str(out)]
-    words = [*python, "pytest", "-p", "forge_core.testing.proofs.observe", "--prove-out", str(out)]
+        return [*python, "forge_core.proofs.measure", week.name, *chunk.kernels, "--out", str(out)]
+    words = [*python, "pytest", "-p", "forge_core.proofs.observe", "--prove-out", str(out)]
     # Plugins that time or cache have no place in a proof.
     words += ["--prove-chunk", str(told), "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:benchmark"]
     # Each process imports and collects what is named here: all of a week's files take longer than some kernels' tests.

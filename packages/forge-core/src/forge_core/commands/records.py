@@ -114,8 +114,8 @@ def compare_command(
 
 def _notes(found: Mapping[str, pages.Source]) -> dict[str, str]:
     """For each suite that a page of this checkout shows, which kernels it was measured on."""
-    from forge_core.testing.proofs import results
-    from forge_core.testing.proofs.evidence import Evidence
+    from forge_core.proofs import results
+    from forge_core.proofs.evidence import Evidence
 
     evidence = Evidence(Path())
     named = {name for page in pages.with_markers(Path()) for name in pages.markers(page.read_text(encoding="utf-8"))}

@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from forge_core.testing.proofs.declare import Week, digest_of, function_of, measured
-from forge_core.testing.proofs.evidence import Evidence, Launched
-from forge_core.testing.proofs.execute import TOOLS, clean
-from forge_core.testing.proofs.record import FILE, Proof, Record, WeekTests, load
+from forge_core.proofs.declare import Week, digest_of, function_of, measured
+from forge_core.proofs.evidence import Evidence, Launched
+from forge_core.proofs.execute import TOOLS, clean
+from forge_core.proofs.record import FILE, Proof, Record, WeekTests, load
 
 __all__ = [
     "Finding",

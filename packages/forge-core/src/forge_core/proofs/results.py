@@ -18,9 +18,9 @@ from forge_core.bench.records import Record
 from forge_core.cache.key import tag
 from forge_core.device import SPECS
 from forge_core.files import write_atomically
-from forge_core.testing.proofs.declare import ProofError, digest_of, discover
-from forge_core.testing.proofs.evidence import Evidence
-from forge_core.testing.proofs.record import path_of
+from forge_core.proofs.declare import ProofError, digest_of, discover
+from forge_core.proofs.evidence import Evidence
+from forge_core.proofs.record import path_of
 
 __all__ = ["FILE", "Kernels", "entered", "note"]
 

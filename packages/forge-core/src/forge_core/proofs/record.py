@@ -19,7 +19,7 @@ import msgspec
 from forge_core.bench.environment import Environment, stamp
 from forge_core.device import Device
 from forge_core.files import read_unpacked
-from forge_core.testing.proofs.declare import ProofError, digest_of
+from forge_core.proofs.declare import ProofError, digest_of
 
 __all__ = [
     "FILE",

@@ -26,13 +26,13 @@ from forge_core.bench.environment import Environment
 from forge_core.device import Device
 from forge_core.files import write_atomically
 from forge_core.progress import progress
-from forge_core.testing.proofs.check import differences, incomplete, incredible, tests_to_run
-from forge_core.testing.proofs.declare import ProofError, Week, digest_of, function_of
-from forge_core.testing.proofs.definitions import sanitizer_tests
-from forge_core.testing.proofs.evidence import Evidence
-from forge_core.testing.proofs.execute import AT_ONCE, TESTS_EACH, TOOLS, Chunk, Result
-from forge_core.testing.proofs.merge import Outcome, Task, joined, merge
-from forge_core.testing.proofs.record import ProofRun, Record, load, path_of
+from forge_core.proofs.check import differences, incomplete, incredible, tests_to_run
+from forge_core.proofs.declare import ProofError, Week, digest_of, function_of
+from forge_core.proofs.definitions import sanitizer_tests
+from forge_core.proofs.evidence import Evidence
+from forge_core.proofs.execute import AT_ONCE, TESTS_EACH, TOOLS, Chunk, Result
+from forge_core.proofs.merge import Outcome, Task, joined, merge
+from forge_core.proofs.record import ProofRun, Record, load, path_of
 
 __all__ = ["prove", "tasks_of"]
 

@@ -15,6 +15,6 @@ A package takes part by a module ``proofs`` beside its benchmark: see ``docs/pro
 
 from __future__ import annotations
 
-from forge_core.testing.proofs.declare import Kernel, Subject, Week, week_of
+from forge_core.proofs.declare import Kernel, Subject, Week, week_of
 
 __all__ = ["Kernel", "Subject", "Week", "week_of"]

@@ -24,7 +24,7 @@ from forge_core.errors import ForgeError
 from forge_core.op import Operator
 from forge_core.op.launch import Launch
 from forge_core.op.table import ALIGNMENT_MASK
-from forge_core.testing.proofs.declare import ProofError, digest_of
+from forge_core.proofs.declare import ProofError, digest_of
 
 __all__ = ["describe", "plan", "routed", "run_digest", "values"]
 

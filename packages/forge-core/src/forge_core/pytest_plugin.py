@@ -3,7 +3,7 @@
 A GPU test is skipped, with the reason, where there is no GPU, and fails instead when ``FORGE_REQUIRE_GPU=1``: a machine
 that is there to run GPU tests must not turn green by skipping them.
 
-The repository's conftest.py loads it; a project of its own asks for it by ``pytest -p forge_core.testing.plugin``.
+The repository's conftest.py loads it; a project of its own asks for it by ``pytest -p forge_core.pytest_plugin``.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Names the kernels that await a proof; a missing proof fails no test."""
     if not config.getoption("--forge-proofs"):
         return
-    from forge_core.testing.proofs import check, declare, evidence
+    from forge_core.proofs import check, declare, evidence
 
     weeks, records = declare.discover(), config.rootpath / "docs" / "records"
     waiting = check.awaiting(weeks, records, evidence.Evidence(config.rootpath))

@@ -105,7 +105,7 @@ def function_of(test: str) -> str:
 
 def measured(name: str) -> str:
     """The test id of a kernel's measurement."""
-    return f"forge_core.testing.proofs.measure::{name}"
+    return f"forge_core.testing.proofs.measure::{name}"  # where the module was when records first named it
 
 
 def digest_of(value: Any) -> str:

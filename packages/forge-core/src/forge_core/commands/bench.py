@@ -15,10 +15,11 @@ import click
 import torch
 from rich.console import Console
 
-from forge_core.bench import cli_records, devices, exits, kernels, processes, report, runner
+from forge_core.bench import devices, exits, kernels, processes, report, runner
 from forge_core.bench import plan as planning
 from forge_core.bench.records import Record
 from forge_core.bench.schema import suites_of
+from forge_core.commands import records
 from forge_core.device import query
 from forge_core.files import write_atomically
 from forge_core.progress import progress
@@ -76,7 +77,7 @@ def bench() -> None:
     """The group; what it says to a user stands in HELP."""
 
 
-for command in cli_records.COMMANDS:
+for command in records.COMMANDS:
     bench.add_command(command)
 
 
@@ -126,7 +127,7 @@ def run_command(
     """Run a suite, or measure an operator.  Ctrl-C, or SIGTERM, ends the run and keeps what was measured."""
     selection = planning.Selection(variants, shapes, dtypes, peers, packages, operators)
     # With the record on standard output, everything for people goes to standard error.
-    console = cli_records.console(error=json_path == "-")
+    console = records.console(error=json_path == "-")
     with exits.told(), exits.termination_interrupts() as interrupts:
         run = planning.plan(planning.discover(), name, selection, commands=bench.commands)
         if share is not None:

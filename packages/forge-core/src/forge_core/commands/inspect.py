@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from forge_core.cli import ARCH
+from forge_core.commands.find import explain_named
 from forge_core.device import Arch
 from forge_core.errors import ArgumentError
 from forge_core.op import Explanation
-from forge_core.profiling.find import explain_named
 from forge_core.profiling.sass import count_sass, disassemble
 from forge_core.profiling.static import inspect_explained
 
@@ -40,7 +40,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 
 def explained(operator: str, **asked: Any) -> Explanation:
-    """What a call would run, as :func:`~forge_core.profiling.find.explain_named` has it.
+    """What a call would run, as :func:`~forge_core.commands.find.explain_named` has it.
 
     Raises:
         click.UsageError: no such operator, or it does not take these arguments.

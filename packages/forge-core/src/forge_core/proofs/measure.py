@@ -1,6 +1,6 @@
 """Measures determinism and the error against float64 of each kernel of a week, in a process of its own.
 
-    python -m forge_core.testing.proofs.measure week1 [KERNEL ...] --out FILE [--device cuda]
+    python -m forge_core.proofs.measure week1 [KERNEL ...] --out FILE [--device cuda]
 
 Each result has to meet the policy of ``tolerances``, or have the reference's bits, so every variant of every operator
 is tested, also those that no other test names.
@@ -17,9 +17,9 @@ import click
 import torch
 
 from forge_core.errors import UnsupportedError
-from forge_core.testing.proofs.declare import Week, discover, measured
-from forge_core.testing.proofs.execute import append_outcome
-from forge_core.testing.proofs.observe import Watch
+from forge_core.proofs.declare import Week, discover, measured
+from forge_core.proofs.execute import append_outcome
+from forge_core.proofs.observe import Watch
 from forge_core.testing.subject import Subject
 
 __all__ = ["REPEATS", "measure", "measure_week"]
