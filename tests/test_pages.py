@@ -49,13 +49,13 @@ def stale(page, records, notes):
 
 def test_every_table_is_that_of_the_newest_record_and_says_of_which_kernels(root, records, notes):
     with_tables = pages.with_markers(root)
-    assert root / "README.md" in with_tables
+    assert root / "docs" / "week0-cases.md" in with_tables
     assert {page.name: told for page in with_tables if (told := stale(page, records, notes))} == {}, COMMAND
 
 
 def test_a_table_that_was_edited_would_be_seen(root, records, notes, tmp_path):
-    page = tmp_path / "README.md"
-    text = (root / "README.md").read_text(encoding="utf-8")
+    page = tmp_path / "cases.md"
+    text = (root / "docs" / "week0-cases.md").read_text(encoding="utf-8")
     figure = re.search(r"\| (\d{4}) \|", blocks(text)["week0"])[1]
     page.write_text(text.replace(f"| {figure} |", f"| {int(figure) + 1} |", 1), encoding="utf-8")
     assert stale(page, records, notes) == ["week0"]

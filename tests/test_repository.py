@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.metadata
 import re
+import statistics
 import tomllib
 
 import pytest
@@ -151,8 +152,8 @@ def table(text, heading):
     return [[cell.strip().replace("`", "") for cell in row] for row in rows[2:]]
 
 
-def test_readme_lists_the_variables_as_they_are(root):
-    rows = table((root / "README.md").read_text(encoding="utf-8"), "## Settings")
+def test_the_variables_are_listed_as_they_are(root):
+    rows = table((root / "docs" / "settings.md").read_text(encoding="utf-8"), "## Settings")
     assert rows == [[v.name, v.takes, v.help] for v in VARIABLES]
 
 
@@ -161,10 +162,10 @@ def test_readme_lists_every_package(packages, root):
     assert [(row[0], row[1]) for row in rows] == [(p.name, p.module) for p in packages]
 
 
-def test_readme_lists_every_session(root):
-    text = (root / "README.md").read_text(encoding="utf-8")
+def test_contributing_lists_every_session(root):
+    text = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
     sessions = re.findall(r"^@nox\.session.*\ndef (\w+)", (root / "noxfile.py").read_text(), re.MULTILINE)
-    named = {row[0].removeprefix("nox -s ").split(" ")[0] for row in table(text, "## Development")}
+    named = {row[0].removeprefix("nox -s ").split(" ")[0] for row in table(text, "## Sessions")}
     assert named == set(sessions) - {"env"}
 
 
@@ -190,4 +191,31 @@ def test_every_package_s_suite_has_a_place_on_a_page(packages, root):
     assert suites
     shown = [name for page in pages.with_markers(root) for name in pages.markers(page.read_text(encoding="utf-8"))]
     assert {name for name in suites if shown.count(name) != 1} == set()
-    assert "week0" in pages.markers((root / "README.md").read_text(encoding="utf-8"))
+
+
+def test_readme_is_short(root):
+    text = (root / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert tables
+    assert max(len(rows.splitlines()) - 2 for rows in tables) <= 12
+    # A first answer comes before the tests.
+    assert text.index("nox -s bench -- smoke") < text.index("nox -s tests")
+
+
+def test_readme_says_what_the_records_say(root):
+    """By operator: geometric mean and least of the ratios to the best peer; geometric mean of those to the copy."""
+    from forge_core.bench import pages
+
+    found = {}
+    for entry in pages.newest(pages.gather([root / "docs" / "records"])).values():
+        for case in entry.record.cases if entry.record.suite.startswith("week") else ():
+            ours = case.contender("forge")
+            found.setdefault(case.operator, []).append((ours.of_best_peer, ours.of_ceiling, case.read + case.written))
+    rows = table("\n" + (root / "README.md").read_text(encoding="utf-8"), "# Forge")
+    assert len(rows) >= 5
+    for operator, of_peer, least, of_copy, _ in rows:
+        cases = found[re.match(r"\[(\w+)\]", operator)[1]]
+        peers, copies = [c[0] for c in cases if c[0]], [c[1] for c in cases if c[2] >= 2**26]
+        told = (statistics.geometric_mean(peers), min(peers), statistics.geometric_mean(copies))
+        assert (of_peer, least, of_copy) == tuple(f"{ratio:.2f}" for ratio in told)
