@@ -182,6 +182,8 @@ def test_continuous_integration_runs_what_readme_says(root):
     # The commands are read from README, not repeated.
     assert "README.md" in script.read_text()
     assert "nox -s" not in script.read_text()
+    workflow = (root / ".github" / "workflows" / "ci.yml").read_text()
+    assert re.findall(r"^ +- run: (.*)", workflow, re.MULTILINE) == ["bash .ci/run"]
 
 
 def test_every_package_s_suite_has_a_place_on_a_page(packages, root):
