@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,7 +13,7 @@ from forge_core.dtypes import short_name
 from forge_core.rows.problem import ACCESS, VEC
 from forge_core.rows.program import Operands, RowProgram
 
-__all__ = ["Binding", "compute_dtype"]
+__all__ = ["Binding"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Binding:
     Attributes:
         program: the arithmetic.
         dtypes: in the order of ``program.operands.tensors``.
-        compute: the dtype of values and totals: float32, float64, or an integer.
+        compute: the dtype of values and totals, as the program has it.
         broadcast: row operands with one element a row.
         via: the dtype that row operands are rounded to when they are loaded; None for their own.
         order: the operands in the order of a launch's pointers; () for that of the program.
@@ -92,8 +91,3 @@ class Binding:
         dtypes = "_".join(dict.fromkeys(short_name(dtype) for dtype in self.dtypes))
         via = f"_via_{short_name(self.via)}" if self.via else ""
         return f"{type(self.program).__name__}_{dtypes}{via}"
-
-
-def compute_dtype(dtypes: Sequence[torch.dtype], via: torch.dtype | None = None) -> torch.dtype:
-    """The dtype of values and totals: float64 where an operand has it, else float32."""
-    return torch.float64 if torch.float64 in (*dtypes, via) else torch.float32

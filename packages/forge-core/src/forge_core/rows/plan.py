@@ -24,7 +24,7 @@ from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import Launch, Variant
 from forge_core.rows.arguments import arguments, row_parts, tiles_of, workspace
-from forge_core.rows.binding import Binding, compute_dtype
+from forge_core.rows.binding import Binding
 from forge_core.rows.config import (
     ALL_DIMS,
     MANY_DIMS,
@@ -147,7 +147,7 @@ def plan_call(
     found = [tensors[name] for name in operands.tensors]
     problem = Problem.of(operands, found, tensors[operands.rows[0]].shape, dims)
     dtypes = tuple([t.dtype for t in found])
-    binding = Binding.of(program, dtypes, compute_dtype(dtypes, via), problem.broadcast, via, tuple(order))
+    binding = Binding.of(program, dtypes, program.compute(dtypes, via), problem.broadcast, via, tuple(order))
     return plan(op, binding, problem, device, variant, numbers, ladder)
 
 

@@ -15,10 +15,12 @@ This module imports no DSL, so that an operator is planned without it; the funct
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+import torch
 
 __all__ = ["Fold", "Operands", "RowProgram", "exp", "log", "reciprocal", "rsqrt", "where"]
 
@@ -126,6 +128,17 @@ class RowProgram:
     def outside(self) -> float:
         """The value of row operands outside the row."""
         return 0.0
+
+    def compute(self, dtypes: Sequence[torch.dtype], via: torch.dtype | None) -> torch.dtype:
+        """The dtype of values and totals: float64 where an operand has it, else float32.
+
+        A program of integers has int32 or int64 instead, which must hold all values of its operands.
+
+        Args:
+            dtypes: in the order of ``operands.tensors``.
+            via: the dtype that row operands are rounded to when they are loaded; None for their own.
+        """
+        return torch.float64 if torch.float64 in (*dtypes, via) else torch.float32
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
         """What ``results`` and ``map`` need of the row; computed once a row."""
