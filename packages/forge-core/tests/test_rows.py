@@ -587,3 +587,13 @@ def test_pointers_follow_the_schema_and_numbers_the_integers():
     explained = scaled.explain(x, x, weight, eps=0.5, arch="sm_90a")
     assert explained.config.binding.order == ("dy", "x", "weight", "y")
     assert explained.arguments == (64, 4, 64, 64, 0, 64, 0.5)
+
+
+def test_a_gradient_that_is_not_declared_is_that_of_the_reference():
+    inputs = [torch.randn(size, dtype=FP64, requires_grad=True) for size in ((3, 8), (3, 8), (8,))]
+    (own,) = torch.autograd.grad(scaled(*inputs).sum(), inputs[2])
+    assert torch.equal(own, inputs[1].sum(0))  # the one declared, which is not that of the reference
+    got = torch.autograd.grad(scaled(*inputs).sum(), inputs)
+    want = torch.autograd.grad(scaled_reference(*inputs).sum(), inputs[:2])
+    assert torch.equal(got[2], own)
+    assert all(torch.allclose(a, b) for a, b in zip(got, want, strict=False))

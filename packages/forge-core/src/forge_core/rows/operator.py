@@ -16,7 +16,6 @@ Tensors and numbers of the schema are the program's operands by name; ``dim`` na
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -101,9 +100,10 @@ def row_operator(
             order; its floats are the program's numbers; ``dim`` names the dims that make a row.
         program: the arithmetic, or what makes it from the arguments of a call by name.
         reference: what the operator means, in PyTorch.
-        gradient: for each differentiable tensor a function of the gradient and of the call's arguments by name; most
-            are row operators themselves.  ``"reference"``: that of the reference, as for gradients, which are seldom
-            differentiated in turn.  None: not differentiable, or ``setup_context`` and ``backward`` are given.
+        gradient: for some tensors a function of the gradient and of the call's arguments by name; most are row
+            operators themselves.  Of all others the gradient is that of the reference, as of all with ``"reference"``,
+            which does for gradients, since they are seldom differentiated in turn.  None: not differentiable, or
+            ``setup_context`` and ``backward`` are given.
         converts: row operands are rounded to the result's dtype when they are loaded.
         ladder: kernels beside the engine's, by name.
         **declared: what else :func:`forge_core.op.operator` takes.
@@ -139,7 +139,7 @@ def row_operator(
             return _mapped(made_operator, made(named), info.batch_size, places, named)
 
         if gradient:
-            keep, back = _differentiate(parsed, reference if gradient == "reference" else gradient)
+            keep, back = _differentiate(parsed, {} if gradient == "reference" else gradient, reference)
             declared.update(setup_context=keep, backward=back)
         variants = {name: rung.variant for name, rung in ladder.items()} | dict(VARIANTS)
         made_operator = operator(schema, reference=reference, plan=choose, variants=variants, vmap=mapped, **declared)(
@@ -187,13 +187,14 @@ def _like(dim: Dims, dims: Sequence[int]) -> Dims:
 
 
 def _differentiate(
-    schema: Schema, gradient: Mapping[str, Callable[..., torch.Tensor]] | Callable[..., torch.Tensor]
+    schema: Schema, gradient: Mapping[str, Callable[..., torch.Tensor]], reference: Callable[..., torch.Tensor]
 ) -> tuple[Callable[..., None], Callable[..., Any]]:
     """What autograd keeps of a call, and the gradients from it, in the form of ``torch.library.register_autograd``.
 
     Args:
         schema: the operator's.
-        gradient: as of :func:`row_operator`, or the reference whose gradients are taken.
+        gradient: as of :func:`row_operator`.
+        reference: whose gradients are taken of all other tensors.
     """
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, keyword_only_inputs: Any = None) -> None:
@@ -203,15 +204,17 @@ def _differentiate(
         ctx.others = {name: value for name, value in named.items() if name not in schema.tensors}
 
     def back(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        named, found = dict(zip(schema.tensors, ctx.saved_tensors, strict=True)), {}
+        named = dict(zip(schema.tensors, ctx.saved_tensors, strict=True))
         needed = dict(zip(schema.parameters, ctx.needs_input_grad))  # noqa: B905 - as above
-        if callable(gradient):
-            call = partial(gradient, **{name: value for name, value in ctx.others.items() if name != "variant"})
-            pull = torch.func.vjp(lambda *tensors: call(**dict(zip(named, tensors, strict=True))), *named.values())[1]
-            found = dict(zip(named, pull(grad), strict=True))
-        else:
-            used = [name for name in gradient if needed.get(name, True)]
-            found = {name: gradient[name](grad, **named, **ctx.others) for name in used}
+        asked = [name for name in schema.tensors if needed.get(name, True)]
+        found = {name: gradient[name](grad, **named, **ctx.others) for name in asked if name in gradient}
+        left = {name: named[name] for name in asked if name not in gradient}
+        if left:
+            options = {name: value for name, value in ctx.others.items() if name != "variant"}
+            pull = torch.func.vjp(
+                lambda *t: reference(**named | dict(zip(left, t, strict=True)), **options), *left.values()
+            )
+            found |= dict(zip(left, pull[1](grad), strict=True))
         return tuple(found.get(name) for name in schema.parameters[: schema.positional])
 
     return keep, back
