@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-DOCUMENTS = ["README.md", "packages/*/README.md"]
+DOCUMENTS = ["README.md", "packages/*/README.md", "docs/rows.md"]
 
 
 def examples(root):
@@ -27,7 +27,7 @@ def run(code, folder):
 
 def test_every_readme_shows_how_it_is_used(root, packages):
     shown = {file for file, _ in examples(root)}
-    assert shown == {root / "README.md", *(package.path / "README.md" for package in packages)}
+    assert shown == {root / page for page in ("README.md", "docs/rows.md")} | {p.path / "README.md" for p in packages}
 
 
 def test_the_examples_run(root, tmp_path):
