@@ -12,10 +12,11 @@
 
     launch = builder_at("package.kernels.tiled:build")(config, arch="sm_90a")  # the same, without importing the kernel
 
-``key`` and ``sources`` define the identity of a kernel; ``verify`` and ``expressions`` compare the imported modules
-with those sources; ``store``, ``entry`` and ``files`` keep it on disk; ``compile`` makes and loads it; ``lookup`` finds
-it in the cache or in a ``bundle`` of kernels that were compiled ahead of time; ``parallel`` compiles many at once in
-processes that run ``worker``.
+``cached`` is that decorator, with what this process has loaded; ``key``, ``sources`` and ``toolchain`` define the
+identity of a kernel; ``verify`` and ``expressions`` compare the imported modules with those sources; ``store``,
+``entry`` and ``files`` keep it on disk, ``upkeep`` removes what is not used; ``compile`` makes and loads it; ``lookup``
+finds it in the cache or in a ``bundle`` of kernels that were compiled ahead of time; ``parallel`` compiles many at once
+in processes that run ``worker``.
 """
 
 from __future__ import annotations

@@ -329,7 +329,7 @@ def compile_lock() -> Iterator[None]:
 def _locked(key: KernelKey, store: Store | None) -> Iterator[None]:
     """Holds what keeps other threads, and other processes with the same store, from compiling one kernel as well."""
     if getattr(_held, "compiling", False):
-        # A kernel that another one's builder asks for.  Who has its lock may be waiting for the compiler.
+        # A kernel that another one's builder asks for: its lock may be held by one that waits for the compiler's.
         yield
         return
     in_process = _key_locks.setdefault(key.digest, threading.RLock())

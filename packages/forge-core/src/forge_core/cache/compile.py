@@ -2,7 +2,7 @@
 
     cute.compile -> kernel.o --- ld -shared ---> kernel.so --- tvm_ffi.load_module ---> function
 
-``cute.compile`` is not thread-safe: whoever calls this module holds a lock (see ``cached``).
+``cute.compile`` is not thread-safe: callers of ``compile`` hold ``cached.compile_lock``.
 
 The linked object names the DSL's runtime library and TVM-FFI as libraries that it needs, which are loaded from their
 own wheels first.  It is loaded in under a millisecond and without importing the DSL, which takes seconds.  Where a
@@ -70,7 +70,7 @@ class Compiled:
         seconds: time that compiling took, whenever that was.
         origin: where it came from: ``"compiled"`` by this process, ``"cache"`` or ``"bundle"``.
         ptx: the generated PTX, where it was asked for.
-        owner: keeps the loaded module alive.
+        owner: the DSL's compiled object, or the loaded module, which the function needs as long as it is called.
     """
 
     launch: Callable[..., Any]

@@ -67,7 +67,7 @@ def _reached(step: str) -> None:
 
 
 class Store:
-    """A folder of kernels: the cache, or a bundle that is being built.
+    """A folder of kernels: the cache, or a bundle.
 
     Args:
         root: the folder; made when something is written.
