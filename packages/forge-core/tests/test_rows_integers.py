@@ -89,6 +89,7 @@ def test_no_row_of_integers_is_held_by_the_whole_gpu():
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 @pytest.mark.parametrize("op", OPERATORS)
 def test_results_are_those_of_pytorch(op, dtype):
+    served = set()
     for shape, dim in SHAPES:
         generator = torch.Generator(device="cuda").manual_seed(shape[0])
         low, high = (0, 2) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
@@ -101,3 +102,5 @@ def test_results_are_those_of_pytorch(op, dtype):
                 assert variant != "auto"
                 continue
             assert torch.equal(got, want), (shape, dim, variant)
+            served.add(variant)
+    assert served == {"auto", *VARIANTS} - {"grid"}
