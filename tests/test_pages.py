@@ -76,7 +76,7 @@ def test_a_table_of_other_kernels_would_be_marked(root, records, tmp_path):
 def test_the_report_and_its_pictures_are_made_from_the_newest_records(root, records):
     folder = root / "docs" / "report"
     files = sorted(folder.glob("*.svg"))  # the page itself is not tracked
-    assert len(files) > 2
+    assert files
     stamp = stamp_of(list(records.values()))
     assert [file.name for file in files if stamp not in file.read_text(encoding="utf-8")] == [], COMMAND
 
