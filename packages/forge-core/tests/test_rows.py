@@ -42,6 +42,46 @@ BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
 
 
 @dataclass(frozen=True)
+class LayerNorm(RowProgram):
+    """Two folds, one after the other, and results beside what is written."""
+
+    operands = Operands(("x",), columns=("weight", "bias"), writes=("y",), results=("mean", "rstd"), numbers=("eps",))
+    folds = (
+        Fold("sum", lambda v, row: v.x, masked=False),
+        Fold("sum", lambda v, row, total: (v.x - total / row.count) * (v.x - total / row.count)),
+    )
+
+    def constants(self, totals, row):
+        return totals[0] / row.count, rsqrt(totals[1] / row.count + row.eps)
+
+    def results(self, constants, row):
+        return constants
+
+    def map(self, v, constants):
+        mean, rstd = constants
+        return ((v.x - mean) * rstd * v.weight + v.bias,)
+
+
+@dataclass(frozen=True)
+class LayerNormBackward(RowProgram):
+    """Two folds exchanged at once, and scalars."""
+
+    operands = Operands(("dy", "x"), columns=("weight",), scalars=("mean", "rstd"), writes=("dx",))
+    folds = (
+        Fold("sum", lambda v, row: v.dy * v.weight, masked=False),
+        Fold("sum", lambda v, row, *_: v.dy * v.weight * (v.x - row.mean) * row.rstd),
+    )
+    merge = "each"
+
+    def constants(self, totals, row):
+        return totals[0] / row.count, totals[1] / row.count, row.mean, row.rstd
+
+    def map(self, v, constants):
+        total, product, mean, rstd = constants
+        return ((v.dy * v.weight - total - (v.x - mean) * rstd * product) * rstd,)
+
+
+@dataclass(frozen=True)
 class Scaled(RowProgram):
     """y = x * weight / sqrt(sum of x * dy): row, column and number operands, and two folds exchanged at once."""
 
@@ -473,8 +513,10 @@ def test_a_kernel_is_read_on_a_screen_or_two():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["A100", "H200", "B200", "RTX 5090"])
-def test_no_listed_kernel_spills(gpu):
-    binding = Binding(Scaled(), (BF16, BF16, FP32, BF16), FP32)
+@pytest.mark.parametrize("program, dtype", [(Scaled, BF16), (LayerNorm, BF16), (LayerNormBackward, FP32)])
+def test_no_listed_kernel_spills(program, dtype, gpu):
+    names = program.operands.tensors
+    binding = Binding(program(), tuple(FP32 if name in ("weight", "mean", "rstd") else dtype for name in names), FP32)
     builders = {HeldConfig: "held", StreamConfig: "stream", ColumnConfig: "column"}
     for config in configurations(binding, SPECS[gpu]):
         path = VARIANTS[builders[type(config)]].path

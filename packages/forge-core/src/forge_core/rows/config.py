@@ -201,10 +201,20 @@ class HeldConfig(RowConfig):
 
     @property
     def registers(self) -> int:
-        """As of the other kernels, of the vectors that wait in registers; slots; elements beside vectors."""
+        """As of the other kernels, of the vectors that wait in registers; slots; elements beside vectors; folds."""
         staged = self.staged * self.binding.words(self.vec)
         edges = 2 * (self.edges - 1) * len(self.binding.loaded) if self.align == "shifted" else 0
-        return super().registers + 8 * self.in_grid - staged + edges
+        return super().registers + 8 * self.in_grid - staged + edges + self.fold_registers
+
+    @property
+    def fold_registers(self) -> int:
+        """Of several folds beside scalars, results or column operands: what is computed once a row, terms of lanes."""
+        program, names = self.binding.program, self.binding.program.operands
+        beside, later = len(names.scalars + names.results), len(program.folds) - 1
+        if later < 1 or not names.writes or not (beside or names.columns):
+            return 0
+        terms = later * self.chunks * self.vec * 3 // 4 if self.lanes else 0
+        return 4 * beside + (0 if program.merge else 8 * later) + terms
 
     @property
     def column_registers(self) -> int:
@@ -309,7 +319,8 @@ class ColumnConfig(RowConfig):
     def registers(self) -> int:
         """As of the other kernels; and for each of a thread's rows its totals, and elements apart from vectors."""
         operands, wide = self.binding.program.operands, max(1, self.binding.compute.itemsize // 4)
-        totals = self.vec * (1 + 2 * len(self.binding.program.folds) + 2 * len(operands.columns))
+        results = 2 * len(operands.results) if operands.writes else 0
+        totals = self.vec * (1 + 2 * len(self.binding.program.folds) + 2 * len(operands.columns) + results)
         return super().registers + wide * (totals + 3 * self.chunks * len(operands.elementwise))
 
     @property

@@ -72,8 +72,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
         config = HeldConfig(binding, align, threads, chunks, spare, rank, 0, most, lanes, blocks, staged)
         return replace(config, columns_staged=_stages_columns(config, device))
 
-    clusters, bytewise = max_cluster(device), any(binding.dtype(name).itemsize == 1 for name in binding.loaded)
-    stages = bool(binding.program.folds) and not binding.program.operands.columns and not bytewise
+    clusters, floats = max_cluster(device), all(binding.dtype(name).is_floating_point for name in binding.loaded)
+    stages = bool(binding.program.folds) and not binding.program.operands.columns and floats
     longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
     longer += _LONE_ROWS if clusters == 1 else ()
     # Half of a multiprocessor's threads, where arithmetic takes so little time that more blocks need not hide it.
@@ -95,7 +95,9 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
             limit = _GRID_REGISTERS if _spare(device) == _SPARE else _GRID_REGISTERS_NEWER
             yield from itertools.islice((config for config in most if config.registers <= limit), 1)
     if clusters > 1 and binding.program.folds and not stages:
-        yield held("shifted", 512, 0, max(1, _MOST // words), clusters)
+        most = (held("shifted", 512, 0, max(1, room // words), clusters) for room in (_MOST, _MANY))
+        # The compiler has 128 at most here, so what it takes beside folds has to fit as well.
+        yield from itertools.islice((c for c in most if c.registers + c.fold_registers <= 128), 1)
     converted = any(binding.dtype(name).itemsize < 4 for name in binding.loaded)
     room, vectors = _STAGED_CONVERTED if converted else _STAGED_KEPT
     kept = (room if converted else room + _SPARE - _spare(device)) // words

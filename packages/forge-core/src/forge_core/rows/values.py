@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Boolean, Float32, Uint32
+import torch
+from cutlass import Boolean, Float32, Int32, Uint32
 
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.binding import Binding
@@ -44,6 +45,8 @@ class Values:
         if name.startswith("_") or name not in self._registers:
             raise AttributeError(f"{type(self._binding.program).__name__} reads no operand {name!r}")
         x, compute = self._registers[name](), cute_dtype(self._binding.compute)
+        if self._binding.dtype(name) is torch.uint8:
+            x = x.to(Int32) & 255  # the DSL forgets that bytes of a vector have no sign, and would extend it
         if self._binding.via is not None and name in self._binding.program.operands.rows:
             x = x.to(cute_dtype(self._binding.via))
         return x if x.dtype is compute else x.to(compute)
