@@ -217,7 +217,7 @@ def test_every_problem_has_a_listed_configuration(gpu):
             assert why
             assert config in configurations(binding, SPECS[gpu])
             given = arguments(config, problem, SPECS[gpu])
-            assert len(given) == 1 + config.sized + (config.rank + config.reduced) * 5
+            assert len(given) == 1 + config.sizes + (config.rank + config.reduced) * 5
             pointers, length, _, dims_given, numbers = RowKernel.split(
                 config, (*[0] * (4 + config.workspace), *given, 1e-5, *[0] * config.numbered, None)
             )
@@ -465,8 +465,8 @@ def test_rows_side_by_side_are_read_by_columns():
 @pytest.mark.parametrize(
     "rows, length, parted, parts",
     [
-        (15, 102518, True, 132),  # one tile: as many parts as multiprocessors
-        (512, 4096, True, 16),  # two turns of a block's threads at least
+        (15, 102518, True, 376),  # one tile: a turn of a block's threads at least
+        (512, 4096, True, 64),  # as many blocks as half of the GPU has room for
         (65536, 4096, False, 1),  # enough tiles for all multiprocessors
         (512, 100, False, 1),  # held
         (512, 300, False, 1),

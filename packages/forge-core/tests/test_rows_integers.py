@@ -104,3 +104,47 @@ def test_results_are_those_of_pytorch(op, dtype):
             assert torch.equal(got, want), (shape, dim, variant)
             served.add(variant)
     assert served == {"auto", *VARIANTS} - {"grid"}
+
+
+@dataclass(frozen=True)
+class Shares(RowProgram):
+    """What a softmax of integers does: values are float32."""
+
+    operands = Operands(("x",), writes=("y",))
+
+    @property
+    def folds(self):
+        return (Fold("max", lambda v, row: v.x), Fold("sum", lambda v, row, most: v.x, masked=True))
+
+    def map(self, v, constants):
+        return (v.x + constants[0] - constants[1],)
+
+
+@row_operator(
+    "forge_test_rows::integer_shares(Tensor x, int dim=-1, *, str variant='auto') -> Tensor",
+    program=Shares(),
+    reference=lambda x, dim: (x.double() + x.double().amax(dim, True) - x.double().sum(dim, keepdim=True)).float(),
+)
+def integer_shares(x, dim=-1, *, variant="auto"):
+    return torch.empty_like(x, dtype=torch.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16], ids=str)
+def test_integers_become_numbers_with_their_sign(dtype):
+    """All values of a dtype; a byte has none: the sums are exact."""
+    for shape, dim in (
+        ((300, 40), -1),
+        ((5, 1031), -1),
+        ((40, 2049), -1),
+        ((300, 40), 0),
+        ((900, 16), 0),
+        ((300, 23), 0),
+    ):
+        generator = torch.Generator(device="cuda").manual_seed(shape[0])
+        low, high = (0, 2) if dtype is torch.bool else (torch.iinfo(dtype).min // 8, torch.iinfo(dtype).max + 1)
+        high = high if dtype is not torch.int16 else 1000
+        x = torch.randint(low, high, shape, device="cuda", generator=generator).to(dtype)
+        for variant in ("auto", "stream", "column"):
+            if variant != "column" or dim == 0:
+                assert torch.equal(integer_shares(x, dim, variant=variant), integer_shares.reference(x, dim)), shape

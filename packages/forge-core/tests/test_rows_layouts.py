@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -18,7 +18,10 @@ from forge_core.op import Explanation
 from forge_core.profiling.drawing import to_svg
 from forge_core.profiling.row_layouts import LAYOUTS, column_accesses, held_accesses, stream_accesses
 from forge_core.rows import Binding, Fold, Operands, RowProgram, configurations
+from forge_core.rows.arguments import tiling
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
+from forge_core.rows.plan import select
+from forge_core.rows.problem import Problem
 from forge_core.testing.index_maps import check_aligned, check_coalesced, check_conflicts, check_once
 
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
@@ -33,6 +36,15 @@ class Centered(RowProgram):
 
     def map(self, v, totals):
         return (v.x - totals[0],)
+
+
+@dataclass(frozen=True)
+class Total(RowProgram):
+    operands = Operands(rows=("x",), results=("y",))
+    folds = (Fold("sum", lambda v, row: v.x),)
+
+    def results(self, totals, row):
+        return totals
 
 
 def binding(dtype, out=None):
@@ -73,13 +85,41 @@ def test_a_row_that_is_streamed_is_read_once_a_pass(dtype, align, chunks, parts,
     check(found, length, size, shift, more=1)
 
 
-@settings(max_examples=40, deadline=None)
-@given(dtype=DTYPES, align=st.sampled_from(("whole", "element")), length=st.integers(1, 90), count=st.integers(1, 40))
-def test_neighboring_rows_are_read_once(dtype, align, length, count):
-    config = ColumnConfig(binding(dtype), align, 256, 4, 24, lanes=8 if align == "whole" else 32)
-    rows, size = count * config.vec, dtype.itemsize
-    found = [a for t in range(-(-rows // config.tile)) for a in column_accesses(config, length, rows, size, tile=t)]
-    check(found, length * rows, dtype.itemsize, more=32 // config.lanes)
+@settings(max_examples=200, deadline=None)
+@given(
+    dtype=DTYPES, length=st.integers(2, 700), rows=st.integers(2, 300), shift=st.integers(0, 7), writes=st.booleans()
+)
+def test_neighboring_rows_are_read_once(dtype, length, rows, shift, writes):
+    """By the configuration that selection takes: all tiles, all parts of them, of rows that begin anywhere."""
+    program, size = Centered() if writes else Total(), dtype.itemsize
+    x = torch.empty(shift + length * rows, dtype=dtype)[shift:].view(length, rows)
+    y = x if writes else torch.empty(rows, dtype=dtype)
+    problem = Problem.of(program.operands, (x, y), x.shape, (0,))
+    bound = Binding.of(program, (dtype, dtype), FP64 if dtype is FP64 else FP32)
+    _, config, _ = select("any", bound, problem, SPECS["H200"], "column")
+    tiles, shift = tiling(config, problem, SPECS["H200"]), x.data_ptr() % 16 // size if config.align == "shifted" else 0
+    assert tiles.threads <= config.threads and tiles.threads * config.vec % tiles.width == 0
+    assert tiles.tiles * tiles.width >= rows
+    blocks = [(tile, part) for tile in range(tiles.tiles) for part in range(tiles.parts)]
+    found = [
+        access
+        for tile, part in blocks
+        for access in column_accesses(config, length, rows, size, tiles, shift=shift, tile=tile, part=part)
+    ]
+    check_once(found, shift * size, (shift + length * rows) * size)
+    check_aligned(found)
+
+
+def test_neighboring_rows_are_read_by_whole_sectors():
+    """Where they are contiguous memory, however many they are."""
+    for rows in (15, 16, 23, 242, 300):
+        x = torch.empty(100000, rows, dtype=BF16, device="meta")
+        problem = Problem.of(Centered().operands, (x, x), x.shape, (0,))
+        _, config, _ = select("any", binding(BF16), problem, SPECS["H200"])
+        assert isinstance(config, ColumnConfig)
+        tiles = tiling(config, problem, SPECS["H200"])
+        assert config.align == ("whole" if rows == 16 else "shifted") and tiles.threads > 200
+        check_coalesced(column_accesses(config, 2000, rows, 2, replace(tiles, parts=1)), more=1)
 
 
 def test_an_operand_of_wider_elements_is_read_in_several_accesses():
@@ -116,7 +156,7 @@ def test_the_command_draws_a_row_kernel_of_any_package(monkeypatch, tmp_path):
         main, ["layout", "kernel", "c", "--shape", "64x16", "--dtype", "bf16", "--out", str(out)]
     )
     assert result.exit_code == 0 and f"{config.kernel_name}: 128 threads, {config.chunks} vectors each" in result.output
-    assert "global memory: x, y: 2.00 sectors a request, 100 % of them used" in result.output
+    assert "global memory: x, y: 1.00 sectors a request, 100 % of them used" in result.output
     assert out.read_text() == to_svg(LAYOUTS[HeldConfig](config))
     with pytest.raises(ArgumentError, match=r"HeldConfig, StreamConfig, ColumnConfig, got.*LAYOUTS of the package's"):
         layout.kernel_drawing(object(), "mine")

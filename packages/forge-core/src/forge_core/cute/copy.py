@@ -17,14 +17,15 @@ from cutlass import Boolean, Int32, Int64, Uint8, Uint32, Uint64
 from cutlass.cute.nvgpu import CopyG2ROp, CopyUniversalOp
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute.hold import hold_policy, stage_held_if
+from forge_core.cute.hold import hold_policy, once_policy, stage_held_if
 from forge_core.cute.warp import WARP
 
 __all__ = [
     "behind",
     "copy_if",
-    "evict_last",
     "head_elements",
+    "load_if",
+    "load_policy",
     "load_staged",
     "load_unaligned",
     "neighbors",
@@ -38,9 +39,14 @@ __all__ = [
 ]
 
 
-def evict_last() -> Int64:
-    """The L2 policy evict_last, as ``cache_policy`` of a copy: see ``forge_core.cute.hold`` for what it gains."""
-    return Int64(hold_policy())
+def load_policy(once: Boolean | None = None) -> Int64:
+    """The L2's policy for loads, as ``cache_policy`` of a copy: see ``forge_core.cute.hold`` for what it gains.
+
+    Args:
+        once: whether lines are to be evicted first; None where it is known that they are not, but last.
+    """
+    last = Int64(hold_policy())
+    return last if once is None else Int64(cutlass.select_(once, Int64(once_policy()), last))
 
 
 def head_elements(row: cute.Tensor, vec: int) -> Int32:
@@ -125,7 +131,7 @@ def stage_all(
         step: the element where the first of them begins.
         turn: elements from each to the next.
         count: elements in whole vectors.
-        policy: that of :func:`evict_last`.
+        policy: that of :func:`load_policy`.
     """
     for c in cutlass.range(slots[0].shape[1], unroll=1):
         for i in cutlass.range_constexpr(len(sources)):
@@ -140,9 +146,13 @@ def stage_all(
 
 def vector_predicate(tXgX: cute.Tensor, inside: Boolean) -> cute.Tensor:
     """The predicate of a vector, repeated for each of its accesses."""
+    return _predicate(inside, tXgX.shape[0][1])
+
+
+def _predicate(inside: Boolean, accesses: int) -> cute.Tensor:
     pred = cute.make_rmem_tensor(1, Boolean)
     pred[0] = inside
-    return cute.make_tensor(pred.iterator, cute.make_layout(tXgX.shape[0][1], stride=0))
+    return cute.make_tensor(pred.iterator, cute.make_layout(accesses, stride=0))
 
 
 def neighbors(row: cute.Tensor, n: Int32, vec: int) -> cute.Tensor:
@@ -150,13 +160,23 @@ def neighbors(row: cute.Tensor, n: Int32, vec: int) -> cute.Tensor:
 
     Args:
         row: the first of them.
-        n: an element inside the row.
+        n: an element; inside the row where it is read.
         vec: how many rows.
     """
     dtype = row.element_type
     at = row.iterator + cute.crd2idx(n, row.layout)
     pointer = cute.make_ptr(dtype, at.toint(), row.memspace, assumed_align=min(16, vec * dtype.width // 8))
     return cute.make_tensor(pointer, cute.make_layout(vec))
+
+
+def load_if(row: cute.Tensor, n: Int32, rX: cute.Tensor, when: Boolean, policy: Int64) -> None:
+    """Loads :func:`neighbors` where ``when`` holds, as many as the registers take, which stay as they are elsewhere."""
+    dtype, vec = row.element_type, cute.size(rX)
+    width = min(vec, 128 // dtype.width)
+    atom = cute.make_copy_atom(CopyG2ROp(), dtype, num_bits_per_copy=width * dtype.width)
+    layout = cute.make_layout(((width, vec // width),), stride=((1, width),))
+    gX, rX = (cute.make_tensor(t.iterator, layout) for t in (neighbors(row, n, vec), rX))
+    cute.copy(atom, gX, rX, pred=_predicate(when, vec // width), cache_policy=policy)
 
 
 @cute.jit

@@ -5,7 +5,7 @@
     cluster    every warp -> sAcc[:, slot] of every block (st.async), counted by an mbarrier of each block
     then       lane l <- sAcc[:, l % slots]           shuffles: every thread holds the total, in a fixed order
     grid       a block's total -> its slot in global memory (see ``grid``); a second exchange in the block
-    columns    lanes that have the same rows shuffle; a thread for each row combines the warps', through shared memory
+    columns    places of the same row, of all threads of a block, through shared memory: eight become one, and again
 
 A block's exchange needs no cluster and no mbarrier, so kernels without clusters run on every architecture.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Boolean, Int32, Int64
+from cutlass import Int32, Int64
 from cutlass.memory import SmemAllocator
 
 from forge_core.cute.grid import SLOT_BYTES, empty_slots, gather_grid, sign_slot
@@ -30,12 +30,17 @@ __all__ = [
     "Exchange",
     "Sharers",
     "close_exchange",
+    "combine_parts",
     "get",
     "open_exchange",
     "put",
     "reduce_columns",
     "reduce_row",
 ]
+
+
+# What a thread combines at once: places in shared memory, and totals of parts.
+EIGHT, SIXTEEN = 8, 16
 
 
 @dataclass(frozen=True)
@@ -226,46 +231,74 @@ def get(rAcc: list[cute.Tensor], r: int) -> tuple[Any, ...]:
     return tuple(part[r] for part in rAcc)
 
 
-def reduce_columns(smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid, lanes: int, threads: int) -> None:
-    """Combines the accumulators of rows that lie side by side, over the threads of a block that have the same rows.
+def reduce_columns(
+    smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid, width: Int32, groups: Int32, threads: int
+) -> None:
+    """Combines the accumulators of rows that lie side by side: place p of all threads has row p % width.
 
     Args:
-        smem: allocates what the warps exchange through.
-        rAcc: that of :func:`put`; afterwards the totals of this thread's rows.
+        smem: allocates what they exchange through.
+        rAcc: that of :func:`put`, of a thread's neighboring places; afterwards the totals of their rows.
         monoid: how to combine.
-        lanes: neighboring threads that have neighboring rows, a power of two up to 32; the others share these rows.
-        threads: of the block.
+        width: rows.
+        groups: places of each; threads beyond ``width * groups`` places take part in nothing.
+        threads: of the block at most.
     """
-    thread, warps, rows = cute.arch.thread_idx()[0], threads // WARP, cute.size(rAcc[0])
-    put(rAcc, [reduce_lanes(get(rAcc, r), monoid, WARP // lanes, lanes) for r in range(rows)])
-    if warps == 1:
-        return
-    layout = cute.make_layout((rows * lanes, warps))
+    layout = cute.make_layout(threads * cute.size(rAcc[0]))
     sAcc = [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in monoid.types]
-    first = thread % lanes * rows
-    _publish(rAcc, sAcc, first, thread // WARP, thread % WARP < lanes)
-    cute.arch.sync_threads()
-    _combine_warps(sAcc, monoid, thread)
-    cute.arch.sync_threads()
-    put(rAcc, [tuple(s[first + r, 0] for s in sAcc) for r in range(rows)])
+    _combine_places(rAcc, sAcc, monoid, width, groups)
 
 
 @cute.jit
-def _publish(rAcc: list, sAcc: list, first: Int32, warp: Int32, when: Boolean):
-    if when:
-        for k in cutlass.range_constexpr(len(rAcc)):
-            for r in cutlass.range_constexpr(cute.size(rAcc[k])):
-                sAcc[k][first + r, warp] = rAcc[k][r]
-
-
-@cute.jit
-def _combine_warps(sAcc: list, monoid: cutlass.Constexpr, row: Int32):
-    """A thread for each row: the total replaces the first warp's."""
-    rows, warps = sAcc[0].shape
-    if row < rows:
-        total = _combine_all([tuple(s[row, warp] for s in sAcc) for warp in range(warps)], monoid)
+def _combine_places(rAcc: list, sAcc: list, monoid: cutlass.Constexpr, width: Int32, groups: Int32):
+    """Eight places at a time become one, until each row has one left."""
+    places = cute.size(rAcc[0])
+    first = cute.arch.thread_idx()[0] * places
+    if groups > 1:
         for k in cutlass.range_constexpr(len(sAcc)):
-            sAcc[k][row, 0] = total[k]
+            for r in cutlass.range_constexpr(places):
+                sAcc[k][first + r] = rAcc[k][r]
+        cute.arch.sync_threads()
+        left = groups
+        while left > 1:
+            some = (left + (EIGHT - 1)) // EIGHT
+            for at in cutlass.range(cute.arch.thread_idx()[0], some * width, cute.arch.block_dim()[0], unroll=1):
+                accs = [_acc_at(sAcc, at + k * some * width, left * width, at, monoid) for k in range(EIGHT)]
+                total = _combine_all(accs, monoid)
+                for k in cutlass.range_constexpr(len(sAcc)):
+                    sAcc[k][at] = total[k]
+            cute.arch.sync_threads()
+            left = some
+        place = first % width
+        for r in cutlass.range_constexpr(places):
+            for k in cutlass.range_constexpr(len(sAcc)):
+                rAcc[k][r] = sAcc[k][place]
+            place = cutlass.select_(place + 1 == width, 0, place + 1)
+
+
+@cute.jit
+def combine_parts(gAcc: list, monoid: cutlass.Constexpr, turn: Int32, groups: Int32, parts: Int32) -> tuple:
+    """A thread's share of the totals that blocks have left of the parts of a row, sixteen of them at a time.
+
+    Args:
+        gAcc: (parts,) for each part of an accumulator.
+        monoid: how to combine.
+        turn: which of the ``groups`` threads that take turns it is.
+        groups: how many those are.
+        parts: how many totals there are.
+    """
+    rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
+    put(rAcc, [monoid.identity()])
+    for part in cutlass.range(turn, parts, SIXTEEN * groups, unroll=1):
+        accs = [_acc_at(gAcc, part + k * groups, parts, part, monoid) for k in range(SIXTEEN)]
+        put(rAcc, [monoid.combine(get(rAcc, 0), _combine_all(accs, monoid))])
+    return get(rAcc, 0)
+
+
+def _acc_at(sAcc: list[cute.Tensor], place: Any, end: Any, own: Any, monoid: Monoid) -> tuple[Any, ...]:
+    """The accumulator of a place before the end; behind it the identity."""
+    inside = place < end
+    return _select(inside, tuple(s[cutlass.select_(inside, place, own)] for s in sAcc), monoid.identity())
 
 
 def _combine_all(accs: list[tuple[Any, ...]], monoid: Monoid) -> tuple[Any, ...]:

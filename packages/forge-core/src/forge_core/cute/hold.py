@@ -17,12 +17,17 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, Uint64
 
-__all__ = ["hold_policy", "load_held", "stage_held_if"]
+__all__ = ["hold_policy", "load_held", "once_policy", "stage_held_if"]
 
 
 def hold_policy() -> Any:
     """The L2's policy for lines to evict last, for the loads of this module."""
     return cute.arch.inline_ptx("createpolicy.fractional.L2::evict_last.b64 {$w0}, 1.0;", write_only_types=[Uint64])
+
+
+def once_policy() -> Any:
+    """The L2's policy for lines to evict first: loads that leave others' lines where they are."""
+    return cute.arch.inline_ptx("createpolicy.fractional.L2::evict_first.b64 {$w0}, 1.0;", write_only_types=[Uint64])
 
 
 def _vector(names: list[str]) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
     held      threads stride along the row, a vector each; with ``blocks == 0`` each block has a contiguous part
     stream    the same in each tile of a row; every part of a row is some of its tiles
-    column    a thread has ``vec`` neighboring rows, and neighboring lanes have the rows beside them
+    column    neighboring threads have neighboring places: of rows side by side, then of their next elements
 
 Of shifted rows the first threads also have elements of head or tail.  Outputs are written at the same places.  Not in
 the maps: accesses whose result is unused, which kernels send to a row's first element; column operands.
@@ -12,11 +12,13 @@ For ``forge-cute layout`` and for tests: neither a kernel nor what plans a call 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from forge_core.profiling.layouts import WARP, Access, Drawing, Panel, block_slots, mailbox_slots
+from forge_core.rows.arguments import LINE, Tiling
 from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig, StreamConfig
 from forge_core.rows.problem import ACCESS
 
@@ -84,15 +86,50 @@ def stream_accesses(
     return _row(config, length, size, shift, range(threads), steps, [range(threads)] if part == 0 else [])
 
 
-def column_accesses(config: ColumnConfig, length: int, rows: int, size: int, *, tile: int = 0) -> list[Access]:
-    """What one block reads in a pass over a tile of rows, whose element n is ``n * rows`` on: see ``Column.load``."""
-    lanes, found = config.lanes, list[Access]()
-    columns = [tile * config.tile + thread % lanes * config.vec for thread in range(config.threads)]
-    for n in range(0, length, config.threads // lanes):
-        elements = (n + thread // lanes for thread in range(config.threads))
-        inside = ((i, row) if i < length and row < rows else None for i, row in zip(elements, columns, strict=True))
-        places = (at and (at[0] * rows + at[1]) * size for at in inside)
-        found += _vectors(f"elements from {n}", places, config.vec * size)
+def column_accesses(
+    config: ColumnConfig,
+    length: int,
+    rows: int,
+    size: int,
+    tiling: Tiling,
+    *,
+    shift: int = 0,
+    tile: int = 0,
+    part: int = 0,
+) -> list[Access]:
+    """What one block reads in a pass over its part of a tile of rows, whose element n is ``n * rows`` on: see ``Tile``.
+
+    Args:
+        config: the kernel's.
+        length: elements of a row.
+        rows: that lie side by side.
+        size: bytes of an element of the operand.
+        tiling: how they are read.
+        shift: elements by which ``shifted`` rows begin after a 16-byte boundary.
+        tile: which tile.
+        part: which part of it.
+
+    Returns:
+        The accesses in order; places are bytes from the boundary.
+    """
+    width, threads, vec, found = tiling.width, tiling.threads, config.vec, list[Access]()
+    turn = threads * vec
+    steps = -(-(length + -(-shift // width)) // (turn // width))
+    span = math.ceil(math.ceil(steps / config.chunks) / tiling.parts) * config.chunks
+    for i in range(part * span, min(part * span + span, steps)):
+        first = [i * turn + thread * vec for thread in range(threads)]
+        if config.align == "shifted":
+            ends = shift, shift + length * rows
+            whole = (place * size if ends[0] <= place <= ends[1] - vec else None for place in first)
+            found += _vectors(f"vectors from {first[0]}", whole, vec * size)
+            edges = [place for place in first if ends[0] - vec < place < ends[0] or ends[1] - vec < place < ends[1]]
+            for r in range(vec) if edges else ():
+                own = ((place + r) * size if ends[0] <= place + r < ends[1] else None for place in edges)
+                found += _vectors("head and tail", own, size)
+        else:
+            own = ((place // width, tile * width + place % width) for place in first)
+            inside = ((n * rows + row) * size if n < length and row < rows else None for n, row in own)
+            found += _vectors(f"elements from {first[0] // width}", inside, vec * size)
     return found
 
 
@@ -117,7 +154,12 @@ def _draw(config: Any) -> Drawing:
         vectors, blocks, accesses = config.capacity, max(config.blocks, 1) if config.sized else 0, held_accesses
     length, panels = (vectors + len(shift)) * config.vec, []
     if isinstance(config, ColumnConfig):
-        length, row, blocks, accesses = config.capacity, config.tile, 0, partial(column_accesses, rows=config.tile)
+        # Of shifted rows an odd number, as many as half of a line.
+        width = LINE * config.vec if config.align == "whole" else 16 * config.vec - len(shift)
+        each = width // math.gcd(width, config.vec)
+        tiling = Tiling(1, width, config.threads // each * each, 1)
+        length, row, blocks = tiling.threads * config.vec // width * config.chunks, width, 0
+        accesses = partial(column_accesses, rows=width, tiling=tiling)
     for size in sorted({binding.dtype(name).itemsize for name in binding.moving}):
         names = ", ".join(name for name in binding.moving if binding.dtype(name).itemsize == size)
         panels.append(Panel(f"global memory: {names}", row * size, tuple(accesses(config, length, size=size, **shift))))

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 from forge_core.device import Device
 from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig
 from forge_core.rows.problem import Dim, Problem
 
-__all__ = ["arguments", "row_parts", "tiles_of", "workspace"]
+__all__ = ["Tiling", "arguments", "row_parts", "tiling", "workspace"]
 
 #: Bytes of a block's slot; that of ``forge_core.cute.grid``, which imports the DSL.
 GRID_SLOT_BYTES = 128
+#: Parts of a row from which combining their totals takes less time than reading the row by one block.
+FEW_PARTS = 4
+#: Lines up to which all neighboring rows are read together.
+ALL_LINES = 2
+#: Vectors of 16 bytes that make up a line of the caches: a tile of neighboring rows has that of each of their elements.
+LINE = 8
 
 
 def arguments(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ...]:
     """The integers that a kernel is launched with: see ``RowKernel.split``."""
     kept = _padded(problem.kept, config.rank, behind=not isinstance(config, ColumnConfig))
     reduced = _padded(problem.reduced, config.reduced) if config.reduced else ()
-    size = (size_of(config, problem, device),) if config.sized else ()
-    return (problem.length, *size, *[n for dim in (*kept, *reduced) for n in (dim.size, *dim.strides)])
+    sizes = _sizes(config, problem, device)
+    return (problem.length, *sizes, *[n for dim in (*kept, *reduced) for n in (dim.size, *dim.strides)])
 
 
 def _padded(dims: tuple[Dim, ...], rank: int, *, behind: bool = False) -> tuple[Dim, ...]:
@@ -26,28 +35,75 @@ def _padded(dims: tuple[Dim, ...], rank: int, *, behind: bool = False) -> tuple[
     return dims + ones if behind else ones + dims
 
 
+def _sizes(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ...]:
+    """What a launch is passed beside sizes of dims: threads of a block, parts of a row, how a tile is read."""
+    if isinstance(config, HeldConfig):
+        return (_block(config, problem, device),) if config.sized else ()
+    if isinstance(config, ColumnConfig):
+        found = tiling(config, problem, device)
+        return found.parts, found.width, found.threads
+    return (row_parts(config, problem, device),) if config.sized else ()
+
+
 def row_parts(config: RowConfig, problem: Problem, device: Device) -> int:
     """Blocks of a row, where they may be any number; what ``Held`` computes of the same."""
     if isinstance(config, HeldConfig):
-        return max(1, -(-_vectors(config, problem) // (size_of(config, problem, device) * config.chunks)))
-    groups = tiles_of(config, problem) if isinstance(config, ColumnConfig) else problem.rows
-    parts = -(-1024 // config.threads * device.sm_count // max(groups, 1))  # half of the GPU's threads
-    if isinstance(config, ColumnConfig):  # every block combines the totals of all parts, and has two turns at least
-        return max(1, min(problem.length // (2 * config.capacity), parts, device.sm_count))
+        return max(1, -(-_vectors(config, problem) // (_block(config, problem, device) * config.chunks)))
+    if isinstance(config, ColumnConfig):
+        return tiling(config, problem, device).parts
+    parts = -(-_half(config, device) // max(problem.rows, 1))
     return max(1, min(-(-problem.length // (config.threads * config.chunks * config.vec)), parts))
 
 
-def tiles_of(config: ColumnConfig, problem: Problem) -> int:
-    """Tiles of neighboring rows."""
-    inner = problem.kept[-1].size
-    return -(-inner // config.tile) * (problem.rows // inner)
+def _half(config: RowConfig, device: Device) -> int:
+    """Blocks that have half of the GPU's threads."""
+    return 1024 // config.threads * device.sm_count
 
 
-def size_of(config: RowConfig, problem: Problem, device: Device) -> int:
-    """What a ``sized`` launch is passed: the threads of a block, or the parts of a row."""
-    if isinstance(config, HeldConfig):
-        return config.block(_vectors(config, problem), max(1, device.sm_count // max(problem.rows, 1)))
-    return row_parts(config, problem, device)
+def _block(config: HeldConfig, problem: Problem, device: Device) -> int:
+    """Threads of a block, where the launch says how many."""
+    return config.block(_vectors(config, problem), max(1, device.sm_count // max(problem.rows, 1)))
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How neighboring rows are read.
+
+    Attributes:
+        parts: blocks of a tile.
+        width: rows of a tile.
+        threads: of a block, that have elements.
+        tiles: how many there are.
+    """
+
+    parts: int
+    width: int
+    threads: int
+    tiles: int
+
+
+def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
+    """How the rows of a problem are read by a configuration that can read them."""
+    inner, rows, length, vec = problem.kept[-1].size, problem.rows, problem.length, config.vec
+    places, turns, wave = config.threads * vec, -(-length // config.chunks), _half(config, device)
+    width, line = inner, LINE * config.binding.widest_vec
+    # A line of memory; all rows where they are few or only all of them are contiguous, or where their elements begin
+    # anywhere in a line and are enough for all blocks.  Vectors keep enough bytes in flight that tiles may be as wide
+    # as leaves one for each block of half of the GPU.  Wider tiles also where rows are too short for all threads.
+    moving = [problem.reduced[0].strides[i] for i in problem.stepping if i in problem.operands.other_places]
+    ragged = inner <= places and rows * length >= wave * places * config.chunks and any(n % line for n in moving)
+    if config.align != "shifted" and not ragged and inner > min(ALL_LINES * line, places):
+        wide = max(places // turns, -(-rows // wave) if vec > 1 else 1)
+        width = min(-(-wide // line) * line, places, inner)
+    each = width // math.gcd(width, vec)  # threads that have whole elements of all rows together, and how many
+    rounds = each * vec // width
+    threads = each * max(1, min(config.threads // each, -(-turns // rounds)))
+    tiles, program = -(-inner // width) * (rows // max(inner, 1)), config.binding.program
+    turn = threads * vec // width * config.chunks
+    few = FEW_PARTS * (2 if program.operands.writes else 1) if program.folds else 0
+    if config.held or length < few * turn:
+        return Tiling(1, width, threads, tiles)
+    return Tiling(max(1, min(length // turn, round(wave / max(tiles, 1)))), width, threads, tiles)
 
 
 def workspace(config: RowConfig, problem: Problem, device: Device) -> int:
@@ -55,7 +111,7 @@ def workspace(config: RowConfig, problem: Problem, device: Device) -> int:
     program, parts = config.binding.program, row_parts(config, problem, device)
     if isinstance(config, HeldConfig):
         return problem.rows * parts * GRID_SLOT_BYTES * (1 if program.merge else len(program.folds))
-    return problem.rows * parts * 8 * len(program.folds)
+    return problem.rows * (parts + 1) * 8 * len(program.folds)  # and those of all parts
 
 
 def _vectors(config: HeldConfig, problem: Problem) -> int:

@@ -1,24 +1,28 @@
 """Neighboring threads have neighboring rows: for rows that are not contiguous, as in softmax(x, 0).
 
-A block has a tile of ``lanes * vec`` neighboring rows, and its threads walk down them:
+A block has a tile of ``width`` neighboring rows.  Its threads stand side by side in the tile, as many times as they
+have room for, and walk down the rows in steps:
 
-                 rows ->  lane 0    lane 1   ...      a thread reads ``vec`` rows at once, 16 bytes where it can
-    group 0      n = 0    [16 B]    [16 B]
-    group 1      n = 1    [16 B]    [16 B]            each place of the 16 bytes is a row of its own, with totals of
-      ...                                             its own
-    group 0      n = G    [16 B]    [16 B]   ...      chunk 1 of the same threads
+                 rows ->  thread 0   thread 1   ...    a thread reads ``vec`` elements at once, 16 bytes where it can
+    step 0       n = 0    [16 B]     [16 B]
+                 n = 1    [16 B]     [16 B]            each place of the 16 bytes is a row of its own, with totals of
+    step 1       n = 2    [16 B]     [16 B]   ...      its own; at each step the same one
+                 n = 3    ...
 
-    exchange     lanes of a warp that have the same rows: shuffles; warps: shared memory
+A tile of all rows side by side is contiguous memory: then a thread's places may be those of two elements of rows
+(``shifted``), and rows of any number are read by aligned vectors.
 
-The first ``capacity`` elements stay in registers.  Where tiles are few, longer rows are cut into parts, a block for
-each part of a tile: then each pass is a launch, which leaves the totals of parts in the workspace for the next one.
+    exchange     places of the same row, of all threads: through shared memory
+    parts        where tiles are few, a block for each part of a tile: each pass is a launch, which leaves the totals of
+                 parts in the workspace, and another one that combines them
 
-Bytes moved: rows of at most ``capacity`` elements are read once; others twice, or once if the program writes no
-elements, or has no folds.
+Bytes moved: the first ``chunks`` steps stay in registers where a tile has one block, and rows of no more are read once;
+others twice, or once if the program writes no elements, or has no folds.
 """
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import cutlass
@@ -27,39 +31,47 @@ from cutlass import Int32, Int64, Uint32, const_expr
 from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.copy import store_if
+from forge_core.cute.copy import load_policy, store_if
 from forge_core.cute.exchange import get, put, reduce_columns
+from forge_core.cute.grid import follow, lead
 from forge_core.cute.memory import name_kernel
 from forge_core.rows.config import ColumnConfig
-from forge_core.rows.kernel import RowKernel, example_arguments
-from forge_core.rows.tile import load_tile, store_tile
+from forge_core.rows.kernel import example_arguments
+from forge_core.rows.parted import ALL, PartedKernel
+from forge_core.rows.tile import Tile, load_tile, store_tile
 
 __all__ = ["Column", "build"]
 
-ALL = -1
-"""In place of the number of a pass: the launch that has them all."""
 
-
-class Column(ColumnConfig, RowKernel):
+class Column(ColumnConfig, PartedKernel):
     """The kernel of a configuration."""
 
     @cute.jit
     def __call__(self, *args: Any):
         """Launches a block for each part of each tile of rows; ``args`` as ``RowKernel.split`` takes them."""
-        pointers, length, parts, dims, numbers = self.split(args)
-        if const_expr(self.held):
-            parts = 1
-        inner = dims[(self.rank - 1) * (1 + len(pointers))]
-        tiles = (inner + (self.tile - 1)) // self.tile
-        scratch = args[len(pointers)].toint() if const_expr(self.workspace) else Int64(0)
-        for launch in range(1 + len(self.passes)) if self.workspace else (ALL,):
-            name_kernel(self.kernel, f"{self.kernel_name}_pass{launch}" if self.workspace else self.kernel_name)
-            self.kernel(pointers, scratch, Int32(length), dims, numbers, (Uint32(tiles), Uint32(parts)), launch).launch(
-                grid=(Int32(self.rows_of(dims) // inner * tiles * parts), 1, 1),
-                block=(self.threads, 1, 1),
+        pointers, length, (parts, width, threads), dims, numbers = self.split(args)
+        inner, rows = dims[(self.rank - 1) * (1 + len(pointers))], self.rows_of(dims)
+        tiles, parts = (inner + (width - 1)) // width, Int32(parts)
+        row = (
+            pointers,
+            args[len(pointers)].toint() if const_expr(self.workspace) else Int64(0),
+            Int32(length),
+            dims,
+            numbers,
+        )
+        sizes = (Int32(width), Int32(threads), Uint32(tiles), parts)
+        for launch in self.launches:
+            name_kernel(self.kernel, self.name_of(launch))
+            self.kernel(*row, sizes, launch).launch(
+                grid=(Int32(rows // inner * tiles * parts), 1, 1),
+                block=(Int32((threads + 31) // 32 * 32), 1, 1),
+                max_number_threads=(self.threads, 1, 1),
                 stream=args[-1],
+                use_pdl=self.overlap and launch > 0,
                 **self.room(self.threads),
             )
+            if const_expr(ALL < launch < len(self.passes)):
+                self.finish_pass(*row, parts, launch, args[-1])
 
     @cute.kernel
     def kernel(
@@ -69,65 +81,62 @@ class Column(ColumnConfig, RowKernel):
         length: Int32,
         dims: tuple,
         numbers: tuple,
-        cut: tuple,
+        sizes: tuple,
         launch: cutlass.Constexpr,
     ):
-        program, names, passes, (tiles, parts) = self.binding.program, self.binding.program.operands, self.passes, cut
-        smem = SmemAllocator()
-        thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
-        lane, group, groups = thread % self.lanes, thread // self.lanes, self.threads // self.lanes
-        rows, inner = self.rows_of(dims), dims[(self.rank - 1) * (1 + len(pointers))]
+        program, names, passes, vec = self.binding.program, self.binding.program.operands, self.passes, self.vec
+        (width, threads, tiles, parts), smem = sizes, SmemAllocator()
+        block, rows = Uint32(cute.arch.block_idx()[0]), self.rows_of(dims)
+        inner = dims[(self.rank - 1) * (1 + len(pointers))]
+        lead(self.overlap and ALL < self.launches[-1] != launch)
 
         # Which rows, and which part of them.  Blocks side by side read side by side.
         outer, part = block // tiles, Int32(0)
         if const_expr(not self.held):
-            outer, part = outer // parts, Int32(outer % parts)
-        # Threads beyond the last row stand in the first one and write nothing.
-        column = Int64(block % tiles) * self.tile + lane * self.vec
-        inside = column < inner
-        first = Int64(outer) * inner + cutlass.select_(inside, column, Int64(0))
-        gs = [self.row_of(pointers, length, dims, first + r) for r in range(self.vec)]
+            outer, part = outer // Uint32(parts), Int32(outer % Uint32(parts))
+        first = Int64(block % tiles) * width
+        base = self.row_of(pointers, length, dims, Int64(outer) * inner)
+        tile = Tile.of(self, base, (width, threads), length, inner - first, load_policy(self.read_once(rows, length)))
+        gs = [self.neighbor(base, dims, first + column) for column in tile.columns()]
         known = [self.known(g, length, numbers) for g in gs]
-        span = ((length + (self.capacity - 1)) // self.capacity + Int32(parts) - 1) // Int32(parts) * self.capacity
-        begin = group + part * span
-        end = cutlass.min(part * span + span, length)
+        span = ((tile.steps + (self.chunks - 1)) // self.chunks + parts - 1) // parts * self.chunks
+        begin, end = part * span, cutlass.min(part * span + span, tile.steps)
 
-        held = launch == ALL  # the first elements are
-        pieces, rest = (load_tile(self, gs, begin, end), begin + self.capacity) if const_expr(held) else ([], begin)
-        totals = [() for _ in range(self.vec)]
+        # The first steps are held where what they are for is computed in this launch, or in those before.
+        held = launch in (ALL, len(passes))
+        pieces, rest = (load_tile(tile, gs, begin, end), begin + self.chunks) if const_expr(held) else ([], begin)
+        follow(self.overlap and launch > 0)
+        totals = [() for _ in range(vec)]
         for p in cutlass.range_constexpr(len(passes) if launch == ALL else min(launch + 1, len(passes))):
             folds, monoid = passes[p]
-            rAcc = [cute.make_rmem_tensor(self.vec, dtype) for dtype in monoid.types]
-            gAcc = [self.partials(scratch, p, rows, first + r, parts) for r in range(self.vec)]
-            if const_expr(held):
-                put(rAcc, [self.fold_each(folds, [pieces[r]], known[r], totals[r]) for r in range(self.vec)])
-            else:
-                put(rAcc, [monoid.identity() for r in range(self.vec)])
+            before = Int64(outer) * inner + first
+            gAcc = [self.partials(scratch, p, rows, before + column, parts + 1) for column in tile.columns()]
             if const_expr(p < launch):
-                for other in cutlass.range(group, Int32(parts), groups, unroll=max(1, 16 // self.vec)):
-                    found = [tuple(g[other] for g in gAcc[r]) for r in range(self.vec)]
-                    put(rAcc, [monoid.combine(get(rAcc, r), found[r]) for r in range(self.vec)])
+                totals = [(*totals[r], *[total[parts] for total in gAcc[r]]) for r in range(vec)]
             else:
-                for i in cutlass.range(rest, end, self.capacity, unroll=1):
-                    more = load_tile(self, gs, i, end)
-                    found = [self.fold_each(folds, [more[r]], known[r], totals[r]) for r in range(self.vec)]
-                    put(rAcc, [monoid.combine(get(rAcc, r), found[r]) for r in range(self.vec)])
-            reduce_columns(smem, rAcc, monoid, self.lanes, self.threads)
-            totals = [(*totals[r], *get(rAcc, r)) for r in range(self.vec)]
-            if const_expr(p == launch):
-                for r in cutlass.range_constexpr(self.vec):
-                    for k in cutlass.range_constexpr(len(rAcc)):
-                        store_if(gAcc[r][k], part, rAcc[k][r], inside & (group == 0))
-
-        if const_expr(launch in (ALL, len(passes))):
-            constants = [program.constants(totals[r], known[r]) for r in range(self.vec)]
-            for r in cutlass.range_constexpr(self.vec):
-                self.write_results(gs[r], constants[r], known[r], inside & (group == 0) & (part == 0))
-            if const_expr(len(names.writes) > 0):
+                rAcc = [cute.make_rmem_tensor(vec, dtype) for dtype in monoid.types]
                 if const_expr(held):
-                    store_tile(self, gs, pieces, constants, begin, end, inside)
-                for i in cutlass.range(rest, end, self.capacity, unroll=1):
-                    store_tile(self, gs, load_tile(self, gs, i, end), constants, i, end, inside)
+                    put(rAcc, [self.fold_each(folds, [pieces[r]], known[r], totals[r]) for r in range(vec)])
+                else:
+                    put(rAcc, [monoid.identity() for r in range(vec)])
+                for i in cutlass.range(rest, end, self.chunks, unroll=1):
+                    more = load_tile(tile, gs, i, end)
+                    found = [self.fold_each(folds, [more[r]], known[r], totals[r]) for r in range(vec)]
+                    put(rAcc, [monoid.combine(get(rAcc, r), found[r]) for r in range(vec)])
+                reduce_columns(smem, rAcc, monoid, width, tile.groups, self.threads)
+                totals = [(*totals[r], *get(rAcc, r)) for r in range(vec)]
+                if const_expr(p == launch):
+                    for (r, turn), k in itertools.product(enumerate(tile.turns()), range(len(rAcc))):
+                        store_if(gAcc[r][k], part, rAcc[k][r], tile.inside & (turn == 0))
+
+        if const_expr(held):
+            constants = [program.constants(totals[r], known[r]) for r in range(vec)]
+            for r, turn in enumerate(tile.turns()):
+                self.write_results(gs[r], constants[r], known[r], tile.inside & (turn == 0) & (part == 0))
+            if const_expr(len(names.writes) > 0):
+                store_tile(tile, gs[0], pieces, constants, begin, end)
+                for i in cutlass.range(rest, end, self.chunks, unroll=1):
+                    store_tile(tile, gs[0], load_tile(tile, gs, i, end), constants, i, end)
 
 
 @compile_cached

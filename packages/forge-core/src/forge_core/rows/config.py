@@ -58,6 +58,11 @@ class RowConfig:
         return False
 
     @property
+    def sizes(self) -> int:
+        """How many sizes a launch is passed."""
+        return int(self.sized)
+
+    @property
     def workspace(self) -> bool:
         """Whether a launch has a workspace."""
         return False
@@ -257,9 +262,11 @@ class StreamConfig(RowConfig):
 
     Attributes:
         parted: a row has any number of blocks, in a launch for each pass; otherwise one.
+        overlap: such a launch begins before the one ahead of it ends.
     """
 
     parted: bool = False
+    overlap: bool = False
 
     @property
     def sized(self) -> bool:
@@ -279,26 +286,21 @@ class StreamConfig(RowConfig):
 
 @dataclass(frozen=True)
 class ColumnConfig(RowConfig):
-    """``column.py``: neighboring rows in neighboring threads.
+    """``column.py``: neighboring rows in neighboring threads; ``shifted`` rows make up contiguous memory.
 
     Attributes:
-        lanes: threads across neighboring rows, a power of two up to 32; the others share rows.
-        held: a tile of rows has one block, in whose registers the first ``capacity`` elements stay; otherwise rows have
-            any number of parts, in a launch for each pass.
+        held: a tile of rows has one block, in whose registers the first ``chunks`` steps stay; otherwise rows have any
+            number of parts, in a launch for each pass.
+        overlap: such a launch begins before the one ahead of it ends.
     """
 
-    lanes: int = 8
     held: bool = False
-
-    @cached_property
-    def capacity(self) -> int:
-        """Elements of a row that a block has in flight."""
-        return self.threads // self.lanes * self.chunks
+    overlap: bool = False
 
     @property
-    def sized(self) -> bool:
-        """Whether a launch says how many parts a row has."""
-        return not self.held
+    def sizes(self) -> int:
+        """A launch says how many parts a row has, how many rows a tile, and how many threads have elements."""
+        return 3
 
     @property
     def workspace(self) -> bool:
@@ -306,14 +308,9 @@ class ColumnConfig(RowConfig):
         return not self.held and bool(self.binding.program.folds)
 
     @property
-    def tile(self) -> int:
-        """Rows of a block."""
-        return self.lanes * self.vec
-
-    @property
     def slots(self) -> int:
-        """As of the other kernels: of each warp and row of a block."""
-        return self.threads // 32 * self.tile if self.threads > 32 else 0
+        """As of the other kernels: of each place."""
+        return self.threads * self.vec
 
     @property
     def registers(self) -> int:
@@ -326,4 +323,4 @@ class ColumnConfig(RowConfig):
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
-        return f"{self.binding.name}_column{'_held' if self.held else '_split'}_{self.lanes}l_{self._suffix}"
+        return f"{self.binding.name}_column{'_held' if self.held else '_split'}_{self._suffix}"

@@ -85,7 +85,7 @@ class Held(HeldConfig, RowKernel):
         exchange = open_exchange(smem, monoids, sharers)
 
         # Load.  A piece is a vector or an element of each operand, whether it is inside the row, and where outputs go.
-        pieces = self.load(g, count, place, rank, width, smem)
+        pieces = self.load(g, count, (place, rank, width), smem, self.read_once(rows, length))
 
         # Fold and exchange.  With a merge, folds see this thread's own totals, and one exchange follows the last fold.
         known, zero = self.known(g, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
@@ -115,10 +115,9 @@ class Held(HeldConfig, RowKernel):
         for i in cutlass.range_constexpr(len(monoids)):
             close_exchange(monoids[i], exchange[i])
 
-    def load(
-        self, g: dict[str, cute.Tensor], count: Int32, place: Int32, rank: Int32, width: int | Int32, smem: Any
-    ) -> list[Any]:
+    def load(self, g: dict[str, cute.Tensor], count: Int32, who: tuple, smem: Any, once: Any) -> list[Any]:
         """A thread's pieces of a row; of ``shifted`` rows the first threads also have an element of head or tail."""
+        place, rank, width = who
         threads = width * max(self.blocks, 1)
         if self.align == "element":
             return [self.element(g, i, i < count) for i in [place + c * threads for c in range(self.chunks)]]
@@ -132,7 +131,7 @@ class Held(HeldConfig, RowKernel):
         columns = Columns(self, g, head + first, body - first, start, threads)
         edges = (place + e * width for e in range(self.edges)) if self.align == "shifted" else ()
         elements = [self.element(g, Int32(cutlass.select_(i < head, i, i + body)), i < count - body) for i in edges]
-        vectors = self.vectors(g, head + first, body - first, start, threads, smem, self.staged, columns)
+        vectors = self.vectors(g, head + first, body - first, start, threads, smem, self.staged, columns, once=once)
         columns.ask(smem, width)
         return vectors + elements
 

@@ -21,7 +21,8 @@ _SPARE, _SPARE_NEWER = 24, 32
 _MOST_REGISTERS = 160
 
 # Words of a row that a thread holds: few leave room for all threads of a multiprocessor, many for the most bytes.  Of
-# shifted rows it holds an element more, so as many threads have room with fewer words.
+# shifted rows it holds an element more, so as many threads have room with fewer words; and elements from which nothing
+# else is computed are added up as they arrive, several sums at once.
 _FEW, _SOME, _HALF, _MANY, _MOST = 8, 16, 32, 40, 56
 _MANY_SHIFTED = 32
 
@@ -33,7 +34,7 @@ _STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED = 448, 48, (32, 16), (
 _RESERVED_SHARED = 1024
 
 # Threads of a block, lanes of a row, chunks: rows of up to 128 vectors.
-_WARP_ROWS = ((128, 4, 1), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
+_WARP_ROWS = ((128, 1, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
 
 # Threads of a block at most, blocks of a row, words that a thread holds: longer rows.
 _BLOCK_ROWS = (
@@ -74,6 +75,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
 
     clusters, floats = max_cluster(device), all(binding.dtype(name).is_floating_point for name in binding.loaded)
     stages = bool(binding.program.folds) and not binding.program.operands.columns and floats
+    writes = binding.program.operands.writes
     longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
     longer += _LONE_ROWS if clusters == 1 else ()
     # Half of a multiprocessor's threads, where arithmetic takes so little time that more blocks need not hide it.
@@ -84,10 +86,10 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
         longer = [(256, 0, _SOME)]
     for align in ("whole", "shifted"):
         for threads, lanes, chunks in _WARP_ROWS:
-            if align == "whole" or chunks > 1:
+            if align == "whole" or lanes > 1:
                 yield held(align, threads, lanes, chunks)
         for threads, blocks, room in longer:
-            fits = _MANY_SHIFTED if (align, room) == ("shifted", _MANY) else room
+            fits = _MANY_SHIFTED if room == _MANY and (align == "shifted" or not writes) else room
             if align == "whole" or room not in (_FEW, _HALF):
                 yield held(align, threads, 0, max(1, fits // words), blocks)
         if in_grid:
@@ -134,8 +136,9 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
 
 def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
     def stream(align: str, threads: int, chunks: int, reduced: int = 0, parted: bool = False) -> StreamConfig:
-        spare, most = _spare(device), device.sm_threads
-        return StreamConfig(binding, align, threads, chunks, spare, reduced or MANY_DIMS, reduced, most, parted)
+        spare, most, overlap = _spare(device), device.sm_threads, parted and device.capability >= (9, 0)
+        dims = (reduced or MANY_DIMS, reduced)
+        return StreamConfig(binding, align, threads, chunks, spare, *dims, most, parted, overlap)
 
     few = max(1, _SOME // max(1, binding.words(binding.widest_vec)))
     for parted in (False, True) if binding.program.folds else (False,):
@@ -147,12 +150,18 @@ def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
 
 
 def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
-    words = max(1, binding.words(binding.widest_vec))
-    for align, lanes, chunks in (("whole", 8, max(1, 16 // words)), ("element", 32, 8)):
-        short = ((lanes * 4, True, 1),) if align == "whole" else ()
-        strided = ((256, False, MANY_DIMS),) if align == "element" else ()
-        for threads, held, reduced in (*short, (256, True, 1), (256, False, 1), *strided):
-            spare, most = _spare(device), device.sm_threads
+    columns = binding.program.operands.columns
+    words, spare, most = max(1, binding.words(binding.widest_vec)), _spare(device), device.sm_threads
+    for align, chunks in (("whole", max(1, 16 // words)), ("shifted", max(1, 16 // words)), ("element", 8)):
+        strided = ((False, MANY_DIMS),) if align == "element" else ()
+        short = ((True, 1),) if align != "element" or not columns else ()
+        for held, reduced in (*short, (False, 1), *strided):
             # Each turn ends with a merge into the totals, twice as many of which are of rows of 16 bits.
-            more = max(1, binding.widest_vec // 4) if align == "whole" and not held else 1
-            yield ColumnConfig(binding, align, threads, chunks * more, spare, MANY_DIMS, reduced, most, lanes, held)
+            more = (
+                max(1, binding.widest_vec // 4)
+                if align != "element" and not held and binding.program.folds and not columns
+                else 1
+            )
+            overlap = not held and device.capability >= (9, 0)
+            sizes = (256, chunks * more, spare, MANY_DIMS, reduced, most)
+            yield ColumnConfig(binding, align, *sizes, held, overlap)

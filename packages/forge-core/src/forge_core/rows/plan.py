@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from forge_core.choice import Refusal, refuse, require_known
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import Launch, Variant
-from forge_core.rows.arguments import arguments, row_parts, tiles_of, workspace
+from forge_core.rows.arguments import arguments, row_parts, tiling, workspace
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import (
     ALL_DIMS,
@@ -196,8 +197,8 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
         return "held", held, _why(held, problem)
     beside = _column(binding, problem, device)
     if problem.kind in ("outer", "strided") and _beside(problem) and isinstance(beside, ColumnConfig):
-        parts = 1 if beside.held else row_parts(beside, problem, device)
-        return "column", beside, f"{beside.tile} neighboring rows a block, in {parts} parts"
+        tiles = tiling(beside, problem, device)
+        return "column", beside, f"tiles of {tiles.width} neighboring rows, in {tiles.parts} parts"
     split = _split(binding, problem, device)
     long = problem.length >= measured["split_elements"]
     if problem.rows * 2 <= device.sm_count and long and isinstance(split, StreamConfig):
@@ -326,18 +327,24 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
         return Refusal("neighboring rows with neighboring elements", "contiguous rows")
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
         return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
-    reduced = 1 if len(problem.reduced) == 1 else MANY_DIMS
-    kind = "whole" if reduced == 1 and problem.aligned_columns(binding.widest_vec) else "element"
-    listed = [c for c in _listed(binding, device) if isinstance(c, ColumnConfig)]
-    fits = [c for c in listed if (c.align, c.reduced) == (kind, reduced)]
+    vec, kind, reduced = binding.widest_vec, "element", 1 if len(problem.reduced) == 1 else MANY_DIMS
+    if reduced == 1 and problem.aligned_columns(vec):
+        kind = "whole"
+    elif problem.contiguous_columns(vec) and not problem.kept[-1].size // math.gcd(problem.kept[-1].size, vec) > 256:
+        kind = "shifted"
+    fits = [
+        config
+        for config in _listed(binding, device)
+        if isinstance(config, ColumnConfig) and (config.align, config.reduced) == (kind, reduced)
+    ]
+    # The first holds rows in one block, where it can.
     config = fits[-1]
-    if (
-        not config.held and row_parts(config, problem, device) == 1
-    ):  # a block a tile: one that holds the rows, if any does
-        held = [c for c in fits if c.held] or fits
-        config = next((c for c in held if c.capacity >= problem.length), held[-1])
-    blocks = tiles_of(config, problem) * (1 if config.held else row_parts(config, problem, device))
-    if max(problem.length + config.capacity, problem.rows, blocks) >= _LIMIT:
+    tiles = tiling(config, problem, device)
+    if tiles.parts == 1:
+        config = fits[0]
+        tiles = tiling(config, problem, device)
+    turn = tiles.threads * config.vec // tiles.width * config.chunks
+    if max(problem.length + turn, problem.rows, tiles.tiles * tiles.parts) >= _LIMIT:
         return Refusal("fewer than 2^31 rows, blocks and elements", f"{problem.rows} rows of {problem.length}")
     return config
 

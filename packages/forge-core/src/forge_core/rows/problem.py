@@ -166,11 +166,22 @@ class Problem:
 
     def aligned_columns(self, vec: int) -> bool:
         """Whether ``vec`` neighboring rows of an ``outer`` problem are one aligned vector in every operand."""
-        dims = (*self.kept[:-1], *self.reduced)
+        dims = [d for d in (*self.kept[:-1], *self.reduced) if d.size > 1]
         begins = []
         for i in self.operands.other_places:
             begins += [self.offsets[i] // self.itemsizes[i], *[d.strides[i] for d in dims]]
         return self.kind == "outer" and self.kept[-1].size % vec == 0 and not [n for n in begins if n % vec]
+
+    def contiguous_columns(self, vec: int) -> bool:
+        """Whether all neighboring rows of an ``outer`` problem are contiguous memory, to be read by aligned vectors."""
+        inner, (*outer, _), nothing = self.kept[-1].size, self.kept, (0,) * len(self.itemsizes)
+        moving = [i for i in self.stepping if i in self.operands.other_places]
+        if self.kind != "outer" or len(self.reduced) > 1 or [i for i in moving if self.reduced[0].strides[i] != inner]:
+            return False
+        one = Dim(self.length * inner, tuple([int(i in self.stepping) for i in range(len(nothing))]))
+        kept = tuple(outer) or (Dim(1, nothing),)
+        flat = Problem(self.operands, kept, (one,), self.itemsizes, self.offsets)
+        return flat.alignment.vec == vec
 
     @property
     def read_bytes(self) -> int:

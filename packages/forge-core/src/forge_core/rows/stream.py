@@ -22,37 +22,36 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.copy import store_if
-from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
+from forge_core.cute.exchange import Sharers, get, open_exchange, put, reduce_row
+from forge_core.cute.grid import follow, lead
 from forge_core.cute.memory import name_kernel
 from forge_core.rows.config import StreamConfig
-from forge_core.rows.kernel import RowKernel, example_arguments
+from forge_core.rows.kernel import example_arguments
+from forge_core.rows.parted import ALL, PartedKernel
 
 __all__ = ["Stream", "build"]
 
 
-class Stream(StreamConfig, RowKernel):
+class Stream(StreamConfig, PartedKernel):
     """The kernel of a configuration."""
-
-    @property
-    def launches(self) -> tuple[int, ...]:
-        """The passes that have a launch of their own, and the one that writes; 0 for all in one."""
-        return tuple(range(1 + len(self.passes))) if self.parted else (0,)
 
     @cute.jit
     def __call__(self, *args: Any):
         """Launches a block for each part of each row; ``args`` as ``RowKernel.split`` takes them."""
         pointers, length, parts, dims, numbers = self.split(args)
-        if const_expr(not self.parted):
-            parts = 1
+        parts = Int32(parts) if const_expr(self.parted) else Int32(1)
         rows, scratch = self.rows_of(dims), args[len(pointers)].toint() if const_expr(self.parted) else Int64(0)
         for launch in self.launches:
-            name_kernel(self.kernel, f"{self.kernel_name}_pass{launch}" if self.parted else self.kernel_name)
-            self.kernel(pointers, scratch, length, Uint32(parts), dims, numbers, launch).launch(
+            name_kernel(self.kernel, self.name_of(launch))
+            self.kernel(pointers, scratch, length, dims, numbers, parts, launch).launch(
                 grid=(Int32(rows * parts), 1, 1),
                 block=(self.threads, 1, 1),
                 stream=args[-1],
+                use_pdl=self.overlap and launch > 0,
                 **self.room(self.threads),
             )
+            if const_expr(ALL < launch < len(self.passes)):
+                self.finish_pass(pointers, scratch, length, dims, numbers, parts, launch, args[-1])
 
     @cute.kernel
     def kernel(
@@ -60,18 +59,21 @@ class Stream(StreamConfig, RowKernel):
         pointers: tuple,
         scratch: Int64,
         length: Int64,
-        parts: Uint32,
         dims: tuple,
         numbers: tuple,
+        parts: Int32,
         launch: cutlass.Constexpr,
     ):
         program, passes = self.binding.program, self.passes
+        lead(self.overlap and launch != self.launches[-1])
         sharers = Sharers(self.threads, self.threads)
         exchange = open_exchange(SmemAllocator(), [monoid for _, monoid in passes], sharers)
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
-        row, part = Int64(block // parts), Int32(block % parts)
+        row, part = Int64(block), Int32(0)
+        if const_expr(self.parted):
+            row, part = Int64(block // Uint32(parts)), Int32(block % Uint32(parts))
         g = self.row_of(pointers, length, dims, row)
-        known, totals = self.known(g, length, numbers), ()
+        known, totals, once = self.known(g, length, numbers), (), self.read_once(self.rows_of(dims), length)
 
         # Whole vectors in tiles; a row's first threads have an element each outside of them.
         head = Int32(self.head(g))
@@ -79,49 +81,42 @@ class Stream(StreamConfig, RowKernel):
         step = self.threads * self.vec * self.chunks
         begin, end = Int32(0), Int32((body + (step - 1)) // step)
         if const_expr(self.parted):
-            span = (end + (Int32(parts) - 1)) // Int32(parts)
+            span = (end + (parts - 1)) // parts
             begin, end = cutlass.min(part * span, end), cutlass.min(part * span + span, end)
         edges = []
         if const_expr(self.align == "shifted"):
             i = Int64(cutlass.select_(thread < head, Int64(thread), thread + body))
             edges = [self.element(g, i, (thread < length - body) & (part == 0))]
 
-        for p in cutlass.range_constexpr(len(passes) if const_expr(not self.parted) else min(launch + 1, len(passes))):
+        follow(self.overlap and launch > 0)
+        for p in cutlass.range_constexpr(len(passes) if launch == ALL else min(launch + 1, len(passes))):
             folds, monoid = passes[p]
-            gAcc = self.partials(scratch, p, self.rows_of(dims), row, parts)
-            rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
-            start = monoid.identity()
-            if const_expr(len(edges) > 0 and (not self.parted or p == launch)):
-                start = self.fold_each(folds, edges, known, totals)
-            for k in cutlass.range_constexpr(len(rAcc)):
-                rAcc[k][0] = start[k]
-            if const_expr(self.parted and p < launch):
-                for other in cutlass.range(thread, Int32(parts), self.threads, unroll=1):
-                    acc = monoid.combine(tuple(r[0] for r in rAcc), tuple(g[other] for g in gAcc))
-                    for k in cutlass.range_constexpr(len(rAcc)):
-                        rAcc[k][0] = acc[k]
+            gAcc = self.partials(scratch, p, self.rows_of(dims), row, parts + 1)
+            if const_expr(p < launch):
+                totals = (*totals, *[total[parts] for total in gAcc])
             else:
+                rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
+                put(rAcc, [self.fold_each(folds, edges, known, totals) if edges else monoid.identity()])
                 for tile in cutlass.range(begin, end, unroll=1):
-                    pieces = self.tile(g, head, body, tile, thread)
-                    found = self.fold_each(folds, pieces, known, totals)
-                    acc = monoid.combine(tuple(r[0] for r in rAcc), found)
-                    for k in cutlass.range_constexpr(len(rAcc)):
-                        rAcc[k][0] = acc[k]
-            acc = reduce_row(tuple(r[0] for r in rAcc), monoid, exchange[p])
-            if const_expr(self.parted and p == launch):
-                for k in cutlass.range_constexpr(len(acc)):
-                    store_if(gAcc[k], part, acc[k], thread == 0)
-            totals = (*totals, *acc)
+                    found = self.fold_each(folds, self.tile(g, head, body, tile, thread, once), known, totals)
+                    put(rAcc, [monoid.combine(get(rAcc, 0), found)])
+                acc = reduce_row(get(rAcc, 0), monoid, exchange[p])
+                if const_expr(p == launch):
+                    for k in cutlass.range_constexpr(len(acc)):
+                        store_if(gAcc[k], part, acc[k], thread == 0)
+                totals = (*totals, *acc)
 
-        if const_expr(not self.parted or launch == len(passes)):
+        if const_expr(launch in (ALL, len(passes))):
             constants = program.constants(totals, known)
             self.write_results(g, constants, known, (thread == 0) & (part == 0))
             if const_expr(len(program.operands.writes) > 0):
                 self.map(edges, constants)
                 for tile in cutlass.range(begin, end, unroll=1):
-                    self.map(self.tile(g, head, body, tile, thread), constants)
+                    self.map(self.tile(g, head, body, tile, thread, once), constants)
 
-    def tile(self, g: dict[str, cute.Tensor], head: Int32, body: Int64, tile: Int32, thread: Int32) -> list[Any]:
+    def tile(
+        self, g: dict[str, cute.Tensor], head: Int32, body: Int64, tile: Int32, thread: Int32, once: Any
+    ) -> list[Any]:
         """This thread's pieces of one tile of a row."""
         step = self.threads * self.vec * self.chunks
         begin = Int64(tile) * step
@@ -129,7 +124,7 @@ class Stream(StreamConfig, RowKernel):
         if self.align == "element":
             places = [thread + c * self.threads for c in range(self.chunks)]
             return [self.element(g, begin + i, i < left) for i in places]
-        return self.vectors(g, head + begin, left, thread, self.threads)
+        return self.vectors(g, head + begin, left, thread, self.threads, once=once)
 
 
 @compile_cached

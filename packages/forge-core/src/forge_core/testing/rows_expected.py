@@ -43,29 +43,51 @@ class _Asked:
         return NUMBER
 
 
+class _Total(float):
+    """Stands for a total that an earlier launch has left; notes whether it is used."""
+
+    used = False
+
+    def note(self, *others: Any) -> Any:
+        """What every operation does."""
+        for x in (self, *others):
+            if isinstance(x, _Total):
+                x.used = True
+        return NUMBER
+
+
+for _name in ("add", "sub", "mul", "truediv", "radd", "rsub", "rmul", "rtruediv", "neg", "eq", "lt", "gt", "le", "ge"):
+    setattr(_Total, f"__{_name}__", _Total.note)
+
+
 def _run(function: Any, *args: Any, **more: Any) -> Any:
     """Runs a program's function on numbers; functions of ``forge_core``, which need a trace, give one."""
     if function.__module__.startswith("forge_core.") and "." not in function.__qualname__:
-        return NUMBER
+        return _Total.note(NUMBER, *args)
     known = {name: partial(_run, f) if isinstance(f, FunctionType) else f for name, f in function.__globals__.items()}
     return FunctionType(function.__code__, known, None, function.__defaults__, function.__closure__)(*args, **more)
 
 
-def _loads(config: RowConfig, folds: range, *, last: bool = True) -> set[int]:
-    """The widths of what some folds load; ``last``: and what constants, results and map do."""
+def _loads(config: RowConfig, folds: range, *, last: bool = True, left: int = 0) -> set[int]:
+    """The widths of what some folds load; ``last``: and what constants, results and map do.
+
+    Of the totals of all folds the first ``left`` have been left in the workspace.
+    """
     program, asked = config.binding.program, _Asked()
-    own, totals = type(program), (NUMBER,) * len(program.folds)
+    own, totals = type(program), tuple(_Total(NUMBER) if i < left else NUMBER for i in range(len(program.folds)))
     for i in folds:
         _run(program.folds[i].term, asked, asked, *totals[:i])
     if last:
         constants = _run(own.constants, program, totals, asked)
-        if program.operands.results:
-            _run(own.results, program, constants, asked)
-        if program.operands.writes:
-            _run(own.map, program, asked, constants)
+        for function in (own.results,) if program.operands.results else ():
+            _run(function, program, constants, asked)
+        for function in (own.map,) if program.operands.writes else ():
+            _run(function, program, asked, constants)
     single = asked._read.intersection((*program.operands.scalars, *config.binding.broadcast)) | asked._gathered
     each = asked._read.intersection((*config.binding.loaded, *program.operands.columns))
-    return {config.binding.dtype(name).itemsize for name in single}.union(*(_widths(config, name) for name in each))
+    workspace = {config.binding.compute.itemsize for t in totals if isinstance(t, _Total) and t.used}
+    own_widths = (_widths(config, name) for name in each)
+    return {config.binding.dtype(name).itemsize for name in single}.union(workspace, *own_widths)
 
 
 def _widths(config: RowConfig, name: str) -> set[int]:
@@ -110,7 +132,7 @@ def _stream(config: StreamConfig, arch: str) -> Expect | tuple[Expect, ...]:
 
 
 def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
-    return _passes(config, 2 * (config.threads > WARP))
+    return _passes(config, 2)
 
 
 def _passes(config: StreamConfig | ColumnConfig, barriers: int) -> Expect | tuple[Expect, ...]:
@@ -118,12 +140,23 @@ def _passes(config: StreamConfig | ColumnConfig, barriers: int) -> Expect | tupl
     (count, folds), shared = _exchanges(config), config.shared(config.threads)
     if not config.workspace:
         return _expect(config, _loads(config, folds), shared, barriers=count * barriers)
-    # A launch for each pass, which reads the totals of those before it; and one for the outputs.
-    part, each, passes = {config.binding.compute.itemsize}, len(folds) // count, []
+    # Each pass is a launch that leaves the totals of parts, and one that combines them, up to 64 places of a row, by
+    # eights; behind them one that writes.
+    program, part, each, passes = config.binding.program, {config.binding.compute.itemsize}, len(folds) // count, []
+    results = {config.binding.dtype(name).itemsize for name in program.operands.results}
     for p in range(count):
-        loads = _loads(config, folds[p * each : p * each + each], last=False) | (part if p else set())
-        passes.append(_expect(config, loads, shared, part, barriers=(p + 1) * barriers))
-    return *passes, _expect(config, _loads(config, folds[:0]) | part, shared, barriers=count * barriers)
+        loads, ends = _loads(config, folds[p * each : p * each + each], last=False, left=p * each), p + 1 == count
+        passes.append(_expect(config, loads, shared, part, barriers=barriers))
+        finish, ends = part, ends and not program.operands.writes
+        if ends:
+            finish = part | _loads(config, folds[:0], left=p * each)
+        room = 64 + 8 * len(folds) * config.threads
+        passes.append(
+            Expect(registers_of(config.threads), room, tuple(finish), tuple(results if ends else part), barriers=3)
+        )
+    if program.operands.writes:
+        passes.append(_expect(config, _loads(config, folds[:0], left=len(folds)), shared))
+    return tuple(passes)
 
 
 #: The declaration of each configuration.

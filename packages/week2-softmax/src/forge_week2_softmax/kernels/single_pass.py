@@ -31,7 +31,7 @@ from cutlass import Float32, Int32, Int64, Uint32, const_expr
 from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.copy import evict_last, opaque, partition, vector_predicate
+from forge_core.cute.copy import load_policy, opaque, partition, vector_predicate
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.math import exp
 from forge_core.cute.memory import GLOBAL, example_arguments, name_kernel
@@ -83,7 +83,7 @@ class SinglePass(SinglePassConfig):
         tXpX = [vector_predicate(tXgX, thread * vec + c * turn * vec < count) for c in range(chunks)]
 
         # Load.
-        tXrX, policy = cute.make_rmem_tensor((tXgX.shape[0], chunks), dtype), evict_last()
+        tXrX, policy = cute.make_rmem_tensor((tXgX.shape[0], chunks), dtype), load_policy()
         tXrX.fill(-dtype.inf)
         for c in cutlass.range_constexpr(chunks):
             cute.copy(load, tXgX[None, c], tXrX[None, c], pred=tXpX[c], cache_policy=policy)

@@ -1,0 +1,97 @@
+"""Kernels that cut rows into parts: each pass is a launch that leaves the totals of parts, and one that combines them.
+
+    pass p       a block for each part of some rows   -> its total, in the workspace
+    finish p     a block for each eight rows          -> the total of all parts, behind them
+    write        a block for each part                <- the totals of all passes
+
+A program that writes nothing but results has no launch to write: the last one that combines computes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, const_expr
+from cutlass.memory import SmemAllocator
+
+from forge_core.cute.copy import store_if
+from forge_core.cute.exchange import combine_parts, get, put, reduce_columns
+from forge_core.cute.grid import follow, lead
+from forge_core.cute.memory import name_kernel
+from forge_core.cute.room import room_for
+from forge_core.rows.kernel import RowKernel
+
+__all__ = ["ALL", "PartedKernel"]
+
+ALL = -1
+"""In place of the number of a pass: the launch that has them all."""
+
+FINISHED = 8
+"""Rows of a block that combines the totals of parts."""
+
+
+class PartedKernel(RowKernel):
+    """Mixed into the configurations of such kernels."""
+
+    overlap: bool
+
+    @property
+    def launches(self) -> tuple[int, ...]:
+        """The passes, and behind them the launch that writes; or the one that has all."""
+        return tuple(range(len(self.passes) + bool(self.binding.program.operands.writes))) if self.workspace else (ALL,)
+
+    def name_of(self, launch: int) -> str:
+        """What a profiler shows of a launch."""
+        return f"{self.kernel_name}_pass{launch}" if self.workspace else self.kernel_name
+
+    def finish_pass(self, *args: Any) -> None:
+        """Launches :meth:`finish` behind a pass; ``args`` are its own, and the stream."""
+        rows = self.rows_of(args[3])
+        name_kernel(self.finish, f"{self.kernel_name}_finish{args[-2]}")
+        self.finish(*args[:-1]).launch(
+            grid=(Int32((rows + (FINISHED - 1)) // FINISHED), 1, 1),
+            block=(self.threads, 1, 1),
+            stream=args[-1],
+            use_pdl=self.overlap,
+            **room_for(1),
+            smem=self.threads * sum(dtype.width // 8 for dtype in self.passes[args[-2]][1].types) + 64,
+        )
+
+    @cute.kernel
+    def finish(
+        self,
+        pointers: tuple,
+        scratch: Int64,
+        length: Int64,
+        dims: tuple,
+        numbers: tuple,
+        parts: Int32,
+        launch: cutlass.Constexpr,
+    ):
+        """Combines the totals of parts by a pass."""
+        program, rows, smem, ends = (
+            self.binding.program,
+            self.rows_of(dims),
+            SmemAllocator(),
+            launch + 1 == len(self.launches),
+        )
+        thread, groups, monoid = cute.arch.thread_idx()[0], self.threads // FINISHED, self.passes[launch][1]
+        lead(self.overlap and not ends)
+        row = Int64(cute.arch.block_idx()[0]) * FINISHED + thread % FINISHED
+        inside = row < rows
+        row = Int64(cutlass.select_(inside, row, Int64(0)))
+        gAcc = [self.partials(scratch, p, rows, row, parts + 1) for p in range(launch + 1)]
+        rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
+        follow(self.overlap)
+        put(rAcc, [combine_parts(gAcc[launch], monoid, thread // FINISHED, Int32(groups), parts)])
+        reduce_columns(smem, rAcc, monoid, Int32(FINISHED), Int32(groups), self.threads)
+        total, inside = get(rAcc, 0), inside & (thread < FINISHED)
+        if const_expr(ends):
+            g = self.row_of(pointers, length, dims, row)
+            known, before = self.known(g, length, numbers), [one[parts] for each in gAcc[:launch] for one in each]
+            self.write_results(g, program.constants((*before, *total), known), known, inside)
+        else:
+            for k in cutlass.range_constexpr(len(total)):
+                store_if(gAcc[launch][k], parts, total[k], inside)
