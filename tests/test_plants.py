@@ -48,11 +48,11 @@ PLANTS = {
     "smaller clusters": ([("edit", "max_cluster", r"16 if", "8 if")], PLAN),
     "a threshold of a table": ([("data", TABLES, r"^value = 16384", "value = 524288")], PLAN),
     "launch integers in another order": (
-        [("edit", "forge-core:arguments", r"return \(problem\.length, \*size,", "return (*size, problem.length,")],
+        [("edit", "forge-core:arguments", r"return \(problem\.length, \*sizes,", "return (*sizes, problem.length,")],
         PLAN,
     ),
     "a grid of one block more": ([("edit", "week0:Naive.__call__", r"grid=\(Int32\(", "grid=(Int32(1 + ")], PLAN),
-    "a larger workspace": ([("edit", "forge-core:workspace", r"\* parts \* 8 \*", "* parts * 16 *")], PLAN),
+    "a larger workspace": ([("edit", "forge-core:workspace", r"\(parts \+ 1\) \* 8 \*", "(parts + 1) * 16 *")], PLAN),
     "a kernel's pointers in another order": (
         [("edit", "week0:Naive.__call__", r"self\.kernel\(src, dst,", "self.kernel(dst, src,")],
         PLAN,

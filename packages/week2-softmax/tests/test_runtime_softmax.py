@@ -363,7 +363,7 @@ def test_the_subset_for_sanitizers_is_small_and_holds_every_width_and_alignment(
                 "held": set(), "grid": {"element"}, "split": {"whole"}, "stream": {"whole"}
             }[variant]  # fmt: skip
         if variant == "column":
-            assert values["align"] == {"whole", "element"}
+            assert values["align"] == {"whole", "shifted", "element"}
             assert values["held"] == {True, False}
         if variant == "held":
             assert values["lanes"] >= {0, 4, 8, 16, 32}

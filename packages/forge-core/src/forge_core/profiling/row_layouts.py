@@ -127,8 +127,8 @@ def column_accesses(
                 own = ((place + r) * size if ends[0] <= place + r < ends[1] else None for place in edges)
                 found += _vectors("head and tail", own, size)
         else:
-            own = ((place // width, tile * width + place % width) for place in first)
-            inside = ((n * rows + row) * size if n < length and row < rows else None for n, row in own)
+            places = [(place // width, tile * width + place % width) for place in first]
+            inside = ((n * rows + row) * size if n < length and row < rows else None for n, row in places)
             found += _vectors(f"elements from {first[0] // width}", inside, vec * size)
     return found
 

@@ -127,6 +127,11 @@ class RowConfig:
         return self.vec > 1
 
     @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        return f"{self.binding.name}_{self._suffix}"
+
+    @property
     def _suffix(self) -> str:
         return f"{self.align}_v{self.vec}_{self.threads}t_c{self.chunks}" + (
             f"_r{self.reduced}" if self.reduced > 1 else ""

@@ -48,22 +48,23 @@ class _Total(float):
 
     used = False
 
-    def note(self, *others: Any) -> Any:
-        """What every operation does."""
-        for x in (self, *others):
-            if isinstance(x, _Total):
-                x.used = True
-        return NUMBER
+
+def _note(*values: Any) -> float:
+    """What every operation does."""
+    for x in values:
+        if isinstance(x, _Total):
+            x.used = True
+    return NUMBER
 
 
 for _name in ("add", "sub", "mul", "truediv", "radd", "rsub", "rmul", "rtruediv", "neg", "eq", "lt", "gt", "le", "ge"):
-    setattr(_Total, f"__{_name}__", _Total.note)
+    setattr(_Total, f"__{_name}__", _note)
 
 
 def _run(function: Any, *args: Any, **more: Any) -> Any:
     """Runs a program's function on numbers; functions of ``forge_core``, which need a trace, give one."""
     if function.__module__.startswith("forge_core.") and "." not in function.__qualname__:
-        return _Total.note(NUMBER, *args)
+        return _note(*args)
     known = {name: partial(_run, f) if isinstance(f, FunctionType) else f for name, f in function.__globals__.items()}
     return FunctionType(function.__code__, known, None, function.__defaults__, function.__closure__)(*args, **more)
 
@@ -79,10 +80,10 @@ def _loads(config: RowConfig, folds: range, *, last: bool = True, left: int = 0)
         _run(program.folds[i].term, asked, asked, *totals[:i])
     if last:
         constants = _run(own.constants, program, totals, asked)
-        for function in (own.results,) if program.operands.results else ():
-            _run(function, program, constants, asked)
-        for function in (own.map,) if program.operands.writes else ():
-            _run(function, program, asked, constants)
+        if program.operands.results:
+            _run(own.results, program, constants, asked)
+        if program.operands.writes:
+            _run(own.map, program, asked, constants)
     single = asked._read.intersection((*program.operands.scalars, *config.binding.broadcast)) | asked._gathered
     each = asked._read.intersection((*config.binding.loaded, *program.operands.columns))
     workspace = {config.binding.compute.itemsize for t in totals if isinstance(t, _Total) and t.used}
