@@ -42,6 +42,17 @@ BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
 
 
 @dataclass(frozen=True)
+class Total(RowProgram):
+    """y = sum of x: nothing is written but a result for each row."""
+
+    operands = Operands(("x",), results=("y",))
+    folds = (Fold("sum", lambda v, row: v.x, masked=False),)
+
+    def results(self, totals, row):
+        return totals
+
+
+@dataclass(frozen=True)
 class LayerNorm(RowProgram):
     """Two folds, one after the other, and results beside what is written."""
 
@@ -513,7 +524,9 @@ def test_a_kernel_is_read_on_a_screen_or_two():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["A100", "H200", "B200", "RTX 5090"])
-@pytest.mark.parametrize("program, dtype", [(Scaled, BF16), (LayerNorm, BF16), (LayerNormBackward, FP32)])
+@pytest.mark.parametrize(
+    "program, dtype", [(Scaled, BF16), (LayerNorm, BF16), (LayerNormBackward, FP32), (Total, BF16), (Total, FP32)]
+)
 def test_no_listed_kernel_spills(program, dtype, gpu):
     names = program.operands.tensors
     binding = Binding(program(), tuple(FP32 if name in ("weight", "mean", "rstd") else dtype for name in names), FP32)

@@ -5,7 +5,8 @@
     pass 2     tile 0, tile 1, ...      load again, map, store
 
 A program without a merge has a pass for each of its folds.  A row has one block; or, where rows are few, a block for
-each of its parts: then each pass is a launch, which leaves the totals of each part in the workspace for the next one.
+each of its parts: then each pass is a launch, which leaves the totals of parts in the workspace, and another one that
+combines them (``parted``).
 
 Bytes moved: each element is read twice (once if the program writes no elements, or has no folds) and written once.
 Limits: none.  Rows of any length, strided in any way.
