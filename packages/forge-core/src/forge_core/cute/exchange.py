@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 
-# What a thread combines at once: places in shared memory, and totals of parts.
-EIGHT, SIXTEEN = 8, 16
+# What a thread combines at once: places in shared memory, and totals of parts, whose loads are in flight together.
+PLACES_AT_ONCE, PARTS_AT_ONCE = 8, 16
 
 
 @dataclass(frozen=True)
@@ -261,9 +261,9 @@ def _combine_places(rAcc: list, sAcc: list, monoid: cutlass.Constexpr, width: In
         cute.arch.sync_threads()
         left = groups
         while left > 1:
-            some = (left + (EIGHT - 1)) // EIGHT
+            some = (left + (PLACES_AT_ONCE - 1)) // PLACES_AT_ONCE
             for at in cutlass.range(cute.arch.thread_idx()[0], some * width, cute.arch.block_dim()[0], unroll=1):
-                accs = [_acc_at(sAcc, at + k * some * width, left * width, at, monoid) for k in range(EIGHT)]
+                accs = [_acc_at(sAcc, at + k * some * width, left * width, at, monoid) for k in range(PLACES_AT_ONCE)]
                 total = _combine_all(accs, monoid)
                 for k in cutlass.range_constexpr(len(sAcc)):
                     sAcc[k][at] = total[k]
@@ -289,8 +289,8 @@ def combine_parts(gAcc: list, monoid: cutlass.Constexpr, turn: Int32, groups: In
     """
     rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
     put(rAcc, [monoid.identity()])
-    for part in cutlass.range(turn, parts, SIXTEEN * groups, unroll=1):
-        accs = [_acc_at(gAcc, part + k * groups, parts, part, monoid) for k in range(SIXTEEN)]
+    for part in cutlass.range(turn, parts, PARTS_AT_ONCE * groups, unroll=1):
+        accs = [_acc_at(gAcc, part + k * groups, parts, part, monoid) for k in range(PARTS_AT_ONCE)]
         put(rAcc, [monoid.combine(get(rAcc, 0), _combine_all(accs, monoid))])
     return get(rAcc, 0)
 

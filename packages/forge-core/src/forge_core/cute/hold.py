@@ -26,7 +26,7 @@ def hold_policy() -> Any:
 
 
 def once_policy() -> Any:
-    """The L2's policy for lines to evict first: loads that leave others' lines where they are."""
+    """The L2's policy for lines to evict first: what it gains is at ``forge_core.rows.kernel.READ_ONCE``."""
     return cute.arch.inline_ptx("createpolicy.fractional.L2::evict_first.b64 {$w0}, 1.0;", write_only_types=[Uint64])
 
 

@@ -14,6 +14,7 @@ from forge_core.rows.binding import Binding
 
 __all__ = [
     "ALL_DIMS",
+    "COLUMN_THREADS",
     "MANY_DIMS",
     "ColumnConfig",
     "HeldConfig",
@@ -25,6 +26,8 @@ __all__ = [
 MANY_DIMS = 4
 #: Dims of the kernel that takes whatever the others do not.
 ALL_DIMS = 16
+#: Threads of a block that reads neighboring rows, at most.
+COLUMN_THREADS = 256
 
 
 @dataclass(frozen=True)

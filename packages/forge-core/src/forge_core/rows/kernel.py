@@ -54,9 +54,9 @@ FOLDS: dict[str, tuple[Any, Any, float]] = {
 }
 
 
-#: Bytes between which rows that are read and not written again are loaded to be evicted first: less of what others have
-#: left in the L2 is written back meanwhile, 5 to 13 % on an H200.  Fewer bytes are left there for their next reader; of
-#: more, such loads have the lower rate, by 4 %.
+#: Bytes between which rows that are read and not written again are loaded to be evicted first: less of what others
+#: have left in the L2 is written back meanwhile, up to 15 % on an H200.  Fewer bytes are left there for their
+#: next reader; of more, such loads have the lower rate, by 4 %.
 READ_ONCE = (2**25, 2**28)
 
 

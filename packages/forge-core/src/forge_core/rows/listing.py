@@ -9,7 +9,15 @@ from dataclasses import replace
 from forge_core.choice import max_cluster
 from forge_core.device import Device
 from forge_core.rows.binding import Binding
-from forge_core.rows.config import ALL_DIMS, MANY_DIMS, ColumnConfig, HeldConfig, RowConfig, StreamConfig
+from forge_core.rows.config import (
+    ALL_DIMS,
+    COLUMN_THREADS,
+    MANY_DIMS,
+    ColumnConfig,
+    HeldConfig,
+    RowConfig,
+    StreamConfig,
+)
 
 __all__ = ["configurations"]
 
@@ -163,5 +171,5 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
                 else 1
             )
             overlap = not held and device.capability >= (9, 0)
-            sizes = (256, chunks * more, spare, MANY_DIMS, reduced, most)
+            sizes = (COLUMN_THREADS, chunks * more, spare, MANY_DIMS, reduced, most)
             yield ColumnConfig(binding, align, *sizes, held, overlap)

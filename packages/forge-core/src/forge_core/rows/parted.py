@@ -71,12 +71,7 @@ class PartedKernel(RowKernel):
         launch: cutlass.Constexpr,
     ):
         """Combines the totals of parts by a pass."""
-        program, rows, smem, ends = (
-            self.binding.program,
-            self.rows_of(dims),
-            SmemAllocator(),
-            launch + 1 == len(self.launches),
-        )
+        program, rows, ends = self.binding.program, self.rows_of(dims), launch + 1 == len(self.launches)
         thread, groups, monoid = cute.arch.thread_idx()[0], self.threads // FINISHED, self.passes[launch][1]
         lead(self.overlap and not ends)
         row = Int64(cute.arch.block_idx()[0]) * FINISHED + thread % FINISHED
@@ -86,7 +81,7 @@ class PartedKernel(RowKernel):
         rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
         follow(self.overlap)
         put(rAcc, [combine_parts(gAcc[launch], monoid, thread // FINISHED, Int32(groups), parts)])
-        reduce_columns(smem, rAcc, monoid, Int32(FINISHED), Int32(groups), self.threads)
+        reduce_columns(SmemAllocator(), rAcc, monoid, Int32(FINISHED), Int32(groups), self.threads)
         total, inside = get(rAcc, 0), inside & (thread < FINISHED)
         if const_expr(ends):
             g = self.row_of(pointers, length, dims, row)

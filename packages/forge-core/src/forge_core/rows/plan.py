@@ -28,6 +28,7 @@ from forge_core.rows.arguments import arguments, row_parts, tiling, workspace
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import (
     ALL_DIMS,
+    COLUMN_THREADS,
     MANY_DIMS,
     ColumnConfig,
     HeldConfig,
@@ -328,9 +329,10 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
         return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
     vec, kind, reduced = binding.widest_vec, "element", 1 if len(problem.reduced) == 1 else MANY_DIMS
+    inner = problem.kept[-1].size
     if reduced == 1 and problem.aligned_columns(vec):
         kind = "whole"
-    elif problem.contiguous_columns(vec) and not problem.kept[-1].size // math.gcd(problem.kept[-1].size, vec) > 256:
+    elif problem.contiguous_columns(vec) and inner // math.gcd(inner, vec) <= COLUMN_THREADS:
         kind = "shifted"
     fits = [
         config

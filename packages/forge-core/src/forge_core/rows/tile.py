@@ -33,7 +33,6 @@ class Tile:
         kernel: the row kernel.
         width: rows.
         place: the thread's first place.
-        before: places before the first row's first element.
         groups: places of each row: elements of a row from step to step.
         length: elements of a row.
         column: the row of the first place, counted from the tile's first.
@@ -46,7 +45,6 @@ class Tile:
     kernel: Any
     width: Int32
     place: Uint32
-    before: Uint32
     groups: Int32
     length: Int32
     column: Int32
@@ -77,7 +75,7 @@ class Tile:
             column, start = Int32(behind % size), Int32(behind // size) - vec
         steps = (length + (Int32((before + (size - 1)) // size) + (groups - 1))) // groups
         inside = (thread < threads) & (column < left)
-        return cls(kernel, width, place, before, groups, length, column, start, inside, steps, policy)
+        return cls(kernel, width, place, groups, length, column, start, inside, steps, policy)
 
     @property
     def shifted(self) -> bool:
@@ -125,14 +123,9 @@ class Tile:
 
 def load_tile(tile: Tile, gs: list[dict[str, cute.Tensor]], begin: Int32, end: Int32) -> list[Piece]:
     """For each place a piece: its elements at ``chunks`` steps from ``begin`` on, before ``end``."""
-    kernel, g = tile.kernel, gs[0]
-    columns, loaded, vec, chunks = (
-        kernel.binding.program.operands.columns,
-        kernel.binding.loaded,
-        kernel.vec,
-        kernel.chunks,
-    )
-    rX = {n: cute.make_rmem_tensor((vec, chunks), g[n].element_type) for n in loaded}
+    kernel, g, vec, chunks = tile.kernel, gs[0], tile.kernel.vec, tile.kernel.chunks
+    columns = kernel.binding.program.operands.columns
+    rX = {n: cute.make_rmem_tensor((vec, chunks), g[n].element_type) for n in kernel.binding.loaded}
     rW = {n: cute.make_rmem_tensor((chunks, vec), g[n].element_type) for n in columns}
     rInside, index = (cute.make_rmem_tensor((chunks, vec), dtype) for dtype in (Boolean, Int32))
     for name, r in rX.items():
