@@ -59,11 +59,16 @@ class Column(ColumnConfig, PartedKernel):
             dims,
             numbers,
         )
-        sizes = (Int32(width), Int32(threads), Uint32(tiles), parts)
+        # What divides is worked out here, once.
+        width, threads, edge = Int32(width), Int32(threads), self.vec - 1 if const_expr(self.align == "shifted") else 0
+        groups = threads * self.vec // width
+        steps = (Int32(length) + (edge + width - 1) // width + groups - 1) // groups
+        span = ((steps + (self.chunks - 1)) // self.chunks + parts - 1) // parts * self.chunks
+        sizes = (width, threads, groups, steps, span, Uint32(tiles), parts)
         for launch in self.launches:
             name_kernel(self.kernel, self.name_of(launch))
             self.kernel(*row, sizes, launch).launch(
-                grid=(Int32(rows // inner * tiles * parts), 1, 1),
+                grid=(Int32(rows // inner * tiles), parts, 1),
                 block=(Int32((threads + 31) // 32 * 32), 1, 1),
                 max_number_threads=(self.threads, 1, 1),
                 stream=args[-1],
@@ -85,22 +90,21 @@ class Column(ColumnConfig, PartedKernel):
         launch: cutlass.Constexpr,
     ):
         program, names, passes, vec = self.binding.program, self.binding.program.operands, self.passes, self.vec
-        (width, threads, tiles, parts), smem = sizes, SmemAllocator()
-        block, rows = Uint32(cute.arch.block_idx()[0]), self.rows_of(dims)
+        (width, threads, groups, steps, span, tiles, parts), smem = sizes, SmemAllocator()
+        (block, part, _), rows = cute.arch.block_idx(), self.rows_of(dims)
         inner = dims[(self.rank - 1) * (1 + len(pointers))]
         lead(self.overlap and ALL < self.launches[-1] != launch)
 
         # Which rows, and which part of them.  Blocks side by side read side by side.
-        outer, part = block // tiles, Int32(0)
-        if const_expr(not self.held):
-            outer, part = outer // Uint32(parts), Int32(outer % Uint32(parts))
-        first = Int64(block % tiles) * width
+        outer = Uint32(block) // tiles
+        first = Int64(Uint32(block) - outer * tiles) * width
         base = self.row_of(pointers, length, dims, Int64(outer) * inner)
-        tile = Tile.of(self, base, (width, threads), length, inner - first, load_policy(self.read_once(rows, length)))
+        tile = Tile.of(
+            self, base, (width, threads, groups), length, inner - first, load_policy(self.read_once(rows, length))
+        )
         gs = [self.neighbor(base, dims, first + column) for column in tile.columns()]
         known = [self.known(g, length, numbers) for g in gs]
-        span = ((tile.steps + (self.chunks - 1)) // self.chunks + parts - 1) // parts * self.chunks
-        begin, end = part * span, cutlass.min(part * span + span, tile.steps)
+        begin, end = part * span, cutlass.min(part * span + span, steps)
 
         # The first steps are held where what they are for is computed in this launch, or in those before.
         held = launch in (ALL, len(passes))

@@ -38,7 +38,6 @@ class Tile:
         column: the row of the first place, counted from the tile's first.
         start: its element of that row at step 0; of ``shifted`` ones negative where it has none before a later step.
         inside: whether the thread has rows.
-        steps: until all rows have ended.
         policy: the L2's, for what is loaded.
     """
 
@@ -50,7 +49,6 @@ class Tile:
     column: Int32
     start: Int32
     inside: Boolean
-    steps: Int32
     policy: Int64
 
     @classmethod
@@ -58,24 +56,21 @@ class Tile:
         cls,
         kernel: Any,
         base: dict[str, cute.Tensor],
-        sizes: tuple[Int32, Int32],
+        sizes: tuple[Int32, ...],
         length: Int32,
         left: Any,
         policy: Int64,
     ) -> Tile:
-        """Of the first row of all that lie side by side; a tile's width, and threads that have elements; rows left."""
-        width, threads = sizes
+        """Of the first row of all that lie side by side; a tile's width, its threads and groups; how many rows are left."""
+        width, threads, groups = sizes
         thread, vec, size = cute.arch.thread_idx()[0], kernel.vec, Uint32(width)
-        place, before, groups = Uint32(thread * vec), Uint32(0), Int32(Uint32(threads * vec) // size)
-        column, start = Int32(place % size), Int32(place // size)
+        place = first = Uint32(thread * vec)
         if kernel.align == "shifted":
-            before = Uint32(vec - kernel.head(base)) % vec
             # Counted from vec * width places before, none is negative.
-            behind = place + (size * vec - before)
-            column, start = Int32(behind % size), Int32(behind // size) - vec
-        steps = (length + (Int32((before + (size - 1)) // size) + (groups - 1))) // groups
-        inside = (thread < threads) & (column < left)
-        return cls(kernel, width, place, groups, length, column, start, inside, steps, policy)
+            first = place + (size * vec - Uint32(vec - kernel.head(base)) % vec)
+        n = first // size
+        column, start = Int32(first - n * size), Int32(n) - (vec if kernel.align == "shifted" else 0)
+        return cls(kernel, width, place, groups, length, column, start, (thread < threads) & (column < left), policy)
 
     @property
     def shifted(self) -> bool:
@@ -101,7 +96,8 @@ class Tile:
     def turns(self) -> list[Int32]:
         """Which of the places of its row each is."""
         size = Uint32(self.width)
-        return self.walk(Int32(self.place % size), Int32(self.place // size))[1]
+        n = self.place // size
+        return self.walk(Int32(self.place - n * size), Int32(n))[1]
 
     def elements(self, n: Int32) -> list[Int32]:
         """The elements of rows that the places have, where the first one has ``n``."""
