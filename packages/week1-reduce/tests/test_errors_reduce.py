@@ -122,9 +122,11 @@ def test_unknown_variant(device):
 
 def test_a_variant_that_cannot_is_an_error_that_names_those_that_can():
     x = torch.ones(40, 64)
-    with pytest.raises(UnsupportedError, match=r"needs a contiguous kept dim; got none.*'naive', 'shared', 'shuffle'"):
+    with pytest.raises(
+        UnsupportedError, match=r"needs neighboring rows.*got contiguous rows.*'naive', 'shared', 'shuffle'"
+    ):
         week1.reduce_sum.explain(x, -1, variant="column", arch="sm_90a")
-    with pytest.raises(UnsupportedError, match="sm_90 or newer"):
-        week1.reduce_sum.explain(x, -1, variant="cluster", arch="sm_80")
-    for variant in ("naive", "shared", "shuffle", "vectorized", "short", "split"):
+    with pytest.raises(UnsupportedError, match="needs contiguous rows; got rows of another stride"):
+        week1.reduce_sum.explain(x, 0, variant="held", arch="sm_80")
+    for variant in ("naive", "shared", "shuffle", "vectorized", "stream", "split", "held"):
         assert week1.reduce_sum.explain(x, -1, variant=variant, arch="sm_80").variant == variant

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import forge_week1_reduce as week1
-from forge_week1_reduce.arithmetic import DTYPES
+from forge_week1_reduce.ops import DTYPES
 
 with warnings.catch_warnings():
     # PyTorch's testing module imports whatever else is installed, with the warnings of those packages.

@@ -10,8 +10,6 @@ import torch
 
 import forge_week1_reduce as week1
 from forge_core.testing import assert_near_float64, tree_bound
-from forge_week1_reduce.config import launch_arguments
-from forge_week1_reduce.problem import Problem
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 
@@ -53,8 +51,8 @@ def test_planted_faults_are_refused(wrong, device):
         policy(wrong(x), x)
 
 
-def without_the_last_steps(acc, monoid, threads, shared, thread):
-    """A block's reduction that stops at the first warp's accumulator."""
+def without_the_last_steps(acc, monoid, exchange):
+    """A block's reduction that stops at the first warp's total."""
     from forge_core.cute.warp import reduce_lanes
 
     return reduce_lanes(acc, monoid)
@@ -72,44 +70,31 @@ def test_the_planted_kernels_have_their_faults(monkeypatch):
 
     def counts():
         ptx = vectorized.build.compile(config, arch="sm_90a").ptx
-        return len(re.findall(r"bar(rier)?\.sync", ptx)), len(re.findall(r"shfl\.sync", ptx))
+        return len(re.findall(r"bar(rier)?\.sync", ptx)), len(re.findall(r"shfl\.sync\.bfly", ptx))
 
-    assert counts() == (1, 5 + 4)
+    assert counts() == (1, 5 + 3)
     with monkeypatch.context() as patch:
         patch.setattr(cute.arch, "sync_threads", lambda: None)
-        assert counts() == (0, 5 + 4)
+        assert counts() == (0, 5 + 3)
     with monkeypatch.context() as patch:
-        patch.setattr(vectorized, "reduce_block", without_the_last_steps)
+        patch.setattr(vectorized, "reduce_row", without_the_last_steps)
         assert counts() == (0, 5)
-    assert counts() == (1, 5 + 4)
+    assert counts() == (1, 5 + 3)
 
 
 def launch(builder, config, x):
     """Compiles a configuration past the cache and runs it on the rows of ``x``."""
     out = torch.empty(x.shape[0], device=x.device)
-    problem = Problem.of(x, (1,), out, False)
     compiled = builder.compile(config, arch=week1.reduce_sum.explain(x).arch)
     stream = torch.cuda.current_stream().cuda_stream
-    compiled.launch(x.data_ptr(), out.data_ptr(), *launch_arguments(config, problem), stream)
+    compiled.launch(x.data_ptr(), out.data_ptr(), *x.shape, x.stride(0), 1, 1, stream)
     torch.cuda.synchronize()
     return out
 
 
 @pytest.mark.gpu
-def test_a_kernel_that_loses_the_tail_is_refused():
-    from forge_week1_reduce.kernels import vectorized
-
-    x = torch.randn(64, 8195, device="cuda")[:, :8194]  # rows end inside a chunk
-    config = week1.reduce_sum.explain(x, variant="vectorized").config
-    assert config.peel
-    policy(launch(vectorized.build, config, x), x)
-    aligned = torch.randn(64, 8196, device="cuda")[:, :8194]
-    with pytest.raises(AssertionError, match="allowed"):
-        policy(launch(vectorized.build, replace(config, peel=False, width=16), aligned), aligned)
-
-
-@pytest.mark.gpu
-def test_a_kernel_without_its_barrier_is_refused(monkeypatch):
+@pytest.mark.parametrize("fault", ["no barrier", "a warp alone"])
+def test_a_kernel_with_a_planted_fault_is_refused(monkeypatch, fault):
     import cutlass.cute as cute
 
     from forge_week1_reduce.kernels import vectorized
@@ -117,18 +102,9 @@ def test_a_kernel_without_its_barrier_is_refused(monkeypatch):
     x = torch.randn(4096, 65536, device="cuda") + 1
     config = replace(week1.reduce_sum.explain(x, variant="vectorized").config, threads=1024)
     policy(launch(vectorized.build, config, x), x)
-    monkeypatch.setattr(cute.arch, "sync_threads", lambda: None)
-    with pytest.raises(AssertionError, match="allowed"):
-        policy(launch(vectorized.build, config, x), x)
-
-
-@pytest.mark.gpu
-def test_a_kernel_that_leaves_a_warp_out_is_refused(monkeypatch):
-    from forge_week1_reduce.kernels import vectorized
-
-    x = torch.randn(64, 65536, device="cuda") + 1
-    config = week1.reduce_sum.explain(x, variant="vectorized").config
-    policy(launch(vectorized.build, config, x), x)
-    monkeypatch.setattr(vectorized, "reduce_block", without_the_last_steps)
+    if fault == "no barrier":
+        monkeypatch.setattr(cute.arch, "sync_threads", lambda: None)
+    else:
+        monkeypatch.setattr(vectorized, "reduce_row", without_the_last_steps)
     with pytest.raises(AssertionError, match="allowed"):
         policy(launch(vectorized.build, config, x), x)

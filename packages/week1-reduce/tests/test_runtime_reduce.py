@@ -80,7 +80,7 @@ def test_debug_mode_gives_the_same_result() -> None:
 def test_explain_names_what_a_gpu_would_run() -> None:
     x = torch.zeros(64, 131072, dtype=torch.bfloat16)
     assert week1.reduce_sum.explain(x).backend == "ref"
-    for arch, variant in (("sm_80", "split"), ("sm_90a", "cluster"), ("sm_100a", "cluster")):
+    for arch, variant in (("sm_80", "stream"), ("sm_90a", "held"), ("sm_100a", "held")):
         told = week1.reduce_sum.explain(x, arch=arch)
         assert (told.backend, told.variant, told.arch) == ("kernel", variant, arch)
         assert (told.read, told.written) == (x.nbytes, 128)

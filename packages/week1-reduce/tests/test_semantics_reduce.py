@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import forge_week1_reduce as week1
-from forge_week1_reduce.arithmetic import DTYPES
+from forge_week1_reduce.ops import DTYPES
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 EXTREMES = {"amax": (week1.amax, torch.amax), "amin": (week1.amin, torch.amin)}

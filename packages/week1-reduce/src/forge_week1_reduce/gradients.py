@@ -12,11 +12,9 @@ from typing import Any
 
 import torch
 
-from forge_core.dims import Dims
-from forge_week1_reduce.problem import normalize_dims
+from forge_core.dims import normalize_dims
 
 __all__ = [
-    "batched",
     "extreme_backward",
     "keep_extreme",
     "keep_input",
@@ -109,14 +107,3 @@ def _before(line: torch.Tensor) -> torch.Tensor:
         return line
     ones = torch.ones_like(line[..., :1])
     return torch.cat((ones, line[..., :-1]), -1).cumprod(-1)
-
-
-def batched(
-    op: str, x: torch.Tensor, in_dim: int | None, dim: Dims, keepdim: bool
-) -> tuple[torch.Tensor, tuple[int, ...], bool]:
-    """A mapped call as one call: the mapped dimension first, the reduced ones counted behind it."""
-    x = x.movedim(in_dim or 0, 0)
-    dims = tuple(i + 1 for i in normalize_dims(op, dim, x.ndim - 1))
-    if not dims:  # An example without dimensions: reduce one of size 1.
-        return x.unsqueeze(1), (1,), False
-    return x, dims, keepdim

@@ -1,25 +1,63 @@
 """The public operators of week 1: sums and their family.
 
 Each body checks a call's metadata and allocates its output; that is the operator's fake, and the first step of a real
-call.  What runs is decided by ``config.plan``, and ``gradients`` says how they are differentiated.
+call.  The arithmetic is in ``program``, and ``gradients`` says how the operators are differentiated.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 
 from forge_core import checks
-from forge_core.device import Device
-from forge_core.dims import Dims
-from forge_core.op import Launch, Operator, operator
+from forge_core.dims import Dims, normalize_dims, result_shape
+from forge_core.dtypes import FLOATS, INTEGERS
+from forge_core.errors import DimError, DTypeError
+from forge_core.op import Operator
+from forge_core.rows.operator import row_operator
 from forge_week1_reduce import gradients, ref
-from forge_week1_reduce.arithmetic import DTYPES, Arithmetic, result_dtype
-from forge_week1_reduce.config import VARIANTS, plan
-from forge_week1_reduce.problem import Problem, check_not_empty, normalize_dims, result_shape
+from forge_week1_reduce.config import LADDER
+from forge_week1_reduce.program import Reduce
 
-__all__ = ["amax", "amin", "mean", "prod", "reduce", "reduce_sum"]
+__all__ = ["DTYPES", "amax", "amin", "mean", "prod", "reduce", "reduce_sum", "result_dtype"]
+
+#: What the operators take.
+DTYPES: tuple[torch.dtype, ...] = (*INTEGERS, *FLOATS)
+
+
+def _name(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def result_dtype(op: str, src: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype of a result, by PyTorch's rules.
+
+    Args:
+        op: ``"sum"``, ``"mean"``, ``"prod"``, ``"amax"`` or ``"amin"``.
+        src: the input's.
+        dtype: what the caller asked for, or None.
+
+    Raises:
+        DTypeError: a dtype that the family does not take, or a mean of integers.
+    """
+    if dtype is not None and dtype not in DTYPES:
+        raise DTypeError(
+            op=op, argument="dtype", expected=f"None or one of {', '.join(map(_name, DTYPES))}", got=_name(dtype)
+        )
+    if op == "mean" and not (dtype or src).is_floating_point:
+        raise DTypeError(
+            op=op,
+            argument="x" if dtype is None else "dtype",
+            expected="a floating-point dtype (float16, bfloat16, float32, float64), since a mean is none of the others",
+            got=_name(dtype or src),
+            hint="Pass dtype=torch.float32.",
+        )
+    if dtype is not None:
+        return dtype
+    return torch.int64 if op in ("sum", "prod") and not src.is_floating_point else src
 
 
 def _output(op: str, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: torch.dtype | None) -> torch.Tensor:
@@ -28,63 +66,26 @@ def _output(op: str, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: torch.dty
     checks.strided(name, "x", x)
     checks.supported_dtype(name, "x", x, DTYPES)
     dims = normalize_dims(name, dim, x.ndim)
-    if op in ("amax", "amin"):
-        check_not_empty(name, x.shape, dims)
+    for i in dims if op in ("amax", "amin") else ():
+        if x.shape[i] == 0:
+            raise DimError(
+                op=op,
+                argument="dim",
+                expected="dimensions of non-zero size, since nothing has no largest or smallest element",
+                got=f"dimension {i} of shape {tuple(x.shape)}",
+            )
     return x.new_empty(result_shape(x.shape, dims, keepdim), dtype=result_dtype(op, x.dtype, dtype))
 
 
-def _plan(
-    op: str,
-    device: Device,
-    out: torch.Tensor,
-    x: torch.Tensor,
-    dim: Dims,
-    keepdim: bool,
-    dtype: torch.dtype | None,
-    variant: str,
-) -> Launch:
-    name = "reduce_sum" if op == "sum" else op
-    problem = Problem.of(x, normalize_dims(name, dim, x.ndim), out, keepdim)
-    return plan(name, problem, Arithmetic.of(op, x.dtype, out.dtype, dtype), device, variant)
+def _program(op: str, named: Mapping[str, Any]) -> Reduce:
+    return Reduce.of(op, named["x"].dtype, named.get("dtype"))
 
 
-def _plan_sum(
-    device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: Any, variant: str
-) -> Launch:
-    return _plan("sum", device, out, x, dim, keepdim, dtype, variant)
-
-
-def _plan_mean(
-    device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: Any, variant: str
-) -> Launch:
-    return _plan("mean", device, out, x, dim, keepdim, dtype, variant)
-
-
-def _plan_prod(
-    device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: Any, variant: str
-) -> Launch:
-    return _plan("prod", device, out, x, dim, keepdim, dtype, variant)
-
-
-def _plan_amax(device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool, variant: str) -> Launch:
-    return _plan("amax", device, out, x, dim, keepdim, None, variant)
-
-
-def _plan_amin(device: Device, out: torch.Tensor, x: torch.Tensor, dim: Dims, keepdim: bool, variant: str) -> Launch:
-    return _plan("amin", device, out, x, dim, keepdim, None, variant)
-
-
-# vmap's rules name the operators below, so they are functions of their own.
-
-
-def _vmap_of(name: str) -> Any:
-    def rule(
-        info: Any, in_dims: Any, x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, **kwargs: Any
-    ) -> tuple[torch.Tensor, int]:
-        x, dims, keepdim = gradients.batched(name, x, in_dims[0], dim, keepdim)
-        return OPERATORS[name](x, dims, keepdim, **kwargs), 0
-
-    return rule
+def _declare(op: str, schema: str, **declared: Any) -> Callable[[Callable[..., torch.Tensor]], Operator]:
+    """A row operator of the family."""
+    return row_operator(
+        f"forge_week1::{schema}", program=partial(_program, op), ladder=LADDER, converts=True, **declared
+    )
 
 
 def _linear_jvp(name: str) -> Any:
@@ -96,15 +97,12 @@ def _linear_jvp(name: str) -> Any:
     return rule
 
 
-@operator(
-    "forge_week1::reduce_sum(Tensor x, int[1]? dim=-1, bool keepdim=False, *, ScalarType? dtype=None, "
-    "str variant='auto') -> Tensor",
+@_declare(
+    "sum",
+    "reduce_sum(Tensor x, int[1]? dim=-1, bool keepdim=False, *, ScalarType? dtype=None, str variant='auto') -> Tensor",
     reference=ref.reduce_sum,
-    plan=_plan_sum,
-    variants=VARIANTS,
     setup_context=gradients.keep_shape,
     backward=gradients.sum_backward,
-    vmap=_vmap_of("sum"),
     jvp=_linear_jvp("sum"),
     autocast={"cuda": torch.float32},
 )
@@ -137,15 +135,12 @@ def reduce_sum(
     return _output("sum", x, dim, keepdim, dtype)
 
 
-@operator(
-    "forge_week1::mean(Tensor x, int[1]? dim=-1, bool keepdim=False, *, ScalarType? dtype=None, "
-    "str variant='auto') -> Tensor",
+@_declare(
+    "mean",
+    "mean(Tensor x, int[1]? dim=-1, bool keepdim=False, *, ScalarType? dtype=None, str variant='auto') -> Tensor",
     reference=ref.mean,
-    plan=_plan_mean,
-    variants=VARIANTS,
     setup_context=gradients.keep_shape,
     backward=gradients.mean_backward,
-    vmap=_vmap_of("mean"),
     jvp=_linear_jvp("mean"),
 )
 def mean(
@@ -169,15 +164,12 @@ def mean(
     return _output("mean", x, dim, keepdim, dtype)
 
 
-@operator(
-    "forge_week1::prod(Tensor x, int[1]? dim=-1, bool keepdim=False, *, ScalarType? dtype=None, "
-    "str variant='auto') -> Tensor",
+@_declare(
+    "prod",
+    "prod(Tensor x, int[1]? dim=-1, bool keepdim=False, *, ScalarType? dtype=None, str variant='auto') -> Tensor",
     reference=ref.prod,
-    plan=_plan_prod,
-    variants=VARIANTS,
     setup_context=gradients.keep_input,
     backward=gradients.prod_backward,
-    vmap=_vmap_of("prod"),
     autocast={"cuda": torch.float32, "cpu": torch.float32},
 )
 def prod(
@@ -201,14 +193,12 @@ def prod(
     return _output("prod", x, dim, keepdim, dtype)
 
 
-@operator(
-    "forge_week1::amax(Tensor x, int[1]? dim=-1, bool keepdim=False, *, str variant='auto') -> Tensor",
+@_declare(
+    "amax",
+    "amax(Tensor x, int[1]? dim=-1, bool keepdim=False, *, str variant='auto') -> Tensor",
     reference=ref.amax,
-    plan=_plan_amax,
-    variants=VARIANTS,
     setup_context=gradients.keep_extreme,
     backward=gradients.extreme_backward,
-    vmap=_vmap_of("amax"),
 )
 def amax(x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str = "auto") -> torch.Tensor:
     """The largest element along some dimensions; ``torch.amax``, except for the default of ``dim``.
@@ -229,14 +219,12 @@ def amax(x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str
     return _output("amax", x, dim, keepdim, None)
 
 
-@operator(
-    "forge_week1::amin(Tensor x, int[1]? dim=-1, bool keepdim=False, *, str variant='auto') -> Tensor",
+@_declare(
+    "amin",
+    "amin(Tensor x, int[1]? dim=-1, bool keepdim=False, *, str variant='auto') -> Tensor",
     reference=ref.amin,
-    plan=_plan_amin,
-    variants=VARIANTS,
     setup_context=gradients.keep_extreme,
     backward=gradients.extreme_backward,
-    vmap=_vmap_of("amin"),
 )
 def amin(x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str = "auto") -> torch.Tensor:
     """The smallest element along some dimensions; ``torch.amin``, and as :func:`amax` in everything else.

@@ -13,7 +13,6 @@ from forge_core.testing import Case, Subject, assert_same_values, random_bits
 from forge_core.testing.subject import normal
 from forge_core.testing.tolerances import product_bound, tree_bound
 from forge_week1_reduce import ops
-from forge_week1_reduce.arithmetic import DTYPES
 
 __all__ = ["PROOFS"]
 
@@ -97,7 +96,7 @@ LAUNCHES = tuple(
     )
 )
 #: The dtypes of sums first; float32 is what gradients and graphs are tried on.
-ORDERED = (torch.float32, *(dtype for dtype in DTYPES if dtype is not torch.float32))
+ORDERED = (torch.float32, *(dtype for dtype in ops.DTYPES if dtype is not torch.float32))
 
 
 def _whole(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:

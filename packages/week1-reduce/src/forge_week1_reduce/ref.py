@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from forge_core.dims import Dims
-from forge_week1_reduce.problem import normalize_dims
+from forge_core.dims import Dims, normalize_dims
 
 __all__ = ["amax", "amin", "mean", "prod", "reduce_sum"]
 

@@ -61,7 +61,7 @@ class Tile:
         left: Any,
         policy: Int64,
     ) -> Tile:
-        """Of the first row of all that lie side by side; a tile's width, its threads and groups; how many rows are left."""
+        """Of the first row of all that lie side by side; a tile's width, threads, groups; rows left."""
         width, threads, groups = sizes
         thread, vec, size = cute.arch.thread_idx()[0], kernel.vec, Uint32(width)
         place = first = Uint32(thread * vec)

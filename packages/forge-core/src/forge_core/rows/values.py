@@ -47,6 +47,9 @@ class Values:
         x, compute = self._registers[name](), cute_dtype(self._binding.compute)
         if self._binding.dtype(name) is torch.uint8:
             x = x.to(Int32) & 255  # the DSL forgets that bytes of a vector have no sign, and would extend it
+        if self._binding.via is torch.bool and name in self._binding.program.operands.rows:
+            # Not by `to`: the DSL's is true of 0.
+            return cute.where(x != cute.full_like(x, 0), *(cute.full_like(x, n, compute) for n in (1, 0)))
         if self._binding.via is not None and name in self._binding.program.operands.rows:
             x = x.to(cute_dtype(self._binding.via))
         return x if x.dtype is compute else x.to(compute)

@@ -1,21 +1,18 @@
-"""One thread a row: the kernel to start from, and one that can do every problem.
+"""A sum along rows, first rung: a thread a row.
 
-    dst[k...] = reduce(src[k..., r...])        any rank, any strides on either side
+    y = sum(x) over a row
 
-How the data moves.  Threads are numbered in the order of the rows; each walks along its own:
+    mX    (M, N):(s0, s1)     x, any strides; mY (M)
+    gX    (N):(s1)            the thread's row
 
-    row      step 0   1   2   3                            a contiguous matrix, reduced over its last dimension:
+    row      step 0   1   2   3                            a contiguous matrix, reduced over its last dim:
     thread 0   [a0]  [a1][a2][a3] ...                      at each step a warp reads 32 elements that lie a whole row
     thread 1   [b0]  [b1][b2][b3] ...                      apart: 32 sectors of 32 bytes for 32 elements
     thread 2   [c0]  [c1][c2][c3] ...
 
-Bytes moved: each element once, if the caches keep a sector until the thread has walked through it; 2048 rows at once
-on a multiprocessor touch 64 KB at a time, so they do not always.  The bound is the latency of one load after the
-other.  Reduced over the first dimension the same walk is coalesced: neighbouring threads read neighbouring elements.
-
-A thread adds up 128 elements at a time and then adds those sums, which keeps the rounding error near that of a tree.
-
-Limits: none; with 2^31 entries and more they are numbered by 64-bit integers, which makes the divisions slow.
+Bytes moved: each element once, if the caches keep a sector until the thread has walked through it; they do not always.
+The bound is the latency of one load after the other.  Reduced over the first dim the same walk is coalesced.
+Limits: fewer than 2^31 rows, and elements of a row.
 """
 
 from __future__ import annotations
@@ -24,73 +21,46 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.memory import (
-    Int32,
-    Int64,
-    Uint32,
-    entry_offsets,
-    flat_arguments,
-    name_kernel,
-    split_arguments,
-)
-from forge_week1_reduce.configs import NaiveConfig
-from forge_week1_reduce.kernels.values import Values
+from forge_core.cute.memory import example_arguments, name_kernel
+from forge_week1_reduce.config import NaiveConfig
+from forge_week1_reduce.kernels.rows import finish, matrix, monoid_of
 
 __all__ = ["Naive", "build"]
 
-#: Elements that are added up before their sum is added to the row's.
+#: Elements that are added up before their sum is added to the row's: the error of rounding stays near that of a tree.
 RUN = 128
 
 
-class Naive:
-    """The kernel for one configuration."""
-
-    def __init__(self, config: NaiveConfig) -> None:
-        self.config = config
-        self.values = Values(config.arithmetic)
+class Naive(NaiveConfig):
+    """The kernel of a configuration."""
 
     @cute.jit
-    def __call__(self, *args: Any):
-        """Launches one thread a row.
-
-        The arguments are ``src`` and ``dst``; ``kept`` and ``reduced``, laid flat; the stream.  ``kept`` holds the
-        number of rows, then size, source step and destination step in bytes for each dimension, innermost first;
-        ``reduced`` the number of elements of a row, then size and source step.
-        """
-        (src, dst), _, (kept, reduced) = split_arguments(args, self.config)
-        threads = self.config.threads
-        name_kernel(self.kernel, self.config.kernel_name)
-        self.kernel(src, dst, kept, reduced).launch(
-            grid=(Int32((kept[0] + (threads - 1)) // threads), 1, 1), block=(threads, 1, 1), stream=args[-1]
+    def __call__(self, pX: Any, pY: Any, rows: Any, length: Any, x0: Any, y0: Any, x1: Any, stream: Any):
+        """Launches a thread for each row; strides of x and y between rows (0), of x between elements (1)."""
+        name_kernel(self.kernel, self.kernel_name)
+        self.kernel(pX, pY, rows, length, (x0, x1), y0).launch(
+            grid=(Int32((rows + (self.threads - 1)) // self.threads), 1, 1), block=(self.threads, 1, 1), stream=stream
         )
 
     @cute.kernel
-    def kernel(self, src: cute.Pointer, dst: cute.Pointer, kept: tuple, reduced: tuple):
-        thread, _, _ = cute.arch.thread_idx()
-        block, _, _ = cute.arch.block_idx()
-        index = Int64(block) * self.config.threads + Int64(thread)
-        if index < kept[0]:
-            # Below 2^31 entries 32-bit divisions do, and cost a fifth.
-            number = index if cutlass.const_expr(self.config.wide) else Uint32(index)
-            src_offset, dst_offset = entry_offsets(number, kept, 2)
-            row = src.toint() + src_offset
-            total = self.values.monoid.identity()[0]
-            runs = (reduced[0] + (RUN - 1)) // RUN
-            for run in cutlass.range(runs):
-                part = self.values.monoid.identity()[0]
-                left = Int32(cutlass.min(reduced[0] - run * RUN, Int64(RUN)))
-                for i in cutlass.range(left, unroll=4):
-                    entry = run * RUN + Int64(i)
-                    place = entry if cutlass.const_expr(self.config.wide) else Uint32(entry)
-                    (offset,) = entry_offsets(place, reduced, 1)
-                    part = self.values.monoid.combine((part,), (self.values.load(row + offset),))[0]
-                total = self.values.monoid.combine((total,), (part,))[0]
-            self.values.store((total,), reduced[0], dst.toint() + dst_offset)
+    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, rows: Int64, length: Int64, xStrides: tuple, y0: Int64):
+        monoid = monoid_of(self)
+        mX, mY = matrix(self, pX, pY, (rows, length), xStrides, y0)
+        row = Int64(cute.arch.block_idx()[0]) * self.threads + cute.arch.thread_idx()[0]
+        if row < rows:
+            gX, total = mX[row, None], monoid.identity()[0]
+            for first in cutlass.range(0, Int32(length), RUN, unroll=1):
+                part = monoid.identity()[0]
+                for i in cutlass.range(first, cutlass.min(Int32(length), first + RUN), unroll=4):
+                    part = monoid.combine((part,), (gX[i].to(Float32),))[0]
+                total = monoid.combine((total,), (part,))[0]
+            mY[row] = finish(self, total, length)
 
 
 @compile_cached
 def build(config: NaiveConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(Naive(config), flat_arguments(config), name=config.kernel_name)
+    return Traceable(Naive(**vars(config)), example_arguments(wide=5), name=config.kernel_name)

@@ -1,96 +1,68 @@
-"""A block a row, and a tree in shared memory.
+"""A sum along rows, second rung: a block a row, and a tree in shared memory.
 
-    dst[k...] = reduce(src[k..., r...])        any rank, any strides on either side
+    y = sum(x) over a row
 
-How the data moves.  The threads of a block read their row side by side, so that a warp's 32 elements are one line of
-memory, and each keeps what it has added up.  Then the block adds its threads' accumulators in halves:
+    gX    (N):(s1)            the block's row
+    tXgX  (steps):(T * s1)    thread t's elements: t, t + T, t + 2T, ...      T threads
+    sAcc  (T)                 a total for each thread
 
-    shared   [0]  [1]  [2]  [3]  [4]  [5]  [6]  [7]       8 threads
+The threads of a block read their row side by side, so that a warp's 32 elements are one line of memory.  Then the block
+adds up its threads' totals in halves:
+
+    sAcc     [0]  [1]  [2]  [3]  [4]  [5]  [6]  [7]       8 threads
     half 4    +4   +5   +6   +7   .    .    .    .        barrier
     half 2    +2   +3   .    .    .    .    .    .        barrier
     half 1    +1   .    .    .    .    .    .    .        thread 0 holds the row's
 
-Bytes moved: each element once, coalesced.  The tree costs log2(threads) barriers, at each of which half as many
-threads work: for short rows that, and not the memory, is what takes the time; ``shuffle`` does without.
-
-Limits: none; a row shorter than the block leaves threads idle.
+Bytes moved: each element once, coalesced.  The tree costs log2(T) barriers, at each of which half as many threads
+work: for short rows that takes the time, and not the memory; ``shuffle`` does without.
+Limits: fewer than 2^31 rows, and elements of a row.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import cutlass
 import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64, const_expr
+from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.memory import (
-    SHARED,
-    Int32,
-    Int64,
-    Uint32,
-    entry_offsets,
-    flat_arguments,
-    load_element,
-    name_kernel,
-    split_arguments,
-    store_element,
-)
-from forge_week1_reduce.configs import SharedConfig
-from forge_week1_reduce.kernels.elementwise import STRANDS, walk
-from forge_week1_reduce.kernels.values import Values
+from forge_core.cute.memory import example_arguments, name_kernel
+from forge_week1_reduce.config import SharedConfig
+from forge_week1_reduce.kernels.rows import finish, matrix, monoid_of, walk
 
 __all__ = ["Shared", "build"]
 
 
-class Shared:
-    """The kernel for one configuration."""
-
-    def __init__(self, config: SharedConfig) -> None:
-        self.config = config
-        self.values = Values(config.arithmetic)
+class Shared(SharedConfig):
+    """The kernel of a configuration."""
 
     @cute.jit
-    def __call__(self, *args: Any):
-        """Launches one block a row; the arguments are those of ``naive``."""
-        (src, dst), _, (kept, reduced) = split_arguments(args, self.config)
-        name_kernel(self.kernel, self.config.kernel_name)
-        self.kernel(src, dst, kept, reduced).launch(
-            grid=(Int32(kept[0]), 1, 1),
-            block=(self.config.threads, 1, 1),
-            smem=self.config.threads * self.values.acc.width // 8,
-            stream=args[-1],
+    def __call__(self, pX: Any, pY: Any, rows: Any, length: Any, x0: Any, y0: Any, x1: Any, stream: Any):
+        """Launches a block for each row; the arguments are those of ``naive``."""
+        name_kernel(self.kernel, self.kernel_name)
+        self.kernel(pX, pY, rows, length, (x0, x1), y0).launch(
+            grid=(Int32(rows), 1, 1), block=(self.threads, 1, 1), smem=4 * self.threads, stream=stream
         )
 
     @cute.kernel
-    def kernel(self, src: cute.Pointer, dst: cute.Pointer, kept: tuple, reduced: tuple):
-        values, monoid = self.values, self.values.monoid
-        thread, _, _ = cute.arch.thread_idx()
-        block, _, _ = cute.arch.block_idx()
-        number = Int64(block) if cutlass.const_expr(self.config.wide) else Uint32(block)
-        src_offset, dst_offset = entry_offsets(number, kept, 2)
-        rAcc = values.new_strands(STRANDS)
-        walk(values, self.config, src.toint() + src_offset, reduced, thread, rAcc)
-
-        acc = values.collapse(rAcc)
-        size = values.acc.width // 8
-        shared = cute.arch.get_dyn_smem(Uint32, alignment=16).toint()
-        mine = shared + thread * size
-        store_element(acc[0], mine, values.acc, SHARED)
-        half = self.config.threads // 2
-        while cutlass.const_expr(half > 0):
+    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, rows: Int64, length: Int64, xStrides: tuple, y0: Int64):
+        thread, row, monoid = cute.arch.thread_idx()[0], cute.arch.block_idx()[0], monoid_of(self)
+        mX, mY = matrix(self, pX, pY, (rows, length), xStrides, y0)
+        sAcc = SmemAllocator().allocate_tensor(Float32, cute.make_layout(self.threads), byte_alignment=16)
+        sAcc[thread] = walk(self, mX[row, None], length, thread)
+        half = self.threads // 2
+        while const_expr(half > 0):
             cute.arch.sync_threads()
             if thread < half:
-                own = (load_element(mine, values.acc, SHARED),)
-                other = (load_element(mine + half * size, values.acc, SHARED),)
-                store_element(monoid.combine(own, other)[0], mine, values.acc, SHARED)
+                sAcc[thread] = monoid.combine((sAcc[thread],), (sAcc[thread + half],))[0]
             half = half // 2
         if thread == 0:
-            total = load_element(mine, values.acc, SHARED)
-            values.store((total,), reduced[0], dst.toint() + dst_offset)
+            mY[row] = finish(self, sAcc[0], length)
 
 
 @compile_cached
 def build(config: SharedConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(Shared(config), flat_arguments(config), name=config.kernel_name)
+    return Traceable(Shared(**vars(config)), example_arguments(wide=5), name=config.kernel_name)

@@ -1,90 +1,95 @@
-"""A block a row, 16 bytes a load, several loads in flight.
+"""A sum along rows, last rung: 16 bytes an access, several of a thread in flight.
 
-    dst[k...] = reduce(src[k..., r..., 0:N])        the last reduced dimension contiguous, at any address
+    y = sum(x) over a row
 
-How the data moves.  A block walks along its row; a thread loads 16 bytes (4 fp32, 8 bf16) and has ``unroll`` such
-loads on their way before it adds the first:
+    mX    (M, N):(s0, 1)                             x, whole 16-byte vectors
+    tXgX  ((vec, 1), chunks):((1, vec), T * vec)     thread t's vectors of a tile: t, t + T, ...      T threads a row
+    tXrX  ((vec, 1), chunks)                         the same in registers, as stored
+    rAcc  (vec)                                      a total for each place of a vector
 
-    thread      0       1       2    ...   T-1   |   0       1    ...   T-1   |  ...
-    load u = 0  [16 B]  [16 B]  [16 B] ... [16 B]|   u = 1 [16 B] ...         |  u = 2, 3
-    rAcc        each place of the 16 bytes has an accumulator of its own; then lanes, warps, block, as in ``shuffle``
+    load     tXgX -> tXrX                            all of a tile's loads are issued before the first is used
+    fold     tXrX -> rAcc, vector by vector; then across the vector, by shuffles, through sAcc: one barrier
 
-Bytes moved: each element once, in the fewest instructions; the bound is DRAM bandwidth.  To fill it, some 25 KB must
-be in flight on each multiprocessor of an H200: 512 threads with 4 loads of 16 bytes have 32 KB.
+By Little's law what is in flight hides the latency: on an H200 some 40 KB a multiprocessor, which threads with one
+element each do not reach.  A total for each place of a vector: chains of additions that do not wait for each other.
 
-Rows that begin anywhere (N odd, say) are read by whole aligned chunks all the same: what lies before the first
-16-byte boundary and after the last is read by element, by other threads at the same time.
-
-Limits: a contiguous reduced dimension; with reduced dimensions around it, its rows must be multiples of the load.
+Bytes moved: each element once, so the bound is DRAM bandwidth.  Limits: rows that begin at multiples of 16 bytes and
+are whole multiples long; fewer than 2^31 rows, and elements of a row.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
+from cutlass import Float32, Int32, Int64
+from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.block import SLOTS_BYTES, reduce_block
-from forge_core.cute.memory import (
-    Int32,
-    Int64,
-    Uint32,
-    entry_offsets,
-    flat_arguments,
-    name_kernel,
-    split_arguments,
-)
-from forge_core.cute.room import room_for
-from forge_week1_reduce.configs import VectorizedConfig
-from forge_week1_reduce.kernels.sweep import sweep
-from forge_week1_reduce.kernels.values import Values
+from forge_core.cute.copy import partition, vector_predicate
+from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
+from forge_core.cute.memory import GLOBAL, example_arguments, name_kernel
+from forge_core.dtypes import cute_dtype
+from forge_week1_reduce.config import VectorizedConfig
+from forge_week1_reduce.kernels.rows import finish, monoid_of
 
 __all__ = ["Vectorized", "build"]
 
 
-class Vectorized:
-    """The kernel for one configuration."""
-
-    def __init__(self, config: VectorizedConfig) -> None:
-        self.config = config
-        self.values = Values(config.arithmetic)
+class Vectorized(VectorizedConfig):
+    """The kernel of a configuration."""
 
     @cute.jit
-    def __call__(self, *args: Any):
-        """Launches one block a row.
-
-        The arguments are ``src`` and ``dst``; ``length``; ``kept`` and ``outer``, laid flat; the stream.  ``length``
-        is the elements of a contiguous run; ``kept`` holds the number of rows, then size, source step and destination
-        step in bytes for each dimension, innermost first; ``outer`` the number of runs of a row, then size and source
-        step of each dimension around them.
-        """
-        (src, dst), (length,), (kept, outer) = split_arguments(args, self.config)
-        name_kernel(self.kernel, self.config.kernel_name)
-        self.kernel(src, dst, length, kept, outer).launch(
-            grid=(Int32(kept[0]), 1, 1),
-            block=(self.config.threads, 1, 1),
-            smem=SLOTS_BYTES,
-            stream=args[-1],
-            **room_for(self.config.resident),
+    def __call__(self, pX: Any, pY: Any, rows: Any, length: Any, x0: Any, y0: Any, x1: Any, stream: Any):
+        """Launches a block for each row; strides of x and y between rows (0), of x between elements (1), which is 1."""
+        name_kernel(self.kernel, self.kernel_name)
+        self.kernel(pX, pY, rows, Int32(length), x0, y0).launch(
+            grid=(Int32(rows), 1, 1), block=(self.threads, 1, 1), stream=stream
         )
 
     @cute.kernel
-    def kernel(self, src: cute.Pointer, dst: cute.Pointer, length: Int64, kept: tuple, outer: tuple):
-        values = self.values
-        thread, _, _ = cute.arch.thread_idx()
-        block, _, _ = cute.arch.block_idx()
-        src_offset, dst_offset = entry_offsets(Uint32(block), kept, 2)
-        rAcc = values.new_lanes(self.config.width)
-        sweep(values, self.config, src.toint() + src_offset, length, outer, Int64(0), None, thread, rAcc)
+    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, rows: Int64, length: Int32, x0: Int64, y0: Int64):
+        dtype, vec, chunks, threads = cute_dtype(self.dtype), 16 // self.dtype.itemsize, self.chunks, self.threads
+        thread, row, monoid = cute.arch.thread_idx()[0], cute.arch.block_idx()[0], monoid_of(self)
+        (exchange,) = open_exchange(SmemAllocator(), [monoid], Sharers(threads, threads))
 
-        shared = cute.arch.get_dyn_smem(Uint32, alignment=16).toint()
-        acc = reduce_block(values.collapse(rAcc), values.monoid, self.config.threads, shared, thread)
+        # Partition: the row among the threads, a tile at a time.
+        xStart, yStart = (
+            cute.make_ptr(dtype, p.toint(), GLOBAL, assumed_align=n) for p, n in ((pX, 16), (pY, dtype.width // 8))
+        )
+        gX = cute.make_tensor(xStart, cute.make_layout((rows, length), stride=(x0, 1)))[row, None]
+        mY = cute.make_tensor(yStart, cute.make_layout(rows, stride=y0))
+        nothing, tile = dtype(monoid.identity()[0]), threads * vec * chunks
+        rAcc = cute.make_rmem_tensor(vec, Float32)
+        rAcc.fill(monoid.identity()[0])
+        for first in cutlass.range(0, length, tile, unroll=1):
+            # Load.
+            load, tXgX = partition(gX, first, vec, threads, chunks, thread, load=True)
+            tXrX = cute.make_rmem_tensor((tXgX.shape[0], chunks), dtype)
+            tXrX.fill(nothing)
+            for c in cutlass.range_constexpr(chunks):
+                inside = first + thread * vec + c * threads * vec < length
+                cute.copy(load, tXgX[None, c], tXrX[None, c], pred=vector_predicate(tXgX, inside))
+
+            # Fold.
+            for c in cutlass.range_constexpr(chunks):
+                x = tXrX[None, c].load().to(Float32).reshape(vec)
+                for k in cutlass.range_constexpr(vec):
+                    rAcc[k] = monoid.combine((rAcc[k],), (x[k],))[0]
+
+        # Across the vector, and across the block.
+        left = vec
+        while cutlass.const_expr(left > 1):
+            left = left // 2
+            for k in cutlass.range_constexpr(left):
+                rAcc[k] = monoid.combine((rAcc[k],), (rAcc[k + left],))[0]
+        (total,) = reduce_row((rAcc[0],), monoid, exchange)
         if thread == 0:
-            values.store(acc, length * outer[0], dst.toint() + dst_offset)
+            mY[row] = finish(self, total, length)
 
 
 @compile_cached
 def build(config: VectorizedConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(Vectorized(config), flat_arguments(config), name=config.kernel_name)
+    return Traceable(Vectorized(**vars(config)), example_arguments(wide=5), name=config.kernel_name)
