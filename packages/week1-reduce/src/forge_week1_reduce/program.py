@@ -16,7 +16,7 @@ import torch
 
 from forge_core.rows import Fold, Operands, RowProgram
 
-__all__ = ["FOLDS", "Reduce"]
+__all__ = ["FOLDS", "Convert", "Reduce"]
 
 #: The fold of each operator, and what adds nothing to it.
 FOLDS: dict[str, tuple[str, float]] = {
@@ -26,6 +26,21 @@ FOLDS: dict[str, tuple[str, float]] = {
     "amax": ("max", float("-inf")),
     "amin": ("min", float("inf")),
 }
+
+
+@dataclass(frozen=True)
+class Convert(RowProgram):
+    """Whatever is reduced of one element: the element, in the dtype of the result."""
+
+    operands = Operands(rows=("x",), writes=("y",))
+
+    def compute(self, dtypes: Sequence[torch.dtype], via: torch.dtype | None) -> torch.dtype:
+        """One that holds every element."""
+        return _accumulator(via or dtypes[0])
+
+    def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
+        """The element."""
+        return (v.x,)
 
 
 @dataclass(frozen=True)
@@ -61,10 +76,20 @@ class Reduce(RowProgram):
     def compute(self, dtypes: Sequence[torch.dtype], via: torch.dtype | None) -> torch.dtype:
         """The accumulator's dtype."""
         x = via or dtypes[0]
-        if x.is_floating_point:
-            return torch.float64 if x is torch.float64 else torch.float32
-        return torch.int32 if self.op in ("amax", "amin") and x is not torch.int64 else torch.int64
+        extreme = self.op in ("amax", "amin") and not x.is_floating_point and x is not torch.int64
+        return torch.int32 if extreme else _accumulator(x)
+
+    def of_one(self) -> Convert:
+        """Nothing is combined."""
+        return Convert()
 
     def results(self, totals: tuple[Any, ...], row: Any) -> tuple[Any, ...]:
         """The total; of a mean divided by the number of elements."""
         return (totals[0] / row.count if self.op == "mean" else totals[0],)
+
+
+def _accumulator(x: torch.dtype) -> torch.dtype:
+    """What elements of a dtype are added up in."""
+    if x.is_floating_point:
+        return torch.float64 if x is torch.float64 else torch.float32
+    return torch.int64

@@ -81,7 +81,7 @@ LAID_OUT = tuple(
     for shape in ((40, 56), (129, 257), (2, 48, 80), (3, 2, 33, 65))
     for dim in (None, *range(len(shape)), (0, len(shape) - 1))
 )
-#: One for each kernel that auto picks: short, vectorized, cluster, split, and the columns' ways.
+#: One for each kernel that auto picks: rows in lanes, a block, a cluster, parts; columns' ways; rows of one element.
 LAUNCHES = tuple(
     Case(shape, (dim,))
     for shape, dim in (
@@ -93,6 +93,7 @@ LAUNCHES = tuple(
         ((70000, 128), 0),
         ((16, 2**20), 0),
         ((5000, 5001), 0),
+        ((1, 2**20), 0),
     )
 )
 #: The dtypes of sums first; float32 is what gradients and graphs are tried on.

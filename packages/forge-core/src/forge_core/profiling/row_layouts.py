@@ -157,8 +157,9 @@ def _draw(config: Any) -> Drawing:
         # Of shifted rows an odd number, as many as half of a line.
         width = LINE * config.vec if config.align == "whole" else 16 * config.vec - len(shift)
         each = width // math.gcd(width, config.vec)
-        tiling = Tiling(1, width, config.threads // each * each, 1)
-        length, row, blocks = tiling.threads * config.vec // width * config.chunks, width, 0
+        threads = config.threads // each * each
+        tiling = Tiling(1, width, threads, 1, threads * config.vec // width)
+        length, row, blocks = tiling.groups * config.chunks, width, 0
         accesses = partial(column_accesses, rows=width, tiling=tiling)
     for size in sorted({binding.dtype(name).itemsize for name in binding.moving}):
         names = ", ".join(name for name in binding.moving if binding.dtype(name).itemsize == size)

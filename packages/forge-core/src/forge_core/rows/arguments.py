@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forge_core.device import Device
 from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig
@@ -13,12 +13,12 @@ __all__ = ["Tiling", "arguments", "row_parts", "tiling", "workspace"]
 
 #: Bytes of a block's slot; that of ``forge_core.cute.grid``, which imports the DSL.
 GRID_SLOT_BYTES = 128
-#: Parts of a row from which combining their totals takes less time than reading the row by one block.
-FEW_PARTS = 4
-#: Lines up to which all neighboring rows are read together.
-ALL_LINES = 2
-#: Vectors of 16 bytes that make up a line of the caches: a tile of neighboring rows has that of each of their elements.
-LINE = 8
+#: Turns of a block from which reading rows in parts takes less time than by one block for each tile; steps of one whose
+#: tiles are narrow.
+FEW_TURNS, FEW_STEPS = 4, 16
+#: Vectors of 16 bytes that each element of neighboring rows has in a tile at least: a line of the caches; two of them
+#: where rows are cut into parts; a sector of a line where that leaves no GPU idle.
+LINE, LINES, SECTOR = 8, 16, 2
 
 
 def arguments(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ...]:
@@ -74,36 +74,49 @@ class Tiling:
         width: rows of a tile.
         threads: of a block, that have elements.
         tiles: how many there are.
+        groups: elements of a row that a block reads at each step.
     """
 
     parts: int
     width: int
     threads: int
     tiles: int
+    groups: int
 
 
 def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
     """How the rows of a problem are read by a configuration that can read them."""
+    wave, program = _half(config, device), config.binding.program
+    found = _tile(config, problem, LINE, wave)
+    if program.folds and found.tiles * 2 <= wave:
+        narrow = _tile(config, problem, SECTOR, wave)
+        if config.held or problem.length < FEW_STEPS * narrow.groups:
+            return narrow
+    few = FEW_TURNS * (2 if program.operands.writes else 1) if program.folds else 0
+    if config.held or problem.length < few * found.groups * config.chunks:
+        return found
+    found = _tile(config, problem, LINES, wave)
+    most = problem.length // (found.groups * config.chunks)
+    return replace(found, parts=max(1, min(most, round(wave / max(found.tiles, 1)))))
+
+
+def _tile(config: ColumnConfig, problem: Problem, line: int, wave: int) -> Tiling:
+    """Tiles of so many vectors of each element at least, of one block each."""
     inner, rows, length, vec = problem.kept[-1].size, problem.rows, problem.length, config.vec
-    places, turns, wave = config.threads * vec, -(-length // config.chunks), _half(config, device)
-    width, line = inner, LINE * config.binding.widest_vec
-    # A line of memory; all rows where they are few or only all of them are contiguous, or where their elements begin
-    # anywhere in a line and are enough for all blocks.  Vectors keep enough bytes in flight that tiles may be as wide
-    # as leaves one for each block of half of the GPU.  Wider tiles also where rows are too short for all threads.
+    places, turns, line = config.threads * vec, -(-length // config.chunks), line * config.binding.widest_vec
+    width, shared = inner, LINE * config.binding.widest_vec
+    # All rows where they are few or only all of them are contiguous, or where their elements begin anywhere in a line
+    # and are enough for all blocks.  Vectors keep enough bytes in flight that tiles may be as wide as leaves one for
+    # each block of half of the GPU.  Wider tiles also where rows are too short for all threads.
     moving = [problem.reduced[0].strides[i] for i in problem.stepping if i in problem.operands.other_places]
-    ragged = inner <= places and rows * length >= wave * places * config.chunks and any(n % line for n in moving)
-    if config.align != "shifted" and not ragged and inner > min(ALL_LINES * line, places):
+    ragged = inner <= places and rows * length >= wave * places * config.chunks and any(n % shared for n in moving)
+    if config.align != "shifted" and not ragged and inner > min(2 * shared if line >= shared else line, places):
         wide = max(places // turns, -(-rows // wave) if vec > 1 else 1)
         width = min(-(-wide // line) * line, places, inner)
     each = width // math.gcd(width, vec)  # threads that have whole elements of all rows together, and how many
     rounds = each * vec // width
     threads = each * max(1, min(config.threads // each, -(-turns // rounds)))
-    tiles, program = -(-inner // width) * (rows // max(inner, 1)), config.binding.program
-    turn = threads * vec // width * config.chunks
-    few = FEW_PARTS * (2 if program.operands.writes else 1) if program.folds else 0
-    if config.held or length < few * turn:
-        return Tiling(1, width, threads, tiles)
-    return Tiling(max(1, min(length // turn, round(wave / max(tiles, 1)))), width, threads, tiles)
+    return Tiling(1, width, threads, -(-inner // width) * (rows // max(inner, 1)), threads * vec // width)
 
 
 def workspace(config: RowConfig, problem: Problem, device: Device) -> int:

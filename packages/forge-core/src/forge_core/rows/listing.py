@@ -160,16 +160,17 @@ def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
 def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
     columns = binding.program.operands.columns
     words, spare, most = max(1, binding.words(binding.widest_vec)), _spare(device), device.sm_threads
-    for align, chunks in (("whole", max(1, 16 // words)), ("shifted", max(1, 16 // words)), ("element", 8)):
+    names, merge = binding.program.operands, binding.program.merge
+    # Each turn ends with a merge into the totals, twice as many of which are of rows of 16 bits.  A sum costs little,
+    # and fewer vectors in flight leave registers for more blocks.
+    merged = bool(binding.program.folds) and not columns and (merge == "max_sum" or bool(names.writes))
+    # Elements of column operands differ from place to place of a vector that has several elements of rows.
+    vectors = (("whole", max(1, 16 // words)), ("shifted", max(1, 16 // words // max(1, len(columns)))))
+    for align, chunks in (*vectors, ("element", 8)):
         strided = ((False, MANY_DIMS),) if align == "element" else ()
         short = ((True, 1),) if align != "element" or not columns else ()
         for held, reduced in (*short, (False, 1), *strided):
-            # Each turn ends with a merge into the totals, twice as many of which are of rows of 16 bits.
-            more = (
-                max(1, binding.widest_vec // 4)
-                if align != "element" and not held and binding.program.folds and not columns
-                else 1
-            )
+            more = max(1, binding.widest_vec // 4) if merged and align != "element" and not held else 1
             overlap = not held and device.capability >= (9, 0)
             sizes = (COLUMN_THREADS, chunks * more, spare, MANY_DIMS, reduced, most)
             yield ColumnConfig(binding, align, *sizes, held, overlap)

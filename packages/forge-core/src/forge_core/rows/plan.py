@@ -148,6 +148,11 @@ def plan_call(
     operands = program.operands
     found = [tensors[name] for name in operands.tensors]
     problem = Problem.of(operands, found, tensors[operands.rows[0]].shape, dims)
+    alone = program.of_one() if problem.length == 1 and variant == "auto" else None
+    if alone is not None:
+        across = problem.across(alone.operands)
+        if across.kind == "inner" and across.length < _LIMIT >> 1:
+            program, problem = alone, across
     dtypes = tuple([t.dtype for t in found])
     binding = Binding.of(program, dtypes, program.compute(dtypes, via), problem.broadcast, via, tuple(order))
     return plan(op, binding, problem, device, variant, numbers, ladder)
@@ -345,8 +350,7 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
     if tiles.parts == 1:
         config = fits[0]
         tiles = tiling(config, problem, device)
-    turn = tiles.threads * config.vec // tiles.width * config.chunks
-    if max(problem.length + turn, problem.rows, tiles.tiles * tiles.parts) >= _LIMIT:
+    if max(problem.length + tiles.groups * config.chunks, problem.rows, tiles.tiles * tiles.parts) >= _LIMIT:
         return Refusal("fewer than 2^31 rows, blocks and elements", f"{problem.rows} rows of {problem.length}")
     return config
 

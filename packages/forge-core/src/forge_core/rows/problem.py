@@ -183,6 +183,11 @@ class Problem:
         flat = Problem(self.operands, kept, (one,), self.itemsizes, self.offsets)
         return flat.alignment.vec == vec
 
+    def across(self, operands: Operands) -> Problem:
+        """Rows of one element as elements of longer rows, of a program that writes this one's results."""
+        outer = self.kept[:-1] or (Dim(1, (0,) * len(self.itemsizes)),)
+        return Problem(operands, outer, self.kept[-1:], self.itemsizes, self.offsets)
+
     @property
     def read_bytes(self) -> int:
         """Bytes read at least: broadcast dims once."""

@@ -140,6 +140,10 @@ class RowProgram:
         """
         return torch.float64 if torch.float64 in (*dtypes, via) else torch.float32
 
+    def of_one(self) -> RowProgram | None:
+        """What this one is of rows of one element: a program that writes its results, in their order; None for none."""
+        return None
+
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
         """What ``results`` and ``map`` need of the row; computed once a row."""
         return totals
