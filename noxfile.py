@@ -243,7 +243,7 @@ def remote(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["env"], default=False)
 def tune(session: nox.Session) -> None:
-    """Thresholds of a package's select_config, measured on this GPU: `nox -s tune -- week1 --device cuda:0`."""
+    """Thresholds of a package's select_config, measured on this GPU: `nox -s tune -- week0 --device cuda:0`."""
     python(session, *BENCH, "tune", *session.posargs)
 
 

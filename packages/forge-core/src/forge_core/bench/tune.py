@@ -5,7 +5,7 @@ any contenders are.  Candidates that choose the same launch are one.  The candid
 time over the cases wins, but what is in force keeps its place unless it is beaten by more than a percent.  What was
 measured goes into a record, and what was chosen into the package's table for this GPU::
 
-    nox -s tune -- week1 --device cuda:0
+    nox -s tune -- week0 --device cuda:0
 """
 
 from __future__ import annotations
