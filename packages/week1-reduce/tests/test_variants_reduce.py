@@ -1,14 +1,16 @@
-"""Each kernel by name: what it must do and what it must refuse, at every edge, and on long rows."""
+"""Each kernel by name: what it must do and what it must refuse, at every edge, on long rows, and under a sanitizer."""
 
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
 
 import forge_week1_reduce as week1
 from forge_core.errors import UnsupportedError
+from forge_core.testing.smallest import cover, placed, traits
 from forge_week1_reduce.config import LADDER
 
 VARIANTS = tuple(week1.reduce_sum.variants())
@@ -20,10 +22,10 @@ ROWS = (1, 2, 3, 33, 130)
 LONG = ((1, 2**20 + 3, 1), (5, 300_001, 0), (17, 70_000, 3), (2, 2**22, 0), (300, 5003, 2))
 
 
-def integers(count, dtype, seed):
+def integers(count, dtype, seed, device="cuda"):
     """Small whole numbers: sums are exact in the accumulator, whatever the order."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(-8 if dtype.is_signed else 0, 9, (count,), generator=generator).to(dtype).cuda()
+    return torch.randint(-8 if dtype.is_signed else 0, 9, (count,), generator=generator).to(dtype).to(device)
 
 
 @pytest.mark.parametrize("variant", LADDER)
@@ -81,3 +83,66 @@ def test_the_ladder_has_the_whole_family(variant, op):
     want = {"mean": x.mean(-1), "prod": (1 + x / 64).prod(-1), "amax": x.amax(-1), "amin": x.amin(-1)}[op]
     got = week1.reduce(1 + x / 64 if op == "prod" else x, -1, op, variant=variant)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+
+
+# -------------------------------------------------------------------------------------------------------- sanitizers
+
+DTYPES = (torch.int8, torch.bfloat16, torch.float32, torch.float64)
+#: Shape, dims, and the elements by which the tensor begins behind its allocation.
+SMALLEST = (
+    *(((3, 5), -1, 1), ((1, 1), -1, 0), ((2, 64), -1, 0), ((300, 8), -1, 0), ((9, 512), -1, 0), ((3, 257), -1, 1)),
+    *(((5, 2048), -1, 0), ((2, 4099), -1, 3), ((1, 9000), -1, 0), ((2, 70_000), -1, 1), ((2, 65_536), -1, 0)),
+    *(((5, 3), 0, 1), ((33, 8), 0, 0), ((40, 9), 0, 1), ((40, 257), 0, 1), ((600, 64), 0, 0), ((9, 40), 0, 0)),
+    *(((5000, 8), 0, 0), ((5000, 7), 0, 1), ((2000, 257), 0, 1), ((1, 300), 0, 1), ((1, 4096), 0, 0)),
+    *(((3, 5, 8), (0, 2), 0), ((3, 4, 5, 7), (0, 2), 0), ((3, 4, 5, 7), (1, 3), 1)),
+)
+
+
+def small_call(case, device):
+    shape, _, offset = case[1]
+    return placed(integers(math.prod(shape), case[0], seed=offset, device="cpu").view(shape), offset, device)
+
+
+def subset(variant, arch=None):
+    """Few of the smallest calls that have together all the traits of all of them, those traits, and the kernels."""
+    able, kernels = {}, {}
+    for case in itertools.product(DTYPES, SMALLEST):
+        x = small_call(case, "cpu" if arch else "cuda")
+        try:
+            config = week1.reduce_sum.explain(x, case[1][1], variant=variant, arch=arch).config
+        except UnsupportedError:
+            continue
+        kernels[case] = config
+        able[case] = {*traits(config), ("dtype", case[0]), ("shape", case[1])}
+    chosen = cover(able, {case: math.prod(case[1][0]) for case in able})
+    return chosen, set().union(*able.values()), {kernels[case] for case in chosen}
+
+
+def test_the_subset_for_sanitizers_is_small_and_holds_every_alignment():
+    kernels = set()
+    for variant in ("auto", *VARIANTS):
+        _, wanted, own = subset(variant, "sm_90a")
+        kernels |= own
+        values = {name: {value for key, value in wanted if key == name} for name, _ in wanted}
+        assert values["dtype"] == set(DTYPES[1:3] if variant in LADDER else DTYPES[1:] if variant == "grid" else DTYPES)
+        if variant == "column":
+            assert values["align"] == {"whole", "shifted", "element"}
+            assert values["held"] == {True, False}
+        if variant == "held":
+            assert values["align"] == {"whole", "shifted", "element"}
+            assert values["lanes"] >= {0, 1, 4, 8, 16, 32}
+            assert max(values["blocks"]) == 16
+        if variant == "split":
+            assert values["align"] >= {"shifted", "element"}
+    assert len(kernels) <= 110  # each is compiled anew, in a process that a sanitizer slows down
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("variant", ["auto", *VARIANTS])
+def test_smallest_shapes(variant):
+    """The subset for compute-sanitizer; the test above says what it holds."""
+    for case in subset(variant)[0]:
+        x = small_call(case, "cuda")
+        got = week1.reduce_sum(x, case[1][1], variant=variant)
+        assert torch.equal(got.cpu(), x.cpu().double().sum(case[1][1]).to(got.dtype)), case
