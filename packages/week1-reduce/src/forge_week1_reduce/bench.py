@@ -128,6 +128,11 @@ def _operator(name: str, dim: int, traffic: Callable[[Case], Traffic] = _traffic
         peers=(
             peer("eager", _eager(dim)),
             peer("compile", compiled(partial(torch.sum, dim=dim)), requires=(CUDA_GPU, TRITON)),
+            peer(
+                "autotune",
+                compiled(partial(torch.sum, dim=dim), "max-autotune-no-cudagraphs"),
+                requires=(CUDA_GPU, TRITON),
+            ),
             peer("cub", _cub(dim), requires=(CUDA_GPU, CUPY)),
         ),
         agree=_agree(OURS, dim),

@@ -154,16 +154,22 @@ class Peer:
         return [requirement.name for requirement in self.requires if not requirement.met(device)]
 
 
-def compiled(function: Callable[..., torch.Tensor]) -> Callable[[Case], Callable[..., torch.Tensor]]:
+def compiled(
+    function: Callable[..., torch.Tensor], mode: str | None = None
+) -> Callable[[Case], Callable[..., torch.Tensor]]:
     """A peer's `make` for torch.compile: reset and compiled freshly for each case, for its exact shape.
 
     Without the reset the second shape of a function is compiled for dynamic shapes, which is slower than what a user
     with one shape gets.
+
+    Args:
+        function: what is compiled.
+        mode: as of torch.compile, such as ``"max-autotune-no-cudagraphs"``.
     """
 
     def make(case: Case) -> Callable[..., torch.Tensor]:
         torch._dynamo.reset()
-        return torch.compile(function, dynamic=False)
+        return torch.compile(function, dynamic=False, mode=mode)
 
     return make
 
