@@ -31,8 +31,8 @@ PLANTS = {
     # The machine code.
     "arithmetic of softmax": ([("edit", "week2:Softmax.map", r"v\.x - base", "v.x - base - base")], PTX),
     "arithmetic of a monoid": ([("edit", "MaxSum.base", r"return .*", "return top + top")], PTX),
-    "a device helper's constant": ([("edit", "forge-core:PART_BYTES", r"= .*", "= WARP * 16")], PTX),
-    "a barrier left out": ([("edit", "reduce_block", r"cute\.arch\.sync_threads\(\)", "pass")], PTX),
+    "a device helper's constant": ([("edit", "forge-core:FINISHED", r"= .*", "= 16")], PTX),
+    "a barrier left out": ([("edit", "_combine_places", r"cute\.arch\.sync_threads\(\)", "pass")], PTX),
     "the cache policy of loads": ([("edit", "hold_policy", r"evict_last", "evict_first")], PTX),
     "a shuffle of bytes": ([("edit", "week0:swizzle", r"key % 8", "key % 4")], PTX),
     "registers for fewer blocks": ([("edit", "room_for", r"if not blocks:", "if blocks:")], PTX),
@@ -46,7 +46,7 @@ PLANTS = {
     ),
     # The launch.
     "smaller clusters": ([("edit", "max_cluster", r"16 if", "8 if")], PLAN),
-    "a threshold of a table": ([("data", TABLES, r"^value = 6", "value = 600000")], PLAN),
+    "a threshold of a table": ([("data", TABLES, r"^value = 6", "value = 1")], PLAN),
     "launch integers in another order": (
         [("edit", "forge-core:arguments", r"return \(problem\.length, \*sizes,", "return (*sizes, problem.length,")],
         PLAN,

@@ -7,8 +7,6 @@
     monoid     how two accumulators become one: sum, product, maximum, minimum; a week adds its own
     online     the (max, sum) pair of a softmax, its identity and its proof
     warp       a reduction among the lanes of a warp
-    block      a reduction among the warps of a block, through shared memory
-    cluster    a reduction among the blocks of a cluster, through distributed shared memory
     grid       a reduction among blocks that are resident all at once, through slots in global memory
 
 Importing a module of this package imports the CuTe DSL; importing the package does not.

@@ -22,10 +22,8 @@ __all__ = [
     "elements_at",
     "entry_offsets",
     "example_arguments",
-    "flat_arguments",
     "load_element",
     "name_kernel",
-    "split_arguments",
     "store_element",
 ]
 
@@ -102,31 +100,3 @@ def example_arguments(*, pointers: int = 2, wide: int = 0, tuples: tuple[int, ..
         *(tuple(Int64(4) for _ in range(length)) for length in tuples),
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False),
     )
-
-
-def flat_arguments(config: Any, *, pointers: int = 2) -> tuple[Any, ...]:
-    """What a kernel is traced with whose integers are laid flat: see :func:`split_arguments`."""
-    return example_arguments(pointers=pointers, wide=config.integers + sum(config.lengths))
-
-
-def split_arguments(
-    args: tuple[Any, ...], config: Any, *, pointers: int = 2
-) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[tuple[Any, ...], ...]]:
-    """Takes the arguments of a launch apart that were laid flat.
-
-    Flat they cost the caller less: a tuple is an object that the compiled function takes apart at every call.
-
-    Args:
-        args: the pointers, the integers and the stream.
-        config: has ``integers``, how many stand by themselves, and ``lengths`` of the groups that follow.
-        pointers: how many there are.
-
-    Returns:
-        The pointers, the integers that stand by themselves, and the groups.
-    """
-    given, rest = args[pointers : pointers + config.integers], args[pointers + config.integers : -1]
-    groups = []
-    for length in config.lengths:
-        groups.append(rest[:length])
-        rest = rest[length:]
-    return args[:pointers], given, tuple(groups)

@@ -173,7 +173,7 @@ def conflicts(*accesses: Access) -> Conflicts:
 
 
 def block_slots(threads: int, size: int) -> tuple[Access, Access]:
-    """The exchange of ``cute.block.reduce_block``: each warp's first lane writes a slot, every lane reads one.
+    """The exchange of ``cute.exchange.reduce_row`` in a block: first lanes write a slot each, every lane reads one.
 
     Args:
         threads: threads of the block: 32 times a power of two, 64 or more.
