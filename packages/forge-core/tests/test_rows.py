@@ -492,6 +492,43 @@ def test_few_rows_side_by_side_are_cut_into_parts(rows, length, parted, parts):
     assert f"in {parts} parts" in launch.why
 
 
+@dataclass(frozen=True)
+class Same(RowProgram):
+    """y = x."""
+
+    operands = Operands(("x",), writes=("y",))
+
+    def map(self, v, constants):
+        return (v.x,)
+
+
+@dataclass(frozen=True)
+class TotalOrSame(Total):
+    """A total that says what it is of one element."""
+
+    def of_one(self):
+        return Same()
+
+
+def test_rows_of_one_element_are_elements_of_longer_rows():
+    def planned(program, shape, dim, variant="auto"):
+        x = torch.empty(shape, device="meta")
+        return plan_call("total", program, {"x": x, "y": x.select(dim, 0).contiguous()}, (dim,), H200, variant)
+
+    for shape, dim, length in (((1, 4096), 0, 4096), ((4096, 1), 1, 4096), ((8, 1, 512), 1, 4096)):
+        config = planned(TotalOrSame(), shape, dim).config
+        assert config.binding.program == Same()
+        assert planned(TotalOrSame(), shape, dim).arguments[0] == length
+        assert planned(Total(), shape, dim).config.binding.program == Total()
+    assert planned(TotalOrSame(), (2, 4096), 0).config.binding.program == TotalOrSame()
+    assert planned(TotalOrSame(), (1, 4096), 0, "column").config.binding.program == TotalOrSame()
+    # Elements that are not side by side, or too many to be numbered, are rows as ever.
+    apart = torch.empty(1, 64, 64, device="meta")[..., ::2]
+    tensors = {"x": apart, "y": torch.empty(64, 32, device="meta")}
+    assert plan_call("total", TotalOrSame(), tensors, (0,), H200).config.binding.program == TotalOrSame()
+    assert planned(TotalOrSame(), (1, 2**30), 0).config.binding.program == TotalOrSame()
+
+
 def test_what_cannot_be_done_is_refused_with_the_way_out():
     problem = problem_of(torch.empty(4096, 512), (0,))
     binding = binding_of(problem, FP32)
