@@ -46,7 +46,7 @@ PLANTS = {
     ),
     # The launch.
     "smaller clusters": ([("edit", "max_cluster", r"16 if", "8 if")], PLAN),
-    "a threshold of a table": ([("data", TABLES, r"^value = 6", "value = 1")], PLAN),
+    "a threshold of a table": ([("data", TABLES, r"^value = 6", "value = 0")], PLAN),
     "launch integers in another order": (
         [("edit", "forge-core:arguments", r"return \(problem\.length, \*sizes,", "return (*sizes, problem.length,")],
         PLAN,
@@ -127,14 +127,14 @@ PLANTS = {
     "a comment in a kernel": ([("comment", "Held.load")], GREEN),
     "a comment in the operator helper": ([("comment", "LaunchTable.find")], GREEN),
     "a docstring of the operator helper": ([("docstring", "LaunchTable.find")], GREEN),
-    "a docstring of a kernel": ([("docstring", "reduce_block")], GREEN),
+    "a docstring of a kernel": ([("docstring", "reduce_lanes")], GREEN),
     "a method of a kernel renamed": ([("rename", "RowKernel.fold_each", "fold_pieces")], GREEN),
     "a private function of the core renamed": ([("rename", "_butterfly", "_exchange_lanes")], GREEN),
     "a function of the plan renamed": ([("rename", "row_parts", "parts_of_a_row")], GREEN),
-    "a device helper's module moved": ([("move", "reduce_block", "thread_block")], GREEN),
+    "a device helper's module moved": ([("move", "reduce_lanes", "warp_lanes")], GREEN),
     "a module of the plan moved": ([("move", "row_parts", "row_choices")], GREEN),
     "imports in another order": ([("imports", "Held")], GREEN),
-    "a kernel's file formatted": ([("format", "reduce_block")], GREEN),
+    "a kernel's file formatted": ([("format", "reduce_lanes")], GREEN),
     "the host's code formatted": ([("format", "LaunchTable")], GREEN),
     "a host function written otherwise": (
         [("edit", "max_cluster", r"return 16 if (.*) else 8", r"large = \1\n    return 16 if large else 8")],

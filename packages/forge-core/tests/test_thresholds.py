@@ -141,14 +141,14 @@ def test_what_packages_declare_can_be_tuned():
 
 
 def test_each_candidate_of_a_threshold_is_what_the_choice_goes_by():
-    from forge_week1_reduce import thresholds as week1
+    from forge_core.rows.thresholds import thresholds
     from forge_week1_reduce.ops import reduce_sum
 
-    x = torch.empty(64, 131072)
+    x = torch.empty(16, 2**22, device="meta")
     configs = set()
-    for value in (2048, 131072):
-        with week1.THRESHOLDS.override("min_part_bytes", value):
+    for value in (2**16, 2**23):
+        with thresholds().override("split_elements", value):
             configs.add(str(reduce_sum.explain(x, -1, arch="sm_90a").config))
     assert len(configs) == 2
-    if week1.THRESHOLDS.note(H200):
+    if thresholds().note(H200):
         assert "thresholds" in reduce_sum.explain(x, -1, arch="sm_90a").why
