@@ -46,7 +46,7 @@ PLANTS = {
     ),
     # The launch.
     "smaller clusters": ([("edit", "max_cluster", r"16 if", "8 if")], PLAN),
-    "a threshold of a table": ([("data", TABLES, r"^value = 6", "value = 0")], PLAN),
+    "a threshold of a table": ([("data", TABLES, r"^value = 20", "value = 0")], PLAN),
     "launch integers in another order": (
         [("edit", "forge-core:arguments", r"return \(problem\.length, \*sizes,", "return (*sizes, problem.length,")],
         PLAN,
