@@ -158,7 +158,7 @@ def _draw(config: Any) -> Drawing:
         width = LINE * config.vec if config.align == "whole" else 16 * config.vec - len(shift)
         each = width // math.gcd(width, config.vec)
         threads = config.threads // each * each
-        tiling = Tiling(1, width, threads, 1, threads * config.vec // width)
+        tiling = Tiling(1, width, width, threads, 1, threads * config.vec // width)
         length, row, blocks = tiling.groups * config.chunks, width, 0
         accesses = partial(column_accesses, rows=width, tiling=tiling)
     for size in sorted({binding.dtype(name).itemsize for name in binding.moving}):

@@ -307,8 +307,8 @@ class ColumnConfig(RowConfig):
 
     @property
     def sizes(self) -> int:
-        """A launch says how many parts a row has, how many rows a tile, and how many threads have elements."""
-        return 3
+        """A launch says what ``Tiling`` has."""
+        return 4
 
     @property
     def workspace(self) -> bool:
