@@ -162,8 +162,12 @@ class Tile:
             last = cutlass.min(self.length - n, _FAR) * self.width - self.column
         if not self.ragged:
             return n, [inside] * vec, inside, Boolean(False)
-        whole = (first <= 0) & (vec <= last)
-        some = inside & (first < vec) & (last > 0) & (whole == Boolean(False))
+        whole, some = (first <= 0) & (vec <= last), inside & (first < vec) & (last > 0)
+        if self.kernel.align == "skewed" and places is self.near:
+            # What lies beside a row is loaded with it, but never past the last one: threads at the ends would wait for
+            # each vector before they ask for single elements.
+            whole = (first < vec) & (last > 0) & ((vec <= last) | (n + 1 < self.length))
+        some = some & (whole == Boolean(False))
         return n, [inside & (r >= first) & (r < last) for r in range(vec)], inside & whole, some
 
 
