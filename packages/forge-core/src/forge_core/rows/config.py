@@ -37,7 +37,8 @@ class RowConfig:
     Attributes:
         binding: the program and its dtypes.
         align: ``"whole"``: every row is whole aligned vectors, and one dim numbers the rows.  ``"shifted"``: contiguous
-            rows that begin anywhere, at the same place in all row operands and outputs.  ``"element"``: any others.
+            rows that begin anywhere, at the same place in all row operands and outputs.  ``"skewed"``: rows side by
+            side, of which each element begins anywhere, likewise.  ``"element"``: any others.
         threads: threads of a block; of ``sized`` kernels, at most.
         chunks: vectors of a thread in flight, of each operand.
         spare: registers of a thread beside the elements that it holds.

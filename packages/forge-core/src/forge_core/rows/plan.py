@@ -338,7 +338,7 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
         kind = "whole"
     elif problem.contiguous_columns(vec) and inner // math.gcd(inner, vec) <= COLUMN_THREADS:
         kind = "shifted"
-    elif problem.skewed_columns(vec):
+    elif problem.length >= 2 * vec and problem.skewed_columns(vec):
         kind = "skewed"
     fits = [
         config
