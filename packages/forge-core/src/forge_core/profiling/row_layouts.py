@@ -128,22 +128,30 @@ def column_accesses(
                 own = ((place + r) * size if ends[0] <= place + r < ends[1] else None for place in edges)
                 found += _vectors("head and tail", own, size)
         elif config.align == "skewed":
-            # The tile's first row of each thread's element, and the boundary before it.
-            begins = [shift + place // width * rows + tile * tiling.rows for place in first]
-            firsts = [place % width - begin % vec for place, begin in zip(first, begins, strict=True)]
-            most = min(tiling.rows, rows - tile * tiling.rows) if i * tiling.groups < length else 0
-            inside = [n // width < length for n in first]
-            places = list(zip(begins, firsts, inside, strict=True))
-            whole = ((b + f) * size if ok and f >= 0 and f + vec <= most else None for b, f, ok in places)
-            found += _vectors(f"vectors of {first[0] // width}", whole, vec * size)
-            edges = [(b + f, f) for b, f, ok in places if ok and (-vec < f < 0 or most - vec < f < most)]
-            for r in range(vec) if edges else ():
-                own = ((place + r) * size if 0 <= f + r < most else None for place, f in edges)
-                found += _vectors("head and tail", own, size)
+            found += _skewed(first, tiling, size, vec, length, rows, shift=shift, tile=tile)
         else:
             places = [(place // width, tile * width + place % width) for place in first]
             inside = ((n * rows + row) * size if n < length and row < rows else None for n, row in places)
             found += _vectors(f"elements from {first[0] // width}", inside, vec * size)
+    return found
+
+
+def _skewed(
+    first: list[int], tiling: Tiling, size: int, vec: int, length: int, rows: int, *, shift: int, tile: int
+) -> list[Access]:
+    """What threads have at a step of a tile of skewed rows, whose places of all elements are numbered through."""
+    width, most = tiling.width, min(tiling.rows, rows - tile * tiling.rows)
+    found, threads = list[Access](), list[tuple[int, int]]()
+    for place in first:
+        # The tile's first row, and the thread's, counted from it: at the boundary before it for the first thread.
+        begin = shift + place // width * rows + tile * tiling.rows
+        threads.append((begin, place % width - begin % vec if place // width < length else most))
+    whole = ((begin + f) * size if 0 <= f <= most - vec else None for begin, f in threads)
+    found += _vectors(f"vectors of {first[0] // width}", whole, vec * size)
+    edges = [(begin, f) for begin, f in threads if -vec < f < 0 or most - vec < f < most]
+    for r in range(vec) if edges else ():
+        own = ((begin + f + r) * size if 0 <= f + r < most else None for begin, f in edges)
+        found += _vectors("head and tail", own, size)
     return found
 
 
