@@ -329,6 +329,17 @@ class ColumnConfig(RowConfig):
         totals = self.vec * (1 + 2 * len(self.binding.program.folds) + 2 * len(operands.columns) + results)
         return super().registers + wide * (totals + 3 * self.chunks * len(operands.elementwise))
 
+    @cached_property
+    def resident(self) -> int:
+        """As of the other kernels; where parts only add up elements as they arrive, half of the threads at least.
+
+        Parts are counted for so many, and such a kernel needs fewer registers than ``registers`` says.
+        """
+        program = self.binding.program
+        adds = self.workspace and len(program.folds) == 1 and not program.operands.writes
+        adds = adds and self.registers <= 96 and self.binding.words(self.vec) == 4
+        return max(super().resident, 1024 // self.threads if adds else 1)
+
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
