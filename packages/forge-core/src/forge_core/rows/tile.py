@@ -164,9 +164,10 @@ class Tile:
             return n, [inside] * vec, inside, Boolean(False)
         whole, some = (first <= 0) & (vec <= last), inside & (first < vec) & (last > 0)
         if self.kernel.align == "skewed" and places is self.near:
-            # What lies beside a row is loaded with it, but never past the last one: threads at the ends would wait for
-            # each vector before they ask for single elements.
-            whole = (first < vec) & (last > 0) & ((vec <= last) | (n + 1 < self.length))
+            # What lies beside a row is loaded with it, but never from before its first element or behind its last:
+            # threads at the ends would wait for each vector before they ask for single elements.
+            inner = (n > 0) & (n + 1 < self.length)
+            whole = (first < vec) & (last > 0) & (inner | whole)
         some = some & (whole == Boolean(False))
         return n, [inside & (r >= first) & (r < last) for r in range(vec)], inside & whole, some
 
