@@ -4,8 +4,9 @@
       |---- no gradient to record ---------> the launch
       `---- a tensor needs a gradient -----> Function.apply(..., launch) ---> the launch, setup_context(...)
 
-Both are the operator's own launch and its own rules, so a call gives the same whether it comes this way or through the
-dispatcher.  ``torch.library`` records through an ``autograd.Function`` as well, behind four more dispatches.
+The same for plain CPU tensors, whose launch is the reference.  Both are the operator's own launch and its own rules, so
+a call gives the same whether it comes this way or through the dispatcher.  ``torch.library`` records through an
+``autograd.Function`` as well, behind four more dispatches.
 
 A call of one tensor, with at most one int beside it, by position or by its name, is the common call, and what it costs
 is what the rest of this module is written for.  It is compared with the last one; one that differs is looked up in a
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -64,20 +66,26 @@ class EagerPath:
         self._launches = launches
         recorders = None if backward is None else _Recorders(schema, launches, backward, setup_context)
         self._record = None if recorders is None else recorders.call
+        self._record_reference = None if recorders is None else recorders.reference
         ready = None if recorders is None else recorders.ready
-        any_call = self._call_if_quiet
-        self.call = any_call if self._positions > 1 else _of_one_tensor(schema, launches, any_call, ready)
+        self.call: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._call_if_quiet
+        if self._positions == 1:
+            self.call = _of_one_tensor(schema, launches, self._call_if_quiet, self._any_call, ready)
 
     def _call_if_quiet(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._any_call(args, kwargs) if guard.quiet() else NOT_SERVED
 
     def _any_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if len(args) < self._positions or not self._launches.by_kernels():
+        if len(args) < self._positions:
             return NOT_SERVED
+        on_cuda = guard.plain_cuda(args[0])
+        if not (self._launches.by_kernels() if on_cuda else self._launches.referred()):
+            return NOT_SERVED
+        is_plain = guard.plain_cuda if on_cuda else guard.plain_cpu
         needs_gradient = False
         for value in args[: self._positions]:
             if isinstance(value, torch.Tensor) or value is args[0]:
-                if not guard.plain_cuda(value):
+                if not is_plain(value):
                     return NOT_SERVED
                 needs_gradient = needs_gradient or value.requires_grad
         plain, named = self._plain(args, kwargs)
@@ -86,8 +94,9 @@ class EagerPath:
             return NOT_SERVED
         args, kwargs = plain, named
         if needs_gradient and guard.grad_enabled():
-            return NOT_SERVED if self._record is None else self._record(*args, kwargs)
-        return self._launches.launch(None, args, kwargs)
+            record = self._record if on_cuda else self._record_reference
+            return NOT_SERVED if record is None else record(*args, kwargs)
+        return self._launches.launch(None, args, kwargs) if on_cuda else self._launches.refer(args, kwargs)
 
     def call_out(self, out: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The same for an out form, on a quiet thread: it records nothing, and the dispatcher refuses a gradient."""
@@ -105,9 +114,13 @@ class EagerPath:
 
 
 def _of_one_tensor(
-    schema: Schema, launches: LaunchTable, otherwise: Callable[..., Any], record: Callable[..., torch.Tensor] | None
+    schema: Schema,
+    launches: LaunchTable,
+    otherwise: Callable[..., Any],
+    on_cpu: Callable[..., Any],
+    record: Callable[..., torch.Tensor] | None,
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """The fast path of a call of one tensor; any other call goes ``otherwise``.
+    """The fast path of a call of one tensor; any other call goes ``otherwise``, that of a CPU tensor ``on_cpu``.
 
     Every question costs 0.03 to 0.1 us, so each is asked once, and what one answer implies is not asked again:
 
@@ -164,6 +177,8 @@ def _of_one_tensor(
         else:
             if type(x) not in plain_types or not quiet():
                 return NOT_SERVED
+            if x.is_cpu and not guard.plain_cuda(x):
+                return on_cpu(args, kwargs)
             try:
                 address = x.data_ptr()
                 # Everything that a launch depends on, as in `LaunchTable.find`.
@@ -223,6 +238,7 @@ class _Recorders:
 
     Attributes:
         call: a function of a call's positional arguments and, last, the dict of its keywords.
+        reference: the same for CPU tensors.
         ready: a function of a call's one tensor and what was made ready for the call.
     """
 
@@ -249,9 +265,9 @@ class _Recorders:
                 setup_context(ctx=ctx, inputs=inputs, output=output)
             return output
 
-        def forward(ctx: Any, *call: Any) -> torch.Tensor:
+        def forward_by(run: Callable[..., torch.Tensor], ctx: Any, *call: Any) -> torch.Tensor:
             args, options = call[:-1], call[-1]
-            output = launches.launch(None, args, options)
+            output = run(args, options)
             given = no_keywords
             if options:
                 named = schema.bind(args, options)
@@ -278,7 +294,8 @@ class _Recorders:
             return found[0] if isinstance(found, tuple) else found, None
 
         name = "".join(part.capitalize() for part in schema.name.split("_"))
-        self.call = _apply_of(name, forward, gradient)
+        self.call = _apply_of(name, partial(forward_by, partial(launches.launch, None)), gradient)
+        self.reference = _apply_of(name, partial(forward_by, launches.refer), gradient)
         self.ready = _apply_of(name, forward_ready, gradient_ready)
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "grad_enabled",
     "has_tangent",
     "nothing",
+    "plain_cpu",
     "plain_cuda",
     "quiet",
     "transformed",
@@ -103,6 +104,19 @@ def has_tangent(args: tuple[object, ...]) -> bool:
     if _functorch_level() is not None or any(map(torch._C._functorch.is_legacy_batchedtensor, tensors)):
         return True
     return any(forward_ad.unpack_dual(a).tangent is not None for a in tensors)
+
+
+def plain_cpu(x: Any) -> bool:
+    """Whether ``x`` is a plain strided CPU tensor, and no autocast region of the CPU is in force."""
+    return (
+        type(x) in PLAIN_TYPES
+        and x.is_cpu
+        and x.layout is _strided
+        and not x.is_nested
+        and not x.is_conj()
+        and not x.is_neg()
+        and not torch.is_autocast_enabled("cpu")
+    )
 
 
 def plain_cuda(x: Any) -> bool:

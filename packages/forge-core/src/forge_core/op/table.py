@@ -106,6 +106,7 @@ class LaunchTable:
         self._reference = reference
         self._plan = plan
         self._bound: dict[Any, Bound] = {}
+        self._checked: dict[Any, tuple[list[str], dict[str, Any]]] = {}
 
     def __len__(self) -> int:
         return len(self._bound)
@@ -125,6 +126,10 @@ class LaunchTable:
         if self.chosen is None and settings.untouched():
             return True
         return (settings.requested_backend() or self.chosen) != "ref"
+
+    def referred(self) -> bool:
+        """Whether nothing is chosen that a call on CPU tensors would have to ask about."""
+        return self.chosen is None and settings.untouched()
 
     def resolve(self, device: torch.device, variant: str) -> str:
         """The backend that serves a call: see ``backend.resolve``."""
@@ -157,6 +162,31 @@ class LaunchTable:
     def metadata(self, named: dict[str, Any]) -> torch.Tensor:
         """The output on the meta device: all the checks of metadata, and no memory."""
         return self._allocate({name: _meta(value) for name, value in named.items()})
+
+    def refer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        """The reference on plain CPU tensors, by position; calls of the same metadata are checked once."""
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        key = (
+            tuple([_freeze_on_cpu(value) for value in args]),
+            _freeze(tuple(kwargs.items())) if kwargs else None,
+            None if self.ambient is None else self.ambient(),
+        )
+        try:
+            found = self._checked.get(key)
+        except TypeError:  # as of a launch
+            self.check(None, self._schema.bind(args, kwargs))
+            raise
+        if found is None:
+            named = self._schema.bind(args, kwargs)
+            self.check(None, named)
+            self.resolve(args[0].device, named.get("variant", "auto"))
+            names = [n for n, value in named.items() if isinstance(value, torch.Tensor)]
+            found = (names, {n: value for n, value in named.items() if n not in (*names, "variant")})
+            if len(self._checked) >= MAX_BOUND:
+                self._checked.clear()
+            self._checked[key] = found
+        names, others = found
+        return self._reference(**dict(zip(names, tensors, strict=True)), **others)
 
     # -- launches -----------------------------------------------------------------------------------------------
 
@@ -297,6 +327,13 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_freeze(item) for item in value])
     return (type(value), value)
+
+
+def _freeze_on_cpu(value: Any) -> Any:
+    """The same of what a reference depends on, whose tensors lie anywhere."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, value.shape, value.stride()
+    return value if type(value) is int else _freeze(value)
 
 
 def _meta(value: Any) -> Any:

@@ -1,0 +1,95 @@
+"""Calls on plain CPU tensors: the reference without the dispatcher, and what has to take it all the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from forge_core.errors import ArgumentError, DimError, DTypeError
+from forge_core.op.eager import NOT_SERVED
+
+week1 = pytest.importorskip("forge_week1_reduce")
+week2 = pytest.importorskip("forge_week2_softmax")
+
+
+class Seen(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def eager(op: Any, *args: Any, **kwargs: Any) -> Any:
+    return op._eager.call(args, kwargs)
+
+
+def test_a_plain_call_is_the_reference_s() -> None:
+    x = torch.randn(3, 5)
+    for _ in range(2):  # checked, and found
+        assert torch.equal(eager(week2.softmax, x, 0), torch.softmax(x, 0))
+        assert torch.equal(eager(week2.softmax, x, dim=0), torch.softmax(x, 0))
+        assert torch.equal(eager(week1.reduce_sum, x, (0, 1), True), x.sum((0, 1), True))
+        assert torch.equal(eager(week2.softmax_backward, x, x, 0), week2.softmax_backward.reference(x, x, 0))
+    y = eager(week2.softmax, x.double(), 0)
+    assert y.dtype == torch.float64  # of another dtype nothing is found
+    assert eager(week2.softmax, x, 0, torch.float64).dtype == torch.float64
+
+
+def test_it_is_checked_once_for_all_calls_of_the_same_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, checked = week2.softmax.table.anew(), []
+    monkeypatch.setattr(table, "check", lambda out, named: checked.append(named["dim"]))
+    for dim in (0, 1, 0, 1):
+        table.refer((torch.randn(2, 3), dim), {})
+    assert checked == [0, 1]
+    table.refer((torch.randn(3, 2).t(), 0), {})
+    assert checked == [0, 1, 0]
+    with pytest.raises(TypeError):  # True is not found as 1
+        table.refer((torch.randn(2, 3), True), {})
+    assert checked == [0, 1, 0, True]
+
+
+def test_a_bad_call_is_refused_each_time() -> None:
+    x = torch.randn(3, 5)
+    for _ in range(2):
+        with pytest.raises(DimError, match="from -2 to 1, got 5"):
+            week2.softmax(x, 5)
+        with pytest.raises(DTypeError):
+            week2.softmax(x.int())
+        with pytest.raises(ArgumentError, match="variant"):
+            week2.softmax(x, variant="held")
+        with pytest.raises(ArgumentError):
+            week2.softmax_backward(x, x[0])
+
+
+def test_what_listens_at_the_dispatcher_hears_the_call() -> None:
+    x = torch.randn(3, 5)
+    week2.softmax(x)
+    with Seen() as seen:
+        week2.softmax(x)
+    assert seen.names == ["forge_week2.softmax.default"]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert eager(week2.softmax, x) is NOT_SERVED
+    for other in (x.to_sparse(), x.to("meta"), torch.randn(2, 2, dtype=torch.complex64).conj(), x.as_subclass(Sub)):
+        assert eager(week2.softmax, other) is NOT_SERVED
+    assert torch.equal(torch.func.vmap(week2.softmax)(x), torch.softmax(x, -1))
+
+
+class Sub(torch.Tensor):
+    pass
+
+
+def test_a_gradient_is_the_operator_s_own() -> None:
+    x, grad = torch.randn(3, 5, requires_grad=True), torch.randn(3, 5)
+    y = eager(week2.softmax, x)
+    assert type(y.grad_fn).__name__ == "SoftmaxBackward"
+    found = torch.autograd.grad(y, x, grad)[0]
+    assert torch.equal(found, torch.autograd.grad(torch.ops.forge_week2.softmax(x), x, grad)[0])
+    with torch.no_grad():
+        assert not eager(week2.softmax, x).requires_grad
+    assert torch.autograd.gradgradcheck(week2.softmax, (torch.randn(2, 3, dtype=torch.float64, requires_grad=True),))
