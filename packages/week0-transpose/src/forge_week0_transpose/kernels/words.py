@@ -14,12 +14,8 @@ from typing import Any
 __all__ = [
     "CHUNK",
     "deinterleave",
-    "funnel_left",
-    "funnel_right",
     "gather_bytes",
     "interleave",
-    "run_place",
-    "swizzle",
     "transpose_chunks",
 ]
 
@@ -28,20 +24,6 @@ CHUNK = 16
 
 #: permute(a, b, selector): nibble i of the selector names the byte of b:a that becomes byte i (PTX prmt.b32).
 Permute = Callable[[Any, Any, int], Any]
-#: select(condition, a, b): a where the condition holds, else b.
-Select = Callable[[Any, Any, Any], Any]
-#: shift(low, high, bits), bits below 32: for going right the word that begins ``bits`` above the start of high:low
-#: (PTX shf.r.wrap), for going left the word that ends ``bits`` before its end (PTX shf.l.wrap).
-Shift = Callable[[Any, Any, Any], Any]
-
-
-def swizzle(chunk: Any, key: Any) -> Any:
-    """Where a chunk lies in its shared-memory row: the index XORed with the row's key modulo 8.
-
-    Eight chunks are all 32 banks.  Eight lanes that access one chunk column of rows with eight different keys, or
-    eight neighbouring chunks of one row, touch each bank once.  The row must have a multiple of eight chunks.
-    """
-    return chunk ^ (key % 8)
 
 
 def transpose_chunks(rows: Sequence[Sequence[Any]], itemsize: int, permute: Permute) -> list[list[Any]]:
@@ -78,16 +60,6 @@ def transpose_chunks(rows: Sequence[Sequence[Any]], itemsize: int, permute: Perm
                 columns[4 * m + 2 * half][i] = permute(upper, lower, 0x5410)
                 columns[4 * m + 2 * half + 1][i] = permute(upper, lower, 0x7632)
     return columns
-
-
-def run_place(chunk: Any, lines: int) -> Any:
-    """Where a chunk of a run lies in shared memory, so that threads ``lines`` chunks apart do not share banks.
-
-    An odd distance already visits all eight chunk columns.  An even one, 2^a times an odd number, comes back to its
-    first column after 8 / 2^a threads; each return is moved on by one of 2^a columns.
-    """
-    even = lines & -lines
-    return chunk if even == 1 else chunk ^ (chunk // (lines * 8 // even) % even)
 
 
 def interleave(lines: Sequence[Sequence[Any]], itemsize: int, permute: Permute) -> list[list[Any]]:
@@ -165,52 +137,3 @@ def gather_bytes(sources: Sequence[tuple[Any, int]], permute: Permute) -> Any:
 
 def _selector(places: Sequence[int]) -> int:
     return sum(place << (4 * i) for i, place in enumerate(places))
-
-
-def funnel_right(
-    low: Sequence[Any], high: Sequence[Any], offset: Any, itemsize: int, select: Select, shift: Shift
-) -> list[Any]:
-    """The chunk that begins ``offset`` bytes (0 to 15) into two neighbouring chunks.
-
-    Args:
-        low: the four words of the first chunk.
-        high: the four words of the next.
-        offset: a multiple of ``itemsize``.
-        itemsize: bytes of an element; the wider it is, the fewer steps are needed.
-        select: chooses by a condition.
-        shift: the funnel shift of two words.
-    """
-    words = [*low, *high]
-    if itemsize >= 16:
-        return list(low)
-    if itemsize <= 4:
-        odd = (offset & 4) != 0
-        words = [select(odd, words[i + 1], words[i]) for i in range(7)]
-    words = [select((offset & 8) != 0, words[i + 2], words[i]) for i in range(5 if itemsize < 4 else 4)]
-    if itemsize < 4:
-        bits = (offset & 3) * 8
-        words = [shift(words[i], words[i + 1], bits) for i in range(4)]
-    return words
-
-
-def funnel_left(
-    low: Sequence[Any], high: Sequence[Any], offset: Any, itemsize: int, select: Select, shift: Shift
-) -> list[Any]:
-    """The chunk that ends ``offset`` bytes (0 to 15) before the end of two neighbouring chunks.
-
-    The arguments are those of :func:`funnel_right`.  An offset of 0 gives ``high``.
-    """
-    words = [*low, *high]
-    if itemsize >= 16:
-        return list(high)
-    if itemsize >= 4:
-        # words[i] for i = 1 to 7 after the first step, then the last four.
-        if itemsize == 4:
-            odd = (offset & 4) != 0
-            words = [words[0], *(select(odd, words[i - 1], words[i]) for i in range(1, 8))]
-        return [select((offset & 8) != 0, words[i - 2], words[i]) for i in range(4, 8)]
-    odd = (offset & 4) != 0
-    words = [words[0], *(select(odd, words[i - 1], words[i]) for i in range(1, 8))]
-    words = [select((offset & 8) != 0, words[i - 2], words[i]) for i in range(3, 8)]
-    bits = (offset & 3) * 8
-    return [shift(words[i], words[i + 1], bits) for i in range(4)]
