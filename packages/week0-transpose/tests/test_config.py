@@ -359,7 +359,7 @@ def test_a_named_variant_is_what_runs(name: str) -> None:
         "skinny": transposition(3, 1 << 16),
         "rows": Problem.make((64, 64), (64, 1), (64, 1), 4),
         "realigned": Problem.make((64, 64), (64, 1), (64, 1), 4),
-        "unaligned": transposition(101, 103),
+        "shifted": transposition(101, 103),
     }
     launch = plan("transpose", problems.get(name, transposition(64, 64)), H200, name)
     assert launch.variant == name
@@ -375,9 +375,9 @@ def test_an_aligned_copy_is_never_realigned_however_long() -> None:
     assert isinstance(select_config("copy", odd, H200)[0], RealignedConfig)
 
 
-@pytest.mark.parametrize("name", ["tiled", "vectorized", "unaligned"])
+@pytest.mark.parametrize("name", ["tiled", "vectorized", "shifted"])
 def test_more_tiles_than_a_grid_holds_are_refused(name: str) -> None:
-    problem = transposition(2**31 + 5, 16, 17 if name == "unaligned" else 16, size=1)
+    problem = transposition(2**31 + 5, 16, 17 if name == "shifted" else 16, size=1)
     with pytest.raises(UnsupportedError, match="needs at most 2147483647 tiles"):
         plan("transpose", problem, H200, name)
 
@@ -401,8 +401,8 @@ def test_unknown_names_and_sizes() -> None:
     ("name", "problem", "reason"),
     [
         ("vectorized", transposition(7, 9, size=2), r"multiples of 4 bytes; got multiples of 2 in the input"),
-        ("unaligned", transposition(64, 64, size=16), r"elements of at most 8 bytes; got 16"),
-        ("unaligned", transposition(9, 3), r"input rows of at least 16 bytes"),
+        ("shifted", transposition(64, 64, size=16), r"elements of at most 8 bytes; got 16"),
+        ("shifted", transposition(9, 3), r"input rows of at least 16 bytes"),
         ("skinny", transposition(64, 64), r"2 to 8 rows"),
         ("rows", transposition(64, 64), r"contiguous in input and output"),
         (

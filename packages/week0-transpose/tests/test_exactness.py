@@ -63,7 +63,7 @@ def promised(variant: str, rows: int, cols: int, itemsize: int) -> bool:
         return short == 1 and itemsize <= 8
     if variant == "skinny":
         return 2 <= short <= 8 and long >= 2048 and itemsize <= 8
-    if variant == "unaligned":
+    if variant == "shifted":
         return short >= 2 and itemsize <= 8 and cols * itemsize >= 16
     assert variant == "vectorized"
     return short >= 2 and rows * itemsize % 16 == 0 and cols * itemsize % 16 == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -60,7 +61,7 @@ def test_an_unaligned_tile(size: int, row_chunks: int, col_chunks: int, shifts: 
     config = UnalignedConfig(size, row_chunks, col_chunks, src_shift=shifts[0], dst_shift=shifts[1])
     loads, writes, reads, stores = panels(config)
     row = config.col_chunks * CHUNK
-    for name, skipped in (("first load", 0), ("second load", CHUNK))[: 1 + shifts[0]]:
+    for name, skipped in (("loads", 0), ("next", CHUNK))[: 1 + shifts[0]]:
         begins = {number * loads.row_bytes + skipped for number in range(config.loaded[0])}
         found = [place for access in loads.accesses if access.name.startswith(name) for place in access.places]
         assert sorted(found) == sorted(begin + place for begin in begins for place in range(0, row, CHUNK))
@@ -69,7 +70,7 @@ def test_an_unaligned_tile(size: int, row_chunks: int, col_chunks: int, shifts: 
     check_coalesced(stores.accesses, more=2 * max(32 // config.row_chunks, 1) if shifts[1] else 0)
     check_once(writes.accesses, 0, config.smem_bytes)
     check_conflicts((*writes.accesses, *reads.accesses))
-    check_once([access for access in reads.accesses if access.name.startswith("read")], 0, config.smem_bytes)
+    check_once([access for access in reads.accesses if access.name.startswith("reads")], 0, config.smem_bytes)
     check_once(stores.accesses, 0, config.tile[1] * stores.row_bytes)
     check_aligned((*loads.accesses, *stores.accesses))
     # A row's next chunk but that of its last thread, which stores nothing.
@@ -184,3 +185,18 @@ def test_interleaving_and_its_inverse(size: int, lines: int) -> None:
     run = words.interleave([to_words(chunk) for chunk in chunks], size, permute)
     assert b"".join(to_bytes(run)) == b"".join(chunk[c : c + size] for c in range(0, CHUNK, size) for chunk in chunks)
     assert to_bytes(words.deinterleave(run, size, permute)) == chunks
+
+
+# ---- places --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", [(), (5,), (3, 4), (2, 3, 4), (2, 1, 3, 5), (2**33,)], ids=str)
+def test_the_place_of_every_entry(sizes: tuple[int, ...]) -> None:
+    cutlass = pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+    from forge_week0_transpose.kernels.tensors import place
+
+    for number in (cutlass.Uint32, cutlass.Int64):
+        for entry in range(min(math.prod(sizes), 120)):
+            found = [int(index.value) for index in place(number(entry), sizes)]
+            assert sum(i * math.prod(sizes[:k]) for k, i in enumerate(found)) == entry * bool(sizes)
+            assert all(i < size for i, size in zip(found, sizes, strict=True))

@@ -171,7 +171,7 @@ SMALLEST = [
     *(("vectorized", size, (rows // size, cols // size, 0)) for size in (1, 2, 4, 8)
       for rows, cols in ((168, 176), (176, 168), (164, 172), (172, 176), (176, 172))
       if not (rows % size or cols % size)),
-    *(("unaligned", size, shape) for size in (1, 2, 4, 8)
+    *(("shifted", size, shape) for size in (1, 2, 4, 8)
       for shape in ((3, 17, 1), (33, 17, 1), (129, 67, 0), (272, 261, 3), (259, 272, 0), (256, 261, 0),
                     (3, 65, 67, 1))),
     *(("skinny", size, (*shape, offset)) for size in (1, 2, 4, 8) for offset in (0, 1)

@@ -8,7 +8,7 @@ have.  :func:`plan` adds the arguments of the launch.
                                            realigned   rows that begin anywhere
     matrix   a transposition               skinny      2 to 8 rows or columns, and long
                                            vectorized  input rows of whole 8- or 16-byte words, output rows of 16
-                                           unaligned   rows that begin anywhere
+                                           shifted     rows that begin anywhere
                                            naive       small matrices in a batch
     gather   anything else                 naive
 """
@@ -174,7 +174,7 @@ _KERNELS: Mapping[type, _Kernel] = {
 _TRANSPOSE: Mapping[str, type] = {
     "naive": NaiveConfig,
     "tiled": TiledConfig,
-    "unaligned": UnalignedConfig,
+    "shifted": UnalignedConfig,
     "skinny": SkinnyConfig,
     "vectorized": VectorizedConfig,
     "realigned": RealignedConfig,
@@ -187,7 +187,7 @@ _TABLES: Mapping[str, Mapping[str, type]] = {
     # A permuted input is a transposition.
     "copy": {
         "naive": NaiveConfig,
-        **{f"permuted_{name}": _TRANSPOSE[name] for name in ("tiled", "unaligned", "skinny", "vectorized")},
+        **{f"permuted_{name}": _TRANSPOSE[name] for name in ("tiled", "shifted", "skinny", "vectorized")},
         "realigned": RealignedConfig,
         "vectorized": RowsConfig,
     },

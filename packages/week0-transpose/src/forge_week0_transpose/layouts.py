@@ -7,6 +7,7 @@ the matrix; where rows begin between 16-byte boundaries, they are drawn from the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from forge_core.profiling.layouts import Access, Drawing, Panel, swizzle
@@ -77,74 +78,72 @@ def _accesses(
     )
 
 
+def _panel(
+    title: str,
+    config: Any,
+    row: int,
+    layout: Layout,
+    memory: tuple[int, int],
+    width: int,
+    swizzled: tuple[int, int, int] | None = None,
+) -> Panel:
+    """The accesses by a layout, drawn in rows of ``row`` elements."""
+    return Panel(
+        title, row * config.itemsize, _accesses(title.rsplit(maxsplit=1)[-1], config, layout, memory, width, swizzled)
+    )
+
+
 def _vectorized(config: VectorizedConfig) -> Drawing:
     """Accesses of input rows and output rows; the tile passes through swizzled shared memory."""
-    rows, cols = config.loaded
-    in_shared = (config.shared_layout[1], CHUNK, config.swizzle)
-    loads = ("global memory, input rows: loads", cols, ("load",))
-    out = rows
-    if isinstance(config, UnalignedConfig):
-        # Each chunk of a shifted row is followed by its neighbor; what belongs to the next tile is not stored.
-        loads = (loads[0], cols + config.vec * config.src_shift, ("first load", "second load")[: 1 + config.src_shift])
-        out = config.tile[0]
-    reads = _accesses("read", config, config.store_layout, in_shared[0], config.dst_width, config.swizzle)
+    (rows, cols), kept, line = config.loaded, config.tile[0], config.shared_layout[1]
+    if isinstance(config, UnalignedConfig) and config.src_shift:
+        cols += config.vec
+    loads = _panel("global memory, input rows: loads", config, cols, config.load_layout, (cols, 1), config.src_width)
+    write = ("shared memory, transposed: writes", config, rows, config.put_layout, line, CHUNK)
+    read = ("shared memory, output rows: reads", config, rows, config.store_layout, line, config.dst_width)
+    reads = _panel(*read, config.swizzle)
+    stores = _accesses("stores", config, config.store_layout, (1, kept), config.dst_width, rows=kept)
+    if cols > config.loaded[1]:
+        following = (tuple(p + CHUNK for p in a.places if p is not None) for a in loads.accesses)
+        both = (*loads.accesses, *(Access(f"next {i}", places, CHUNK) for i, places in enumerate(following)))
+        loads = replace(loads, accesses=both)
     if config.halo:
-        chunks = config.row_chunks
-        following = (reads[i].places for i in range(len(reads)))
-        reads += tuple(
-            Access(f"next read {i}", tuple(p[t + (t % chunks < chunks - 1)] for t in range(len(p))), CHUNK, "shared")
-            for i, p in enumerate(following)
-        )
-    loaded = tuple(
-        Access(a.name, tuple(p + CHUNK * i for p in a.places if p is not None), a.width)
-        for i, name in enumerate(loads[2])
-        for a in _accesses(name, config, config.load_layout, (loads[1], 1), config.src_width)
-    )
-    stores = _accesses("store", config, config.store_layout, (1, out), config.dst_width, rows=out)
-    line, size = rows * config.itemsize, config.itemsize
-    writes = _accesses("write", config, config.put_layout, *in_shared)
-    return Drawing(
-        f"{config.kernel_name}: {config.tile[0]} x {config.tile[1]} elements of {size} B",
-        (
-            Panel(loads[0], loads[1] * size, loaded),
-            Panel("shared memory: writes of transposed chunks", line, writes),
-            Panel("shared memory: reads of output rows", line, reads),
-            Panel("global memory, output rows: stores", out * size, stores),
-        ),
-    )
+        # Each thread reads its neighbor's chunk too; the last one of a row stores nothing.
+        own = [t + (t % config.row_chunks < config.row_chunks - 1) for t in range(config.threads)]
+        after = (tuple(a.places[t] for t in own) for a in reads.accesses)
+        both = (*reads.accesses, *(Access(f"next {i}", places, CHUNK, "shared") for i, places in enumerate(after)))
+        reads = replace(reads, accesses=both)
+    title = f"{config.kernel_name}: {kept} x {config.tile[1]} elements of {config.itemsize} B"
+    out = Panel("global memory, output rows: stores", kept * config.itemsize, stores)
+    return Drawing(title, (loads, _panel(*write, config.swizzle), reads, out))
 
 
 def _tiled(config: TiledConfig) -> Drawing:
     """An element a thread and step, through a tile with a column of padding."""
     size, tile, shared = config.itemsize, config.tile, config.shared_layout[1]
-    panels = (
-        ("global memory, input: loads", tile, "load", config.load_layout, (tile, 1), None),
-        ("shared memory: writes of rows", tile + 1, "write", config.load_layout, shared, PLAIN),
-        ("shared memory: reads of columns", tile + 1, "read", config.store_layout, shared, PLAIN),
-        ("global memory, output: stores", tile, "store", config.store_layout, (1, tile), None),
-    )
     return Drawing(
         f"{config.kernel_name}: {tile} x {tile} elements of {size} B, padded to {tile + 1}",
-        tuple(
-            Panel(title, row * size, _accesses(name, config, layout, memory, size, swizzled))
-            for title, row, name, layout, memory, swizzled in panels
+        (
+            _panel("global memory, input: loads", config, tile, config.load_layout, (tile, 1), size),
+            _panel("shared memory, rows: writes", config, tile + 1, config.load_layout, shared, size, PLAIN),
+            _panel("shared memory, columns: reads", config, tile + 1, config.store_layout, shared, size, PLAIN),
+            _panel("global memory, output: stores", config, tile, config.store_layout, (1, tile), size),
         ),
     )
 
 
 def _skinny(config: SkinnyConfig) -> Drawing:
     """A chunk of each line a thread, and neighboring chunks of the run; the lines are drawn one below the other."""
-    (n, length), run = config.tile, (1, config.lines)
+    (n, row), run, swizzled = config.tile, (1, config.lines), config.swizzle
     ways = ("loads", "stores") if config.gather else ("stores", "loads")
     panels = (
-        (f"global memory, {n} lines: {ways[0]}", "line", config.line_layout, (length, 1), config.line_width, None),
-        ("shared memory: a thread's own chunks of the run", "own", config.own_layout, run, CHUNK, config.swizzle),
-        ("shared memory: neighboring chunks", "chunk", config.run_layout, run, CHUNK, config.swizzle),
-        (f"global memory, the run: {ways[1]}", "run", config.run_layout, run, config.run_width, None),
+        _panel(f"global memory, {n} lines: {ways[0]}", config, row, config.line_layout, (row, 1), config.line_width),
+        _panel("shared memory: a thread's own chunks", config, row, config.own_layout, run, CHUNK, swizzled),
+        _panel("shared memory: neighboring chunks", config, row, config.run_layout, run, CHUNK, swizzled),
+        _panel(f"global memory, the run: {ways[1]}", config, row, config.run_layout, run, config.run_width),
     )
-    drawn = [Panel(title, length * config.itemsize, _accesses(name, config, *how)) for title, name, *how in panels]
-    title = f"{config.kernel_name}: {n} lines of {length} elements of {config.itemsize} B"
-    return Drawing(title, tuple(drawn if config.gather else drawn[::-1]))
+    title = f"{config.kernel_name}: {n} lines of {row} elements of {config.itemsize} B"
+    return Drawing(title, panels if config.gather else panels[::-1])
 
 
 def _line(threads: int, width: int, step: int, what: str, first: int = 0) -> Access:
