@@ -45,13 +45,13 @@ def test_a_narrowed_access(narrow: VectorizedConfig) -> None:
 
 
 def test_one_more_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = vectorized.transpose_chunks
+    right = vectorized.interleave
 
-    def transpose_and_wait(*args: Any) -> Any:
+    def shuffle_and_wait(*args: Any) -> Any:
         cute.arch.sync_threads()
         return right(*args)
 
-    monkeypatch.setattr(vectorized, "transpose_chunks", transpose_and_wait)
+    monkeypatch.setattr(vectorized, "interleave", shuffle_and_wait)
     assert found("vectorized", VectorizedConfig(4)).keys() == {"barriers"}
 
 

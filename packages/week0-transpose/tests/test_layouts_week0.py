@@ -170,9 +170,7 @@ def to_bytes(chunks: list[list[int]]) -> list[bytes]:
 def test_register_transposition(size: int, width: int) -> None:
     v, each = CHUNK // size, {1: 2, 2: 1}.get(size, 0)
     rows, calls = [bytes((17 * r + b) % 256 for b in range(width)) for r in range(v)], []
-    found = words.transpose_chunks(
-        [to_words(row) for row in rows], size, lambda *args: calls.append(args) or permute(*args)
-    )
+    found = words.interleave([to_words(row) for row in rows], size, lambda *args: calls.append(args) or permute(*args))
     columns = [b"".join(row[c : c + size] for row in rows) for c in range(0, width, size)]
     assert to_bytes(found) == columns
     assert len(calls) == each * 4 * len(columns), "so many permutations a word"

@@ -6,7 +6,6 @@ With an odd number of columns every input row begins at another offset from a 16
 of rows every output row does.  Memory is only accessed at those boundaries; the shifts happen inside the chip.
 
 How the data moves: as in ``vectorized``, whose tensors and layouts these are, but for two steps.
-
     src_shift: input rows do not begin at 16-byte boundaries
         global     |....AAAA|AAAABBBB|BBBBCCCC|CCCC....|      each thread loads the two aligned chunks that hold its
                         ^ the tile's first column             V elements of a row; the second is its neighbor's
@@ -17,8 +16,7 @@ How the data moves: as in ``vectorized``, whose tensors and layouts these are, b
         global     |....aaaa|aaaabbbb|bbbbcccc|               aligned chunks; the first and the last of an output
                         ^ the output row's first element      row, which belong to two rows, element by element
 
-The tensor's last chunk is not loaded where it reaches past the last element: ``mend`` puts its elements into shared
-memory one by one.
+The tensor's last chunk is not loaded where it reaches past the last element: ``mend`` loads its elements one by one.
 
 Bytes moved: 2 * B * M * N * itemsize, and when dst_shift one of ``row_chunks`` chunks of input rows again, for the tile
 below, mostly from L2.
@@ -56,20 +54,19 @@ class Unaligned(UnalignedConfig, Vectorized):
         check((mX.stride[0] >= shape[1]) | (not self.src_shift), "shifted input rows do not overlap")
         _, part = tiled_copy(CopyG2ROp(), mX.element_type, CHUNK, self.load_layout, self.loaded, thread)
         m, n = part.partition_S(cute.make_identity_tensor(self.loaded))[0]
-        atom, policy = cute.make_copy_atom(CopyG2ROp(), Uint32, num_bits_per_copy=128), load_policy()
+        policy, atom = load_policy(), cute.make_copy_atom(CopyG2ROp(), Uint32, num_bits_per_copy=128)
         parts, last, skips = 1 + self.src_shift, (self.end(mX, shape) & -CHUNK) - CHUNK, []
-        tXrX = cute.make_rmem_tensor((4 * parts, self.vec), Uint32)
+        tXrX = cute.make_rmem_tensor(((4, parts), self.vec), Uint32)
         for k in range(self.vec):
             row = cutlass.min(origin[0] + m + k, shape[0] - 1)
             start = (mX.iterator + cute.crd2idx((row, origin[1] + n), mX.layout)).toint()
             skips.append(Int32(start) & (CHUNK - 1))
             for i in range(parts):
                 gChunk = chunk(cutlass.min((start & -CHUNK) + CHUNK * i, last))
-                rChunk = cute.make_tensor(tXrX[None, k].iterator + 4 * i, cute.make_layout(4))
-                cute.copy(atom, gChunk, rChunk, cache_policy=policy)
+                cute.copy(atom, gChunk, tXrX[(None, i), k], cache_policy=policy)
         if not self.src_shift:
             return tXrX
-        rRows = cute.make_rmem_tensor((CHUNK // self.itemsize, self.vec), mX.element_type)
+        rRows = cute.make_rmem_tensor((self.vec, self.vec), mX.element_type)
         for k in range(self.vec):
             shift_bytes(tXrX[None, k], skips[k], rRows[None, k])
         return rRows
@@ -78,12 +75,12 @@ class Unaligned(UnalignedConfig, Vectorized):
     def mend(self, sX: cute.Tensor, mX: cute.Tensor, shape: tuple, origin: tuple, thread: Int32):
         """Loads the elements of the tensor's last, incomplete chunk: the last columns of its last row."""
         if cutlass.const_expr(self.src_shift):
-            rows, cols = shape
-            if (origin[0] + self.loaded[0] >= rows) & (origin[1] + self.loaded[1] + self.vec > cols):
+            (rows, cols), (m, n) = shape, self.loaded
+            if (origin[0] + m >= rows) & (origin[1] + n + self.vec > cols):
                 cute.arch.sync_threads()
                 count = Int32(self.end(mX, shape) & (CHUNK - 1)) // self.itemsize
                 col = cols - count + thread
-                if (thread < count) & (col >= origin[1]) & (col < origin[1] + self.loaded[1]):
+                if (thread < count) & (col >= origin[1]) & (col < origin[1] + n):
                     sX[(rows - 1 - origin[0], col - origin[1])] = mX[(rows - 1, col)]
 
     def end(self, mX: cute.Tensor, shape: tuple[Any, Any]) -> Int64:

@@ -49,7 +49,7 @@ from forge_week0_transpose.kernels.tensors import (
     tile_at,
     tiled_copy,
 )
-from forge_week0_transpose.kernels.words import transpose_chunks
+from forge_week0_transpose.kernels.words import interleave
 
 __all__ = ["CARVEOUT", "Vectorized", "build"]
 
@@ -118,7 +118,7 @@ class Vectorized(VectorizedConfig):
         tXsX = part.partition_D(sX)
         tXrT = cute.make_rmem_tensor(tXsX.shape, sX.element_type)
         rT = cute.recast_tensor(tXrT, Uint32)
-        for j, column in enumerate(transpose_chunks(rows, self.itemsize, permute)):
+        for j, column in enumerate(interleave(rows, self.itemsize, permute)):
             for w in range(4):
                 rT[4 * j + w] = column[w]
         cute.copy(put, tXrT, tXsX)
