@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-from collections.abc import Mapping
 
 import pytest
 
-from forge_core.cache.key import tag
 from forge_core.device import SPECS, Device
 from forge_core.errors import ArgumentError, UnsupportedError
-from forge_core.op.launch import Variant
 from forge_week0_transpose.config import (
     COPY_VARIANTS,
     TILE_SIZES,
@@ -185,14 +181,6 @@ def test_the_threshold_counts_the_device_s_multiprocessors() -> None:
         assert isinstance(config, VectorizedConfig)
         tiles[name] = config.tile[0]
     assert tiles == {"A100": 64, "H200": 64, "B200": 32}
-
-
-def test_a_tile_is_not_wider_than_the_matrix() -> None:
-    wide = auto(transposition(262144, 128, size=2))
-    narrow = auto(transposition(131072, 64, size=2))
-    assert isinstance(wide, VectorizedConfig)
-    assert isinstance(narrow, VectorizedConfig)
-    assert (wide.row_chunks, narrow.row_chunks) == (16, 8)
 
 
 @pytest.mark.parametrize(
@@ -422,28 +410,6 @@ def test_a_variant_that_cannot_says_which_can(name: str, problem: Problem, reaso
 
 
 # ---- tables --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("table", [TRANSPOSE_VARIANTS, COPY_VARIANTS, TILED_ONLY], ids=["transpose", "copy", "tiled"])
-def test_tables_name_modules_that_exist(table: Mapping[str, Variant]) -> None:
-    for variant in table.values():
-        module, _, attribute = variant.path.partition(":")
-        assert attribute in ("build", "build_realigned")
-        assert importlib.util.find_spec(module) is not None
-
-
-def test_every_configuration_can_be_part_of_a_key() -> None:
-    for config in (
-        NaiveConfig(4, 2),
-        RowsConfig(16),
-        RealignedConfig(2),
-        TiledConfig(4, 16),
-        VectorizedConfig(4),
-        UnalignedConfig(4, src_shift=False),
-        SkinnyConfig(4, 3, True),
-    ):
-        assert tag(config)[0] == "dataclass"
-        assert "cutlass" not in config.kernel_name
 
 
 @pytest.mark.parametrize(

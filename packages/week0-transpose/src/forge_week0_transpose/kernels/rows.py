@@ -36,7 +36,7 @@ from cutlass import Int32, Int64, Uint32
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
-from forge_core.cute.copy import copy_if, load_unaligned
+from forge_core.cute.copy import copy_if, head_elements, load_unaligned
 from forge_core.cute.memory import GLOBAL, name_kernel
 from forge_week0_transpose.configs import CHUNK, RealignedConfig, RowsConfig
 from forge_week0_transpose.kernels.tensors import example_arguments, place, tensor, unsigned
@@ -104,11 +104,11 @@ class Realigned(RealignedConfig):
             at = place(number, (chunks, *outer[1::3]))
             mX, mY = (tensor(p, size, (length, *outer[1::3]), (1, *outer[2 + i :: 3])) for i, p in enumerate((pX, pY)))
             gX, gY = (m[(None, *at[1:])] for m in (mX, mY))
-            left = extent - (gX.iterator.toint() - pX.toint()) // size
+            left = extent - cute.crd2idx((0, *at[1:]), mX.layout)
             check(left >= length, "the row lies inside the source")
             # The chunk's first element: negative where the row begins inside the chunk.
             vec = CHUNK // size
-            begin = at[0] * vec - Int64(Uint32(gY.iterator.toint() & (CHUNK - 1)) // size)
+            begin = at[0] * vec - Int64(-head_elements(gY, vec) & (vec - 1))
             whole = (begin >= 0) & (begin + vec <= length)
             rX = cute.make_rmem_tensor(vec, unsigned(size))
             load_unaligned(cute.make_tensor(gX.iterator, cute.make_layout(left)), begin, rX, whole)

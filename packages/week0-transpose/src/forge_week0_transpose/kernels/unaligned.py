@@ -1,4 +1,4 @@
-"""Transposition of matrices whose rows begin anywhere, still with 128-bit accesses on both sides.
+"""Transposition of matrices whose rows begin anywhere; addresses by hand, since accesses begin at 16-byte boundaries.
 
     Y[b, n, m] = X[b, m, n]            (B, M, N) -> (B, N, M), elements of 1, 2, 4 or 8 bytes
 
@@ -22,8 +22,7 @@ Bytes moved: 2 * B * M * N * itemsize, and when dst_shift one of ``row_chunks`` 
 below, mostly from L2.
 
 Limits: addresses are multiples of the element; shifted input rows have at least 16 bytes and do not overlap.  Reads
-begin in the 16-byte chunk that holds the tensor's first element, and never pass the end of its last.  Addresses are
-computed by hand where an access is not an element's: at the boundary before it.
+begin in the 16-byte chunk that holds the tensor's first element, and never pass the end of its last.
 """
 
 from __future__ import annotations
