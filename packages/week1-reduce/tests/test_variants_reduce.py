@@ -126,7 +126,7 @@ def test_the_subset_for_sanitizers_is_small_and_holds_every_alignment():
         values = {name: {value for key, value in wanted if key == name} for name, _ in wanted}
         assert values["dtype"] == set(DTYPES[1:3] if variant in LADDER else DTYPES[1:] if variant == "grid" else DTYPES)
         if variant == "column":
-            assert values["align"] == {"whole", "shifted", "element"}
+            assert values["align"] == {"whole", "shifted", "skewed", "element"}
             assert values["held"] == {True, False}
         if variant == "held":
             assert values["align"] == {"whole", "shifted", "element"}

@@ -22,6 +22,7 @@ from forge_core.op.launch import load
 from forge_core.rows.plan import plan_call
 from forge_core.settings import use_settings
 from forge_core.testing.conformance import check_concurrent_threads, check_second_device
+from forge_core.testing.smallest import cover, placed, traits
 from forge_week2_softmax.program import Softmax
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
@@ -286,17 +287,10 @@ def test_a_number_that_comes_again_is_left_in_no_slot(dtype: Any, shape: Any) ->
 #: Rows, columns, and the elements by which every tensor begins behind its allocation.
 SMALLEST = (
     *((300, 9, 0), (849, 40, 0), (2, 4099, 3), (70, 2048, 0), (5, 2048, 0), (3, 257, 1), (2, 64, 0), (3, 5, 1)),
-    *((1, 1, 0), (33, 8, 0), (9, 512, 0), (2, 65536, 0)),
+    *((1, 1, 0), (33, 8, 0), (9, 512, 0), (2, 65536, 0), (70, 257, 1), (2000, 257, 1)),
 )
 #: Rows of which a cluster of 16 blocks keeps a part in shared memory.
 STAGED = ((1, 200_704, 0), (1, 200_705, 0))
-
-
-def placed(values: torch.Tensor, offset: int, device: str) -> torch.Tensor:
-    """The values in an allocation that ends with them, so that memcheck sees a read past their end."""
-    flat = torch.empty(values.numel() + offset, dtype=values.dtype, device=device)
-    flat[offset:] = values.reshape(-1).to(device)
-    return flat[offset:].view(values.shape)
 
 
 def small_call(case: tuple[Any, ...]) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
@@ -318,13 +312,6 @@ def small_call(case: tuple[Any, ...]) -> tuple[tuple[torch.Tensor, ...], torch.T
     return (on(grad), on(y)), getattr(torch.ops.aten, f"_{op}_data")(g, p, dim, torch.float64).cuda()
 
 
-def traits(config: Any) -> set[tuple[Any, ...]]:
-    """What of a configuration decides which addresses a kernel reads and writes, and what its threads exchange."""
-    names = ("align", "lanes", "blocks", "rank", "reduced", "held")
-    found = {(name, getattr(config, name, None)) for name in names}
-    return {*found, ("staged", getattr(config, "staged", 0) > 0), ("chunks", min(getattr(config, "chunks", 1), 2))}
-
-
 def subset(variant: str, arch: str | None) -> tuple[list[tuple[Any, ...]], set[tuple[Any, ...]]]:
     """Few of the smallest calls that have together all the traits of all of them, and those traits."""
     able: dict[tuple[Any, ...], set[tuple[Any, ...]]] = {}
@@ -341,12 +328,7 @@ def subset(variant: str, arch: str | None) -> tuple[list[tuple[Any, ...]], set[t
             continue
         able[case] = {*traits(told.config), ("op", op), ("dtype", dtype)}
         able[case] |= {("shape", case[2])} if case[2] in SMALLEST else set()
-    wanted: set[tuple[Any, ...]] = set().union(*able.values())
-    chosen, left = [], set(wanted)
-    while left:  # the smaller call of two that add as many traits
-        chosen.append(max(able, key=lambda case: (len(able[case] & left), -case[2][0] * case[2][1])))
-        left -= able[chosen[-1]]
-    return chosen, wanted
+    return cover(able, {case: case[2][0] * case[2][1] for case in able}), set().union(*able.values())
 
 
 def test_the_subset_for_sanitizers_is_small_and_holds_every_width_and_alignment() -> None:
@@ -363,7 +345,7 @@ def test_the_subset_for_sanitizers_is_small_and_holds_every_width_and_alignment(
                 "held": set(), "grid": {"element"}, "split": {"whole"}, "stream": {"whole"}
             }[variant]  # fmt: skip
         if variant == "column":
-            assert values["align"] == {"whole", "shifted", "element"}
+            assert values["align"] == {"whole", "shifted", "skewed", "element"}
             assert values["held"] == {True, False}
         if variant == "held":
             assert values["lanes"] >= {0, 4, 8, 16, 32}

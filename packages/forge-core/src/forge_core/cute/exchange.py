@@ -19,15 +19,17 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64
+from cutlass import Boolean, Int32, Int64
 from cutlass.memory import SmemAllocator
 
+from forge_core.cute.copy import store_if
 from forge_core.cute.grid import SLOT_BYTES, empty_slots, gather_grid, sign_slot
 from forge_core.cute.monoid import Monoid
 from forge_core.cute.warp import WARP, reduce_lanes
 
 __all__ = [
     "Exchange",
+    "Places",
     "Sharers",
     "close_exchange",
     "combine_parts",
@@ -231,33 +233,62 @@ def get(rAcc: list[cute.Tensor], r: int) -> tuple[Any, ...]:
     return tuple(part[r] for part in rAcc)
 
 
-def reduce_columns(
-    smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid, width: Int32, groups: Int32, threads: int
-) -> None:
-    """Combines the accumulators of rows that lie side by side: place p of all threads has row p % width.
+@dataclass(frozen=True)
+class Places:
+    """Which rows side by side the accumulators of a thread are of: place p of all threads has row p % width.
+
+    Attributes:
+        width: rows.
+        groups: places of each; threads beyond ``width * groups`` places take part in nothing.
+        first: the thread's first place.
+        rows: the row of each of its places, some row where it has none.
+        has_row: of each of them whether it has one; others take part in nothing.  Empty where all have.
+    """
+
+    width: Int32
+    groups: Int32
+    first: Int32
+    rows: list[Int32]
+    has_row: list[Boolean]
+
+
+def reduce_columns(smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid, places: Places, threads: int) -> None:
+    """Combines the accumulators of rows that lie side by side.
 
     Args:
         smem: allocates what they exchange through.
         rAcc: that of :func:`put`, of a thread's neighboring places; afterwards the totals of their rows.
         monoid: how to combine.
-        width: rows.
-        groups: places of each; threads beyond ``width * groups`` places take part in nothing.
+        places: which rows those are.
         threads: of the block at most.
     """
     layout = cute.make_layout(threads * cute.size(rAcc[0]))
+    if places.has_row:  # written one by one, as many places apart as a thread has: without bank conflicts
+        layout = cute.make_composed_layout(cute.make_swizzle(3, 0, 5), 0, layout)
     sAcc = [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in monoid.types]
-    _combine_places(rAcc, sAcc, monoid, width, groups)
+    own = places.first, places.rows, places.has_row
+    _combine_places(rAcc, sAcc, monoid, places.width, places.groups, *own)
 
 
 @cute.jit
-def _combine_places(rAcc: list, sAcc: list, monoid: cutlass.Constexpr, width: Int32, groups: Int32):
+def _combine_places(
+    rAcc: list,
+    sAcc: list,
+    monoid: cutlass.Constexpr,
+    width: Int32,
+    groups: Int32,
+    first: Int32,
+    rows: list,
+    has_row: list,
+):
     """Eight places at a time become one, until each row has one left."""
-    places = cute.size(rAcc[0])
-    first = cute.arch.thread_idx()[0] * places
     if groups > 1:
         for k in cutlass.range_constexpr(len(sAcc)):
-            for r in cutlass.range_constexpr(places):
-                sAcc[k][first + r] = rAcc[k][r]
+            for r in cutlass.range_constexpr(len(rows)):
+                if cutlass.const_expr(len(has_row) == 0):
+                    sAcc[k][first + r] = rAcc[k][r]
+                else:
+                    store_if(sAcc[k], first + r, rAcc[k][r], has_row[r])
         cute.arch.sync_threads()
         left = groups
         while left > 1:
@@ -269,11 +300,9 @@ def _combine_places(rAcc: list, sAcc: list, monoid: cutlass.Constexpr, width: In
                     sAcc[k][at] = total[k]
             cute.arch.sync_threads()
             left = some
-        place = first % width
-        for r in cutlass.range_constexpr(places):
+        for r in cutlass.range_constexpr(len(rows)):
             for k in cutlass.range_constexpr(len(sAcc)):
-                rAcc[k][r] = sAcc[k][place]
-            place = cutlass.select_(place + 1 == width, 0, place + 1)
+                rAcc[k][r] = sAcc[k][rows[r]]
 
 
 @cute.jit

@@ -4,8 +4,9 @@
     stream    the same in each tile of a row; every part of a row is some of its tiles
     column    neighboring threads have neighboring places: of rows side by side, then of their next elements
 
-Of shifted rows the first threads also have elements of head or tail.  Outputs are written at the same places.  Not in
-the maps: accesses whose result is unused, which kernels send to a row's first element; column operands.
+Of shifted rows the first threads also have elements of head or tail, and so have those at the ends of a tile of skewed
+ones.  Outputs are written at the same places.  Not in the maps: accesses whose result is unused, which kernels send to
+a row's first element, and what vectors of skewed rows read of rows beside the tile; column operands.
 
 For ``forge-cute layout`` and for tests: neither a kernel nor what plans a call imports this module.
 """
@@ -105,7 +106,7 @@ def column_accesses(
         rows: that lie side by side.
         size: bytes of an element of the operand.
         tiling: how they are read.
-        shift: elements by which ``shifted`` rows begin after a 16-byte boundary.
+        shift: elements by which ``shifted`` or ``skewed`` rows begin after a 16-byte boundary.
         tile: which tile.
         part: which part of it.
 
@@ -113,8 +114,8 @@ def column_accesses(
         The accesses in order; places are bytes from the boundary.
     """
     width, threads, vec, found = tiling.width, tiling.threads, config.vec, list[Access]()
-    turn = threads * vec
-    steps = -(-(length + -(-shift // width)) // (turn // width))
+    turn, before = threads * vec, -(-shift // width) if config.align == "shifted" else 0
+    steps = -(-(length + before) // (turn // width))
     span = math.ceil(math.ceil(steps / config.chunks) / tiling.parts) * config.chunks
     for i in range(part * span, min(part * span + span, steps)):
         first = [i * turn + thread * vec for thread in range(threads)]
@@ -126,10 +127,31 @@ def column_accesses(
             for r in range(vec) if edges else ():
                 own = ((place + r) * size if ends[0] <= place + r < ends[1] else None for place in edges)
                 found += _vectors("head and tail", own, size)
+        elif config.align == "skewed":
+            found += _skewed(first, tiling, size, vec, length, rows, shift=shift, tile=tile)
         else:
             places = [(place // width, tile * width + place % width) for place in first]
             inside = ((n * rows + row) * size if n < length and row < rows else None for n, row in places)
             found += _vectors(f"elements from {first[0] // width}", inside, vec * size)
+    return found
+
+
+def _skewed(
+    first: list[int], tiling: Tiling, size: int, vec: int, length: int, rows: int, *, shift: int, tile: int
+) -> list[Access]:
+    """What threads have at a step of a tile of skewed rows, whose places of all elements are numbered through."""
+    width, most = tiling.width, min(tiling.rows, rows - tile * tiling.rows)
+    found, threads = list[Access](), list[tuple[int, int]]()
+    for place in first:
+        # The tile's first row, and the thread's, counted from it: at the boundary before it for the first thread.
+        begin = shift + place // width * rows + tile * tiling.rows
+        threads.append((begin, place % width - begin % vec if place // width < length else most))
+    whole = ((begin + f) * size if 0 <= f <= most - vec else None for begin, f in threads)
+    found += _vectors(f"vectors of {first[0] // width}", whole, vec * size)
+    edges = [(begin, f) for begin, f in threads if -vec < f < 0 or most - vec < f < most]
+    for r in range(vec) if edges else ():
+        own = ((begin + f + r) * size if 0 <= f + r < most else None for begin, f in edges)
+        found += _vectors("head and tail", own, size)
     return found
 
 
@@ -147,18 +169,21 @@ def _exchange(config: RowConfig, blocks: int) -> tuple[Panel, ...]:
 
 def _draw(config: Any) -> Drawing:
     """The operands of each element size, of the longest row that is held or of a tile; and the exchange."""
-    binding, shift = config.binding, {"shift": 1} if config.align == "shifted" else {}
+    binding, shift = config.binding, {"shift": 1} if config.align in ("shifted", "skewed") else {}
     accesses: Callable[..., list[Access]] = stream_accesses
     vectors, row, blocks = config.threads * config.chunks, WARP * config.vec, 1
     if isinstance(config, HeldConfig):
         vectors, blocks, accesses = config.capacity, max(config.blocks, 1) if config.sized else 0, held_accesses
     length, panels = (vectors + len(shift)) * config.vec, []
     if isinstance(config, ColumnConfig):
-        # Of shifted rows an odd number, as many as half of a line.
+        # Of shifted and skewed rows an odd number, as many as half of a line.
         width = LINE * config.vec if config.align == "whole" else 16 * config.vec - len(shift)
         each = width // math.gcd(width, config.vec)
         threads = config.threads // each * each
-        tiling = Tiling(1, width, threads, 1, threads * config.vec // width)
+        tiling = Tiling(1, width, width, threads, 1, threads * config.vec // width)
+        if config.align == "skewed":
+            tiling = Tiling(1, width + 1, width + 1 - config.vec, threads, 1, threads * config.vec // (width + 1))
+            width = tiling.rows - 1
         length, row, blocks = tiling.groups * config.chunks, width, 0
         accesses = partial(column_accesses, rows=width, tiling=tiling)
     for size in sorted({binding.dtype(name).itemsize for name in binding.moving}):

@@ -41,7 +41,7 @@ def _sizes(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ..
         return (_block(config, problem, device),) if config.sized else ()
     if isinstance(config, ColumnConfig):
         found = tiling(config, problem, device)
-        return found.parts, found.width, found.threads
+        return found.parts, found.width, found.rows, found.threads
     return (row_parts(config, problem, device),) if config.sized else ()
 
 
@@ -71,7 +71,8 @@ class Tiling:
 
     Attributes:
         parts: blocks of a tile.
-        width: rows of a tile.
+        width: places of an element: rows of a tile, or ``vec`` more of ``skewed`` ones.
+        rows: of a tile.
         threads: of a block, that have elements.
         tiles: how many there are.
         groups: elements of a row that a block reads at each step.
@@ -79,6 +80,7 @@ class Tiling:
 
     parts: int
     width: int
+    rows: int
     threads: int
     tiles: int
     groups: int
@@ -110,13 +112,21 @@ def _tile(config: ColumnConfig, problem: Problem, line: int, wave: int) -> Tilin
     # each block of half of the GPU.  Wider tiles also where rows are too short for all threads.
     moving = [problem.reduced[0].strides[i] for i in problem.stepping if i in problem.operands.other_places]
     ragged = inner <= places and rows * length >= wave * places * config.chunks and any(n % shared for n in moving)
+    wide = max(places // turns, -(-rows // wave) if vec > 1 else 1)
+    if config.align == "skewed":
+        # Between steps of a thread lies a multiple of ``vec`` elements of rows, or there is one step.
+        across = config.threads // min(vec, 1 << (length - 1).bit_length())
+        while across * vec > 2 * line and (across // 2 - 1) * vec >= wide:
+            across //= 2
+        width, groups = across * vec, config.threads // across
+        step = width - vec
+        return Tiling(1, width, step, config.threads, -(-inner // step) * (rows // max(inner, 1)), groups)
     if config.align != "shifted" and not ragged and inner > min(2 * shared if line >= shared else line, places):
-        wide = max(places // turns, -(-rows // wave) if vec > 1 else 1)
         width = min(-(-wide // line) * line, places, inner)
     each = width // math.gcd(width, vec)  # threads that have whole elements of all rows together, and how many
     rounds = each * vec // width
     threads = each * max(1, min(config.threads // each, -(-turns // rounds)))
-    return Tiling(1, width, threads, -(-inner // width) * (rows // max(inner, 1)), threads * vec // width)
+    return Tiling(1, width, width, threads, -(-inner // width) * (rows // max(inner, 1)), threads * vec // width)
 
 
 def workspace(config: RowConfig, problem: Problem, device: Device) -> int:

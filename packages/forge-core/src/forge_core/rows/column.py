@@ -10,7 +10,7 @@ have room for, and walk down the rows in steps:
                  n = 3    ...
 
 A tile of all rows side by side is contiguous memory: then a thread's places may be those of two elements of rows
-(``shifted``), and rows of any number are read by aligned vectors.
+(``shifted``), and rows of any number are read by aligned vectors.  So are more of them, thread by thread (``skewed``).
 
     exchange     places of the same row, of all threads: through shared memory
     parts        where tiles are few, a block for each part of a tile: each pass is a launch, which leaves the totals of
@@ -49,9 +49,9 @@ class Column(ColumnConfig, PartedKernel):
     @cute.jit
     def __call__(self, *args: Any):
         """Launches a block for each part of each tile of rows; ``args`` as ``RowKernel.split`` takes them."""
-        pointers, length, (parts, width, threads), dims, numbers = self.split(args)
+        pointers, length, (parts, width, step, threads), dims, numbers = self.split(args)
         inner, rows = dims[(self.rank - 1) * (1 + len(pointers))], self.rows_of(dims)
-        tiles, parts = (inner + (width - 1)) // width, Int32(parts)
+        tiles, parts = (inner + (step - 1)) // step, Int32(parts)
         row = (
             pointers,
             args[len(pointers)].toint() if const_expr(self.workspace) else Int64(0),
@@ -64,7 +64,7 @@ class Column(ColumnConfig, PartedKernel):
         groups = threads * self.vec // width
         steps = (Int32(length) + (edge + width - 1) // width + groups - 1) // groups
         span = ((steps + (self.chunks - 1)) // self.chunks + parts - 1) // parts * self.chunks
-        sizes = (width, threads, groups, steps, span, Uint32(tiles), parts)
+        sizes = (width, Int32(step), threads, groups, steps, span, Uint32(tiles), parts)
         for launch in self.launches:
             name_kernel(self.kernel, self.name_of(launch))
             self.kernel(*row, sizes, launch).launch(
@@ -90,25 +90,24 @@ class Column(ColumnConfig, PartedKernel):
         launch: cutlass.Constexpr,
     ):
         program, names, passes, vec = self.binding.program, self.binding.program.operands, self.passes, self.vec
-        (width, threads, groups, steps, span, tiles, parts), smem = sizes, SmemAllocator()
+        (width, step, threads, groups, steps, span, tiles, parts), smem = sizes, SmemAllocator()
         (block, part, _), rows = cute.arch.block_idx(), self.rows_of(dims)
         inner = dims[(self.rank - 1) * (1 + len(pointers))]
         lead(self.overlap and ALL < self.launches[-1] != launch)
 
         # Which rows, and which part of them.  Blocks side by side read side by side.
         outer = Uint32(block) // tiles
-        first = Int64(Uint32(block) - outer * tiles) * width
-        base = self.row_of(pointers, length, dims, Int64(outer) * inner)
-        tile = Tile.of(
-            self, base, (width, threads, groups), length, inner - first, load_policy(self.read_once(rows, length))
-        )
-        gs = [self.neighbor(base, dims, first + column) for column in tile.columns()]
+        first = Int64(Uint32(block) - outer * tiles) * step
+        g = self.neighbor(self.row_of(pointers, length, dims, Int64(outer) * inner), dims, first)
+        once = load_policy(self.read_once(rows, length))
+        tile = Tile.of(self, g, (width, step, threads, groups), length, (first, inner - first), once)
+        g, gs = self.neighbor(g, dims, tile.first), [self.neighbor(g, dims, column) for column in tile.columns()]
         known = [self.known(g, length, numbers) for g in gs]
         begin, end = part * span, cutlass.min(part * span + span, steps)
 
         # The first steps are held where what they are for is computed in this launch, or in those before.
         held = launch in (ALL, len(passes))
-        pieces, rest = (load_tile(tile, gs, begin, end), begin + self.chunks) if const_expr(held) else ([], begin)
+        pieces, rest = (load_tile(tile, g, gs, begin, end), begin + self.chunks) if const_expr(held) else ([], begin)
         follow(self.overlap and launch > 0)
         totals = [() for _ in range(vec)]
         for p in cutlass.range_constexpr(len(passes) if launch == ALL else min(launch + 1, len(passes))):
@@ -124,23 +123,23 @@ class Column(ColumnConfig, PartedKernel):
                 else:
                     put(rAcc, [monoid.identity() for r in range(vec)])
                 for i in cutlass.range(rest, end, self.chunks, unroll=1):
-                    more = load_tile(tile, gs, i, end)
+                    more = load_tile(tile, g, gs, i, end)
                     found = [self.fold_each(folds, [more[r]], known[r], totals[r]) for r in range(vec)]
                     put(rAcc, [monoid.combine(get(rAcc, r), found[r]) for r in range(vec)])
-                reduce_columns(smem, rAcc, monoid, width, tile.groups, self.threads)
+                reduce_columns(smem, rAcc, monoid, tile.places, self.threads)
                 totals = [(*totals[r], *get(rAcc, r)) for r in range(vec)]
                 if const_expr(p == launch):
-                    for (r, turn), k in itertools.product(enumerate(tile.turns()), range(len(rAcc))):
-                        store_if(gAcc[r][k], part, rAcc[k][r], tile.inside & (turn == 0))
+                    for (r, one), k in itertools.product(enumerate(tile.first_of_row()), range(len(rAcc))):
+                        store_if(gAcc[r][k], part, rAcc[k][r], one)
 
         if const_expr(held):
             constants = [program.constants(totals[r], known[r]) for r in range(vec)]
-            for r, turn in enumerate(tile.turns()):
-                self.write_results(gs[r], constants[r], known[r], tile.inside & (turn == 0) & (part == 0))
+            for r, one in enumerate(tile.first_of_row()):
+                self.write_results(gs[r], constants[r], known[r], one & (part == 0))
             if const_expr(len(names.writes) > 0):
-                store_tile(tile, gs[0], pieces, constants, begin, end)
+                store_tile(tile, g, pieces, constants, begin, end)
                 for i in cutlass.range(rest, end, self.chunks, unroll=1):
-                    store_tile(tile, gs[0], load_tile(tile, gs, i, end), constants, i, end)
+                    store_tile(tile, g, load_tile(tile, g, gs, i, end), constants, i, end)
 
 
 @compile_cached

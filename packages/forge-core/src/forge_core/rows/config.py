@@ -37,7 +37,8 @@ class RowConfig:
     Attributes:
         binding: the program and its dtypes.
         align: ``"whole"``: every row is whole aligned vectors, and one dim numbers the rows.  ``"shifted"``: contiguous
-            rows that begin anywhere, at the same place in all row operands and outputs.  ``"element"``: any others.
+            rows that begin anywhere, at the same place in all row operands and outputs.  ``"skewed"``: rows side by
+            side, of which each element begins anywhere, likewise.  ``"element"``: any others.
         threads: threads of a block; of ``sized`` kernels, at most.
         chunks: vectors of a thread in flight, of each operand.
         spare: registers of a thread beside the elements that it holds.
@@ -307,8 +308,8 @@ class ColumnConfig(RowConfig):
 
     @property
     def sizes(self) -> int:
-        """A launch says how many parts a row has, how many rows a tile, and how many threads have elements."""
-        return 3
+        """A launch says what ``Tiling`` has."""
+        return 4
 
     @property
     def workspace(self) -> bool:
@@ -327,6 +328,17 @@ class ColumnConfig(RowConfig):
         results = 2 * len(operands.results) if operands.writes else 0
         totals = self.vec * (1 + 2 * len(self.binding.program.folds) + 2 * len(operands.columns) + results)
         return super().registers + wide * (totals + 3 * self.chunks * len(operands.elementwise))
+
+    @cached_property
+    def resident(self) -> int:
+        """As of the other kernels; where parts only add up elements as they arrive, half of the threads at least.
+
+        Parts are counted for so many, and such a kernel needs fewer registers than ``registers`` says.
+        """
+        program = self.binding.program
+        adds = self.workspace and len(program.folds) == 1 and not program.operands.writes
+        adds = adds and self.registers <= 96 and self.binding.words(self.vec) == 4
+        return max(super().resident, 1024 // self.threads if adds else 1)
 
     @property
     def kernel_name(self) -> str:

@@ -157,12 +157,14 @@ class RowKernel(RowConfig):
         nbytes = Int64(rows) * Int64(length) * self.binding.loaded_bytes
         return (nbytes > READ_ONCE[0]) & (nbytes <= READ_ONCE[1])
 
+    @property
+    def lead(self) -> str:
+        """The row operand or output of the narrowest elements: where its vectors are aligned, all are."""
+        return min(self.binding.moving, key=lambda name: self.binding.dtype(name).itemsize)
+
     def head(self, g: dict[str, cute.Tensor]) -> Int32:
         """Elements of a row before its first whole vector."""
-        if self.align != "shifted":
-            return Int32(0)
-        lead = min(self.binding.moving, key=lambda name: self.binding.dtype(name).itemsize)
-        return head_elements(g[lead], self.vec)
+        return head_elements(g[self.lead], self.vec) if self.align == "shifted" else Int32(0)
 
     def vectors(
         self,

@@ -165,12 +165,12 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
     # and fewer vectors in flight leave registers for more blocks.
     merged = bool(binding.program.folds) and not columns and (merge == "max_sum" or bool(names.writes))
     # Elements of column operands differ from place to place of a vector that has several elements of rows.
-    vectors = (("whole", max(1, 16 // words)), ("shifted", max(1, 16 // words // max(1, len(columns)))))
-    for align, chunks in (*vectors, ("element", 8)):
-        strided = ((False, MANY_DIMS),) if align == "element" else ()
-        short = ((True, 1),) if align != "element" or not columns else ()
-        for held, reduced in (*short, (False, 1), *strided):
+    chunks = {"whole": max(1, 16 // words), "shifted": max(1, 16 // words // max(1, len(columns)))}
+    for align, each in {**chunks, "skewed": chunks["whole"], "element": 8}.items():
+        short = ((True, 1),) if align in chunks or not columns else ()
+        # Single elements, which vectors rarely leave, are numbered by any dims.
+        for held, reduced in (*short, (False, MANY_DIMS if align == "element" else 1)):
             more = max(1, binding.widest_vec // 4) if merged and align != "element" and not held else 1
             overlap = not held and device.capability >= (9, 0)
-            sizes = (COLUMN_THREADS, chunks * more, spare, MANY_DIMS, reduced, most)
+            sizes = (COLUMN_THREADS, each * more, spare, MANY_DIMS, reduced, most)
             yield ColumnConfig(binding, align, *sizes, held, overlap)

@@ -17,7 +17,7 @@ from cutlass import Int32, Int64, const_expr
 from cutlass.memory import SmemAllocator
 
 from forge_core.cute.copy import store_if
-from forge_core.cute.exchange import combine_parts, get, put, reduce_columns
+from forge_core.cute.exchange import Places, combine_parts, get, put, reduce_columns
 from forge_core.cute.grid import follow, lead
 from forge_core.cute.memory import name_kernel
 from forge_core.cute.room import room_for
@@ -81,7 +81,8 @@ class PartedKernel(RowKernel):
         rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
         follow(self.overlap)
         put(rAcc, [combine_parts(gAcc[launch], monoid, thread // FINISHED, Int32(groups), parts)])
-        reduce_columns(SmemAllocator(), rAcc, monoid, Int32(FINISHED), Int32(groups), self.threads)
+        places = Places(Int32(FINISHED), Int32(groups), thread, [thread % FINISHED], [])
+        reduce_columns(SmemAllocator(), rAcc, monoid, places, self.threads)
         total, inside = get(rAcc, 0), inside & (thread < FINISHED)
         if const_expr(ends):
             g = self.row_of(pointers, length, dims, row)

@@ -204,7 +204,7 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
     beside = _column(binding, problem, device)
     if problem.kind in ("outer", "strided") and _beside(problem) and isinstance(beside, ColumnConfig):
         tiles = tiling(beside, problem, device)
-        return "column", beside, f"tiles of {tiles.width} neighboring rows, in {tiles.parts} parts"
+        return "column", beside, f"tiles of {tiles.rows} neighboring rows, in {tiles.parts} parts"
     split = _split(binding, problem, device)
     long = problem.length >= measured["split_elements"]
     if problem.rows * 2 <= device.sm_count and long and isinstance(split, StreamConfig):
@@ -333,16 +333,17 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
         return Refusal("neighboring rows with neighboring elements", "contiguous rows")
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
         return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
-    vec, kind, reduced = binding.widest_vec, "element", 1 if len(problem.reduced) == 1 else MANY_DIMS
-    inner = problem.kept[-1].size
-    if reduced == 1 and problem.aligned_columns(vec):
+    vec, kind, one, inner = binding.widest_vec, "element", len(problem.reduced) == 1, problem.kept[-1].size
+    if one and problem.aligned_columns(vec):
         kind = "whole"
     elif problem.contiguous_columns(vec) and inner // math.gcd(inner, vec) <= COLUMN_THREADS:
         kind = "shifted"
+    elif problem.length >= 2 * vec and problem.skewed_columns(vec):
+        kind = "skewed"
     fits = [
         config
         for config in _listed(binding, device)
-        if isinstance(config, ColumnConfig) and (config.align, config.reduced) == (kind, reduced)
+        if isinstance(config, ColumnConfig) and config.align == kind and (one or config.reduced > 1)
     ]
     # The first holds rows in one block, where it can.
     config = fits[-1]

@@ -183,6 +183,14 @@ class Problem:
         flat = Problem(self.operands, kept, (one,), self.itemsizes, self.offsets)
         return flat.alignment.vec == vec
 
+    def skewed_columns(self, vec: int) -> bool:
+        """Whether neighboring rows of an ``outer`` problem lie at the same place of their vectors in all operands."""
+        if self.kind != "outer" or len(self.reduced) > 1:
+            return False
+        one = Dim(self.kept[-1].size, tuple([int(i in self.stepping) for i in range(len(self.itemsizes))]))
+        lines = Problem(self.operands, (*self.kept[:-1], *self.reduced), (one,), self.itemsizes, self.offsets)
+        return lines.alignment.vec == vec
+
     def across(self, operands: Operands) -> Problem:
         """Rows of one element as elements of longer rows, of a program that writes this one's results."""
         outer = self.kept[:-1] or (Dim(1, (0,) * len(self.itemsizes)),)

@@ -4,6 +4,9 @@ The places of all threads lie side by side:
 
     places     p = thread * vec, ...      place p has row p % width of the tile, and there element p // width of a step
     shifted    all rows are contiguous memory, and the first place lies at the boundary before them
+    skewed     each thread's places begin at the boundary before its row's, which is the same at all steps: from one to
+               the next it passes a multiple of ``vec`` elements of rows.  The tile has ``vec`` rows less than places
+               of an element, and places before its first row and behind its last are outside
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
 
-from forge_core.cute.copy import copy_if, load_if, neighbors, store_if
+from forge_core.cute.copy import copy_if, head_elements, load_if, neighbors, store_if
+from forge_core.cute.exchange import Places
 from forge_core.rows.values import Piece
 
 __all__ = ["Tile", "load_tile", "store_tile"]
@@ -31,14 +35,18 @@ class Tile:
 
     Attributes:
         kernel: the row kernel.
-        width: rows.
+        width: places of an element of all rows.
         place: the thread's first place.
         groups: places of each row: elements of a row from step to step.
         length: elements of a row.
-        column: the row of the first place, counted from the tile's first.
+        column: the place of the first one among those of an element.
         start: its element of that row at step 0; of ``shifted`` ones negative where it has none before a later step.
+        first: the row of the first place, counted from the tile's first; of ``skewed`` ones negative where only later
+            places have rows.
         inside: whether the thread has rows.
         policy: the L2's, for what is loaded.
+        own: of ``skewed`` places which have rows of the tile: the first, and the one behind the last.
+        near: likewise which have rows of any tile, and may be loaded.
     """
 
     kernel: Any
@@ -48,38 +56,54 @@ class Tile:
     length: Int32
     column: Int32
     start: Int32
+    first: Int32
     inside: Boolean
     policy: Int64
+    own: tuple[Int32, Int32]
+    near: tuple[Int32, Int32]
 
     @classmethod
     def of(
-        cls,
-        kernel: Any,
-        base: dict[str, cute.Tensor],
-        sizes: tuple[Int32, ...],
-        length: Int32,
-        left: Any,
-        policy: Int64,
+        cls, kernel: Any, g: dict[str, cute.Tensor], sizes: tuple[Any, ...], length: Int32, rows: Any, policy: Int64
     ) -> Tile:
-        """Of the first row of all that lie side by side; a tile's width, threads, groups; rows left."""
-        width, threads, groups = sizes
+        """Of the tile that begins at a row.
+
+        Args:
+            kernel: the row kernel.
+            g: the row.
+            sizes: places of an element, rows of a tile, threads that have elements, and places of each row.
+            length: elements of a row.
+            rows: how many there are before that one, and from there on.
+            policy: the L2's.
+        """
+        (width, most, threads, groups), (before, left) = sizes, rows
         thread, vec, size = cute.arch.thread_idx()[0], kernel.vec, Uint32(width)
-        place = first = Uint32(thread * vec)
+        place = at = Uint32(thread * vec)
         if kernel.align == "shifted":
             # Counted from vec * width places before, none is negative.
-            first = place + (size * vec - Uint32(vec - kernel.head(base)) % vec)
-        n = first // size
-        column, start = Int32(first - n * size), Int32(n) - (vec if kernel.align == "shifted" else 0)
-        return cls(kernel, width, place, groups, length, column, start, (thread < threads) & (column < left), policy)
+            at = place + (size * vec - Uint32(vec - kernel.head(g)) % vec)
+        n = at // size
+        column = first = Int32(at - n * size)
+        own = near = (Int32(0), Int32(vec))
+        if kernel.align == "skewed":
+            lead = g[kernel.lead]
+            row = cute.make_tensor(lead.iterator + cute.crd2idx(Int32(n), lead.layout), lead.layout)
+            first = column - Int32(Uint32(vec - head_elements(row, vec)) % vec)
+            own = -first, Int32(cutlass.min(left, Int64(most)) - first)
+            near = Int32(cutlass.max(-before, Int64(-vec)) - first), Int32(cutlass.min(left, Int64(2**30)) - first)
+        start = Int32(n) - (vec if kernel.align == "shifted" else 0)
+        inside = (thread < threads) & (first < left)
+        first = Int32(cutlass.select_(inside, first, 0))
+        return cls(kernel, width, place, groups, length, column, start, first, inside, policy, own, near)
 
     @property
-    def shifted(self) -> bool:
-        """Whether a thread's places may be of several elements of rows."""
-        return bool(self.kernel.align == "shifted")
+    def ragged(self) -> bool:
+        """Whether some places of a thread may have an element, and others none."""
+        return self.kernel.align in ("shifted", "skewed")
 
     def walk(self, first: Int32, n: Int32) -> tuple[list[Int32], list[Int32]]:
         """For each place its column and a number that steps at each new row, from those of the first one."""
-        if not self.shifted:
+        if self.kernel.align != "shifted":
             return [first + r for r in range(self.kernel.vec)], [n] * self.kernel.vec
         columns, numbers = [first], [n]
         for _ in range(1, self.kernel.vec):
@@ -88,38 +112,79 @@ class Tile:
             numbers.append(Int32(cutlass.select_(ended, numbers[-1] + 1, numbers[-1])))
         return columns, numbers
 
-    def columns(self) -> list[Int32]:
-        """The rows of the thread's places, counted from the tile's first; of threads without rows that one."""
-        columns = self.walk(self.column, Int32(0))[0]
-        return [Int32(cutlass.select_(self.inside, column, 0)) for column in columns]
+    def has_row(self) -> list[Boolean]:
+        """Of each place whether it has a row of the tile."""
+        if self.kernel.align != "skewed":
+            return [self.inside] * self.kernel.vec
+        return [self.inside & (r >= self.own[0]) & (r < self.own[1]) for r in range(self.kernel.vec)]
 
-    def turns(self) -> list[Int32]:
-        """Which of the places of its row each is."""
+    def columns(self) -> list[Int32]:
+        """The rows of the thread's places, counted from the tile's first; of places without one that one."""
+        rows = zip(self.has_row(), self.walk(self.first, Int32(0))[0], strict=True)
+        return [Int32(cutlass.select_(has_row, row, 0)) for has_row, row in rows]
+
+    @property
+    def places(self) -> Places:
+        """As exchanges take them."""
+        if self.kernel.align == "skewed":
+            first = Int32(self.place) - self.column + self.first
+            return Places(self.width, self.groups, first, self.columns(), self.has_row())
+        size = Uint32(self.width)
+        rows = self.walk(Int32(self.place - self.place // size * size), Int32(0))[0]
+        return Places(self.width, self.groups, Int32(self.place), rows, [])
+
+    def first_of_row(self) -> list[Boolean]:
+        """Of each place whether it is the first one of a row: only one is."""
         size = Uint32(self.width)
         n = self.place // size
-        return self.walk(Int32(self.place - n * size), Int32(n))[1]
+        turns = self.walk(Int32(self.place - n * size), Int32(n))[1]
+        return [has_row & (turn == 0) for has_row, turn in zip(self.has_row(), turns, strict=True)]
 
     def elements(self, n: Int32) -> list[Int32]:
         """The elements of rows that the places have, where the first one has ``n``."""
         return self.walk(self.column, n)[1]
 
-    def at(self, i: Int32, end: Int32) -> tuple[Int32, list[Any], Boolean, Boolean]:
-        """At a step before ``end``: the first place's element; whether each place has one, all have, or only some."""
+    def at(self, i: Int32, end: Int32, places: tuple[Int32, Int32]) -> tuple[Int32, list[Any], Boolean, Boolean]:
+        """At a step before ``end``: the first place's element; whether each place has one, all have, or only some.
+
+        Args:
+            i: the step.
+            end: the one behind the last.
+            places: ``own`` or ``near``.
+        """
         n, vec = self.start + i * self.groups, self.kernel.vec
         inside = self.inside & (i < end)
-        if not self.shifted:
-            ok = inside & (n < self.length)
-            return n, [ok] * vec, ok, Boolean(False)
-        first = cutlass.max(-n, 0) * self.width - self.column
-        last = cutlass.min(self.length - n, _FAR) * self.width - self.column
-        whole = (first <= 0) & (vec <= last)
-        some = inside & (first < vec) & (last > 0) & (whole == Boolean(False))
+        if self.kernel.align != "shifted":
+            inside = inside & (n < self.length)
+            first, last = places
+        else:
+            first = cutlass.max(-n, 0) * self.width - self.column
+            last = cutlass.min(self.length - n, _FAR) * self.width - self.column
+        if not self.ragged:
+            return n, [inside] * vec, inside, Boolean(False)
+        whole, some = (first <= 0) & (vec <= last), inside & (first < vec) & (last > 0)
+        if self.kernel.align == "skewed" and places is self.near:
+            # What lies beside a row is loaded with it, but never from before its first element or behind its last:
+            # threads at the ends would wait for each vector before they ask for single elements.
+            inner = (n > 0) & (n + 1 < self.length)
+            whole = (first < vec) & (last > 0) & (inner | whole)
+        some = some & (whole == Boolean(False))
         return n, [inside & (r >= first) & (r < last) for r in range(vec)], inside & whole, some
 
 
-def load_tile(tile: Tile, gs: list[dict[str, cute.Tensor]], begin: Int32, end: Int32) -> list[Piece]:
-    """For each place a piece: its elements at ``chunks`` steps from ``begin`` on, before ``end``."""
-    kernel, g, vec, chunks = tile.kernel, gs[0], tile.kernel.vec, tile.kernel.chunks
+def load_tile(
+    tile: Tile, g: dict[str, cute.Tensor], gs: list[dict[str, cute.Tensor]], begin: Int32, end: Int32
+) -> list[Piece]:
+    """For each place a piece: its elements at ``chunks`` steps from ``begin`` on, before ``end``.
+
+    Args:
+        tile: the tile.
+        g: the row of the thread's first place, inside or not.
+        gs: the rows of its places.
+        begin: the first step.
+        end: the one behind the last.
+    """
+    kernel, vec, chunks = tile.kernel, tile.kernel.vec, tile.kernel.chunks
     columns = kernel.binding.program.operands.columns
     rX = {n: cute.make_rmem_tensor((vec, chunks), g[n].element_type) for n in kernel.binding.loaded}
     rW = {n: cute.make_rmem_tensor((chunks, vec), g[n].element_type) for n in columns}
@@ -127,11 +192,11 @@ def load_tile(tile: Tile, gs: list[dict[str, cute.Tensor]], begin: Int32, end: I
     for name, r in rX.items():
         r.fill(kernel.nothing(name, g))
     for c in range(chunks):
-        n, ok, whole, some = tile.at(begin + c, end)
+        n, ok, whole, some = tile.at(begin + c, end, tile.near)
         elements = tile.elements(n)
         for name, rX_n in rX.items():
             load_if(g[name], n, rX_n[None, c], whole, tile.policy)
-            if tile.shifted:
+            if tile.ragged:
                 _load_edge(rX_n[None, c], neighbors(g[name], n, vec), ok, some)
         for r in range(vec):
             rInside[c, r], index[c, r] = ok[r], elements[r]
@@ -159,11 +224,11 @@ def store_tile(
             for c in range(chunks):
                 rY_n[r, c] = out[c]
     for c in range(chunks):
-        n, ok, whole, some = tile.at(begin + c, end)
+        n, ok, whole, some = tile.at(begin + c, end, tile.own)
         for name, rY_n in rY.items():
             gY = neighbors(g[name], n, vec)
             copy_if(rY_n[None, c], gY, whole)
-            if tile.shifted:
+            if tile.ragged:
                 _store_edge(rY_n[None, c], gY, ok, some)
 
 

@@ -95,6 +95,8 @@ def _widths(config: RowConfig, name: str) -> set[int]:
     """The widths of the accesses of an operand that has an element for each element of a row."""
     size, column = config.binding.dtype(name).itemsize, name in config.binding.program.operands.columns
     access = min(ACCESS, config.vec * size)
+    if config.align == "skewed":
+        return {size} if column else {access, size}
     if config.align == "shifted":
         return {ACCESS if column else access, size}
     return {size if column and isinstance(config, ColumnConfig) else access}
