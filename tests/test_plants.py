@@ -34,7 +34,7 @@ PLANTS = {
     "a device helper's constant": ([("edit", "forge-core:FINISHED", r"= .*", "= 16")], PTX),
     "a barrier left out": ([("edit", "_combine_places", r"cute\.arch\.sync_threads\(\)", "pass")], PTX),
     "the cache policy of loads": ([("edit", "hold_policy", r"evict_last", "evict_first")], PTX),
-    "a shuffle of bytes": ([("edit", "week0:swizzle", r"key % 8", "key % 4")], PTX),
+    "a shuffle of bytes": ([("edit", "week0:interleave", r"\(0x5410, 0x7632\)", "(0x5410, 0x5410)")], PTX),
     "registers for fewer blocks": ([("edit", "room_for", r"if not blocks:", "if blocks:")], PTX),
     "another option of the compiler": (
         [("edit", "compile_options", r"if debug:", "options.append('--opt-level 0')\n    if debug:")],
@@ -54,7 +54,7 @@ PLANTS = {
     "a grid of one block more": ([("edit", "week0:Naive.__call__", r"grid=\(Int32\(", "grid=(Int32(1 + ")], PLAN),
     "a larger workspace": ([("edit", "forge-core:workspace", r"\(parts \+ 1\) \* 8 \*", "(parts + 1) * 16 *")], PLAN),
     "a kernel's pointers in another order": (
-        [("edit", "week0:Naive.__call__", r"self\.kernel\(src, dst,", "self.kernel(dst, src,")],
+        [("edit", "week0:Naive.__call__", r"self\.kernel\(pX, pY,", "self.kernel(pY, pX,")],
         PLAN,
     ),
     "a length of the second pass": (

@@ -13,7 +13,7 @@ import forge_week0_transpose as week0
 from forge_core.testing.expectations import Violation, assert_choices_as_declared, compiled_for, violations
 from forge_core.testing.inputs import matrix_to_plan
 from forge_week0_transpose import config as choice
-from forge_week0_transpose.configs import ShiftedConfig, VectorizedConfig
+from forge_week0_transpose.configs import UnalignedConfig, VectorizedConfig
 from forge_week0_transpose.expected import EXPECTED
 
 pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
@@ -45,21 +45,21 @@ def test_a_narrowed_access(narrow: VectorizedConfig) -> None:
 
 
 def test_one_more_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = vectorized.transpose_chunks
+    right = vectorized.interleave
 
-    def transpose_and_wait(*args: Any) -> Any:
+    def shuffle_and_wait(*args: Any) -> Any:
         cute.arch.sync_threads()
         return right(*args)
 
-    monkeypatch.setattr(vectorized, "transpose_chunks", transpose_and_wait)
+    monkeypatch.setattr(vectorized, "interleave", shuffle_and_wait)
     assert found("vectorized", VectorizedConfig(4)).keys() == {"barriers"}
 
 
 def test_a_spill_brought_in() -> None:
-    right = ShiftedConfig(1, src_shift=True, dst_shift=True, row_chunks=16, col_chunks=16)
+    right = UnalignedConfig(1)
     # Twice the blocks on a multiprocessor leave a thread half the registers, which cannot hold its elements.
-    crowded = replace(right, blocks_per_sm=4 * right.blocks_per_sm)
-    violation = found("shifted", crowded)["bytes spilled"]
+    crowded = replace(right, room=4 * right.room)
+    violation = found("unaligned", crowded)["bytes spilled"]
     assert int(violation.got) > 0
     assert (violation.declared, violation.config) == ("at most 0", crowded)
 

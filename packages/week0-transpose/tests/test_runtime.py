@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
 import math
 import subprocess
@@ -16,6 +18,7 @@ from forge_core.errors import SettingsError, UnsupportedError
 from forge_core.op import backend
 from forge_core.settings import use_settings
 from forge_core.testing import assert_same_bits, random_bits
+from forge_core.testing.smallest import cover, placed
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 
@@ -158,52 +161,62 @@ def test_explain_says_what_runs() -> None:
     assert "auto" not in (told.variant or "")
 
 
-#: The subset for compute-sanitizer: the smallest shapes of each variant, width and alignment.  Each input is its own
-#: exact allocation, so that memcheck sees a read past its end.
-SMALLEST = [
-    *((variant, size, (*shape, 0)) for variant in ("auto", "naive", "tiled") for size in (1, 2, 4, 8, 16)
-      for shape in ((1, 1), (16, 32), (48, 80), (3, 2100), (2100, 3), (3, 17, 19))),
-    *((variant, size, (*shape, 1)) for variant in ("auto", "naive", "tiled") for size in (1, 2, 4, 8, 16)
-      for shape in ((3, 5), (33, 17), (2, 3, 33, 21))),
-    *(("vectorized", size, (*shape, 0)) for size in (1, 2, 4, 8, 16)
-      for shape in ((16, 16), (48, 80), (272, 288), (256, 264), (3, 32, 48))),
-    # Rows in and out of 8 and 4 bytes, as far as the elements allow.
-    *(("vectorized", size, (rows // size, cols // size, 0)) for size in (1, 2, 4, 8)
-      for rows, cols in ((168, 176), (176, 168), (164, 172), (172, 176), (176, 172))
-      if not (rows % size or cols % size)),
-    *(("shifted", size, shape) for size in (1, 2, 4, 8)
-      for shape in ((3, 17, 1), (33, 17, 1), (129, 67, 0), (272, 261, 3), (259, 272, 0), (256, 261, 0),
-                    (3, 65, 67, 1))),
-    *(("skinny", size, (*shape, offset)) for size in (1, 2, 4, 8) for offset in (0, 1)
-      for shape in ((2, 2100), (2051, 3), (8, 2048), (2048, 7), (2, 3, 2048))),
-    *(("rows", size, shape) for size in (1, 2, 4, 8, 16) for shape in ((1, 77, 0), (33, 1, 1))),
-    *(("realigned", size, shape) for size in (1, 2, 4, 8) for shape in ((1, 77, 0), (33, 1, 1), (1, 300, 3))),
-]  # fmt: skip
-
 DTYPE_OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+
+#: Sizes, and the elements by which the tensor begins behind its allocation: whole tiles and parts of them; rows of
+#: whole chunks, of halves and quarters, and such that begin anywhere; few rows and columns, single ones, batches.
+SMALLEST = (
+    *((1, 1, 0), (16, 32, 0), (48, 80, 0), (3, 17, 19, 0), (3, 5, 1), (33, 17, 1), (2, 3, 33, 21, 1), (16, 16, 0)),
+    *((272, 288, 0), (256, 264, 0), (3, 32, 48, 0), (168, 176, 0), (84, 88, 0), (42, 44, 0), (21, 22, 0)),
+    *((82, 86, 0), (41, 43, 0), (172, 164, 0), (86, 88, 0), (44, 42, 0), (176, 172, 0), (43, 44, 0), (22, 21, 0)),
+    *((129, 67, 0), (272, 261, 3), (259, 272, 0), (256, 261, 0), (3, 65, 67, 1), (3, 17, 1), (2, 2100, 0)),
+    *((2051, 3, 0), (2051, 3, 1), (8, 2048, 0), (2048, 7, 0), (2048, 7, 1), (2, 3, 2048, 0), (1, 77, 0), (33, 1, 1)),
+    *((1, 300, 3), (3, 2100, 0), (2100, 3, 0), (164, 172, 0), (2, 2100, 1)),
+)
+
+
+def small_call(size: int, shape: tuple[int, ...], device: str) -> torch.Tensor:
+    values = random_bits((math.prod(shape[:-1]),), DTYPE_OF_SIZE[size], "cpu", seed=size).view(shape[:-1])
+    return placed(values, shape[-1], device)
+
+
+def subset(variant: str, arch: str | None = None) -> tuple[list[tuple[int, tuple[int, ...]]], dict[str, set[object]]]:
+    """Few of the smallest calls that have together every figure of a configuration that any of them has, and which."""
+    able = {}
+    for case in itertools.product(DTYPE_OF_SIZE, SMALLEST):
+        x = small_call(*case, "cpu" if arch else "cuda")
+        with contextlib.suppress(UnsupportedError):
+            config = week0.transpose.explain(x, variant=variant, arch=arch).config
+            figures = vars(config) | {"shape": case[1]}
+            able[case] = {*figures.items(), *((f"{name} by size", (case[0], n)) for name, n in vars(config).items())}
+    wanted: dict[str, set[object]] = {}
+    for name, value in set().union(*able.values()):
+        wanted.setdefault(name, set()).add(value)
+    return cover(able, {case: math.prod(case[1][:-1]) for case in able}), wanted
+
+
+def test_the_subset_holds_every_width() -> None:
+    """The smallest shapes reach every width of access, on either side, that a kernel is compiled for."""
+    _, wanted = subset("vectorized", "sm_90a")
+    widths = {(size, width) for size in DTYPE_OF_SIZE for width in (4, 8, 16) if width >= size}
+    assert wanted["dst_width by size"] == widths
+    assert wanted["src_width by size"] == widths - {(1, 16)}  # those are for the largest tile alone
+    assert wanted["batch_rank"] == {0, 1}
+    _, wanted = subset("shifted", "sm_90a")
+    assert wanted["src_shift"] == wanted["dst_shift"] == {True, False}
+    _, wanted = subset("skinny", "sm_90a")
+    assert wanted["lines"] == {2, 3, 7, 8}
+    assert wanted["gather"] == {True, False}
 
 
 @pytest.mark.gpu
 @pytest.mark.sanitizer
-@pytest.mark.parametrize("variant,size,shape", SMALLEST)
-def test_smallest_shapes(variant: str, size: int, shape: tuple[int, ...]) -> None:
-    *sizes, offset = shape
-    x = random_bits((math.prod(sizes) + offset,), DTYPE_OF_SIZE[size], "cuda")[offset:].view(sizes)
-    assert_same_bits(week0.transpose(x, variant=variant), reference(x))
-
-
-def test_the_subset_holds_every_width() -> None:
-    """The smallest shapes reach every width of access, on either side, that a vectorized kernel is compiled for."""
-    loads, stores = set(), set()
-    for variant, size, (*sizes, _) in SMALLEST:
-        if variant == "vectorized":
-            x = torch.empty(sizes, dtype=DTYPE_OF_SIZE[size], device="meta")
-            config = week0.transpose.explain(x, variant=variant, arch="sm_90a").config
-            loads.add((size, config.src_width))
-            stores.add((size, config.dst_width))
-    widths = {(size, width) for size in DTYPE_OF_SIZE for width in (4, 8, 16) if width >= size}
-    assert stores == widths
-    assert loads == widths - {(1, 16)}  # bytes are loaded 16 at a time by the largest tile alone
+@pytest.mark.parametrize("variant", ["auto", *week0.transpose.variants()])
+def test_smallest_shapes(variant: str) -> None:
+    """The subset for compute-sanitizer; the test above says what it holds."""
+    for size, shape in subset(variant)[0]:
+        x = small_call(size, shape, "cuda")
+        assert_same_bits(week0.transpose(x, variant=variant), reference(x), what=f"{size} bytes {shape}")
 
 
 @pytest.mark.gpu

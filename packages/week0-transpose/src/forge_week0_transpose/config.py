@@ -15,69 +15,197 @@ have.  :func:`plan` adds the arguments of the launch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from forge_core.choice import Refusal, refuse
 from forge_core.device import Device
 from forge_core.errors import ArgumentError
 from forge_core.op.launch import Launch, Variant
-from forge_week0_transpose import choices, tiling
+from forge_week0_transpose import choices
 from forge_week0_transpose.choices import TILE_SIZES
 from forge_week0_transpose.configs import (
     CHUNK,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
-    ShiftedConfig,
     SkinnyConfig,
     TiledConfig,
+    UnalignedConfig,
     VectorizedConfig,
 )
 from forge_week0_transpose.problem import Dim, Matrix, Problem
 from forge_week0_transpose.thresholds import THRESHOLDS
 
-__all__ = ["COPY_VARIANTS", "TILED_ONLY", "TILE_SIZES", "TRANSPOSE_VARIANTS", "Config", "plan", "select_config"]
+__all__ = [
+    "COPY_VARIANTS",
+    "TILED_ONLY",
+    "TILE_SIZES",
+    "TRANSPOSE_VARIANTS",
+    "Config",
+    "builder",
+    "plan",
+    "select_config",
+]
 
 Form = TypeVar("Form")
 
-Config = NaiveConfig | RealignedConfig | RowsConfig | TiledConfig | VectorizedConfig | ShiftedConfig | SkinnyConfig
+Config = NaiveConfig | RealignedConfig | RowsConfig | TiledConfig | VectorizedConfig | UnalignedConfig | SkinnyConfig
+Numbers = tuple[int | tuple[int, ...], ...]
 
-_KERNELS = "forge_week0_transpose.kernels"
-_NAIVE = Variant(f"{_KERNELS}.naive:build", "one thread an element; does every problem")
-_ROWS = Variant(f"{_KERNELS}.rows:build", "16 bytes a thread, for rows that are contiguous on both sides")
-_REALIGNED = Variant(f"{_KERNELS}.realigned:build", "contiguous rows that begin anywhere: aligned chunks, shifted")
-_TILED = Variant(f"{_KERNELS}.tiled:build", "a padded tile of shared memory, an element a thread and step")
-_SKINNY = Variant(f"{_KERNELS}.skinny:build", "2 to 8 rows or columns: interleaved in registers, stored as one run")
-_SHIFTED = Variant(f"{_KERNELS}.shifted:build", "rows that begin anywhere: aligned 16-byte accesses, shifted on chip")
-_VECTORIZED = Variant(f"{_KERNELS}.vectorized:build", "16 bytes a thread on both sides, transposed in registers")
 
-#: The kernels of ``transpose``, slowest first; the last five each have the problems that they are for.
-TRANSPOSE_VARIANTS: Mapping[str, Variant] = {
-    "naive": _NAIVE,
-    "tiled": _TILED,
-    "shifted": _SHIFTED,
-    "skinny": _SKINNY,
-    "vectorized": _VECTORIZED,
-    "realigned": _REALIGNED,
-    "rows": _ROWS,
+@dataclass(frozen=True)
+class _Kernel:
+    """How a kernel is built, configured and launched.
+
+    Attributes:
+        variant: the builder's path, and the idea.
+        choose: the configuration for a problem, a device and the tile size asked for.
+        arguments: the integers of a launch: sizes and strides, in elements unless the kernel says otherwise.
+    """
+
+    variant: Variant
+    choose: Callable[[Problem, Device, int | None], Any]
+    arguments: Callable[[Any, Problem], Numbers]
+
+
+def _of_matrix(
+    choose: Callable[[Problem, Matrix, Device], Any], plain: Callable[[int], Any]
+) -> Callable[[Problem, Device, int | None], Any]:
+    """For a kernel that does matrix transpositions only; ``plain`` for an empty problem: all can write nothing."""
+
+    def chosen(problem: Problem, device: Device, tile_size: int | None) -> Any:
+        matrix = problem.matrix()
+        if problem.numel == 0:
+            return plain(min(problem.itemsize, 8))
+        if matrix is None:
+            return Refusal("a batched matrix transpose", f"a permutation of {len(problem.dims)} dims")
+        return choose(problem, matrix, device)
+
+    return chosen
+
+
+def _suiting(form: Form | None, config: Config, problem: Problem) -> Form:
+    if form is None:
+        raise ValueError(f"{type(config).__name__} is not for a problem of kind {problem.kind!r}: {problem}")
+    return form
+
+
+def _flat(dims: tuple[Dim, ...], unit: int = 1) -> tuple[int, ...]:
+    """The number of entries, then size and strides in units of ``unit`` elements of each dimension, innermost first."""
+    return (choices.count(dims), *(n for d in reversed(dims) for n in (d.size, d.src // unit, d.dst // unit)))
+
+
+def _naive_arguments(config: NaiveConfig, problem: Problem) -> Numbers:
+    return (_flat(problem.dims or (Dim(1, 0, 0),)),)
+
+
+def _rows_arguments(config: RowsConfig, problem: Problem) -> Numbers:
+    rows = _suiting(problem.rows(), config, problem)
+    nbytes, each = rows.length * problem.itemsize, config.width // problem.itemsize
+    return (-(-nbytes // config.width), nbytes // (config.tail or config.width), _flat(rows.outer, each))
+
+
+def _realigned_arguments(config: RealignedConfig, problem: Problem) -> Numbers:
+    rows = _suiting(problem.rows(), config, problem)
+    return (rows.length, rows.length + sum((dim.size - 1) * dim.src for dim in rows.outer), _flat(rows.outer))
+
+
+def _tiled_arguments(config: TiledConfig, problem: Problem) -> Numbers:
+    m = problem.any_matrix()
+    return (m.rows, m.cols, m.src_pitch, m.src_step, m.dst_step, m.dst_pitch, _flat(m.batch))
+
+
+def _skinny_arguments(config: SkinnyConfig, problem: Problem) -> Numbers:
+    matrix = _suiting(problem.matrix(), config, problem)
+    if config.gather:
+        return (matrix.cols, matrix.src_pitch, _flat(matrix.batch))
+    return (matrix.rows, matrix.dst_pitch, _flat(matrix.batch))
+
+
+def _matrix_arguments(config: VectorizedConfig, problem: Problem) -> Numbers:
+    matrix = _suiting(problem.matrix(), config, problem)
+    return (matrix.rows, matrix.cols, matrix.src_pitch, matrix.dst_pitch, _flat(matrix.batch))
+
+
+def _variant(module: str, idea: str, build: str = "build") -> Variant:
+    return Variant(f"forge_week0_transpose.kernels.{module}:{build}", idea)
+
+
+_KERNELS: Mapping[type, _Kernel] = {
+    NaiveConfig: _Kernel(
+        _variant("naive", "one thread an element; does every problem"),
+        lambda problem, device, tile: choices.naive(problem),
+        _naive_arguments,
+    ),
+    TiledConfig: _Kernel(
+        _variant("tiled", "a padded tile of shared memory, an element a thread and step"),
+        lambda problem, device, tile: choices.tiled(problem, tile),
+        _tiled_arguments,
+    ),
+    UnalignedConfig: _Kernel(
+        _variant("unaligned", "rows that begin anywhere: aligned 16-byte accesses, shifted on chip"),
+        _of_matrix(choices.unaligned, UnalignedConfig),
+        _matrix_arguments,
+    ),
+    SkinnyConfig: _Kernel(
+        _variant("skinny", "2 to 8 rows or columns: interleaved in registers, stored as one run"),
+        _of_matrix(choices.skinny, lambda size: SkinnyConfig(size, 2, gather=True)),
+        _skinny_arguments,
+    ),
+    VectorizedConfig: _Kernel(
+        _variant("vectorized", "16 bytes a thread on both sides, transposed in registers"),
+        _of_matrix(choices.vectorized, VectorizedConfig),
+        _matrix_arguments,
+    ),
+    RealignedConfig: _Kernel(
+        _variant("rows", "contiguous rows that begin anywhere: aligned chunks, shifted", "build_realigned"),
+        lambda problem, device, tile: choices.realigned(problem),
+        _realigned_arguments,
+    ),
+    RowsConfig: _Kernel(
+        _variant("rows", "16 bytes a thread, for rows that are contiguous on both sides"),
+        lambda problem, device, tile: choices.rows(problem),
+        _rows_arguments,
+    ),
 }
 
-#: The kernels of ``copy``, slowest first; a permuted input is a transposition.
-COPY_VARIANTS: Mapping[str, Variant] = {
-    "naive": _NAIVE,
-    "permuted_tiled": _TILED,
-    "permuted_shifted": _SHIFTED,
-    "permuted_skinny": _SKINNY,
-    "permuted_vectorized": _VECTORIZED,
-    "realigned": _REALIGNED,
-    "vectorized": _ROWS,
+_TRANSPOSE: Mapping[str, type] = {
+    "naive": NaiveConfig,
+    "tiled": TiledConfig,
+    "shifted": UnalignedConfig,
+    "skinny": SkinnyConfig,
+    "vectorized": VectorizedConfig,
+    "realigned": RealignedConfig,
+    "rows": RowsConfig,
 }
 
-#: The kernel of ``copy_transpose``.
-TILED_ONLY: Mapping[str, Variant] = {"tiled": _TILED}
+#: The configurations of each operator's variants.
+_TABLES: Mapping[str, Mapping[str, type]] = {
+    "transpose": _TRANSPOSE,
+    # A permuted input is a transposition.
+    "copy": {
+        "naive": NaiveConfig,
+        **{f"permuted_{name}": _TRANSPOSE[name] for name in ("tiled", "shifted", "skinny", "vectorized")},
+        "realigned": RealignedConfig,
+        "vectorized": RowsConfig,
+    },
+    "copy_transpose": {"tiled": TiledConfig},
+}
 
-_TABLES = {"transpose": TRANSPOSE_VARIANTS, "copy": COPY_VARIANTS, "copy_transpose": TILED_ONLY}
+
+def builder(config: Config) -> str:
+    """The path of what compiles a configuration."""
+    return _KERNELS[type(config)].variant.path
+
+
+def _variants(op: str) -> Mapping[str, Variant]:
+    return {name: _KERNELS[kind].variant for name, kind in _TABLES[op].items()}
+
+
+#: The kernels of each operator, slowest first; the last five of ``transpose`` each have the problems they are for.
+TRANSPOSE_VARIANTS, COPY_VARIANTS, TILED_ONLY = (_variants(op) for op in _TABLES)
 
 
 def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_size: int | None = None) -> Launch:
@@ -98,12 +226,13 @@ def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_
         UnsupportedError: the named variant cannot do this problem; the message says which can.
     """
     config, why = select_config(op, problem, device, variant, tile_size)
-    name = _name_of(op, config)
     return Launch(
-        variant=name,
-        builder=_TABLES[op][name].path,
+        variant=next(name for name, kind in _TABLES[op].items() if kind is type(config)),
+        builder=builder(config),
         config=config,
-        arguments=launch_arguments(config, problem) if problem.numel else (),  # an empty output launches nothing
+        arguments=_KERNELS[type(config)].arguments(config, problem)
+        if problem.numel
+        else (),  # an empty output launches nothing
         why=why + THRESHOLDS.note(device),
         read=problem.read_bytes,
         written=problem.nbytes,
@@ -129,150 +258,55 @@ def select_config(
         )
     found = _try(table[variant], problem, device, tile_size)
     if isinstance(found, Refusal):
-        refuse(op, variant, found, _able(op, problem, device))
+        able = [name for name, kind in table.items() if not isinstance(_try(kind, problem, device), Refusal)]
+        refuse(op, variant, found, able)
     return found, f"variant={variant!r} was asked for"
 
 
-def launch_arguments(config: Config, problem: Problem) -> tuple[int | tuple[int, ...], ...]:
-    """The integers that a kernel is launched with: sizes in elements, distances in bytes.
-
-    Raises:
-        ValueError: the configuration was made for a problem of another kind.
-    """
-    size = problem.itemsize
-    if isinstance(config, NaiveConfig):
-        return (_flat(problem.dims, size),)
-    if isinstance(config, RowsConfig):
-        rows = _suiting(problem.rows(), config, problem)
-        return (rows.length * size, _flat(rows.outer, size))
-    if isinstance(config, RealignedConfig):
-        rows = _suiting(problem.rows(), config, problem)
-        extent = rows.length + sum((dim.size - 1) * dim.src for dim in rows.outer)
-        return (rows.length * size, extent * size, _flat(rows.outer, size))
-    if isinstance(config, TiledConfig):
-        whole = problem.any_matrix()
-        steps = (whole.src_pitch, whole.src_step, whole.dst_pitch, whole.dst_step)
-        return (whole.rows, whole.cols, *(step * size for step in steps), _flat(whole.batch, size))
-    matrix = _suiting(problem.matrix(), config, problem)
-    batch = _flat(matrix.batch, size)
-    if isinstance(config, SkinnyConfig):
-        if config.gather:
-            return (matrix.cols, matrix.src_pitch * size, batch)
-        return (matrix.rows, matrix.dst_pitch * size, batch)
-    return (matrix.rows, matrix.cols, matrix.src_pitch * size, matrix.dst_pitch * size, batch)
-
-
-def _suiting(form: Form | None, config: Config, problem: Problem) -> Form:
-    if form is None:
-        raise ValueError(f"{type(config).__name__} is not for a problem of kind {problem.kind!r}: {problem}")
-    return form
-
-
-def _flat(dims: tuple[Dim, ...], itemsize: int) -> tuple[int, ...]:
-    """The number of entries, then size, source step and destination step in bytes of each, innermost first."""
-    return (choices.count(dims), *(n for d in reversed(dims) for n in (d.size, d.src * itemsize, d.dst * itemsize)))
-
-
-def _name_of(op: str, config: Config) -> str:
-    kinds = {
-        NaiveConfig: _NAIVE,
-        RealignedConfig: _REALIGNED,
-        RowsConfig: _ROWS,
-        TiledConfig: _TILED,
-        SkinnyConfig: _SKINNY,
-        ShiftedConfig: _SHIFTED,
-        VectorizedConfig: _VECTORIZED,
-    }
-    return next(name for name, entry in _TABLES[op].items() if entry is kinds[type(config)])
-
-
-def _able(op: str, problem: Problem, device: Device) -> list[str]:
-    """The operator's kernels that can do a problem."""
-    return [name for name, entry in _TABLES[op].items() if not isinstance(_try(entry, problem, device, None), Refusal)]
+def _try(kind: type, problem: Problem, device: Device, tile_size: int | None = None) -> Config | Refusal:
+    """The configuration of one kernel for a problem, or a Refusal."""
+    found: Config | Refusal = _KERNELS[kind].choose(problem, device, tile_size)
+    return found
 
 
 def _automatic(problem: Problem, device: Device) -> tuple[Config, str]:
-    kind = problem.kind
-    if kind in ("rows", "empty"):
-        rows = choices.rows(problem)
+    rows, matrix = choices.rows(problem), problem.matrix()
+    if isinstance(rows, RowsConfig):
         realigned = choices.realigned(problem)
-        if (
-            isinstance(rows, RowsConfig)
-            and isinstance(realigned, RealignedConfig)
-            and choices.prefers_realigned(problem, rows)
-        ):
+        if isinstance(realigned, RealignedConfig) and choices.prefers_realigned(problem, rows):
             return realigned, f"rows contiguous on both sides, aligned to {rows.width} bytes only"
-        if isinstance(rows, RowsConfig):
-            return rows, f"rows contiguous on both sides, moved {rows.width} bytes a thread"
-    matrix = problem.matrix()
+        return rows, f"rows contiguous on both sides, moved {rows.width} bytes a thread"
     if matrix is not None:
         return _transposition(problem, matrix, device)
     return choices.naive(problem, items=choices.UNROLL), "neither rows nor columns are contiguous on both sides"
 
 
 def _transposition(problem: Problem, matrix: Matrix, device: Device) -> tuple[Config, str]:
-    skinny = choices.skinny(problem, matrix)
+    skinny = choices.skinny(problem, matrix, device)
     if isinstance(skinny, SkinnyConfig):
         side = "rows" if skinny.gather else "columns"
         return skinny, f"only {skinny.lines} {side}, so the {side} are interleaved in registers"
-    src, dst = tiling.widths(problem, matrix)
-    vectorized = tiling.vectorized(problem, matrix, device)
+    src, dst = choices.widths(problem, matrix)
+    vectorized = choices.vectorized(problem, matrix, device)
     if (
         isinstance(vectorized, VectorizedConfig)
         # H200, 2026-11-21: rows of 8-byte words on both sides reach 0.72 to 0.86 of a copy at 8190x8198 and the like,
         # shifted ones 0.88 to 0.91; where only the input's are, at 32768x1000 int8, it is 0.91 against 0.84.
         and src >= CHUNK // 2
         and dst == CHUNK
-        and tiling.fills(matrix, vectorized)
+        and choices.fills(matrix, vectorized)
     ):
         return vectorized, (
             f"rows of whole {vectorized.src_width}-byte words in and {vectorized.dst_width}-byte words out, "
-            f"tile {vectorized.tile_rows}x{vectorized.tile_cols}"
+            f"tile {vectorized.tile[0]}x{vectorized.tile[1]}"
         )
-    shifted = tiling.shifted(problem, matrix, device)
+    unaligned = choices.unaligned(problem, matrix, device)
     if (
-        isinstance(shifted, ShiftedConfig)
-        and (shifted.src_shift or shifted.dst_shift)
-        and tiling.fills(matrix, shifted)
+        isinstance(unaligned, UnalignedConfig)
+        and (unaligned.src_shift or unaligned.dst_shift)
+        and choices.fills(matrix, unaligned)
     ):
-        sides = [name for name, shift in (("input", shifted.src_shift), ("output", shifted.dst_shift)) if shift]
-        return shifted, f"{' and '.join(sides)} rows do not begin and end at 16-byte boundaries"
-    return choices.naive(
-        problem, items=choices.UNROLL
-    ), f"matrices of {matrix.rows}x{matrix.cols} fill too little of a tile"
-
-
-def _try(entry: Variant, problem: Problem, device: Device, tile_size: int | None) -> Config | Refusal:
-    """The configuration of one kernel for a problem, or a Refusal."""
-    if problem.numel == 0:
-        return _nothing(entry, problem.itemsize, tile_size)
-    if entry is _NAIVE:
-        return choices.naive(problem)
-    if entry is _ROWS:
-        return choices.rows(problem)
-    if entry is _REALIGNED:
-        return choices.realigned(problem)
-    if entry is _TILED:
-        return choices.tiled(problem, tile_size)
-    matrix = problem.matrix()
-    if matrix is None:
-        return Refusal("a batched matrix transpose", f"a permutation of {len(problem.dims)} dims")
-    if entry is _SKINNY:
-        return choices.skinny(problem, matrix)
-    choose = tiling.vectorized if entry is _VECTORIZED else tiling.shifted
-    return choose(problem, matrix, device)
-
-
-def _nothing(entry: Variant, itemsize: int, tile_size: int | None) -> Config:
-    """A kernel's plainest configuration, for an empty problem: every kernel can write nothing."""
-    size = min(itemsize, 8)
-    plain: dict[Variant, Config] = {
-        _NAIVE: NaiveConfig(itemsize, 1),
-        _ROWS: RowsConfig(CHUNK),
-        _REALIGNED: RealignedConfig(size),
-        _TILED: TiledConfig(itemsize, tile_size or TILE_SIZES[0]),
-        _SKINNY: SkinnyConfig(size, 2, gather=True),
-        _SHIFTED: ShiftedConfig(size, src_shift=True, dst_shift=True),
-        _VECTORIZED: VectorizedConfig(itemsize),
-    }
-    return plain[entry]
+        sides = [name for name, shift in (("input", unaligned.src_shift), ("output", unaligned.dst_shift)) if shift]
+        return unaligned, f"{' and '.join(sides)} rows do not begin and end at 16-byte boundaries"
+    why = f"matrices of {matrix.rows}x{matrix.cols} fill too little of a tile"
+    return choices.naive(problem, items=choices.UNROLL), why

@@ -13,9 +13,9 @@ from forge_week0_transpose.configs import (
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
-    ShiftedConfig,
     SkinnyConfig,
     TiledConfig,
+    UnalignedConfig,
     VectorizedConfig,
 )
 
@@ -25,45 +25,21 @@ __all__ = ["EXPECTED"]
 WORDS = CHUNK // 4
 
 
-def _naive(config: NaiveConfig, arch: str) -> Expect:
-    # Each element in flight has two 64-bit addresses.
-    return Expect(
-        32 if config.items == 1 else 16 + 8 * config.items, loads=(config.itemsize,), stores=(config.itemsize,)
-    )
-
-
 def _rows(config: RowsConfig, arch: str) -> Expect:
     widths = (config.width, config.tail) if config.tail else (config.width,)
-    return Expect(24, loads=widths, stores=widths)
+    return Expect(32, loads=widths, stores=widths)
 
 
-def _realigned(config: RealignedConfig, arch: str) -> Expect:
-    # The two ends of a row go by element.
-    return Expect(32, loads=(CHUNK, config.itemsize), stores=(CHUNK, config.itemsize))
+def _element(config: NaiveConfig | TiledConfig, registers: int, shared: int = 0, barriers: int = 0) -> Expect:
+    return Expect(registers, shared, (config.itemsize,), (config.itemsize,), barriers)
 
 
-def _tiled(config: TiledConfig, arch: str) -> Expect:
-    element = (config.itemsize,)
-    return Expect(32, config.smem_bytes, loads=element, stores=element, barriers=1)
-
-
-def _vectorized(config: VectorizedConfig, arch: str) -> Expect:
-    held = config.chunk_items * config.src_width // 4
-    return Expect(
-        40 + held,
-        config.smem_bytes,
-        loads=(config.src_width,),
-        stores=(config.dst_width,),
-        barriers=1,
-    )
-
-
-def _shifted(config: ShiftedConfig, arch: str) -> Expect:
-    held = config.chunk_items * WORDS * (2 if config.src_shift else 1)
+def _unaligned(config: UnalignedConfig, arch: str) -> Expect:
+    held = config.vec * WORDS * (2 if config.src_shift else 1)
     # A shifted input needs a barrier more: its last, incomplete chunk goes into the tile by element.
     # A 64-bit address for each of the chunks that a thread has in flight.
     return Expect(
-        56 + held,
+        60 + held,
         config.smem_bytes,
         loads=(CHUNK, config.itemsize) if config.src_shift else (CHUNK,),
         stores=(CHUNK, config.itemsize) if config.dst_shift else (CHUNK,),
@@ -81,11 +57,15 @@ def _skinny(config: SkinnyConfig, arch: str) -> Expect:
 
 #: The declaration of each configuration.
 EXPECTED: Declarations = {
-    NaiveConfig: _naive,
+    # Each element in flight has two 64-bit addresses.
+    NaiveConfig: lambda c, arch: _element(c, 32 if c.items == 1 else 16 + (10 if c.wide else 8) * c.items),
     RowsConfig: _rows,
-    RealignedConfig: _realigned,
-    TiledConfig: _tiled,
-    VectorizedConfig: _vectorized,
-    ShiftedConfig: _shifted,
+    # The two ends of a row go by element.
+    RealignedConfig: lambda c, arch: Expect(32, loads=(CHUNK, c.itemsize), stores=(CHUNK, c.itemsize)),
+    TiledConfig: lambda c, arch: _element(c, 32 if c.itemsize < CHUNK else 40, c.smem_bytes, 1),
+    VectorizedConfig: lambda c, arch: Expect(
+        56 + c.vec * c.src_width // 4, c.smem_bytes, (c.src_width,), (c.dst_width,), 1
+    ),
+    UnalignedConfig: _unaligned,
     SkinnyConfig: _skinny,
 }

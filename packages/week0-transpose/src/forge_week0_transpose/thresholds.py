@@ -6,10 +6,10 @@ from pathlib import Path
 
 from forge_core.thresholds import Probe, Threshold, Thresholds
 
-__all__ = ["COLUMNS_BESIDE", "SHIFTED_TILES", "THRESHOLDS", "large_tiles"]
+__all__ = ["COLUMNS_BESIDE", "THRESHOLDS", "UNALIGNED_TILES", "large_tiles"]
 
 COLUMNS_BESIDE = "columns_beside"
-SHIFTED_TILES = "shifted_tiles"
+UNALIGNED_TILES = "unaligned_tiles"
 
 
 def large_tiles(itemsize: int) -> str:
@@ -43,9 +43,9 @@ THRESHOLDS = Thresholds(
         _large(8, 4, (2, 4, 10, 20), _probe("768x768 1024x1024 2048x2048", "float64")),
         _large(16, 4, (2, 4, 10, 20), _probe("384x384 512x512 1024x1024", "complex128")),
         Threshold(
-            name=SHIFTED_TILES,
+            name=UNALIGNED_TILES,
             default=4,
-            about="Tiles for each multiprocessor below which `shifted` takes smaller ones.",
+            about="Tiles for each multiprocessor below which `unaligned` takes smaller ones.",
             candidates=(2, 4, 8, 16),
             probes=(
                 Probe("transpose", ("2047x2049", "4095x4097", "8191x8193"), ("float32", "bfloat16", "int8")),

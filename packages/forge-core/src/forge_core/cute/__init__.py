@@ -1,8 +1,8 @@
 """Building blocks that kernels share on the GPU.
 
     check      assertions on the GPU, compiled in by FORGE_DEBUG=1 alone
-    memory     addresses, accesses of a stated width, offsets of an entry of some dimensions
-    hold       loads whose lines the L2 is asked to evict last, also predicated, or into shared memory
+    memory     accesses of a stated width at an address, the name of a kernel
+    hold       the policies by which the L2 evicts lines last or first, and copies into shared memory by them
     room       registers for a stated number of blocks
     monoid     how two accumulators become one: sum, product, maximum, minimum; a week adds its own
     online     the (max, sum) pair of a softmax, its identity and its proof

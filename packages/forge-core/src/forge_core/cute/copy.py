@@ -31,6 +31,7 @@ __all__ = [
     "neighbors",
     "opaque",
     "partition",
+    "shift_bytes",
     "stage",
     "stage_all",
     "stage_unaligned",
@@ -230,7 +231,7 @@ def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Bool
                     cute.make_ptr(Uint32, begin + 16 * i, row.memspace, assumed_align=16), cute.make_layout(4)
                 )
                 cute.autovec_copy(gWords, cute.make_tensor(rWindow.iterator + 4 * i, cute.make_layout(4)))
-            _shift(rWindow, skip, rX)
+            shift_bytes(rWindow, skip, rX)
         else:
             for i in cutlass.range_constexpr(count):
                 rX[i] = row[first + i]
@@ -310,7 +311,7 @@ def load_staged(sX: cute.Tensor, skip: Int32, thread: Int32, c: int, rX: cute.Te
         for i in range(4 * accesses):
             rWords[i] = rWindow[i]
     else:
-        _shift(rWindow, skip, rX)
+        shift_bytes(rWindow, skip, rX)
 
 
 def _copy_async(sX: cute.Tensor, access: int, place: Any, c: Any, address: Int64, size: Any) -> None:
@@ -342,10 +343,10 @@ def _copy_async_if(sX: cute.Tensor, place: Int32, c: Int32, address: Int64, size
         _copy_async(sX, 0, place, c, address, size)
 
 
-def _shift(rWindow: cute.Tensor, skip: Int32, rX: cute.Tensor) -> None:
+def shift_bytes(rWindow: cute.Tensor, skip: Int32, rX: cute.Tensor) -> None:
     """The elements that begin ``skip`` bytes, 0 to 15, behind the start of a window, which is overwritten."""
-    # A barrel shift: two words, one word, half a word.
-    for by in (2, 1):
+    # A barrel shift: two words, one word unless elements are wider, and a part of one.
+    for by in (2, 1)[: 1 + (rX.element_type.width <= 32)]:
         for i in range(cute.size(rWindow) - by):
             rWindow[i] = Uint32(cutlass.select_((skip & (4 * by)) != 0, rWindow[i + by], rWindow[i]))
     rWords = cute.recast_tensor(rX, Uint32)

@@ -15,37 +15,19 @@ from __future__ import annotations
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32, Uint64
+from cutlass import Int32, Int64, Uint64
 
-__all__ = ["hold_policy", "load_held", "once_policy", "stage_held_if"]
+__all__ = ["hold_policy", "once_policy", "stage_held_if"]
 
 
 def hold_policy() -> Any:
-    """The L2's policy for lines to evict last, for the loads of this module."""
+    """The L2's policy for lines to evict last."""
     return cute.arch.inline_ptx("createpolicy.fractional.L2::evict_last.b64 {$w0}, 1.0;", write_only_types=[Uint64])
 
 
 def once_policy() -> Any:
     """The L2's policy for lines to evict first: what it gains is at ``forge_core.rows.kernel.READ_ONCE``."""
     return cute.arch.inline_ptx("createpolicy.fractional.L2::evict_first.b64 {$w0}, 1.0;", write_only_types=[Uint64])
-
-
-def _vector(names: list[str]) -> tuple[str, str]:
-    """How PTX says so many words: the suffix of the instruction, and the operand."""
-    return (f".v{len(names)}", "{ " + ", ".join(names) + " }") if len(names) > 1 else ("", names[0])
-
-
-def load_held(address: Any, rWords: Any, width: int, policy: Any) -> None:
-    """Loads ``width`` bytes (4, 8 or 16) of global memory into words of registers."""
-    count = width // 4
-    suffix, targets = _vector([f"{{$w{i}}}" for i in range(count)])
-    words = cute.arch.inline_ptx(
-        f"ld.global.L2::cache_hint{suffix}.b32 {targets}, [{{$r0}}], {{$r1}};",
-        write_only_types=[Uint32] * count,
-        read_only_args=[Int64(address), policy],
-    )
-    for i, word in enumerate(words if count > 1 else (words,)):
-        rWords[i] = word
 
 
 def stage_held_if(inside: Any, source: Any, slot: Any, rWords: Any, policy: Any) -> None:

@@ -1,26 +1,18 @@
-"""Addresses and accesses.
-
-Addresses are 64-bit integers in bytes.  A kernel adds up where a thread reads or writes, and these helpers turn the
-sum into one access of a stated width; so a problem of any size needs no 32-bit layout.
-"""
+"""Accesses at addresses, which are 64-bit integers in bytes; a kernel's name, and what it is traced with."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint8, Uint32, Uint64
+from cutlass import Int32, Int64, Uint8
 
 __all__ = [
     "CHUNK",
     "GLOBAL",
-    "SHARED",
     "Int32",
     "Int64",
-    "Uint32",
-    "Uint64",
     "elements_at",
-    "entry_offsets",
     "example_arguments",
     "load_element",
     "name_kernel",
@@ -28,7 +20,6 @@ __all__ = [
 ]
 
 GLOBAL = cute.AddressSpace.gmem
-SHARED = cute.AddressSpace.smem
 
 #: Bytes of the widest access of a thread.
 CHUNK = 16
@@ -56,29 +47,6 @@ def load_element(address: Any, dtype: Any, space: Any = GLOBAL) -> Any:
 def store_element(value: Any, address: Any, dtype: Any, space: Any = GLOBAL) -> None:
     """Writes one element."""
     elements_at(address, dtype, 1, space)[0] = value
-
-
-def entry_offsets(index: Any, dims: Any, sides: int) -> tuple[Any, ...]:
-    """Byte offsets, one for each side, of one entry of some dimensions.
-
-    Args:
-        index: the entry's number, counted with the innermost dimension fastest; its type is that of the divisions.
-        dims: the number of entries, then for each dimension, innermost first, its size and its step in bytes on each
-            side.
-        sides: steps of each dimension: 1 for a source alone, 2 for source and destination.
-    """
-    rank = (len(dims) - 1) // (1 + sides)
-    offsets = [Int64(0)] * sides
-    rest = index
-    for i in range(rank):
-        first = 1 + (1 + sides) * i
-        place = rest
-        if i + 1 < rank:
-            size = type(index)(dims[first])
-            place, rest = rest % size, rest // size
-        for side in range(sides):
-            offsets[side] = offsets[side] + Int64(place) * dims[first + 1 + side]
-    return tuple(offsets)
 
 
 def name_kernel(kernel: Any, name: str) -> None:

@@ -1,18 +1,20 @@
 """One thread an element: the kernel to start from, and the one that can do every problem.
 
-    dst[i...] = src[i...]              any rank, any strides on either side, elements of 1, 2, 4, 8 or 16 bytes
+    Y[i...] = X[i...]              any rank, any strides on either side, elements of 1, 2, 4, 8 or 16 bytes
 
 How the data moves.  Threads are numbered in the order of the output, whose largest stride comes first:
 
-    thread   0   1   2   3 ... 31                    a transposition, rows x cols:
-    write   [d0][d1][d2][d3]...      contiguous      lane l writes dst[c, r + l]     one line of memory a warp
-    read     |   |   |                               lane l reads  src[r + l, c]     32 lines of memory a warp
-            src at any distance
+    mX, mY  (d0, d1, ...)     innermost first, any strides
+
+    thread   0   1   2   3 ... 31                    a transposition, M x N:
+    write   [d0][d1][d2][d3]...      contiguous      lane l writes Y[n, m + l]       one line of memory a warp
+    read     |   |   |                               lane l reads  X[m + l, n]       32 lines of memory a warp
+            X at any distance
 
 Each lane finds its place by dividing its number by the sizes, innermost first.
 
 Bytes moved: the useful ones are 2 * numel * itemsize, but a strided read drags 32 bytes for each element; what the
-caches do not keep until the neighbours come is fetched again.  The bound is therefore the number of 32-byte sectors
+caches do not keep until the neighbors come is fetched again.  The bound is therefore the number of 32-byte sectors
 touched, not bandwidth over useful bytes.
 
 Limits: none; with 2^32 elements and more the thread's number is 64-bit, which makes the divisions slow.
@@ -24,70 +26,49 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint32
 
 from forge_core.cache import Traceable, compile_cached
+from forge_core.cute.check import check
+from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.configs import NaiveConfig
-from forge_week0_transpose.kernels.memory import (
-    Int32,
-    Int64,
-    Uint32,
-    access_unit,
-    batch_offsets,
-    check,
-    example_arguments,
-    name_kernel,
-    view,
-)
+from forge_week0_transpose.kernels.tensors import example_arguments, place, tensor, unsigned
 
 __all__ = ["Naive", "build"]
 
 
-class Naive:
-    """The kernel for one configuration."""
-
-    def __init__(self, config: NaiveConfig) -> None:
-        self.config = config
+class Naive(NaiveConfig):
+    """The kernel of a configuration."""
 
     @cute.jit
-    def __call__(self, src: cute.Pointer, dst: cute.Pointer, dims: tuple, stream: Any):
-        """Launches one thread an element, or for ``items`` of them.
-
-        ``dims`` holds the number of elements, then size, source step and destination step in bytes for each dimension,
-        innermost first.
-        """
-        config = self.config
-        name_kernel(self.kernel, config.kernel_name)
-        self.kernel(src, dst, dims).launch(
-            grid=(Int32((dims[0] + (config.threads * config.items - 1)) // (config.threads * config.items)), 1, 1),
-            block=(config.threads, 1, 1),
-            stream=stream,
+    def __call__(self, pX: Any, pY: Any, dims: tuple, stream: Any):
+        """Launches one thread an element, or for ``items`` of them; ``dims`` as ``tensors.matrices`` has a batch."""
+        each = self.threads * self.items
+        name_kernel(self.kernel, self.kernel_name)
+        self.kernel(pX, pY, dims).launch(
+            grid=(Int32((dims[0] + (each - 1)) // each), 1, 1), block=(self.threads, 1, 1), stream=stream
         )
 
     @cute.kernel
-    def kernel(self, src: cute.Pointer, dst: cute.Pointer, dims: tuple):
-        config = self.config
-        thread, _, _ = cute.arch.thread_idx()
-        block, _, _ = cute.arch.block_idx()
-        unit, count = access_unit(config.itemsize)
-        rElement = cute.make_rmem_tensor(cute.make_layout((config.items, count), stride=(count, 1)), unit)
-        first = Int64(block) * (config.items * config.threads) + Int64(thread)
-        check(((src.toint() | dst.toint()) & (config.itemsize - 1)) == 0, "both tensors begin at whole elements")
-        targets = []
-        for i in cutlass.range_constexpr(config.items):
+    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, dims: tuple):
+        thread, block, count = cute.arch.thread_idx()[0], cute.arch.block_idx()[0], dims[0]
+        check(((pX.toint() | pY.toint()) & (self.itemsize - 1)) == 0, "both tensors begin at whole elements")
+        mX, mY = (tensor(p, self.itemsize, dims[1::3], dims[2 + i :: 3]) for i, p in enumerate((pX, pY)))
+        first = Int64(block) * (self.items * self.threads) + thread
+        rX, places = cute.make_rmem_tensor(self.items, unsigned(self.itemsize)), []
+        for i in cutlass.range_constexpr(self.items):
             # Past the end the last element is read again instead of branching, so that all reads are in flight.
-            index = cutlass.min(first + i * config.threads, dims[0] - 1)
+            index = cutlass.min(first + i * self.threads, count - 1)
+            check((index >= 0) & (index < count), "an element's number is below their count")
             # Below 2^32 elements 32-bit divisions do, and cost a fifth.
-            number = index if cutlass.const_expr(config.wide_index) else Uint32(index)
-            check((index >= 0) & (index < dims[0]), "an element's number is below their count")
-            src_offset, dst_offset = batch_offsets(number, dims)
-            cute.autovec_copy(view(src.toint() + src_offset, config.itemsize), rElement[i, None])
-            targets.append(dst.toint() + dst_offset)
-        for i in cutlass.range_constexpr(config.items):
-            if first + i * config.threads < dims[0]:
-                cute.autovec_copy(rElement[i, None], view(targets[i], config.itemsize))
+            places.append(place(index if cutlass.const_expr(self.wide) else Uint32(index), dims[1::3]))
+            rX[i] = mX[places[i]]
+        for i in cutlass.range_constexpr(self.items):
+            if first + i * self.threads < count:
+                mY[places[i]] = rX[i]
 
 
 @compile_cached
 def build(config: NaiveConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(Naive(config), example_arguments(batch_rank=config.rank), name=config.kernel_name)
+    return Traceable(Naive(**vars(config)), example_arguments(rank=config.rank), name=config.kernel_name)

@@ -1,21 +1,29 @@
-"""Copy of contiguous rows, 16 bytes a thread.
+"""Copy of contiguous rows, 16 bytes a thread: rows that begin at 16-byte boundaries, and rows that begin anywhere.
 
-    dst[b..., j] = src[b..., j]        rows of ``length`` bytes, any outer dimensions and pitches
+    Y[b..., i] = X[b..., i]            rows of any length, any outer dimensions and strides
 
-How the data moves.  The rows are cut into chunks of ``width`` bytes; a thread moves one, and a block of 128 threads
-moves 128 neighbouring ones:
+How the data moves.  The rows are cut into chunks; a thread moves one, and a block of 128 threads moves 128 neighboring
+ones.  For ``Rows``, where all rows are whole chunks, a chunk is simply a wide element:
 
-    thread     0      1      2    ...  127 | 0 ...          one contiguous run: chunk = thread, no division
-    row 0    [16 B][16 B][16 B]   ... [16 B]|                pitched rows: row, chunk = divmod(thread, chunks a row)
-    row 1    ...
+    mX, mY  (chunks, b...):(1, s...)    unsigned integers of ``width`` bytes; one contiguous run needs no division
+
+``Realigned`` accesses memory in aligned chunks of 16 bytes all the same; a thread owns one chunk of an output row and
+reads the two chunks of the input row that hold its elements:
+
+    input    |....AAAA|AAAABBBB|BBBBCCCC|CCCC....|      two neighboring loads of a thread; the second is the first of
+                  ^ gX                                  the next thread, so L1 has it
+    thread    0: AA..   1: ...                          funnel-shifted
+    output   |..AAAAAA|AABBBBBB|BBCCCCCC|CC......|      whole chunks by one store; the first and the last of a row,
+                ^ gY                                    which can hold elements of another row, by element
 
 Nothing is kept, nothing is staged: a grid of one chunk a thread leaves the order to the memory system.  On the H200
 more bytes a thread, persistent grids, streaming hints and bulk copies were all slower; docs/week0-designs.md.
 
-Bytes moved: each once, 2 * rows * length; the bound is DRAM bandwidth.
+Bytes moved: each once; the bound is DRAM bandwidth.  Of ``Realigned`` L1 serves the second load of each thread.
 
-Limits: pitches, lengths and both addresses must be multiples of ``width``, except for one contiguous run, whose
-last, incomplete chunk is copied by element.
+Limits: ``Rows`` needs strides, lengths and both addresses to be multiples of ``width``, except for one contiguous run,
+whose last, incomplete chunk is copied by ``tail`` bytes.  ``Realigned`` needs multiples of an element; it reads inside
+the 16-byte chunk that holds the tensor's first element, and never past the end of its last.
 """
 
 from __future__ import annotations
@@ -24,80 +32,100 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint32
 
 from forge_core.cache import Traceable, compile_cached
-from forge_week0_transpose.configs import RowsConfig
-from forge_week0_transpose.kernels.memory import (
-    Int32,
-    Int64,
-    Uint32,
-    batch_offsets,
-    check,
-    example_arguments,
-    move,
-    name_kernel,
-)
+from forge_core.cute.check import check
+from forge_core.cute.copy import copy_if, head_elements, load_unaligned
+from forge_core.cute.memory import GLOBAL, name_kernel
+from forge_week0_transpose.configs import CHUNK, RealignedConfig, RowsConfig
+from forge_week0_transpose.kernels.tensors import example_arguments, place, tensor, unsigned
 
-__all__ = ["RowCopy", "build"]
+__all__ = ["Realigned", "Rows", "build", "build_realigned"]
 
 
-class RowCopy:
-    """The kernel for one configuration."""
-
-    def __init__(self, config: RowsConfig) -> None:
-        self.config = config
+class Rows(RowsConfig):
+    """The kernel of a configuration, for rows of whole chunks."""
 
     @cute.jit
-    def __call__(self, src: cute.Pointer, dst: cute.Pointer, length: Int64, outer: tuple, stream: Any):
-        """Launches one thread a chunk.
-
-        ``length`` is a row's bytes; ``outer`` holds the number of rows, then size, source step and destination step in
-        bytes for each outer dimension, innermost first.
-        """
-        config = self.config
-        chunks = (length + (config.width - 1)) // config.width
-        name_kernel(self.kernel, config.kernel_name)
-        self.kernel(src, dst, length, chunks, chunks * outer[0], outer).launch(
-            grid=(Int32((chunks * outer[0] + (config.threads - 1)) // config.threads), 1, 1),
-            block=(config.threads, 1, 1),
+    def __call__(self, pX: Any, pY: Any, chunks: Any, length: Any, outer: tuple, stream: Any):
+        """Launches a thread a chunk; strides in chunks, ``length`` in units of the tail, or of a chunk without one."""
+        name_kernel(self.kernel, self.kernel_name)
+        self.kernel(pX, pY, chunks, length, outer).launch(
+            grid=(Int32((chunks * outer[0] + (self.threads - 1)) // self.threads), 1, 1),
+            block=(self.threads, 1, 1),
             stream=stream,
         )
 
     @cute.kernel
-    def kernel(self, src: cute.Pointer, dst: cute.Pointer, length: Int64, chunks: Int64, total: Int64, outer: tuple):
-        config = self.config
-        width = config.width
-        thread, _, _ = cute.arch.thread_idx()
-        block, _, _ = cute.arch.block_idx()
-        index = Int64(block) * config.threads + Int64(thread)
-        if index < total:
-            chunk = index
-            src_address, dst_address = src.toint(), dst.toint()
-            if cutlass.const_expr(config.rank > 0):
-                number = index if cutlass.const_expr(config.wide_index) else Uint32(index)
-                per_row = type(number)(chunks)
-                chunk = Int64(number % per_row)
-                src_offset, dst_offset = batch_offsets(number // per_row, outer)
-                src_address += src_offset
-                dst_address += dst_offset
-            check(((src_address | dst_address) & (width - 1)) == 0, "rows begin at multiples of an access's width")
-            src_address += chunk * width
-            dst_address += chunk * width
-            check(chunk * width < length, "the chunk begins inside the row")
-            check((length % (config.tail or width)) == 0, "rows are whole accesses")
-            if cutlass.const_expr(config.tail == 0):
-                move(src_address, dst_address, width)
+    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, chunks: Int64, length: Int64, outer: tuple):
+        index = Int64(cute.arch.block_idx()[0]) * self.threads + cute.arch.thread_idx()[0]
+        check(((pX.toint() | pY.toint()) & (self.width - 1)) == 0, "rows begin at multiples of an access's width")
+        sizes, strides = (chunks, *outer[1::3]), ((1, *outer[2::3]), (1, *outer[3::3]))
+        mX, mY = (tensor(p, self.width, sizes, stride) for p, stride in zip((pX, pY), strides, strict=True))
+        if index < chunks * outer[0]:
+            at = place(index if cutlass.const_expr(self.wide or self.rank == 0) else Uint32(index), sizes)
+            check(at[0] < chunks, "the chunk begins inside the row")
+            if cutlass.const_expr(self.tail == 0):
+                mY[at] = mX[at]
             else:
-                left = length - chunk * width
-                if left >= width:
-                    move(src_address, dst_address, width)
+                each = self.width // self.tail
+                if (index + 1) * each <= length:
+                    mY[at] = mX[at]
                 else:
-                    for i in cutlass.range_constexpr(width // config.tail):
-                        if i * config.tail < left:
-                            move(src_address + i * config.tail, dst_address + i * config.tail, config.tail)
+                    tX, tY = (tensor(p, self.tail, (length,), (1,)) for p in (pX, pY))
+                    for i in cutlass.range(index * each, length):
+                        tY[i] = tX[i]
+
+
+class Realigned(RealignedConfig):
+    """The kernel of a configuration, for rows that begin anywhere."""
+
+    @cute.jit
+    def __call__(self, pX: Any, pY: Any, length: Any, extent: Any, outer: tuple, stream: Any):
+        """Launches a thread for each chunk that a row can touch.
+
+        ``length`` of a row and strides in elements, as ``extent``: from the first of x to behind its last.
+        """
+        vec = CHUNK // self.itemsize
+        chunks = (length + 2 * (vec - 1)) // vec
+        name_kernel(self.kernel, self.kernel_name)
+        self.kernel(pX, pY, length, extent, chunks, outer).launch(
+            grid=(Int32((chunks * outer[0] + (self.threads - 1)) // self.threads), 1, 1),
+            block=(self.threads, 1, 1),
+            stream=stream,
+        )
+
+    @cute.kernel
+    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, length: Int64, extent: Int64, chunks: Int64, outer: tuple):
+        index, size = Int64(cute.arch.block_idx()[0]) * self.threads + cute.arch.thread_idx()[0], self.itemsize
+        if index < chunks * outer[0]:
+            number = index if cutlass.const_expr(self.wide or self.rank == 0) else Uint32(index)
+            at = place(number, (chunks, *outer[1::3]))
+            mX, mY = (tensor(p, size, (length, *outer[1::3]), (1, *outer[2 + i :: 3])) for i, p in enumerate((pX, pY)))
+            gX, gY = (m[(None, *at[1:])] for m in (mX, mY))
+            left = extent - cute.crd2idx((0, *at[1:]), mX.layout)
+            check(left >= length, "the row lies inside the source")
+            # The chunk's first element: negative where the row begins inside the chunk.
+            vec = CHUNK // size
+            begin = at[0] * vec - Int64(-head_elements(gY, vec) & (vec - 1))
+            whole = (begin >= 0) & (begin + vec <= length)
+            rX = cute.make_rmem_tensor(vec, unsigned(size))
+            load_unaligned(cute.make_tensor(gX.iterator, cute.make_layout(left)), begin, rX, whole)
+            start = cute.make_ptr(unsigned(size), (gY.iterator + begin).toint(), GLOBAL, assumed_align=CHUNK)
+            copy_if(rX, cute.make_tensor(start, cute.make_layout(vec)), whole)
+            if not whole:
+                for i in cutlass.range(cutlass.max(begin, Int64(0)), cutlass.min(begin + vec, length)):
+                    gY[i] = gX[i]
 
 
 @compile_cached
 def build(config: RowsConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return Traceable(RowCopy(config), example_arguments(wide=1, batch_rank=config.rank), name=config.kernel_name)
+    """What to compile for rows of whole chunks."""
+    return Traceable(Rows(**vars(config)), example_arguments(wide=2, rank=config.rank), name=config.kernel_name)
+
+
+@compile_cached
+def build_realigned(config: RealignedConfig) -> Traceable:
+    """What to compile for rows that begin anywhere."""
+    return Traceable(Realigned(**vars(config)), example_arguments(wide=2, rank=config.rank), name=config.kernel_name)

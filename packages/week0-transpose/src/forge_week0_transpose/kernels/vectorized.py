@@ -1,36 +1,29 @@
-r"""Transposition with 128-bit accesses on both sides.
+r"""Transposition with 128-bit accesses on both sides, through swizzled shared memory.
 
-    dst[b, c, r] = src[b, r, c]        (batch, rows, cols) -> (batch, cols, rows), elements of 1, 2, 4, 8 or 16 bytes
+    Y[b, n, m] = X[b, m, n]            (B, M, N) -> (B, N, M), elements of 1, 2, 4, 8 or 16 bytes
 
-How the data moves.  A tile is ``col_chunks`` 16-byte chunks of an input row by ``row_chunks`` 16-byte chunks of an
-output row; V = 16 / itemsize elements make a chunk.  Each thread owns one V x V block of elements:
+How the data moves.  V = 16 / itemsize elements are a chunk of 16 bytes.  A tile is ``row_chunks`` chunks of an output
+row by ``col_chunks`` loads of an input row; each thread owns V rows of a load.  All tensors are seen as (M, N):
 
-    global, input                 registers             shared memory, one line an output row    global, output
-    r \\ c  chunk 0  chunk 1 ...   V rows of a chunk      c \\ chunk     0        1     ...
-    0      [t0    ] [t1    ]      a0 a1 a2 a3           0           a0b0c0d0  (rows 4..7)         one line of
-    1      [t0    ] [t1    ]  ->  b0 b1 b2 b3   ->      1           a1b1c1d1              ->      row_chunks lanes
-    2      [t0    ] [t1    ]      c0 c1 c2 c3           2           a2b2c2d2                      x 16 bytes
-    3      [t0    ] [t1    ]      d0 d1 d2 d3           3           a3b3c3d3
+    mX, mY (M, N)                 one matrix of the batch: rows of mX are contiguous, columns of mY
+    gX, gY (tile_m, tile_n)       this block's tile; cX the coordinates of its elements
+    tXgX   ((cols, V), 1, 1)      loads: neighboring threads have neighboring loads of a row, all in flight at once
+    tXrX   the same, in registers, by rows; transposed there: a renaming for 4 bytes and more, one prmt a word for 2
+           bytes, two for 1 byte
+    sX     (tile_m, tile_n):(1, tile_m)    in shared memory, swizzled: neither writes nor reads have bank conflicts
+    tXsX   ((V, cols), 1, 1)      a chunk of each column
+    tYsX   ((w, stores), 1, 1)    stores: neighboring threads have neighboring accesses of an output row
 
-1. Load: neighbouring threads take neighbouring chunks of a row, V loads of 16 bytes each, all in flight at once.  The
-   L2 is asked to evict what they bring last: rows that share lines or sectors find them there, and what is evicted in
-   their place are finished output rows, which have to go to memory anyway.
-2. Transpose V x V in registers: a renaming for 4 bytes and more, one prmt a word for 2 bytes, two for 1 byte.
-3. Write each of the V columns as one chunk of its line in shared memory.  Lines are not padded: the chunk's index is
-   XORed with the line's (c / V) mod 8, and neither the writes nor the reads have bank conflicts.
-4. Store: neighbouring threads take neighbouring chunks of an output row, so a warp writes whole lines of memory.
+The L2 is asked to evict last what is loaded: rows that share lines or sectors find them there, and what is evicted in
+their place are finished output rows, which have to go to memory anyway.  Blocks walk down the input's rows first, so
+that neighbors in time extend the same output rows; ``by_columns`` turns that round for input rows that share lines of
+memory.  A tile's place comes from the grid's dimensions, and all that stands before the first load is what finding its
+address needs: a small matrix is mostly start-up.
 
-Blocks walk down the input's rows first, so that neighbours in time extend the same output rows; ``by_columns`` turns
-that round for input rows that share lines of memory.  A tile's place comes from the grid's dimensions, and all that
-stands before the first load is what finding its address needs: a small matrix is mostly start-up.
+Bytes moved: each input and output byte once, 2 * B * M * N * itemsize; the bound is DRAM bandwidth.
 
-Bytes moved: each input and output byte once, 2 * batch * rows * cols * itemsize; the bound is DRAM bandwidth.
-
-Limits.  Both pitches, both row lengths and all batch steps must be multiples of the declared widths (16, 8 or 4
-bytes, not below the element); ``shifted`` takes what is left.  Threads past the edge repeat the last row or chunk
-instead of branching, and do not store.
-
-Sources: the layout is this project's own; docs/week0-designs.md has what was tried and what each step gave.
+Limits: strides, rows and columns must be multiples of the declared widths (16, 8 or 4 bytes, not below the element);
+``unaligned`` takes what is left.
 """
 
 from __future__ import annotations
@@ -39,167 +32,119 @@ from typing import Any
 
 import cutlass
 import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint32
+from cutlass.cute.nvgpu import CopyG2ROp, CopyUniversalOp
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.hold import hold_policy, load_held
+from forge_core.cute.check import check
+from forge_core.cute.copy import load_policy
+from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.configs import VectorizedConfig
-from forge_week0_transpose.kernels.memory import (
-    SHARED,
-    Int32,
-    Int64,
-    Uint32,
-    batch_offsets,
-    check,
-    chunk_tensor,
+from forge_week0_transpose.kernels.tensors import (
     example_arguments,
-    name_kernel,
+    inside,
+    matrices,
     permute,
-    select,
-    view,
+    shared_tile,
+    tile_at,
+    tiled_copy,
 )
-from forge_week0_transpose.kernels.words import CHUNK, swizzle, transpose_chunks
+from forge_week0_transpose.kernels.words import interleave
 
-__all__ = ["Vectorized", "build"]
-
+__all__ = ["CARVEOUT", "Vectorized", "build"]
 
 #: Percent of a multiprocessor's memory that shared memory should get.  H200, 2026-11-21: 0 to 3 % against leaving it.
 CARVEOUT = 100
 
-#: Named so that the compiler does not press the registers of a thread for more blocks: it spilled for that in the
-#: 2-byte kernel, whose share of a copy at 16384x16384 rose from 0.94 to 0.99 without (H200, 2026-11-21).
-BLOCKS_PER_SM = 1
 
-
-class Vectorized:
-    """The kernel for one configuration."""
-
-    def __init__(self, config: VectorizedConfig) -> None:
-        self.config = config
+class Vectorized(VectorizedConfig):
+    """The kernel of a configuration."""
 
     @cute.jit
-    def __call__(
-        self,
-        src: cute.Pointer,
-        dst: cute.Pointer,
-        rows: Int64,
-        cols: Int64,
-        src_pitch: Int64,
-        dst_pitch: Int64,
-        batch: tuple,
-        stream: Any,
-    ):
-        """Launches one block a tile; pitches and batch steps are in bytes, ``batch[0]`` counts the batch's entries."""
-        config = self.config
-        row_tiles = Int32((rows + (config.tile_rows - 1)) // config.tile_rows)
-        col_tiles = Int32((cols + (config.tile_cols - 1)) // config.tile_cols)
-        blocks = Uint32((rows + (config.chunk_items - 1)) // config.chunk_items)
-        chunks = Uint32(cols // (config.src_width // config.itemsize))
-        inner, outer = (col_tiles, row_tiles) if cutlass.const_expr(config.by_columns) else (row_tiles, col_tiles)
+    def __call__(self, pX: Any, pY: Any, rows: Any, cols: Any, x0: Any, y1: Any, batch: tuple, stream: Any):
+        """Launches a block a tile; strides between rows of x (0) and of y (1), in elements; of a batch likewise."""
+        row_tiles = Int32((rows + (self.tile[0] - 1)) // self.tile[0])
+        col_tiles = Int32((cols + (self.tile[1] - 1)) // self.tile[1])
+        inner, outer = (col_tiles, row_tiles) if cutlass.const_expr(self.by_columns) else (row_tiles, col_tiles)
         grid = (inner, outer, Int32(batch[0]))
-        if cutlass.const_expr(config.flat):
+        if cutlass.const_expr(self.flat):
             grid = (inner * outer * Int32(batch[0]), 1, 1)
-        name_kernel(self.kernel, config.kernel_name)
-        self.kernel(src, dst, rows, blocks, chunks, src_pitch, dst_pitch, Uint32(inner), Uint32(outer), batch).launch(
+        name_kernel(self.kernel, self.kernel_name)
+        self.kernel(pX, pY, (rows, cols), (x0, y1), (Uint32(inner), Uint32(outer)), batch).launch(
             grid=grid,
-            block=(config.threads, 1, 1),
-            smem=config.smem_bytes,
-            min_blocks_per_mp=BLOCKS_PER_SM,
+            block=(self.threads, 1, 1),
+            smem=self.smem_bytes,
+            min_blocks_per_mp=self.blocks_per_sm,
             preferred_smem_carveout=CARVEOUT,
             stream=stream,
         )
 
     @cute.kernel
-    def kernel(
-        self,
-        src: cute.Pointer,
-        dst: cute.Pointer,
-        rows: Int64,
-        blocks: Uint32,
-        chunks: Uint32,
-        src_pitch: Int64,
-        dst_pitch: Int64,
-        inner: Uint32,
-        outer: Uint32,
-        batch: tuple,
-    ):
-        """``blocks`` of V rows and ``chunks`` of one load's columns are the matrix, the last block perhaps in part."""
-        config = self.config
-        size, v = config.itemsize, config.chunk_items
-        src_width, dst_width = config.src_width, config.dst_width
-        items = src_width // size  # columns that one load of a thread covers
-        thread, _, _ = cute.arch.thread_idx()
-        thread = Uint32(thread)
+    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, shape: tuple, strides: tuple, tiles: tuple, batch: tuple):
+        # This block's tile of a matrix of the batch.
+        inner, outer, entry = (Uint32(index) for index in cute.arch.block_idx())
+        if cutlass.const_expr(self.flat):
+            inner, rest = inner % tiles[0], inner // tiles[0]
+            outer, entry = rest % tiles[1], rest // tiles[1]
+        down, along = (outer, inner) if cutlass.const_expr(self.by_columns) else (inner, outer)
+        index = Int64 if cutlass.const_expr(self.wide) else Int32
+        rows, cols = (index(size) for size in shape)
+        row, col = index(down) * self.tile[0], index(along) * self.tile[1]
+        mX, mY = matrices((pX, pY), self.itemsize, shape, ((strides[0], 1), (1, strides[1])), batch, entry)
+        check((row < rows) & (col < cols), "the tile begins inside the matrix")
 
-        # Which tile: its first block of rows and its first chunk of columns.
-        place, along, entry = (Uint32(index) for index in cute.arch.block_idx())
-        if cutlass.const_expr(config.flat):
-            place, rest = place % inner, place // inner
-            along, entry = rest % outer, rest // outer
-        row_tile, col_tile = (along, place) if cutlass.const_expr(config.by_columns) else (place, along)
-        src_base, dst_base = src.toint(), dst.toint()
-        if cutlass.const_expr(config.batch_rank > 0):
-            src_step, dst_step = batch_offsets(entry, batch)
-            src_base += src_step
-            dst_base += dst_step
-        first_block, first_chunk = row_tile * config.row_chunks, col_tile * config.col_chunks
-        check((first_block < blocks) & (first_chunk < chunks), "the tile begins inside the matrix")
-        check(((src_base | src_pitch) & (src_width - 1)) == 0, "input rows begin at multiples of a load's width")
-        check(((dst_base | dst_pitch) & (dst_width - 1)) == 0, "output rows begin at multiples of a store's width")
-
-        # Load: chunk column cc of the V rows of one block, repeated at the edges.
-        cc, row_block = thread % config.col_chunks, thread // config.col_chunks
-        chunk = cutlass.min(first_chunk + cc, chunks - 1)
-        if cutlass.const_expr(config.ragged):
-            row = cutlass.min(Int64(first_block + row_block) * v, rows - 1)
-        else:
-            row = Int64(cutlass.min(first_block + row_block, blocks - 1)) * v
-        address = src_base + row * src_pitch + Int64(chunk) * src_width
-        rRow = cute.make_rmem_tensor(cute.make_layout((v, src_width // 4), stride=(src_width // 4, 1)), Uint32)
-        policy = hold_policy()
-        for k in cutlass.range_constexpr(v):
-            load_held(address, rRow[k, None], src_width, policy)
-            if cutlass.const_expr(config.ragged):
-                address += select(row + (k + 1) < rows, src_pitch, Int64(0))
-            else:
-                address += src_pitch
-
-        # Transpose in registers; write a chunk of each column's line.
-        columns = transpose_chunks([[rRow[k, w] for w in range(src_width // 4)] for k in range(v)], size, permute)
-        rColumn = chunk_tensor(items)
-        shared = cute.arch.get_dyn_smem(Uint32, alignment=128).toint()
-        for j in cutlass.range_constexpr(items):
-            for w in cutlass.range_constexpr(4):
-                rColumn[j, w] = columns[j][w]
-            place = (cc * items + j) * config.line_bytes + swizzle(row_block, cc) * CHUNK
-            cute.autovec_copy(rColumn[j, None], view(shared + Int32(place), CHUNK, SHARED))
+        # In by rows, transposed in registers, out by columns, which are the output's rows.
+        thread, shape, origin = cute.arch.thread_idx()[0], (rows, cols), (row, col)
+        sX = shared_tile(self, self.shared_layout, self.swizzle)
+        self.put(self.load(mX, shape, origin, thread), sX, thread)
+        self.mend(sX, mX, shape, origin, thread)
         cute.arch.sync_threads()
+        self.store(sX, mY, shape, origin, thread)
 
-        # Store: each access of dst_width bytes of a line; a line's key is its own chunk column.
-        per_line = config.line_bytes // dst_width
-        part, line0 = thread % per_line, thread // per_line
-        inside = part * dst_width
-        step = config.threads // per_line
-        rOut = cute.make_rmem_tensor(
-            cute.make_layout((config.stores, dst_width // 4), stride=(dst_width // 4, 1)), Uint32
+    def load(self, mX: cute.Tensor, shape: tuple[Any, Any], origin: tuple[Any, Any], thread: Any) -> cute.Tensor:
+        """A thread's rows of the tile that begins at ``origin``; all loads are in flight at once."""
+        gX, cX = tile_at(mX, origin, self.loaded, self.cols), cute.make_identity_tensor(self.loaded)
+        load, part = tiled_copy(CopyG2ROp(), gX.element_type, self.src_width, self.load_layout, self.loaded, thread)
+        tXgX, tXcX = part.partition_S(gX), part.partition_S(cX)
+        tXrX = cute.make_rmem_tensor(tXgX.shape, gX.element_type)
+        cute.copy(load, tXgX, tXrX, pred=inside(tXcX, origin, shape), cache_policy=load_policy())
+        return tXrX
+
+    def put(self, tXrX: cute.Tensor, sX: cute.Tensor, thread: Any) -> None:
+        """Writes rows of registers by columns, a chunk each, into shared memory."""
+        rX, words = cute.recast_tensor(tXrX, Uint32), self.src_width // 4
+        rows = [[rX[words * k + w] for w in range(words)] for k in range(self.vec)]
+        put, part = tiled_copy(CopyUniversalOp(), sX.element_type, 16, self.put_layout, self.loaded, thread)
+        tXsX = part.partition_D(sX)
+        tXrT = cute.make_rmem_tensor(tXsX.shape, sX.element_type)
+        rT = cute.recast_tensor(tXrT, Uint32)
+        for j, column in enumerate(interleave(rows, self.itemsize, permute)):
+            for w in range(4):
+                rT[4 * j + w] = column[w]
+        cute.copy(put, tXrT, tXsX)
+
+    def mend(
+        self, sX: cute.Tensor, mX: cute.Tensor, shape: tuple[Any, Any], origin: tuple[Any, Any], thread: Any
+    ) -> None:
+        """What loads left out is put into shared memory: nothing."""
+
+    def store(
+        self, sX: cute.Tensor, mY: cute.Tensor, shape: tuple[Any, Any], origin: tuple[Any, Any], thread: Any
+    ) -> None:
+        """Writes the columns of the tile that begins at ``origin``."""
+        gY, cX = tile_at(mY, origin, self.loaded, self.dst_vec), cute.make_identity_tensor(self.loaded)
+        store, part = tiled_copy(
+            CopyUniversalOp(), gY.element_type, self.dst_width, self.store_layout, self.loaded, thread
         )
-        for i in cutlass.range_constexpr(config.stores):
-            line = line0 + i * step
-            place = line * config.line_bytes + swizzle(inside // CHUNK, line // items) * CHUNK + inside % CHUNK
-            cute.autovec_copy(view(shared + Int32(place), dst_width, SHARED, Uint32), rOut[i, None])
-        begin = Int64(first_block) * CHUNK + Int64(inside)  # in the output row, in bytes
-        address = dst_base + (Int64(col_tile) * config.tile_cols + Int64(line0)) * dst_pitch + begin
-        # Of a thread's lines the first few are inside; none where its rows are not.
-        lines = Int32(cutlass.min(chunks - first_chunk, Uint32(config.col_chunks)) * items)
-        lines_left = select(begin < rows * size, lines - Int32(line0), Int32(0))
-        for i in cutlass.range_constexpr(config.stores):
-            if i * step < lines_left:
-                cute.autovec_copy(rOut[i, None], view(address, dst_width, unit=Uint32))
-            address += dst_pitch * step
+        tYsX, tYgY, tYcX = part.partition_S(sX), part.partition_D(gY), part.partition_D(cX)
+        tYrY = cute.make_rmem_tensor(tYgY.shape, gY.element_type)
+        cute.copy(store, tYsX, tYrY)
+        cute.copy(store, tYrY, tYgY, pred=inside(tYcX, origin, shape))
 
 
 @compile_cached
 def build(config: VectorizedConfig) -> Traceable:
     """What to compile for a configuration."""
     return Traceable(
-        Vectorized(config), example_arguments(wide=4, batch_rank=config.batch_rank), name=config.kernel_name
+        Vectorized(**vars(config)), example_arguments(wide=4, rank=config.batch_rank), name=config.kernel_name
     )

@@ -1,107 +1,47 @@
-"""Arithmetic on the 32-bit words of a 16-byte chunk, and on the places of chunks in shared memory.
+"""Shuffles of the bytes of 16-byte chunks, each four 32-bit words, in as few byte permutations as they take.
 
-Everything here is a pure function of its arguments, so that the kernels and the NumPy models of the tests share it:
-a kernel passes GPU values and the GPU's ``prmt``, ``shf`` and select, a test passes integers and their models.
-
-A *chunk* is 16 bytes, four words.  ``V = 16 // itemsize`` elements make a chunk.
+Pure functions of words and of the permutation of two words: a kernel passes GPU values and ``prmt``, a test integers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
-__all__ = [
-    "CHUNK",
-    "deinterleave",
-    "funnel_left",
-    "funnel_right",
-    "gather_bytes",
-    "interleave",
-    "run_place",
-    "swizzle",
-    "transpose_chunks",
-]
+from forge_week0_transpose.configs import CHUNK
 
-#: Bytes of the widest access of a thread.
-CHUNK = 16
+__all__ = ["deinterleave", "gather_bytes", "interleave"]
 
 #: permute(a, b, selector): nibble i of the selector names the byte of b:a that becomes byte i (PTX prmt.b32).
 Permute = Callable[[Any, Any, int], Any]
-#: select(condition, a, b): a where the condition holds, else b.
-Select = Callable[[Any, Any, Any], Any]
-#: shift(low, high, bits), bits below 32: for going right the word that begins ``bits`` above the start of high:low
-#: (PTX shf.r.wrap), for going left the word that ends ``bits`` before its end (PTX shf.l.wrap).
-Shift = Callable[[Any, Any, Any], Any]
 
 
-def swizzle(chunk: Any, key: Any) -> Any:
-    """Where a chunk lies in its shared-memory row: the index XORed with the row's key modulo 8.
+def interleave(lines: Sequence[Sequence[Any]], itemsize: int, permute: Permute) -> list[list[Any]]:
+    """The run that N lines make: element 0 of each line, element 1 of each, ...  Of V lines it is the transpose.
 
-    Eight chunks are all 32 banks.  Eight lanes that access one chunk column of rows with eight different keys, or
-    eight neighbouring chunks of one row, touch each bank once.  The row must have a multiple of eight chunks.
-    """
-    return chunk ^ (key % 8)
-
-
-def transpose_chunks(rows: Sequence[Sequence[Any]], itemsize: int, permute: Permute) -> list[list[Any]]:
-    """Transposes a block of V rows in registers.
+    Nothing is permuted where elements are words; two-byte elements take one permutation a word; bytes of lines by fours
+    take two, since two columns share the first ones.
 
     Args:
-        rows: V rows of n words each.
+        lines: N lines of some words each.
         itemsize: bytes of an element: 1, 2, 4, 8 or 16.
         permute: the byte permutation of two words.
 
     Returns:
-        For each of the ``4 * n // itemsize`` columns, its V elements as the four words of a chunk.
+        Chunks of four words, neighbors in the run: where N elements are a chunk, one for each column.
     """
-    count = len(rows[0])
-    if itemsize >= 4:
-        words = itemsize // 4
-        return [
-            [row[column * words + word] for row in rows for word in range(words)] for column in range(count // words)
-        ]
-    if itemsize == 2:
-        # Word m holds columns 2m and 2m + 1; the low halves of two rows are one word of column 2m.
-        return [
-            [permute(rows[2 * i][m], rows[2 * i + 1][m], selector) for i in range(4)]
-            for m in range(count)
-            for selector in (0x5410, 0x7632)
-        ]
-    columns: list[list[Any]] = [[None] * 4 for _ in range(4 * count)]
-    for m in range(count):
-        for i in range(4):
-            a, b, c, d = (rows[4 * i + k][m] for k in range(4))
+    count, words = len(lines), len(lines[0])
+    if itemsize == 1 and count % 4 == 0:
+        run: list[Any] = [None] * (count * words)
+        for m, i in product(range(words), range(count // 4)):
+            a, b, c, d = (lines[4 * i + k][m] for k in range(4))
             for half, selector in enumerate((0x5140, 0x7362)):
                 # (a0, b0, a1, b1) and (c0, d0, c1, d1); then the same of bytes 2 and 3.
                 upper, lower = permute(a, b, selector), permute(c, d, selector)
-                columns[4 * m + 2 * half][i] = permute(upper, lower, 0x5410)
-                columns[4 * m + 2 * half + 1][i] = permute(upper, lower, 0x7632)
-    return columns
-
-
-def run_place(chunk: Any, lines: int) -> Any:
-    """Where a chunk of a run lies in shared memory, so that threads ``lines`` chunks apart do not share banks.
-
-    An odd distance already visits all eight chunk columns.  An even one, 2^a times an odd number, comes back to its
-    first column after 8 / 2^a threads; each return is moved on by one of 2^a columns.
-    """
-    even = lines & -lines
-    return chunk if even == 1 else chunk ^ (chunk // (lines * 8 // even) % even)
-
-
-def interleave(lines: Sequence[Sequence[Any]], itemsize: int, permute: Permute) -> list[list[Any]]:
-    """The run that one chunk of each of N lines makes: element 0 of each line, element 1 of each, ...
-
-    Args:
-        lines: N chunks of four words.
-        itemsize: bytes of an element: 1, 2, 4 or 8.
-        permute: the byte permutation of two words.
-
-    Returns:
-        N chunks of four words, neighbours in the run.
-    """
-    count = len(lines)
+                for odd, both in enumerate((0x5410, 0x7632)):
+                    run[(4 * m + 2 * half + odd) * (count // 4) + i] = permute(upper, lower, both)
+        return [run[i : i + 4] for i in range(0, len(run), 4)]
 
     def source(byte: int) -> tuple[Any, int]:
         element, part = divmod(byte, itemsize)
@@ -109,11 +49,11 @@ def interleave(lines: Sequence[Sequence[Any]], itemsize: int, permute: Permute) 
         place = column * itemsize + part
         return lines[line][place // 4], place % 4
 
-    return _words(count, source, permute)
+    return _words(count * words // 4, source, permute)
 
 
 def deinterleave(run: Sequence[Sequence[Any]], itemsize: int, permute: Permute) -> list[list[Any]]:
-    """The inverse of :func:`interleave`: N neighbouring chunks of a run as one chunk of each of N lines."""
+    """The inverse of :func:`interleave`: N neighboring chunks of a run as one chunk of each of N lines."""
     count = len(run)
     items = CHUNK // itemsize
 
@@ -165,52 +105,3 @@ def gather_bytes(sources: Sequence[tuple[Any, int]], permute: Permute) -> Any:
 
 def _selector(places: Sequence[int]) -> int:
     return sum(place << (4 * i) for i, place in enumerate(places))
-
-
-def funnel_right(
-    low: Sequence[Any], high: Sequence[Any], offset: Any, itemsize: int, select: Select, shift: Shift
-) -> list[Any]:
-    """The chunk that begins ``offset`` bytes (0 to 15) into two neighbouring chunks.
-
-    Args:
-        low: the four words of the first chunk.
-        high: the four words of the next.
-        offset: a multiple of ``itemsize``.
-        itemsize: bytes of an element; the wider it is, the fewer steps are needed.
-        select: chooses by a condition.
-        shift: the funnel shift of two words.
-    """
-    words = [*low, *high]
-    if itemsize >= 16:
-        return list(low)
-    if itemsize <= 4:
-        odd = (offset & 4) != 0
-        words = [select(odd, words[i + 1], words[i]) for i in range(7)]
-    words = [select((offset & 8) != 0, words[i + 2], words[i]) for i in range(5 if itemsize < 4 else 4)]
-    if itemsize < 4:
-        bits = (offset & 3) * 8
-        words = [shift(words[i], words[i + 1], bits) for i in range(4)]
-    return words
-
-
-def funnel_left(
-    low: Sequence[Any], high: Sequence[Any], offset: Any, itemsize: int, select: Select, shift: Shift
-) -> list[Any]:
-    """The chunk that ends ``offset`` bytes (0 to 15) before the end of two neighbouring chunks.
-
-    The arguments are those of :func:`funnel_right`.  An offset of 0 gives ``high``.
-    """
-    words = [*low, *high]
-    if itemsize >= 16:
-        return list(high)
-    if itemsize >= 4:
-        # words[i] for i = 1 to 7 after the first step, then the last four.
-        if itemsize == 4:
-            odd = (offset & 4) != 0
-            words = [words[0], *(select(odd, words[i - 1], words[i]) for i in range(1, 8))]
-        return [select((offset & 8) != 0, words[i - 2], words[i]) for i in range(4, 8)]
-    odd = (offset & 4) != 0
-    words = [words[0], *(select(odd, words[i - 1], words[i]) for i in range(1, 8))]
-    words = [select((offset & 8) != 0, words[i - 2], words[i]) for i in range(3, 8)]
-    bits = (offset & 3) * 8
-    return [shift(words[i], words[i + 1], bits) for i in range(4)]
