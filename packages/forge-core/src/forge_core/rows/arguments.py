@@ -16,6 +16,8 @@ GRID_SLOT_BYTES = 128
 #: Turns of a block from which reading rows in parts takes less time than by one block for each tile; steps of one whose
 #: tiles are narrow.
 FEW_TURNS, FEW_STEPS = 4, 16
+#: Share of the blocks of whole waves that there are at least, where a tile can have more parts.
+FULL = 0.9
 #: Vectors of 16 bytes that each element of neighboring rows has in a tile at least: a line of the caches; two of them
 #: where rows are cut into parts; a sector of a line where that leaves no GPU idle.
 LINE, LINES, SECTOR = 8, 16, 2
@@ -98,8 +100,28 @@ def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
     if config.held or problem.length < few * found.groups * config.chunks:
         return found
     found = _tile(config, problem, LINES, wave)
-    most = problem.length // (found.groups * config.chunks)
-    return replace(found, parts=max(1, min(most, round(wave / max(found.tiles, 1)))))
+    turn = found.groups * config.chunks
+    turns, most = -(-problem.length // turn), problem.length // turn
+    return replace(found, parts=_parts(found.tiles, turns, most, wave, config.resident * device.sm_count))
+
+
+def _parts(tiles: int, turns: int, most: int, wave: int, resident: int) -> int:
+    """Parts of a tile: blocks for half of the GPU's threads; up to twice as many where they fill whole waves then.
+
+    Args:
+        tiles: how many there are.
+        turns: of one block for a whole tile.
+        most: parts of a tile at most.
+        wave: blocks that have half of the GPU's threads.
+        resident: blocks that the GPU holds at once.
+    """
+    least = max(1, min(most, round(wave / max(tiles, 1))))
+    for parts in range(least, min(most, 2 * least) + 1):
+        # The last part may have fewer turns than the others.
+        blocks = tiles * turns / -(-turns // parts)
+        if blocks <= resident or blocks >= FULL * math.ceil(blocks / resident) * resident:
+            return parts
+    return least
 
 
 def _tile(config: ColumnConfig, problem: Problem, line: int, wave: int) -> Tiling:
