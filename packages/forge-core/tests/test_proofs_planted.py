@@ -643,6 +643,21 @@ def test_a_sanitizer_with_many_tests_has_parts(parted, capsys):
     assert "tiny memcheck 2/3: 12 passed, 0 errors" in capsys.readouterr().err
 
 
+def test_sanitizers_run_a_changed_test_whatever_its_parameters(parted, monkeypatch):
+    parted.edit("tests/test_tiny.py", "def test_plain(size): ...", "def test_plain(size): assert size")
+    monkeypatch.setitem(TESTS, "tests/test_tiny.py::test_plain[new]", [PLAIN])
+    seen = set()
+
+    def execute(chunk, week, showed):
+        result = parted.execute(chunk, week, showed)
+        if chunk.kind == "memcheck":
+            seen.update(result.tests)
+        return result
+
+    assert parted.prove(execute=execute).failures == []
+    assert "tests/test_tiny.py::test_plain[new]" in seen
+
+
 def test_an_error_in_one_part_is_the_verdict(parted):
     parted.changes["memcheck"] = lambda tree, chunk: Result(
         tests=tree.tests(chunk), verdict="3 errors" if chunk.part == 2 else "0 errors"

@@ -117,7 +117,9 @@ def tasks_of(
             workers = 0 if fresh or changed else max(1, -(-len(again) // TESTS_EACH))
             chunks.append(Chunk(week.name, "tests", None if fresh else tuple(sorted(again)), workers=workers))
         if stale:
-            chosen = None if fresh else tuple(sorted({test for proof in related for test in proof.tests}))
+            # A changed test may launch whatever is stale.
+            sanitized = changed & sanitizer_tests(evidence.root, week.tests)
+            chosen = None if fresh else tuple(sorted(sanitized.union(*(proof.tests for proof in related))))
             parts = _parts(week, record, evidence, chosen)
             chunks += [
                 Chunk(week.name, tool, chosen, part=part, parts=parts) for tool in TOOLS for part in range(1, parts + 1)
