@@ -9,7 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_core.errors import ArgumentError, DimError, DTypeError
-from forge_core.op.eager import NOT_SERVED
+from forge_core.op import guard
+from forge_core.op.eager import DIFFERENT, NOT_SERVED
+from forge_core.settings import use_settings
 
 week1 = pytest.importorskip("forge_week1_reduce")
 week2 = pytest.importorskip("forge_week2_softmax")
@@ -67,9 +69,33 @@ def test_a_bad_call_is_refused_each_time() -> None:
             week2.softmax_backward(x, x[0])
 
 
+def repeated(x: torch.Tensor, *dim: int) -> None:
+    """Calls until the call is compared with the last one alone."""
+    for _ in range(2 * DIFFERENT):
+        week2.softmax(x, *dim)
+
+
+def test_a_repeated_call_is_compared_with_the_last_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(3, 5)
+    repeated(x, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(guard, "quiet", lambda: pytest.fail("it was asked again"))
+        assert torch.equal(week2.softmax(x, 0), torch.softmax(x, 0))
+        assert torch.equal(week2.softmax(x, dim=0), torch.softmax(x, 0))
+        y = torch.randn(3, 5)
+        assert torch.equal(week2.softmax(y, 0), torch.softmax(y, 0))
+    for other in (x.t(), x.double(), x[:2], torch.randn(3, 5, requires_grad=True)):
+        found = week2.softmax(other, 0)
+        assert torch.equal(found, torch.softmax(other, 0)) and found.dtype == other.dtype
+        assert found.requires_grad == other.requires_grad
+    assert torch.equal(week2.softmax(x, 1), torch.softmax(x, 1))
+    with use_settings(backend="ref"):
+        assert eager(week2.softmax, x, 0) is NOT_SERVED
+
+
 def test_what_listens_at_the_dispatcher_hears_the_call() -> None:
     x = torch.randn(3, 5)
-    week2.softmax(x)
+    repeated(x)
     with Seen() as seen:
         week2.softmax(x)
     assert seen.names == ["forge_week2.softmax.default"]
@@ -78,6 +104,8 @@ def test_what_listens_at_the_dispatcher_hears_the_call() -> None:
     for other in (x.to_sparse(), x.to("meta"), torch.randn(2, 2, dtype=torch.complex64).conj(), x.as_subclass(Sub)):
         assert eager(week2.softmax, other) is NOT_SERVED
     assert torch.equal(torch.func.vmap(week2.softmax)(x), torch.softmax(x, -1))
+    tangents = (torch.func.jvp(softmax, (x,), (x,))[1] for softmax in (week2.softmax, lambda x: x.softmax(-1)))
+    torch.testing.assert_close(*tangents)
 
 
 class Sub(torch.Tensor):

@@ -13,20 +13,20 @@ def _dims(op: str, x: torch.Tensor, dim: Dims) -> tuple[int, ...]:
     return normalize_dims(op, dim, x.ndim)
 
 
+def _given(dim: Dims) -> int | tuple[int, ...] | None:
+    return dim if dim is None or isinstance(dim, int) else tuple(dim)
+
+
 def reduce_sum(
     x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> torch.Tensor:
     """The sum; integers and bool give int64."""
-    if x.ndim == 0:
-        return torch.sum(x, dtype=dtype)
-    return torch.sum(x, _dims("reduce_sum", x, dim), keepdim, dtype=dtype).contiguous()
+    return torch.sum(x, _given(dim), keepdim, dtype=dtype).contiguous()
 
 
 def mean(x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     """The arithmetic mean; NaN of nothing."""
-    if x.ndim == 0:
-        return torch.mean(x, dtype=dtype)
-    return torch.mean(x, _dims("mean", x, dim), keepdim, dtype=dtype).contiguous()
+    return torch.mean(x, _given(dim), keepdim, dtype=dtype).contiguous()
 
 
 def prod(x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> torch.Tensor:

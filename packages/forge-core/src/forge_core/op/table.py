@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -106,7 +107,7 @@ class LaunchTable:
         self._reference = reference
         self._plan = plan
         self._bound: dict[Any, Bound] = {}
-        self._checked: dict[Any, tuple[list[str], dict[str, Any]]] = {}
+        self._checked: dict[Any, tuple[tuple[str, ...], Callable[..., torch.Tensor]]] = {}
 
     def __len__(self) -> int:
         return len(self._bound)
@@ -166,6 +167,13 @@ class LaunchTable:
     def refer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """The reference on plain CPU tensors, by position; calls of the same metadata are checked once."""
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
+        names, reference = self.referring(args, kwargs)
+        return reference(**dict(zip(names, tensors, strict=True)))
+
+    def referring(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[str, ...], Callable[..., torch.Tensor]]:
+        """The names of the tensors of a call, and the reference with its other arguments; as :meth:`refer`."""
         key = (
             tuple([_freeze_on_cpu(value) for value in args]),
             _freeze(tuple(kwargs.items())) if kwargs else None,
@@ -180,13 +188,13 @@ class LaunchTable:
             named = self._schema.bind(args, kwargs)
             self.check(None, named)
             self.resolve(args[0].device, named.get("variant", "auto"))
-            names = [n for n, value in named.items() if isinstance(value, torch.Tensor)]
-            found = (names, {n: value for n, value in named.items() if n not in (*names, "variant")})
+            names = tuple(n for n, value in named.items() if isinstance(value, torch.Tensor))
+            others = {n: value for n, value in named.items() if n not in (*names, "variant")}
+            found = (names, partial(self._reference, **others))
             if len(self._checked) >= MAX_BOUND:
                 self._checked.clear()
             self._checked[key] = found
-        names, others = found
-        return self._reference(**dict(zip(names, tensors, strict=True)), **others)
+        return found
 
     # -- launches -----------------------------------------------------------------------------------------------
 
