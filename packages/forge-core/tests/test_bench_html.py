@@ -6,6 +6,7 @@ import functools
 import html
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -113,11 +114,9 @@ def look(report, tmp_path_factory):
     """Opens the page in a browser, and returns what the probe saw."""
     found = [path for name in BROWSERS if (path := shutil.which(name))]
     if not found:
-        pytest.fail(
-            "no Chromium was found, which this test looks at the report with. Install it with: apt-get install "
-            "chromium (as root; `nox -s tests` does so where it may), or put one of these on PATH: "
-            + ", ".join(BROWSERS)
-        )
+        lacking = f"no Chromium on PATH to look at the report with, by one of these names: {', '.join(BROWSERS)}"
+        # Continuous integration looks at it.
+        (pytest.fail if "CI" in os.environ else pytest.skip)(lacking)
     folder = tmp_path_factory.mktemp("browser")
 
     @functools.cache
