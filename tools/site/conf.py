@@ -1,0 +1,44 @@
+"""Sphinx's settings for the site; ``build.py`` starts it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+project, author = "Forge", "the Forge authors"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+html_theme, html_title, html_show_copyright = "furo", "Forge", False
+html_extra_path = ["_extra"]
+root_doc = "index"
+myst_heading_anchors = 4
+exclude_patterns = ["_extra", "**/CHANGELOG.md", ".github"]
+highlight_language = "text"
+napoleon_use_ivar = True
+autodoc_default_options = {"members": True}
+autodoc_typehints, autodoc_member_order = "signature", "bysource"
+autodoc_mock_imports = ["cutlass"]
+# Docstrings are plain text with drawings in them, and each name has one page: what is left to warn of is links.
+suppress_warnings = ["docutils", "ref.python", "autodoc.mocked_object", "myst.header"]
+
+
+def setup(app: Any) -> None:
+    """Keeps the drawings of docstrings as they are."""
+    app.connect("autodoc-process-docstring", _keep_drawings, priority=1)
+
+
+def _keep_drawings(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Marks an indented block that stands behind an empty line as literal, unless it is a section's."""
+    kept: list[str] = []
+    section = False
+    for i, line in enumerate(lines):
+        if re.fullmatch(r"(Args|Attributes|Returns|Raises|Yields|Note):", line):
+            section = True
+        elif line and not line.startswith(" "):
+            section = False
+        begins = line.startswith("    ") and i > 0 and not lines[i - 1].strip()
+        if begins and not section and not (kept and kept[-2:][0].endswith("::")):
+            before = next((text for text in reversed(kept) if text.strip()), "")
+            if not before.startswith("    "):
+                kept += ["::", ""]
+        kept.append(line)
+    lines[:] = kept
