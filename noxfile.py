@@ -32,8 +32,10 @@ RELEASE_TESTS = ROOT / "tests" / "release"
 PROFILING = ROOT / "tools" / "profiling"
 # The runs on a rented GPU.
 REMOTE = ROOT / "tools" / "remote"
+# The site.
+SITE = ROOT / "tools" / "site"
 # Folders of such programs; each is a place of its own to import from.
-TOOLS = (PROFILING, ROOT / "tools" / "cache", REMOTE)
+TOOLS = (PROFILING, ROOT / "tools" / "cache", REMOTE, SITE)
 # The benchmarks' command, and those of its exit statuses that mean more than "failed" (forge_core.bench.exits).
 BENCH = ("-m", "forge_core.cli", "bench")
 REGRESSION, BAD_USAGE = 2, 3
@@ -74,13 +76,18 @@ def env(session: nox.Session) -> None:
         session.log("the environment is up to date")
         return
     stamp.unlink(missing_ok=True)
-    session.install("-c", str(CONSTRAINTS), "torch", *_tools())
+    _install(session, "torch", constraints=("-c", str(CONSTRAINTS)))
+    stamp.write_text(wanted)
+
+
+def _install(session: nox.Session, *wanted: str, constraints: tuple[str, ...] = ()) -> None:
+    """Installs what is wanted, the tools, and the packages from their folders."""
+    session.install(*constraints, *wanted, *_tools())
     # A torch built with CUDA 13 wants the CuTe DSL's libraries of CUDA 13, which every package forwards as an extra.
     cuda = session.run("python", "-c", "import torch; print(torch.version.cuda or '')", silent=True, log=False)
     extra = "[cu13]" if str(cuda).strip().rpartition("\n")[2].startswith("13.") else ""
     editables = [part for package in packages() for part in ("-e", f"{package.path}{extra}")]
-    session.install("-c", str(CONSTRAINTS), "--no-build-isolation", *editables)
-    stamp.write_text(wanted)
+    session.install(*constraints, *wanted, "--no-build-isolation", *editables)
 
 
 def _tools() -> tuple[str, ...]:
@@ -184,6 +191,26 @@ def _workers(session: nox.Session, rest: list[str]) -> tuple[list[str], dict[str
     return ["-n", str(processes), "--dist", "loadfile"], {"OMP_NUM_THREADS": str(max(1, cores // processes))}
 
 
+@nox.session(reuse_venv=True, venv_backend="virtualenv", default=False)
+@nox.parametrize("versions", ["lowest", "newest"], ids=["lowest", "newest"])
+def compat(session: nox.Session, versions: str) -> None:
+    """The packages' tests on the lowest and the newest torch and CuTe DSL that are declared: `nox -s "compat(lowest)"`.
+
+    Each has an environment of its own, of several gigabytes.  What follows `--` goes to pytest.
+    """
+    core = nox.project.load_toml(ROOT / "packages" / "forge-core" / "pyproject.toml")["project"]["dependencies"]
+    declared = [re.fullmatch(r"(torch|nvidia-cutlass-dsl)>=([0-9.]+)([^;]*).*", words) for words in core]
+    bounds = [found.groups() for found in declared if found is not None]
+    if versions == "lowest":
+        _install(session, *(f"{name}=={least}.*" for name, least, _ in bounds))
+    else:
+        _install(session, *(f"{name}>={least}{others}" for name, least, others in bounds), constraints=("--upgrade",))
+    session.run("python", "-m", "forge_core.cli", "doctor")
+    folders = [str((package.path / "tests").relative_to(ROOT)) for package in packages()]
+    workers, variables = _workers(session, list(session.posargs))
+    session.run("python", "-m", "pytest", *workers, *(session.posargs or folders), env=variables)
+
+
 @nox.session(venv_backend="none", requires=["env"])
 def lint(session: nox.Session) -> None:
     """Style and formatting, by ruff; `-- --fix` repairs what can be repaired."""
@@ -247,6 +274,12 @@ def remote(session: nox.Session) -> None:
 def tune(session: nox.Session) -> None:
     """Thresholds of a package's select_config, measured on this GPU: `nox -s tune -- week0 --device cuda:0`."""
     python(session, *BENCH, "tune", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"], default=False)
+def docs(session: nox.Session) -> None:
+    """The site, to be opened from the file system: pages, operators, API and report; every link inside is checked."""
+    python(session, str(SITE / "build.py"), *(session.posargs or ["results/docs"]))
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)
