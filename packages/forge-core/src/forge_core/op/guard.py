@@ -43,6 +43,8 @@ _strided = torch.strided
 
 # What torch.compile guards its code's tensors by: many questions in one call.  A torch that asks otherwise has none.
 _TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
+# An older torch ends the process where a nested tensor is compared.
+_ABORTS = torch.__version__ < "2.11"  # compared as versions
 
 
 def alike(x: torch.Tensor) -> Callable[[object], bool]:
@@ -61,6 +63,8 @@ def alike(x: torch.Tensor) -> Callable[[object], bool]:
         return nothing
     guards = _TensorGuards(x, dynamic_dims_sizes=[list(x.shape)], dynamic_dims_strides=[list(x.stride())])
     check: Callable[[object], bool] = guards.check
+    if _ABORTS:
+        return lambda value: not getattr(value, "is_nested", False) and check(value)
     return check
 
 
