@@ -148,7 +148,7 @@ def test_the_image_has_everything_else_then_torch_then_the_packages_and_pip_chec
     pip = "/opt/forge/bin/python -m pip"
     assert others.what.startswith(f"{pip} install -c /forge/constraints.txt ")
     words = others.what.split()
-    assert {"liger-kernel", "pytest", "hatchling", "'nvidia-cutlass-dsl[cu13]>=4.7,<5'"} <= set(words)
+    assert {"liger-kernel", "pytest", "hatchling", "'nvidia-cutlass-dsl[cu13]>=4.8,<5'"} <= set(words)
     assert not [word for word in words if word.strip("'").startswith(("torch", "forge-", "modal"))]
     assert torch.what == f"{pip} install -c /forge/constraints.txt torch"
     assert editable.what == f"cd /forge && {pip} install --no-deps --no-build-isolation " + " ".join(

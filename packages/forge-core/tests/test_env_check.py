@@ -141,22 +141,22 @@ PLANTED = {
     "no DSL": (
         plant(CPU, dsl=Dsl(), kernels=()),
         "the CuTe DSL is not installed",
-        "pip install 'nvidia-cutlass-dsl>=4.7,<5'",
+        "pip install 'nvidia-cutlass-dsl>=4.8,<5'",
     ),
     "no DSL, torch with CUDA 13": (
         plant(CUDA, dsl=Dsl(), kernels=()),
         "the CuTe DSL is not installed",
-        "pip install 'nvidia-cutlass-dsl[cu13]>=4.7,<5'",
+        "pip install 'nvidia-cutlass-dsl[cu13]>=4.8,<5'",
     ),
     "DSL too old": (
         plant(CPU, dsl=Dsl((Distribution("nvidia-cutlass-dsl", "4.5.1"),), (12,))),
-        "CuTe DSL 4.5.1 is not supported: >=4.7,<5 is needed",
-        "pip uninstall -y nvidia-cutlass-dsl && pip install 'nvidia-cutlass-dsl>=4.7,<5'",
+        "CuTe DSL 4.5.1 is not supported: >=4.8,<5 is needed",
+        "pip uninstall -y nvidia-cutlass-dsl && pip install 'nvidia-cutlass-dsl>=4.8,<5'",
     ),
     "DSL too new": (
         plant(CPU, dsl=Dsl((Distribution("nvidia-cutlass-dsl", "5.0"),), (12,))),
         "CuTe DSL 5.0 is not supported",
-        "pip uninstall -y nvidia-cutlass-dsl && pip install 'nvidia-cutlass-dsl>=4.7,<5'",
+        "pip uninstall -y nvidia-cutlass-dsl && pip install 'nvidia-cutlass-dsl>=4.8,<5'",
     ),
     "parts of several versions": (
         plant(CPU, dsl__distributions=(*DSL.distributions[:2], Distribution(NAMES[2], "4.7.0"))),

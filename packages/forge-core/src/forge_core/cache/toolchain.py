@@ -46,7 +46,7 @@ def _require(name: str, modules: Iterable[str], why: str) -> None:
     if missing:
         raise UnsupportedError(
             f"{name}: {why}, and {' and '.join(missing)} cannot be imported. "
-            "Install it with: pip install 'nvidia-cutlass-dsl>=4.7,<5' 'apache-tvm-ffi>=0.1.11' "
+            "Install it with: pip install 'nvidia-cutlass-dsl>=4.8,<5' 'apache-tvm-ffi>=0.1.11' "
             "(Linux only; elsewhere the CPU reference works).",
             requirement="nvidia-cutlass-dsl and apache-tvm-ffi",
         )

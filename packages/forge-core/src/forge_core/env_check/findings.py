@@ -40,7 +40,7 @@ class Finding:
 _DRIVERS = (("13", "580.65.06"), ("12.9", "575.51.03"), ("12", "525.60.13"))
 
 _TORCH_MINIMUM = "2.9"
-_DSL_RANGE = ">=4.7,<5"
+_DSL_RANGE = ">=4.8,<5"
 _FFI_MINIMUM = "0.1.11"
 _DRIVER_COMMAND = "sudo apt-get install nvidia-driver-580"
 
@@ -191,7 +191,7 @@ def _dsl(facts: Facts) -> Iterator[_Found]:
         else:
             yield Level.NOTE, "kernels need Linux: operators use the CPU reference", ""
         return
-    if not (4, 7) <= _numbers(version) < (5,):
+    if not (4, 8) <= _numbers(version) < (5,):
         message = f"CuTe DSL {version} is not supported: {_DSL_RANGE} is needed"
         yield Level.FAULT, message, _dsl_command(facts, fresh=True)
         return
