@@ -237,7 +237,9 @@ WRONG = {
 @pytest.mark.parametrize("fault", WRONG)
 def test_of_a_wrong_operator_exactly_the_right_checks_fail(fault):
     make, expected = WRONG[fault]
-    assert failing(make()) == expected
+    # An older opcheck does not compare strides.
+    optional = {"opcheck"} if fault == "fake strides" and torch.__version__ < "2.11" else set()
+    assert expected - optional <= failing(make()) <= expected
 
 
 def test_an_input_that_is_written_is_seen():

@@ -272,6 +272,7 @@ def test_a_numbered_launch_has_a_number_of_its_own_negative_where_it_comes_again
 
     monkeypatch.setattr(table, "builder_at", lambda path: lambda config, *, arch: launch)
     monkeypatch.setattr(table, "_current_device", lambda: -1)
+    monkeypatch.setattr(table, "_raw_stream", lambda index: 0)
     monkeypatch.setattr(table, "_new", new)
     monkeypatch.setattr(table.devices, "query", lambda device: Device("a GPU", (9, 0), 1, 1, 1, 1, 1.0))
     monkeypatch.setattr(table, "_NEVER_WRITTEN", False)
@@ -345,6 +346,7 @@ def test_a_workspace_is_allocated_for_each_call_and_follows_the_output(monkeypat
 
     monkeypatch.setattr(table, "builder_at", lambda path: builder)
     monkeypatch.setattr(table, "_current_device", lambda: -1)  # what a CPU tensor's get_device() is
+    monkeypatch.setattr(table, "_raw_stream", lambda index: 0)
     monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
     monkeypatch.setattr(table.devices, "query", lambda device: Device("a GPU", (9, 0), 1, 1, 1, 1, 1.0))
     schema = Schema.parse("forge_core_test::half(Tensor x) -> Tensor")
