@@ -22,12 +22,10 @@ from forge_week1_reduce import gradients, ref
 from forge_week1_reduce.config import LADDER
 from forge_week1_reduce.program import Reduce
 
-__all__ = ["DTYPES", "SUMMED", "amax", "amin", "mean", "prod", "reduce", "reduce_sum", "result_dtype"]
+__all__ = ["DTYPES", "amax", "amin", "mean", "prod", "reduce", "reduce_sum", "result_dtype"]
 
 #: What the operators take.
 DTYPES: tuple[torch.dtype, ...] = (*INTEGERS, *FLOATS)
-#: What sums and means take.
-SUMMED: tuple[torch.dtype, ...] = (*DTYPES, torch.complex64, torch.complex128)
 
 
 def _name(dtype: object) -> str:
@@ -45,41 +43,28 @@ def result_dtype(op: str, src: torch.dtype, dtype: torch.dtype | None) -> torch.
     Raises:
         DTypeError: a dtype that the family does not take, or a mean of integers.
     """
-    takes = _takes(op)
-    if dtype is not None and dtype not in takes:
+    if dtype is not None and dtype not in DTYPES:
         raise DTypeError(
-            op=op, argument="dtype", expected=f"None or one of {', '.join(map(_name, takes))}", got=_name(dtype)
+            op=op, argument="dtype", expected=f"None or one of {', '.join(map(_name, DTYPES))}", got=_name(dtype)
         )
-    if dtype is not None and dtype.is_complex != src.is_complex:
-        raise DTypeError(
-            op=op,
-            argument="dtype",
-            expected=f"a {'complex' if src.is_complex else 'real'} dtype, as that of x",
-            got=_name(dtype),
-            hint="Convert x first.",
-        )
-    if op == "mean" and not ((dtype or src).is_floating_point or src.is_complex):
+    if op == "mean" and not (dtype or src).is_floating_point:
         raise DTypeError(
             op=op,
             argument="x" if dtype is None else "dtype",
-            expected="a floating-point or complex dtype, since a mean is none of the others",
+            expected="a floating-point dtype (float16, bfloat16, float32, float64), since a mean is none of the others",
             got=_name(dtype or src),
             hint="Pass dtype=torch.float32.",
         )
     if dtype is not None:
         return dtype
-    return torch.int64 if op in ("sum", "prod") and not (src.is_floating_point or src.is_complex) else src
-
-
-def _takes(op: str) -> tuple[torch.dtype, ...]:
-    return SUMMED if op in ("sum", "mean") else DTYPES
+    return torch.int64 if op in ("sum", "prod") and not src.is_floating_point else src
 
 
 def _output(op: str, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: torch.dtype | None) -> torch.Tensor:
     name = "reduce_sum" if op == "sum" else op
     checks.is_tensor(name, "x", x)
     checks.strided(name, "x", x)
-    checks.supported_dtype(name, "x", x, _takes(op))
+    checks.supported_dtype(name, "x", x, DTYPES)
     dims = normalize_dims(name, dim, x.ndim)
     for i in dims if op in ("amax", "amin") else ():
         if x.shape[i] == 0:
@@ -93,7 +78,7 @@ def _output(op: str, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: torch.dty
 
 
 def _program(op: str, named: Mapping[str, Any]) -> Reduce:
-    return Reduce.of(op, named["x"].dtype, named.get("dtype"))  # of complex numbers a sum, whose dtype does not matter
+    return Reduce.of(op, named["x"].dtype, named.get("dtype"))
 
 
 def _declare(op: str, schema: str, **declared: Any) -> Callable[[Callable[..., torch.Tensor]], Operator]:
@@ -127,12 +112,11 @@ def reduce_sum(
     """The sum over some dimensions; ``torch.sum``, except that ``dim`` is the last one by default.
 
     Args:
-        x: any rank, strides and storage offset; bool, integers, fp16, bf16, fp32 or fp64, complex64 or complex128.
+        x: any rank, strides and storage offset; bool, integers, fp16, bf16, fp32 or fp64.
         dim: the dimensions to reduce: an int, a tuple of ints, or None (or an empty tuple) for all.  As in PyTorch, an
             int may be one of NumPy's or a tensor, and ``dtype`` may be Python's ``float``, ``int`` or ``bool``.
         keepdim: whether they stay, with size 1.
-        dtype: what each element is converted to before it is added, complex if x is; integers and bool give int64
-            without it.
+        dtype: what each element is converted to before it is added; integers and bool give int64 without it.
         variant: ``"auto"``, or one of ``reduce_sum.variants()``.
 
     Returns:

@@ -119,14 +119,11 @@ def row_operator(
         operands = found.operands
         tensors = {name: named.get(name, out) for name in operands.tensors}
         x = tensors[operands.rows[0]]
-        dims = normalize_dims(parsed.name, named.get("dim", -1), x.ndim)
-        if x.is_complex():  # which a linear operator takes: pairs of real numbers, with a kept dim more
-            tensors = {name: torch.view_as_real(t) for name, t in tensors.items()}
         return plan_call(
             parsed.name,
             found,
             tensors,
-            dims,
+            normalize_dims(parsed.name, named.get("dim", -1), x.ndim),
             device,
             named.get("variant", "auto"),
             via=out.dtype if converts and out.dtype != x.dtype else None,
