@@ -14,6 +14,7 @@ import pytest
 
 from forge_core.settings import use_settings
 from forge_week0_transpose.configs import (
+    LinesConfig,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
@@ -32,6 +33,7 @@ KERNELS: list[tuple[str, Any, str]] = [
     ("tiled:build", TiledConfig(4, 16, 1), "the tile begins inside the matrix"),
     ("vectorized:build", VectorizedConfig(4, 8, 16, batch_rank=1), "rows lie multiples of an access's width apart"),
     ("unaligned:build", UnalignedConfig(4, 8, 8), "shifted input rows do not overlap"),
+    ("lines:build", LinesConfig(4, True), "a tile fits shared memory"),
     ("skinny:build", SkinnyConfig(4, 3, True), "a tile begins at a multiple of an access's width"),
 ]
 

@@ -17,6 +17,7 @@ from forge_week0_transpose.config import (
     select_config,
 )
 from forge_week0_transpose.configs import (
+    LinesConfig,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
@@ -111,9 +112,41 @@ def test_skinny(size: int, rows: int, cols: int, lines: int, gather: bool) -> No
 
 
 def test_skinny_takes_lines_as_they_are_aligned() -> None:
-    config = auto(transposition(3, 1_000_001, size=2))
+    config = select_config("transpose", transposition(3, 1_000_001, size=2), H200, "skinny")[0]
     assert isinstance(config, SkinnyConfig)
     assert (config.line_width, config.run_width) == (2, 16)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "tile_bytes"),
+    [
+        ((3, 1_000_001), 2, 16384),  # rows begin anywhere
+        ((1_000_001, 3), 2, 16384),
+        ((10684, 8), 1, 2048),  # 444 of the last 512 places would be an incomplete tile
+        ((3, (1 << 20) + 32), 4, 16384),
+        ((3, 1000), 16, 2048),  # no word for registers
+        ((9, 1 << 20), 4, 16384),
+        ((11, 136896), 1, 8192),
+        ((262144, 27), 1, 16384),
+        ((16, 20, 100001), 2, 16384),
+        ((16, 1 << 20), 2, 16384),  # a quarter of a tile of 64 rows
+        ((48, 349525), 1, 16384),
+        ((32, 1 << 20), 2, None),  # half a tile of 64 rows
+        ((48, 349525), 2, None),
+        ((349525, 48), 1, None),
+        ((65, 349525), 1, None),
+        ((3, 1 << 24), 2, None),
+        ((1000, 12, 12), 4, None),
+    ],
+)
+def test_lines_are_for_what_skinny_and_vectorized_do_not_fit(
+    shape: tuple[int, ...], size: int, tile_bytes: int | None
+) -> None:
+    config = auto(transposition(*shape, size=size))
+    if tile_bytes is None:
+        assert not isinstance(config, LinesConfig)
+    else:
+        assert config == LinesConfig(size, shape[-2] < shape[-1], len(shape) - 2, tile_bytes=tile_bytes)
 
 
 @pytest.mark.parametrize("shape", [(3, 100), (9, 1 << 20)], ids=["short", "nine rows"])
@@ -229,7 +262,7 @@ def test_tiles_that_two_dimensions_of_a_grid_cannot_hold_are_numbered(shape: tup
 
 def test_2_to_the_31_columns_need_wide_places() -> None:
     for cols, wide_places in ((2**31 - 4096 - 16, False), (2**31 - 4096, True), (2**34, True)):
-        launch = plan("transpose", transposition(16, cols, size=1), H200)
+        launch = plan("transpose", transposition(16, cols, size=1), H200, "vectorized")
         assert isinstance(launch.config, VectorizedConfig)
         assert launch.config.wide is wide_places
 
@@ -262,7 +295,7 @@ def test_2_to_the_32_elements_need_wide_numbers() -> None:
 
 
 def test_a_side_of_2_to_the_31_elements_is_tiled_as_any_other() -> None:
-    assert isinstance(auto(transposition(16, 2**31 + 64, size=1)), VectorizedConfig)
+    assert isinstance(auto(transposition(128, 2**31 + 64, size=1)), VectorizedConfig)
     assert isinstance(auto(transposition(3, 2**31, size=1)), SkinnyConfig)
 
 
@@ -332,6 +365,13 @@ def test_skinny_arguments_name_the_long_side() -> None:
     assert scatter.arguments == (4096, 4096, (1,))
 
 
+def test_lines_arguments_name_the_short_side_and_the_tile() -> None:
+    gather = plan("transpose", transposition(5, 9, 4097, size=2), H200, "lines")
+    assert gather.arguments == (9, 4097, 4097, 6, (5, 5, 9 * 4097, 9 * 4097))
+    assert gather.config.shift(9) == 6, "64 places of 9 lines of 2 bytes in 2048 bytes"
+    assert plan("transpose", transposition(4097, 9, size=2), H200, "lines").arguments == (9, 4097, 4097, 6, (1,))
+
+
 def test_tiled_takes_any_layout() -> None:
     strided = Problem.make((6, 11), (21, 2), (11, 1), 4)
     launch = plan("copy_transpose", strided, H200, "tiled", 16)
@@ -345,6 +385,7 @@ def test_tiled_takes_any_layout() -> None:
 def test_a_named_variant_is_what_runs(name: str) -> None:
     problems = {
         "skinny": transposition(3, 1 << 16),
+        "lines": transposition(3, 1 << 16),
         "rows": Problem.make((64, 64), (64, 1), (64, 1), 4),
         "realigned": Problem.make((64, 64), (64, 1), (64, 1), 4),
         "shifted": transposition(101, 103),
@@ -392,6 +433,7 @@ def test_unknown_names_and_sizes() -> None:
         ("shifted", transposition(64, 64, size=16), r"elements of at most 8 bytes; got 16"),
         ("shifted", transposition(9, 3), r"input rows of at least 16 bytes"),
         ("skinny", transposition(64, 64), r"2 to 8 rows"),
+        ("lines", transposition(65, 65), r"2 to 64 rows"),
         ("rows", transposition(64, 64), r"contiguous in input and output"),
         (
             "vectorized",

@@ -16,6 +16,7 @@ from forge_core.device import ARCHES
 from forge_core.testing.expectations import assert_as_declared, compiled_for
 from forge_week0_transpose.config import builder
 from forge_week0_transpose.configs import (
+    LinesConfig,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
@@ -69,6 +70,11 @@ CONFIGS: list[list[Any]] = [
         SkinnyConfig(2, 8, False),
         SkinnyConfig(1, 2, True, 4, 16),
         SkinnyConfig(8, 3, False, 8, 16, 1),
+    ],
+    [
+        *(LinesConfig(size, gather) for size in (1, 2, 4) for gather in (True, False)),
+        LinesConfig(8, True, 1),
+        LinesConfig(16, False, 2, tile_bytes=2048),
     ],
 ]
 

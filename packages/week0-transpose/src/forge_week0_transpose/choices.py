@@ -16,6 +16,9 @@ from forge_core.choice import Refusal
 from forge_core.device import Device
 from forge_week0_transpose.configs import (
     CHUNK,
+    LINE,
+    MAX_LINES,
+    LinesConfig,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
@@ -29,18 +32,21 @@ from forge_week0_transpose.thresholds import COLUMNS_BESIDE, THRESHOLDS, UNALIGN
 
 __all__ = [
     "MAX_BLOCKS",
-    "MAX_LINES",
+    "MAX_SKINNY",
     "MIN_FILL",
     "TILE_SIZES",
     "TOO_MANY",
     "UNROLL",
     "count",
     "fills",
+    "lines",
     "naive",
+    "prefers_lines",
     "prefers_realigned",
     "realigned",
     "rows",
     "skinny",
+    "suits_lines",
     "tiled",
     "unaligned",
     "vectorized",
@@ -53,7 +59,7 @@ TILE_SIZES = (16, 32)
 Tiles = TypeVar("Tiles", bound=VectorizedConfig)
 
 #: The longest short side that the skinny kernel takes; one kernel is compiled for each.
-MAX_LINES = 8
+MAX_SKINNY = 8
 
 #: Blocks of a grid.
 MAX_BLOCKS = 2**31 - 1
@@ -141,14 +147,18 @@ def tile_count(matrix: Matrix, tile: tuple[int, int]) -> int:
     return -(-matrix.rows // tile[0]) * -(-matrix.cols // tile[1]) * count(matrix.batch)
 
 
+def dense_sides(matrix: Matrix) -> list[tuple[bool, int, int]]:
+    """Whether rows are gathered into a dense output, the number of lines and their length; shorter lines first."""
+    sides = [(True, matrix.rows, matrix.cols, matrix.dst_pitch), (False, matrix.cols, matrix.rows, matrix.src_pitch)]
+    return [side[:3] for side in sorted(sides, key=lambda side: side[1]) if side[1] == side[3]]
+
+
 def skinny(problem: Problem, matrix: Matrix, device: Device) -> SkinnyConfig | Refusal:
     """Few rows into a dense output, or few columns out of a dense input."""
     size = problem.itemsize
     batch_src, batch_dst = [d.src for d in matrix.batch], [d.dst for d in matrix.batch]
-    for gather in (True, False):
-        lines, length = (matrix.rows, matrix.cols) if gather else (matrix.cols, matrix.rows)
-        run_pitch = matrix.dst_pitch if gather else matrix.src_pitch
-        if not 2 <= lines <= MAX_LINES or run_pitch != lines or size > 8:
+    for gather, lines, length in dense_sides(matrix):
+        if not 2 <= lines <= MAX_SKINNY or size > 8:
             continue
         if gather:
             line, run = problem.src_vector([matrix.src_pitch, *batch_src]), problem.dst_vector(batch_dst)
@@ -158,9 +168,41 @@ def skinny(problem: Problem, matrix: Matrix, device: Device) -> SkinnyConfig | R
         if length >= config.tile[1]:
             return config if -(-length // config.tile[1]) * count(matrix.batch) <= MAX_BLOCKS else TOO_MANY
     return Refusal(
-        f"2 to {MAX_LINES} rows (of a dense output) or columns (of a dense input) of at least one block's length, with "
-        "elements of at most 8 bytes",
+        f"2 to {MAX_SKINNY} rows (of a dense output) or columns (of a dense input) of at least one block's length, "
+        "with elements of at most 8 bytes",
         f"a matrix of {matrix.rows}x{matrix.cols}, elements of {size} bytes",
+    )
+
+
+def prefers_lines(problem: Problem, matrix: Matrix, skinny: SkinnyConfig) -> bool:
+    """Whether ``lines`` is faster than ``skinny``: for narrow accesses, and where an incomplete tile is left.
+
+    One warp copies that tile, element by element: an element takes as long as 16 KiB of the rest, so for 1/16 of the
+    time there must be 256 KiB for each.  H200: 2x16777217 fp32 84 against 70 us, 10684x8 int8 33 against 6.
+    """
+    places = skinny.tile[1]
+    left = (matrix.cols if skinny.gather else matrix.rows) % places * skinny.lines * count(matrix.batch)
+    return min(skinny.line_width, skinny.run_width) < CHUNK or left * 2**18 > problem.nbytes
+
+
+#: Bytes of the tiles of ``lines``, largest first, and how many each multiprocessor must have for one but the last.
+#: H200: at 11x136896 int8, 1.5 MB, 8 KiB take 6.2 us and 16 KiB, of which there is one each, 6.9.
+_LINES_TILES, _LINES_TILES_PER_SM = (16384, 8192, 4096, 2048), 2
+
+
+def lines(problem: Problem, matrix: Matrix, device: Device) -> LinesConfig | Refusal:
+    """The largest tile of which there are enough."""
+    for gather, lines, length in dense_sides(matrix):
+        if 2 <= lines <= MAX_LINES:
+            for tile_bytes in _LINES_TILES:
+                config = LinesConfig(problem.itemsize, gather, len(matrix.batch), tile_bytes=tile_bytes)
+                tiles = -(-length >> config.shift(lines)) * count(matrix.batch)
+                if tiles >= _LINES_TILES_PER_SM * device.sm_count:
+                    break
+            return config if tiles <= MAX_BLOCKS else TOO_MANY
+    return Refusal(
+        f"2 to {MAX_LINES} rows (of a dense output) or columns (of a dense input)",
+        f"a matrix of {matrix.rows}x{matrix.cols}",
     )
 
 
@@ -172,15 +214,41 @@ MIN_FILL = 0.25
 MIN_FILL_LONG = 0.0625
 
 
+def fill(matrix: Matrix, config: VectorizedConfig) -> float:
+    """The share of its tiles that a matrix fills."""
+    tiles = (matrix.rows / config.tile[0], matrix.cols / config.tile[1])
+    return tiles[0] / math.ceil(tiles[0]) * tiles[1] / math.ceil(tiles[1])
+
+
 def fills(matrix: Matrix, config: VectorizedConfig) -> bool:
     """Whether a matrix fills its tiles well enough for them to be worth it."""
-    tiles = (matrix.rows / config.tile[0], matrix.cols / config.tile[1])
-    fill = tiles[0] / math.ceil(tiles[0]) * tiles[1] / math.ceil(tiles[1])
-    return fill >= (MIN_FILL_LONG if max(tiles) >= LONG else MIN_FILL)
+    longer = max(matrix.rows / config.tile[0], matrix.cols / config.tile[1])
+    return fill(matrix, config) >= (MIN_FILL_LONG if longer >= LONG else MIN_FILL)
 
 
 #: Tiles along the longer side from which a matrix counts as long one way.
 LONG = 8
+
+
+#: Share of a tile of ``vectorized`` from which it is taken for few lines, too.
+_MIN_FILL_LINES = 0.5
+
+
+def suits_lines(matrix: Matrix, config: LinesConfig, aligned: VectorizedConfig | None) -> bool:
+    """Whether ``lines`` is the fastest where ``skinny`` does not do: for at most 32 lines, and up to 64 rows of bytes.
+
+    H200: 27x262144 18 against 29 us in fp32, 14 against 34 in bf16, 10 against 45 in int8; of 48 lines, which fill
+    other tiles better, 39 against 38, 27 against 22, 18 against 20, and 48 columns lose throughout.
+
+    Args:
+        matrix: the matrix, or those of a batch, each of which is a tile at least.
+        config: for ``lines``.
+        aligned: for ``vectorized``, where that does not shift.
+    """
+    short = matrix.rows if config.gather else matrix.cols
+    most = MAX_LINES if config.gather and config.itemsize == 1 else MAX_LINES // 2
+    small = matrix.rows * matrix.cols * config.itemsize < _LINES_TILES[-1]
+    return short <= most and not small and (aligned is None or fill(matrix, aligned) < _MIN_FILL_LINES)
 
 
 def widths(problem: Problem, matrix: Matrix) -> tuple[int, int]:
@@ -211,9 +279,6 @@ def vectorized(problem: Problem, matrix: Matrix, device: Device) -> VectorizedCo
 
 #: Entries of the second and of the third dimension of a grid.
 MAX_OUTER = 65535
-
-#: Bytes of a line of memory.
-LINE = 128
 
 #: Rows or columns from which places are 64-bit integers: a tile may reach over the matrix.
 WIDE = 2**31 - 2**12

@@ -6,7 +6,8 @@ have.  :func:`plan` adds the arguments of the launch.
 
     rows     contiguous on both sides      rows        16 bytes a thread, or as wide as the alignment allows
                                            realigned   rows that begin anywhere
-    matrix   a transposition               skinny      2 to 8 rows or columns, and long
+    matrix   a transposition               skinny      2 to 8 rows or columns, aligned, in whole tiles
+                                           lines       2 to 32 rows or columns, of bytes 2 to 64 rows
                                            vectorized  input rows of whole 8- or 16-byte words, output rows of 16
                                            shifted     rows that begin anywhere
                                            naive       small matrices in a batch
@@ -27,6 +28,7 @@ from forge_week0_transpose import choices
 from forge_week0_transpose.choices import TILE_SIZES
 from forge_week0_transpose.configs import (
     CHUNK,
+    LinesConfig,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
@@ -51,7 +53,16 @@ __all__ = [
 
 Form = TypeVar("Form")
 
-Config = NaiveConfig | RealignedConfig | RowsConfig | TiledConfig | VectorizedConfig | UnalignedConfig | SkinnyConfig
+Config = (
+    NaiveConfig
+    | RealignedConfig
+    | RowsConfig
+    | TiledConfig
+    | VectorizedConfig
+    | UnalignedConfig
+    | SkinnyConfig
+    | LinesConfig
+)
 Numbers = tuple[int | tuple[int, ...], ...]
 
 
@@ -117,11 +128,17 @@ def _tiled_arguments(config: TiledConfig, problem: Problem) -> Numbers:
     return (m.rows, m.cols, m.src_pitch, m.src_step, m.dst_step, m.dst_pitch, _flat(m.batch))
 
 
-def _skinny_arguments(config: SkinnyConfig, problem: Problem) -> Numbers:
+def _skinny_arguments(config: SkinnyConfig | LinesConfig, problem: Problem) -> Numbers:
     matrix = _suiting(problem.matrix(), config, problem)
     if config.gather:
         return (matrix.cols, matrix.src_pitch, _flat(matrix.batch))
     return (matrix.rows, matrix.dst_pitch, _flat(matrix.batch))
+
+
+def _lines_arguments(config: LinesConfig, problem: Problem) -> Numbers:
+    matrix, (length, pitch, batch) = _suiting(problem.matrix(), config, problem), _skinny_arguments(config, problem)
+    lines = matrix.rows if config.gather else matrix.cols
+    return (lines, length, pitch, config.shift(lines), batch)
 
 
 def _matrix_arguments(config: VectorizedConfig, problem: Problem) -> Numbers:
@@ -154,6 +171,11 @@ _KERNELS: Mapping[type, _Kernel] = {
         _of_matrix(choices.skinny, lambda size: SkinnyConfig(size, 2, gather=True)),
         _skinny_arguments,
     ),
+    LinesConfig: _Kernel(
+        _variant("lines", "2 to 64 rows or columns of any alignment: gathered from shared memory by element"),
+        _of_matrix(choices.lines, lambda size: LinesConfig(size, gather=True)),
+        _lines_arguments,
+    ),
     VectorizedConfig: _Kernel(
         _variant("vectorized", "16 bytes a thread on both sides, transposed in registers"),
         _of_matrix(choices.vectorized, VectorizedConfig),
@@ -175,6 +197,7 @@ _TRANSPOSE: Mapping[str, type] = {
     "naive": NaiveConfig,
     "tiled": TiledConfig,
     "shifted": UnalignedConfig,
+    "lines": LinesConfig,
     "skinny": SkinnyConfig,
     "vectorized": VectorizedConfig,
     "realigned": RealignedConfig,
@@ -187,7 +210,7 @@ _TABLES: Mapping[str, Mapping[str, type]] = {
     # A permuted input is a transposition.
     "copy": {
         "naive": NaiveConfig,
-        **{f"permuted_{name}": _TRANSPOSE[name] for name in ("tiled", "shifted", "skinny", "vectorized")},
+        **{f"permuted_{name}": _TRANSPOSE[name] for name in ("tiled", "shifted", "lines", "skinny", "vectorized")},
         "realigned": RealignedConfig,
         "vectorized": RowsConfig,
     },
@@ -204,7 +227,7 @@ def _variants(op: str) -> Mapping[str, Variant]:
     return {name: _KERNELS[kind].variant for name, kind in _TABLES[op].items()}
 
 
-#: The kernels of each operator, slowest first; the last five of ``transpose`` each have the problems they are for.
+#: The kernels of each operator, slowest first; the last six of ``transpose`` each have the problems they are for.
 TRANSPOSE_VARIANTS, COPY_VARIANTS, TILED_ONLY = (_variants(op) for op in _TABLES)
 
 
@@ -282,23 +305,26 @@ def _automatic(problem: Problem, device: Device) -> tuple[Config, str]:
 
 
 def _transposition(problem: Problem, matrix: Matrix, device: Device) -> tuple[Config, str]:
+    lines = choices.lines(problem, matrix, device)
     skinny = choices.skinny(problem, matrix, device)
     if isinstance(skinny, SkinnyConfig):
         side = "rows" if skinny.gather else "columns"
+        if isinstance(lines, LinesConfig) and choices.prefers_lines(problem, matrix, skinny):
+            return lines, f"only {skinny.lines} {side}, which are no whole 16-byte chunks in whole tiles"
         return skinny, f"only {skinny.lines} {side}, so the {side} are interleaved in registers"
     src, dst = choices.widths(problem, matrix)
     vectorized = choices.vectorized(problem, matrix, device)
-    if (
-        isinstance(vectorized, VectorizedConfig)
-        # H200, 2026-11-21: rows of 8-byte words on both sides reach 0.72 to 0.86 of a copy at 8190x8198 and the like,
-        # shifted ones 0.88 to 0.91; where only the input's are, at 32768x1000 int8, it is 0.91 against 0.84.
-        and src >= CHUNK // 2
-        and dst == CHUNK
-        and choices.fills(matrix, vectorized)
-    ):
-        return vectorized, (
-            f"rows of whole {vectorized.src_width}-byte words in and {vectorized.dst_width}-byte words out, "
-            f"tile {vectorized.tile[0]}x{vectorized.tile[1]}"
+    aligned: VectorizedConfig | None = None
+    # H200, 2026-11-21: rows of 8-byte words on both sides reach 0.72 to 0.86 of a copy at 8190x8198 and the like,
+    # shifted ones 0.88 to 0.91; where only the input's are, at 32768x1000 int8, it is 0.91 against 0.84.
+    if isinstance(vectorized, VectorizedConfig) and src >= CHUNK // 2 and dst == CHUNK:
+        aligned = vectorized
+    if isinstance(lines, LinesConfig) and choices.suits_lines(matrix, lines, aligned):
+        return lines, f"a matrix of {matrix.rows}x{matrix.cols}, whose short side goes by element through shared memory"
+    if aligned is not None and choices.fills(matrix, aligned):
+        return aligned, (
+            f"rows of whole {aligned.src_width}-byte words in and {aligned.dst_width}-byte words out, "
+            f"tile {aligned.tile[0]}x{aligned.tile[1]}"
         )
     unaligned = choices.unaligned(problem, matrix, device)
     if (

@@ -15,7 +15,10 @@ from typing import Any
 
 __all__ = [
     "CHUNK",
+    "LINE",
+    "MAX_LINES",
     "Layout",
+    "LinesConfig",
     "NaiveConfig",
     "RealignedConfig",
     "RowsConfig",
@@ -27,6 +30,12 @@ __all__ = [
 
 #: Bytes of the widest access of a thread.
 CHUNK = 16
+
+#: Bytes of a line of memory, and of all banks of shared memory.
+LINE = 128
+
+#: Lines of a tile of ``lines``, at most.
+MAX_LINES = 64
 
 #: Shape and stride.
 Layout = tuple[tuple[Any, ...], tuple[Any, ...]]
@@ -372,3 +381,59 @@ class SkinnyConfig:
         """What a profiler shows."""
         way = f"{self.lines}rows" if self.gather else f"{self.lines}cols"
         return f"transpose_skinny_{self.itemsize}B_{way}_line{self.line_width}_run{self.run_width}_b{self.batch_rank}"
+
+
+@dataclass(frozen=True)
+class LinesConfig:
+    """``kernels/lines.py``; how many lines, and where they begin, is known at the launch only.
+
+    Attributes:
+        itemsize: bytes of an element: 1, 2, 4, 8 or 16.
+        gather: the short side is the rows: lines are read and a run is written; otherwise the inverse.
+        batch_rank: dimensions around the matrix.
+        threads: of a block, a power of two, 32 or more.
+        tile_bytes: at most so many bytes of all lines together are a tile; 2048 or more.
+    """
+
+    itemsize: int
+    gather: bool
+    batch_rank: int = 0
+    threads: int = 256
+    tile_bytes: int = 16384
+
+    @property
+    def vec(self) -> int:
+        """Elements of a chunk."""
+        return CHUNK // self.itemsize
+
+    @property
+    def word(self) -> int:
+        """Bytes of a word, which is what a thread loads."""
+        return max(4, self.itemsize)
+
+    def shift(self, lines: int) -> int:
+        """The logarithm of the places of a tile."""
+        return (self.tile_bytes // (lines * self.itemsize)).bit_length() - 1
+
+    @property
+    def padding(self) -> int:
+        """Bytes behind a line in shared memory, or behind ``LINE`` bytes of the run, in whole words.
+
+        No distance suits every number of lines.  By these a read takes two passes on the mean over 2 to 32 lines and
+        four at most; by one word it takes up to ten, at 13 rows of 4 bytes.
+        """
+        words = {1: 5, 2: 3, 4: 2, 8: 3, 16: 1} if self.gather else {1: 5, 2: 5, 4: 5, 8: 5, 16: 1}
+        return words[self.itemsize] * self.word
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a block."""
+        if self.gather:
+            return self.tile_bytes + MAX_LINES * (self.padding + self.word - 1) + self.word
+        return (self.tile_bytes // LINE + 1) * (LINE + self.padding)
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        way = "rows" if self.gather else "cols"
+        return f"transpose_lines_{self.itemsize}B_{way}_{self.tile_bytes}_b{self.batch_rank}"

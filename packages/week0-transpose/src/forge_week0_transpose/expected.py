@@ -10,6 +10,7 @@ from __future__ import annotations
 from forge_core.testing.expectations import Declarations, Expect
 from forge_week0_transpose.configs import (
     CHUNK,
+    LinesConfig,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
@@ -68,4 +69,6 @@ EXPECTED: Declarations = {
     ),
     UnalignedConfig: _unaligned,
     SkinnyConfig: _skinny,
+    # Eight blocks of 32 registers, or six of 40: words go past the registers.
+    LinesConfig: lambda c, arch: Expect(40, c.smem_bytes, (c.word,), tuple({CHUNK, c.itemsize}), 1),
 }

@@ -13,7 +13,9 @@ from typing import Any
 from forge_core.profiling.layouts import Access, Drawing, Panel, swizzle
 from forge_week0_transpose.configs import (
     CHUNK,
+    LINE,
     Layout,
+    LinesConfig,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
@@ -146,6 +148,52 @@ def _skinny(config: SkinnyConfig) -> Drawing:
     return Drawing(title, panels if config.gather else panels[::-1])
 
 
+#: The lines that the drawing of ``lines`` assumes.
+LINES = 9
+
+
+def _lines(config: LinesConfig) -> Drawing:
+    """Words as they are in rows of shared memory, from which each thread takes the elements of a chunk."""
+    size, word, places = config.itemsize, config.word, 1 << config.shift(LINES)
+    row, total = places * size if config.gather else LINE, LINES * places * size
+
+    def drawn(what: str, width: int, each: int, place: Callable[[int], int], space: str) -> tuple[Access, ...]:
+        """Accesses of ``width`` bytes, of a thread those of every ``each``, its own and no other's."""
+        turns = range(0, total, config.threads * each)
+        return tuple(
+            Access(
+                f"{what} {turn // each + begin}",
+                tuple(place(at + begin) for at in range(turn, min(turn + config.threads * each, total), each)),
+                width,
+                space,
+            )
+            for turn in turns
+            for begin in range(0, each, width)
+        )
+
+    def padded(at: int) -> int:
+        return at + at // row * config.padding
+
+    def element(at: int) -> int:
+        """Of the output at a byte: in shared memory."""
+        i = at // size
+        line, place = (i % LINES, i // LINES) if config.gather else (i // places, i % places)
+        return padded((line * places + place if config.gather else place * LINES + line) * size)
+
+    sides = (f"{LINES} lines", "the run")[:: 1 if config.gather else -1]
+    return Drawing(
+        f"{config.kernel_name}: {LINES} lines of {places} elements of {size} B",
+        (
+            Panel(f"global memory, {sides[0]}: loads", row, drawn("load", word, word, int, "global")),
+            Panel("shared memory, words: writes", row + config.padding, drawn("write", word, word, padded, "shared")),
+            Panel(
+                "shared memory, elements: reads", row + config.padding, drawn("read", size, CHUNK, element, "shared")
+            ),
+            Panel(f"global memory, {sides[1]}: stores", places * size, drawn("store", CHUNK, CHUNK, int, "global")),
+        ),
+    )
+
+
 def _line(threads: int, width: int, step: int, what: str, first: int = 0) -> Access:
     """An access of each thread, ``step`` bytes from the next one's."""
     return Access(what, tuple(first + thread * step for thread in range(threads)), width)
@@ -193,6 +241,7 @@ def _realigned(config: RealignedConfig) -> Drawing:
 
 #: The drawing of each configuration.
 LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {
+    LinesConfig: _lines,
     NaiveConfig: _naive,
     RealignedConfig: _realigned,
     RowsConfig: _rows,
