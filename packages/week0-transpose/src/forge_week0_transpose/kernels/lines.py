@@ -9,21 +9,19 @@ and run begin anywhere.  Addresses by hand, since words and chunks begin at thei
 How the data moves.  A tile is 2^shift places of all lines.  Words of 4 bytes, or elements, go to shared memory as they
 are, and a thread gathers an aligned chunk of 16 bytes of the output from there by element.  With elements of 2 bytes:
 
-    few rows        global, words         shared memory         registers of a thread     global, chunks
+            global, words                 shared memory         registers of a thread     global, chunks
     line 0  |.a|bc|de|f.|             ->  |.a|bc|de|f.|     ->  aAbBcCdD            ->    run |..|aA|bB|cC|dD|eE|fF|
     line 1  |AB|CD|EF|..|                 |AB|CD|EF|..|
 
-    few columns
     run     |..|aA|bB|cC|dD|eE|fF|    ->  the same, padded  ->  abcdef..            ->    line 0  |.a|bc|de|f.|
                                                                 ABCDEF..                  line 1  |AB|CD|EF|..|
 
-The pitch of lines in shared memory is congruent to their pitch in global memory modulo a word: an element keeps its
-place in a word, and the place of each is one addition away.  What fills no chunk at either end is stored by element.
+The pitch of lines in shared memory is congruent to that in global memory modulo a word, so that an element keeps its
+place in a word.  What fills no chunk, at either end of a line or of a tile's run, is stored by element.
 
 Bytes moved: 2 * B * N * L * itemsize, each once, but for words that two tiles share; the bound is DRAM bandwidth.
 
-Limits: the pitch of the short side is N (no gap).  Reads begin in the word that holds the tensor's first element, and
-never pass the end of its last.
+Limits: the pitch of the short side is N (no gap).  Reads begin in the word of the first element and end with the last.
 """
 
 from __future__ import annotations
@@ -36,14 +34,12 @@ from cutlass import Int32, Int64, Uint32
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
-from forge_core.cute.hold import hold_policy
-from forge_core.cute.memory import elements_at, load_element, name_kernel, store_element
+from forge_core.cute.memory import elements_at, name_kernel
 from forge_week0_transpose.configs import CHUNK, LINE, MAX_LINES, LinesConfig
+from forge_week0_transpose.kernels import stage
 from forge_week0_transpose.kernels.tensors import example_arguments, matrices, unsigned
 
 __all__ = ["Lines", "build"]
-
-SHARED = cute.AddressSpace.smem
 
 
 class Lines(LinesConfig):
@@ -59,9 +55,7 @@ class Lines(LinesConfig):
         )
 
     @cute.kernel
-    def kernel(
-        self, pX: cute.Pointer, pY: cute.Pointer, shape: tuple, pitch: Int64, shift: Int32, tiles: Uint32, batch: tuple
-    ):
+    def kernel(self, pX: Any, pY: Any, shape: tuple, pitch: Int64, shift: Int32, tiles: Uint32, batch: tuple):
         size, block = self.itemsize, Uint32(cute.arch.block_idx()[0])
         tile = block % tiles if cutlass.const_expr(self.batch_rank > 0) else block
         (lines, length), first = shape, Int64(tile) << Int64(shift)
@@ -72,42 +66,40 @@ class Lines(LinesConfig):
         source, target = ((mat.iterator + cute.crd2idx((0, first), mat.layout)).toint() for mat in mats)
         left = Int32(cutlass.min(length - first, Int64(1) << Int64(shift)))
         start = cute.arch.get_dyn_smem(unsigned(size), alignment=CHUNK).toint()
-        move = self.gather_lines if self.gather else self.scatter_run
+        move = self.gather_run if self.gather else self.scatter_run
         move(source, target, start, Int32(lines), pitch * size, shift, left)
 
     @cute.jit
-    def gather_lines(
-        self, line: Int64, run: Int64, start: Int32, lines: Int32, pitch: Int64, shift: Int32, left: Int32
-    ):
+    def gather_run(self, line: Int64, run: Int64, start: Int32, lines: Int32, pitch: Int64, shift: Int32, left: Int32):
         """Few rows: ``left`` places from the bytes ``line`` and ``run`` on; ``pitch`` in bytes."""
         size, word, v, thread = self.itemsize, self.word, self.vec, cute.arch.thread_idx()[0]
         length, start = left * size, start + (Int32(line) & (word - 1))
         down = (size << shift) + self.padding + (Int32(pitch) & (word - 1))
-        self.load(line, start, lines, pitch, down, shift - log2(word // size), length >> log2(word))
+        stage.rows(self, line, start, lines, pitch, down, shift - stage.log2(word // size), length >> stage.log2(word))
         if cutlass.const_expr(size < word):
             # Lines that begin or end inside a word have up to two more.
             for i in cutlass.range(thread, 2 * lines, self.threads):
                 at = (length & -word) + (i & 1) * word
-                self.fetch_end(line + (i >> 1) * pitch + at, start + (i >> 1) * down + at, length - at)
-        arrive()
+                stage.end(self, line + (i >> 1) * pitch + at, start + (i >> 1) * down + at, length - at)
+        stage.arrive()
 
         # Element i of the run is in line i % lines at place i // lines.  One further on is a line below, or one place
         # on in the first line: the lesser of two unsigned numbers.  A thread's next chunk is ``far`` elements on.
         total, step, around = left * lines, Uint32(down), Uint32(down * lines - size)
         far = self.place(self.threads * v - v, lines, down)
-        head = cutlass.min(self.before_chunk(run), total)
-        chunks = (total - head) >> log2(v)
+        head = cutlass.min(stage.head(self, run), total)
+        chunks = (total - head) >> stage.log2(v)
         at, target = self.place(head + thread * v, lines, down), run + head * size + thread * CHUNK
         for _ in cutlass.range(thread, chunks, self.threads):
             rY = cute.make_rmem_tensor(v, unsigned(size))
             for k in cutlass.range_constexpr(v):
-                rY[k] = load_element(start + Int32(at), unsigned(size), SHARED)
+                rY[k] = stage.element(self, start + Int32(at))
                 at = cutlass.min(at + step, at + (step - around))
             cute.autovec_copy(rY, elements_at(target, unsigned(size), v))
             at, target = cutlass.min(at + far, at + (far - around)), target + self.threads * CHUNK
         if thread < total - chunks * v:
             i = thread + Int32(cutlass.select_(thread < head, 0, chunks * v))
-            self.move_element(start + Int32(self.place(i, lines, down)), run + i * size)
+            stage.move(self, start + Int32(self.place(i, lines, down)), run + i * size)
 
     @cute.jit
     def scatter_run(self, run: Int64, line: Int64, start: Int32, lines: Int32, pitch: Int64, shift: Int32, left: Int32):
@@ -115,105 +107,41 @@ class Lines(LinesConfig):
         size, word, v, thread = self.itemsize, self.word, self.vec, cute.arch.thread_idx()[0]
         skip, column = Int32(run) & (word - 1), lines * size
         run, length = run - skip, left * column + skip
-        rows, words = length >> log2(LINE), LINE // word
-        self.load(run, start, rows, Int64(LINE), Int32(LINE + self.padding), Int32(log2(words)), Int32(words))
-        if thread < words:
+        rows, across = length >> stage.log2(LINE), Int32(stage.log2(LINE // word))
+        stage.rows(self, run, start, rows, Int64(LINE), Int32(LINE + self.padding), across, 1 << across)
+        if thread < LINE // word:
             at = rows * LINE + thread * word
-            self.fetch_end(run + at, start + self.padded(at)[0], length - at)
-        arrive()
-
-        across = shift - log2(v)
+            stage.end(self, run + at, start + stage.padded(self, at)[0], length - at)
+        stage.arrive()
+        across = shift - stage.log2(v)
         for c in cutlass.range(thread & ((1 << across) - 1), 1 << across, self.threads):
-            first, steps, lanes = self.share(lines, across)
+            first, steps, lanes = stage.share(lines, across, self.threads)
             target = line + first * pitch
             for _ in cutlass.range(steps, unroll=1):
-                place = c * v + self.before_chunk(target)
+                place = c * v + stage.head(self, target)
                 if place + v <= left:
                     rY, at = cute.make_rmem_tensor(v, unsigned(size)), skip + first * size + place * column
                     for k in cutlass.range_constexpr(v):
-                        source, at = self.padded(at, column)
-                        rY[k] = load_element(start + source, unsigned(size), SHARED)
+                        source, at = stage.padded(self, at, column)
+                        rY[k] = stage.element(self, start + source)
                     cute.autovec_copy(rY, elements_at(target + place * size, unsigned(size), v))
                 first, target = first + lanes, target + lanes * pitch
         if cutlass.const_expr(v > 1):
             # Before the first chunk of a line and behind the last, together one of a whole tile or up to two.
-            across = log2(v) + Int32(left < (1 << shift))
+            across = stage.log2(v) + Int32(left < (1 << shift))
             for i in cutlass.range(thread, lines << across, self.threads):
                 n, k = i >> across, i & ((1 << across) - 1)
-                head = cutlass.min(self.before_chunk(line + n * pitch), left)
+                head = cutlass.min(stage.head(self, line + n * pitch), left)
                 whole = (left - head) & -v
                 if k < left - whole:
                     k += Int32(cutlass.select_(k < head, 0, whole))
-                    source, _ = self.padded(skip + k * column + n * size)
-                    self.move_element(start + source, line + n * pitch + k * size)
-
-    def before_chunk(self, address: Int64) -> Int32:
-        """Elements from an address to the next chunk."""
-        return (-Int32(address) & (CHUNK - 1)) >> log2(self.itemsize)
-
-    def padded(self, at: Int32, step: Any = 0) -> tuple[Int32, Int32]:
-        """Where a byte of the run is in shared memory, from its start on; and ``step`` bytes on, that of the run."""
-        # Inline PTX, since the compiler makes five instructions of the three, and keeps multiples of the step.
-        return cute.arch.inline_ptx(
-            f"{{ .reg .s32 row; shr.s32 row, {{$r0}}, {log2(LINE)};\n\t"
-            f"mad.lo.s32 {{$w0}}, row, {self.padding}, {{$r0}};\n\tadd.s32 {{$w1}}, {{$r0}}, {{$r1}}; }}",
-            write_only_types=[Int32, Int32],
-            read_only_args=[at, Int32(step)],
-        )
+                    source = start + stage.padded(self, skip + k * column + n * size)[0]
+                    stage.move(self, source, line + n * pitch + k * size)
 
     def place(self, i: Any, lines: Int32, down: Int32) -> Uint32:
         """Bytes in shared memory from the first element to element ``i`` of the run."""
         place = Uint32(i) // Uint32(lines)
         return (Uint32(i) - place * Uint32(lines)) * Uint32(down) + place * self.itemsize
-
-    def share(self, rows: Int32, across: Int32) -> tuple[Int32, Int32, Int32]:
-        """A thread's first row where ``2 ** across`` threads or all have one, how many it has, how far apart."""
-        apart = cutlass.max(Int32(log2(self.threads)) - across, 0)
-        first = cute.arch.thread_idx()[0] >> across
-        return first, (rows - first + ((1 << apart) - 1)) >> apart, Int32(1) << apart
-
-    @cute.jit
-    def load(self, source: Int64, target: Int32, rows: Int32, pitch: Int64, down: Int32, across: Int32, words: Int32):
-        """Asks for words of some rows, each ``pitch`` bytes on in global and ``down`` in shared memory."""
-        policy = hold_policy()
-        for c in cutlass.range(cute.arch.thread_idx()[0] & ((1 << across) - 1), words, self.threads):
-            first, steps, apart = self.share(rows, across)
-            x, s = source + first * pitch + c * self.word, target + first * down + c * self.word
-            for _ in cutlass.range(steps, unroll=2):
-                self.fetch(x, s, policy, self.word)
-                x, s = x + apart * pitch, s + apart * down
-
-    def fetch(self, source: Int64, target: Int32, policy: Any, count: Any) -> None:
-        """Asks for the word that holds a byte, or for its first ``count`` bytes."""
-        if self.gather:  # the run's words are asked for by their first byte
-            source, target = source & -self.word, target & -self.word
-        cute.arch.inline_ptx(
-            f"cp.async.ca.shared.global.L2::cache_hint [{{$r0}}], [{{$r1}}], {self.word}, {{$r2}}, {{$r3}};",
-            read_only_args=[target, source, Int32(count), policy],
-        )
-
-    @cute.jit
-    def fetch_end(self, source: Int64, target: Int32, left: Int32):
-        """Asks for the word that holds a byte, of it no more than ``left`` bytes from that one on."""
-        count = left + (Int32(source) & (self.word - 1))
-        if count > 0:
-            self.fetch(source, target, hold_policy(), cutlass.min(count, self.word))
-
-    def move_element(self, source: Int32, target: Int64) -> None:
-        """Copies an element from shared to global memory."""
-        store_element(load_element(source, unsigned(self.itemsize), SHARED), target, unsigned(self.itemsize))
-
-
-def arrive() -> None:
-    """Waits for the words of all threads."""
-    cute.arch.cp_async_commit_group()
-    cute.arch.cp_async_wait_group(0)
-    cute.arch.sync_threads()
-
-
-def log2(power: int) -> int:
-    """Of a power of two."""
-    return power.bit_length() - 1
 
 
 @compile_cached
