@@ -8,6 +8,7 @@ import pytest
 
 from forge_core.device import SPECS, Device
 from forge_core.errors import ArgumentError, UnsupportedError
+from forge_week0_transpose import configs
 from forge_week0_transpose.config import (
     COPY_VARIANTS,
     TILE_SIZES,
@@ -15,16 +16,6 @@ from forge_week0_transpose.config import (
     TRANSPOSE_VARIANTS,
     plan,
     select_config,
-)
-from forge_week0_transpose.configs import (
-    LinesConfig,
-    NaiveConfig,
-    RealignedConfig,
-    RowsConfig,
-    SkinnyConfig,
-    TiledConfig,
-    UnalignedConfig,
-    VectorizedConfig,
 )
 from forge_week0_transpose.problem import Problem, contiguous_strides
 from forge_week0_transpose.thresholds import THRESHOLDS
@@ -48,7 +39,7 @@ def transposition(*shape: int, size: int = 4, pitch: int = 0, src_address: int =
 
 
 def wide(config: object) -> bool:
-    assert isinstance(config, NaiveConfig | RowsConfig)
+    assert isinstance(config, configs.NaiveConfig | configs.RowsConfig)
     return config.wide
 
 
@@ -63,7 +54,7 @@ def auto(problem: Problem, device: Device = H200) -> object:
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
 def test_large_squares_are_vectorized_on_every_device(device: Device, size: int) -> None:
     config = auto(transposition(16384, 16384, size=size), device)
-    assert config == VectorizedConfig(size, 16, 16)
+    assert config == configs.VectorizedConfig(size, 16, 16)
     assert config.smem_bytes <= device.smem_per_block
 
 
@@ -71,7 +62,7 @@ def test_large_squares_are_vectorized_on_every_device(device: Device, size: int)
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 def test_odd_sizes_are_shifted_on_every_device(device: Device, size: int) -> None:
     config = auto(transposition(8191, 8193, size=size), device)
-    assert isinstance(config, UnalignedConfig)
+    assert isinstance(config, configs.UnalignedConfig)
     assert (config.src_shift, config.dst_shift) == (True, True)
     assert config.smem_bytes <= device.smem_per_block
 
@@ -82,7 +73,7 @@ def test_odd_sizes_are_shifted_on_every_device(device: Device, size: int) -> Non
 )
 def test_only_the_side_that_needs_it_is_shifted(shape: tuple[int, int], expected: tuple[bool, bool]) -> None:
     config = auto(transposition(*shape, size=2))
-    assert isinstance(config, UnalignedConfig)
+    assert isinstance(config, configs.UnalignedConfig)
     assert (config.src_shift, config.dst_shift) == expected
 
 
@@ -90,30 +81,34 @@ def test_a_misaligned_address_shifts_its_side() -> None:
     shifts = []
     for addresses in ({"src_address": 4}, {"dst_address": 4}):
         config = auto(transposition(4096, 4096, **addresses))
-        assert isinstance(config, UnalignedConfig)
+        assert isinstance(config, configs.UnalignedConfig)
         shifts.append((config.src_shift, config.dst_shift))
     assert shifts == [(True, False), (False, True)]
 
 
 def test_half_aligned_rows_take_half_as_wide_accesses() -> None:
     config = auto(transposition(32768, 1000, size=1))
-    assert isinstance(config, VectorizedConfig)
+    assert isinstance(config, configs.VectorizedConfig)
     assert (config.src_width, config.dst_width) == (8, 16)
-    assert isinstance(auto(transposition(32768, 1004, size=1)), UnalignedConfig), "4-byte accesses lose to shifting"
-    assert isinstance(auto(transposition(8184, 8200, size=1)), UnalignedConfig), "so do 8-byte ones on both sides"
+    assert isinstance(auto(transposition(32768, 1004, size=1)), configs.UnalignedConfig), (
+        "4-byte accesses lose to shifting"
+    )
+    assert isinstance(auto(transposition(8184, 8200, size=1)), configs.UnalignedConfig), (
+        "so do 8-byte ones on both sides"
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 @pytest.mark.parametrize(("rows", "cols", "lines", "gather"), [(3, 1 << 24, 3, True), (1 << 24, 8, 8, False)])
 def test_skinny(size: int, rows: int, cols: int, lines: int, gather: bool) -> None:
     config = auto(transposition(rows, cols, size=size))
-    assert isinstance(config, SkinnyConfig)
+    assert isinstance(config, configs.SkinnyConfig)
     assert (config.lines, config.gather, config.line_width, config.run_width) == (lines, gather, 16, 16)
 
 
 def test_skinny_takes_lines_as_they_are_aligned() -> None:
     config = select_config("transpose", transposition(3, 1_000_001, size=2), H200, "skinny")[0]
-    assert isinstance(config, SkinnyConfig)
+    assert isinstance(config, configs.SkinnyConfig)
     assert (config.line_width, config.run_width) == (2, 16)
 
 
@@ -144,34 +139,34 @@ def test_lines_are_for_what_skinny_and_vectorized_do_not_fit(
 ) -> None:
     config = auto(transposition(*shape, size=size))
     if tile_bytes is None:
-        assert not isinstance(config, LinesConfig)
+        assert not isinstance(config, configs.LinesConfig)
     else:
-        assert config == LinesConfig(size, shape[-2] < shape[-1], len(shape) - 2, tile_bytes=tile_bytes)
+        assert config == configs.LinesConfig(size, shape[-2] < shape[-1], len(shape) - 2, tile_bytes=tile_bytes)
 
 
 @pytest.mark.parametrize("shape", [(3, 100), (9, 1 << 20)], ids=["short", "nine rows"])
 def test_not_skinny(shape: tuple[int, int]) -> None:
-    assert not isinstance(auto(transposition(*shape)), SkinnyConfig)
+    assert not isinstance(auto(transposition(*shape)), configs.SkinnyConfig)
 
 
 def test_a_gap_between_columns_is_not_skinny() -> None:
-    assert not isinstance(auto(transposition(1 << 20, 3, pitch=4)), SkinnyConfig)
+    assert not isinstance(auto(transposition(1 << 20, 3, pitch=4)), configs.SkinnyConfig)
 
 
 def test_small_matrices_in_a_batch_do_not_take_a_large_tile() -> None:
-    assert auto(transposition(1000, 12, 12)) == NaiveConfig(4, 3, items=8)
-    assert auto(transposition(1000, 3, 3)) == NaiveConfig(4, 3, items=8)
+    assert auto(transposition(1000, 12, 12)) == configs.NaiveConfig(4, 3, items=8)
+    assert auto(transposition(1000, 3, 3)) == configs.NaiveConfig(4, 3, items=8)
 
 
 def test_transposed_input_is_copied_by_rows() -> None:
     problem = Problem.make((6, 10), (10, 1), (10, 1), 4)
-    assert auto(problem) == RowsConfig(16)
+    assert auto(problem) == configs.RowsConfig(16)
     launch = plan("transpose", problem, H200)
     assert (launch.variant, launch.arguments) == ("rows", (15, 15, (1,)))
 
 
 def test_strided_on_both_sides_is_naive() -> None:
-    assert auto(Problem.make((6, 11), (21, 2), (11, 1), 4)) == NaiveConfig(4, 2, items=8)
+    assert auto(Problem.make((6, 11), (21, 2), (11, 1), 4)) == configs.NaiveConfig(4, 2, items=8)
 
 
 def test_empty_problems_plan_without_a_crash() -> None:
@@ -202,7 +197,7 @@ def test_empty_problems_plan_without_a_crash() -> None:
 )
 def test_fewer_tiles_make_them_smaller(size: int, shape: tuple[int, int], tile: tuple[int, int]) -> None:
     config = auto(transposition(*shape, size=size))
-    assert isinstance(config, VectorizedConfig)
+    assert isinstance(config, configs.VectorizedConfig)
     assert config.tile == tile
 
 
@@ -211,7 +206,7 @@ def test_the_threshold_counts_the_device_s_multiprocessors() -> None:
     tiles = {}
     for name in ("A100", "H200", "B200"):
         config = auto(problem, SPECS[name])
-        assert isinstance(config, VectorizedConfig)
+        assert isinstance(config, configs.VectorizedConfig)
         tiles[name] = config.tile[0]
     assert tiles == {"A100": 64, "H200": 64, "B200": 32}
 
@@ -238,7 +233,7 @@ def test_blocks_walk_along_columns_where_input_rows_alone_share_lines(
     shape: tuple[int, int], size: int, by_columns: bool
 ) -> None:
     config = auto(transposition(*shape, size=size))
-    assert isinstance(config, VectorizedConfig | UnalignedConfig)
+    assert isinstance(config, configs.VectorizedConfig | configs.UnalignedConfig)
     assert config.by_columns is by_columns
 
 
@@ -255,7 +250,7 @@ def test_blocks_walk_along_columns_where_input_rows_alone_share_lines(
 )
 def test_tiles_that_two_dimensions_of_a_grid_cannot_hold_are_numbered(shape: tuple[int, ...], flat: bool) -> None:
     config = select_config("transpose", transposition(*shape), H200, "vectorized")[0]
-    assert isinstance(config, VectorizedConfig)
+    assert isinstance(config, configs.VectorizedConfig)
     assert config.by_columns is (shape[-1] == 1000)
     assert config.flat is flat
 
@@ -263,24 +258,24 @@ def test_tiles_that_two_dimensions_of_a_grid_cannot_hold_are_numbered(shape: tup
 def test_2_to_the_31_columns_need_wide_places() -> None:
     for cols, wide_places in ((2**31 - 4096 - 16, False), (2**31 - 4096, True), (2**34, True)):
         launch = plan("transpose", transposition(16, cols, size=1), H200, "vectorized")
-        assert isinstance(launch.config, VectorizedConfig)
+        assert isinstance(launch.config, configs.VectorizedConfig)
         assert launch.config.wide is wide_places
 
 
 @pytest.mark.parametrize(("size", "row_chunks"), [(1, 32), (2, 32), (4, 32)])
 def test_unaligned_outputs_take_long_tiles(size: int, row_chunks: int) -> None:
     config = auto(transposition(50257, 768, size=size))
-    assert isinstance(config, UnalignedConfig)
+    assert isinstance(config, configs.UnalignedConfig)
     assert config.row_chunks == row_chunks
     small = auto(transposition(1023, 1024, size=size))
-    assert isinstance(small, UnalignedConfig)
+    assert isinstance(small, configs.UnalignedConfig)
     assert small.row_chunks < row_chunks
 
 
 def test_tiles_that_do_not_fit_a_device_are_passed_over() -> None:
     tiny = dataclasses.replace(H200, smem_per_block=32 * 1024)
     config = auto(transposition(16384, 16384, size=1), tiny)
-    assert isinstance(config, VectorizedConfig)
+    assert isinstance(config, configs.VectorizedConfig)
     assert config.smem_bytes <= tiny.smem_per_block
 
 
@@ -295,8 +290,8 @@ def test_2_to_the_32_elements_need_wide_numbers() -> None:
 
 
 def test_a_side_of_2_to_the_31_elements_is_tiled_as_any_other() -> None:
-    assert isinstance(auto(transposition(128, 2**31 + 64, size=1)), VectorizedConfig)
-    assert isinstance(auto(transposition(3, 2**31, size=1)), SkinnyConfig)
+    assert isinstance(auto(transposition(128, 2**31 + 64, size=1)), configs.VectorizedConfig)
+    assert isinstance(auto(transposition(3, 2**31, size=1)), configs.SkinnyConfig)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
@@ -305,25 +300,27 @@ def test_a_side_of_2_to_the_31_elements_is_tiled_as_any_other() -> None:
 @pytest.mark.parametrize(
     ("problem", "expected"),
     [
-        (Problem.make((1024,), (1,), (1,), 4), RowsConfig(16)),
-        (Problem.make((1023,), (1,), (1,), 4), RowsConfig(16, 0, 4)),
-        (Problem.make((1023,), (1,), (1,), 1), RowsConfig(16, 0, 1)),
-        (Problem.make((1024,), (1,), (1,), 2, src_address=2), RealignedConfig(2)),
-        (Problem.make((16,), (1,), (1,), 2, src_address=2), RealignedConfig(2)),
-        (Problem.make((15,), (1,), (1,), 2, src_address=2), RowsConfig(2)),
-        (Problem.make((32,), (1,), (1,), 4, src_address=4), RealignedConfig(4)),
-        (Problem.make((31,), (1,), (1,), 4, src_address=4), RowsConfig(4)),
-        (Problem.make((64,), (1,), (1,), 4, src_address=8), RealignedConfig(4)),
-        (Problem.make((62,), (1,), (1,), 4, src_address=8), RowsConfig(8)),
-        (Problem.make((64, 48), (64, 1), (48, 1), 4), RowsConfig(16, 1)),
-        (Problem.make((64, 50), (64, 1), (50, 1), 4), RowsConfig(8, 1)),
-        (Problem.make((64, 15), (16, 1), (15, 1), 2), RowsConfig(2, 1)),
-        (Problem.make((64, 511), (512, 1), (511, 1), 2), RealignedConfig(2, 1)),
-        (Problem.make((4, 8, 16, 32), (4096, 32, 256, 1), (4096, 512, 32, 1), 4), RowsConfig(16, 3)),
-        (Problem.make((), (), (), 4), RowsConfig(16, 0, 4)),
+        (Problem.make((1024,), (1,), (1,), 4), configs.RowsConfig(16)),
+        (Problem.make((1023,), (1,), (1,), 4), configs.RowsConfig(16, 0, 4)),
+        (Problem.make((1023,), (1,), (1,), 1), configs.RowsConfig(16, 0, 1)),
+        (Problem.make((1024,), (1,), (1,), 2, src_address=2), configs.RealignedConfig(2)),
+        (Problem.make((16,), (1,), (1,), 2, src_address=2), configs.RealignedConfig(2)),
+        (Problem.make((15,), (1,), (1,), 2, src_address=2), configs.RowsConfig(2)),
+        (Problem.make((32,), (1,), (1,), 4, src_address=4), configs.RealignedConfig(4)),
+        (Problem.make((31,), (1,), (1,), 4, src_address=4), configs.RowsConfig(4)),
+        (Problem.make((64,), (1,), (1,), 4, src_address=8), configs.RealignedConfig(4)),
+        (Problem.make((62,), (1,), (1,), 4, src_address=8), configs.RowsConfig(8)),
+        (Problem.make((64, 48), (64, 1), (48, 1), 4), configs.RowsConfig(16, 1)),
+        (Problem.make((64, 50), (64, 1), (50, 1), 4), configs.RowsConfig(8, 1)),
+        (Problem.make((64, 15), (16, 1), (15, 1), 2), configs.RowsConfig(2, 1)),
+        (Problem.make((64, 511), (512, 1), (511, 1), 2), configs.RealignedConfig(2, 1)),
+        (Problem.make((4, 8, 16, 32), (4096, 32, 256, 1), (4096, 512, 32, 1), 4), configs.RowsConfig(16, 3)),
+        (Problem.make((), (), (), 4), configs.RowsConfig(16, 0, 4)),
     ],
 )
-def test_rows_are_copied_as_wide_as_they_are_aligned(problem: Problem, expected: RowsConfig | RealignedConfig) -> None:
+def test_rows_are_copied_as_wide_as_they_are_aligned(
+    problem: Problem, expected: configs.RowsConfig | configs.RealignedConfig
+) -> None:
     config, _ = select_config("copy", problem, H200)
     assert config == expected
 
@@ -399,9 +396,9 @@ def test_a_named_variant_is_what_runs(name: str) -> None:
 def test_an_aligned_copy_is_never_realigned_however_long() -> None:
     for count in (1 << 20, (1 << 29) - 1, 1 << 29, 1 << 30, 1 << 32):
         problem = Problem.make((count,), (1,), (1,), 4)
-        assert isinstance(select_config("copy", problem, H200)[0], RowsConfig)
+        assert isinstance(select_config("copy", problem, H200)[0], configs.RowsConfig)
     odd = Problem.make((1 << 30,), (1,), (1,), 2, src_address=2)
-    assert isinstance(select_config("copy", odd, H200)[0], RealignedConfig)
+    assert isinstance(select_config("copy", odd, H200)[0], configs.RealignedConfig)
 
 
 @pytest.mark.parametrize("name", ["tiled", "vectorized", "shifted"])
@@ -414,7 +411,7 @@ def test_more_tiles_than_a_grid_holds_are_refused(name: str) -> None:
 @pytest.mark.parametrize("size", TILE_SIZES)
 def test_tile_size_is_taken(size: int) -> None:
     config = plan("copy_transpose", transposition(64, 64), H200, "tiled", tile_size=size).config
-    assert config == TiledConfig(4, size)
+    assert config == configs.TiledConfig(4, size)
 
 
 def test_unknown_names_and_sizes() -> None:

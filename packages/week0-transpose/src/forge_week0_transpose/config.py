@@ -24,19 +24,9 @@ from forge_core.choice import Refusal, refuse
 from forge_core.device import Device
 from forge_core.errors import ArgumentError
 from forge_core.op.launch import Launch, Variant
-from forge_week0_transpose import choices
+from forge_week0_transpose import choices, configs
 from forge_week0_transpose.choices import TILE_SIZES
-from forge_week0_transpose.configs import (
-    CHUNK,
-    LinesConfig,
-    NaiveConfig,
-    RealignedConfig,
-    RowsConfig,
-    SkinnyConfig,
-    TiledConfig,
-    UnalignedConfig,
-    VectorizedConfig,
-)
+from forge_week0_transpose.configs import CHUNK
 from forge_week0_transpose.problem import Dim, Matrix, Problem
 from forge_week0_transpose.thresholds import THRESHOLDS
 
@@ -54,14 +44,14 @@ __all__ = [
 Form = TypeVar("Form")
 
 Config = (
-    NaiveConfig
-    | RealignedConfig
-    | RowsConfig
-    | TiledConfig
-    | VectorizedConfig
-    | UnalignedConfig
-    | SkinnyConfig
-    | LinesConfig
+    configs.NaiveConfig
+    | configs.RealignedConfig
+    | configs.RowsConfig
+    | configs.TiledConfig
+    | configs.VectorizedConfig
+    | configs.UnalignedConfig
+    | configs.SkinnyConfig
+    | configs.LinesConfig
 )
 Numbers = tuple[int | tuple[int, ...], ...]
 
@@ -108,40 +98,40 @@ def _flat(dims: tuple[Dim, ...], unit: int = 1) -> tuple[int, ...]:
     return (choices.count(dims), *(n for d in reversed(dims) for n in (d.size, d.src // unit, d.dst // unit)))
 
 
-def _naive_arguments(config: NaiveConfig, problem: Problem) -> Numbers:
+def _naive_arguments(config: configs.NaiveConfig, problem: Problem) -> Numbers:
     return (_flat(problem.dims or (Dim(1, 0, 0),)),)
 
 
-def _rows_arguments(config: RowsConfig, problem: Problem) -> Numbers:
+def _rows_arguments(config: configs.RowsConfig, problem: Problem) -> Numbers:
     rows = _suiting(problem.rows(), config, problem)
     nbytes, each = rows.length * problem.itemsize, config.width // problem.itemsize
     return (-(-nbytes // config.width), nbytes // (config.tail or config.width), _flat(rows.outer, each))
 
 
-def _realigned_arguments(config: RealignedConfig, problem: Problem) -> Numbers:
+def _realigned_arguments(config: configs.RealignedConfig, problem: Problem) -> Numbers:
     rows = _suiting(problem.rows(), config, problem)
     return (rows.length, rows.length + sum((dim.size - 1) * dim.src for dim in rows.outer), _flat(rows.outer))
 
 
-def _tiled_arguments(config: TiledConfig, problem: Problem) -> Numbers:
+def _tiled_arguments(config: configs.TiledConfig, problem: Problem) -> Numbers:
     m = problem.any_matrix()
     return (m.rows, m.cols, m.src_pitch, m.src_step, m.dst_step, m.dst_pitch, _flat(m.batch))
 
 
-def _skinny_arguments(config: SkinnyConfig | LinesConfig, problem: Problem) -> Numbers:
+def _skinny_arguments(config: configs.SkinnyConfig | configs.LinesConfig, problem: Problem) -> Numbers:
     matrix = _suiting(problem.matrix(), config, problem)
     if config.gather:
         return (matrix.cols, matrix.src_pitch, _flat(matrix.batch))
     return (matrix.rows, matrix.dst_pitch, _flat(matrix.batch))
 
 
-def _lines_arguments(config: LinesConfig, problem: Problem) -> Numbers:
+def _lines_arguments(config: configs.LinesConfig, problem: Problem) -> Numbers:
     matrix, (length, pitch, batch) = _suiting(problem.matrix(), config, problem), _skinny_arguments(config, problem)
     lines = matrix.rows if config.gather else matrix.cols
     return (lines, length, pitch, config.shift(lines), batch)
 
 
-def _matrix_arguments(config: VectorizedConfig, problem: Problem) -> Numbers:
+def _matrix_arguments(config: configs.VectorizedConfig, problem: Problem) -> Numbers:
     matrix = _suiting(problem.matrix(), config, problem)
     return (matrix.rows, matrix.cols, matrix.src_pitch, matrix.dst_pitch, _flat(matrix.batch))
 
@@ -151,42 +141,42 @@ def _variant(module: str, idea: str, build: str = "build") -> Variant:
 
 
 _KERNELS: Mapping[type, _Kernel] = {
-    NaiveConfig: _Kernel(
+    configs.NaiveConfig: _Kernel(
         _variant("naive", "one thread an element; does every problem"),
         lambda problem, device, tile: choices.naive(problem),
         _naive_arguments,
     ),
-    TiledConfig: _Kernel(
+    configs.TiledConfig: _Kernel(
         _variant("tiled", "a padded tile of shared memory, an element a thread and step"),
         lambda problem, device, tile: choices.tiled(problem, tile),
         _tiled_arguments,
     ),
-    UnalignedConfig: _Kernel(
+    configs.UnalignedConfig: _Kernel(
         _variant("unaligned", "rows that begin anywhere: aligned 16-byte accesses, shifted on chip"),
-        _of_matrix(choices.unaligned, UnalignedConfig),
+        _of_matrix(choices.unaligned, configs.UnalignedConfig),
         _matrix_arguments,
     ),
-    SkinnyConfig: _Kernel(
+    configs.SkinnyConfig: _Kernel(
         _variant("skinny", "2 to 8 rows or columns: interleaved in registers, stored as one run"),
-        _of_matrix(choices.skinny, lambda size: SkinnyConfig(size, 2, gather=True)),
+        _of_matrix(choices.skinny, lambda size: configs.SkinnyConfig(size, 2, gather=True)),
         _skinny_arguments,
     ),
-    LinesConfig: _Kernel(
+    configs.LinesConfig: _Kernel(
         _variant("lines", "2 to 64 rows or columns of any alignment: gathered from shared memory by element"),
-        _of_matrix(choices.lines, lambda size: LinesConfig(size, gather=True)),
+        _of_matrix(choices.lines, lambda size: configs.LinesConfig(size, gather=True)),
         _lines_arguments,
     ),
-    VectorizedConfig: _Kernel(
+    configs.VectorizedConfig: _Kernel(
         _variant("vectorized", "16 bytes a thread on both sides, transposed in registers"),
-        _of_matrix(choices.vectorized, VectorizedConfig),
+        _of_matrix(choices.vectorized, configs.VectorizedConfig),
         _matrix_arguments,
     ),
-    RealignedConfig: _Kernel(
+    configs.RealignedConfig: _Kernel(
         _variant("rows", "contiguous rows that begin anywhere: aligned chunks, shifted", "build_realigned"),
         lambda problem, device, tile: choices.realigned(problem),
         _realigned_arguments,
     ),
-    RowsConfig: _Kernel(
+    configs.RowsConfig: _Kernel(
         _variant("rows", "16 bytes a thread, for rows that are contiguous on both sides"),
         lambda problem, device, tile: choices.rows(problem),
         _rows_arguments,
@@ -194,14 +184,14 @@ _KERNELS: Mapping[type, _Kernel] = {
 }
 
 _TRANSPOSE: Mapping[str, type] = {
-    "naive": NaiveConfig,
-    "tiled": TiledConfig,
-    "shifted": UnalignedConfig,
-    "lines": LinesConfig,
-    "skinny": SkinnyConfig,
-    "vectorized": VectorizedConfig,
-    "realigned": RealignedConfig,
-    "rows": RowsConfig,
+    "naive": configs.NaiveConfig,
+    "tiled": configs.TiledConfig,
+    "shifted": configs.UnalignedConfig,
+    "lines": configs.LinesConfig,
+    "skinny": configs.SkinnyConfig,
+    "vectorized": configs.VectorizedConfig,
+    "realigned": configs.RealignedConfig,
+    "rows": configs.RowsConfig,
 }
 
 #: The configurations of each operator's variants.
@@ -209,12 +199,12 @@ _TABLES: Mapping[str, Mapping[str, type]] = {
     "transpose": _TRANSPOSE,
     # A permuted input is a transposition.
     "copy": {
-        "naive": NaiveConfig,
+        "naive": configs.NaiveConfig,
         **{f"permuted_{name}": _TRANSPOSE[name] for name in ("tiled", "shifted", "lines", "skinny", "vectorized")},
-        "realigned": RealignedConfig,
-        "vectorized": RowsConfig,
+        "realigned": configs.RealignedConfig,
+        "vectorized": configs.RowsConfig,
     },
-    "copy_transpose": {"tiled": TiledConfig},
+    "copy_transpose": {"tiled": configs.TiledConfig},
 }
 
 
@@ -294,9 +284,9 @@ def _try(kind: type, problem: Problem, device: Device, tile_size: int | None = N
 
 def _automatic(problem: Problem, device: Device) -> tuple[Config, str]:
     rows, matrix = choices.rows(problem), problem.matrix()
-    if isinstance(rows, RowsConfig):
+    if isinstance(rows, configs.RowsConfig):
         realigned = choices.realigned(problem)
-        if isinstance(realigned, RealignedConfig) and choices.prefers_realigned(problem, rows):
+        if isinstance(realigned, configs.RealignedConfig) and choices.prefers_realigned(problem, rows):
             return realigned, f"rows contiguous on both sides, aligned to {rows.width} bytes only"
         return rows, f"rows contiguous on both sides, moved {rows.width} bytes a thread"
     if matrix is not None:
@@ -307,19 +297,19 @@ def _automatic(problem: Problem, device: Device) -> tuple[Config, str]:
 def _transposition(problem: Problem, matrix: Matrix, device: Device) -> tuple[Config, str]:
     lines = choices.lines(problem, matrix, device)
     skinny = choices.skinny(problem, matrix, device)
-    if isinstance(skinny, SkinnyConfig):
+    if isinstance(skinny, configs.SkinnyConfig):
         side = "rows" if skinny.gather else "columns"
-        if isinstance(lines, LinesConfig) and choices.prefers_lines(problem, matrix, skinny):
+        if isinstance(lines, configs.LinesConfig) and choices.prefers_lines(problem, matrix, skinny):
             return lines, f"only {skinny.lines} {side}, which are no whole 16-byte chunks in whole tiles"
         return skinny, f"only {skinny.lines} {side}, so the {side} are interleaved in registers"
     src, dst = choices.widths(problem, matrix)
     vectorized = choices.vectorized(problem, matrix, device)
-    aligned: VectorizedConfig | None = None
+    aligned: configs.VectorizedConfig | None = None
     # H200, 2026-11-21: rows of 8-byte words on both sides reach 0.72 to 0.86 of a copy at 8190x8198 and the like,
     # shifted ones 0.88 to 0.91; where only the input's are, at 32768x1000 int8, it is 0.91 against 0.84.
-    if isinstance(vectorized, VectorizedConfig) and src >= CHUNK // 2 and dst == CHUNK:
+    if isinstance(vectorized, configs.VectorizedConfig) and src >= CHUNK // 2 and dst == CHUNK:
         aligned = vectorized
-    if isinstance(lines, LinesConfig) and choices.suits_lines(matrix, lines, aligned):
+    if isinstance(lines, configs.LinesConfig) and choices.suits_lines(matrix, lines, aligned):
         return lines, f"a matrix of {matrix.rows}x{matrix.cols}, whose short side goes by element through shared memory"
     if aligned is not None and choices.fills(matrix, aligned):
         return aligned, (
@@ -328,7 +318,7 @@ def _transposition(problem: Problem, matrix: Matrix, device: Device) -> tuple[Co
         )
     unaligned = choices.unaligned(problem, matrix, device)
     if (
-        isinstance(unaligned, UnalignedConfig)
+        isinstance(unaligned, configs.UnalignedConfig)
         and (unaligned.src_shift or unaligned.dst_shift)
         and choices.fills(matrix, unaligned)
     ):

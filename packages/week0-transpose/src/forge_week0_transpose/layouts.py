@@ -11,19 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from forge_core.profiling.layouts import Access, Drawing, Panel, swizzle
-from forge_week0_transpose.configs import (
-    CHUNK,
-    LINE,
-    Layout,
-    LinesConfig,
-    NaiveConfig,
-    RealignedConfig,
-    RowsConfig,
-    SkinnyConfig,
-    TiledConfig,
-    UnalignedConfig,
-    VectorizedConfig,
-)
+from forge_week0_transpose import configs
+from forge_week0_transpose.configs import CHUNK, LINE, Layout
 
 __all__ = ["LAYOUTS"]
 
@@ -95,10 +84,10 @@ def _panel(
     )
 
 
-def _vectorized(config: VectorizedConfig) -> Drawing:
+def _vectorized(config: configs.VectorizedConfig) -> Drawing:
     """Accesses of input rows and output rows; the tile passes through swizzled shared memory."""
     (rows, cols), kept, line = config.loaded, config.tile[0], config.shared_layout[1]
-    if isinstance(config, UnalignedConfig) and config.src_shift:
+    if isinstance(config, configs.UnalignedConfig) and config.src_shift:
         cols += config.vec
     loads = _panel("global memory, input rows: loads", config, cols, config.load_layout, (cols, 1), config.src_width)
     write = ("shared memory, transposed: writes", config, rows, config.put_layout, line, CHUNK)
@@ -120,7 +109,7 @@ def _vectorized(config: VectorizedConfig) -> Drawing:
     return Drawing(title, (loads, _panel(*write, config.swizzle), reads, out))
 
 
-def _tiled(config: TiledConfig) -> Drawing:
+def _tiled(config: configs.TiledConfig) -> Drawing:
     """An element a thread and step, through a tile with a column of padding."""
     size, tile, shared = config.itemsize, config.tile, config.shared_layout[1]
     return Drawing(
@@ -134,7 +123,7 @@ def _tiled(config: TiledConfig) -> Drawing:
     )
 
 
-def _skinny(config: SkinnyConfig) -> Drawing:
+def _skinny(config: configs.SkinnyConfig) -> Drawing:
     """A chunk of each line a thread, and neighboring chunks of the run; the lines are drawn one below the other."""
     (n, row), run, swizzled = config.tile, (1, config.lines), config.swizzle
     ways = ("loads", "stores") if config.gather else ("stores", "loads")
@@ -152,7 +141,7 @@ def _skinny(config: SkinnyConfig) -> Drawing:
 LINES = 9
 
 
-def _lines(config: LinesConfig) -> Drawing:
+def _lines(config: configs.LinesConfig) -> Drawing:
     """Words as they are in rows of shared memory, from which each thread takes the elements of a chunk."""
     size, word, places = config.itemsize, config.word, 1 << config.shift(LINES)
     row, total = places * size if config.gather else LINE, LINES * places * size
@@ -203,7 +192,7 @@ def _line(threads: int, width: int, step: int, what: str, first: int = 0) -> Acc
 NAIVE_ROW = 1024
 
 
-def _naive(config: NaiveConfig) -> Drawing:
+def _naive(config: configs.NaiveConfig) -> Drawing:
     """One thread an element, for a transposition: a warp writes a row and reads down a column."""
     size = config.itemsize
     panels = (
@@ -217,14 +206,14 @@ def _naive(config: NaiveConfig) -> Drawing:
     return Drawing(f"{config.kernel_name}: a warp of a transposition, elements of {size} B", panels)
 
 
-def _rows(config: RowsConfig) -> Drawing:
+def _rows(config: configs.RowsConfig) -> Drawing:
     """One chunk a thread, the same place on both sides."""
     moved = (_line(config.threads, config.width, config.width, "chunk"),)
     title = f"{config.kernel_name}: {config.threads} threads, {config.width} B each"
     return Drawing(title, (Panel("global memory, loads and stores alike", 32 * config.width, moved),))
 
 
-def _realigned(config: RealignedConfig) -> Drawing:
+def _realigned(config: configs.RealignedConfig) -> Drawing:
     """An aligned chunk of the output a thread, from the two aligned chunks of the input that hold its bytes."""
     loads = tuple(
         _line(config.threads, CHUNK, CHUNK, f"{name} load", CHUNK * i) for i, name in enumerate(("first", "second"))
@@ -241,12 +230,12 @@ def _realigned(config: RealignedConfig) -> Drawing:
 
 #: The drawing of each configuration.
 LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {
-    LinesConfig: _lines,
-    NaiveConfig: _naive,
-    RealignedConfig: _realigned,
-    RowsConfig: _rows,
-    SkinnyConfig: _skinny,
-    TiledConfig: _tiled,
-    UnalignedConfig: _vectorized,
-    VectorizedConfig: _vectorized,
+    configs.LinesConfig: _lines,
+    configs.NaiveConfig: _naive,
+    configs.RealignedConfig: _realigned,
+    configs.RowsConfig: _rows,
+    configs.SkinnyConfig: _skinny,
+    configs.TiledConfig: _tiled,
+    configs.UnalignedConfig: _vectorized,
+    configs.VectorizedConfig: _vectorized,
 }
