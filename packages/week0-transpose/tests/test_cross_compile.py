@@ -21,61 +21,29 @@ from forge_week0_transpose.expected import EXPECTED
 pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
 
 CONFIGS: list[list[Any]] = [
+    [configs.NaiveConfig(*figures) for figures in ((4, 1), (1, 2), (2, 3), (8, 4), (16, 5), (4, 3, True, 4))],
+    [configs.RowsConfig(*figures) for figures in ((16,), (16, 0, 1), (8, 1), (4, 2), (2, 1), (1, 1, 0, True))],
+    [configs.RealignedConfig(*figures) for figures in ((2,), (1, 1), (4, 2), (8, 0, True))],
+    [configs.TiledConfig(*figures) for figures in ((1, 32), (2, 16), (4, 16, 1), (8, 32, 2), (16, 32))],
     [
-        *(configs.NaiveConfig(size, rank) for rank, size in enumerate((4, 1, 2, 8, 16), 1)),
-        configs.NaiveConfig(4, 3, True, 4),
-    ],
-    [
-        configs.RowsConfig(16),
-        configs.RowsConfig(16, 0, 1),
-        configs.RowsConfig(8, 1),
-        configs.RowsConfig(4, 2),
-        configs.RowsConfig(2, 1),
-        configs.RowsConfig(1, 1, 0, True),
-    ],
-    [
-        configs.RealignedConfig(2),
-        configs.RealignedConfig(1, 1),
-        configs.RealignedConfig(4, 2),
-        configs.RealignedConfig(8, 0, True),
-    ],
-    [
-        configs.TiledConfig(1, 32),
-        configs.TiledConfig(2, 16),
-        configs.TiledConfig(4, 16, 1),
-        configs.TiledConfig(8, 32, 2),
-        configs.TiledConfig(16, 32),
-    ],
-    [
-        configs.VectorizedConfig(1),
-        configs.VectorizedConfig(2),
-        configs.VectorizedConfig(4),
-        configs.VectorizedConfig(4, 8, 16),
+        *(configs.VectorizedConfig(*figures) for figures in ((1,), (2,), (4,), (4, 8, 16), (1, 8, 8, 4, 8))),
+        configs.VectorizedConfig(2, 8, 8, 8, 4),
         configs.VectorizedConfig(8, 8, 16, batch_rank=1),
         configs.VectorizedConfig(16, batch_rank=2),
-        configs.VectorizedConfig(1, 8, 8, 4, 8),
-        configs.VectorizedConfig(2, 8, 8, 8, 4),
         configs.VectorizedConfig(2, by_columns=True),
         configs.VectorizedConfig(4, 8, 16, batch_rank=1, flat=True),
         configs.VectorizedConfig(1, 8, 8, 4, 16, by_columns=True, flat=True),
         configs.VectorizedConfig(2, wide=True),
     ],
     [
-        configs.UnalignedConfig(4, room=3),
-        configs.UnalignedConfig(2, 16, 8, room=5),
-        configs.UnalignedConfig(1, 16, 8, room=3),
+        *(configs.UnalignedConfig(*figures, room=room) for *figures, room in ((4, 3), (2, 16, 8, 5), (1, 16, 8, 3))),
         configs.UnalignedConfig(8, 8, 8, batch_rank=1, dst_shift=False),
         configs.UnalignedConfig(2, 16, 8, by_columns=True, dst_shift=False, room=5),
         configs.UnalignedConfig(1, 32, 8, src_shift=False, room=3),
         configs.UnalignedConfig(2, 32, 16, src_shift=False),
         configs.UnalignedConfig(4, 32, 16, src_shift=False, wide=True),
     ],
-    [
-        configs.SkinnyConfig(4, 3, True),
-        configs.SkinnyConfig(2, 8, False),
-        configs.SkinnyConfig(1, 2, True, 4, 16),
-        configs.SkinnyConfig(8, 3, False, 8, 16, 1),
-    ],
+    [configs.SkinnyConfig(*f) for f in ((4, 3, True), (2, 8, False), (1, 2, True, 4, 16), (8, 3, False, 8, 16, 1))],
     [
         *(configs.LinesConfig(size, gather) for size in (1, 2, 4) for gather in (True, False)),
         configs.LinesConfig(8, True, 1),
@@ -107,7 +75,7 @@ def test_compiles_as_it_declares(config: Any, arch: str) -> None:
     assert f".entry {config.kernel_name}" in ptx
     assert ".local" not in ptx
     assert "cutlass" not in re.findall(r"\.entry (\w+)", ptx)[0]
-    held = ptx.count("ld.global.L2::cache_hint")
+    held = ptx.count("L2::cache_hint")
     if isinstance(config, configs.RealignedConfig):
         assert (found["ld.global.16"], found["st.global.16"]) == (2, 1)
     elif isinstance(config, configs.VectorizedConfig):
@@ -118,5 +86,8 @@ def test_compiles_as_it_declares(config: Any, arch: str) -> None:
         assert ptx.count("createpolicy.fractional.L2::evict_last") == 1
         if type(config) is configs.VectorizedConfig and config.batch_rank < 2:
             assert ("div.u32" in ptx or "rem.u32" in ptx) == config.flat, "only numbers of tiles need a division"
+    elif isinstance(config, configs.LinesConfig):
+        assert held == ptx.count("cp.async.ca.shared") == (3 if config.gather and config.itemsize >= 4 else 4)
+        assert "div.s32" not in ptx, "numbers of elements are unsigned"
     elif isinstance(config, configs.SkinnyConfig):
         assert held == config.lines * 16 // (config.line_width if config.gather else config.run_width)

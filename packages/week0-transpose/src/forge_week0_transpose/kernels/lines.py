@@ -90,7 +90,7 @@ class Lines(LinesConfig):
         head = cutlass.min(stage.head(self, run), total)
         chunks = (total - head) >> stage.log2(v)
         at, target = self.place(head + thread * v, lines, down), run + head * size + thread * CHUNK
-        for _ in cutlass.range(thread, chunks, self.threads):
+        for _ in cutlass.range(thread, chunks, self.threads, unroll=2):
             rY = cute.make_rmem_tensor(v, unsigned(size))
             for k in cutlass.range_constexpr(v):
                 rY[k] = stage.element(self, start + Int32(at))
