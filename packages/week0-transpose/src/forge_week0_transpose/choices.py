@@ -114,9 +114,10 @@ def tile_count(matrix: Matrix, tile: tuple[int, int]) -> int:
 
 
 def dense_sides(matrix: Matrix) -> list[tuple[bool, int, int]]:
-    """Whether rows are gathered into a dense output, the number of lines and their length; shorter lines first."""
-    sides = [(True, matrix.rows, matrix.cols, matrix.dst_pitch), (False, matrix.cols, matrix.rows, matrix.src_pitch)]
-    return [side[:3] for side in sorted(sides, key=lambda side: side[1]) if side[1] == side[3]]
+    """Whether rows are gathered into a dense output, the number of lines and their length; fewer lines first."""
+    sides = [(gather, *matrix.lines(gather=gather)[:2]) for gather in (True, False)]
+    dense = {True: matrix.dst_pitch == matrix.rows, False: matrix.src_pitch == matrix.cols}
+    return sorted((side for side in sides if dense[side[0]]), key=lambda side: side[1])
 
 
 def skinny(problem: Problem, matrix: Matrix, device: Device) -> configs.SkinnyConfig | Refusal:
@@ -147,7 +148,7 @@ def prefers_lines(problem: Problem, matrix: Matrix, skinny: configs.SkinnyConfig
     time there must be 256 KiB for each.  H200: 2x16777217 fp32 84 against 70 us, 10684x8 int8 33 against 6.
     """
     places = skinny.tile[1]
-    left = (matrix.cols if skinny.gather else matrix.rows) % places * skinny.lines * count(matrix.batch)
+    left = matrix.lines(gather=skinny.gather)[1] % places * skinny.lines * count(matrix.batch)
     return min(skinny.line_width, skinny.run_width) < CHUNK or left * 2**18 > problem.nbytes
 
 
@@ -211,7 +212,7 @@ def suits_lines(matrix: Matrix, config: configs.LinesConfig, aligned: configs.Ve
         config: for ``lines``.
         aligned: for ``vectorized``, where that does not shift.
     """
-    short = matrix.rows if config.gather else matrix.cols
+    short, _, _ = matrix.lines(gather=config.gather)
     most = MAX_LINES if config.gather and config.itemsize == 1 else MAX_LINES // 2
     small = matrix.rows * matrix.cols * config.itemsize < _LINES_TILES[-1]
     return short <= most and not small and (aligned is None or fill(matrix, aligned) < _MIN_FILL_LINES)

@@ -118,17 +118,15 @@ def _tiled_arguments(config: configs.TiledConfig, problem: Problem) -> Numbers:
     return (m.rows, m.cols, m.src_pitch, m.src_step, m.dst_step, m.dst_pitch, _flat(m.batch))
 
 
-def _skinny_arguments(config: configs.SkinnyConfig | configs.LinesConfig, problem: Problem) -> Numbers:
+def _skinny_arguments(config: configs.SkinnyConfig, problem: Problem) -> Numbers:
     matrix = _suiting(problem.matrix(), config, problem)
-    if config.gather:
-        return (matrix.cols, matrix.src_pitch, _flat(matrix.batch))
-    return (matrix.rows, matrix.dst_pitch, _flat(matrix.batch))
+    return (*matrix.lines(gather=config.gather)[1:], _flat(matrix.batch))
 
 
 def _lines_arguments(config: configs.LinesConfig, problem: Problem) -> Numbers:
-    matrix, (length, pitch, batch) = _suiting(problem.matrix(), config, problem), _skinny_arguments(config, problem)
-    lines = matrix.rows if config.gather else matrix.cols
-    return (lines, length, pitch, config.shift(lines), batch)
+    matrix = _suiting(problem.matrix(), config, problem)
+    lines, length, pitch = matrix.lines(gather=config.gather)
+    return (lines, length, pitch, config.shift(lines), _flat(matrix.batch))
 
 
 def _matrix_arguments(config: configs.VectorizedConfig, problem: Problem) -> Numbers:
