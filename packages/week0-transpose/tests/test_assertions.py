@@ -13,23 +13,26 @@ from typing import Any
 import pytest
 
 from forge_core.settings import use_settings
-from forge_week0_transpose import configs
+from forge_week0_transpose.configs import (
+    NaiveConfig,
+    RealignedConfig,
+    RowsConfig,
+    SkinnyConfig,
+    TiledConfig,
+    UnalignedConfig,
+    VectorizedConfig,
+)
 
 pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
 
 KERNELS: list[tuple[str, Any, str]] = [
-    ("naive:build", configs.NaiveConfig(2, 2), "an element's number is below their count"),
-    ("rows:build", configs.RowsConfig(16, 1), "the chunk begins inside the row"),
-    ("rows:build_realigned", configs.RealignedConfig(4, 1), "the row lies inside the source"),
-    ("tiled:build", configs.TiledConfig(4, 16, 1), "the tile begins inside the matrix"),
-    (
-        "vectorized:build",
-        configs.VectorizedConfig(4, 8, 16, batch_rank=1),
-        "rows lie multiples of an access's width apart",
-    ),
-    ("unaligned:build", configs.UnalignedConfig(4, 8, 8), "shifted input rows do not overlap"),
-    ("lines:build", configs.LinesConfig(4, True), "a tile fits shared memory"),
-    ("skinny:build", configs.SkinnyConfig(4, 3, True), "a tile begins at a multiple of an access's width"),
+    ("naive:build", NaiveConfig(2, 2), "an element's number is below their count"),
+    ("rows:build", RowsConfig(16, 1), "the chunk begins inside the row"),
+    ("rows:build_realigned", RealignedConfig(4, 1), "the row lies inside the source"),
+    ("tiled:build", TiledConfig(4, 16, 1), "the tile begins inside the matrix"),
+    ("vectorized:build", VectorizedConfig(4, 8, 16, batch_rank=1), "rows lie multiples of an access's width apart"),
+    ("unaligned:build", UnalignedConfig(4, 8, 8), "shifted input rows do not overlap"),
+    ("skinny:build", SkinnyConfig(4, 3, True), "a tile begins at a multiple of an access's width"),
 ]
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from forge_core.device import SPECS, Device
 from forge_core.errors import ArgumentError, UnsupportedError
-from forge_week0_transpose import configs
 from forge_week0_transpose.config import (
     COPY_VARIANTS,
     TILE_SIZES,
@@ -16,6 +15,15 @@ from forge_week0_transpose.config import (
     TRANSPOSE_VARIANTS,
     plan,
     select_config,
+)
+from forge_week0_transpose.configs import (
+    NaiveConfig,
+    RealignedConfig,
+    RowsConfig,
+    SkinnyConfig,
+    TiledConfig,
+    UnalignedConfig,
+    VectorizedConfig,
 )
 from forge_week0_transpose.problem import Problem, contiguous_strides
 from forge_week0_transpose.thresholds import THRESHOLDS
@@ -39,7 +47,7 @@ def transposition(*shape: int, size: int = 4, pitch: int = 0, src_address: int =
 
 
 def wide(config: object) -> bool:
-    assert isinstance(config, configs.NaiveConfig | configs.RowsConfig)
+    assert isinstance(config, NaiveConfig | RowsConfig)
     return config.wide
 
 
@@ -54,7 +62,7 @@ def auto(problem: Problem, device: Device = H200) -> object:
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 16])
 def test_large_squares_are_vectorized_on_every_device(device: Device, size: int) -> None:
     config = auto(transposition(16384, 16384, size=size), device)
-    assert config == configs.VectorizedConfig(size, 16, 16)
+    assert config == VectorizedConfig(size, 16, 16)
     assert config.smem_bytes <= device.smem_per_block
 
 
@@ -62,90 +70,75 @@ def test_large_squares_are_vectorized_on_every_device(device: Device, size: int)
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 def test_odd_sizes_are_shifted_on_every_device(device: Device, size: int) -> None:
     config = auto(transposition(8191, 8193, size=size), device)
-    assert isinstance(config, configs.UnalignedConfig)
+    assert isinstance(config, UnalignedConfig)
     assert (config.src_shift, config.dst_shift) == (True, True)
     assert config.smem_bytes <= device.smem_per_block
 
 
-FIGURES: list[tuple[Problem, type, dict[str, object]]] = [
-    # Only the side that needs it is shifted, for its pitch or for its address.
-    (transposition(50257, 768, size=2), configs.UnalignedConfig, {"src_shift": False, "dst_shift": True}),
-    (transposition(768, 50257, size=2), configs.UnalignedConfig, {"src_shift": True, "dst_shift": False}),
-    (transposition(50257, 769, size=2), configs.UnalignedConfig, {"src_shift": True, "dst_shift": True}),
-    (transposition(4096, 4096, src_address=4), configs.UnalignedConfig, {"src_shift": True, "dst_shift": False}),
-    (transposition(4096, 4096, dst_address=4), configs.UnalignedConfig, {"src_shift": False, "dst_shift": True}),
-    # Half-aligned rows take half as wide accesses; 4-byte ones lose to shifting, and 8-byte ones on both sides.
-    (transposition(32768, 1000, size=1), configs.VectorizedConfig, {"src_width": 8, "dst_width": 16}),
-    (transposition(32768, 1004, size=1), configs.UnalignedConfig, {}),
-    (transposition(8184, 8200, size=1), configs.UnalignedConfig, {}),
-    *(
-        (transposition(*shape, size=size), configs.SkinnyConfig, {"lines": n, "line_width": 16, "run_width": 16})
-        for shape, n in (((3, 1 << 24), 3), ((1 << 24, 8), 8))
-        for size in (1, 2, 4, 8)
-    ),
-    (transposition(3, 2**31, size=1), configs.SkinnyConfig, {"gather": True}),
-    (transposition(1 << 20, 3, pitch=4), configs.NaiveConfig, {}),  # a gap between columns
-    (transposition(3, 100), configs.NaiveConfig, {}),
-    # Lines are for what skinny and vectorized do not fit: they begin anywhere, or leave an incomplete tile.
-    (transposition(3, 1_000_001, size=2), configs.LinesConfig, {"gather": True, "tile_bytes": 16384}),
-    (transposition(1_000_001, 3, size=2), configs.LinesConfig, {"gather": False, "tile_bytes": 16384}),
-    (transposition(10684, 8, size=1), configs.LinesConfig, {"tile_bytes": 2048}),  # 444 places behind whole tiles
-    (transposition(3, (1 << 20) + 32), configs.LinesConfig, {"tile_bytes": 16384}),
-    (transposition(3, 1000, size=16), configs.LinesConfig, {"tile_bytes": 2048}),  # too wide for words of registers
-    (transposition(9, 1 << 20), configs.LinesConfig, {"tile_bytes": 16384}),
-    (transposition(11, 136896, size=1), configs.LinesConfig, {"tile_bytes": 8192}),
-    (transposition(262144, 27, size=1), configs.LinesConfig, {"gather": False, "tile_bytes": 16384}),
-    (transposition(16, 20, 100001, size=2), configs.LinesConfig, {"batch_rank": 1, "tile_bytes": 16384}),
-    (transposition(16, 1 << 20, size=2), configs.LinesConfig, {}),  # a quarter of a tile of 64 rows
-    (transposition(32, 1 << 20, size=2), configs.VectorizedConfig, {}),  # half
-    (transposition(48, 349525, size=1), configs.LinesConfig, {"gather": True}),  # more than 32 rows of bytes alone
-    (transposition(48, 349525, size=2), configs.UnalignedConfig, {}),
-    (transposition(349525, 48, size=1), configs.UnalignedConfig, {}),
-    (transposition(65, 349525, size=1), configs.UnalignedConfig, {}),
-    # Small matrices in a batch do not take a large tile.
-    (transposition(1000, 12, 12), configs.NaiveConfig, {"rank": 3, "items": 8}),
-    (transposition(1000, 3, 3), configs.NaiveConfig, {"rank": 3, "items": 8}),
-    (Problem.make((6, 10), (10, 1), (10, 1), 4), configs.RowsConfig, {"width": 16}),
-    (Problem.make((6, 11), (21, 2), (11, 1), 4), configs.NaiveConfig, {"rank": 2, "items": 8}),
-    # Fewer tiles make them smaller.
-    (transposition(4096, 4096), configs.VectorizedConfig, {"tile": (64, 64)}),
-    (transposition(3328, 3264), configs.VectorizedConfig, {"tile": (64, 64)}),  # 2652 tiles, more than 20 for each SM
-    (transposition(3264, 3264), configs.VectorizedConfig, {"tile": (32, 64)}),  # 2601 tiles
-    (transposition(131072, 64), configs.VectorizedConfig, {"tile": (32, 64)}),
-    (transposition(4096, 4096, size=8), configs.VectorizedConfig, {"tile": (32, 32)}),
-    (transposition(8192, 8192, size=2), configs.VectorizedConfig, {"tile": (128, 128)}),
-    (transposition(4096, 4096, size=2), configs.VectorizedConfig, {"tile": (64, 128)}),
-    (transposition(1024, 1024, size=2), configs.VectorizedConfig, {"tile": (64, 64)}),
-    (transposition(8192, 8192, size=1), configs.VectorizedConfig, {"tile": (256, 256)}),
-    (transposition(4096, 4096, size=1), configs.VectorizedConfig, {"tile": (128, 128)}),
-    (transposition(1024, 1024, size=1), configs.VectorizedConfig, {"tile": (128, 128)}),
-    # Outputs that are shifted take long tiles, where there are enough.
-    *((transposition(50257, 768, size=n), configs.UnalignedConfig, {"row_chunks": 32}) for n in (1, 2, 4)),
-    *((transposition(1023, 1024, size=n), configs.UnalignedConfig, {"row_chunks": 16}) for n in (1, 2, 4)),
-    # Blocks walk along columns where input rows alone share lines of memory, 16 tiles beside one another at most.
-    *((transposition(32768, 1000, size=n), configs.VectorizedConfig, {"by_columns": True}) for n in (1, 2, 4)),
-    *((transposition(32768, 1001, size=n), configs.UnalignedConfig, {"by_columns": True}) for n in (2, 4)),
-    *(
-        (transposition(*shape, size=2), configs.VectorizedConfig, {"by_columns": False})
-        for shape in ((32768, 1024), (32768, 2048), (16384, 2056), (8200, 1000), (1000, 32768), (32768, 56))
-    ),
-    (transposition(8191, 8193), configs.UnalignedConfig, {"by_columns": False}),
-    (transposition(50257, 768, size=2), configs.UnalignedConfig, {"by_columns": False}),
-    (transposition(128, 2**31 + 64, size=1), configs.VectorizedConfig, {"wide": True}),
-]
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [((50257, 768), (False, True)), ((768, 50257), (True, False)), ((50257, 769), (True, True))],
+)
+def test_only_the_side_that_needs_it_is_shifted(shape: tuple[int, int], expected: tuple[bool, bool]) -> None:
+    config = auto(transposition(*shape, size=2))
+    assert isinstance(config, UnalignedConfig)
+    assert (config.src_shift, config.dst_shift) == expected
 
 
-@pytest.mark.parametrize(("problem", "kind", "figures"), FIGURES)
-def test_what_auto_takes(problem: Problem, kind: type, figures: dict[str, object]) -> None:
-    config = auto(problem)
-    assert type(config) is kind
-    assert {name: getattr(config, name) for name in figures} == figures
+def test_a_misaligned_address_shifts_its_side() -> None:
+    shifts = []
+    for addresses in ({"src_address": 4}, {"dst_address": 4}):
+        config = auto(transposition(4096, 4096, **addresses))
+        assert isinstance(config, UnalignedConfig)
+        shifts.append((config.src_shift, config.dst_shift))
+    assert shifts == [(True, False), (False, True)]
+
+
+def test_half_aligned_rows_take_half_as_wide_accesses() -> None:
+    config = auto(transposition(32768, 1000, size=1))
+    assert isinstance(config, VectorizedConfig)
+    assert (config.src_width, config.dst_width) == (8, 16)
+    assert isinstance(auto(transposition(32768, 1004, size=1)), UnalignedConfig), "4-byte accesses lose to shifting"
+    assert isinstance(auto(transposition(8184, 8200, size=1)), UnalignedConfig), "so do 8-byte ones on both sides"
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+@pytest.mark.parametrize(("rows", "cols", "lines", "gather"), [(3, 1 << 24, 3, True), (1 << 24, 8, 8, False)])
+def test_skinny(size: int, rows: int, cols: int, lines: int, gather: bool) -> None:
+    config = auto(transposition(rows, cols, size=size))
+    assert isinstance(config, SkinnyConfig)
+    assert (config.lines, config.gather, config.line_width, config.run_width) == (lines, gather, 16, 16)
 
 
 def test_skinny_takes_lines_as_they_are_aligned() -> None:
-    config = select_config("transpose", transposition(3, 1_000_001, size=2), H200, "skinny")[0]
-    assert isinstance(config, configs.SkinnyConfig)
+    config = auto(transposition(3, 1_000_001, size=2))
+    assert isinstance(config, SkinnyConfig)
     assert (config.line_width, config.run_width) == (2, 16)
+
+
+@pytest.mark.parametrize("shape", [(3, 100), (9, 1 << 20)], ids=["short", "nine rows"])
+def test_not_skinny(shape: tuple[int, int]) -> None:
+    assert not isinstance(auto(transposition(*shape)), SkinnyConfig)
+
+
+def test_a_gap_between_columns_is_not_skinny() -> None:
+    assert not isinstance(auto(transposition(1 << 20, 3, pitch=4)), SkinnyConfig)
+
+
+def test_small_matrices_in_a_batch_do_not_take_a_large_tile() -> None:
+    assert auto(transposition(1000, 12, 12)) == NaiveConfig(4, 3, items=8)
+    assert auto(transposition(1000, 3, 3)) == NaiveConfig(4, 3, items=8)
+
+
+def test_transposed_input_is_copied_by_rows() -> None:
+    problem = Problem.make((6, 10), (10, 1), (10, 1), 4)
+    assert auto(problem) == RowsConfig(16)
+    launch = plan("transpose", problem, H200)
+    assert (launch.variant, launch.arguments) == ("rows", (15, 15, (1,)))
+
+
+def test_strided_on_both_sides_is_naive() -> None:
+    assert auto(Problem.make((6, 11), (21, 2), (11, 1), 4)) == NaiveConfig(4, 2, items=8)
 
 
 def test_empty_problems_plan_without_a_crash() -> None:
@@ -158,14 +151,62 @@ def test_empty_problems_plan_without_a_crash() -> None:
 # ---- thresholds ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("size", "shape", "tile"),
+    [
+        (4, (4096, 4096), (64, 64)),
+        (4, (3328, 3264), (64, 64)),  # 2652 tiles, more than 20 for each of 132
+        (4, (3264, 3264), (32, 64)),  # 2601 tiles
+        (4, (131072, 64), (32, 64)),
+        (8, (4096, 4096), (32, 32)),
+        (2, (8192, 8192), (128, 128)),
+        (2, (4096, 4096), (64, 128)),
+        (2, (1024, 1024), (64, 64)),
+        (1, (8192, 8192), (256, 256)),
+        (1, (4096, 4096), (128, 128)),
+        (1, (1024, 1024), (128, 128)),
+    ],
+)
+def test_fewer_tiles_make_them_smaller(size: int, shape: tuple[int, int], tile: tuple[int, int]) -> None:
+    config = auto(transposition(*shape, size=size))
+    assert isinstance(config, VectorizedConfig)
+    assert config.tile == tile
+
+
 def test_the_threshold_counts_the_device_s_multiprocessors() -> None:
     problem = transposition(3328, 3264)  # 2652 tiles of 64x64: more than 20 for each of 132, not of 148
     tiles = {}
     for name in ("A100", "H200", "B200"):
         config = auto(problem, SPECS[name])
-        assert isinstance(config, configs.VectorizedConfig)
+        assert isinstance(config, VectorizedConfig)
         tiles[name] = config.tile[0]
     assert tiles == {"A100": 64, "H200": 64, "B200": 32}
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "by_columns"),
+    [
+        ((32768, 1000), 2, True),  # rows of 15.6 lines, 8 tiles beside one another
+        ((32768, 1000), 4, True),
+        ((32768, 1000), 1, True),
+        ((32768, 1024), 2, False),  # whole lines
+        ((32768, 2048), 2, False),
+        ((16384, 2056), 2, False),  # 17 tiles
+        ((8200, 1000), 2, False),  # output rows share lines, too
+        ((1000, 32768), 2, False),
+        ((32768, 56), 2, False),  # one tile
+        ((32768, 1001), 2, True),
+        ((32768, 1001), 4, True),
+        ((8191, 8193), 4, False),
+        ((50257, 768), 2, False),
+    ],
+)
+def test_blocks_walk_along_columns_where_input_rows_alone_share_lines(
+    shape: tuple[int, int], size: int, by_columns: bool
+) -> None:
+    config = auto(transposition(*shape, size=size))
+    assert isinstance(config, VectorizedConfig | UnalignedConfig)
+    assert config.by_columns is by_columns
 
 
 @pytest.mark.parametrize(
@@ -181,22 +222,32 @@ def test_the_threshold_counts_the_device_s_multiprocessors() -> None:
 )
 def test_tiles_that_two_dimensions_of_a_grid_cannot_hold_are_numbered(shape: tuple[int, ...], flat: bool) -> None:
     config = select_config("transpose", transposition(*shape), H200, "vectorized")[0]
-    assert isinstance(config, configs.VectorizedConfig)
+    assert isinstance(config, VectorizedConfig)
     assert config.by_columns is (shape[-1] == 1000)
     assert config.flat is flat
 
 
 def test_2_to_the_31_columns_need_wide_places() -> None:
     for cols, wide_places in ((2**31 - 4096 - 16, False), (2**31 - 4096, True), (2**34, True)):
-        launch = plan("transpose", transposition(16, cols, size=1), H200, "vectorized")
-        assert isinstance(launch.config, configs.VectorizedConfig)
+        launch = plan("transpose", transposition(16, cols, size=1), H200)
+        assert isinstance(launch.config, VectorizedConfig)
         assert launch.config.wide is wide_places
+
+
+@pytest.mark.parametrize(("size", "row_chunks"), [(1, 32), (2, 32), (4, 32)])
+def test_unaligned_outputs_take_long_tiles(size: int, row_chunks: int) -> None:
+    config = auto(transposition(50257, 768, size=size))
+    assert isinstance(config, UnalignedConfig)
+    assert config.row_chunks == row_chunks
+    small = auto(transposition(1023, 1024, size=size))
+    assert isinstance(small, UnalignedConfig)
+    assert small.row_chunks < row_chunks
 
 
 def test_tiles_that_do_not_fit_a_device_are_passed_over() -> None:
     tiny = dataclasses.replace(H200, smem_per_block=32 * 1024)
     config = auto(transposition(16384, 16384, size=1), tiny)
-    assert isinstance(config, configs.VectorizedConfig)
+    assert isinstance(config, VectorizedConfig)
     assert config.smem_bytes <= tiny.smem_per_block
 
 
@@ -210,33 +261,36 @@ def test_2_to_the_32_elements_need_wide_numbers() -> None:
     assert [wide(select_config("copy", p, H200)[0]) for p in rows] == [False, True]
 
 
+def test_a_side_of_2_to_the_31_elements_is_tiled_as_any_other() -> None:
+    assert isinstance(auto(transposition(16, 2**31 + 64, size=1)), VectorizedConfig)
+    assert isinstance(auto(transposition(3, 2**31, size=1)), SkinnyConfig)
+
+
 # ---- rows ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("problem", "expected"),
     [
-        (Problem.make((1024,), (1,), (1,), 4), configs.RowsConfig(16)),
-        (Problem.make((1023,), (1,), (1,), 4), configs.RowsConfig(16, 0, 4)),
-        (Problem.make((1023,), (1,), (1,), 1), configs.RowsConfig(16, 0, 1)),
-        (Problem.make((1024,), (1,), (1,), 2, src_address=2), configs.RealignedConfig(2)),
-        (Problem.make((16,), (1,), (1,), 2, src_address=2), configs.RealignedConfig(2)),
-        (Problem.make((15,), (1,), (1,), 2, src_address=2), configs.RowsConfig(2)),
-        (Problem.make((32,), (1,), (1,), 4, src_address=4), configs.RealignedConfig(4)),
-        (Problem.make((31,), (1,), (1,), 4, src_address=4), configs.RowsConfig(4)),
-        (Problem.make((64,), (1,), (1,), 4, src_address=8), configs.RealignedConfig(4)),
-        (Problem.make((62,), (1,), (1,), 4, src_address=8), configs.RowsConfig(8)),
-        (Problem.make((64, 48), (64, 1), (48, 1), 4), configs.RowsConfig(16, 1)),
-        (Problem.make((64, 50), (64, 1), (50, 1), 4), configs.RowsConfig(8, 1)),
-        (Problem.make((64, 15), (16, 1), (15, 1), 2), configs.RowsConfig(2, 1)),
-        (Problem.make((64, 511), (512, 1), (511, 1), 2), configs.RealignedConfig(2, 1)),
-        (Problem.make((4, 8, 16, 32), (4096, 32, 256, 1), (4096, 512, 32, 1), 4), configs.RowsConfig(16, 3)),
-        (Problem.make((), (), (), 4), configs.RowsConfig(16, 0, 4)),
+        (Problem.make((1024,), (1,), (1,), 4), RowsConfig(16)),
+        (Problem.make((1023,), (1,), (1,), 4), RowsConfig(16, 0, 4)),
+        (Problem.make((1023,), (1,), (1,), 1), RowsConfig(16, 0, 1)),
+        (Problem.make((1024,), (1,), (1,), 2, src_address=2), RealignedConfig(2)),
+        (Problem.make((16,), (1,), (1,), 2, src_address=2), RealignedConfig(2)),
+        (Problem.make((15,), (1,), (1,), 2, src_address=2), RowsConfig(2)),
+        (Problem.make((32,), (1,), (1,), 4, src_address=4), RealignedConfig(4)),
+        (Problem.make((31,), (1,), (1,), 4, src_address=4), RowsConfig(4)),
+        (Problem.make((64,), (1,), (1,), 4, src_address=8), RealignedConfig(4)),
+        (Problem.make((62,), (1,), (1,), 4, src_address=8), RowsConfig(8)),
+        (Problem.make((64, 48), (64, 1), (48, 1), 4), RowsConfig(16, 1)),
+        (Problem.make((64, 50), (64, 1), (50, 1), 4), RowsConfig(8, 1)),
+        (Problem.make((64, 15), (16, 1), (15, 1), 2), RowsConfig(2, 1)),
+        (Problem.make((64, 511), (512, 1), (511, 1), 2), RealignedConfig(2, 1)),
+        (Problem.make((4, 8, 16, 32), (4096, 32, 256, 1), (4096, 512, 32, 1), 4), RowsConfig(16, 3)),
+        (Problem.make((), (), (), 4), RowsConfig(16, 0, 4)),
     ],
 )
-def test_rows_are_copied_as_wide_as_they_are_aligned(
-    problem: Problem, expected: configs.RowsConfig | configs.RealignedConfig
-) -> None:
+def test_rows_are_copied_as_wide_as_they_are_aligned(problem: Problem, expected: RowsConfig | RealignedConfig) -> None:
     config, _ = select_config("copy", problem, H200)
     assert config == expected
 
@@ -258,28 +312,30 @@ def test_arguments_are_elements() -> None:
     assert launch.why
 
 
-@pytest.mark.parametrize(
-    ("op", "variant", "problem", "arguments"),
-    [
-        ("transpose", "rows", Problem.make((6, 10), (10, 1), (10, 1), 4), (15, 15, (1,))),
-        # Dimensions of a batch come innermost first.
-        (
-            "transpose",
-            "auto",
-            Problem.make((3, 5, 64, 32), (2048, 8192, 1, 64), contiguous_strides((3, 5, 64, 32)), 4),
-            (32, 64, 64, 32, (15, 5, 8192, 2048, 3, 2048, 10240)),
-        ),
-        # Where the source ends; the long side; the short side, too, and the logarithm of the tile's places.
-        ("copy", "auto", Problem.make((64, 511), (512, 1), (511, 1), 2), (511, 63 * 512 + 511, (64, 64, 512, 511))),
-        ("transpose", "skinny", transposition(3, 4096), (4096, 4096, (1,))),
-        ("transpose", "skinny", transposition(4096, 3), (4096, 4096, (1,))),
-        ("transpose", "lines", transposition(5, 9, 4097, size=2), (9, 4097, 4097, 6, (5, 5, 9 * 4097, 9 * 4097))),
-        ("transpose", "lines", transposition(4097, 9, size=2), (9, 4097, 4097, 6, (1,))),
-        ("copy_transpose", "tiled", Problem.make((6, 11), (21, 2), (11, 1), 4), (11, 6, 2, 21, 1, 11, (1,))),
-    ],
-)
-def test_arguments_of_a_launch(op: str, variant: str, problem: Problem, arguments: tuple[object, ...]) -> None:
-    assert plan(op, problem, H200, variant).arguments == arguments
+def test_batch_dimensions_come_innermost_first() -> None:
+    problem = Problem.make((3, 5, 64, 32), (2048, 8192, 1, 64), contiguous_strides((3, 5, 64, 32)), 4)
+    matrix = problem.matrix()
+    assert matrix is not None
+    launch = plan("transpose", problem, H200)
+    assert launch.arguments[-1] == (15, 5, 8192, 2048, 3, 2048, 10240)
+
+
+def test_realigned_arguments_say_where_the_source_ends() -> None:
+    launch = plan("copy", Problem.make((64, 511), (512, 1), (511, 1), 2), H200)
+    assert launch.arguments == (511, 63 * 512 + 511, (64, 64, 512, 511))
+
+
+def test_skinny_arguments_name_the_long_side() -> None:
+    gather = plan("transpose", transposition(3, 4096), H200)
+    assert gather.arguments == (4096, 4096, (1,))
+    scatter = plan("transpose", transposition(4096, 3), H200)
+    assert scatter.arguments == (4096, 4096, (1,))
+
+
+def test_tiled_takes_any_layout() -> None:
+    strided = Problem.make((6, 11), (21, 2), (11, 1), 4)
+    launch = plan("copy_transpose", strided, H200, "tiled", 16)
+    assert launch.arguments == (11, 6, 2, 21, 1, 11, (1,))
 
 
 # ---- by name -------------------------------------------------------------------------------------------------------
@@ -289,7 +345,6 @@ def test_arguments_of_a_launch(op: str, variant: str, problem: Problem, argument
 def test_a_named_variant_is_what_runs(name: str) -> None:
     problems = {
         "skinny": transposition(3, 1 << 16),
-        "lines": transposition(3, 1 << 16),
         "rows": Problem.make((64, 64), (64, 1), (64, 1), 4),
         "realigned": Problem.make((64, 64), (64, 1), (64, 1), 4),
         "shifted": transposition(101, 103),
@@ -303,9 +358,9 @@ def test_a_named_variant_is_what_runs(name: str) -> None:
 def test_an_aligned_copy_is_never_realigned_however_long() -> None:
     for count in (1 << 20, (1 << 29) - 1, 1 << 29, 1 << 30, 1 << 32):
         problem = Problem.make((count,), (1,), (1,), 4)
-        assert isinstance(select_config("copy", problem, H200)[0], configs.RowsConfig)
+        assert isinstance(select_config("copy", problem, H200)[0], RowsConfig)
     odd = Problem.make((1 << 30,), (1,), (1,), 2, src_address=2)
-    assert isinstance(select_config("copy", odd, H200)[0], configs.RealignedConfig)
+    assert isinstance(select_config("copy", odd, H200)[0], RealignedConfig)
 
 
 @pytest.mark.parametrize("name", ["tiled", "vectorized", "shifted"])
@@ -318,7 +373,7 @@ def test_more_tiles_than_a_grid_holds_are_refused(name: str) -> None:
 @pytest.mark.parametrize("size", TILE_SIZES)
 def test_tile_size_is_taken(size: int) -> None:
     config = plan("copy_transpose", transposition(64, 64), H200, "tiled", tile_size=size).config
-    assert config == configs.TiledConfig(4, size)
+    assert config == TiledConfig(4, size)
 
 
 def test_unknown_names_and_sizes() -> None:
@@ -337,7 +392,6 @@ def test_unknown_names_and_sizes() -> None:
         ("shifted", transposition(64, 64, size=16), r"elements of at most 8 bytes; got 16"),
         ("shifted", transposition(9, 3), r"input rows of at least 16 bytes"),
         ("skinny", transposition(64, 64), r"2 to 8 rows"),
-        ("lines", transposition(65, 65), r"2 to 64 rows"),
         ("rows", transposition(64, 64), r"contiguous in input and output"),
         (
             "vectorized",

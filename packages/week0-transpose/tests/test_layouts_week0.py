@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 from forge_core.profiling.layouts import Panel
 from forge_core.testing.index_maps import check_aligned, check_coalesced, check_conflicts, check_once
 from forge_week0_transpose import config as choice
-from forge_week0_transpose import configs
-from forge_week0_transpose.configs import CHUNK
+from forge_week0_transpose.configs import (
+    CHUNK,
+    NaiveConfig,
+    RealignedConfig,
+    RowsConfig,
+    SkinnyConfig,
+    TiledConfig,
+    UnalignedConfig,
+    VectorizedConfig,
+)
 from forge_week0_transpose.kernels import words
 from forge_week0_transpose.layouts import LAYOUTS
 
@@ -30,15 +38,15 @@ def test_every_kernel_has_a_map() -> None:
 
 
 @st.composite
-def vectorized(draw: Any) -> configs.VectorizedConfig:
+def vectorized(draw: Any) -> VectorizedConfig:
     size, chunks = draw(st.sampled_from(SIZES)), st.sampled_from([8, 16])
     widths = st.sampled_from([width for width in (4, 8, 16) if width >= size])
-    return configs.VectorizedConfig(size, draw(chunks), draw(chunks), draw(widths), draw(widths))
+    return VectorizedConfig(size, draw(chunks), draw(chunks), draw(widths), draw(widths))
 
 
 @settings(max_examples=60, deadline=None)
 @given(vectorized())
-def test_a_vectorized_tile(config: configs.VectorizedConfig) -> None:
+def test_a_vectorized_tile(config: VectorizedConfig) -> None:
     loads, writes, reads, stores = panels(config)
     for panel in (loads, writes, reads, stores):
         check_once(panel.accesses, 0, config.smem_bytes, what=panel.title)
@@ -50,7 +58,7 @@ def test_a_vectorized_tile(config: configs.VectorizedConfig) -> None:
 @pytest.mark.parametrize("shifts", [(True, True), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("size, row_chunks, col_chunks", [(1, 16, 8), (1, 32, 8), (2, 8, 8), (4, 32, 16), (8, 16, 8)])
 def test_an_unaligned_tile(size: int, row_chunks: int, col_chunks: int, shifts: tuple[bool, bool]) -> None:
-    config = configs.UnalignedConfig(size, row_chunks, col_chunks, src_shift=shifts[0], dst_shift=shifts[1])
+    config = UnalignedConfig(size, row_chunks, col_chunks, src_shift=shifts[0], dst_shift=shifts[1])
     loads, writes, reads, stores = panels(config)
     row = config.col_chunks * CHUNK
     for name, skipped in (("loads", 0), ("next", CHUNK))[: 1 + shifts[0]]:
@@ -80,7 +88,7 @@ TILED_CONFLICTS = {(1, 16): (0, 8), (1, 32): (0, 24), (2, 16): (0, 8), (2, 32): 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("tile", [16, 32])
 def test_a_tiled_tile(size: int, tile: int) -> None:
-    loads, writes, reads, stores = panels(configs.TiledConfig(size, tile))
+    loads, writes, reads, stores = panels(TiledConfig(size, tile))
     for panel in (loads, stores):
         check_once(panel.accesses, 0, tile * tile * size)
         check_coalesced(panel.accesses)
@@ -95,7 +103,7 @@ def test_a_tiled_tile(size: int, tile: int) -> None:
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 def test_a_skinny_tile(size: int, lines: int, gather: bool) -> None:
     for line, run in ((16, 16), (size, 8), (8, size)):
-        config = configs.SkinnyConfig(size, lines, gather, line, run, threads=64 if run == 8 else 32)
+        config = SkinnyConfig(size, lines, gather, line, run, threads=64 if run == 8 else 32)
         drawn = panels(config)
         for panel in drawn:
             check_once(panel.accesses, 0, config.smem_bytes, what=panel.title)
@@ -106,36 +114,15 @@ def test_a_skinny_tile(size: int, lines: int, gather: bool) -> None:
             check_coalesced(panel.accesses, more=16 - panel.accesses[0].width, what=panel.title)
 
 
-#: Passes that conflicts add to the reads of a tile of nine lines, for each size of an element: rows, columns.
-LINES_CONFLICTS = {1: (288, 288), 2: (144, 144), 4: (72, 72), 8: (144, 72), 16: (0, 64)}
-
-
-@pytest.mark.parametrize("gather", [True, False])
-@pytest.mark.parametrize("size", SIZES)
-def test_a_tile_of_lines(size: int, gather: bool) -> None:
-    config = configs.LinesConfig(size, gather)
-    loads, writes, reads, stores = panels(config)
-    total = 9 * (size << config.shift(9))
-    for panel in (loads, stores):
-        check_once(panel.accesses, 0, total, what=panel.title)
-        check_coalesced(panel.accesses, what=panel.title)
-    check_conflicts(writes.accesses)
-    check_conflicts(reads.accesses, extra=LINES_CONFLICTS[size][not gather], what=reads.title)
-    found = [{p + b for a in panel.accesses for p in a.places for b in range(a.width)} for panel in (writes, reads)]
-    assert found[0] == found[1]
-    assert len(found[0]) == total
-    assert max(found[0]) < config.smem_bytes
-
-
 def test_kernels_without_a_tile() -> None:
     for width in SIZES:
-        (panel,) = panels(configs.RowsConfig(width))
+        (panel,) = panels(RowsConfig(width))
         check_once(panel.accesses, 0, 128 * width)
         check_coalesced(panel.accesses)
-    loads, stores = panels(configs.RealignedConfig(2))
+    loads, stores = panels(RealignedConfig(2))
     check_once(stores.accesses, 0, 128 * CHUNK)
     check_coalesced(loads.accesses, more=1)  # the second chunks of a warp begin in the middle of a sector
-    read, write = panels(configs.NaiveConfig(4, 2))
+    read, write = panels(NaiveConfig(4, 2))
     assert read.summary().startswith("32.00 sectors a request, 12 %")
     assert write.summary().startswith("4.00 sectors a request, 100 %")
     with pytest.raises(AssertionError, match="touches 32 sectors in 1 requests, where 4 hold its bytes"):
@@ -145,9 +132,7 @@ def test_kernels_without_a_tile() -> None:
 # ---- planted -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "config", [configs.VectorizedConfig(2), configs.UnalignedConfig(2), configs.SkinnyConfig(4, 4, gather=True)]
-)
+@pytest.mark.parametrize("config", [VectorizedConfig(2), UnalignedConfig(2), SkinnyConfig(4, 4, gather=True)])
 def test_a_tile_without_its_swizzle_has_conflicts(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # The kernel and the map take the swizzle from one place.
     check_conflicts(panels(config)[1].accesses)
@@ -157,11 +142,9 @@ def test_a_tile_without_its_swizzle_has_conflicts(config: Any, monkeypatch: pyte
 
 
 def test_a_layout_that_skips_a_chunk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = configs.VectorizedConfig(4, 8, 8)
+    config = VectorizedConfig(4, 8, 8)
     (threads, values), (places, steps) = config.store_layout
-    monkeypatch.setattr(
-        configs.VectorizedConfig, "store_layout", ((threads, values), ((places[0], 2 * places[1]), steps))
-    )
+    monkeypatch.setattr(VectorizedConfig, "store_layout", ((threads, values), ((places[0], 2 * places[1]), steps)))
     with pytest.raises(AssertionError, match=r"are not touched once|outside"):
         check_once(panels(config)[3].accesses, 0, config.smem_bytes)
 

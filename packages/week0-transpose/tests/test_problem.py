@@ -9,11 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_week0_transpose.problem import Dim, Matrix, Problem, Rows, alignment_of, contiguous_strides
+from forge_week0_transpose.problem import Dim, Problem, alignment_of, contiguous_strides
 
 
-def transposed(x: torch.Tensor) -> Problem:
-    return Problem.transpose(x, x.new_empty(x.mT.shape))
+def transposed(x: torch.Tensor) -> tuple[Problem, torch.Tensor]:
+    out = x.new_empty((*x.shape[:-2], x.shape[-1], x.shape[-2]))
+    return Problem.transpose(x, out), out
 
 
 def copied(x: torch.Tensor) -> Problem:
@@ -41,37 +42,68 @@ def expected_pairs(
     return result
 
 
-HEADS = (Dim(2, 2048, 2048), Dim(4, 32, 512), Dim(16, 128, 32))
-
-FORMS: dict[str, tuple[Problem, Matrix | Rows | None, tuple[int, int]]] = {
-    "matrix": (transposed(torch.empty(6, 10)), Matrix(6, 10, 10, 6, ()), (240, 240)),
-    "transposed input is one run": (transposed(torch.empty(3, 6, 10).mT), Rows(180, ()), (720, 720)),
-    "swapped heads are rows": (copied(torch.empty(2, 16, 4, 32).transpose(1, 2)), Rows(32, HEADS), (16384, 16384)),
-    "batches merge": (transposed(torch.empty(2, 3, 5, 6, 10)), Matrix(6, 10, 10, 6, (Dim(30, 60, 60),)), (7200, 7200)),
-    "expanded batch": (
-        transposed(torch.empty(6, 10).expand(4, 6, 10)),
-        Matrix(6, 10, 10, 6, (Dim(4, 0, 60),)),
-        (240, 960),
-    ),
-    "expanded rows": (transposed(torch.empty(1, 10).expand(6, 10)), Matrix(6, 10, 0, 6, ()), (40, 240)),
-    "expanded columns": (copied(torch.empty(6, 1).expand(6, 10)), Matrix(10, 6, 0, 10, ()), (24, 240)),
-    "every second column": (copied(torch.empty(6, 21)[:, ::2]), None, (264, 264)),
-    "every second element": (copied(torch.empty(6, 20)[:, ::2]), None, (240, 240)),
-    "every second of both": (copied(torch.empty(12, 20)[::2, ::2].t()), None, (240, 240)),
-    "scalar": (copied(torch.empty(())), Rows(1, ()), (4, 4)),
-}
+def test_matrix() -> None:
+    problem, _ = transposed(torch.empty(6, 10))
+    matrix = problem.matrix()
+    assert problem.kind == "matrix"
+    assert matrix is not None
+    assert (matrix.rows, matrix.cols, matrix.src_pitch, matrix.dst_pitch, matrix.batch) == (6, 10, 10, 6, ())
+    assert problem.read_bytes == problem.nbytes == 240
 
 
-@pytest.mark.parametrize(("problem", "form", "nbytes"), FORMS.values(), ids=FORMS)
-def test_forms(problem: Problem, form: Matrix | Rows | None, nbytes: tuple[int, int]) -> None:
-    assert problem.kind == {Matrix: "matrix", Rows: "rows"}.get(type(form), "gather")
-    assert (problem.rows() or problem.matrix()) == form
-    assert (problem.read_bytes, problem.nbytes) == nbytes
+def test_transposed_input_is_one_run() -> None:
+    problem, _ = transposed(torch.empty(3, 6, 10).transpose(1, 2))
+    assert problem.kind == "rows"
+    assert problem.dims == (Dim(180, 1, 1),)
 
 
 def test_copy_of_a_transposed_tensor_is_the_transposition() -> None:
     x = torch.empty(5, 6, 10)
-    assert copied(x.transpose(1, 2)) == transposed(x)
+    problem, _ = transposed(x)
+    assert copied(x.transpose(1, 2)) == problem
+
+
+def test_heads_and_sequence_swapped_is_pitched_rows() -> None:
+    problem = copied(torch.empty(2, 16, 4, 32).transpose(1, 2))
+    rows = problem.rows()
+    assert problem.kind == "rows"
+    assert rows is not None
+    assert rows.length == 32
+    assert [d.size for d in rows.outer] == [2, 4, 16]
+
+
+def test_batches_merge_into_one_dimension() -> None:
+    problem, _ = transposed(torch.empty(2, 3, 5, 6, 10))
+    matrix = problem.matrix()
+    assert matrix is not None
+    assert matrix.batch == (Dim(30, 60, 60),)
+
+
+def test_expanded_batch_keeps_its_zero_stride() -> None:
+    problem, _ = transposed(torch.empty(6, 10).expand(4, 6, 10))
+    matrix = problem.matrix()
+    assert matrix is not None
+    assert matrix.batch == (Dim(4, 0, 60),)
+    assert problem.read_bytes == 240
+    assert problem.nbytes == 960
+
+
+def test_expanded_rows_are_a_matrix_of_pitch_zero() -> None:
+    problem, _ = transposed(torch.empty(1, 10).expand(6, 10))
+    matrix = problem.matrix()
+    assert matrix is not None
+    assert matrix.src_pitch == 0
+
+
+@pytest.mark.parametrize(
+    "x",
+    [torch.empty(6, 21)[:, ::2], torch.empty(6, 20)[:, ::2], torch.empty(12, 20)[::2, ::2].t()],
+    ids=["every second column", "every second element", "every second of both"],
+)
+def test_strided_on_both_sides_is_a_gather(x: torch.Tensor) -> None:
+    problem = copied(x)
+    assert problem.kind == "gather"
+    assert problem.matrix() is None
 
 
 def test_any_matrix_takes_what_matrix_does_not() -> None:
@@ -79,6 +111,12 @@ def test_any_matrix_takes_what_matrix_does_not() -> None:
     matrix = problem.any_matrix()
     assert (matrix.rows, matrix.cols) == (11, 6)
     assert (matrix.src_pitch, matrix.src_step, matrix.dst_pitch, matrix.dst_step) == (2, 21, 11, 1)
+
+
+def test_expanded_columns_are_a_matrix_too() -> None:
+    matrix = copied(torch.empty(6, 1).expand(6, 10)).matrix()
+    assert matrix is not None
+    assert (matrix.rows, matrix.cols, matrix.src_pitch, matrix.dst_pitch) == (10, 6, 0, 10)
 
 
 def test_pairs_become_wide_elements() -> None:
@@ -100,8 +138,15 @@ def test_foreign_memory_off_its_boundary_moves_words() -> None:
 
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (2, 0, 3)])
 def test_empty(shape: tuple[int, ...]) -> None:
-    problem = transposed(torch.empty(shape))
+    problem, _ = transposed(torch.empty(shape))
     assert (problem.kind, problem.nbytes, problem.read_bytes) == ("empty", 0, 0)
+
+
+def test_scalar() -> None:
+    problem = copied(torch.empty(()))
+    rows = problem.rows()
+    assert rows is not None
+    assert (rows.length, rows.outer, problem.nbytes) == (1, (), 4)
 
 
 @pytest.mark.parametrize("address, expected", [(0, 16), (1, 1), (6, 2), (12, 4), (24, 8), (48, 16), (4096, 16)])

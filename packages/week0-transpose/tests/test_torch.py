@@ -158,6 +158,22 @@ def test_a_dispatch_mode_sees_the_call(device: str) -> None:
     assert "forge_week0.transpose.default" in seen
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_subclass_sees_the_call(device: str) -> None:
+    class Traced(torch.Tensor):
+        calls: list[str] = []  # noqa: RUF012  # a class attribute of a test's own class
+
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            cls.calls.append(str(func))
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    x = torch.randn(3, 5, device=device).as_subclass(Traced)
+    result = week0.transpose(x)
+    assert isinstance(result, Traced)
+    assert any("forge_week0.transpose" in call for call in Traced.calls)
+
+
 def test_fake_tensors_and_meta() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -14,18 +14,46 @@ from typing import TypeVar
 
 from forge_core.choice import Refusal
 from forge_core.device import Device
-from forge_week0_transpose import configs
-from forge_week0_transpose.configs import CHUNK, LINE, MAX_LINES
+from forge_week0_transpose.configs import (
+    CHUNK,
+    NaiveConfig,
+    RealignedConfig,
+    RowsConfig,
+    SkinnyConfig,
+    TiledConfig,
+    UnalignedConfig,
+    VectorizedConfig,
+)
 from forge_week0_transpose.problem import Dim, Matrix, Problem
 from forge_week0_transpose.thresholds import COLUMNS_BESIDE, THRESHOLDS, UNALIGNED_TILES, large_tiles
+
+__all__ = [
+    "MAX_BLOCKS",
+    "MAX_LINES",
+    "MIN_FILL",
+    "TILE_SIZES",
+    "TOO_MANY",
+    "UNROLL",
+    "count",
+    "fills",
+    "naive",
+    "prefers_realigned",
+    "realigned",
+    "rows",
+    "skinny",
+    "tiled",
+    "unaligned",
+    "vectorized",
+    "widths",
+]
 
 #: Edges of the tiled kernel, in elements.
 TILE_SIZES = (16, 32)
 
-Tiles = TypeVar("Tiles", bound=configs.VectorizedConfig)
+Tiles = TypeVar("Tiles", bound=VectorizedConfig)
 
 #: The longest short side that the skinny kernel takes; one kernel is compiled for each.
-MAX_SKINNY = 8
+MAX_LINES = 8
 
 #: Blocks of a grid.
 MAX_BLOCKS = 2**31 - 1
@@ -43,12 +71,12 @@ def count(dims: tuple[Dim, ...]) -> int:
     return entries
 
 
-def naive(problem: Problem, items: int = 1) -> configs.NaiveConfig:
+def naive(problem: Problem, items: int = 1) -> NaiveConfig:
     """One thread an element, or for ``items`` of them; does every problem."""
-    return configs.NaiveConfig(problem.itemsize, max(len(problem.dims), 1), wide=problem.numel >= 2**32, items=items)
+    return NaiveConfig(problem.itemsize, max(len(problem.dims), 1), wide=problem.numel >= 2**32, items=items)
 
 
-def rows(problem: Problem) -> configs.RowsConfig | Refusal:
+def rows(problem: Problem) -> RowsConfig | Refusal:
     """Rows by accesses as wide as every row's begin and end allow."""
     rows = problem.rows()
     if rows is None:
@@ -62,7 +90,7 @@ def rows(problem: Problem) -> configs.RowsConfig | Refusal:
         else:
             tail = _power_of_two(rows.length * size, width)
     chunks = -(-rows.length * size // width) * count(rows.outer)
-    return configs.RowsConfig(width, len(rows.outer), tail, wide=chunks >= 2**32)
+    return RowsConfig(width, len(rows.outer), tail, wide=chunks >= 2**32)
 
 
 #: Bytes of a row from which ``realigned`` beats ``rows``, for each width that the alignment leaves.  H200, 2026-11-21:
@@ -71,14 +99,14 @@ def rows(problem: Problem) -> configs.RowsConfig | Refusal:
 _MIN_REALIGNED: Mapping[int, int] = {1: 32, 2: 32, 4: 128, 8: 256}
 
 
-def prefers_realigned(problem: Problem, config: configs.RowsConfig) -> bool:
+def prefers_realigned(problem: Problem, config: RowsConfig) -> bool:
     """Whether shifting is faster than the narrow accesses that ``config`` would make."""
     rows = problem.rows()
     least = _MIN_REALIGNED.get(config.width)  # none: accesses of the full width have nothing to gain
     return rows is not None and least is not None and rows.length * problem.itemsize >= least
 
 
-def realigned(problem: Problem) -> configs.RealignedConfig | Refusal:
+def realigned(problem: Problem) -> RealignedConfig | Refusal:
     """Rows by aligned chunks wherever they begin."""
     rows = problem.rows()
     if rows is None:
@@ -86,14 +114,14 @@ def realigned(problem: Problem) -> configs.RealignedConfig | Refusal:
     if problem.itemsize > 8 and problem.numel:  # such elements lie on 16-byte boundaries
         return Refusal("elements of at most 8 bytes", f"{problem.itemsize}")
     chunks = -(-(rows.length * problem.itemsize + 2 * (CHUNK - 1)) // CHUNK) * count(rows.outer)
-    return configs.RealignedConfig(problem.itemsize, len(rows.outer), wide=chunks >= 2**32)
+    return RealignedConfig(problem.itemsize, len(rows.outer), wide=chunks >= 2**32)
 
 
 def _power_of_two(distance: int, limit: int) -> int:
     return min(distance & -distance, limit)
 
 
-def tiled(problem: Problem, tile_size: int | None) -> configs.TiledConfig | Refusal:
+def tiled(problem: Problem, tile_size: int | None) -> TiledConfig | Refusal:
     """An element a thread and step through a square tile; takes any strides."""
     matrix = problem.any_matrix()
     if tile_size is None:
@@ -101,7 +129,7 @@ def tiled(problem: Problem, tile_size: int | None) -> configs.TiledConfig | Refu
         tile_size = 32 if min(matrix.rows, matrix.cols) > 16 else 16
     if tile_count(matrix, (tile_size, tile_size)) > MAX_BLOCKS:
         return TOO_MANY
-    return configs.TiledConfig(problem.itemsize, tile_size, len(matrix.batch))
+    return TiledConfig(problem.itemsize, tile_size, len(matrix.batch))
 
 
 #: Where a grid cannot have a block for each tile.
@@ -113,63 +141,26 @@ def tile_count(matrix: Matrix, tile: tuple[int, int]) -> int:
     return -(-matrix.rows // tile[0]) * -(-matrix.cols // tile[1]) * count(matrix.batch)
 
 
-def dense_sides(matrix: Matrix) -> list[tuple[bool, int, int]]:
-    """Whether rows are gathered into a dense output, the number of lines and their length; fewer lines first."""
-    sides = [(gather, *matrix.lines(gather=gather)[:2]) for gather in (True, False)]
-    dense = {True: matrix.dst_pitch == matrix.rows, False: matrix.src_pitch == matrix.cols}
-    return sorted((side for side in sides if dense[side[0]]), key=lambda side: side[1])
-
-
-def skinny(problem: Problem, matrix: Matrix, device: Device) -> configs.SkinnyConfig | Refusal:
+def skinny(problem: Problem, matrix: Matrix, device: Device) -> SkinnyConfig | Refusal:
     """Few rows into a dense output, or few columns out of a dense input."""
     size = problem.itemsize
     batch_src, batch_dst = [d.src for d in matrix.batch], [d.dst for d in matrix.batch]
-    for gather, lines, length in dense_sides(matrix):
-        if not 2 <= lines <= MAX_SKINNY or size > 8:
+    for gather in (True, False):
+        lines, length = (matrix.rows, matrix.cols) if gather else (matrix.cols, matrix.rows)
+        run_pitch = matrix.dst_pitch if gather else matrix.src_pitch
+        if not 2 <= lines <= MAX_LINES or run_pitch != lines or size > 8:
             continue
         if gather:
             line, run = problem.src_vector([matrix.src_pitch, *batch_src]), problem.dst_vector(batch_dst)
         else:
             line, run = problem.dst_vector([matrix.dst_pitch, *batch_dst]), problem.src_vector(batch_src)
-        config = configs.SkinnyConfig(size, lines, gather, line, run, len(matrix.batch))
+        config = SkinnyConfig(size, lines, gather, line, run, len(matrix.batch))
         if length >= config.tile[1]:
             return config if -(-length // config.tile[1]) * count(matrix.batch) <= MAX_BLOCKS else TOO_MANY
     return Refusal(
-        f"2 to {MAX_SKINNY} rows (of a dense output) or columns (of a dense input) of at least one block's length, "
-        "with elements of at most 8 bytes",
+        f"2 to {MAX_LINES} rows (of a dense output) or columns (of a dense input) of at least one block's length, with "
+        "elements of at most 8 bytes",
         f"a matrix of {matrix.rows}x{matrix.cols}, elements of {size} bytes",
-    )
-
-
-def prefers_lines(problem: Problem, matrix: Matrix, skinny: configs.SkinnyConfig) -> bool:
-    """Whether ``lines`` is faster than ``skinny``: for narrow accesses, and where an incomplete tile is left.
-
-    One warp copies that tile, element by element: an element takes as long as 16 KiB of the rest, so for 1/16 of the
-    time there must be 256 KiB for each.  H200: 2x16777217 fp32 84 against 70 us, 10684x8 int8 33 against 6.
-    """
-    places = skinny.tile[1]
-    left = matrix.lines(gather=skinny.gather)[1] % places * skinny.lines * count(matrix.batch)
-    return min(skinny.line_width, skinny.run_width) < CHUNK or left * 2**18 > problem.nbytes
-
-
-#: Bytes of the tiles of ``lines``, largest first, and how many each multiprocessor must have for one but the last.
-#: H200: at 11x136896 int8, 1.5 MB, 8 KiB take 6.2 us and 16 KiB, of which there is one each, 6.9.
-_LINES_TILES, _LINES_TILES_PER_SM = (16384, 8192, 4096, 2048), 2
-
-
-def lines(problem: Problem, matrix: Matrix, device: Device) -> configs.LinesConfig | Refusal:
-    """The largest tile of which there are enough."""
-    for gather, lines, length in dense_sides(matrix):
-        if 2 <= lines <= MAX_LINES:
-            for tile_bytes in _LINES_TILES:
-                config = configs.LinesConfig(problem.itemsize, gather, len(matrix.batch), tile_bytes=tile_bytes)
-                tiles = -(-length >> config.shift(lines)) * count(matrix.batch)
-                if tiles >= _LINES_TILES_PER_SM * device.sm_count:
-                    break
-            return config if tiles <= MAX_BLOCKS else TOO_MANY
-    return Refusal(
-        f"2 to {MAX_LINES} rows (of a dense output) or columns (of a dense input)",
-        f"a matrix of {matrix.rows}x{matrix.cols}",
     )
 
 
@@ -181,41 +172,15 @@ MIN_FILL = 0.25
 MIN_FILL_LONG = 0.0625
 
 
-def fill(matrix: Matrix, config: configs.VectorizedConfig) -> float:
-    """The share of its tiles that a matrix fills."""
-    tiles = (matrix.rows / config.tile[0], matrix.cols / config.tile[1])
-    return tiles[0] / math.ceil(tiles[0]) * tiles[1] / math.ceil(tiles[1])
-
-
-def fills(matrix: Matrix, config: configs.VectorizedConfig) -> bool:
+def fills(matrix: Matrix, config: VectorizedConfig) -> bool:
     """Whether a matrix fills its tiles well enough for them to be worth it."""
-    longer = max(matrix.rows / config.tile[0], matrix.cols / config.tile[1])
-    return fill(matrix, config) >= (MIN_FILL_LONG if longer >= LONG else MIN_FILL)
+    tiles = (matrix.rows / config.tile[0], matrix.cols / config.tile[1])
+    fill = tiles[0] / math.ceil(tiles[0]) * tiles[1] / math.ceil(tiles[1])
+    return fill >= (MIN_FILL_LONG if max(tiles) >= LONG else MIN_FILL)
 
 
 #: Tiles along the longer side from which a matrix counts as long one way.
 LONG = 8
-
-
-#: Share of a tile of ``vectorized`` from which it is taken for few lines, too.
-_MIN_FILL_LINES = 0.5
-
-
-def suits_lines(matrix: Matrix, config: configs.LinesConfig, aligned: configs.VectorizedConfig | None) -> bool:
-    """Whether ``lines`` is the fastest where ``skinny`` does not do: for at most 32 lines, and up to 64 rows of bytes.
-
-    H200: 27x262144 18 against 29 us in fp32, 14 against 34 in bf16, 10 against 45 in int8; of 48 lines, which fill
-    other tiles better, 39 against 38, 27 against 22, 18 against 20, and 48 columns lose throughout.
-
-    Args:
-        matrix: the matrix, or those of a batch, each of which is a tile at least.
-        config: for ``lines``.
-        aligned: for ``vectorized``, where that does not shift.
-    """
-    short, _, _ = matrix.lines(gather=config.gather)
-    most = MAX_LINES if config.gather and config.itemsize == 1 else MAX_LINES // 2
-    small = matrix.rows * matrix.cols * config.itemsize < _LINES_TILES[-1]
-    return short <= most and not small and (aligned is None or fill(matrix, aligned) < _MIN_FILL_LINES)
 
 
 def widths(problem: Problem, matrix: Matrix) -> tuple[int, int]:
@@ -226,7 +191,7 @@ def widths(problem: Problem, matrix: Matrix) -> tuple[int, int]:
     )
 
 
-def vectorized(problem: Problem, matrix: Matrix, device: Device) -> configs.VectorizedConfig | Refusal:
+def vectorized(problem: Problem, matrix: Matrix, device: Device) -> VectorizedConfig | Refusal:
     """The largest tile of which there are enough."""
     size = problem.itemsize
     src, dst = widths(problem, matrix)
@@ -238,7 +203,7 @@ def vectorized(problem: Problem, matrix: Matrix, device: Device) -> configs.Vect
     tiles = _NARROW_TILES if size == 1 and src < CHUNK else _VECTORIZED_TILES[size]
     for row_chunks, col_chunks, width, stated in tiles:
         tiles_per_sm = THRESHOLDS.value(large_tiles(size), device) if stated is None else stated
-        chosen = configs.VectorizedConfig(size, row_chunks, col_chunks, min(width, src), dst, len(matrix.batch))
+        chosen = VectorizedConfig(size, row_chunks, col_chunks, min(width, src), dst, len(matrix.batch))
         if _suits(chosen, matrix, device, tiles_per_sm):
             break
     return _placed(chosen, matrix, device)
@@ -246,6 +211,9 @@ def vectorized(problem: Problem, matrix: Matrix, device: Device) -> configs.Vect
 
 #: Entries of the second and of the third dimension of a grid.
 MAX_OUTER = 65535
+
+#: Bytes of a line of memory.
+LINE = 128
 
 #: Rows or columns from which places are 64-bit integers: a tile may reach over the matrix.
 WIDE = 2**31 - 2**12
@@ -261,7 +229,7 @@ def _placed(config: Tiles, matrix: Matrix, device: Device) -> Tiles | Refusal:
     return replace(config, by_columns=by_columns, flat=flat, wide=wide)
 
 
-def _by_columns(matrix: Matrix, config: configs.VectorizedConfig, device: Device) -> bool:
+def _by_columns(matrix: Matrix, config: VectorizedConfig, device: Device) -> bool:
     """Whether blocks walk along the input's columns before they move down its rows.
 
     Down the rows, neighbours in time extend the same output rows.  But where the input's rows do not begin at lines of
@@ -294,7 +262,7 @@ _VECTORIZED_TILES: Mapping[int, tuple[tuple[int, int, int, int | None], ...]] = 
 _NARROW_TILES = ((8, 32, 8, 4), (8, 16, 8, 0), (8, 8, 8, 0))
 
 
-def _suits(config: configs.VectorizedConfig, matrix: Matrix, device: Device, tiles_per_sm: int) -> bool:
+def _suits(config: VectorizedConfig, matrix: Matrix, device: Device, tiles_per_sm: int) -> bool:
     """Whether a tile is small enough for the matrix and the device, and there are enough of them.
 
     A tile that is only taken where there are many must not reach over the matrix; a smaller one may, by its own size.
@@ -308,7 +276,7 @@ def _suits(config: configs.VectorizedConfig, matrix: Matrix, device: Device, til
     )
 
 
-def unaligned(problem: Problem, matrix: Matrix, device: Device) -> configs.UnalignedConfig | Refusal:
+def unaligned(problem: Problem, matrix: Matrix, device: Device) -> UnalignedConfig | Refusal:
     """The largest tile of which there are enough, shifting the sides that need it."""
     size = problem.itemsize
     if size > 8:
@@ -321,7 +289,7 @@ def unaligned(problem: Problem, matrix: Matrix, device: Device) -> configs.Unali
         tiles_per_sm = THRESHOLDS.value(UNALIGNED_TILES, device) if stated is None else stated
         # Before Hopper the 64 registers that two blocks leave are too few for 2-byte elements.
         room = 1 if size == 2 and blocks == 2 and device.capability < (9, 0) else blocks
-        chosen = configs.UnalignedConfig(
+        chosen = UnalignedConfig(
             size,
             row_chunks,
             col_chunks,

@@ -6,8 +6,7 @@ have.  :func:`plan` adds the arguments of the launch.
 
     rows     contiguous on both sides      rows        16 bytes a thread, or as wide as the alignment allows
                                            realigned   rows that begin anywhere
-    matrix   a transposition               skinny      2 to 8 rows or columns, aligned, in whole tiles
-                                           lines       2 to 32 rows or columns, of bytes 2 to 64 rows
+    matrix   a transposition               skinny      2 to 8 rows or columns, and long
                                            vectorized  input rows of whole 8- or 16-byte words, output rows of 16
                                            shifted     rows that begin anywhere
                                            naive       small matrices in a batch
@@ -24,9 +23,18 @@ from forge_core.choice import Refusal, refuse
 from forge_core.device import Device
 from forge_core.errors import ArgumentError
 from forge_core.op.launch import Launch, Variant
-from forge_week0_transpose import choices, configs
+from forge_week0_transpose import choices
 from forge_week0_transpose.choices import TILE_SIZES
-from forge_week0_transpose.configs import CHUNK
+from forge_week0_transpose.configs import (
+    CHUNK,
+    NaiveConfig,
+    RealignedConfig,
+    RowsConfig,
+    SkinnyConfig,
+    TiledConfig,
+    UnalignedConfig,
+    VectorizedConfig,
+)
 from forge_week0_transpose.problem import Dim, Matrix, Problem
 from forge_week0_transpose.thresholds import THRESHOLDS
 
@@ -43,16 +51,7 @@ __all__ = [
 
 Form = TypeVar("Form")
 
-Config = (
-    configs.NaiveConfig
-    | configs.RealignedConfig
-    | configs.RowsConfig
-    | configs.TiledConfig
-    | configs.VectorizedConfig
-    | configs.UnalignedConfig
-    | configs.SkinnyConfig
-    | configs.LinesConfig
-)
+Config = NaiveConfig | RealignedConfig | RowsConfig | TiledConfig | VectorizedConfig | UnalignedConfig | SkinnyConfig
 Numbers = tuple[int | tuple[int, ...], ...]
 
 
@@ -98,38 +97,34 @@ def _flat(dims: tuple[Dim, ...], unit: int = 1) -> tuple[int, ...]:
     return (choices.count(dims), *(n for d in reversed(dims) for n in (d.size, d.src // unit, d.dst // unit)))
 
 
-def _naive_arguments(config: configs.NaiveConfig, problem: Problem) -> Numbers:
+def _naive_arguments(config: NaiveConfig, problem: Problem) -> Numbers:
     return (_flat(problem.dims or (Dim(1, 0, 0),)),)
 
 
-def _rows_arguments(config: configs.RowsConfig, problem: Problem) -> Numbers:
+def _rows_arguments(config: RowsConfig, problem: Problem) -> Numbers:
     rows = _suiting(problem.rows(), config, problem)
     nbytes, each = rows.length * problem.itemsize, config.width // problem.itemsize
     return (-(-nbytes // config.width), nbytes // (config.tail or config.width), _flat(rows.outer, each))
 
 
-def _realigned_arguments(config: configs.RealignedConfig, problem: Problem) -> Numbers:
+def _realigned_arguments(config: RealignedConfig, problem: Problem) -> Numbers:
     rows = _suiting(problem.rows(), config, problem)
     return (rows.length, rows.length + sum((dim.size - 1) * dim.src for dim in rows.outer), _flat(rows.outer))
 
 
-def _tiled_arguments(config: configs.TiledConfig, problem: Problem) -> Numbers:
+def _tiled_arguments(config: TiledConfig, problem: Problem) -> Numbers:
     m = problem.any_matrix()
     return (m.rows, m.cols, m.src_pitch, m.src_step, m.dst_step, m.dst_pitch, _flat(m.batch))
 
 
-def _skinny_arguments(config: configs.SkinnyConfig, problem: Problem) -> Numbers:
+def _skinny_arguments(config: SkinnyConfig, problem: Problem) -> Numbers:
     matrix = _suiting(problem.matrix(), config, problem)
-    return (*matrix.lines(gather=config.gather)[1:], _flat(matrix.batch))
+    if config.gather:
+        return (matrix.cols, matrix.src_pitch, _flat(matrix.batch))
+    return (matrix.rows, matrix.dst_pitch, _flat(matrix.batch))
 
 
-def _lines_arguments(config: configs.LinesConfig, problem: Problem) -> Numbers:
-    matrix = _suiting(problem.matrix(), config, problem)
-    lines, length, pitch = matrix.lines(gather=config.gather)
-    return (lines, length, pitch, config.shift(lines), _flat(matrix.batch))
-
-
-def _matrix_arguments(config: configs.VectorizedConfig, problem: Problem) -> Numbers:
+def _matrix_arguments(config: VectorizedConfig, problem: Problem) -> Numbers:
     matrix = _suiting(problem.matrix(), config, problem)
     return (matrix.rows, matrix.cols, matrix.src_pitch, matrix.dst_pitch, _flat(matrix.batch))
 
@@ -139,42 +134,37 @@ def _variant(module: str, idea: str, build: str = "build") -> Variant:
 
 
 _KERNELS: Mapping[type, _Kernel] = {
-    configs.NaiveConfig: _Kernel(
+    NaiveConfig: _Kernel(
         _variant("naive", "one thread an element; does every problem"),
         lambda problem, device, tile: choices.naive(problem),
         _naive_arguments,
     ),
-    configs.TiledConfig: _Kernel(
+    TiledConfig: _Kernel(
         _variant("tiled", "a padded tile of shared memory, an element a thread and step"),
         lambda problem, device, tile: choices.tiled(problem, tile),
         _tiled_arguments,
     ),
-    configs.UnalignedConfig: _Kernel(
+    UnalignedConfig: _Kernel(
         _variant("unaligned", "rows that begin anywhere: aligned 16-byte accesses, shifted on chip"),
-        _of_matrix(choices.unaligned, configs.UnalignedConfig),
+        _of_matrix(choices.unaligned, UnalignedConfig),
         _matrix_arguments,
     ),
-    configs.SkinnyConfig: _Kernel(
+    SkinnyConfig: _Kernel(
         _variant("skinny", "2 to 8 rows or columns: interleaved in registers, stored as one run"),
-        _of_matrix(choices.skinny, lambda size: configs.SkinnyConfig(size, 2, gather=True)),
+        _of_matrix(choices.skinny, lambda size: SkinnyConfig(size, 2, gather=True)),
         _skinny_arguments,
     ),
-    configs.LinesConfig: _Kernel(
-        _variant("lines", "2 to 64 rows or columns of any alignment: gathered from shared memory by element"),
-        _of_matrix(choices.lines, lambda size: configs.LinesConfig(size, gather=True)),
-        _lines_arguments,
-    ),
-    configs.VectorizedConfig: _Kernel(
+    VectorizedConfig: _Kernel(
         _variant("vectorized", "16 bytes a thread on both sides, transposed in registers"),
-        _of_matrix(choices.vectorized, configs.VectorizedConfig),
+        _of_matrix(choices.vectorized, VectorizedConfig),
         _matrix_arguments,
     ),
-    configs.RealignedConfig: _Kernel(
+    RealignedConfig: _Kernel(
         _variant("rows", "contiguous rows that begin anywhere: aligned chunks, shifted", "build_realigned"),
         lambda problem, device, tile: choices.realigned(problem),
         _realigned_arguments,
     ),
-    configs.RowsConfig: _Kernel(
+    RowsConfig: _Kernel(
         _variant("rows", "16 bytes a thread, for rows that are contiguous on both sides"),
         lambda problem, device, tile: choices.rows(problem),
         _rows_arguments,
@@ -182,14 +172,13 @@ _KERNELS: Mapping[type, _Kernel] = {
 }
 
 _TRANSPOSE: Mapping[str, type] = {
-    "naive": configs.NaiveConfig,
-    "tiled": configs.TiledConfig,
-    "shifted": configs.UnalignedConfig,
-    "lines": configs.LinesConfig,
-    "skinny": configs.SkinnyConfig,
-    "vectorized": configs.VectorizedConfig,
-    "realigned": configs.RealignedConfig,
-    "rows": configs.RowsConfig,
+    "naive": NaiveConfig,
+    "tiled": TiledConfig,
+    "shifted": UnalignedConfig,
+    "skinny": SkinnyConfig,
+    "vectorized": VectorizedConfig,
+    "realigned": RealignedConfig,
+    "rows": RowsConfig,
 }
 
 #: The configurations of each operator's variants.
@@ -197,12 +186,12 @@ _TABLES: Mapping[str, Mapping[str, type]] = {
     "transpose": _TRANSPOSE,
     # A permuted input is a transposition.
     "copy": {
-        "naive": configs.NaiveConfig,
-        **{f"permuted_{name}": _TRANSPOSE[name] for name in ("tiled", "shifted", "lines", "skinny", "vectorized")},
-        "realigned": configs.RealignedConfig,
-        "vectorized": configs.RowsConfig,
+        "naive": NaiveConfig,
+        **{f"permuted_{name}": _TRANSPOSE[name] for name in ("tiled", "shifted", "skinny", "vectorized")},
+        "realigned": RealignedConfig,
+        "vectorized": RowsConfig,
     },
-    "copy_transpose": {"tiled": configs.TiledConfig},
+    "copy_transpose": {"tiled": TiledConfig},
 }
 
 
@@ -215,7 +204,7 @@ def _variants(op: str) -> Mapping[str, Variant]:
     return {name: _KERNELS[kind].variant for name, kind in _TABLES[op].items()}
 
 
-#: The kernels of each operator, slowest first; the last six of ``transpose`` each have the problems they are for.
+#: The kernels of each operator, slowest first; the last five of ``transpose`` each have the problems they are for.
 TRANSPOSE_VARIANTS, COPY_VARIANTS, TILED_ONLY = (_variants(op) for op in _TABLES)
 
 
@@ -282,9 +271,9 @@ def _try(kind: type, problem: Problem, device: Device, tile_size: int | None = N
 
 def _automatic(problem: Problem, device: Device) -> tuple[Config, str]:
     rows, matrix = choices.rows(problem), problem.matrix()
-    if isinstance(rows, configs.RowsConfig):
+    if isinstance(rows, RowsConfig):
         realigned = choices.realigned(problem)
-        if isinstance(realigned, configs.RealignedConfig) and choices.prefers_realigned(problem, rows):
+        if isinstance(realigned, RealignedConfig) and choices.prefers_realigned(problem, rows):
             return realigned, f"rows contiguous on both sides, aligned to {rows.width} bytes only"
         return rows, f"rows contiguous on both sides, moved {rows.width} bytes a thread"
     if matrix is not None:
@@ -293,30 +282,27 @@ def _automatic(problem: Problem, device: Device) -> tuple[Config, str]:
 
 
 def _transposition(problem: Problem, matrix: Matrix, device: Device) -> tuple[Config, str]:
-    lines = choices.lines(problem, matrix, device)
     skinny = choices.skinny(problem, matrix, device)
-    if isinstance(skinny, configs.SkinnyConfig):
+    if isinstance(skinny, SkinnyConfig):
         side = "rows" if skinny.gather else "columns"
-        if isinstance(lines, configs.LinesConfig) and choices.prefers_lines(problem, matrix, skinny):
-            return lines, f"only {skinny.lines} {side}, which are no whole 16-byte chunks in whole tiles"
         return skinny, f"only {skinny.lines} {side}, so the {side} are interleaved in registers"
     src, dst = choices.widths(problem, matrix)
     vectorized = choices.vectorized(problem, matrix, device)
-    aligned: configs.VectorizedConfig | None = None
-    # H200, 2026-11-21: rows of 8-byte words on both sides reach 0.72 to 0.86 of a copy at 8190x8198 and the like,
-    # shifted ones 0.88 to 0.91; where only the input's are, at 32768x1000 int8, it is 0.91 against 0.84.
-    if isinstance(vectorized, configs.VectorizedConfig) and src >= CHUNK // 2 and dst == CHUNK:
-        aligned = vectorized
-    if isinstance(lines, configs.LinesConfig) and choices.suits_lines(matrix, lines, aligned):
-        return lines, f"a matrix of {matrix.rows}x{matrix.cols}, whose short side goes by element through shared memory"
-    if aligned is not None and choices.fills(matrix, aligned):
-        return aligned, (
-            f"rows of whole {aligned.src_width}-byte words in and {aligned.dst_width}-byte words out, "
-            f"tile {aligned.tile[0]}x{aligned.tile[1]}"
+    if (
+        isinstance(vectorized, VectorizedConfig)
+        # H200, 2026-11-21: rows of 8-byte words on both sides reach 0.72 to 0.86 of a copy at 8190x8198 and the like,
+        # shifted ones 0.88 to 0.91; where only the input's are, at 32768x1000 int8, it is 0.91 against 0.84.
+        and src >= CHUNK // 2
+        and dst == CHUNK
+        and choices.fills(matrix, vectorized)
+    ):
+        return vectorized, (
+            f"rows of whole {vectorized.src_width}-byte words in and {vectorized.dst_width}-byte words out, "
+            f"tile {vectorized.tile[0]}x{vectorized.tile[1]}"
         )
     unaligned = choices.unaligned(problem, matrix, device)
     if (
-        isinstance(unaligned, configs.UnalignedConfig)
+        isinstance(unaligned, UnalignedConfig)
         and (unaligned.src_shift or unaligned.dst_shift)
         and choices.fills(matrix, unaligned)
     ):

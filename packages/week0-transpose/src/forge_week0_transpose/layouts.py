@@ -11,8 +11,17 @@ from dataclasses import replace
 from typing import Any
 
 from forge_core.profiling.layouts import Access, Drawing, Panel, swizzle
-from forge_week0_transpose import configs
-from forge_week0_transpose.configs import CHUNK, LINE, Layout
+from forge_week0_transpose.configs import (
+    CHUNK,
+    Layout,
+    NaiveConfig,
+    RealignedConfig,
+    RowsConfig,
+    SkinnyConfig,
+    TiledConfig,
+    UnalignedConfig,
+    VectorizedConfig,
+)
 
 __all__ = ["LAYOUTS"]
 
@@ -84,10 +93,10 @@ def _panel(
     )
 
 
-def _vectorized(config: configs.VectorizedConfig) -> Drawing:
+def _vectorized(config: VectorizedConfig) -> Drawing:
     """Accesses of input rows and output rows; the tile passes through swizzled shared memory."""
     (rows, cols), kept, line = config.loaded, config.tile[0], config.shared_layout[1]
-    if isinstance(config, configs.UnalignedConfig) and config.src_shift:
+    if isinstance(config, UnalignedConfig) and config.src_shift:
         cols += config.vec
     loads = _panel("global memory, input rows: loads", config, cols, config.load_layout, (cols, 1), config.src_width)
     write = ("shared memory, transposed: writes", config, rows, config.put_layout, line, CHUNK)
@@ -109,7 +118,7 @@ def _vectorized(config: configs.VectorizedConfig) -> Drawing:
     return Drawing(title, (loads, _panel(*write, config.swizzle), reads, out))
 
 
-def _tiled(config: configs.TiledConfig) -> Drawing:
+def _tiled(config: TiledConfig) -> Drawing:
     """An element a thread and step, through a tile with a column of padding."""
     size, tile, shared = config.itemsize, config.tile, config.shared_layout[1]
     return Drawing(
@@ -123,7 +132,7 @@ def _tiled(config: configs.TiledConfig) -> Drawing:
     )
 
 
-def _skinny(config: configs.SkinnyConfig) -> Drawing:
+def _skinny(config: SkinnyConfig) -> Drawing:
     """A chunk of each line a thread, and neighboring chunks of the run; the lines are drawn one below the other."""
     (n, row), run, swizzled = config.tile, (1, config.lines), config.swizzle
     ways = ("loads", "stores") if config.gather else ("stores", "loads")
@@ -137,52 +146,6 @@ def _skinny(config: configs.SkinnyConfig) -> Drawing:
     return Drawing(title, panels if config.gather else panels[::-1])
 
 
-#: The lines that the drawing of ``lines`` assumes.
-LINES = 9
-
-
-def _lines(config: configs.LinesConfig) -> Drawing:
-    """Words as they are in rows of shared memory, from which each thread takes the elements of a chunk."""
-    size, word, places = config.itemsize, config.word, 1 << config.shift(LINES)
-    row, total = places * size if config.gather else LINE, LINES * places * size
-
-    def drawn(what: str, width: int, each: int, place: Callable[[int], int], space: str) -> tuple[Access, ...]:
-        """Accesses of ``width`` bytes, of a thread those of every ``each``, its own and no other's."""
-        turns = range(0, total, config.threads * each)
-        return tuple(
-            Access(
-                f"{what} {turn // each + begin}",
-                tuple(place(at + begin) for at in range(turn, min(turn + config.threads * each, total), each)),
-                width,
-                space,
-            )
-            for turn in turns
-            for begin in range(0, each, width)
-        )
-
-    def padded(at: int) -> int:
-        return at + at // row * config.padding
-
-    def element(at: int) -> int:
-        """Of the output at a byte: in shared memory."""
-        i = at // size
-        line, place = (i % LINES, i // LINES) if config.gather else (i // places, i % places)
-        return padded((line * places + place if config.gather else place * LINES + line) * size)
-
-    sides = (f"{LINES} lines", "the run")[:: 1 if config.gather else -1]
-    return Drawing(
-        f"{config.kernel_name}: {LINES} lines of {places} elements of {size} B",
-        (
-            Panel(f"global memory, {sides[0]}: loads", row, drawn("load", word, word, int, "global")),
-            Panel("shared memory, words: writes", row + config.padding, drawn("write", word, word, padded, "shared")),
-            Panel(
-                "shared memory, elements: reads", row + config.padding, drawn("read", size, CHUNK, element, "shared")
-            ),
-            Panel(f"global memory, {sides[1]}: stores", places * size, drawn("store", CHUNK, CHUNK, int, "global")),
-        ),
-    )
-
-
 def _line(threads: int, width: int, step: int, what: str, first: int = 0) -> Access:
     """An access of each thread, ``step`` bytes from the next one's."""
     return Access(what, tuple(first + thread * step for thread in range(threads)), width)
@@ -192,7 +155,7 @@ def _line(threads: int, width: int, step: int, what: str, first: int = 0) -> Acc
 NAIVE_ROW = 1024
 
 
-def _naive(config: configs.NaiveConfig) -> Drawing:
+def _naive(config: NaiveConfig) -> Drawing:
     """One thread an element, for a transposition: a warp writes a row and reads down a column."""
     size = config.itemsize
     panels = (
@@ -206,14 +169,14 @@ def _naive(config: configs.NaiveConfig) -> Drawing:
     return Drawing(f"{config.kernel_name}: a warp of a transposition, elements of {size} B", panels)
 
 
-def _rows(config: configs.RowsConfig) -> Drawing:
+def _rows(config: RowsConfig) -> Drawing:
     """One chunk a thread, the same place on both sides."""
     moved = (_line(config.threads, config.width, config.width, "chunk"),)
     title = f"{config.kernel_name}: {config.threads} threads, {config.width} B each"
     return Drawing(title, (Panel("global memory, loads and stores alike", 32 * config.width, moved),))
 
 
-def _realigned(config: configs.RealignedConfig) -> Drawing:
+def _realigned(config: RealignedConfig) -> Drawing:
     """An aligned chunk of the output a thread, from the two aligned chunks of the input that hold its bytes."""
     loads = tuple(
         _line(config.threads, CHUNK, CHUNK, f"{name} load", CHUNK * i) for i, name in enumerate(("first", "second"))
@@ -230,12 +193,11 @@ def _realigned(config: configs.RealignedConfig) -> Drawing:
 
 #: The drawing of each configuration.
 LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {
-    configs.LinesConfig: _lines,
-    configs.NaiveConfig: _naive,
-    configs.RealignedConfig: _realigned,
-    configs.RowsConfig: _rows,
-    configs.SkinnyConfig: _skinny,
-    configs.TiledConfig: _tiled,
-    configs.UnalignedConfig: _vectorized,
-    configs.VectorizedConfig: _vectorized,
+    NaiveConfig: _naive,
+    RealignedConfig: _realigned,
+    RowsConfig: _rows,
+    SkinnyConfig: _skinny,
+    TiledConfig: _tiled,
+    UnalignedConfig: _vectorized,
+    VectorizedConfig: _vectorized,
 }

@@ -6,7 +6,6 @@ call.  What runs is decided by ``config.plan``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,33 +33,16 @@ def _new_transposed(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty((*x.shape[:-2], x.shape[-1], x.shape[-2]))
 
 
-def _plan(op: str, form: Callable[..., Problem]) -> Callable[..., Launch]:
-    def planned(device: Device, out: torch.Tensor, x: torch.Tensor, variant: str) -> Launch:
-        return plan(op, form(x, out), device, variant)
+def _plan_copy(device: Device, out: torch.Tensor, x: torch.Tensor, variant: str) -> Launch:
+    return plan("copy", Problem.copy(x, out), device, variant)
 
-    return planned
+
+def _plan_transpose(device: Device, out: torch.Tensor, x: torch.Tensor, variant: str) -> Launch:
+    return plan("transpose", Problem.transpose(x, out), device, variant)
 
 
 def _plan_copy_transpose(device: Device, out: torch.Tensor, x: torch.Tensor, tile_size: int) -> Launch:
     return plan("copy_transpose", Problem.transpose(x, out), device, "tiled", tile_size=tile_size)
-
-
-def _rules(name: str, rank: int) -> dict[str, Any]:
-    """How the operator of this module with a name is differentiated forward and mapped.
-
-    Any leading batch is taken, so the mapped dimension becomes the first; ``rank`` is what one example needs.
-    """
-
-    def jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
-        return globals()[name](**call | tangents)  # type: ignore[no-any-return]
-
-    def vmap(info: Any, in_dims: Any, x: torch.Tensor, *args: Any, **options: Any) -> tuple[torch.Tensor, int]:
-        if x.ndim - 1 < rank:
-            expected, got = f"at least {rank} dimensions in each example", f"{x.ndim - 1}"
-            raise ShapeError(op=name, argument="x", expected=expected, got=got)
-        return globals()[name](x.movedim(in_dims[0] or 0, 0), *args, **options), 0
-
-    return {"jvp": jvp, "vmap": vmap}
 
 
 # The operators below are named in their own rules, so the rules are functions of their own.
@@ -82,13 +64,47 @@ def _copy_transpose_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor
     return copy_transpose(grad, ctx.tile_size), None
 
 
+def _batched(x: torch.Tensor, in_dims: tuple[int | None, ...], *, op: str, rank: int) -> torch.Tensor:
+    """Any leading batch is taken, so the mapped dimension becomes the first; ``rank`` is what one example needs."""
+    if x.ndim - 1 < rank:
+        raise ShapeError(
+            op=op, argument="x", expected=f"at least {rank} dimensions in each example", got=f"{x.ndim - 1}"
+        )
+    return x.movedim(in_dims[0] or 0, 0)
+
+
+def _copy_jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
+    return copy(**call | tangents)
+
+
+def _transpose_jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
+    return transpose(**call | tangents)
+
+
+def _copy_transpose_jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
+    return copy_transpose(**call | tangents)
+
+
+def _copy_vmap(info: Any, in_dims: Any, x: torch.Tensor, *, variant: str = "auto") -> tuple[torch.Tensor, int]:
+    return copy(_batched(x, in_dims, op="copy", rank=0), variant=variant), 0
+
+
+def _transpose_vmap(info: Any, in_dims: Any, x: torch.Tensor, *, variant: str = "auto") -> tuple[torch.Tensor, int]:
+    return transpose(_batched(x, in_dims, op="transpose", rank=2), variant=variant), 0
+
+
+def _copy_transpose_vmap(info: Any, in_dims: Any, x: torch.Tensor, tile_size: int = 16) -> tuple[torch.Tensor, int]:
+    return copy_transpose(_batched(x, in_dims, op="copy_transpose", rank=2), tile_size), 0
+
+
 @operator(
     "forge_week0::copy(Tensor x, *, str variant='auto') -> Tensor",
     reference=ref.copy,
-    plan=_plan("copy", Problem.copy),
+    plan=_plan_copy,
     variants=COPY_VARIANTS,
     backward=_copy_backward,
-    **_rules("copy", rank=0),
+    vmap=_copy_vmap,
+    jvp=_copy_jvp,
 )
 def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     """A new contiguous tensor with the values of ``x``.
@@ -113,10 +129,11 @@ def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
 @operator(
     "forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor",
     reference=ref.transpose,
-    plan=_plan("transpose", Problem.transpose),
+    plan=_plan_transpose,
     variants=TRANSPOSE_VARIANTS,
     backward=_transpose_backward,
-    **_rules("transpose", rank=2),
+    vmap=_transpose_vmap,
+    jvp=_transpose_jvp,
 )
 def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     """A new contiguous tensor with the last two dimensions of ``x`` swapped.
@@ -148,7 +165,8 @@ def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     variants=TILED_ONLY,
     setup_context=_copy_transpose_setup,
     backward=_copy_transpose_backward,
-    **_rules("copy_transpose", rank=2),
+    vmap=_copy_transpose_vmap,
+    jvp=_copy_transpose_jvp,
 )
 def copy_transpose(x: torch.Tensor, tile_size: int = 16) -> torch.Tensor:
     """The course's name for ``transpose`` by the tiled kernel.

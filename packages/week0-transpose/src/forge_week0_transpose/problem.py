@@ -76,12 +76,6 @@ class Matrix:
     src_step: int = 1
     dst_step: int = 1
 
-    def lines(self, *, gather: bool) -> tuple[int, int, int]:
-        """The number of input rows (``gather``) or of output rows, their length, and elements from one to the next."""
-        if gather:
-            return self.rows, self.cols, self.src_pitch
-        return self.cols, self.rows, self.dst_pitch
-
 
 def alignment_of(address: int) -> int:
     """The largest power of two up to 16 that divides an address (or a distance) in bytes."""
@@ -149,18 +143,27 @@ class Problem:
     @classmethod
     def transpose(cls, x: torch.Tensor, out: torch.Tensor) -> Problem:
         """The transposition of the last two dimensions of ``x`` into ``out``; only their metadata is read."""
-        *outer, rows, cols = x.stride()
-        return cls._between(x, out, (*outer, cols, rows))
+        stride = x.stride()
+        return cls.make(
+            out.shape,
+            (*stride[:-2], stride[-1], stride[-2]),
+            out.stride(),
+            x.element_size(),
+            src_address=x.data_ptr(),
+            dst_address=out.data_ptr(),
+        )
 
     @classmethod
     def copy(cls, x: torch.Tensor, out: torch.Tensor) -> Problem:
         """The copy of ``x`` into ``out``; only their metadata is read."""
-        return cls._between(x, out, x.stride())
-
-    @classmethod
-    def _between(cls, x: torch.Tensor, out: torch.Tensor, strides: Sequence[int]) -> Problem:
-        addresses = {"src_address": x.data_ptr(), "dst_address": out.data_ptr()}
-        return cls.make(out.shape, strides, out.stride(), x.element_size(), **addresses)
+        return cls.make(
+            out.shape,
+            x.stride(),
+            out.stride(),
+            x.element_size(),
+            src_address=x.data_ptr(),
+            dst_address=out.data_ptr(),
+        )
 
     @property
     def nbytes(self) -> int:

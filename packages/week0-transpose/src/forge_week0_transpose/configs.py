@@ -1,12 +1,107 @@
-"""Of the kernels by tiles that are long both ways."""
+"""What the kernels of week 0 are compiled for, and the layouts by which their threads move a tile.
+
+A configuration is a frozen dataclass that imports no compiler; the kernel of ``kernels/`` is a subclass of it.  Sizes,
+strides and addresses are arguments of the launch, so that another shape never compiles another kernel.
+
+A layout is a pair (shape, stride), as ``cute.make_layout`` takes them.  A *thread-value* layout maps a thread of the
+block and the number of its element to m + n * tile_m, the place in a tile (tile_m, tile_n) of the matrix (M, N):
+kernels partition by it, and ``layouts`` draws it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from forge_week0_transpose.configs.layout import CHUNK, Layout
+__all__ = [
+    "CHUNK",
+    "Layout",
+    "NaiveConfig",
+    "RealignedConfig",
+    "RowsConfig",
+    "SkinnyConfig",
+    "TiledConfig",
+    "UnalignedConfig",
+    "VectorizedConfig",
+]
 
-__all__ = ["TiledConfig", "UnalignedConfig", "VectorizedConfig"]
+#: Bytes of the widest access of a thread.
+CHUNK = 16
+
+#: Shape and stride.
+Layout = tuple[tuple[Any, ...], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class NaiveConfig:
+    """``kernels/naive.py``.
+
+    Attributes:
+        itemsize: bytes of an element: 1, 2, 4, 8 or 16.
+        rank: dimensions of the canonical problem, at least one.
+        wide: elements are numbered by 64-bit integers, needed from 2^32 on.
+        items: elements of a thread, a block's width apart; more than one where no other kernel can do the problem.
+        threads: of a block.
+    """
+
+    itemsize: int
+    rank: int
+    wide: bool = False
+    items: int = 1
+    threads: int = 256
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        items = f"_x{self.items}" if self.items > 1 else ""
+        return f"naive_{self.itemsize}B_rank{self.rank}{items}{'_wide' if self.wide else ''}"
+
+
+@dataclass(frozen=True)
+class RowsConfig:
+    """``kernels/rows.py``, of rows that begin at multiples of ``width``.
+
+    Attributes:
+        width: bytes of a thread's access: 1, 2, 4, 8 or 16.
+        rank: outer dimensions.
+        tail: width of the accesses that copy an incomplete last chunk; 0 where every row is whole chunks.
+        wide: chunks are numbered by 64-bit integers, needed from 2^32 on.
+        threads: of a block.
+    """
+
+    width: int
+    rank: int = 0
+    tail: int = 0
+    wide: bool = False
+    threads: int = 128
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        tail = f"_tail{self.tail}B" if self.tail else ""
+        return f"copy_rows_{self.width}B_rank{self.rank}{tail}{'_wide' if self.wide else ''}"
+
+
+@dataclass(frozen=True)
+class RealignedConfig:
+    """``kernels/rows.py``, of rows that begin anywhere.
+
+    Attributes:
+        itemsize: bytes of an element: 1, 2, 4 or 8.
+        rank: outer dimensions.
+        wide: chunks are numbered by 64-bit integers, needed from 2^32 on.
+        threads: of a block.
+    """
+
+    itemsize: int
+    rank: int = 0
+    wide: bool = False
+    threads: int = 128
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        return f"copy_realigned_{self.itemsize}B_rank{self.rank}{'_wide' if self.wide else ''}"
 
 
 @dataclass(frozen=True)
@@ -209,3 +304,71 @@ class UnalignedConfig(VectorizedConfig):
     @property
     def _name(self) -> str:
         return f"transpose_unaligned_{self._size}_{'src' if self.src_shift else ''}{'dst' if self.dst_shift else ''}"
+
+
+@dataclass(frozen=True)
+class SkinnyConfig:
+    """``kernels/skinny.py``; a tile is (lines, elements of each), so that places are those of the run.
+
+    Attributes:
+        itemsize: bytes of an element: 1, 2, 4 or 8.
+        lines: the short side, 2 to 8.
+        gather: the short side is the rows: lines are read and a run is written; otherwise the inverse.
+        line_width: bytes of an access to a line: 16 or less, not below the element.
+        run_width: bytes of an access to the run, likewise.
+        batch_rank: dimensions around the matrix.
+        threads: of a block.
+    """
+
+    itemsize: int
+    lines: int
+    gather: bool
+    line_width: int = CHUNK
+    run_width: int = CHUNK
+    batch_rank: int = 0
+    threads: int = 32
+
+    @property
+    def vec(self) -> int:
+        """Elements of a chunk."""
+        return CHUNK // self.itemsize
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Lines, and elements of each in a tile."""
+        return self.lines, self.threads * self.vec
+
+    @property
+    def line_layout(self) -> Layout:
+        """A chunk of each line a thread."""
+        return ((self.threads,), (self.vec, self.lines)), ((self.vec * self.lines,), (self.lines, 1))
+
+    @property
+    def own_layout(self) -> Layout:
+        """The same elements in the order of the run: its neighboring chunks."""
+        return ((self.threads,), (self.vec, self.lines)), ((self.vec * self.lines,), (1, self.vec))
+
+    @property
+    def run_layout(self) -> Layout:
+        """Neighboring threads have neighboring chunks of the run."""
+        return ((self.threads,), (self.vec, self.lines)), ((self.vec,), (1, self.vec * self.threads))
+
+    @property
+    def swizzle(self) -> tuple[int, int, int]:
+        """Bits, base and shift over bytes, so that threads ``lines`` chunks apart do not share banks.
+
+        An odd distance visits all eight chunks of 128 bytes.  An even one, 2^a times an odd number, comes back to its
+        first one after 8 / 2^a threads, an odd multiple of 128 bytes on, whose number mod 2^a is another each time.
+        """
+        return (self.lines & -self.lines).bit_length() - 1, 4, 3
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.threads * self.lines * CHUNK
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        way = f"{self.lines}rows" if self.gather else f"{self.lines}cols"
+        return f"transpose_skinny_{self.itemsize}B_{way}_line{self.line_width}_run{self.run_width}_b{self.batch_rank}"
