@@ -136,7 +136,7 @@ def _of_one_tensor(
     ready: dict[Any, Ready] = {}
     last: tuple[Callable[[object], bool], int, int | None, Any, Ready | None] = (guard.nothing, 0, None, None, None)
     # The same of the last call of a CPU tensor that needs no gradient, with the reference that served it.
-    referred: tuple[Callable[[object], bool], int | None, Any, Callable[..., Any]] = (guard.nothing, None, None, len)
+    referred: tuple[Callable[..., Any], int | None, Any, Callable[..., Any]] = guard.nothing, None, None, guard.nothing
     different = 0
     second = schema.parameters[1] if schema.positional > 1 else ""
     optional, defaults = schema.parameters[1 : schema.positional], schema.defaults

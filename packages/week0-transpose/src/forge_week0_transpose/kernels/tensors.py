@@ -1,4 +1,6 @@
-"""What the kernels share: the operands as CuTe tensors, whatever their elements mean, and which tile a block has.
+"""The operands as CuTe tensors; addresses by hand, since a pointer's alignment is stated where it is made.
+
+Elements are integers of their width, whatever they mean.
 
 mX    (M, N)         the input; elements are unsigned integers of their width
 mY    (M, N)         the output, transposed: both are seen in the input's coordinates
