@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -101,7 +102,11 @@ def test_what_listens_at_the_dispatcher_hears_the_call() -> None:
     assert seen.names == ["forge_week2.softmax.default"]
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert eager(week2.softmax, x) is NOT_SERVED
-    for other in (x.to_sparse(), x.to("meta"), torch.randn(2, 2, dtype=torch.complex64).conj(), x.as_subclass(Sub)):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch says that nested tensors are a prototype
+        nested = torch.nested.nested_tensor([x, x[:2]])
+    others = (x.to_sparse(), x.to("meta"), torch.randn(2, 2, dtype=torch.complex64).conj(), x.as_subclass(Sub))
+    for other in (*others, nested, None, [x]):
         assert eager(week2.softmax, other) is NOT_SERVED
     assert torch.equal(torch.func.vmap(week2.softmax)(x), torch.softmax(x, -1))
     tangents = (torch.func.jvp(softmax, (x,), (x,))[1] for softmax in (week2.softmax, lambda x: x.softmax(-1)))

@@ -124,9 +124,10 @@ def _of_one_tensor(
 
     Every question costs 0.03 to 0.1 us, so each is asked once, and what one answer implies is not asked again:
 
-        like the last call       ``guard.alike``: a plain tensor, all that a launch depends on but the address, and most
-                                 of ``guard.quiet``
-        address and strides      strided: sparse and nested tensors have none, and raise
+        exact type, not nested   a plain tensor; ``guard.alike`` must not be given a nested one
+        like the last call       ``guard.alike``: all that a launch depends on but the address, and most of
+                                 ``guard.quiet``
+        address and strides      strided: sparse tensors have none, and raise
         found in ``ready``       plain CUDA memory of a real dtype, seen by ``guard.plain_cuda`` when it was put there;
                                  the key has the device, and a real tensor is never conjugated, only negated
 
@@ -162,6 +163,8 @@ def _of_one_tensor(
         if not usual or launches.chosen or not untouched():
             return otherwise(args, kwargs)
         x = args[0]
+        if type(x) not in plain_types or x.is_nested:
+            return NOT_SERVED
         alike, offset, named, around, found = last
         if (
             alike(x)
@@ -177,8 +180,6 @@ def _of_one_tensor(
             if (log.level or root.level) <= debug:
                 launches.log_hit(bound)
         else:
-            if type(x) not in plain_types:
-                return NOT_SERVED
             if x.is_cpu:
                 alike, named, around, reference = referred
                 if (

@@ -43,8 +43,6 @@ _strided = torch.strided
 
 # What torch.compile guards its code's tensors by: many questions in one call.  A torch that asks otherwise has none.
 _TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
-# An older torch ends the process where a nested tensor is compared.
-_ABORTS = torch.__version__ < "2.11"  # compared as versions
 
 
 def alike(x: torch.Tensor) -> Callable[[object], bool]:
@@ -54,7 +52,8 @@ def alike(x: torch.Tensor) -> Callable[[object], bool]:
     those of the tensor together with those of the thread, by which the dispatcher itself decides: a negated,
     conjugated, sparse or nested tensor has keys of its own, and so have a functorch transform, an autocast region,
     inference mode and tracing.  Not covered, so the caller must check: the dispatch-mode and function-mode stacks,
-    forward-mode levels, and the address.
+    forward-mode levels, and the address.  A nested tensor must not be given to it: torch reads its sizes before it
+    compares the keys, and ends the process.
 
     Args:
         x: a strided tensor; no reference to it is kept.
@@ -63,8 +62,6 @@ def alike(x: torch.Tensor) -> Callable[[object], bool]:
         return nothing
     guards = _TensorGuards(x, dynamic_dims_sizes=[list(x.shape)], dynamic_dims_strides=[list(x.stride())])
     check: Callable[[object], bool] = guards.check
-    if _ABORTS:
-        return lambda value: not getattr(value, "is_nested", False) and check(value)
     return check
 
 
