@@ -188,7 +188,9 @@ def _workers(session: nox.Session, rest: list[str]) -> tuple[list[str], dict[str
         return [], {}
     cores = os.cpu_count() or 1
     processes = max(1, min(cores, 8))
-    return ["-n", str(processes), "--dist", "loadfile"], {"OMP_NUM_THREADS": str(max(1, cores // processes))}
+    # A worker that a signal ended is not replaced: the run would wait for that worker's files for ever.
+    workers = ["-n", str(processes), "--dist", "loadfile", "--max-worker-restart", "0"]
+    return workers, {"OMP_NUM_THREADS": str(max(1, cores // processes))}
 
 
 @nox.session(reuse_venv=True, venv_backend="virtualenv", default=False)

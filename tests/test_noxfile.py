@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -75,6 +76,21 @@ class Failing:
         # An interrupted bench writes down what it has; nox alone would end it after 0.3 s.
         assert interrupt_timeout > 10
         raise nox.command.CommandFailed(f"Returned code {self.status}", return_code=self.status)
+
+
+def test_a_worker_that_a_signal_ends_fails_the_tests_and_does_not_hang_them(noxfile, monkeypatch, tmp_path):
+    pytest.importorskip("xdist")
+    monkeypatch.setattr(noxfile.Path, "exists", lambda path: False)  # as without a GPU
+    monkeypatch.setattr(noxfile.shutil, "which", lambda name: None)
+    monkeypatch.setattr(noxfile.os, "cpu_count", lambda: 2)
+    workers, _ = noxfile._workers(Failing(0), [])
+    text = "import os, pytest\n@pytest.mark.parametrize('i', range(300))\ndef test_x(i):\n    {} \n"
+    for name, body in (("a", "i == 50 and os.abort()"), ("b", "pass"), ("c", "pass"), ("d", "pass")):
+        tmp_path.joinpath(f"test_{name}.py").write_text(text.format(body), encoding="utf-8")
+    command = (sys.executable, "-m", "pytest", "-q", *workers, str(tmp_path))
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "crashed while running 'test_a.py::test_x[50]'" in done.stdout
 
 
 @pytest.mark.parametrize("status, told", [(2, 2), (3, 3), (1, None)])
