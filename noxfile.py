@@ -34,6 +34,8 @@ PROFILING = ROOT / "tools" / "profiling"
 REMOTE = ROOT / "tools" / "remote"
 # The site.
 SITE = ROOT / "tools" / "site"
+# The templates of `nox -s new`, each a package under sample names.
+TEMPLATES = sorted((ROOT / "packages" / "forge-core" / "src" / "forge_core" / "scaffold" / "template").glob("*/src"))
 # Folders of such programs; each is a place of its own to import from.
 TOOLS = (PROFILING, ROOT / "tools" / "cache", REMOTE, SITE)
 # The benchmarks' command, and those of its exit statuses that mean more than "failed" (forge_core.bench.exits).
@@ -215,18 +217,24 @@ def compat(session: nox.Session, versions: str) -> None:
 
 @nox.session(venv_backend="none", requires=["env"])
 def lint(session: nox.Session) -> None:
-    """Style and formatting, by ruff; `-- --fix` repairs what can be repaired."""
-    fix = "--fix" in session.posargs
-    python(session, "-m", "ruff", "check", *session.posargs)
-    python(session, "-m", "ruff", "format", *([] if fix else ["--check"]))
+    """Style and formatting, by ruff, of all files or of the packages named; `-- --fix` repairs what can be."""
+    chosen, rest = _split(session, session.posargs)
+    folders = [str(package.path.relative_to(ROOT)) for package in chosen]
+    python(session, "-m", "ruff", "check", *folders, *rest)
+    python(session, "-m", "ruff", "format", *([] if "--fix" in rest else ["--check"]), *folders)
 
 
 @nox.session(venv_backend="none", requires=["env"])
 def types(session: nox.Session) -> None:
-    """Types of the packages' sources, of the tools and of this file, by mypy in its strict mode."""
+    """Types, by mypy in its strict mode: of packages, tools and this file, or of the packages named."""
+    chosen, rest = _split(session, session.posargs)
     sources = [str((package.path / "src").relative_to(ROOT)) for package in packages()]
     sources += [str(folder.relative_to(ROOT)) for folder in TOOLS]
-    python(session, "-m", "mypy", *sources, "noxfile.py", *session.posargs, MYPYPATH=os.pathsep.join(sources))
+    templates = [str(folder.relative_to(ROOT)) for folder in TEMPLATES]
+    # As files, since mypy is told to pass their folders over: they are no modules of the core.
+    files = [str(file.relative_to(ROOT)) for folder in TEMPLATES for file in sorted(folder.rglob("*.py"))]
+    checked = [str((package.path / "src").relative_to(ROOT)) for package in chosen] or [*sources, *files, "noxfile.py"]
+    python(session, "-m", "mypy", *checked, *rest, MYPYPATH=os.pathsep.join([*sources, *templates]))
 
 
 # ------------------------------------------------------------------------------------------------------------- jobs
@@ -285,8 +293,18 @@ def docs(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)
+def new(session: nox.Session) -> None:
+    """A package with a tested operator, from a template: `nox -s new -- week3-norm --operator rms_norm --kind rows`."""
+    python(session, "-m", "forge_core.cli", "new", "--into", "packages", "--prefix", "forge-", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["env"], default=False)
 def build(session: nox.Session) -> None:
-    """Wheels and sdists of all packages in dist/, then a clean environment installs and runs what is there."""
+    """Wheels and sdists of all packages in dist/, then a clean environment installs and runs what is there.
+
+    A package that is named is checked on its own: `-- week3-norm`.
+    """
+    chosen, rest = _split(session, session.posargs)
     shutil.rmtree(DIST, ignore_errors=True)
     if _no_venv(session):
         # hatch would make an environment of its own; hatchling, which it runs in there, is enough.
@@ -295,7 +313,8 @@ def build(session: nox.Session) -> None:
                 python(session, "-m", "hatchling", "build", "--directory", str(DIST))
     else:
         python(session, "-m", "hatch", "build", "--all", str(DIST), HATCH_DATA_DIR=str(ROOT / ".nox" / "hatch"))
-    python(session, "-m", "pytest", str(RELEASE_TESTS.relative_to(ROOT)), *session.posargs)
+    named = ["-k", " or ".join(package.path.name for package in chosen)] if chosen else []
+    python(session, "-m", "pytest", str(RELEASE_TESTS.relative_to(ROOT)), *named, *rest)
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)

@@ -63,7 +63,18 @@ def test_an_import_of_the_dsl_would_be_seen():
 
 CORE = Path(__file__).parents[1] / "packages" / "forge-core" / "src" / "forge_core"
 #: What proves, measures and profiles kernels, and the command.  All else is the runtime, which a call needs.
-WORKBENCH = {"bench", "cli", "commands", "env_check", "profiling", "proofs", "pytest_plugin", "testing", "timing"}
+WORKBENCH = {
+    "bench",
+    "cli",
+    "commands",
+    "env_check",
+    "profiling",
+    "proofs",
+    "pytest_plugin",
+    "scaffold",
+    "testing",
+    "timing",
+}
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@
     forge-cute layout ...               thread-value layouts and swizzles as SVG, with their bank conflicts
     forge-cute prove ...                what was proven of each kernel on a GPU, and whether it still holds
     forge-cute cache ...                compiled kernels; see `forge-cute cache --help`
+    forge-cute new NAME ...             a package with a tested operator, from a template
     forge-cute settings [--json]        the FORGE_* variables, what they do, their values, and the folders in use
 
 Exit status: 0 all right, 1 an error or a finding, 3 bad usage; `bench compare` has 2 for a regression.
@@ -45,6 +46,7 @@ LAZY_COMMANDS = {
     "inspect": ("forge_core.commands.inspect:inspect", "Show what kernel a call would run; needs no GPU."),
     "layout": ("forge_core.commands.layout:layout", "Draw thread-value layouts and swizzles as SVG."),
     "prove": ("forge_core.commands.prove:prove", "Prove kernels on a GPU; check anywhere what is proven."),
+    "new": ("forge_core.commands.new:new", "Make a package with a tested operator, from a template."),
     "cache": ("forge_core.commands.cache:cache", "Show, check, warm and ship compiled kernels."),
 }
 

@@ -1,0 +1,12 @@
+"""What the operator means, in plain PyTorch: serves CPU tensors and the backend ``ref``."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["sample_scale"]
+
+
+def sample_scale(x: torch.Tensor, factor: float = 2.0) -> torch.Tensor:
+    """``factor * x``, rounded once."""
+    return (x * factor).contiguous()

@@ -1,0 +1,28 @@
+"""The battery that every operator passes, and the compiled code of every kernel for every architecture."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from forge_sample_rows import sample_norm
+from forge_sample_rows.proofs import PROOFS
+
+from forge_core.device import ARCHES
+from forge_core.testing import battery
+from forge_core.testing.expectations import assert_as_declared, compiled_for
+from forge_core.testing.rows_expected import EXPECTED
+
+
+@pytest.mark.parametrize("check", battery(*PROOFS.subjects))
+def test_conformance(check):
+    check()
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize(
+    "dtype, shape, dim",
+    [(torch.float32, (4096, 1024), -1), (torch.bfloat16, (64, 50257), -1), (torch.bfloat16, (4096, 512), 0)],
+)
+def test_kernels_compile_as_declared(dtype, shape, dim, arch):
+    plan = sample_norm.explain(torch.empty(shape, dtype=dtype, device="meta"), dim, arch=arch)
+    assert_as_declared(compiled_for(plan.builder, plan.config, arch), EXPECTED, plan.config, arch)
