@@ -211,3 +211,50 @@ def test_the_doctor_finds_the_clean_environment_healthy(clean):
         broken = [finding for finding in broken if "[cu13]" not in finding["repair"]]
     assert broken == []
     assert answer["facts"]["kernels"][0]["error"] is None
+
+
+# ---------------------------------------------------------------------------------- a package of somebody else's own
+
+
+@pytest.fixture(scope="session")
+def author(clean, packages, dist, root):
+    """The clean environment with what the author of a package installs; last, since the tests above look at it bare."""
+    (core,) = (p for p in packages if p.module == "forge_core")
+    wanted = [f"{wheel_of(core, dist)}[new]", "pytest", "expecttest", "hypothesis", "hatchling"]
+    done = run(clean, "-m", "pip", "install", "-q", "-c", root / "constraints.txt", *wanted)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return clean
+
+
+@pytest.mark.parametrize("kind", ["rows", "kernel"])
+def test_a_package_made_outside_the_repository_is_found_and_passes_its_tests(author, kind, tmp_path):
+    folder, operator = tmp_path / f"my-{kind}", f"my_{kind}_op"
+    made = run(
+        author, "-m", "forge_core.cli", "new", folder.name, "--operator", operator, "--kind", kind, "--into", tmp_path
+    )
+    assert made.returncode == 0, made.stderr
+    assert "pip install -e ." in made.stdout.splitlines()[-1]
+    installed = run(author, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "-e", folder)
+    assert installed.returncode == 0, installed.stderr
+    inspected = run(
+        author,
+        "-m",
+        "forge_core.cli",
+        "inspect",
+        operator,
+        "--shape",
+        "1024x1024",
+        "--dtype",
+        "float32",
+        "--arch",
+        "sm_90a",
+    )
+    assert inspected.returncode == 0, inspected.stderr
+    assert "registers" in inspected.stdout
+    measured = run(author, "-m", "forge_core.cli", "bench", "smoke", "--operator", operator, "--json", "-")
+    assert measured.returncode == 0, measured.stderr
+    assert {case["operator"] for case in json.loads(measured.stdout)["cases"]} == {operator}
+    tests = run(
+        author, "-m", "pytest", "-q", "-p", "forge_core.pytest_plugin", "-p", "no:cacheprovider", folder / "tests"
+    )
+    assert tests.returncode == 0, tests.stdout
