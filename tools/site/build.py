@@ -36,7 +36,7 @@ MODULES = (
 #: What a part of the table of contents holds.
 CONTENTS = {
     "Start": ("docs/settings", "docs/glossary", "CONTRIBUTING"),
-    "Weeks": ("docs/week0-designs", "docs/week1", "docs/week2", "docs/week*-cases", "packages/*/README"),
+    "Weeks": ("docs/week0", "docs/week1", "docs/week2", "docs/week*-cases", "packages/*/README"),
     "Operators": ("operators/*",),
     "Guides": ("docs/rows", "docs/testing", "docs/measurement", "docs/profiling", "docs/proofs", "docs/cache"),
     "More": ("docs/remote", "docs/README", "docs/lab/*", "docs/records/**/*", "SECURITY"),

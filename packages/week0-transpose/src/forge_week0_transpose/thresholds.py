@@ -31,7 +31,7 @@ def _probe(shapes: str, dtype: str) -> Probe:
     return Probe("transpose", tuple(shapes.split()), (dtype,))
 
 
-# The defaults were measured on an H200 (2026-11-21): docs/week0-designs.md says what each gained.
+# The defaults were measured on an H200 (2026-11-21): docs/lab/week0.md says what each gained.
 THRESHOLDS = Thresholds(
     week="week0",
     folder=Path(__file__).with_name("thresholds"),

@@ -17,7 +17,7 @@ reads the two chunks of the input row that hold its elements:
                 ^ gY                                    which can hold elements of another row, by element
 
 Nothing is kept, nothing is staged: a grid of one chunk a thread leaves the order to the memory system.  On the H200
-more bytes a thread, persistent grids, streaming hints and bulk copies were all slower; docs/week0-designs.md.
+more bytes a thread, persistent grids, streaming hints and bulk copies were all slower; docs/lab/week0.md.
 
 Bytes moved: each once; the bound is DRAM bandwidth.  Of ``Realigned`` L1 serves the second load of each thread.
 
