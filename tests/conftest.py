@@ -46,11 +46,26 @@ def find_packages() -> list[Package]:
     ]
 
 
+def find_documents() -> list[Path]:
+    """The pages that people read, less records."""
+    patterns = ("*.md", "docs/*.md", "docs/lab/*.md", "packages/*/*.md")
+    return sorted(page for pattern in patterns for page in ROOT.glob(pattern))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes ``package`` runs once for each."""
+    """A test that takes ``package`` or ``document`` runs once for each."""
     if "package" in metafunc.fixturenames:
         packages = find_packages()
         metafunc.parametrize("package", packages, ids=[p.path.name for p in packages])
+    if "document" in metafunc.fixturenames:
+        documents = find_documents()
+        metafunc.parametrize("document", documents, ids=[str(page.relative_to(ROOT)) for page in documents])
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[Path]:
+    """The pages that people read, less records."""
+    return find_documents()
 
 
 @pytest.fixture(scope="session")

@@ -1,46 +1,100 @@
-"""The Python in the READMEs runs as it stands there, and their prose makes no claim that goes stale."""
+"""The form of the pages, their links, and that their prose makes no claim that goes stale."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 
 import pytest
 
-DOCUMENTS = ["README.md", "packages/*/README.md", "docs/rows.md"]
+# -------------------------------------------------------------------------------------------------------------- links
+
+#: A fenced block, and code within a line.
+CODE = re.compile(r"^(?P<fence>```+).*?^(?P=fence) *$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"")
 
 
-def examples(root):
-    for pattern in DOCUMENTS:
-        for file in sorted(root.glob(pattern)):
-            blocks = re.findall(r"^```python\n(.*?)^```", file.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-            if blocks:
-                yield file, "\n".join(blocks)
+def headings(page, level="#+"):
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(rf"^{level} +(.*)$", text, re.MULTILINE)
 
 
-def run(code, folder):
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=folder, check=False
-    )
+def anchors(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings(page)}
 
 
-def test_every_readme_shows_how_it_is_used(root, packages):
-    shown = {file for file, _ in examples(root)}
-    assert shown == {root / page for page in ("README.md", "docs/rows.md")} | {p.path / "README.md" for p in packages}
+def links(page):
+    return [first or second for first, second in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8")))]
 
 
-def test_the_examples_run(root, tmp_path):
-    for file, code in examples(root):
-        done = run(code, tmp_path)
-        assert done.returncode == 0, f"{file}\n{done.stderr}"
+def lost(page):
+    """The links of a page that lead nowhere."""
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        goal = (page.parent / path).resolve() if path else page
+        if not link.startswith("https://") and not (goal.exists() and (not anchor or anchor in anchors(goal))):
+            yield link
 
 
-def test_a_broken_example_would_be_seen(tmp_path):
-    assert run("from forge_core import nothing_of_that_name", tmp_path).returncode != 0
+def test_links_lead_somewhere(document):
+    assert list(lost(document)) == []
 
 
-# --------------------------------------------------------------------------------------- claims that would go stale
+def test_a_planted_link_is_seen(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A heading: one\n[a](#a-heading-one) [b](#two) [c](page.md#a-heading-one) [d](other.md)\n")
+    assert list(lost(page)) == ["#two", "other.md"]
+
+
+def test_links_of_a_package_resolve_outside_the_repository(package):
+    pages = sorted(package.path.glob("*.md"))
+    assert [link for page in pages for link in links(page) if not link.startswith(("https://", "#"))] == []
+
+
+# --------------------------------------------------------------------------------------------------------------- form
+
+WEEK = ["Idea", "Drawing", "Ladder", "What decides", "Numbers", "Open questions"]
+
+
+def test_readme_is_short(root):
+    text = (root / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert tables
+    assert max(len(rows.splitlines()) - 2 for rows in tables) <= 12
+    # A first answer comes before the tests.
+    assert text.index("nox -s bench -- smoke") < text.index("nox -s tests")
+
+
+def test_a_week_s_page_is_short_and_begins_with_its_result(package, root):
+    if not (week := re.match(r"week\d+", package.path.name)):
+        return
+    page = root / "docs" / f"{week[0]}.md"
+    text = page.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 250
+    assert headings(page, "##") == WEEK
+    first = text.split("\n\n")[1]
+    assert "NVIDIA" in first
+    assert "(records/" in first
+
+
+def test_a_page_begins_with_a_heading_and_a_sentence(document):
+    heading, empty, sentence = document.read_text(encoding="utf-8").split("\n")[:3]
+    assert heading.startswith("# ")
+    assert empty == ""
+    assert re.match(r"[\w`*]", sentence) or document.name == "CHANGELOG.md"
+
+
+def test_every_experiment_is_dated(root):
+    pages = sorted((root / "docs" / "lab").glob("*.md"))
+    entries = {page.name: headings(page, "##") for page in pages}
+    assert all(entries.values())
+    assert [
+        (name, e) for name, found in entries.items() for e in found if not re.match(r"\d{4}-\d\d-\d\d: \S", e)
+    ] == []
+
+
+# -------------------------------------------------------------------------------------- claims that would go stale
 
 PROSE = ["README.md", "CONTRIBUTING.md", "docs/*.md", "packages/*/README.md", "packages/*/CHANGELOG.md"]
 
