@@ -15,8 +15,8 @@ from forge_core.op.launch import load
 from forge_core.rows import held
 from forge_core.rows.plan import plan_call
 from forge_core.testing import assert_near_float64
-from forge_core.testing.softmax_bounds import softmax_bound
 from forge_week2_softmax import program
+from forge_week2_softmax.bounds import softmax_bound
 from forge_week2_softmax.program import Softmax
 
 

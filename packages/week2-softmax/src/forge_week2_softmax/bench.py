@@ -22,16 +22,16 @@ from forge_core.bench.gate import near
 from forge_core.bench.inputs import random_tensor
 from forge_core.op import Operator
 from forge_core.rows.thresholds import row_thresholds
-from forge_core.testing.softmax_bounds import (
+from forge_core.testing.tolerances import half_ulp
+from forge_core.thresholds import Probe
+from forge_week2_softmax import ref
+from forge_week2_softmax.backward import softmax_backward
+from forge_week2_softmax.bounds import (
     rounded_product_bound,
     rounded_steps_bound,
     softmax_bound,
     softmax_gradient_bound,
 )
-from forge_core.testing.tolerances import half_ulp
-from forge_core.thresholds import Probe
-from forge_week2_softmax import ref
-from forge_week2_softmax.backward import softmax_backward
 from forge_week2_softmax.ops import softmax
 from forge_week2_softmax.proofs import PROOFS
 

@@ -9,7 +9,9 @@ import torch
 
 from forge_core.proofs import week_of
 from forge_core.testing import Case, Subject
-from forge_core.testing.softmax_bounds import (
+from forge_core.testing.subject import Make
+from forge_week2_softmax import backward, ops
+from forge_week2_softmax.bounds import (
     log_softmax_bound,
     log_softmax_gradient_bound,
     logsumexp_bound,
@@ -17,8 +19,6 @@ from forge_core.testing.softmax_bounds import (
     softmax_bound,
     softmax_gradient_bound,
 )
-from forge_core.testing.subject import Make
-from forge_week2_softmax import backward, ops
 
 __all__ = ["PROOFS"]
 

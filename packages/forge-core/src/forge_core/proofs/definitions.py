@@ -27,7 +27,7 @@ __all__ = ["Definitions", "code_digest", "gpu_tests", "sanitizer_tests"]
 
 _TESTING = "forge_core.testing"
 #: Modules of a package that say what is right: its declarations and the models of its error bounds.
-_ORACLES = ("proofs", "trees", "roundings", "steps")
+_ORACLES = ("proofs", "bounds")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
 
