@@ -12,7 +12,7 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from forge_core.errors import ShapeError, UnsupportedError
 from forge_core.op import functorch, operator
 from forge_core.rows.operator import like, row_operator
-from forge_core.testing.conformance_values import check_forward_mode
+from forge_core.testing.conformance import check_forward_mode
 
 week0 = pytest.importorskip("forge_week0_transpose")
 week1 = pytest.importorskip("forge_week1_reduce")

@@ -18,7 +18,7 @@ from forge_core.errors import SettingsError, UnsupportedError
 from forge_core.op import backend
 from forge_core.settings import use_settings
 from forge_core.testing import assert_same_bits, random_bits
-from forge_core.testing.smallest import cover
+from forge_core.testing.inputs import cover
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 

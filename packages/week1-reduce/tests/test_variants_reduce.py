@@ -10,7 +10,7 @@ import torch
 
 import forge_week1_reduce as week1
 from forge_core.errors import UnsupportedError
-from forge_core.testing.smallest import cover, placed, traits
+from forge_core.testing.inputs import cover, placed, traits
 from forge_week1_reduce.config import LADDER
 
 VARIANTS = tuple(week1.reduce_sum.variants())

@@ -22,7 +22,7 @@ from forge_core.op.launch import load
 from forge_core.rows.plan import plan_call
 from forge_core.settings import use_settings
 from forge_core.testing.conformance import check_concurrent_threads, check_second_device
-from forge_core.testing.smallest import cover, placed, traits
+from forge_core.testing.inputs import cover, placed, traits
 from forge_week2_softmax.program import Softmax
 
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from forge_core.testing.exact import assert_same_bits
 from forge_core.testing.subject import Subject
+from forge_core.testing.tolerances import assert_same_bits
 
 __all__ = ["POISON", "check", "exact", "near", "poison"]
 

@@ -1,22 +1,23 @@
-"""What tests of operators share: one declaration, the battery that every operator passes, comparisons, inputs, bounds.
+"""Tests of operators and kernels: one declaration gives the tests that every operator has to pass.
 
-subject               the declaration of an operator under test; the battery and the proofs read it
-battery               the tests that it gives                        (battery_checks: on which calls)
-conformance           towards PyTorch and CUDA                       (conformance_memory: layouts, out, NaN)
-planted               wrong operators, which the tests have to refuse
-exact, tolerances     when a result is correct                       (softmax_bounds: derived bounds of that family)
-inputs                random bits, in every layout
-proofs                what was shown on a GPU, bound to the sources
+subject                             the declaration of an operator under test; the battery and the proofs read it
+battery, battery_checks             the tests that it gives, and the calls that each of them makes
+conformance, conformance_memory     what has to hold of any operator, as functions
+planted                             wrong operators, which the tests have to refuse
+tolerances                          when a result is correct; bounds of sums and products
+inputs                              random bits in every layout
+rows                                declarations of row operators
+expectations, rows_expected         what compiled code has to look like
+index_maps                          what the layouts of a kernel have to do
 """
 
 from __future__ import annotations
 
 from forge_core.testing.battery import battery
-from forge_core.testing.exact import assert_same_bits, assert_same_values
 from forge_core.testing.inputs import layouts, random_bits, relaid
 from forge_core.testing.planted import Planted
 from forge_core.testing.subject import Case, Subject
-from forge_core.testing.tolerances import assert_near_float64, tree_bound
+from forge_core.testing.tolerances import assert_near_float64, assert_same_bits, assert_same_values, tree_bound
 
 __all__ = [
     "Case",

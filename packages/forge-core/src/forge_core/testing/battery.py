@@ -5,11 +5,9 @@
         check()
 
 ``SUBJECT`` is a declaration (``forge_core.testing.subject``).  Each property is a test of its own, with the operator,
-the check, the dtype where it matters and the device in its id, for example ``reduce_sum-graph_replay-cuda``; what runs
-on a GPU bears the mark ``gpu``.  A check that does not apply is skipped with the reason that the declaration names.
-
-The battery is tested itself: wrong operators are planted in each subject, and the check that has to find one fails
-unless it does.  ``docs/testing.md`` tells authors of their own kernels how to use it.
+check, dtype and device in its id, for example ``reduce_sum-graph_replay-cuda``; those on a GPU have the mark ``gpu``.
+A check that does not apply is skipped with its reason.  The battery tests itself: wrong operators are planted in each
+subject, and the check that has to find one fails unless it does.  ``docs/testing.md`` is the guide for authors.
 """
 
 from __future__ import annotations
@@ -40,11 +38,11 @@ class Check:
     """One property of an operator.
 
     Attributes:
-        run: takes a subject and a device, and raises AssertionError when the operator lacks it.
+        run: takes a subject and a device; raises AssertionError when the operator lacks the property.
         devices: the kinds of device that it is tested on.
         each_dtype: whether each of the subject's dtypes is a test of its own.
         gpus: how many GPUs it needs.
-        lacks: for a subject, why the check cannot be made of it; "" where it can.
+        lacks: why the check cannot be made of a subject; "" where it can.
     """
 
     run: Callable[[Subject, torch.device], None]
@@ -111,13 +109,13 @@ CHECKS: dict[str, Check] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One check of one subject on one kind of device; a call makes it.
+    """One check of one subject on one kind of device; calling it makes the check.
 
     Attributes:
         subject: what is tested.
         check: the name of the check.
         device: ``"cpu"`` or ``"cuda"``.
-        fault: a fault to be planted, which the check has to find; None for the operator as it is.
+        fault: a planted fault that the check has to find; None for the operator as it is.
     """
 
     subject: Subject
@@ -126,11 +124,7 @@ class Trial:
     fault: Planted | None = None
 
     def __call__(self) -> None:
-        """Makes the check.
-
-        Raises:
-            AssertionError: the operator lacks the property, or the check does not find the fault.
-        """
+        """Raises AssertionError where the operator lacks the property, or the check does not find the fault."""
         run, device = CHECKS[self.check].run, torch.device(self.device)
         if self.fault is None:
             run(self.subject, device)
@@ -156,17 +150,11 @@ class Trial:
 
 
 def battery(*subjects: Subject) -> list[ParameterSet]:
-    """The tests of operators, as ``pytest.mark.parametrize`` takes them.
-
-    Args:
-        *subjects: the declarations.
-
-    Returns:
-        A parameter for each subject, check, dtype and device: a :class:`Trial`, with id and marks.
+    """The tests of operators for ``pytest.mark.parametrize``: a :class:`Trial` for each subject, check, dtype, device.
 
     Raises:
-        ValueError: a declaration without cases or without a reference, one that names a check that does not exist, one
-            that gives no reason, or two of one name.
+        ValueError: a declaration without cases or a reference, with an unknown check or without a reason; or two
+            declarations of one name.
     """
     names = [subject.name for subject in subjects]
     if len(set(names)) < len(names):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from forge_core.testing import conformance, conformance_memory, conformance_values
+from forge_core.testing import conformance, conformance_memory
 from forge_core.testing.conformance import Make, Right
 from forge_core.testing.subject import Arguments, Case, Subject
 
@@ -237,7 +237,7 @@ def export(subject: Subject, device: torch.device) -> None:
 
 def value(subject: Subject, device: torch.device) -> None:
     """It is pickled by its name and copied as itself."""
-    conformance_values.check_value(subject.operator)
+    conformance.check_value(subject.operator)
 
 
 def traced(subject: Subject, device: torch.device) -> None:
@@ -245,7 +245,7 @@ def traced(subject: Subject, device: torch.device) -> None:
     case = subject.cases[0]
     tensors = _made(subject, device, case)
     call, overload = subject.call(case), subject.registered()
-    conformance_values.check_traced(subject.operator, overload, call, tensors, subject.right(case, "traced"))
+    conformance.check_traced(subject.operator, overload, call, tensors, subject.right(case, "traced"))
 
 
 def forward_mode(subject: Subject, device: torch.device) -> None:
@@ -255,7 +255,7 @@ def forward_mode(subject: Subject, device: torch.device) -> None:
     for case in (case for case in subject.cases if math.prod(case.shape)):
         tensors, directions = (tuple(map(_finite, subject.make(case, widest, device, seed))) for seed in (0, 1))
         expected = replace(subject, operator=subject.expected).call(case)
-        conformance_values.check_forward_mode(subject.call(case), overload.call(case), expected, tensors, directions)
+        conformance.check_forward_mode(subject.call(case), overload.call(case), expected, tensors, directions)
 
 
 def threads(subject: Subject, device: torch.device) -> None:

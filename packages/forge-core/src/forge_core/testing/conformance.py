@@ -1,39 +1,30 @@
-"""How an operator has to behave towards PyTorch and CUDA, whatever it computes.
+"""How an operator has to behave towards PyTorch and CUDA, whatever it computes; each function raises AssertionError.
 
-Each function takes the operator as a function of its arguments, what makes fresh arguments from a seed, and what tells
-whether a result is right for its arguments.  They raise AssertionError when the operator misbehaves.  The battery makes
-tests of them; what concerns layouts, outputs and values is in ``conformance_memory``.
+    call         the operator as a function of a call's tensors
+    make         makes fresh arguments of ``call`` from a seed
+    right        ``right(result, args)`` raises AssertionError unless a result is right for its arguments
+    overload     the registered ``OpOverload``
+
+The battery makes tests of them.  Layouts, ``out``, empty tensors and NaN are in ``conformance_memory``.
 """
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-
-__all__ = [
-    "Make",
-    "Right",
-    "check_concurrent_threads",
-    "check_current_device_unchanged",
-    "check_determinism",
-    "check_dynamic_shapes",
-    "check_export",
-    "check_fullgraph",
-    "check_graph_replay",
-    "check_opcheck",
-    "check_second_device",
-    "check_side_stream",
-    "same_bits",
-]
+from torch import fx
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 
 Arguments = tuple[Any, ...]
-#: Makes fresh arguments from a seed.
-Make = Callable[[int], Arguments]
 Call = Callable[..., torch.Tensor]
-#: Raises AssertionError unless a result is right for its arguments.
+Make = Callable[[int], Arguments]
 Right = Callable[[torch.Tensor, Arguments], None]
 
 # Long enough, in GPU clock cycles, that a launch on the wrong stream is over before this is (about 50 ms).
@@ -44,12 +35,9 @@ LONG_CYCLES = 100_000_000
 
 
 def check_opcheck(overload: Any, args: Arguments, kwargs: dict[str, Any] | None = None) -> None:
-    """``torch.library.opcheck``: schema, autograd registration, fake against real (strides too), AOT dispatch.
+    """``torch.library.opcheck`` of an ``OpOverload`` or a ``forge_core.op.Operator``.
 
-    Args:
-        overload: a registered ``OpOverload``, or a ``forge_core.op.Operator``.
-        args: of one call.
-        kwargs: of the call.
+    It checks the schema, the autograd registration, the fake against the real result, strides too, and AOT dispatch.
     """
     schema = getattr(overload, "schema", None)
     if schema is not None:
@@ -73,13 +61,7 @@ def check_fullgraph(call: Call, make: Make, right: Right, *, backend: str, dynam
 
 
 def check_dynamic_shapes(call: Call, calls: Sequence[Arguments], right: Right) -> None:
-    """A graph of symbolic shapes takes all shapes behind the first two without being compiled anew.
-
-    Args:
-        call: the operator.
-        calls: arguments, of another shape each.
-        right: tells whether a result is right.
-    """
+    """A graph of symbolic shapes is not recompiled for any shape after the second of ``calls``."""
     from torch._dynamo.testing import CompileCounter
 
     torch._dynamo.reset()
@@ -142,6 +124,93 @@ def check_concurrent_threads(call: Call, make: Make, right: Right, *, threads: i
         raise failures[0]
 
 
+def _expect(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+def check_value(operator: Any) -> None:
+    """It is pickled by its name, and copied as itself, alone and within other values."""
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        again = pickle.loads(pickle.dumps(operator, protocol))  # noqa: S301  # its own bytes
+        _expect(again is operator, f"pickled with protocol {protocol} it comes back as {again!r}")
+    _expect(copy.copy(operator) is operator, "copy.copy makes another operator")
+    _expect(copy.deepcopy({"operator": [operator]})["operator"][0] is operator, "copy.deepcopy makes another operator")
+
+
+class _Seen(torch.Tensor):
+    """A subclass that notes which functions it is given."""
+
+    given: ClassVar[list[Any]] = []
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        _Seen.given.append(func)
+        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+
+
+def check_traced(operator: Any, overload: Any, call: Call, tensors: Arguments, right: Right) -> None:
+    """``torch.fx`` records ``operator`` as one node, ``make_fx`` the ``overload``; ``__torch_function__`` gets it."""
+    first, *others = tensors
+    graph = fx.symbolic_trace(lambda x: call(x, *others))
+    targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    _expect(targets == [operator], f"torch.fx.symbolic_trace records {targets}")
+    right(copy.deepcopy(graph)(first), tensors)
+    traced = make_fx(call)(*tensors)
+    targets = [node.target for node in traced.graph.nodes if node.op == "call_function"]
+    _expect(overload in targets, f"make_fx records {targets}")
+    right(traced(*tensors), tensors)
+    _Seen.given.clear()
+    result = call(first.as_subclass(_Seen), *others)
+    _expect(type(result) is _Seen, f"a subclass gets {type(result)}")
+    _expect(_Seen.given == [operator], f"__torch_function__ is given {_Seen.given}")
+    right(result.as_subclass(torch.Tensor), tensors)
+
+
+def check_forward_mode(call: Call, overload: Call, expected: Call, tensors: Arguments, directions: Arguments) -> None:
+    """Forward mode: dual tensors, ``jvp`` alone, mapped, nested in itself and in ``grad``, compiled.
+
+    What is right follows from PyTorch's forward mode of ``expected``, the reference, in float64; ``call``, ``overload``
+    and ``expected`` are functions of floating-point ``tensors``, and ``directions`` are their tangents.
+    """
+    # A few of the last bits of the coarsest dtype: tangents are sums of several rounded products.
+    tolerance = 64 * max(torch.finfo(t.dtype).eps for t in (call(*tensors), *tensors))
+
+    def near(what: str, got: torch.Tensor | None, exact: torch.Tensor) -> None:
+        if got is None:
+            raise AssertionError(f"{what}: the tangent is lost")
+        scale = exact.abs().max().clamp_min(1.0).item() if exact.numel() else 1.0
+        torch.testing.assert_close(
+            got.double(), exact, rtol=tolerance, atol=tolerance * scale, msg=lambda text: f"{what}: {text}"
+        )
+
+    def jvp(function: Call) -> Call:
+        return lambda *both: torch.func.jvp(function, both[: len(both) // 2], both[len(both) // 2 :])[1]
+
+    def loss(function: Call) -> Call:
+        return lambda *all: function(*all).sin().sum()
+
+    wide, both = tuple(t.double() for t in (*tensors, *directions)), (*tensors, *directions)
+    exact = jvp(expected)(*wide)
+    with warnings.catch_warnings():
+        # Entering forward mode for the first time makes torch compile its own decompositions by a deprecated way.
+        warnings.filterwarnings("ignore", ".torch.jit.script. is deprecated", DeprecationWarning)
+        near("torch.func.jvp", jvp(call)(*both), exact)
+        for what, function in (("a dual tensor", call), ("a dual tensor, by torch.ops", overload)):
+            with forward_ad.dual_level():
+                dual = function(*map(forward_ad.make_dual, tensors, directions))
+                near(what, forward_ad.unpack_dual(dual).tangent, exact)
+        stacked = tuple(torch.stack([d, 2 * d]) for d in directions)
+        in_dims = (*(None for _ in tensors), *(0 for _ in stacked))
+        mapped = torch.func.vmap(jvp(call), in_dims)(*tensors, *stacked)
+        near("torch.func.vmap of jvp", mapped, torch.stack([exact, 2 * exact]))
+        near("jvp of jvp", jvp(jvp(call))(*both, *both), jvp(jvp(expected))(*wide, *wide))
+        near("jvp of grad", jvp(torch.func.grad(loss(call)))(*both), jvp(torch.func.grad(loss(expected)))(*wide))
+        torch._dynamo.reset()
+        compiled = torch.compile(jvp(call), backend="aot_eager", fullgraph=True)
+        near("a compiled jvp", compiled(*both), exact)
+
+
 # ---------------------------------------------------------------------------------------------------------- CUDA
 
 
@@ -158,7 +227,7 @@ def check_graph_replay(call: Call, make: Make, right: Right) -> None:
 
 
 def capture(call: Call, args: Arguments) -> tuple[Callable[[], None], torch.Tensor]:
-    """Captures a call in a CUDA graph; gives what replays it to its end, and the output that a replay writes."""
+    """Captures a call in a CUDA graph: a function that replays and synchronizes, and the output that it writes."""
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -172,7 +241,7 @@ def capture(call: Call, args: Arguments) -> tuple[Callable[[], None], torch.Tens
 
 
 def check_side_stream(call: Call, make: Make, right: Right) -> None:
-    """On a side stream, the operator runs after what was queued there before it and before what comes after."""
+    """On a side stream, the operator is ordered with the work that was queued there before and after it."""
     static = make(0)
     fresh = make(1)
     call(*static)
@@ -216,7 +285,7 @@ def check_second_device(call: Call, make: Make, right: Right) -> None:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Whether two tensors hold the same bits, as a bool tensor on their device, so that no one has to wait for it."""
+    """Whether two tensors hold the same bits: a bool tensor on their device, without synchronization."""
     left, right = (x.contiguous().reshape(-1).view(torch.uint8) for x in (a, b))
     return (left == right).all()
 

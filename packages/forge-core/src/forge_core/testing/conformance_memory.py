@@ -1,6 +1,7 @@
 """How an operator has to treat memory and special values: layouts, empty tensors, ``out``, NaN and infinities.
 
-As in ``conformance``, each function takes the operator as a function of its tensors, and raises AssertionError.
+The arguments are those of ``conformance``; ``expected`` is the reference as a function of a call's tensors, and
+``right`` takes the name of a layout first where there are several: ``right(name)(result, tensors)``.
 """
 
 from __future__ import annotations
@@ -11,30 +12,16 @@ from typing import Any
 import torch
 
 from forge_core.errors import CacheError, CompileError
-from forge_core.testing.conformance import Make, Right, same_bits
-from forge_core.testing.exact import assert_same_bits
+from forge_core.testing.conformance import Call, Make, Right, same_bits
 from forge_core.testing.inputs import layouts, relaid
-
-__all__ = [
-    "check_empty",
-    "check_fake_strides",
-    "check_inputs_untouched",
-    "check_nan_and_inf",
-    "check_out",
-    "check_out_compiles",
-    "check_relaid",
-    "rearranged",
-    "with_specials",
-]
+from forge_core.testing.tolerances import assert_same_bits
 
 Tensors = tuple[torch.Tensor, ...]
-Call = Callable[..., torch.Tensor]
 
-#: What PyTorch refuses a call with; which of them is a matter of taste even among its own operators.
+#: What PyTorch's operators refuse a call with; they do not agree on one of them.
 REFUSALS = (RuntimeError, IndexError, ValueError)
 
-#: What is no refusal, though each is a RuntimeError: a kernel that does not compile or load, or that fails on the GPU,
-#: and memory that is not to be had.
+#: RuntimeErrors that are failures: a kernel does not compile, load or run, or memory is exhausted.
 FAILURES = (CompileError, CacheError, torch.AcceleratorError, torch.OutOfMemoryError)
 
 
@@ -42,14 +29,9 @@ FAILURES = (CompileError, CacheError, torch.AcceleratorError, torch.OutOfMemoryE
 
 
 def rearranged(tensors: Tensors, *, offsets: bool) -> Iterator[tuple[str, Tensors]]:
-    """The tensors of a call in other layouts: all of them alike, and each alone among contiguous ones.
+    """The tensors of a call in other layouts, by name: all of them alike, and each alone among contiguous ones.
 
-    Args:
-        tensors: of the call.
-        offsets: only those contiguous ones whose first element is not aligned; False: only the others.
-
-    Yields:
-        The layout's name, and the tensors.
+    With ``offsets`` those contiguous ones whose first element is not aligned, otherwise the others.
     """
     kinds = [dict(relaid(t, seed=i)) for i, t in enumerate(tensors)]
     wanted = [name for kind in kinds for name in kind if name.startswith("offset") == offsets]
@@ -64,14 +46,7 @@ def rearranged(tensors: Tensors, *, offsets: bool) -> Iterator[tuple[str, Tensor
 
 
 def check_relaid(call: Call, tensors: Tensors, right: Callable[[str], Right], *, offsets: bool) -> None:
-    """Tensors of other strides, or that begin at any element, are read as they lie.
-
-    Args:
-        call: the operator.
-        tensors: of a call.
-        right: for a layout's name, what tells whether a result is right.
-        offsets: see :func:`rearranged`.
-    """
+    """Tensors of other strides and offsets give the right result; see :func:`rearranged`."""
     for name, arranged in rearranged(tensors, offsets=offsets):
         right(name)(call(*arranged), arranged)
 
@@ -111,14 +86,7 @@ def check_inputs_untouched(call: Call, tensors: Tensors) -> None:
 
 
 def check_empty(call: Call, expected: Call, tensors: Tensors, what: str) -> None:
-    """On tensors without elements the operator gives what the reference does, or refuses what it refuses.
-
-    Args:
-        call: the operator.
-        expected: the reference.
-        tensors: of a call.
-        what: names the call.
-    """
+    """On tensors without elements the operator gives what the reference does, or refuses what it refuses."""
     try:
         want = expected(*tensors)
     except FAILURES:
@@ -145,14 +113,7 @@ def check_empty(call: Call, expected: Call, tensors: Tensors, what: str) -> None
 
 
 def with_specials(tensors: Tensors) -> Iterator[tuple[str, Tensors]]:
-    """The tensors of a call with NaN and infinities in them: all kinds in the first, NaN in each of the others.
-
-    Args:
-        tensors: of the call, floating point or complex.
-
-    Yields:
-        What was put where, and the tensors.
-    """
+    """The tensors of a call with NaN and infinities, by place: all kinds in the first, NaN in each of the others."""
     inf, nan = float("inf"), float("nan")
     for index, x in enumerate(tensors):
         if not x.numel() or not (x.dtype.is_floating_point or x.dtype.is_complex):
@@ -197,15 +158,7 @@ def _where(mask: torch.Tensor) -> str:
 
 
 def check_out(into: Call, call: Call, tensors: Tensors, right: Callable[[str], Right], *, returns: bool) -> None:
-    """The out form writes the right result into an ``out`` of any layout, and nothing beside it.
-
-    Args:
-        into: ``into(*tensors, out=...)``.
-        call: the functional form.
-        tensors: of a call.
-        right: for a layout's name, what tells whether a result is right.
-        returns: whether the form returns ``out``, rather than nothing.
-    """
+    """The out form writes the right result into an ``out`` of any layout, and nothing beside it."""
     like = call(*tensors)
     for name, out in layouts(like.shape, like.dtype, like.device, seed=2):
         if any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):

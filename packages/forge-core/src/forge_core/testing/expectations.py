@@ -1,26 +1,22 @@
 """What a kernel's compiled code must look like, declared beside the kernel and checked without a GPU.
 
-    table of a package                  EXPECTED = {RowConfig: row, ...}    configuration, architecture -> Expect
-    compiler   -> PTX, cubin, launch    forge_core.profiling
-    check      -> one Violation for each figure that is not as declared: kernel, architecture, configuration, figure
-
-A declaration is a promise and no measurement: ``registers`` is what a multiprocessor must have for as many blocks as
-the kernel counts on, ``shared`` what the configuration needs, ``loads`` and ``stores`` the widths of the design.  A
-change that brings in a spill, makes an access narrower or adds a barrier is refused wherever kernels can be compiled.
-
-A package of its own declares its kernels likewise::
+A package has one table, from a type of configuration to the kernels that it launches::
 
     def row(config: RowConfig, arch: str) -> Expect:
         return Expect(registers=40, shared=256, loads=(16,), stores=(4,), barriers=1)
 
     EXPECTED = {RowConfig: row}
-    assert_as_declared(compiled_for(build, config, "sm_90a"), EXPECTED, config, "sm_90a")
+    assert_as_declared(compiled_for(builder, config, "sm_90a"), EXPECTED, config, "sm_90a")
+
+A declaration is a requirement, not a measurement: ``registers`` lets as many blocks be resident as the kernel counts
+on, ``shared`` is what the configuration needs, ``loads`` and ``stores`` are the widths of the design.  A change that
+spills, narrows an access or adds a barrier fails wherever kernels can be compiled.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,24 +35,21 @@ __all__ = [
     "violations",
 ]
 
-#: An operator, and the arguments and options of a call of it.
-Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
-
 
 @dataclass(frozen=True)
 class Expect:
-    """One kernel of a launch, as its declaration has it.
+    """One kernel of a launch: the widths of its accesses exactly, all else at most.
 
     Attributes:
-        registers: of a thread, at most.
-        shared: bytes of shared memory of a block, static and dynamic, at most; without CUDA's own share.
+        registers: of a thread.
+        shared: bytes of shared memory of a block, static and dynamic, without CUDA's own.
         loads: the widths of its loads from global memory in bytes a thread: each occurs, and no other.
         stores: the same of its stores.
-        barriers: of a block, at most, as they stand in the code; a loop's body counts once.
-        cluster_barriers: arrivals and waits of a cluster, at most, likewise.
-        spills: bytes of a thread's registers that the compiler keeps in local memory, at most.
-        local: bytes of arrays in local memory that the source asks for, at most.
-        atomics: atomic operations, at most: their order, and so a sum's last bits, would change from run to run.
+        barriers: of a block, as they stand in the code; a loop's body counts once.
+        cluster_barriers: arrivals and waits of a cluster, likewise.
+        spills: bytes of a thread's registers that the compiler keeps in local memory.
+        local: bytes of arrays in local memory that the source asks for.
+        atomics: atomic operations, whose order, and so a sum's last bits, would change from run to run.
     """
 
     registers: int
@@ -70,31 +63,15 @@ class Expect:
     atomics: int = 0
 
 
-def registers_of(threads: int) -> int:
-    """Registers that each thread may have where so many are to be resident on a multiprocessor.
-
-    A multiprocessor has 65536; a thread gets them in steps of 8, and 255 at most.
-    """
-    return min(65536 // threads // 8 * 8, 255)
-
-
-#: For each type of configuration, what its kernels must look like: one :class:`Expect` for each kernel in the order of
-#: their launches, or a single one.
+#: For each type of configuration, one :class:`Expect`, or one for each kernel in the order of their launches.
 Declarations = Mapping[type, Callable[[Any, str], "Expect | tuple[Expect, ...]"]]
+#: An operator, and the arguments and options of a call of it.
+Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Violation:
-    """One figure that is not as declared.
-
-    Attributes:
-        kernel: the kernel's symbol.
-        arch: what it was compiled for.
-        config: its configuration.
-        figure: which figure.
-        declared: what the declaration says.
-        got: what the compiled code says.
-    """
+    """One figure of a compiled kernel that is not as declared."""
 
     kernel: str
     arch: str
@@ -107,18 +84,13 @@ class Violation:
         return f"{self.kernel} for {self.arch}: {self.figure}: declared {self.declared}, got {self.got}; {self.config}"
 
 
+def registers_of(threads: int) -> int:
+    """Registers of each of ``threads`` resident threads: of 65536 a multiprocessor, in steps of 8, 255 at most."""
+    return min(65536 // threads // 8 * 8, 255)
+
+
 def compiled_for(builder: str, config: Any, arch: str) -> Artefacts:
-    """Compiles a configuration, with the integers that its builder traces it with.
-
-    Args:
-        builder: ``"module:attribute"`` of the ``@compile_cached`` builder.
-        config: its configuration.
-        arch: for example ``"sm_90a"``.
-
-    Raises:
-        UnsupportedError: the CuTe DSL is not installed.
-        CompileError: the kernel does not compile, or its launch cannot be worked out.
-    """
+    """Compiles a configuration of the builder ``"module:attribute"``, with the integers that it is traced with."""
     return compile_to_look_at(builder, config, None, arch=arch)
 
 
@@ -126,7 +98,7 @@ def violations(artefacts: Artefacts, declarations: Declarations, config: Any, ar
     """Every figure of a compiled configuration that is not as declared.
 
     Args:
-        artefacts: what compiling it gave.
+        artefacts: of :func:`compiled_for`.
         declarations: the package's table.
         config: the configuration.
         arch: what it was compiled for.
@@ -134,7 +106,6 @@ def violations(artefacts: Artefacts, declarations: Declarations, config: Any, ar
     Raises:
         LookupError: the table has no declaration for such a configuration.
         ValueError: it declares another number of kernels than are launched.
-        CompileError: a launch's kernel is not in the cubin.
     """
     declare = declarations.get(type(config))
     if declare is None:
@@ -153,29 +124,23 @@ def violations(artefacts: Artefacts, declarations: Declarations, config: Any, ar
 
 
 def assert_as_declared(artefacts: Artefacts, declarations: Declarations, config: Any, arch: str) -> None:
-    """Fails with every violation; the arguments are those of :func:`violations`.
-
-    Raises:
-        AssertionError: a figure is not as declared.
-    """
-    found = violations(artefacts, declarations, config, arch)
-    if found:
-        raise AssertionError("compiled code is not as declared:\n" + "\n".join(f"  {each}" for each in found))
+    """Raises AssertionError with every one of :func:`violations`."""
+    _refuse(f"  {each}" for each in violations(artefacts, declarations, config, arch))
 
 
 def assert_choices_as_declared(
     draw: Callable[[random.Random], Call], declarations: Declarations, *, seed: int, count: int
 ) -> None:
-    """What operators choose for calls drawn at random compiles to what is declared, for any architecture.
+    """What operators choose for random calls compiles to what is declared, for any architecture.
 
     Args:
         draw: gives a call of an operator of ``forge_core.op``; its tensors may be on ``meta``.
         declarations: the package's table.
-        seed: of what is drawn; the same seed gives the same calls.
-        count: kernels to compile, different ones.
+        seed: of what is drawn.
+        count: different kernels to compile.
 
     Raises:
-        AssertionError: a figure is not as declared, or so many kernels do not come up in 20 times as many calls.
+        AssertionError: a figure is not as declared, or 20 * count calls have fewer kernels.
     """
     choose, seen, found = random.Random(seed), set(), []  # noqa: S311 - it decides what is compiled, no secret
     for _ in range(20 * count):
@@ -190,38 +155,40 @@ def assert_choices_as_declared(
         found += [f"  {operator}({call}): {each}" for each in violations(made, declarations, told.config, arch)]
         if len(seen) == count:
             break
-    if found:
-        raise AssertionError("compiled code is not as declared:\n" + "\n".join(found))
+    _refuse(found)
     if len(seen) < count:
         raise AssertionError(f"expected {count} different kernels, and {len(seen)} came up")
+
+
+def _refuse(found: Iterable[str]) -> None:
+    lines = list(found)
+    if lines:
+        raise AssertionError("compiled code is not as declared:\n" + "\n".join(lines))
 
 
 def _compare(kernel: KernelReport, expect: Expect) -> Iterable[tuple[str, str, str]]:
     kinds, counts = kernel.counts.kinds, kernel.counts
     # Local memory that the source names shows in the PTX; what only the cubin knows of is spilled.
     touched = [*counts.widths("ld.local"), *counts.widths("st.local")]
-    figures = (
-        ("registers", expect.registers, kernel.resources.registers),
-        ("bytes of shared memory", expect.shared, kernel.smem_bytes),
-        ("barriers", expect.barriers, kinds.get("barriers", 0)),
-        ("cluster barriers", expect.cluster_barriers, kinds.get("cluster barriers", 0)),
-        ("bytes spilled", expect.spills, kernel.spill_bytes),
-        ("bytes of local arrays", expect.local, counts.local_bytes or max(touched, default=0)),
-        ("atomics", expect.atomics, kinds.get("atomics", 0)),
-    )
-    for name, most, got in figures:
-        if got > most:
-            yield name, f"at most {most}", str(got)
-    copies = counts.widths("cp.async")
-    sides = (
-        ("widths of loads", expect.loads, {*counts.widths("ld.global"), *copies}),
-        ("widths of stores", expect.stores, set(counts.widths("st.global"))),
-    )
-    for name, wanted, found in sides:
-        if set(wanted) != found:
-            yield name, _bytes(wanted), _bytes(found)
+    most = {
+        "registers": (expect.registers, kernel.resources.registers),
+        "bytes of shared memory": (expect.shared, kernel.smem_bytes),
+        "barriers": (expect.barriers, kinds.get("barriers", 0)),
+        "cluster barriers": (expect.cluster_barriers, kinds.get("cluster barriers", 0)),
+        "bytes spilled": (expect.spills, kernel.spill_bytes),
+        "bytes of local arrays": (expect.local, counts.local_bytes or max(touched, default=0)),
+        "atomics": (expect.atomics, kinds.get("atomics", 0)),
+    }
+    yield from ((figure, f"at most {limit}", str(got)) for figure, (limit, got) in most.items() if got > limit)
+    exact = {
+        "widths of loads": (expect.loads, [*counts.widths("ld.global"), *counts.widths("cp.async")]),
+        "widths of stores": (expect.stores, counts.widths("st.global")),
+    }
+    for figure, (widths, found) in exact.items():
+        if set(widths) != set(found):
+            yield figure, _bytes(widths), _bytes(found)
 
 
 def _bytes(widths: Iterable[int]) -> str:
-    ordered: Sequence[int] = sorted(set(widths), reverse=True)
+    ordered = sorted(set(widths), reverse=True)
     return f"{' and '.join(map(str, ordered))} bytes" if ordered else "none"

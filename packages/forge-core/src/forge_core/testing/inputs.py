@@ -1,14 +1,17 @@
-"""Inputs for tests: random bits of any dtype, in every kind of layout."""
+"""Inputs of tests: random bits of any dtype in every kind of layout; small sets of calls for compute-sanitizer."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["layouts", "matrix_to_plan", "random_bits", "relaid"]
+__all__ = ["cover", "layouts", "matrix_to_plan", "placed", "random_bits", "relaid", "traits"]
+
+Call = TypeVar("Call", bound=Hashable)
 
 
 def random_bits(
@@ -18,8 +21,8 @@ def random_bits(
 
     Args:
         shape: any, empty included.
-        dtype: any dtype of whole bytes; bool elements are 0 or 1, the only bits that mean a truth value.
-        device: where to make it.
+        dtype: any dtype of whole bytes; bool elements are 0 or 1, the only valid ones.
+        device: of the tensor.
         seed: the same seed, shape and dtype give the same bits on one kind of device.
     """
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -32,16 +35,9 @@ def random_bits(
 def layouts(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu", *, seed: int = 0
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of one shape with random bits, and every kind of strides that views make.
+    """Tensors of one shape with random bits, and every kind of strides that views make, by name.
 
-    Args:
-        shape: any; a tensor of no elements, or of fewer than two dimensions, has fewer layouts.
-        dtype: any dtype of whole bytes.
-        device: where to make them.
-        seed: see :func:`random_bits`.
-
-    Yields:
-        A name for test ids, and the tensor.
+    The arguments are those of :func:`random_bits`; fewer than two dimensions have fewer layouts.
     """
     if len(shape) < 2:
         yield from _lines(shape, dtype, device, seed)
@@ -74,15 +70,9 @@ def layouts(
 
 
 def matrix_to_plan(choose: random.Random, dtype: torch.dtype, *, longest: int = 2**22) -> torch.Tensor:
-    """A matrix without memory, for what is to be planned and not run: any sizes and, mostly, whole chunks.
+    """A random matrix on ``meta`` of less than 2^31 elements: contiguous, transposed, or with padded rows.
 
-    Args:
-        choose: where the sizes come from; small ones are as likely as large ones.
-        dtype: any.
-        longest: columns of the longest row.
-
-    Returns:
-        A tensor on ``meta`` of less than 2^31 elements: contiguous, transposed, or with a gap between its rows.
+    Its sizes are log-uniform, ``longest`` columns at most, and mostly multiples of 8.
     """
     cols = int(2 ** choose.uniform(0, math.log2(longest)))
     if cols > 8 and choose.random() < 0.6:
@@ -110,14 +100,9 @@ def _lines(
 
 
 def relaid(x: torch.Tensor, *, seed: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """The values of a tensor in the layouts of :func:`layouts`; between them lie random bits, NaNs among them.
+    """The values of a tensor in the layouts of :func:`layouts`, by name, with random bits between them.
 
-    Args:
-        x: any strides, dtype and device.
-        seed: of the random bits.
-
-    Yields:
-        The layout's name, and the tensor; an expanded one repeats the first slice of ``x``.
+    An expanded layout repeats the first slice of ``x``.
     """
     for name, found in layouts(x.shape, x.dtype, x.device, seed=seed):
         values, target = x, found
@@ -126,3 +111,36 @@ def relaid(x: torch.Tensor, *, seed: int = 0) -> Iterator[tuple[str, torch.Tenso
                 values, target = values.narrow(dim, 0, 1), target.narrow(dim, 0, 1)
         target.copy_(values)
         yield name, found
+
+
+# compute-sanitizer slows calls down a lot: of all small calls it runs a few, whose configurations have together every
+# trait (alignment, lanes, blocks, ...) that any of them has.
+
+
+def traits(config: Any) -> set[tuple[str, Any]]:
+    """What decides which addresses a row kernel accesses and what its threads exchange, of its configuration."""
+    names = ("align", "lanes", "blocks", "rank", "reduced", "held")
+    found = {(name, getattr(config, name, None)) for name in names}
+    return {*found, ("staged", getattr(config, "staged", 0) > 0), ("chunks", min(getattr(config, "chunks", 1), 2))}
+
+
+def cover(calls: Mapping[Call, set[tuple[str, Any]]], sizes: Mapping[Call, int]) -> list[Call]:
+    """A subset of calls that has all traits of all calls: greedily the one with the most new traits, then the smallest.
+
+    Args:
+        calls: the traits of each.
+        sizes: elements of each.
+    """
+    left: set[tuple[str, Any]] = set().union(*calls.values())
+    chosen: list[Call] = []
+    while left:
+        chosen.append(max(calls, key=lambda call: (len(calls[call] & left), -sizes[call])))
+        left -= calls[chosen[-1]]
+    return chosen
+
+
+def placed(values: torch.Tensor, offset: int, device: str) -> torch.Tensor:
+    """The values behind ``offset`` elements, at the end of an allocation, so that memcheck sees a read past them."""
+    flat = torch.empty(values.numel() + offset, dtype=values.dtype, device=device)
+    flat[offset:] = values.reshape(-1).to(device)
+    return flat[offset:].view(values.shape)

@@ -23,7 +23,7 @@ class Planted:
     Attributes:
         plant: gives the wrong operator for the right one.
         found_by: the check's name.
-        gpu: whether the fault shows on a GPU alone.
+        gpu: whether the fault shows on a GPU only.
     """
 
     plant: Callable[[Call], Call]

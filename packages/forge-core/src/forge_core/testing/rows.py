@@ -50,8 +50,8 @@ def row_subject(
         operator: takes the program's tensors in the order of its schema, and ``dim``.
         program: the arithmetic.
         reference: what the operator should give.
-        terms: of the magnitudes of the same arguments, in float64: the sum of the magnitudes of the terms that make
-            each element, which the bound of its error is relative to.
+        terms: takes the magnitudes of the same arguments, in float64: for each element the sum of the magnitudes of
+            its terms, which its error bound is relative to.
         dims: whether several dims may make a row.
         dtypes: of the tensors.
         **more: of the :class:`Subject`.

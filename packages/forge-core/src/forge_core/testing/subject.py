@@ -1,16 +1,13 @@
-"""The declaration of an operator under test: what the battery and the proofs have to know of it.
-
-It is written once, beside the operator:
+"""The declaration of an operator under test, written once, beside the operator.
 
     SUM = Subject(
         reduce_sum,                                      the operator
-        samples, floor,                                  what its error is measured on, and how large it may be
+        samples, floor,                                  what its error is measured on, and its derived bound
         cases=[Case((4, 6), (-1,)), Case((4, 6), (0, True))],
         reference=torch.sum,                             what it should give
     )
 
-and read by ``forge_core.testing.battery``, which makes tests of it, and by ``forge_core.proofs``, which
-measures it on a GPU.
+``forge_core.testing.battery`` makes tests of it, and ``forge_core.proofs`` measures it on a GPU.
 """
 
 from __future__ import annotations
@@ -21,9 +18,8 @@ from typing import Any
 
 import torch
 
-from forge_core.testing.exact import assert_same_bits
 from forge_core.testing.planted import Planted
-from forge_core.testing.tolerances import assert_near_float64
+from forge_core.testing.tolerances import assert_near_float64, assert_same_bits
 
 __all__ = ["Arguments", "Case", "Subject", "bounds_of", "normal"]
 
@@ -35,9 +31,9 @@ class Case:
     """One kind of call.
 
     Attributes:
-        shape: what ``Subject.make`` makes its tensors from; of the first tensor, as a rule.
-        args: what follows the tensors by position.
-        kwargs: what follows by name.
+        shape: what ``Subject.make`` makes its tensors from; usually that of the first tensor.
+        args: the arguments after the tensors, by position.
+        kwargs: the arguments by name.
     """
 
     shape: tuple[int, ...]
@@ -53,14 +49,7 @@ Make = Callable[[Case, torch.dtype, torch.device, int], tuple[torch.Tensor, ...]
 
 
 def normal(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    """One tensor of the case's shape: normally distributed, or whole numbers from 0 to 8 of an integer dtype.
-
-    Args:
-        case: gives the shape.
-        dtype: of the tensor.
-        device: where to make it.
-        seed: the same seed gives the same numbers.
-    """
+    """One tensor of the case's shape: normally distributed, or whole numbers from 0 to 8 of an integer dtype."""
     generator = torch.Generator(device=device).manual_seed(seed)
     if dtype.is_floating_point or dtype.is_complex:
         wide = torch.complex128 if dtype.is_complex else torch.float64
@@ -72,39 +61,39 @@ def normal(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> t
 class Subject:
     """An operator under test.
 
-    The first four say what determinism and error are measured on, and are all that the proofs need.  The others are
-    the battery's; of these ``cases`` is needed, and ``reference`` where the operator brings none.
+    GPU validation needs the first four alone.  The battery needs ``cases`` too, and ``reference`` where the operator
+    brings none.
 
     Attributes:
         operator: a ``forge_core.op.Operator``, a custom operator of torch, or any function of tensors.
-        samples: takes a device and yields the arguments of calls, by position.  A variant may refuse some of them by
-            UnsupportedError, not all.  None: what ``cases`` and ``dtypes`` give.
-        floor: takes such arguments and returns the derived error bound of the computation, per element, as
-            ``assert_near_float64`` takes it; None where the result has to be that of the reference, exactly.
-        absent: variants that can do no call of this operator, each with the reason.
-        cases: small calls, which every check makes; each of a few hundred elements.
-        launches: calls of the sizes that kernels are for, at least one for each kernel that the operator chooses from;
-            made on GPUs only.  None given: the cases.
-        laid_out: the calls whose tensors and ``out`` are put into all layouts.  None given: the cases.
-        laid_out_dtypes: of these calls.  None given: the first dtype.
-        special: the calls that NaN and infinities are put into.  None given: the cases.
-        shapes: the shapes that a compiled graph has to take without compiling anew, for the first case's arguments.
-            None given: shapes of the first case's rank.
-        dtypes: of the inputs; the checks that need one dtype take the first.
+        samples: takes a device and yields the arguments, by position, of the calls that determinism and error are
+            measured on.  A variant may refuse some of them by UnsupportedError, not all.  None: ``cases`` and
+            ``dtypes``.
+        floor: takes such arguments and returns the derived error bound of each element, as ``assert_near_float64``
+            takes it; None where the result has to be that of the reference, exactly.
+        absent: variants that support no call of this operator, each with the reason.
+        cases: small calls, of a few hundred elements, which every check makes.
+        launches: calls of real sizes, at least one for each kernel that is chosen from; GPU only.  None: the cases.
+        laid_out: the calls whose tensors and ``out`` are put into all layouts.  None: the cases.
+        laid_out_dtypes: of these calls.  None: the first dtype.
+        special: the calls that NaN and infinities are put into.  None: the cases.
+        shapes: the shapes that a compiled graph has to take without recompilation, with the first case's arguments.
+            None: shapes of the first case's rank.
+        dtypes: of the inputs; checks of one dtype take the first.
         make: ``make(case, dtype, device, seed)``: fresh tensors of a call.
-        inexact: the same of tensors whose result depends on the order of the operations, which ``determinism`` is
-            tried on; None where those of ``make`` are.
-        reference: takes a call's arguments and gives what the operator should; None for the operator's own, which is
-            then no witness against itself on CPU tensors.
-        compare: ``compare(got, expected)``, raising AssertionError: how results are compared where the error is not
-            what is measured.  None: by the rule of ``tolerances`` with ``floor``, and bit for bit without one.
-        out: ``out(*args, out=tensor)`` of a call; None for ``operator.out`` where there is one.
-        overload: the registered ``OpOverload``; None where the operator itself tells.
+        inexact: the same of tensors whose result depends on the order of operations, for ``determinism``; None:
+            ``make``.
+        reference: takes a call's arguments and gives what the operator should; None for the operator's own, which on
+            CPU tensors is compared with itself.
+        compare: ``compare(got, expected)`` raises AssertionError where results are not compared by their error.  None:
+            by the rule of ``tolerances`` with ``floor``, and bit for bit without one.
+        out: ``out(*args, out=tensor)``; None for ``operator.out`` if there is one.
+        overload: the registered ``OpOverload``; None where the operator has it.
         out_overload: the same of the out form.
         differentiable: whether a gradient is registered.
         planted: wrong operators that a check has to refuse, beside those that are planted in every operator.
         inapplicable: checks that do not apply, each with the reason, which is shown where the test is skipped.
-        title: names the operator in test ids; "" for its own name.
+        title: the operator's name in test ids; "" for its own.
     """
 
     operator: Any
@@ -159,7 +148,7 @@ class Subject:
         return call
 
     def fresh(self, case: Case, device: torch.device) -> Callable[[int], tuple[torch.Tensor, ...]]:
-        """What makes a case's tensors in the first dtype, from a seed."""
+        """A function of a seed that makes a case's tensors in the first dtype."""
         return lambda seed: self.make(case, self.dtypes[0], device, seed)
 
     def measured(self, device: torch.device) -> Iterator[Arguments]:
@@ -183,7 +172,7 @@ class Subject:
         return result
 
     def right(self, case: Case, what: str = "") -> Callable[[torch.Tensor, tuple[torch.Tensor, ...]], None]:
-        """What raises AssertionError unless a result is right for a case's tensors."""
+        """A function that raises AssertionError unless a result is right for a case's tensors."""
 
         def right(got: torch.Tensor, tensors: tuple[torch.Tensor, ...]) -> None:
             told = f"{self.name} {case} {tensors[0].dtype} {what}".strip()
@@ -207,7 +196,7 @@ class Subject:
             got: the result.
             args: the call's arguments by position.
             kwargs: the call's arguments by name.
-            what: names the call in the message.
+            what: the call's name in the message.
 
         Returns:
             The largest share of its allowance that an element uses; 0.0 where results are compared exactly.
@@ -231,15 +220,7 @@ def _wide(argument: Any) -> Any:
 
 
 def bounds_of(subject: Subject, device: torch.device) -> dict[str, float]:
-    """The largest derived bound over the elements of a subject's samples, to be compared with the measured errors.
-
-    Args:
-        subject: the declaration.
-        device: where the samples are made.
-
-    Returns:
-        For each dtype of the samples, by name: the largest element of ``floor``; empty without a ``floor``.
-    """
+    """The largest ``floor`` over the elements of a subject's samples, by the name of their dtype; empty without one."""
     found: dict[str, float] = {}
     if subject.floor is None:
         return found

@@ -1,16 +1,17 @@
-"""When a floating-point result is correct: the one rule for tests, GPU validation and benchmarks.
+"""When a result is correct: the one rule for tests, GPU validation and benchmarks.
 
-A result is compared with the same operation in float64, element by element.  It is correct if
+What only moves data is compared bit for bit (``assert_same_bits``).  A floating-point result is compared with the same
+operation in float64, element by element.  It is correct if
 
     |result - float64|  <=  bound + half an ulp of the float64 value in the result's dtype
 
-or if it is PyTorch's result for the same input.  The bound is derived from what is computed (``tree_bound``,
-``product_bound``, and ``softmax_bounds`` for that family) and is given per element, so a small result has a small
-allowance.  Nothing in the rule is measured, and no term is shared by the elements of a case: neither the largest error
+or if it is PyTorch's result for the same input.  The bound is derived from what is computed, per element, so a small
+result has a small allowance.  ``tree_bound`` and ``product_bound`` are those of sums and products; a package derives
+its own.  Nothing in the rule is measured, and no term is shared by the elements of a case: neither the largest error
 nor the largest result of a case makes room for another element.
 
-Equality with PyTorch is what decides overflow, NaN and infinities, where a difference from float64 means nothing, and
-it is why an operator may use PyTorch itself for CPU tensors, whose 16-bit kernels round more often than ours.
+Equality with PyTorch decides overflow, NaN and infinities, where a difference from float64 means nothing, and allows an
+operator to use PyTorch itself for CPU tensors, whose 16-bit kernels round more often than ours.
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ import math
 
 import torch
 
-__all__ = ["assert_near_float64", "balanced_depth", "half_ulp", "product_bound", "tree_bound"]
+__all__ = [
+    "assert_near_float64",
+    "assert_same_bits",
+    "assert_same_values",
+    "balanced_depth",
+    "half_ulp",
+    "product_bound",
+    "tree_bound",
+]
+
+# Comparing in pieces bounds the memory of the comparison itself: a result of 8 GiB needs no second 8 GiB.
+PIECE_BYTES = 2**28
 
 
 def balanced_depth(count: int) -> int:
@@ -132,3 +144,49 @@ def assert_near_float64(
     # An error of 0 uses nothing, also where half an ulp of a subnormal float64 underflows to an allowance of 0.
     share = torch.where(error.isfinite() & (error > 0), error / allowed, 0.0)
     return float(share.nan_to_num(0.0).max())
+
+
+def assert_same_bits(got: torch.Tensor, expected: torch.Tensor, *, what: str = "result") -> None:
+    """Fails unless both tensors have the same shape, dtype, device, strides and bits.
+
+    Bits, not values: NaN payloads and the sign of zero must survive a move, and ``==`` sees neither.
+
+    Raises:
+        AssertionError: they differ; the message begins with ``what`` and says where first and in how many elements.
+    """
+    for aspect in ("shape", "dtype", "device", "layout"):
+        left, right = getattr(got, aspect), getattr(expected, aspect)
+        if left != right:
+            raise AssertionError(f"{what}: {aspect}: expected {right}, got {left}")
+    # The stride of a dimension of size 1 is never used, and that of an empty tensor neither.
+    steps = [s for s, size in zip(got.stride(), got.shape, strict=True) if size > 1]
+    wanted = [s for s, size in zip(expected.stride(), expected.shape, strict=True) if size > 1]
+    if got.numel() and steps != wanted:
+        raise AssertionError(f"{what}: strides: expected {expected.stride()}, got {got.stride()}")
+    if got.is_conj() or got.is_neg():
+        raise AssertionError(f"{what}: expected materialised values, got a lazily conjugated or negated view")
+    left, right = _bytes(got), _bytes(expected)
+    for start in range(0, left.numel(), PIECE_BYTES):
+        a, b = left[start : start + PIECE_BYTES], right[start : start + PIECE_BYTES]
+        if not torch.equal(a, b):
+            _fail(got, expected, what)
+
+
+def assert_same_values(got: torch.Tensor, expected: torch.Tensor) -> None:
+    """Fails unless two tensors are of one shape, dtype and device and equal; NaN is equal to NaN, and -0 to 0."""
+    torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def _bytes(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _fail(got: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+    size = got.element_size()
+    differs = (_bytes(got) != _bytes(expected)).view(-1, size).any(dim=1)
+    flat = int(differs.nonzero()[0])
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), got.shape))
+    raise AssertionError(
+        f"{what}: {int(differs.sum())} of {differs.numel()} elements differ; first at {index}: "
+        f"expected {expected[index].item()!r}, got {got[index].item()!r}"
+    )
