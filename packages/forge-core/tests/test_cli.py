@@ -16,7 +16,8 @@ import forge_core
 from forge_core import cli
 from forge_core.bench.plan import discover
 from forge_core.commands.find import known_names
-from forge_core.env_check import Facts, collect
+from forge_core.env_check import facts as machine
+from forge_core.env_check.facts import Facts
 from forge_core.errors import BenchmarkError, UnsupportedError
 from forge_core.settings import VARIABLES, Settings
 
@@ -225,8 +226,8 @@ def test_any_other_error_is_not_hidden(forge, failing):
 
 @pytest.mark.parametrize("broken", [False, True])
 def test_doctor_exits_with_its_verdict(forge, monkeypatch, broken):
-    facts = Facts(system="darwin", torch=collect._torch()[0] if not broken else Facts().torch)
-    monkeypatch.setattr(collect, "collect", lambda: facts)
+    facts = Facts(system="darwin", torch=machine._torch()[0] if not broken else Facts().torch)
+    monkeypatch.setattr(machine, "collect", lambda: facts)
     result = forge("doctor", "--json")
     assert result.exit_code == int(broken)
     assert json.loads(result.output)["healthy"] is not broken

@@ -1,3 +1,5 @@
+"""What the doctor finds wrong with planted facts, with planted installations, and with this machine."""
+
 from __future__ import annotations
 
 import base64
@@ -11,26 +13,17 @@ import sys
 
 import pytest
 
-from forge_core.env_check import (
-    Distribution,
-    Driver,
-    Dsl,
-    Facts,
-    Gpu,
-    KernelRun,
-    Level,
-    Torch,
-    collect,
-    diagnose,
-    findings,
-    probe,
-    report,
-)
+from forge_core.env_check import facts as machine
+from forge_core.env_check import findings, probe
+from forge_core.env_check.doctor import as_json, as_text, healthy
+from forge_core.env_check.facts import Driver, Dsl, Facts, Gpu, Torch
+from forge_core.env_check.findings import Level, diagnose
+from forge_core.env_check.probe import KernelRun
 from forge_core.profiling import cuda_tools
 
 NAMES = ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base", "nvidia-cutlass-dsl-libs-cu12")
-DSL = Dsl(tuple(Distribution(name, "4.8.1") for name in NAMES), variants=(12,))
-DSL_BOTH = Dsl((*DSL.distributions, Distribution("nvidia-cutlass-dsl-libs-cu13", "4.8.1")), variants=(12, 13))
+DSL = Dsl(dict.fromkeys(NAMES, "4.8.1"), variants=(12,))
+DSL_BOTH = Dsl({**DSL.distributions, "nvidia-cutlass-dsl-libs-cu13": "4.8.1"}, variants=(12, 13))
 H200 = Gpu(0, "NVIDIA H200", (9, 0))
 T4 = Gpu(0, "Tesla T4", (7, 5))
 
@@ -69,16 +62,16 @@ def messages(facts, level=None):
 
 
 def test_a_machine_without_a_gpu_is_healthy_and_says_so_plainly():
-    assert report.healthy(diagnose(CPU))
+    assert healthy(diagnose(CPU))
     assert "CUDA driver not detected" in messages(CPU)
     assert "No GPU devices found: operators use the CPU reference" in messages(CPU)
     assert not messages(CPU, Level.WARNING)
 
 
 def test_a_machine_with_a_gpu_is_healthy():
-    assert report.healthy(diagnose(CUDA))
+    assert healthy(diagnose(CUDA))
     assert not messages(CUDA, Level.WARNING)
-    text = report.as_text(diagnose(CUDA))
+    text = as_text(diagnose(CUDA))
     assert "GPU 0 (NVIDIA H200): sm_90 is supported by torch's build and the CuTe DSL (sm_90a)" in text
     assert "CuTe DSL 4.8.1 with libraries for CUDA 12 and 13; CUDA 13 in use, torch is built with CUDA 13.0" in text
     assert "CUDA driver 580.82.07, serves CUDA up to 13.0; 580.65.06 or newer is needed" in text
@@ -88,7 +81,7 @@ def test_a_machine_with_a_gpu_is_healthy():
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_a_system_without_the_dsl_is_healthy(system):
     facts = plant(CPU, system=system, dsl=Dsl(), tvm_ffi=None, kernels=())
-    assert report.healthy(diagnose(facts))
+    assert healthy(diagnose(facts))
     assert "kernels need Linux: operators use the CPU reference" in messages(facts)
 
 
@@ -100,7 +93,7 @@ def test_libraries_of_both_cuda_versions_side_by_side_are_healthy_for_either_tor
 
 @pytest.mark.parametrize("variants", [(12,), (13,), (12, 13)])
 def test_a_torch_without_cuda_fits_the_libraries_of_any_cuda(variants):
-    assert report.healthy(diagnose(plant(CPU, dsl__variants=variants)))
+    assert healthy(diagnose(plant(CPU, dsl__variants=variants)))
 
 
 # ----------------------------------------------------------------------------------------------------------- faults
@@ -149,17 +142,17 @@ PLANTED = {
         "pip install 'nvidia-cutlass-dsl[cu13]>=4.8,<5'",
     ),
     "DSL too old": (
-        plant(CPU, dsl=Dsl((Distribution("nvidia-cutlass-dsl", "4.5.1"),), (12,))),
+        plant(CPU, dsl=Dsl({"nvidia-cutlass-dsl": "4.5.1"}, (12,))),
         "CuTe DSL 4.5.1 is not supported: >=4.8,<5 is needed",
         "pip uninstall -y nvidia-cutlass-dsl && pip install 'nvidia-cutlass-dsl>=4.8,<5'",
     ),
     "DSL too new": (
-        plant(CPU, dsl=Dsl((Distribution("nvidia-cutlass-dsl", "5.0"),), (12,))),
+        plant(CPU, dsl=Dsl({"nvidia-cutlass-dsl": "5.0"}, (12,))),
         "CuTe DSL 5.0 is not supported",
         "pip uninstall -y nvidia-cutlass-dsl && pip install 'nvidia-cutlass-dsl>=4.8,<5'",
     ),
     "parts of several versions": (
-        plant(CPU, dsl__distributions=(*DSL.distributions[:2], Distribution(NAMES[2], "4.7.0"))),
+        plant(CPU, dsl__distributions={**DSL.distributions, NAMES[2]: "4.7.0"}),
         (
             "in several versions: nvidia-cutlass-dsl 4.8.1, nvidia-cutlass-dsl-libs-base 4.8.1, "
             "nvidia-cutlass-dsl-libs-cu12 4.7.0"
@@ -242,11 +235,11 @@ def test_a_planted_fault_is_found_with_the_command_that_repairs_it(name):
     assert len({finding.repair for finding in found}) == 1, found
     assert message in found[0].message
     assert found[0].repair.endswith(repair)
-    assert not report.healthy(diagnose(facts))
-    text = report.as_text(diagnose(facts))
+    assert not healthy(diagnose(facts))
+    text = as_text(diagnose(facts))
     assert f"repair: {found[0].repair}" in text
     assert text.endswith(f"broken: {len(found)} fault(s); each is followed by the command that repairs it")
-    assert json.loads(report.as_json(facts, diagnose(facts)))["healthy"] is False
+    assert json.loads(as_json(facts, diagnose(facts)))["healthy"] is False
 
 
 WARNED = {
@@ -280,7 +273,7 @@ def test_what_is_odd_but_works_is_a_warning(name):
     assert len(warnings) == 1, warnings
     assert message in warnings[0].message
     assert warnings[0].repair.endswith(repair)
-    assert report.healthy(diagnose(facts))
+    assert healthy(diagnose(facts))
 
 
 def test_an_old_gpu_is_no_fault_where_the_reference_was_asked_for():
@@ -348,7 +341,7 @@ def install(folder, name, files, version="4.8.1", *, write=True):
 
 
 def read(folder):
-    return collect.read_dsl(importlib.metadata.distributions(path=[str(folder)]), folder / "nvidia_cutlass_dsl")
+    return machine.read_dsl(importlib.metadata.distributions(path=[str(folder)]), folder / "nvidia_cutlass_dsl")
 
 
 LIBRARY = "nvidia_cutlass_dsl/dsl_packages/cutlass/_mlir/_mlir_libs/_cutlass_ir.{}.cpython-311-x86_64-linux-gnu.so"
@@ -363,27 +356,22 @@ def installed(tmp_path):
     return tmp_path
 
 
-def test_a_sound_installation_is_read(installed):
+@pytest.mark.parametrize(
+    "more, changes",
+    [
+        ({}, {}),
+        ({LIBRARY.format("cu13"): "13"}, {"variants": (12, 13)}),
+        ({"nvidia_cutlass_dsl/common.py": "common"}, {}),
+        ({"nvidia_cutlass_dsl/common.py": "of CUDA 13"}, {"mixed": ("nvidia_cutlass_dsl/common.py",)}),
+    ],
+    ids=["one variant", "two side by side", "the same file from two distributions", "two in one place"],
+)
+def test_installed_variants(installed, more, changes):
+    assert read(installed) == DSL
+    install(installed, "nvidia-cutlass-dsl-libs-cu13", more)
     found = read(installed)
-    assert found == Dsl(tuple(Distribution(name, "4.8.1") for name in NAMES), variants=(12,))
+    assert found == dataclasses.replace(DSL, distributions=DSL_BOTH.distributions, **changes)
     assert found.version == "4.8.1"
-
-
-def test_two_variants_side_by_side_are_sound(installed):
-    install(installed, "nvidia-cutlass-dsl-libs-cu13", {LIBRARY.format("cu13"): "13"})
-    found = read(installed)
-    assert found.variants == (12, 13)
-    assert (found.mixed, found.altered, found.missing) == ((), (), ())
-
-
-def test_two_variants_in_one_place_are_mixed(installed):
-    install(installed, "nvidia-cutlass-dsl-libs-cu13", {"nvidia_cutlass_dsl/common.py": "of CUDA 13"})
-    assert read(installed).mixed == ("nvidia_cutlass_dsl/common.py",)
-
-
-def test_the_same_file_from_two_distributions_is_sound(installed):
-    install(installed, "nvidia-cutlass-dsl-libs-cu13", {"nvidia_cutlass_dsl/common.py": "common"})
-    assert read(installed).mixed == ()
 
 
 def test_an_altered_and_a_missing_file_are_found(installed):
@@ -406,16 +394,16 @@ def test_the_first_of_two_copies_counts(installed, tmp_path_factory):
     second = tmp_path_factory.mktemp("second")
     install(second, "nvidia-cutlass-dsl", {}, "4.7.0")
     paths = [str(installed), str(second)]
-    found = collect.read_dsl(importlib.metadata.distributions(path=paths), None)
+    found = machine.read_dsl(importlib.metadata.distributions(path=paths), None)
     assert found.version == "4.8.1"
     assert found.variants == ()
 
 
 def test_a_folder_is_writable_where_it_could_be_made(tmp_path):
-    assert collect._writable(tmp_path / "not" / "there")
+    assert machine._writable(tmp_path / "not" / "there")
     blocked = tmp_path / "file"
     blocked.write_text("a file is no folder")
-    assert not collect._writable(blocked)
+    assert not machine._writable(blocked)
 
 
 # --------------------------------------------------------------------------------------------------------- programs
@@ -455,8 +443,8 @@ def test_the_check_outlives_a_child_that_dies(tmp_path):
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None  # importing it is an ImportError from here on
-from forge_core.env_check.report import main
-sys.exit(main(["--json"]))
+from forge_core.env_check.doctor import doctor
+doctor(["--json"])
 """
 
 
@@ -482,7 +470,7 @@ def test_a_tool_is_found_in_the_toolkit_that_is_not_on_the_path(tmp_path, monkey
     assert cuda_tools.find_tool("ncu") == str(tool)
     monkeypatch.setattr(cuda_tools, "PLACES", ())
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    assert collect.collect(kernels=False).tools["ncu"] == str(tool)
+    assert machine.collect(kernels=False).tools["ncu"] == str(tool)
 
 
 def test_a_compiler_that_refuses_is_reported():

@@ -23,7 +23,6 @@ import importlib
 import importlib.metadata
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -42,6 +41,7 @@ BAD_USAGE = 3
 
 # The command's name, where it lives, and its line in the help.
 LAZY_COMMANDS = {
+    "doctor": ("forge_core.env_check.doctor:doctor", "Check this machine, and name the command that repairs it."),
     "bench": ("forge_core.commands.bench:bench", "Measure operators and report what was measured."),
     "inspect": ("forge_core.commands.inspect:inspect", "Show what kernel a call would run; needs no GPU."),
     "layout": ("forge_core.commands.layout:layout", "Draw thread-value layouts and swizzles as SVG."),
@@ -141,15 +141,6 @@ def _traceback_wanted() -> bool:
 def main() -> None:
     """Forge: CuTe DSL kernels as PyTorch operators."""
     settings.check_names()
-
-
-@main.command()
-@click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
-def doctor(as_json: bool) -> None:
-    """Check this machine, and give the command that repairs each fault."""
-    from forge_core.env_check.report import main as check
-
-    sys.exit(check(["--json"] if as_json else []))
 
 
 @main.command("settings")

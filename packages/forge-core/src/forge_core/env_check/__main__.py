@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
+from forge_core.env_check.doctor import doctor
 
-from forge_core.env_check.report import main
-
-sys.exit(main())
+doctor()

@@ -1,42 +1,55 @@
-"""The facts of a machine: plain data, so that a test can plant any of it."""
+"""The facts of a machine: plain data, so that a test can plant any of it, and what reads them.
+
+The driver is asked through its own libraries, so that it is seen even where torch was built without CUDA, and without
+making a CUDA context.
+"""
 
 from __future__ import annotations
 
+import base64
+import ctypes
+import hashlib
+import importlib.metadata
+import importlib.util
+import platform
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
-__all__ = ["Distribution", "Driver", "Dsl", "Facts", "Gpu", "KernelRun", "Torch"]
+from forge_core import settings
+from forge_core.device import MIN_CAPABILITY, arch_of
+from forge_core.env_check.probe import KernelRun, run_in_child
+from forge_core.errors import SettingsError
+from forge_core.profiling.cuda_tools import find_tool
+
+__all__ = ["Driver", "Dsl", "Facts", "Gpu", "Torch", "collect", "read_dsl"]
+
+TOOLS = ("ncu", "nsys", "compute-sanitizer")
+# Without a GPU the kernel is only compiled, for any architecture: that shows whether the compiler works.
+DEFAULT_ARCH = "sm_90a"
 
 
 @dataclass(frozen=True)
 class Torch:
-    """The installed PyTorch.
+    """The installed PyTorch."""
 
-    Attributes:
-        version: for example ``"2.13.0+cpu"``; None where it is not installed.
-        cuda: the CUDA version it was built with, for example ``"13.0"``; None for a CPU build.
-        arches: what its CUDA code was built for, as ``torch.cuda.get_arch_list()`` says.
-        error: why it cannot be imported, where it is installed and cannot.
-    """
-
-    version: str | None = None
-    cuda: str | None = None
-    arches: tuple[str, ...] = ()
-    error: str | None = None
+    version: str | None = None  # for example "2.13.0+cpu"; None where it is not installed
+    cuda: str | None = None  # the CUDA version that it was built with; None for a CPU build
+    arches: tuple[str, ...] = ()  # of torch.cuda.get_arch_list()
+    error: str | None = None  # why it cannot be imported
 
 
 @dataclass(frozen=True)
 class Driver:
-    """The NVIDIA driver.
+    """The NVIDIA driver."""
 
-    Attributes:
-        version: for example ``"580.65.06"``; None where none is loaded.
-        cuda: the newest CUDA version it serves, for example ``"13.0"``.
-        gpu_count: GPUs that the driver sees, whatever ``CUDA_VISIBLE_DEVICES`` hides from programs.
-    """
-
-    version: str | None = None
-    cuda: str | None = None
-    gpu_count: int = 0
+    version: str | None = None  # for example "580.65.06"; None where none is loaded
+    cuda: str | None = None  # the newest CUDA version that it serves
+    gpu_count: int = 0  # those that the driver sees, whatever CUDA_VISIBLE_DEVICES hides
 
 
 @dataclass(frozen=True)
@@ -49,88 +62,207 @@ class Gpu:
 
     @property
     def arch(self) -> str:
-        """Its architecture as a plain name, for example ``"sm_90"``; any capability has one."""
+        """Its architecture without a suffix, for example ``"sm_90"``; any capability has one."""
         return f"sm_{self.capability[0]}{self.capability[1]}"
 
 
 @dataclass(frozen=True)
-class Distribution:
-    """One installed distribution."""
-
-    name: str
-    version: str
-
-
-@dataclass(frozen=True)
 class Dsl:
-    """The CuTe DSL.
+    """The CuTe DSL."""
 
-    Attributes:
-        distributions: every installed ``nvidia-cutlass-dsl*``; the CUDA variant is in the names.
-        variants: CUDA major versions whose compiler library lies on disk, for example ``(12, 13)``.
-        altered: files whose content is not what the one distribution that brought them recorded.
-        mixed: files that several distributions brought with different content, so that one of them is broken.
-        missing: recorded files that are not there.
-    """
-
-    distributions: tuple[Distribution, ...] = ()
-    variants: tuple[int, ...] = ()
-    altered: tuple[str, ...] = ()
-    mixed: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
+    distributions: dict[str, str] = field(default_factory=dict)  # version of each installed nvidia-cutlass-dsl*
+    variants: tuple[int, ...] = ()  # CUDA major versions whose compiler library is on disk
+    altered: tuple[str, ...] = ()  # files that differ from what the one distribution that brought them recorded
+    mixed: tuple[str, ...] = ()  # files that several distributions brought with different content
+    missing: tuple[str, ...] = ()  # recorded files that are not there
 
     @property
     def version(self) -> str | None:
         """The version of ``nvidia-cutlass-dsl`` itself; None where it is not installed."""
-        return next((d.version for d in self.distributions if d.name == "nvidia-cutlass-dsl"), None)
-
-
-@dataclass(frozen=True)
-class KernelRun:
-    """The outcome of compiling one small kernel, and of running it where there is a GPU.
-
-    Attributes:
-        arch: the architecture it was compiled for.
-        gpu: the index of the GPU it ran on; None where it was compiled only.
-        seconds: time that compiling took.
-        error: what went wrong, or None.
-    """
-
-    arch: str
-    gpu: int | None = None
-    seconds: float | None = None
-    error: str | None = None
+        return self.distributions.get("nvidia-cutlass-dsl")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """All that is known of a machine.
+    """All that is known of a machine."""
 
-    Attributes:
-        system: ``sys.platform``.
-        python, executable: the interpreter's version and path.
-        forge, tvm_ffi, dlpack_ext: versions of forge-cute-core, apache-tvm-ffi and torch-c-dlpack-ext.
-        torch, driver, gpus, dsl: see their types; ``gpus`` are those that torch can use.
-        tools: the path of each profiler, or None.
-        cache_dir, cache_writable: the folder of Forge's files, and whether a file can be made there.
-        backend: what FORGE_BACKEND asks for.
-        settings_error: what is wrong with a FORGE_* variable.
-        kernels: the outcome of compiling and running a kernel, for each architecture tried.
-    """
-
-    system: str = "linux"
+    system: str = "linux"  # sys.platform
     python: str = "3.11.0"
     executable: str = "python"
-    forge: str = ""
+    forge: str = ""  # the version of forge-cute-core
     torch: Torch = field(default_factory=Torch)
     driver: Driver = field(default_factory=Driver)
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[Gpu, ...] = ()  # those that torch can use
     dsl: Dsl = field(default_factory=Dsl)
-    tvm_ffi: str | None = None
-    dlpack_ext: str | None = None
-    tools: dict[str, str | None] = field(default_factory=dict)
+    tvm_ffi: str | None = None  # the version of apache-tvm-ffi
+    dlpack_ext: str | None = None  # the version of torch-c-dlpack-ext
+    tools: dict[str, str | None] = field(default_factory=dict)  # the path of each profiler
     cache_dir: str = ""
     cache_writable: bool = True
-    backend: str | None = None
-    settings_error: str | None = None
-    kernels: tuple[KernelRun, ...] = ()
+    backend: str | None = None  # FORGE_BACKEND
+    settings_error: str | None = None  # what is wrong with a FORGE_* variable
+    kernels: tuple[KernelRun, ...] = ()  # one for each GPU, or one that was only compiled
+
+
+def collect(*, kernels: bool = True) -> Facts:
+    """Reads everything that the check looks at; ``kernels``: also compiles a kernel, and runs it on each GPU."""
+    torch, gpus = _torch()
+    dsl = _dsl()
+    try:
+        current, settings_error = settings.current(), None
+    except SettingsError as error:
+        current, settings_error = settings.Settings(), str(error)
+    runs: tuple[KernelRun, ...] = ()
+    if kernels and torch.version is not None and torch.error is None and dsl.version is not None:
+        supported = [gpu for gpu in gpus if gpu.capability >= MIN_CAPABILITY]
+        runs = tuple(run_in_child(arch_of(gpu.capability), gpu.index) for gpu in supported)
+        if not gpus:
+            runs = (run_in_child(current.arch or DEFAULT_ARCH, None),)
+    return Facts(
+        system=sys.platform,
+        python=platform.python_version(),
+        executable=sys.executable,
+        forge=_version("forge-cute-core") or "from source",
+        torch=torch,
+        driver=_driver(),
+        gpus=gpus,
+        dsl=dsl,
+        tvm_ffi=_version("apache-tvm-ffi"),
+        dlpack_ext=_version("torch-c-dlpack-ext"),
+        tools={name: find_tool(name) for name in TOOLS},
+        cache_dir=str(current.folder),
+        cache_writable=_writable(current.folder),
+        backend=current.backend,
+        settings_error=settings_error,
+        kernels=runs,
+    )
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _writable(folder: Path) -> bool:
+    """Whether a file can be made in a folder, or in its nearest parent that exists."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+# -------------------------------------------------------------------------------------------------- torch and driver
+
+
+def _torch() -> tuple[Torch, tuple[Gpu, ...]]:
+    version = _version("torch")
+    if version is None:
+        return Torch(), ()
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return Torch(version=version, error=str(error)), ()
+    # torch warns of an old driver or an unsupported GPU; the findings say both, each with its command.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        arches = tuple(torch.cuda.get_arch_list())
+        gpus = tuple(Gpu(i, torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i)) for i in range(count))
+    return Torch(version=str(torch.__version__), cuda=torch.version.cuda, arches=arches), gpus
+
+
+def _library(*names: str) -> ctypes.CDLL | None:
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def _driver() -> Driver:
+    cuda = None
+    number = ctypes.c_int(0)
+    libcuda = _library("libcuda.so.1", "nvcuda.dll")
+    if libcuda is not None and libcuda.cuDriverGetVersion(ctypes.byref(number)) == 0 and number.value:
+        cuda = f"{number.value // 1000}.{number.value % 1000 // 10}"
+    version, count = _ask_nvml()
+    return Driver(version or _version_from_proc(), cuda, count)
+
+
+def _ask_nvml() -> tuple[str | None, int]:
+    """The driver's version and the number of GPUs."""
+    nvml = _library("libnvidia-ml.so.1", "nvml.dll")
+    if nvml is None or nvml.nvmlInit_v2() != 0:
+        return None, 0
+    try:
+        text, count = ctypes.create_string_buffer(96), ctypes.c_uint(0)
+        version = text.value.decode() if nvml.nvmlSystemGetDriverVersion(text, len(text)) == 0 else None
+        return version or None, count.value if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 else 0
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _version_from_proc() -> str | None:
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return None
+    found = re.search(r"Kernel Module\D*([\d.]+)", text)
+    return found[1] if found else None
+
+
+# ----------------------------------------------------------------------------------------------------------- the DSL
+
+
+def _dsl() -> Dsl:
+    spec = importlib.util.find_spec("nvidia_cutlass_dsl")
+    places = spec.submodule_search_locations if spec is not None else None
+    return read_dsl(importlib.metadata.distributions(), Path(places[0]) if places else None)
+
+
+def read_dsl(distributions: Iterable[importlib.metadata.Distribution], package: Path | None) -> Dsl:
+    """The installed DSL, and whether the files on disk are those that its distributions brought.
+
+    Only files inside the package are compared: installers rewrite scripts, Python writes byte code.
+
+    Args:
+        distributions: all that are installed, in the order in which Python finds them.
+        package: the folder of the importable package, or None.
+    """
+    found: dict[str, str] = {}
+    claims: dict[str, dict[tuple[str, str], Path]] = {}
+    for distribution in distributions:
+        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+        if not name.startswith("nvidia-cutlass-dsl") or name in found:
+            continue
+        found[name] = distribution.version
+        for file in distribution.files or ():
+            if file.hash is not None and file.parts[0] == "nvidia_cutlass_dsl":
+                path = Path(str(distribution.locate_file(file)))
+                claims.setdefault(file.as_posix(), {})[(file.hash.mode, file.hash.value)] = path
+    altered, mixed, missing = [], [], []
+    for file_name, recorded in sorted(claims.items()):
+        (mode, value), path = next(iter(recorded.items()))
+        if len(recorded) > 1:
+            mixed.append(file_name)
+        elif not path.is_file():
+            missing.append(file_name)
+        elif _hash(path, mode) != value:
+            altered.append(file_name)
+    # The DSL itself finds its libraries by the CUDA version in their names.
+    libraries = package.glob("dsl_packages/cutlass/_mlir/_mlir_libs/_cutlass_ir.cu*.so") if package is not None else ()
+    numbers = {int(match[1]) for file in libraries if (match := re.match(r"_cutlass_ir\.cu(\d+)\.", file.name))}
+    return Dsl(dict(sorted(found.items())), tuple(sorted(numbers)), tuple(altered), tuple(mixed), tuple(missing))
+
+
+def _hash(path: Path, mode: str) -> str:
+    """A file's hash as a RECORD writes it: URL-safe base64 without padding."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, mode).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

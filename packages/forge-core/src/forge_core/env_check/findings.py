@@ -44,9 +44,8 @@ _DSL_RANGE = ">=4.8,<5"
 _FFI_MINIMUM = "0.1.11"
 _DRIVER_COMMAND = "sudo apt-get install nvidia-driver-580"
 
-
-#: The level, the message, and the command that repairs it.
-_Found = tuple[Level, str, str]
+#: The level, the message and, of faults and warnings, the command that repairs it.
+_Found = tuple[Level, str] | tuple[Level, str, str]
 
 
 def diagnose(facts: Facts) -> list[Finding]:
@@ -67,7 +66,7 @@ def diagnose(facts: Facts) -> list[Finding]:
 
 
 def _python(facts: Facts) -> Iterator[_Found]:
-    yield Level.OK, f"Python {facts.python} at {facts.executable}, forge-cute-core {facts.forge}", ""
+    yield Level.OK, f"Python {facts.python} at {facts.executable}, forge-cute-core {facts.forge}"
 
 
 def _settings(facts: Facts) -> Iterator[_Found]:
@@ -87,60 +86,52 @@ def _torch_command(driver_cuda: str | None) -> str:
 
 
 def _torch(facts: Facts) -> Iterator[_Found]:
-    torch, install = facts.torch, f"pip install 'torch>={_TORCH_MINIMUM}'"
+    torch, gpus, install = facts.torch, facts.driver.gpu_count, f"pip install 'torch>={_TORCH_MINIMUM}'"
     if torch.version is None:
         yield Level.FAULT, "torch is not installed", install
     elif torch.error is not None:
         repair = f"pip install --force-reinstall 'torch=={torch.version.partition('+')[0]}'"
         yield Level.FAULT, f"torch {torch.version} cannot be imported: {torch.error}", repair
     elif _numbers(torch.version) < _numbers(_TORCH_MINIMUM):
-        message = f"torch {torch.version} is too old: {_TORCH_MINIMUM} or newer is needed"
-        yield Level.FAULT, message, install
+        yield Level.FAULT, f"torch {torch.version} is too old: {_TORCH_MINIMUM} or newer is needed", install
     elif torch.cuda is not None:
-        yield Level.OK, f"torch {torch.version}, built with CUDA {torch.cuda}", ""
-    elif facts.driver.gpu_count:
-        message = (
-            f"torch {torch.version} is built without CUDA, but the driver sees {facts.driver.gpu_count} GPU(s): "
-            "operators use the CPU reference"
-        )
+        yield Level.OK, f"torch {torch.version}, built with CUDA {torch.cuda}"
+    elif gpus:
+        seen = f"the driver sees {gpus} GPU(s): operators use the CPU reference"
+        message = f"torch {torch.version} is built without CUDA, but {seen}"
         yield Level.WARNING, message, _torch_command(facts.driver.cuda)
     else:
-        yield Level.OK, f"torch {torch.version}, built without CUDA", ""
+        yield Level.OK, f"torch {torch.version}, built without CUDA"
 
 
 def _driver(facts: Facts) -> Iterator[_Found]:
     driver, cuda = facts.driver, facts.torch.cuda
-    needed = minimum_driver(str(_major(cuda))) if cuda else None
+    needed = minimum_driver(str(_numbers(cuda)[0])) if cuda else None
     if driver.version is None:
-        wanted = f"; CUDA {cuda} needs {needed} or newer" if needed else ""
-        yield Level.NOTE, f"CUDA driver not detected{wanted}", ""
+        yield Level.NOTE, "CUDA driver not detected" + (f"; CUDA {cuda} needs {needed} or newer" if needed else "")
         return
     found = f"CUDA driver {driver.version}" + (f", serves CUDA up to {driver.cuda}" if driver.cuda else "")
-    if needed and _numbers(driver.version) < _numbers(needed):
-        older = minimum_driver("12")
-        can_take_older = older is not None and _numbers(driver.version) >= _numbers(older)
-        repair = _torch_command(driver.cuda or "12.6") if can_take_older else _DRIVER_COMMAND
-        message = f"{found}; torch's CUDA {cuda} needs {needed} or newer"
-        yield Level.FAULT, message, repair
+    version = _numbers(driver.version)
+    if needed and version < _numbers(needed):
+        for_older_cuda = version >= _numbers(minimum_driver("12") or "")
+        repair = _torch_command(driver.cuda or "12.6") if for_older_cuda else _DRIVER_COMMAND
+        yield Level.FAULT, f"{found}; torch's CUDA {cuda} needs {needed} or newer", repair
         return
-    variant = _variant_in_use(facts.dsl.variants, driver.cuda)
-    releases = [cuda] if cuda else []
-    releases += {12: ["12.9"], 13: ["13.0"]}.get(variant or 0, [])
-    should_be = max((m for r in releases if (m := minimum_driver(r))), key=_numbers, default=None)
-    if should_be and _numbers(driver.version) < _numbers(should_be):
+    releases = [cuda, {12: "12.9", 13: "13.0"}.get(_variant_in_use(facts) or 0)]
+    should_be = max((m for r in releases if r and (m := minimum_driver(r))), key=_numbers, default=None)
+    if should_be and version < _numbers(should_be):
         message = f"{found}; it should be {should_be} or newer, older ones work by CUDA's minor-version compatibility"
         yield Level.WARNING, message, _DRIVER_COMMAND
     else:
-        yield Level.OK, found + (f"; {should_be} or newer is needed" if should_be else ""), ""
+        yield Level.OK, found + (f"; {should_be} or newer is needed" if should_be else "")
 
 
 def _gpus(facts: Facts) -> Iterator[_Found]:
     if not facts.gpus:
-        hidden = facts.driver.gpu_count and facts.torch.cuda is not None
-        if hidden:
+        if facts.driver.gpu_count and facts.torch.cuda is not None:
             message = f"No GPU devices found by torch, but the driver sees {facts.driver.gpu_count}"
             yield Level.WARNING, message, "unset CUDA_VISIBLE_DEVICES"
-        yield Level.NOTE, "No GPU devices found: operators use the CPU reference", ""
+        yield Level.NOTE, "No GPU devices found: operators use the CPU reference"
     for gpu in facts.gpus:
         yield _gpu(facts, gpu)
 
@@ -150,17 +141,16 @@ def _gpu(facts: Facts, gpu: Gpu) -> _Found:
     if gpu.capability < MIN_CAPABILITY:
         message = f"{name}: {gpu.arch} is not supported: sm_80 or newer is needed"
         if facts.backend == "ref":
-            return Level.NOTE, f"{message}; FORGE_BACKEND=ref, so the reference is used", ""
+            return Level.NOTE, f"{message}; FORGE_BACKEND=ref, so the reference is used"
         others = ",".join(str(other.index) for other in facts.gpus if other.capability >= MIN_CAPABILITY)
-        repair = f"export CUDA_VISIBLE_DEVICES={others}" if others else "export FORGE_BACKEND=ref"
-        return Level.FAULT, message, repair
+        return Level.FAULT, message, f"export CUDA_VISIBLE_DEVICES={others}" if others else "export FORGE_BACKEND=ref"
     if not torch_supports(facts.torch.arches, gpu.capability):
         built = ", ".join(facts.torch.arches) or "no GPU"
         message = f"{name}: torch {facts.torch.version} is not built for {gpu.arch} (built for {built})"
         return Level.FAULT, message, _torch_command(facts.driver.cuda)
-    run = next((k for k in facts.kernels if k.gpu == gpu.index), None)
-    dsl = f" and the CuTe DSL ({run.arch})" if run is not None and run.error is None else ""
-    return Level.OK, f"{name}: {gpu.arch} is supported by torch's build{dsl}", ""
+    run = next((k for k in facts.kernels if k.gpu == gpu.index and k.error is None), None)
+    dsl = f" and the CuTe DSL ({run.arch})" if run is not None else ""
+    return Level.OK, f"{name}: {gpu.arch} is supported by torch's build{dsl}"
 
 
 # --------------------------------------------------------------------------------------------- the DSL and kernels
@@ -168,14 +158,10 @@ def _gpu(facts: Facts, gpu: Gpu) -> _Found:
 
 def _dsl_command(facts: Facts, *, version: str | None = None, fresh: bool = False) -> str:
     """The command that installs the DSL with the libraries that torch's CUDA asks for."""
-    cuda = facts.torch.cuda
-    extra = "[cu13]" if cuda is not None and _major(cuda) >= 13 else ""
+    extra = "[cu13]" if _numbers(facts.torch.cuda or "") >= (13,) else ""
     install = f"pip install 'nvidia-cutlass-dsl{extra}{f'=={version}' if version else _DSL_RANGE}'"
-    if not fresh:
-        return install
-    # Uninstalling first is what makes a mix go away: files that two distributions own survive a reinstallation.
-    names = " ".join(d.name for d in facts.dsl.distributions)
-    return f"pip uninstall -y {names} && {install}"
+    # Files that two distributions own survive a reinstallation, so a mix has to be uninstalled first.
+    return f"pip uninstall -y {' '.join(facts.dsl.distributions)} && {install}" if fresh else install
 
 
 def _some(files: tuple[str, ...]) -> str:
@@ -183,55 +169,54 @@ def _some(files: tuple[str, ...]) -> str:
 
 
 def _dsl(facts: Facts) -> Iterator[_Found]:
-    dsl, cuda = facts.dsl, facts.torch.cuda
-    version = dsl.version
+    dsl, version, cuda = facts.dsl, facts.dsl.version, facts.torch.cuda
     if version is None:
         if facts.system == "linux":
             yield Level.FAULT, "the CuTe DSL is not installed", _dsl_command(facts)
         else:
-            yield Level.NOTE, "kernels need Linux: operators use the CPU reference", ""
+            yield Level.NOTE, "kernels need Linux: operators use the CPU reference"
         return
     if not (4, 8) <= _numbers(version) < (5,):
         message = f"CuTe DSL {version} is not supported: {_DSL_RANGE} is needed"
         yield Level.FAULT, message, _dsl_command(facts, fresh=True)
         return
-    faults = list(_dsl_files(facts, version))
-    yield from faults
-    if faults:
+    broken = list(_dsl_files(facts, version))
+    if broken:
+        repair = _dsl_command(facts, version=version, fresh=True)
+        yield from ((Level.FAULT, message, repair) for message in broken)
         return
-    driver = facts.driver
-    used = _variant_in_use(dsl.variants, driver.cuda)
-    have = " and ".join(str(v) for v in dsl.variants)
+    libraries = f"libraries for CUDA {' and '.join(map(str, dsl.variants))}"
+    used = _variant_in_use(facts)
     if used is None:
-        message = f"CuTe DSL {version} has libraries for CUDA {have}, but the driver serves CUDA up to {driver.cuda}"
         # With the libraries for CUDA 12 there already, only a newer driver helps.
         repair = _DRIVER_COMMAND if 12 in dsl.variants else f"pip install 'nvidia-cutlass-dsl-libs-cu12=={version}'"
-        yield Level.FAULT, message, repair
-    elif cuda is not None and _major(cuda) not in dsl.variants:
-        message = f"CuTe DSL {version} has libraries for CUDA {have}, but torch is built with CUDA {cuda}"
+        yield (
+            Level.FAULT,
+            f"CuTe DSL {version} has {libraries}, but the driver serves CUDA up to {facts.driver.cuda}",
+            repair,
+        )
+    elif cuda is not None and _numbers(cuda)[0] not in dsl.variants:
+        message = f"CuTe DSL {version} has {libraries}, but torch is built with CUDA {cuda}"
         yield Level.FAULT, message, _dsl_command(facts, version=version)
     else:
-        match = "" if cuda is None else f", torch is built with CUDA {cuda}"
-        yield Level.OK, f"CuTe DSL {version} with libraries for CUDA {have}; CUDA {used} in use{match}", ""
+        match = f", torch is built with CUDA {cuda}" if cuda else ""
+        yield Level.OK, f"CuTe DSL {version} with {libraries}; CUDA {used} in use{match}"
 
 
-def _dsl_files(facts: Facts, version: str) -> Iterator[_Found]:
+def _dsl_files(facts: Facts, version: str) -> Iterator[str]:
+    """What is wrong with the DSL's files."""
     dsl = facts.dsl
-    repair = _dsl_command(facts, version=version, fresh=True)
-    if len({d.version for d in dsl.distributions}) > 1:
-        listed = ", ".join(f"{d.name} {d.version}" for d in dsl.distributions)
-        yield Level.FAULT, f"the CuTe DSL is installed in several versions: {listed}", repair
+    if len(set(dsl.distributions.values())) > 1:
+        listed = ", ".join(f"{name} {version}" for name, version in dsl.distributions.items())
+        yield f"the CuTe DSL is installed in several versions: {listed}"
     if dsl.mixed:
-        message = f"two variants of the CuTe DSL are mixed on disk: {_some(dsl.mixed)} that both own and differ in"
-        yield Level.FAULT, message, repair
+        yield f"two variants of the CuTe DSL are mixed on disk: {_some(dsl.mixed)} that both own and differ in"
     if dsl.altered:
-        message = f"the CuTe DSL's files are not what its distributions recorded: {_some(dsl.altered)}"
-        yield Level.FAULT, message, repair
+        yield f"the CuTe DSL's files are not what its distributions recorded: {_some(dsl.altered)}"
     if dsl.missing:
-        yield Level.FAULT, f"the CuTe DSL's files are missing: {_some(dsl.missing)}", repair
-    if not dsl.variants and not dsl.missing:
-        message = f"CuTe DSL {version} has no compiler library for any CUDA version"
-        yield Level.FAULT, message, repair
+        yield f"the CuTe DSL's files are missing: {_some(dsl.missing)}"
+    elif not dsl.variants:
+        yield f"CuTe DSL {version} has no compiler library for any CUDA version"
 
 
 def _ffi(facts: Facts) -> Iterator[_Found]:
@@ -239,13 +224,11 @@ def _ffi(facts: Facts) -> Iterator[_Found]:
     if facts.tvm_ffi is None:
         if facts.system == "linux":
             yield Level.FAULT, "TVM-FFI is not installed", repair
-        return
-    if _numbers(facts.tvm_ffi) < _numbers(_FFI_MINIMUM):
-        message = f"TVM-FFI {facts.tvm_ffi} is too old: {_FFI_MINIMUM} or newer is needed"
-        yield Level.FAULT, message, repair
-        return
-    dlpack = f"torch-c-dlpack-ext {facts.dlpack_ext}" if facts.dlpack_ext else "no torch-c-dlpack-ext (optional)"
-    yield Level.OK, f"TVM-FFI {facts.tvm_ffi}, {dlpack}", ""
+    elif _numbers(facts.tvm_ffi) < _numbers(_FFI_MINIMUM):
+        yield Level.FAULT, f"TVM-FFI {facts.tvm_ffi} is too old: {_FFI_MINIMUM} or newer is needed", repair
+    else:
+        dlpack = f"torch-c-dlpack-ext {facts.dlpack_ext}" if facts.dlpack_ext else "no torch-c-dlpack-ext (optional)"
+        yield Level.OK, f"TVM-FFI {facts.tvm_ffi}, {dlpack}"
 
 
 def _kernels(facts: Facts) -> Iterator[_Found]:
@@ -256,7 +239,7 @@ def _kernels(facts: Facts) -> Iterator[_Found]:
             yield Level.FAULT, f"a kernel {where} failed: {run.error}", repair
         else:
             ran = "not run: no GPU" if run.gpu is None else "ran, and every element is right"
-            yield Level.OK, f"a kernel {where} compiled in {run.seconds or 0.0:.1f} s; {ran}", ""
+            yield Level.OK, f"a kernel {where} compiled in {run.seconds or 0.0:.1f} s; {ran}"
 
 
 # ------------------------------------------------------------------------------------------------ tools and folders
@@ -264,15 +247,15 @@ def _kernels(facts: Facts) -> Iterator[_Found]:
 
 def _tools(facts: Facts) -> Iterator[_Found]:
     for name, path in facts.tools.items():
-        found = (
-            f"{name} at {path}" if path else f"{name} not found (optional: only profiling and memory checks need it)"
-        )
-        yield Level.OK if path else Level.NOTE, found, ""
+        if path:
+            yield Level.OK, f"{name} at {path}"
+        else:
+            yield Level.NOTE, f"{name} not found (optional: only profiling and memory checks need it)"
 
 
 def _cache(facts: Facts) -> Iterator[_Found]:
     if facts.cache_writable:
-        yield Level.OK, f"cache folder {facts.cache_dir}", ""
+        yield Level.OK, f"cache folder {facts.cache_dir}"
     else:
         message = f"cache folder {facts.cache_dir} is not writable"
         yield Level.WARNING, message, 'export FORGE_CACHE_DIR="$(mktemp -d)"'
@@ -287,23 +270,15 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
-def _major(version: str) -> int:
-    """The first number of a version."""
-    return _numbers(version)[0]
-
-
 def minimum_driver(cuda: str) -> str | None:
     """The oldest driver that a CUDA version such as ``"12.8"`` runs on; None for an unknown version."""
-    for prefix, driver in _DRIVERS:
-        if _numbers(cuda)[: len(_numbers(prefix))] == _numbers(prefix):
-            return driver
-    return None
+    return next((driver for prefix, driver in _DRIVERS if f"{cuda}.".startswith(f"{prefix}.")), None)
 
 
-def _variant_in_use(variants: tuple[int, ...], driver_cuda: str | None) -> int | None:
+def _variant_in_use(facts: Facts) -> int | None:
     """The CUDA version of the libraries that the DSL will load: the newest that the driver serves."""
-    served = [v for v in variants if driver_cuda is None or v <= _major(driver_cuda)]
-    return max(served, default=None)
+    newest = facts.driver.cuda
+    return max((v for v in facts.dsl.variants if newest is None or v <= _numbers(newest)[0]), default=None)
 
 
 def torch_supports(arches: tuple[str, ...], capability: tuple[int, int]) -> bool:
@@ -319,10 +294,8 @@ def torch_supports(arches: tuple[str, ...], capability: tuple[int, int]) -> bool
         built = (int(match[2]), int(match[3]))
         if match[4] == "a":
             fits = built == capability
-        elif match[1] == "compute":
-            fits = built <= capability
         else:
-            fits = built[0] == capability[0] and built <= capability
+            fits = built <= capability and (match[1] == "compute" or built[0] == capability[0])
         if fits:
             return True
     return False

@@ -7,20 +7,29 @@ A program of its own, because a broken installation can end the process that tri
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from forge_core.env_check.facts import KernelRun
+import msgspec
 
-__all__ = ["compile_and_run", "run_in_child"]
+__all__ = ["KernelRun", "compile_and_run", "run_in_child"]
 
 # Prime, so that the last block is not full, and more than one block.
 ELEMENTS = 1009
 TIMEOUT_S = 300
+
+
+@dataclass(frozen=True)
+class KernelRun:
+    """The outcome of compiling a kernel, and of running it where there is a GPU."""
+
+    arch: str
+    gpu: int | None = None  # the index of the GPU that it ran on; None where it was only compiled
+    seconds: float | None = None  # of compiling
+    error: str | None = None
 
 
 def compile_and_run(arch: str, gpu: int | None) -> KernelRun:
@@ -32,7 +41,7 @@ def compile_and_run(arch: str, gpu: int | None) -> KernelRun:
     """
     from forge_core.env_check.kernel import AddOneConfig, build
 
-    # Anew, because the check is of the compiler: a kernel from the cache would say nothing about it.
+    # Past the cache, because the compiler is what is checked.
     compiled = build.compile(AddOneConfig(), arch=arch)
     error = None if gpu is None else _run(compiled.launch, gpu)
     return KernelRun(arch, gpu, compiled.seconds, error)
@@ -52,7 +61,7 @@ def _run(launch: Callable[..., Any], gpu: int) -> str | None:
 
 
 def run_in_child(arch: str, gpu: int | None, *, python: str = sys.executable) -> KernelRun:
-    """Runs this module in a process of its own; whatever happens there comes back as a :class:`KernelRun`."""
+    """Runs this module in a child process; whatever happens there comes back as a :class:`KernelRun`."""
     command = [python, "-m", "forge_core.env_check.probe", arch, *([] if gpu is None else [str(gpu)])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
@@ -60,7 +69,7 @@ def run_in_child(arch: str, gpu: int | None, *, python: str = sys.executable) ->
         return KernelRun(arch, gpu, error=f"no answer after {TIMEOUT_S} s")
     lines = done.stdout.splitlines()
     if done.returncode == 0 and lines:
-        return KernelRun(**json.loads(lines[-1]))
+        return msgspec.json.decode(lines[-1], type=KernelRun)
     said = (done.stderr.strip() or done.stdout.strip()).splitlines()
     last = said[-1] if said else "nothing was printed"
     ended = f"signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
@@ -69,4 +78,5 @@ def run_in_child(arch: str, gpu: int | None, *, python: str = sys.executable) ->
 
 if __name__ == "__main__":
     ARCH, *INDEX = sys.argv[1:]  # an exception is left to the parent to report
-    sys.stdout.write(json.dumps(dataclasses.asdict(compile_and_run(ARCH, int(INDEX[0]) if INDEX else None))) + "\n")
+    RUN = compile_and_run(ARCH, int(INDEX[0]) if INDEX else None)
+    sys.stdout.write(msgspec.json.encode(RUN).decode() + "\n")

@@ -1,0 +1,47 @@
+"""The command ``forge-cute doctor``, which prints the findings: as text for people, as JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import msgspec
+
+from forge_core.env_check import facts as machine
+from forge_core.env_check.facts import Facts
+from forge_core.env_check.findings import Finding, Level, diagnose
+
+__all__ = ["as_json", "as_text", "doctor", "healthy"]
+
+
+def healthy(findings: list[Finding]) -> bool:
+    """Whether there is no fault."""
+    return all(finding.level != Level.FAULT for finding in findings)
+
+
+def as_text(findings: list[Finding]) -> str:
+    """One line for each finding, its repair below it, and a verdict at the end."""
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.level:<8} {finding.topic:<9} {finding.message}")
+        if finding.repair:
+            lines.append(f"{'':<18} repair: {finding.repair}")
+    faults = sum(finding.level == Level.FAULT for finding in findings)
+    broken = f"broken: {faults} fault(s); each is followed by the command that repairs it"
+    return "\n".join([*lines, broken if faults else "healthy"])
+
+
+def as_json(facts: Facts, findings: list[Finding]) -> str:
+    """Facts, findings and the verdict."""
+    told = {"healthy": healthy(findings), "findings": findings, "facts": facts}
+    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+
+
+@click.command()
+@click.option("--json", is_flag=True, help="Print facts and findings as JSON.")
+def doctor(json: bool) -> None:
+    """Check this machine, and give the command that repairs each fault."""
+    facts = machine.collect()
+    findings = diagnose(facts)
+    click.echo(as_json(facts, findings) if json else as_text(findings))
+    sys.exit(0 if healthy(findings) else 1)
