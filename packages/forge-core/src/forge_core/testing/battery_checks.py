@@ -58,7 +58,7 @@ def _made(subject: Subject, device: torch.device, case: Case, seed: int = 0) -> 
 
 
 def values(subject: Subject, device: torch.device) -> None:
-    """Fresh inputs give what the reference gives: the small calls in each dtype, the large ones in the first."""
+    """The small calls in each dtype and the large ones in the first give what the reference gives."""
     large = [(subject.dtypes[0], case) for case in _large(subject, device)]
     for dtype, case in [*itertools.product(subject.dtypes, subject.cases), *large]:
         for seed in (0, 1):
@@ -67,7 +67,7 @@ def values(subject: Subject, device: torch.device) -> None:
 
 
 def float64_error(subject: Subject, device: torch.device) -> None:
-    """The samples of the floating dtypes are correct: by the rule of ``tolerances``, or the reference's exactly."""
+    """The samples of the floating dtypes are correct by the rule of ``tolerances``, or equal to the reference."""
     for dtype in dtypes_of(subject, "float64_error"):
         calls: list[tuple[Arguments, Mapping[str, Any]]]
         if subject.samples is None:
@@ -99,7 +99,7 @@ def strides(subject: Subject, device: torch.device) -> None:
 
 
 def empties(subject: Subject, device: torch.device) -> None:
-    """Where a dimension is 0, the operator gives or refuses what the reference does."""
+    """Where sizes are 0, the operator returns or refuses what the reference does."""
     for dtype, case in itertools.product(subject.dtypes, subject.cases):
         for kept in itertools.product((1, 0), repeat=min(len(case.shape), 3)):
             shape = (*case.shape[: len(case.shape) - len(kept)], *map(mul, case.shape[-3:], kept))
@@ -128,7 +128,7 @@ def _expected(subject: Subject, case: Case) -> Callable[..., torch.Tensor]:
 
 
 def fake_strides(subject: Subject, device: torch.device) -> None:
-    """The fake result is laid out as the real one is."""
+    """The fake result has the real one's metadata."""
     others = [(dtype, subject.cases[0]) for dtype in subject.dtypes[1:]]
     for dtype, case in [*((subject.dtypes[0], case) for case in subject.cases), *others]:
         conformance_memory.check_fake_strides(subject.call(case), subject.make(case, dtype, device, 0))

@@ -162,7 +162,7 @@ def check_out(into: Call, call: Call, tensors: Tensors, right: Callable[[str], R
     like = call(*tensors)
     for name, out in layouts(like.shape, like.dtype, like.device, seed=2):
         if any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):
-            continue  # several elements in one place: nothing can be written there
+            continue  # elements overlap, so it cannot be written
         storage = out.as_strided((out.untyped_storage().nbytes() // out.element_size(),), (1,), 0)
         before, version = storage.clone(), out._version
         result = into(*tensors, out=out)
@@ -171,7 +171,7 @@ def check_out(into: Call, call: Call, tensors: Tensors, right: Callable[[str], R
         right(f"out {name}")(out.contiguous(), tensors)
         if out.numel() and out._version == version:
             raise AssertionError(f"out {name}: autograd was not told that out was written")
-        # What lies between the elements of out is put back where out is, and then all has to be as it was.
+        # With the old elements of out written back, the whole storage has to be unchanged.
         out.copy_(before.as_strided(out.shape, out.stride(), out.storage_offset()))
         assert_same_bits(storage, before, what=f"the rest of the storage of out {name}")
 

@@ -112,7 +112,7 @@ def stale_output(right: Call) -> Call:
 
 
 def frozen_input(right: Call) -> Call:
-    """Computes from a copy of what the first call was given: a graph that was captured with the wrong address."""
+    """Computes from a copy of the first call's input: a graph that was captured with the wrong address."""
     kept: list[torch.Tensor] = []
 
     def wrong(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -153,7 +153,7 @@ def strides_ignored(right: Call) -> Call:
         dense = torch.empty(x.shape, device="meta").stride()
         reach = 1 + sum((size - 1) * step for size, step in zip(x.shape, dense, strict=True))
         if x.storage_offset() + reach > x.untyped_storage().nbytes() // x.element_size():
-            # Beyond the storage lies what the allocator left there; here, nothing but zeros.
+            # A kernel would read past the storage; here it reads zeros.
             return right(torch.zeros(x.shape, dtype=x.dtype, device=x.device), *args, **kwargs)
         return right(x.as_strided(x.shape, dense), *args, **kwargs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ LAUNCHES = (
 _CASES = (Case((4, 6), (-1,)), Case((4, 6), (0,)), Case((3, 5, 7), (1,)), Case((2, 301), (-1,)))
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
-# Terms that a thread adds one after the other; and roundings of the exchange, the map and what it is made from.
+# Terms that a thread adds serially; roundings of the exchange, the constants and the map.
 _A_THREAD, _ROUNDINGS = 256, 40
 
 
@@ -66,10 +67,10 @@ def row_subject(
         scalar = tuple(n for i, n in enumerate(case.shape) if i not in along)
         shapes = dict.fromkeys(operands.rows, case.shape)
         shapes |= dict.fromkeys(operands.columns, column) | dict.fromkeys(operands.scalars, scalar)
-        wide = [
+        wide = (
             torch.randn(shapes[name], device=device, generator=generator, dtype=torch.float64)
             for name in operator.schema.tensors
-        ]
+        )
         return tuple(t.to(dtype) for t in wide)
 
     def expected(*args: Any, variant: str = "auto") -> torch.Tensor:
@@ -78,9 +79,7 @@ def row_subject(
     def floor(*args: Any, variant: str = "auto") -> torch.Tensor:
         x = next(a for a, name in zip(args, operator.schema.tensors, strict=False) if name in operands.rows)
         dim = args[len(operator.schema.tensors)]
-        length = 1
-        for d in dim if isinstance(dim, tuple) else (dim,):
-            length *= x.shape[d]
+        length = math.prod(x.shape[d] for d in (dim if isinstance(dim, tuple) else (dim,)))
         exact = 2.0**-53 if x.dtype is torch.float64 else 2.0**-24
         magnitudes = terms(*(a.double().abs() if isinstance(a, torch.Tensor) else a for a in args))
         return magnitudes * (exact * (length / _A_THREAD + _ROUNDINGS))

@@ -7,7 +7,7 @@ A thread has the registers that ``resident`` blocks leave it, and nothing spills
     element    an element; so too a scalar, a result, a gather, and of a broadcast row operand
 
 Shared memory has an accumulator for each warp and exchange, and the vectors that are staged there.  A launch loads what
-its part of the program uses: the program is run on plain numbers, which note what is asked for.
+its part of the program uses: the program is run on plain numbers, which record what is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WARP, NUMBER = 32, 3.0
 
 
 class _Asked:
-    """Stands for a row and its elements: every value is a number; operands read, and gathered from, are noted."""
+    """Stands for a row and its elements: every value is a number; records which operands are read and gathered."""
 
     exact = True
 
@@ -44,13 +44,13 @@ class _Asked:
 
 
 class _Total(float):
-    """Stands for a total that an earlier launch has left; notes whether it is used."""
+    """Stands for a total in the workspace of an earlier launch; records whether it is used."""
 
     used = False
 
 
 def _note(*values: Any) -> float:
-    """What every operation does."""
+    """The result of every operation; records the totals among its operands."""
     for x in values:
         if isinstance(x, _Total):
             x.used = True
@@ -62,7 +62,7 @@ for _name in ("add", "sub", "mul", "truediv", "radd", "rsub", "rmul", "rtruediv"
 
 
 def _run(function: Any, *args: Any, **more: Any) -> Any:
-    """Runs a program's function on numbers; functions of ``forge_core``, which need a trace, give one."""
+    """Runs a program's function on numbers; functions of ``forge_core``, which need a trace, return one."""
     if function.__module__.startswith("forge_core.") and "." not in function.__qualname__:
         return _note(*args)
     known = {name: partial(_run, f) if isinstance(f, FunctionType) else f for name, f in function.__globals__.items()}
@@ -70,9 +70,9 @@ def _run(function: Any, *args: Any, **more: Any) -> Any:
 
 
 def _loads(config: RowConfig, folds: range, *, last: bool = True, left: int = 0) -> set[int]:
-    """The widths of what some folds load; ``last``: and what constants, results and map do.
+    """The widths of the loads of some folds; with ``last`` also those of constants, results and map.
 
-    Of the totals of all folds the first ``left`` have been left in the workspace.
+    The totals of the first ``left`` folds are in the workspace.
     """
     program, asked = config.binding.program, _Asked()
     own, totals = type(program), tuple(_Total(NUMBER) if i < left else NUMBER for i in range(len(program.folds)))
@@ -107,60 +107,52 @@ def _expect(config: RowConfig, loads: set[int], shared: int, stores: set[int] | 
     if stores is None:
         results = {config.binding.dtype(name).itemsize for name in operands.results}
         stores = results.union(*(_widths(config, name) for name in operands.writes))
-    # A slot of a grid is 16 bytes, read and written at once, and 8 that are signed and emptied.
+    # A slot of a grid is accessed by 16 bytes, and its end, the launch's number, by 8.
     slot = {ACCESS, 8} if getattr(config, "in_grid", False) else set()
     return Expect(registers, shared, tuple(loads | slot), tuple(stores | slot), **more)
 
 
 def _exchanges(config: RowConfig) -> tuple[int, range]:
-    """How many there are, and all folds."""
+    """The number of exchanges, and the range of all folds."""
     folds = len(config.binding.program.folds)
     return 1 if folds and config.binding.program.merge else folds, range(folds)
 
 
 def _held(config: HeldConfig, arch: str) -> Expect:
     count, folds = _exchanges(config)
-    count, blocks = count * config.sized, max(config.blocks, 1)
-    # Column operands that wait in shared memory: of unaligned rows a thread reads what its neighbor asked for.
-    neighbors = int(config.columns_staged and config.align == "shifted")
-    shared = config.shared(config.threads)
-    if blocks > 1:
-        return _expect(config, _loads(config, folds), shared, cluster_barriers=2 * (count > 0), barriers=neighbors)
-    barriers = count * (3 if config.in_grid else 1) + neighbors
-    return _expect(config, _loads(config, folds), shared, barriers=barriers)
-
-
-def _stream(config: StreamConfig, arch: str) -> Expect | tuple[Expect, ...]:
-    return _passes(config, 1)
-
-
-def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
-    return _passes(config, 2)
+    count, cluster = count * config.sized, config.blocks > 1
+    # Column operands staged in shared memory: of unaligned rows a thread reads what its neighbor loaded.
+    barriers = int(config.columns_staged and config.align == "shifted")
+    if not cluster:
+        barriers += count * (3 if config.in_grid else 1)
+    shared, cluster_barriers = config.shared(config.threads), 2 * (cluster and count > 0)
+    return _expect(config, _loads(config, folds), shared, barriers=barriers, cluster_barriers=cluster_barriers)
 
 
 def _passes(config: StreamConfig | ColumnConfig, barriers: int) -> Expect | tuple[Expect, ...]:
-    """Of a kernel that exchanges with so many barriers; where rows are parted, of each launch."""
+    """Of a kernel whose exchange takes ``barriers``; where rows are cut into parts, of each launch."""
     (count, folds), shared = _exchanges(config), config.shared(config.threads)
     if not config.workspace:
         return _expect(config, _loads(config, folds), shared, barriers=count * barriers)
-    # Each pass is a launch that leaves the totals of parts, and one that combines them, up to 64 places of a row, by
-    # eights; behind them one that writes.
+    # Each pass is a launch that writes the totals of parts, and one that combines them, up to 64 parts of a row, eight
+    # at a time; the last launch writes the map.
     program, part, each, passes = config.binding.program, {config.binding.compute.itemsize}, len(folds) // count, []
     results = {config.binding.dtype(name).itemsize for name in program.operands.results}
     for p in range(count):
-        loads, ends = _loads(config, folds[p * each : p * each + each], last=False, left=p * each), p + 1 == count
+        loads = _loads(config, folds[p * each : p * each + each], last=False, left=p * each)
         passes.append(_expect(config, loads, shared, part, barriers=barriers))
-        finish, ends = part, ends and not program.operands.writes
-        if ends:
-            finish = part | _loads(config, folds[:0], left=p * each)
-        room = 64 + 8 * len(folds) * config.threads
-        passes.append(
-            Expect(registers_of(config.threads), room, tuple(finish), tuple(results if ends else part), barriers=3)
-        )
+        ends = p + 1 == count and not program.operands.writes
+        finish = part | _loads(config, folds[:0], left=p * each) if ends else part
+        registers, room = registers_of(config.threads), 64 + 8 * len(folds) * config.threads
+        passes.append(Expect(registers, room, tuple(finish), tuple(results if ends else part), barriers=3))
     if program.operands.writes:
         passes.append(_expect(config, _loads(config, folds[:0], left=len(folds)), shared))
     return tuple(passes)
 
 
 #: The declaration of each configuration.
-EXPECTED: Declarations = {HeldConfig: _held, StreamConfig: _stream, ColumnConfig: _column}
+EXPECTED: Declarations = {
+    HeldConfig: _held,
+    StreamConfig: lambda config, arch: _passes(config, 1),
+    ColumnConfig: lambda config, arch: _passes(config, 2),
+}
