@@ -50,12 +50,12 @@ def plant(facts, **changes):
     return facts
 
 
-def faults(facts):
-    return [finding for finding in diagnose(facts) if finding.level == Level.FAULT]
+def found_in(facts, level):
+    return [finding for finding in diagnose(facts) if finding.level == level]
 
 
-def messages(facts, level=None):
-    return [finding.message for finding in diagnose(facts) if level in (None, finding.level)]
+def messages(facts, *levels):
+    return [finding.message for level in levels or Level for finding in found_in(facts, level)]
 
 
 # ---------------------------------------------------------------------------------------------------------- healthy
@@ -87,7 +87,7 @@ def test_a_system_without_the_dsl_is_healthy(system):
 
 def test_libraries_of_both_cuda_versions_side_by_side_are_healthy_for_either_torch():
     older = plant(CUDA, torch__cuda="12.8", driver=Driver("575.51.03", "12.9", 1))
-    assert not faults(older)
+    assert not found_in(older, Level.FAULT)
     assert any("CUDA 12 in use" in message for message in messages(older))
 
 
@@ -98,9 +98,14 @@ def test_a_torch_without_cuda_fits_the_libraries_of_any_cuda(variants):
 
 # ----------------------------------------------------------------------------------------------------------- faults
 
+FRESH = f"pip uninstall -y {' '.join(NAMES)} && pip install 'nvidia-cutlass-dsl==4.8.1'"
+TORCH, FFI = "pip install 'torch>=2.9'", "pip install 'apache-tvm-ffi>=0.1.11'"
+DRIVER = "sudo apt-get install nvidia-driver-580"
+
+#: The facts, the beginning of the message and the end of the command.
 PLANTED = {
-    "no torch": (plant(CPU, torch=Torch(), kernels=()), "torch is not installed", "pip install 'torch>=2.9'"),
-    "old torch": (plant(CPU, torch__version="2.8.0"), "torch 2.8.0 is too old: 2.9", "pip install 'torch>=2.9'"),
+    "no torch": (plant(CPU, torch=Torch(), kernels=()), "torch is not installed", TORCH),
+    "old torch": (plant(CPU, torch__version="2.8.0"), "torch 2.8.0 is too old: 2.9", TORCH),
     "broken torch": (
         plant(CPU, torch__error="libc10.so: no such file", kernels=()),
         "torch 2.13.0+cpu cannot be imported: libc10.so",
@@ -114,7 +119,7 @@ PLANTED = {
     "driver too old for CUDA 12": (
         plant(CUDA, torch__cuda="12.6", driver=Driver("470.10", "11.4", 1), gpus=(), kernels=()),
         "CUDA driver 470.10, serves CUDA up to 11.4; torch's CUDA 12.6 needs 525.60.13 or newer",
-        "sudo apt-get install nvidia-driver-580",
+        DRIVER,
     ),
     "old GPU": (
         plant(CUDA, gpus=(T4,), kernels=()),
@@ -149,7 +154,7 @@ PLANTED = {
     "DSL too new": (
         plant(CPU, dsl=Dsl({"nvidia-cutlass-dsl": "5.0"}, (12,))),
         "CuTe DSL 5.0 is not supported",
-        "pip uninstall -y nvidia-cutlass-dsl && pip install 'nvidia-cutlass-dsl>=4.8,<5'",
+        "pip install 'nvidia-cutlass-dsl>=4.8,<5'",
     ),
     "parts of several versions": (
         plant(CPU, dsl__distributions={**DSL.distributions, NAMES[2]: "4.7.0"}),
@@ -157,7 +162,7 @@ PLANTED = {
             "in several versions: nvidia-cutlass-dsl 4.8.1, nvidia-cutlass-dsl-libs-base 4.8.1, "
             "nvidia-cutlass-dsl-libs-cu12 4.7.0"
         ),
-        f"pip uninstall -y {' '.join(NAMES)} && pip install 'nvidia-cutlass-dsl==4.8.1'",
+        FRESH,
     ),
     "mixed variants": (
         plant(CUDA, dsl__mixed=("nvidia_cutlass_dsl/lib/libcute_dsl_runtime.so", "x")),
@@ -170,17 +175,17 @@ PLANTED = {
     "altered files": (
         plant(CPU, dsl__altered=("nvidia_cutlass_dsl/x.so",)),
         "not what its distributions recorded: 1 file(s), for example nvidia_cutlass_dsl/x.so",
-        f"pip uninstall -y {' '.join(NAMES)} && pip install 'nvidia-cutlass-dsl==4.8.1'",
+        FRESH,
     ),
     "missing files": (
         plant(CPU, dsl__missing=("nvidia_cutlass_dsl/x.so",)),
         "the CuTe DSL's files are missing: 1 file(s), for example nvidia_cutlass_dsl/x.so",
-        f"pip uninstall -y {' '.join(NAMES)} && pip install 'nvidia-cutlass-dsl==4.8.1'",
+        FRESH,
     ),
     "no library": (
         plant(CPU, dsl__variants=()),
         "CuTe DSL 4.8.1 has no compiler library for any CUDA version",
-        f"pip uninstall -y {' '.join(NAMES)} && pip install 'nvidia-cutlass-dsl==4.8.1'",
+        FRESH,
     ),
     "libraries of another CUDA than torch": (
         plant(CUDA, dsl=DSL),
@@ -203,16 +208,16 @@ PLANTED = {
         "CuTe DSL 4.8.1 has libraries for CUDA 13, but the driver serves CUDA up to 12.9",
         "pip install 'nvidia-cutlass-dsl-libs-cu12==4.8.1'",
     ),
-    "no TVM-FFI": (plant(CPU, tvm_ffi=None), "TVM-FFI is not installed", "pip install 'apache-tvm-ffi>=0.1.11'"),
+    "no TVM-FFI": (plant(CPU, tvm_ffi=None), "TVM-FFI is not installed", FFI),
     "old TVM-FFI": (
         plant(CPU, tvm_ffi="0.1.9"),
         "TVM-FFI 0.1.9 is too old: 0.1.11 or newer is needed",
-        "pip install 'apache-tvm-ffi>=0.1.11'",
+        FFI,
     ),
     "a kernel that does not compile": (
         plant(CPU, kernels=(KernelRun("sm_90a", error="CompileError: no (exit status 1)"),)),
         "a kernel for sm_90a failed: CompileError: no (exit status 1)",
-        f"pip uninstall -y {' '.join(NAMES)} && pip install 'nvidia-cutlass-dsl==4.8.1'",
+        FRESH,
     ),
     "a kernel with a wrong result": (
         plant(CUDA, kernels=(KernelRun("sm_90a", 0, 0.4, "3 of 1009 elements are wrong"),)),
@@ -230,7 +235,7 @@ PLANTED = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found_with_the_command_that_repairs_it(name):
     facts, message, repair = PLANTED[name]
-    found = faults(facts)
+    found = found_in(facts, Level.FAULT)
     # One cause may show in two places, but then one command repairs both.
     assert len({finding.repair for finding in found}) == 1, found
     assert message in found[0].message
@@ -256,7 +261,7 @@ WARNED = {
     "driver older than CUDA 12.9's own": (
         plant(CUDA, torch__cuda="12.8", dsl=DSL, driver=Driver("550.54.14", "12.4", 1)),
         "it should be 575.51.03 or newer",
-        "sudo apt-get install nvidia-driver-580",
+        DRIVER,
     ),
     "cache folder": (
         plant(CPU, cache_writable=False),
@@ -269,7 +274,7 @@ WARNED = {
 @pytest.mark.parametrize("name", WARNED)
 def test_what_is_odd_but_works_is_a_warning(name):
     facts, message, repair = WARNED[name]
-    warnings = [finding for finding in diagnose(facts) if finding.level == Level.WARNING]
+    warnings = found_in(facts, Level.WARNING)
     assert len(warnings) == 1, warnings
     assert message in warnings[0].message
     assert warnings[0].repair.endswith(repair)
@@ -278,7 +283,7 @@ def test_what_is_odd_but_works_is_a_warning(name):
 
 def test_an_old_gpu_is_no_fault_where_the_reference_was_asked_for():
     facts = plant(CUDA, gpus=(T4,), kernels=(), backend="ref")
-    assert not faults(facts)
+    assert not found_in(facts, Level.FAULT)
     assert any("sm_75 is not supported: sm_80 or newer is needed" in message for message in messages(facts))
 
 
@@ -291,15 +296,9 @@ def test_tools_are_named_found_or_not():
 # ------------------------------------------------------------------------------------------------------------ rules
 
 
-@pytest.mark.parametrize(
-    ("cuda", "driver"),
-    [("12.0", "525.60.13"), ("12.8", "525.60.13"), ("12.9", "575.51.03"), ("13.0", "580.65.06"), ("13.3", "580.65.06")],
-)
-def test_the_driver_that_a_cuda_version_needs(cuda, driver):
-    assert findings.minimum_driver(cuda) == driver
-
-
-def test_an_unknown_cuda_version_needs_no_known_driver():
+def test_the_driver_that_a_cuda_version_needs():
+    needed = {"12.0": "525.60.13", "12.8": "525.60.13", "12.9": "575.51.03", "13.0": "580.65.06", "13.3": "580.65.06"}
+    assert {cuda: findings.minimum_driver(cuda) for cuda in needed} == needed
     assert findings.minimum_driver("11.8") is None
 
 
