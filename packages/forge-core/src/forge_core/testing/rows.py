@@ -79,7 +79,7 @@ def row_subject(
     def floor(*args: Any, variant: str = "auto") -> torch.Tensor:
         x = next(a for a, name in zip(args, operator.schema.tensors, strict=False) if name in operands.rows)
         dim = args[len(operator.schema.tensors)]
-        length = math.prod(x.shape[d] for d in (dim if isinstance(dim, tuple) else (dim,)))
+        length: int = math.prod(x.shape[d] for d in (dim if isinstance(dim, tuple) else (dim,)))
         exact = 2.0**-53 if x.dtype is torch.float64 else 2.0**-24
         magnitudes = terms(*(a.double().abs() if isinstance(a, torch.Tensor) else a for a in args))
         return magnitudes * (exact * (length / _A_THREAD + _ROUNDINGS))
