@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from forge_core.bench.environment import Environment, _digest, read_environment
-from forge_core.bench.pages import replace_between_markers
+from forge_core.bench.pages import Source, fill
 from forge_core.bench.records import (
     CaseRecord,
     ContenderRecord,
@@ -137,11 +137,12 @@ def test_markdown_says_what_was_reached_and_what_was_not(record):
     assert "commit aaaaaaaaaaaa;" in text
     assert "median over 3 runs" in text
     assert (
-        "| 4096x4096 | float32 | vectorized | 3687 | 0.981 | 1.500 | 1065 | 2458 | 3760 | 2.0% "
+        "| 4096x4096 | float32 | vectorized | 3687 | 0.981 | 1.500 | compile | 1065 | 2458 | 3760 | 2.0% "
         "| 0.96 of ceiling: reached; 1 of best peer: NOT reached (0.9850) |" in text
     )
+    assert "| transpose | week0 | 2 | 1.500 | 1.500 | 0.981 | 0.981 | compile (1) | 1 of 2 |" in text
     assert "| 8x8 | int8 | ERROR |" in text
-    assert "| 4096x4096 | float32 | naive | 671.1 | 0.180 | 0.270 |" in text
+    assert "| 4096x4096 | float32 | naive | 671.1 | 0.180 | 0.270 | compile |" in text
     assert "ERROR: transpose 8x8 int8: it broke" in text
     assert "Targets: 2 of 3 reached." in text
     assert "is at least 0.99" in text
@@ -164,7 +165,7 @@ def test_a_page_changes_between_its_markers_only(record, tmp_path):
     assert text.endswith("<!-- bench:week0 end -->\nbelow\n")
     assert markdown(record) in text
     assert "old" not in text
-    replace_between_markers(page, record)
+    assert fill(page, {"week0": Source(record, source)}) == ["week0"]
     assert page.read_text() == text
 
 

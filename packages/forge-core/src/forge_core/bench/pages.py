@@ -1,9 +1,8 @@
-"""Which record a page shows, and the pages that show one.
+"""Which of several records counts, and the pages that show one.
 
-A page holds the tables of a suite between ``<!-- bench:SUITE begin -->`` and ``<!-- bench:SUITE end -->``.  They are
-those of the newest record of that suite; one command brings every page up to date, and a test holds them together:
+A page holds the tables of a suite between ``<!-- bench:SUITE begin -->`` and ``<!-- bench:SUITE end -->``:
 
-    forge-cute bench report --pages
+    forge-cute bench report RECORD --into PAGE
 """
 
 from __future__ import annotations
@@ -22,82 +21,56 @@ from forge_core.bench.records import Record
 from forge_core.errors import BenchmarkError
 from forge_core.files import read_unpacked, write_atomically
 
-__all__ = [
-    "PAGES",
-    "Source",
-    "block",
-    "gather",
-    "markers",
-    "newest",
-    "refresh",
-    "replace_between_markers",
-    "shown",
-    "with_markers",
-]
+__all__ = ["Source", "fill", "gather", "newest", "pictures"]
 
-#: Where the pages of a checkout are looked for.
-PAGES = ("README.md", "docs/*.md", "docs/*/*.md", "packages/*/README.md")
-FURTHER = re.compile(r"\d{4}-\d{2}-\d{2}-.+$")
-PICTURE = re.compile(r'(?:src|srcset)="([^"]+[.]svg)"|[(]([^()\s]+[.]svg)[)]')
+#: A record that is not the one to show, such as week0-2026-11-21-again.json: its name goes on behind the date.
+FURTHER = re.compile(r"\d{4}-\d{2}-\d{2}-.+\.json(\.gz)?$")
 MARKER = re.compile(r"^<!-- bench:([\w-]+) begin -->$", re.MULTILINE)
+PICTURE = re.compile(r'(?:src|srcset)="([^"]+[.]svg)"|[(]([^()\s]+[.]svg)[)]')
 
 
 @dataclass(frozen=True)
 class Source:
-    """A record on a page.
+    """A record and its file.
 
     Attributes:
         record: the record.
-        source: the name of its file.
+        path: the file.
         digest: the beginning of its text's SHA-256.
-        name: what the page calls it: its suite, with the packages where several records are of parts of it.
+        name: what a page calls it; "" for its suite.
+        note: which kernels it was measured on, in a sentence.
     """
 
     record: Record
-    source: str
+    path: Path
     digest: str = ""
     name: str = ""
-
-    @classmethod
-    def of(cls, path: Path) -> Source:
-        """The record in a file."""
-        return cls(records.load(path), path.name, hashlib.sha256(read_unpacked(path)).hexdigest()[:16])
+    note: str = ""
 
     @property
     def title(self) -> str:
         """The name, or the suite's."""
         return self.name or self.record.suite
 
-    @property
-    def packages(self) -> tuple[str, ...]:
-        """The packages whose cases it has."""
-        return tuple(sorted({case.package for case in self.record.cases}))
-
 
 def gather(places: Iterable[Path]) -> list[Source]:
-    """The records in some files and folders.
+    """The records in some files and folders, packed ones too.
 
-    Packed ones count too.  In a folder, other JSON files are passed over, and so is what has more in its name than a
-    date at its end: a further run, such as ``week0-2026-11-21-again.json``, is evidence beside the record that the
-    pages show.
+    In a folder, other JSON files are passed over, and so are further runs, whose names go on behind the date.
 
     Raises:
-        BenchmarkError: a file that was named is no record, or there is none at all.
+        BenchmarkError: a file that was named is not a record, or there is none at all.
     """
     found = []
     for place in places:
-        if place.is_file():
-            found.append(Source.of(place))
-            continue
-        files = sorted([*place.rglob("*.json"), *place.rglob("*.json.gz")])
-        found += [Source.of(path) for path in files if not FURTHER.search(_stem(path)) and _is_record(path)]
+        files = [place] if place.is_file() else sorted([*place.rglob("*.json"), *place.rglob("*.json.gz")])
+        for path in files:
+            if place.is_file() or (not FURTHER.search(path.name) and _is_record(path)):
+                digest = hashlib.sha256(read_unpacked(path)).hexdigest()[:16]
+                found.append(Source(records.load(path), path, digest))
     if not found:
         raise BenchmarkError(f"expected a record or a folder of records, found none in {', '.join(map(str, places))}")
     return found
-
-
-def _stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".json")
 
 
 def _is_record(path: Path) -> bool:
@@ -120,7 +93,8 @@ def newest(found: Iterable[Source]) -> dict[str, Source]:
     """
     latest: dict[tuple[str, tuple[str, ...]], Source] = {}
     for entry in sorted(found, key=lambda entry: entry.record.date):
-        latest[entry.record.suite, entry.packages] = entry
+        packages = tuple(sorted({case.package for case in entry.record.cases}))
+        latest[entry.record.suite, packages] = entry
     suites = [suite for suite, _ in latest]
     chosen = {}
     for (suite, packages), entry in latest.items():
@@ -133,72 +107,35 @@ def newest(found: Iterable[Source]) -> dict[str, Source]:
     return chosen
 
 
-def markers(text: str) -> list[str]:
-    """The suites whose tables a page has a place for, in order."""
-    return MARKER.findall(text)
+def pictures(root: Path) -> set[Path]:
+    """The SVG files that README and the pages below `root` show, as paths that begin with `root`."""
+    pages = [page for pattern in ("README.md", "docs/**/*.md", "packages/*/README.md") for page in root.glob(pattern)]
+    shown = [(page, match) for page in pages for match in PICTURE.finditer(page.read_text(encoding="utf-8"))]
+    return {Path(os.path.normpath(page.parent / (match[1] or match[2]))) for page, match in shown}
 
 
-def with_markers(root: Path) -> list[Path]:
-    """The pages of a checkout that have a place for tables."""
-    pages = [page for pattern in PAGES for page in sorted(root.glob(pattern))]
-    return [page for page in dict.fromkeys(pages) if markers(page.read_text(encoding="utf-8"))]
-
-
-def shown(root: Path) -> set[Path]:
-    """The pictures of a checkout that its pages show, as paths that begin with ``root``."""
-    found = set()
-    for page in (page for pattern in PAGES for page in root.glob(pattern)):
-        for match in PICTURE.finditer(page.read_text(encoding="utf-8")):
-            found.add(Path(os.path.normpath(page.parent / (match[1] or match[2]))))
-    return found
-
-
-def block(record: Record, note: str = "") -> str:
-    """What stands between the markers of a page: the record's tables, and a sentence below them."""
-    return f"{report.markdown(record)}\n{note}\n" if note else report.markdown(record)
-
-
-def replace_between_markers(page: Path, record: Record, name: str = "", note: str = "") -> None:
-    """Puts the record's Markdown between ``<!-- bench:SUITE begin -->`` and ``<!-- bench:SUITE end -->`` of a page.
+def fill(page: Path, found: Mapping[str, Source]) -> list[str]:
+    """Puts the tables of records, as Markdown, between their markers on a page.
 
     Args:
         page: the page.
-        record: the record.
-        name: what the markers call it, where several records are of parts of a suite; by default its suite.
-        note: a sentence below the tables.
+        found: the records by the names that markers have.
+
+    Returns:
+        The names whose tables the page has.
 
     Raises:
-        BenchmarkError: the page cannot be read, or does not have the two markers once each, in this order.
+        BenchmarkError: the page cannot be read, or does not have both markers of a record once each, in this order.
     """
-    begin, end = (f"<!-- bench:{name or record.suite} {edge} -->" for edge in ("begin", "end"))
     try:
         text = page.read_text(encoding="utf-8")
     except OSError as error:
         raise BenchmarkError(f"{page}: {error.strerror}") from error
-    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-        raise BenchmarkError(f"{page}: expected the line {begin!r} and below it the line {end!r}, once each.")
-    before, rest = text.split(begin)
-    after = rest.split(end)[1]
-    write_atomically(page, f"{before}{begin}\n\n{block(record, note)}\n{end}{after}")
-
-
-def refresh(
-    page: Path, found: Mapping[str, Source], *, strict: bool = True, notes: Mapping[str, str] | None = None
-) -> list[str]:
-    """Brings a page's tables up to date; returns the suites whose tables it has.
-
-    Args:
-        page: the page.
-        found: the records by suite.
-        strict: whether a page without a place for any of the records is an error.
-        notes: a sentence for each suite that has one, below its tables.
-
-    Raises:
-        BenchmarkError: the page cannot be read or its markers do not pair; or, with `strict`, it has none of them.
-    """
-    wanted = [name for name in markers(page.read_text(encoding="utf-8")) if name in found]
-    if strict and not wanted:
-        wanted = list(found)[:1]  # which says what was expected
-    for suite in dict.fromkeys(wanted):
-        replace_between_markers(page, found[suite].record, suite, (notes or {}).get(suite, ""))
-    return wanted
+    names = [name for name in dict.fromkeys(MARKER.findall(text)) if name in found]
+    for name in names or list(found)[:1]:  # without any, the error says what was expected
+        begin, end = (f"<!-- bench:{name} {edge} -->" for edge in ("begin", "end"))
+        if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+            raise BenchmarkError(f"{page}: expected the line {begin!r} and below it the line {end!r}, once each.")
+        text = f"{text.split(begin)[0]}{begin}\n\n{report.markdown(found[name].record)}\n{end}{text.split(end)[1]}"
+    write_atomically(page, text)
+    return names

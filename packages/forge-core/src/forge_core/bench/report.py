@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
@@ -14,17 +15,19 @@ from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Verdic
 from forge_core.bench.schema import BANDWIDTH, BEST_PEER, CEILING, OURS
 from forge_core.timing.clocks import UNEVEN_NOTE
 
-__all__ = ["Table", "headline", "markdown", "print_record", "remarks", "tables"]
+__all__ = ["Table", "headline", "imports_table", "markdown", "print_record", "remarks", "summary", "tables"]
 
 NOTHING = "-"
 TARGET = "target"
+PEER = "best peer"
+TEXTS = (PEER, TARGET, "verdict")
 
 
 @dataclass(frozen=True)
 class Table:
     """A title, the columns' heads, and rows of cells.
 
-    The first `labels` columns are text, and so are targets and verdicts; the others are numbers.
+    The first `labels` columns are text, and so are best peers, targets and verdicts; the others are numbers.
     """
 
     title: str
@@ -32,9 +35,15 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     labels: int = 3
 
+    @classmethod
+    def of(cls, title: str, rows: Sequence[Mapping[str, str]], labels: int = 3) -> Table:
+        """The table of some rows, each its cells by their columns' heads; what a row lacks is "-"."""
+        head = tuple(dict.fromkeys(name for row in rows for name in row))
+        return cls(title, head, tuple(tuple(row.get(name) or NOTHING for name in head) for row in rows), labels)
+
     def is_text(self, column: int) -> bool:
         """Whether a column is text, which stands to the left."""
-        return column < self.labels or self.head[column] in (TARGET, "verdict")
+        return column < self.labels or self.head[column] in TEXTS
 
     def markdown(self) -> str:
         """The rows as a Markdown table, without the title."""
@@ -56,9 +65,13 @@ class Table:
 def markdown(record: Record) -> str:
     """The record's tables as Markdown, with what is needed to read them."""
     parts = [f"{headline(record)}.", *(f"**{note}**" for note in record.notes)]
-    for table in tables(record):
+    for table in _all_tables(record):
         parts += [f"**{table.title}**", table.markdown()]
     return "\n\n".join([*parts, *remarks(record)]) + "\n"
+
+
+def _all_tables(record: Record) -> list[Table]:
+    return [summary([record]), *tables(record)] if record.cases and record.timer != "cold" else tables(record)
 
 
 def print_record(record: Record, console: Console) -> None:
@@ -66,7 +79,7 @@ def print_record(record: Record, console: Console) -> None:
     console.print(Text(f"{record.suite}: {headline(record)}", style="bold"))
     for note in record.notes:
         console.print(Text(note, style="bold yellow"))
-    for table in tables(record):
+    for table in _all_tables(record):
         console.print(table.rich(lambda row, cell: _style(cell)))
     for line in remarks(record):
         console.print(Text(line, style=_style(line)))
@@ -92,22 +105,41 @@ def headline(record: Record) -> str:
     )
 
 
-def tables(record: Record) -> list[Table]:
-    """All tables of a record: one for each operator, one for variants side by side, one for imports."""
+def tables(record: Record, operator: str = "") -> list[Table]:
+    """The tables of an operator, its cases and its variants; or of all operators and of imports."""
+    if not operator:
+        names = dict.fromkeys(case.operator for case in record.cases)
+        found = [table for name in names for table in tables(record, name)]
+        return [*found, imports_table(record)] if record.imports else found
+    cases = [case for case in record.cases if case.operator == operator]
+    if record.timer == "cold":
+        return [_cold_table(operator, cases)]
     host = record.timer == "host"
-    found = []
-    for operator in dict.fromkeys(case.operator for case in record.cases):
-        cases = [case for case in record.cases if case.operator == operator]
-        if record.timer == "cold":
-            found.append(_cold_table(operator, cases))
-            continue
-        found.append(_operator_table(operator, cases, host=host))
-        several = [case for case in cases if len(_ours(case)) > 1]
-        if several:
-            found.append(_variants_table(operator, several, host=host))
-    if record.imports:
-        found.append(_imports_table(record))
-    return found
+    several = [case for case in cases if len(_ours(case)) > 1]
+    found = [_operator_table(operator, cases, host=host)]
+    return [*found, _variants_table(operator, several, host=host)] if several else found
+
+
+def summary(records: Sequence[Record]) -> Table:
+    """Speed-up over the best peers and share of the ceiling, a row for each operator of each record."""
+    rows = []
+    for record in records:
+        for operator in dict.fromkeys(case.operator for case in record.cases):
+            every = [case for case in record.cases if case.operator == operator]
+            cases = [case for case in every if not case.error]
+            row = {"operator": operator, "suite": record.suite, "cases": str(len(every))}
+            ours = [contender for case in cases if (contender := case.contender(OURS))]
+            speedups = [one.of_best_peer if one.gbs else 1 / one.of_best_peer for one in ours if one.of_best_peer]
+            shares = [one.of_ceiling for one in ours if one.of_ceiling]
+            for name, ratios in (("speed-up", speedups), ("of ceiling", shares)):
+                row[name] = f"{geometric_mean(ratios):.3f}" if ratios else NOTHING
+                row[f"least {name}"] = f"{min(ratios):.3f}" if ratios else NOTHING
+            peers = Counter(case.best_peer for case in cases if case.best_peer)
+            verdicts = [verdict.met for case in cases for verdict in case.targets]
+            row[PEER] = ", ".join(f"{peer} ({count})" for peer, count in peers.most_common())
+            row["targets reached"] = f"{sum(verdicts)} of {len(verdicts)}" if verdicts else NOTHING
+            rows.append(row)
+    return Table.of("Speed-up over the best peer and share of the ceiling, geometric means", rows, labels=2)
 
 
 def remarks(record: Record) -> list[str]:
@@ -121,7 +153,6 @@ def remarks(record: Record) -> list[str]:
             over = "" if record.repeats == 1 else f", the median over {record.repeats} runs,"
             text += f" A target of {at_least} counts as reached when the ratio{over} is at least {met_from}."
         lines.append(text)
-    lines += _means(record)
     lines += _disturbed(record)
     left_out = sorted({(name, why) for case in record.cases for name, why in case.left_out.items()})
     lines += [f"Left out: {name}: {why.rstrip('.')}." for name, why in left_out]
@@ -143,21 +174,6 @@ def _disturbed(record: Record) -> list[str]:
         some = ", ".join(uneven[:4]) + (f" and {len(uneven) - 4} more" if len(uneven) > 4 else "")
         lines.append(f"{UNEVEN_NOTE}: {some}.")
     return lines
-
-
-def _means(record: Record) -> list[str]:
-    """The geometric mean of each operator's ratio to the best peer of each case."""
-    found: dict[str, list[float]] = {}
-    for case in record.cases:
-        ours = case.contender(OURS)
-        if not case.error and ours is not None and ours.of_best_peer:
-            found.setdefault(case.operator, []).append(ours.of_best_peer)
-    what = "time over the best peer's" if record.timer == "host" else "bandwidth over the best peer's"
-    return [
-        f"{operator}: {what}, geometric mean over {len(ratios)} cases: {geometric_mean(ratios):.3f}."
-        for operator, ratios in found.items()
-        if len(ratios) > 1
-    ]
 
 
 def _ours(case: CaseRecord) -> list[ContenderRecord]:
@@ -189,46 +205,29 @@ def _targets(verdicts: Sequence[Verdict]) -> str:
     return "; ".join(words) or NOTHING
 
 
-#: A column's cells: takes a case without an error.
-Column = Callable[[CaseRecord], str]
-
-
-def _of_ours(text: Callable[[ContenderRecord], str]) -> Column:
-    """A column of our `auto`, or of the variant that was run instead."""
-
-    def cell(case: CaseRecord) -> str:
-        ours = case.contender(OURS) or next(iter(_ours(case)), None)
-        return NOTHING if ours is None else text(ours)
-
-    return cell
-
-
-def _of_peer(peer: str) -> Column:
-    return lambda case: "ERROR" if peer in case.wrong else _figure(case.contender(peer))
-
-
 def _operator_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Table:
     timed = [c.name for case in cases for c in case.contenders if c.kind == "peer"]
     peers = list(dict.fromkeys([*timed, *(name for case in cases for name in case.wrong)]))
     unit = "us" if host else "GB/s"
-    columns = {"variant": _of_ours(lambda ours: ours.variant or NOTHING), f"{OURS} {unit}": _of_ours(_figure)}
-    if not host:
-        columns["of ceiling"] = _of_ours(lambda ours: _share(ours.of_ceiling))
-    if peers:
-        columns["of best peer"] = _of_ours(lambda ours: _share(ours.of_best_peer))
-    columns |= {f"{peer} {unit}": _of_peer(peer) for peer in peers}
-    if not host:
-        columns[f"{CEILING} {unit}"] = lambda case: _figure(case.contender(CEILING))
-    columns["spread"] = _of_ours(lambda ours: f"{ours.spread:.1%}")
-    if any(case.targets for case in cases):
-        columns[TARGET] = lambda case: _targets(case.targets)
-    failed = ["ERROR", *[NOTHING] * (len(columns) - 1)]
-    rows = tuple(
-        (case.label, case.dtype, *(failed if case.error else [cell(case) for cell in columns.values()]))
-        for case in cases
-    )
+    rows = []
+    for case in cases:
+        ours = case.contender(OURS) or next(iter(_ours(case)), None)
+        variant = "ERROR" if case.error else ours.variant if ours else ""
+        row = {"shape": case.label, "dtype": case.dtype, "variant": variant, f"{OURS} {unit}": _figure(ours)}
+        if not host:
+            row["of ceiling"] = _share(ours.of_ceiling if ours else None)
+        if peers:
+            row |= {"of best peer": _share(ours.of_best_peer if ours else None), PEER: case.best_peer}
+        for peer in peers:
+            row[f"{peer} {unit}"] = "ERROR" if peer in case.wrong else _figure(case.contender(peer))
+        if not host:
+            row[f"{CEILING} {unit}"] = _figure(case.contender(CEILING))
+        row["spread"] = f"{ours.spread:.1%}" if ours else NOTHING
+        if any(case.targets for case in cases):
+            row[TARGET] = _targets(case.targets)
+        rows.append(row)
     what = "host time of an eager call, microseconds; ratios are of time" if host else "bandwidth"
-    return Table(f"{operator}: {what}", ("shape", "dtype", *columns), rows)
+    return Table.of(f"{operator}: {what}", rows)
 
 
 def _variants_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Table:
@@ -237,29 +236,34 @@ def _variants_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Ta
         for ours in _ours(case):
             name = "auto" if ours.name == OURS else ours.name.removeprefix(f"{OURS}:")
             name += f" ({ours.variant})" if name == "auto" and ours.variant else ""
-            share = [] if host else [_share(ours.of_ceiling)]
-            rows.append((case.label, case.dtype, name, _figure(ours), *share, _share(ours.of_best_peer)))
-    head = ("shape", "dtype", "variant", *(["us"] if host else ["GB/s", "of ceiling"]), "of best peer")
-    return Table(f"{operator}: variants side by side", head, tuple(rows))
+            row = {"shape": case.label, "dtype": case.dtype, "variant": name, "us" if host else "GB/s": _figure(ours)}
+            row |= {} if host else {"of ceiling": _share(ours.of_ceiling)}
+            rows.append({**row, "of best peer": _share(ours.of_best_peer), PEER: case.best_peer})
+    return Table.of(f"{operator}: variants side by side", rows)
 
 
 def _cold_table(operator: str, cases: list[CaseRecord]) -> Table:
     rows = []
     for case in cases:
-        if case.error:
-            rows.append((case.label, case.dtype, "ERROR", *[NOTHING] * 4))
+        labels = {"shape": case.label, "dtype": case.dtype}
+        rows += [{**labels, "contender": "ERROR"}] if case.error else []
         for contender in case.contenders:
-            cold = contender.cold
-            if cold is not None:
-                seconds = [f"{value:.3f}" for value in (cold.import_s, cold.empty_s, cold.kept_s)]
-                rows.append((case.label, case.dtype, contender.name, *seconds, f"{cold.again_us:.1f}"))
-    head = ("shape", "dtype", "contender", "import s", "empty caches s", "kept caches s", "next call us")
-    return Table(f"{operator}: first call of a process", head, tuple(rows))
+            if cold := contender.cold:
+                seconds = {"import s": cold.import_s, "empty caches s": cold.empty_s, "kept caches s": cold.kept_s}
+                texts = {name: f"{value:.3f}" for name, value in seconds.items()}
+                texts["next call us"] = f"{cold.again_us:.1f}"
+                rows.append({**labels, "contender": contender.name, **texts})
+    return Table.of(f"{operator}: first call of a process", rows)
 
 
-def _imports_table(record: Record) -> Table:
+def imports_table(record: Record) -> Table:
+    """The seconds that imports add."""
     rows = [
-        (entry.module, "ERROR" if entry.error else f"{entry.median_s:.3f}", _targets(entry.targets))
+        {
+            "module": entry.module,
+            "seconds": "ERROR" if entry.error else f"{entry.median_s:.3f}",
+            TARGET: _targets(entry.targets),
+        }
         for entry in record.imports
     ]
-    return Table("import: seconds added to importing torch", ("module", "seconds", TARGET), tuple(rows), labels=1)
+    return Table.of("import: seconds added to importing torch", rows, labels=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from forge_core.bench.plan import UsageError
 from forge_core.files import write_atomically
 from forge_core.progress import progress
 
-__all__ = ["COMMANDS", "console"]
+__all__ = ["COMMANDS", "console", "with_notes"]
 
 DEFAULT_THRESHOLD = 0.05
 RECORDS = Path("docs/records")
@@ -112,17 +113,25 @@ def compare_command(
     ctx.exit(exits.REGRESSION if threshold is not None and found.regressions else exits.ALL_RIGHT)
 
 
-def _notes(found: Mapping[str, pages.Source]) -> dict[str, str]:
-    """For each suite that a page of this checkout shows, which kernels it was measured on."""
+def with_notes(found: Mapping[str, pages.Source], root: Path, *, enter: bool = False) -> list[pages.Source]:
+    """Adds to the records of a GPU's time which kernels they were measured on, and whether these have changed.
+
+    Args:
+        found: the records.
+        root: the checkout.
+        enter: whether the kernels of a new record are entered in its list of them.
+    """
     from forge_core.proofs import results
     from forge_core.proofs.evidence import Evidence
 
-    evidence = Evidence(Path())
-    named = {name for page in pages.with_markers(Path()) for name in pages.markers(page.read_text(encoding="utf-8"))}
-    on_gpus = {name: found[name] for name in named & set(found) if found[name].record.environment.gpu != "none"}
-    for entry in on_gpus.values():
-        results.entered(RECORDS, entry.source, entry.record, evidence)
-    return {name: results.note(RECORDS, entry.source, entry.record, evidence) for name, entry in on_gpus.items()}
+    evidence, noted = Evidence(root), []
+    for entry in found.values():
+        on_gpu = entry.record.timer == "device" and entry.record.environment.gpu != "none"
+        record = (root / RECORDS, entry.path.name, entry.record, evidence)
+        if on_gpu and enter:
+            results.entered(*record)
+        noted.append(replace(entry, note=results.note(*record)) if on_gpu else entry)
+    return noted
 
 
 @click.command("report")
@@ -135,7 +144,10 @@ def _notes(found: Mapping[str, pages.Source]) -> dict[str, str]:
     help="Replace what stands between the markers <!-- bench:SUITE begin --> and end of this page; repeatable.",
 )
 @click.option(
-    "--pages", "all_pages", is_flag=True, help="Every page of this checkout that has markers, and docs/report."
+    "--pages",
+    "checkout",
+    is_flag=True,
+    help="The report in docs/report and the pictures that this checkout's pages show; kernels.json is completed.",
 )
 @click.option(
     "--out",
@@ -143,7 +155,7 @@ def _notes(found: Mapping[str, pages.Source]) -> dict[str, str]:
     help="Where the HTML file and the pictures go; default: results/report.",
 )
 def report_command(
-    sources: tuple[Path, ...], as_markdown: bool, into: tuple[Path, ...], all_pages: bool, out: Path | None
+    sources: tuple[Path, ...], as_markdown: bool, into: tuple[Path, ...], checkout: bool, out: Path | None
 ) -> None:
     """Make a page with plots from records (one self-contained HTML file, and pictures), or tables.
 
@@ -151,24 +163,23 @@ def report_command(
     """
     with exits.told():
         found = pages.newest(pages.gather(sources or (RECORDS,)))
+        entries = list(found.values())
         if as_markdown:
-            click.echo("\n".join(report.markdown(entry.record) for entry in found.values()), nl=False)
-        if into or all_pages:
-            notes = _notes(found) if all_pages else {}
-            for page in [*into, *(pages.with_markers(Path()) if all_pages else [])]:
-                for suite in pages.refresh(page, found, strict=page in into, notes=notes):
-                    click.echo(f"{page}: the block bench:{suite} is now that of {found[suite].source}")
-        if all_pages or not (as_markdown or into):
+            click.echo("\n".join(report.markdown(entry.record) for entry in entries), nl=False)
+        for page in into:
+            for name in pages.fill(page, found):
+                click.echo(f"{page}: the block bench:{name} is now that of {found[name].path.name}")
+        if checkout or not (as_markdown or into):
             from forge_core.bench.html import write_report  # the plotting library takes a second to import
 
-            folder = out or (DOCS if all_pages else RESULTS)
-            written = write_report(list(found.values()), folder)
+            if checkout:
+                entries = with_notes(found, Path(), enter=True)
+            folder = out or (DOCS if checkout else RESULTS)
+            written = write_report(entries, folder)
             if folder == DOCS:
                 # The page has every picture in it; as files, a checkout keeps those that its pages show.
-                kept = pages.shown(Path())
-                for path in folder.glob("*.svg"):
-                    if path not in kept:
-                        path.unlink()
+                for path in set(folder.glob("*.svg")) - pages.pictures(Path()):
+                    path.unlink()
             for path in written:
                 if path.exists():
                     click.echo(str(path))

@@ -88,8 +88,8 @@ def note(records: Path, file: str, record: Record, evidence: Evidence) -> str:
     known = _read(path_of(records, record.environment.gpu, FILE)).get(file)
     if known is None:
         return "Which kernels this was measured on is not recorded."
-    told = f"Measured on {known.count} kernels, whose PTX has the digest `{known.code}` ({FILE})."
+    told = f"Measured on {known.count} kernels, whose PTX has the digest {known.code} ({FILE})."
     own = known.suite, known.arch, evidence
     if _sources(*own) == known.sources or _code(*own)[1] == known.code:
         return told
-    return f"{told} **These kernels have changed since: they compile to other PTX.**"
+    return f"{told} These kernels have changed since: they compile to other PTX."

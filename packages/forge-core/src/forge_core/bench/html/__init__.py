@@ -1,59 +1,81 @@
-"""The report: one self-contained HTML page from records, and the pictures on it as files of their own."""
+"""The report: one self-contained HTML page from records, and its plots as files of their own."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from forge_core.bench.pages import Source
 from forge_core.errors import UnsupportedError
 
-__all__ = ["PAGE", "stamp_of", "write_report"]
+__all__ = ["PAGE", "in_order", "stamp_of", "write_report"]
 
 PAGE = "index.html"
 
 
 def stamp_of(sources: Sequence[Source]) -> str:
-    """What a page is made from: each record's file and the beginning of its SHA-256."""
-    return "; ".join(f"{entry.source} {entry.digest}" for entry in sorted(sources, key=lambda entry: entry.source))
+    """What a report is made from: each record's file and the beginning of its SHA-256."""
+    return "; ".join(
+        f"{entry.path.name} {entry.digest}" for entry in sorted(sources, key=lambda entry: entry.path.name)
+    )
 
 
-def write_report(sources: Sequence[Source], folder: Path) -> list[Path]:
-    """Writes the page and its pictures.
+def in_order(sources: Sequence[Source]) -> list[Source]:
+    """The records as the page shows them: device time, host time, and smoke last."""
+    return sorted(sources, key=lambda e: (e.record.suite == "smoke", e.record.timer != "device", e.title))
+
+
+def write_report(sources: Sequence[Source], folder: Path, links: Mapping[str, str] | None = None) -> list[Path]:
+    """Writes the page and its plots.
 
     Args:
         sources: the records, one a suite, of one machine.
         folder: where to; it is made if need be.
+        links: where the page links an operator's name to; by default to the source of its package's benchmark.
 
     Returns:
         The files, the page first.
 
     Raises:
-        UnsupportedError: the plotting library is not installed.
+        UnsupportedError: a library is not installed.
     """
-    if importlib.util.find_spec("matplotlib") is None:
+    if lacking := [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]:
         raise UnsupportedError(
-            "the report's plots are drawn by matplotlib, which is not installed. Install it with: "
+            f"the report needs {' and '.join(lacking)}, not installed here. Install with: "
             "pip install 'forge-cute-core[report]'; the tables need nothing: --markdown",
-            requirement="matplotlib",
+            requirement=lacking[0],
         )
-    from forge_core.bench.html import plots
-    from forge_core.bench.html.page import Section, page
+    from forge_core.bench.html.page import Operator, Section, page
+    from forge_core.bench.html.plots import of_operator, roofline
     from forge_core.bench.html.theme import picture
+    from forge_core.bench.report import tables
 
-    ordered = sorted(sources, key=lambda entry: (entry.record.timer != "device", entry.title))
-    environment = ordered[0].record.environment
-    overview = plots.overview([entry.record for entry in ordered])
-    sections = [Section(entry, plots.of_suite(entry.record, entry.title)) for entry in ordered]
-    machine = environment.gpu if environment.device == "cuda" else "the CPU"
+    def link(operator: str, package: str) -> str:
+        spec = importlib.util.find_spec(package)
+        at_home = os.path.relpath(Path(spec.origin).with_name("bench.py"), folder) if spec and spec.origin else ""
+        return (links or {}).get(operator, at_home)
+
+    ordered = in_order(sources)
+    sections = []
+    for entry in ordered:
+        record = entry.record
+        packages = {case.operator: case.package for case in record.cases}
+        operators = [
+            Operator(name, link(name, package), of_operator(record, entry.title, name), tables(record, name))
+            for name, package in packages.items()
+        ]
+        sections.append(Section(entry, os.path.relpath(entry.path, folder), operators))
+    overview = roofline([entry.record for entry in ordered])
     stamp = stamp_of(sources)
     folder.mkdir(parents=True, exist_ok=True)
     written = [folder / PAGE]
-    written[0].write_text(page(machine, sections, overview, stamp), encoding="utf-8")
-    for plot in [*overview, *(plot for section in sections for plot in section.plots)]:
-        for theme in ("light", "dark"):
-            path = folder / f"{plot.name}-{theme}.svg"
-            path.write_text(picture(plot.wide, theme, stamp), encoding="utf-8")
-            written.append(path)
+    written[0].write_text(page(sections, overview, stamp), encoding="utf-8")
+    plots = [plot for section in sections for operator in section.operators for plot in operator.plots]
+    for plot in [overview, *plots] if overview else plots:
+        for name, svg in plot.panels.items():
+            for theme in ("light", "dark"):
+                written.append(folder / f"{name}-{theme}.svg")
+                written[-1].write_text(picture(svg, theme, stamp), encoding="utf-8")
     return written

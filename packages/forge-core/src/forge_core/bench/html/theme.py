@@ -1,7 +1,6 @@
-"""Colours, and what becomes of them: one drawing serves the light page, the dark page and the pictures.
+"""Colours of the report in both themes: CSS variables on the page, plain colours in a picture.
 
-A plot is drawn once with a stand-in for each colour that occurs nowhere else.  In the page the stand-ins become CSS
-variables, which change with the theme; in a picture they become the colours of one theme.
+matplotlib takes no CSS variables, so a plot is drawn once in stand-ins, colours that occur nowhere else.
 """
 
 from __future__ import annotations
@@ -9,129 +8,77 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from matplotlib.figure import Figure
 
-__all__ = ["THEMES", "inline", "picture", "stand_in", "svg_of"]
+__all__ = ["COLOURS", "STAND_IN", "css", "inline", "picture", "svg_of"]
 
-#: By theme, each colour's name and value; the names are those of the CSS variables.
-THEMES: dict[str, dict[str, str]] = {
-    "light": {
-        "paper": "#ffffff",
-        "ink": "#1c1f26",
-        "muted": "#667085",
-        "grid": "#e4e7ec",
-        "forge": "#d9480f",
-        "forge-soft": "#fbd5c0",
-        "peer": "#5b6b82",
-        "ceiling": "#98a2b3",
-        "float32": "#d9480f",
-        "bfloat16": "#1d6fd1",
-        "int8": "#0b8a6a",
-        "other": "#8250c4",
-        "eager": "#7a8699",
-        "compile": "#1d6fd1",
-        "third": "#0b8a6a",
-        "fourth": "#8250c4",
-    },
-    "dark": {
-        "paper": "#15181e",
-        "ink": "#e8eaee",
-        "muted": "#98a2b3",
-        "grid": "#2c313b",
-        "forge": "#ff8a4c",
-        "forge-soft": "#5a3421",
-        "peer": "#a3b0c4",
-        "ceiling": "#667085",
-        "float32": "#ff8a4c",
-        "bfloat16": "#6cb0ff",
-        "int8": "#43d3a8",
-        "other": "#bd93f9",
-        "eager": "#97a3b6",
-        "compile": "#6cb0ff",
-        "third": "#43d3a8",
-        "fourth": "#bd93f9",
-    },
+#: By the name of the CSS variable: the colour of the light theme and of the dark one.
+COLOURS: dict[str, tuple[str, str]] = {
+    # Backgrounds.
+    "page": ("#f6f7f9", "#0e1014"),
+    "paper": ("#ffffff", "#15181e"),
+    "faster": ("#fdeee6", "#2c1c14"),
+    "grid": ("#e4e7ec", "#2c313b"),
+    # Text.
+    "ink": ("#1c1f26", "#e8eaee"),
+    "muted": ("#586174", "#98a2b3"),
+    "link": ("#b93d0a", "#ff9d66"),
+    "bad": ("#c01c28", "#ff7b72"),
+    # Marks.
+    "forge": ("#d9480f", "#ff8a4c"),
+    "peer": ("#5b6b82", "#a3b0c4"),
+    "ceiling": ("#7c879b", "#7b879c"),
+    "blue": ("#1d6fd1", "#6cb0ff"),
+    "green": ("#0b8a6a", "#43d3a8"),
+    "violet": ("#8250c4", "#bd93f9"),
 }
 
-#: A colour for each name that no drawing has by chance.
-STAND_INS: dict[str, str] = {name: f"#0102{number + 16:02x}" for number, name in enumerate(THEMES["light"])}
+STAND_IN = {name: f"#0102{number + 16:02x}" for number, name in enumerate(COLOURS)}
 
 
-def stand_in(name: str) -> str:
-    """The colour to draw with for a name in :data:`THEMES`."""
-    return STAND_INS[name]
+def css() -> str:
+    """The variables; the system's theme holds, unless the page's root element names one."""
+    variables = "".join(f"  --{name}: light-dark({light}, {dark});\n" for name, (light, dark) in COLOURS.items())
+    named = "".join(f":root[data-theme={theme}] {{ color-scheme: {theme}; }}\n" for theme in ("light", "dark"))
+    return f":root {{\n  color-scheme: light dark;\n{variables}}}\n{named}"
 
 
-def svg_of(figure: Figure, *, name: str, title: str, tooltips: Mapping[str, str]) -> str:
-    """A figure as an SVG element, with its stand-ins, its ids made the plot's own, and nothing that needs a network.
-
-    Args:
-        figure: the figure.
-        name: what its ids begin with.
-        title: what a reader who cannot see it is told.
-        tooltips: by an artist's group id, the text that browsers show where the pointer rests.
-    """
+def svg_of(figure: Figure, title: str) -> str:
+    """A figure as an SVG element in stand-ins, without metadata, and with no ids but those that it refers to."""
     buffer = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    text = buffer.getvalue()
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    text = text[text.index("<svg ") :]
-    box = re.search(r'viewBox="([^"]*)"', text)
-    body = text[text.index(">") + 1 :]
-    body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\g<1>"', body)
-    body = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", body)
-    body = _smaller(body, name)
-    for group, words in tooltips.items():
-        tag = f'<g id="{name}-{group}">'
-        body = body.replace(tag, f"{tag}<title>{html.escape(words)}</title>", 1)
-    head = (
-        '<svg xmlns="http://www.w3.org/2000/svg" '
-        f'viewBox="{box[1] if box else "0 0 1 1"}" font-family="sans-serif" stroke-linejoin="round" role="img" '
-        f'aria-label="{html.escape(title)}">'
+    figure.savefig(
+        buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
     )
-    return head + body.strip() + "\n"
-
-
-def _smaller(body: str, name: str) -> str:
-    """The same drawing in about half the bytes."""
-    body = re.sub(r"<!--.*?-->|<style.*?</style>", "", body, flags=re.DOTALL)
-    body = re.sub(r"(\d+\.\d{2})\d+", r"\1", body)  # a hundredth of a point is finer than any screen
-    body = re.sub(r"\s*transform=\"rotate\(-0 [^\"]*\"", "", body)
-    body = body.replace("font-family: 'DejaVu Sans'; ", "").replace(" 'DejaVu Sans'", " sans-serif")
-    referred = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
-    kept = re.compile(rf"{re.escape(name)}-(?:p|b)\d+")  # the groups that tooltips are tied to
-    body = re.sub(r' id="([^"]+)"', lambda m: m[0] if m[1] in referred or kept.fullmatch(m[1]) else "", body)
-    body = body.replace("xlink:href", "href")
-    body = re.sub(r"<g ?/>|<defs>\s*</defs>", "", body)
-    body = re.sub(r">\s+<", "><", body)
-    return re.sub(r"\s*\n\s*", " ", body)
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->|<style.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r' id="[\w.]+_\d+"', "", text[text.index("<svg ") :])
+    text = re.sub(r"(\d+\.\d\d)\d+", r"\1", text)  # a hundredth of a point
+    text = re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", text)).replace("'DejaVu Sans'", "sans-serif")
+    return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1).strip()
 
 
 def inline(svg: str) -> str:
-    """The SVG for the page: its colours are the page's."""
+    """A plot for the page, whose variables it takes."""
     return _coloured(svg, lambda name: f"var(--{name})")
 
 
 def picture(svg: str, theme: str, description: str) -> str:
-    """The SVG as a file of its own, on its theme's paper.
+    """A plot as a file of its own.
 
     Args:
-        svg: as :func:`svg_of` returns it.
-        theme: a key of :data:`THEMES`.
+        svg: the plot.
+        theme: ``"light"`` or ``"dark"``.
         description: what it was made from.
     """
-    colours = THEMES[theme]
     head, rest = svg.split(">", 1)
-    paper = f'<desc>{html.escape(description)}</desc><rect width="100%" height="100%" fill="{colours["paper"]}"/>'
-    return _coloured(f"{head}>{paper}{rest}", lambda name: colours[name])
+    paper = f'<rect width="100%" height="100%" fill="{STAND_IN["paper"]}"/>'
+    text = f"{head}><desc>{html.escape(description)}</desc>{paper}{rest}\n"
+    return _coloured(text, lambda name: COLOURS[name][theme == "dark"])
 
 
 def _coloured(svg: str, colour: Callable[[str], str]) -> str:
-    for name, stand in STAND_INS.items():
-        svg = svg.replace(stand, colour(name))
+    for name, stand_in in STAND_IN.items():
+        svg = svg.replace(stand_in, colour(name))
     return svg

@@ -1,70 +1,58 @@
 "use strict";
-(function () {
-  const root = document.documentElement;
-  const names = ["auto", "light", "dark"];
-  const button = document.querySelector("button.theme");
+const root = document.documentElement;
+const themes = ["auto", "light", "dark"];
+const toggle = document.querySelector("button.theme");
 
-  // A page that was opened from a file may have no storage; the choice then holds until it is closed.
-  function stored(value) {
-    try {
-      if (value === undefined) return localStorage.getItem("forge-theme");
-      localStorage.setItem("forge-theme", value);
-    } catch (error) {
-      return null;
-    }
-    return value;
+function show(theme) {
+  root.dataset.theme = theme;
+  toggle.textContent = "theme: " + theme;
+}
+
+// A page that was opened from a file may have no storage; the choice then holds until it is closed.
+let storage = {};
+try {
+  storage = localStorage;
+} catch (error) {
+  console.info(error);
+}
+show(themes.includes(storage.forgeTheme) ? storage.forgeTheme : "auto");
+toggle.addEventListener("click", () => {
+  show(themes[(themes.indexOf(root.dataset.theme) + 1) % themes.length]);
+  storage.forgeTheme = root.dataset.theme;
+});
+
+// "4,096" and "97.1%" are numbers; a shape is as large as its number of elements.
+function key(cell) {
+  const text = cell.textContent.trim();
+  const shape = text.match(/^\d+(x\d+)+/);
+  return shape ? shape[0].split("x").reduce((a, b) => a * b, 1) : Number(text.replace(/[,%]/g, "") || NaN);
+}
+
+function compare(a, b) {
+  const [x, y] = [key(a), key(b)];
+  if (Number.isNaN(x) || Number.isNaN(y)) {
+    return Number.isNaN(x) - Number.isNaN(y) || a.textContent.localeCompare(b.textContent);
   }
+  return x - y;
+}
 
-  function show(name) {
-    if (name === "auto") delete root.dataset.theme;
-    else root.dataset.theme = name;
-    button.textContent = "theme: " + name;
-    button.dataset.now = name;
-  }
-
-  button.addEventListener("click", function () {
-    const next = names[(names.indexOf(button.dataset.now) + 1) % names.length];
-    stored(next);
-    show(next);
+for (const table of document.querySelectorAll("table")) {
+  const body = table.tBodies[0];
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => {
+    head.querySelector("button").addEventListener("click", () => {
+      const direction = head.getAttribute("aria-sort") === "ascending" ? "descending" : "ascending";
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", direction);
+      const rows = [...body.rows].sort((a, b) => compare(a.cells[column], b.cells[column]));
+      body.append(...(direction === "ascending" ? rows : rows.reverse()));
+    });
   });
-  show(names.includes(stored()) ? stored() : "auto");
-
-  // "4,096" and "97.1%" are numbers; a shape sorts by how many elements it has.
-  function key(cell) {
-    const text = cell.dataset.sort || cell.textContent.trim();
-    const number = Number(text.replace(/[,%]/g, ""));
-    return text !== "" && !Number.isNaN(number) ? number : text;
-  }
-
-  function compare(a, b) {
-    const numbers = (typeof a === "number") - (typeof b === "number");
-    if (numbers !== 0) return -numbers;
-    return typeof a === "number" ? a - b : a.localeCompare(b);
-  }
-
-  for (const table of document.querySelectorAll("table")) {
-    const body = table.tBodies[0];
-    const heads = [...table.tHead.rows[0].cells];
-    heads.forEach(function (head, column) {
-      head.querySelector("button").addEventListener("click", function () {
-        const up = head.getAttribute("aria-sort") !== "ascending";
-        heads.forEach(function (other) { other.removeAttribute("aria-sort"); });
-        head.setAttribute("aria-sort", up ? "ascending" : "descending");
-        const rows = [...body.rows].map(function (row) { return [key(row.cells[column]), row]; });
-        rows.sort(function (a, b) { return up ? compare(a[0], b[0]) : compare(b[0], a[0]); });
-        rows.forEach(function (pair) { body.append(pair[1]); });
-      });
-    });
-    const search = table.closest("details").querySelector("input");
-    search.addEventListener("input", function () {
-      const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-      let shown = 0;
-      for (const row of body.rows) {
-        const text = row.textContent.toLowerCase();
-        row.hidden = !words.every(function (word) { return text.includes(word); });
-        shown += row.hidden ? 0 : 1;
-      }
-      search.nextElementSibling.textContent = shown + " of " + body.rows.length + " rows";
-    });
-  }
-})();
+  const search = table.closest("details")?.querySelector("input");
+  search?.addEventListener("input", () => {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const rows = [...body.rows];
+    rows.forEach((row) => { row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word)); });
+    search.nextElementSibling.textContent = rows.filter((row) => !row.hidden).length + " of " + rows.length + " rows";
+  });
+}
