@@ -1,10 +1,15 @@
-"""The site's builder: links as the site has them, and links that lead nowhere."""
+"""The site's builder: links as the site has them, links that lead nowhere, and the pages of operators."""
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
+import re
 
 import pytest
+
+from forge_core.bench import pages
+from forge_core.bench.html import write_report
 
 
 @pytest.fixture(scope="module")
@@ -15,28 +20,62 @@ def build(root):
     return module
 
 
-def test_readme_is_the_first_page_and_a_folder_has_no_link(build, root):
+def test_a_link_to_a_folder_is_its_name(build, root):
     text = build._linked(root / "docs" / "README.md")
     assert "[cache.md](cache.md)" in text
     assert "(records/h200/)" not in text and "records/h200/" in text
-    for page in sorted(root.glob("packages/*/README.md")):
-        assert "../README.md)" not in build._linked(page)
 
 
 def test_links_that_lead_nowhere_are_found(build, tmp_path):
     (tmp_path / "a.html").write_text(
-        '<h1 id="top"></h1><a href="b.html#here"></a><a href="b.html#there"></a><a href="c.html"></a>'
-        '<a href="https://example.org/x"></a><img src="d%20e.svg"><a href="#anything"></a>'
+        '<h1 id="here"></h1><a href="b.html#here"></a><a href="b.html#there"></a><a href="c.html"></a><a href="#"></a>'
+        '<a href="https://example.org/x"></a><img src="d%20e.svg"><a href="#here"></a><a href="#there"></a>'
     )
     (tmp_path / "b.html").write_text('<p id="here"><a href="a.html#top"></a></p>')
     (tmp_path / "d e.svg").write_text("")
-    assert sorted(build._lost(tmp_path)) == [("a.html", "b.html#there"), ("a.html", "c.html")]
+    assert sorted(build.broken_links(tmp_path)) == [
+        ("a.html", "#there"),
+        ("a.html", "b.html#there"),
+        ("a.html", "c.html"),
+    ]
 
 
-def test_an_operator_s_page_is_made_from_its_declaration(build):
-    pages = dict(build._operators())
-    assert {"softmax", "transpose", "reduce_sum"} <= set(pages)
-    text = pages["softmax"]
-    assert ".. py:function:: forge_week2_softmax.softmax(x: torch.Tensor, dim: int = -1" in text
-    assert "variant: str = 'auto'" in text
-    assert "| `held` |" in text and ":raises DimError:" in text
+@pytest.fixture(scope="module")
+def operators(build, root, tmp_path_factory):
+    week2 = pages.newest(pages.gather([root / "docs" / "records"]))["week2"]
+    report = tmp_path_factory.mktemp("report")
+    write_report([week2], report)
+    return dict(build.operators([week2], report))
+
+
+def test_every_operator_s_page_has_signature_dtypes_variants_limits_and_plots(build, operators):
+    subjects = [(week, subject) for week in build.discover() for subject in week.subjects]
+    assert list(operators) == [subject.operator.schema.name for _, subject in subjects]
+    for week, subject in subjects:
+        name = subject.operator.schema.name
+        text = operators[name]
+        assert f".. py:currentmodule:: {week.package}\n\n.. py:function:: {name}(" in text
+        assert all(f"{parameter}: " in text for parameter in inspect.signature(subject.operator).parameters)
+        parts = dict(re.findall(r"^## (\w+)\n\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+        assert list(parts) == ["Dtypes", "Variants", "Limits", "Measured"]
+        assert re.findall(r"`torch\.(\w+)`", parts["Dtypes"]) == [str(d).removeprefix("torch.") for d in subject.dtypes]
+        shown = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", parts["Variants"], re.MULTILINE))
+        assert shown == {**subject.operator.variants(), **subject.absent}
+        assert len(parts["Limits"].splitlines()) > 3
+        measured = name in {"softmax", "softmax_backward"}
+        assert (f'<a href="../docs/report/index.html#week2-{name}">' in parts["Measured"]) == measured
+        assert ("No recorded run has this operator." in parts["Measured"]) != measured
+
+
+def test_plots_of_an_operator_are_the_report_s_in_both_themes(operators):
+    pictures = re.findall(r"\(\.\./_extra/docs/report/(\S+)-(light|dark)\.svg\)\{\.only-(\w+)\}", operators["softmax"])
+    assert {theme for _, theme, _ in pictures} == {"light", "dark"}
+    assert all(theme == only for _, theme, only in pictures)
+    kinds = {re.fullmatch(r"week2-softmax-(\w+?)(-\w+)?", picture)[1] for picture, _, _ in pictures}
+    assert kinds == {"bandwidth", "speedup", "variants", "latency"}
+
+
+def test_a_benchmark_under_another_name_belongs_to_its_operator(build):
+    measured = build._measured()
+    assert {measured[name] for name in ("sum_rows", "sum_columns")} == {"reduce_sum"}
+    assert measured["softmax_grad"] == "softmax"

@@ -1,6 +1,6 @@
 """Builds the site: all pages, a page for each operator, the API, the report.  `nox -s docs` calls it.
 
-    build.py OUT      OUT/index.html, to be opened from the file system
+    build.py OUT      OUT/site/index.html, to be opened from the file system
 
 The sources lie as in the repository, so that links between pages hold; every link inside the site is checked.
 """
@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -20,10 +20,12 @@ from urllib.parse import unquote, urlsplit
 from sphinx.cmd.build import build_main
 from sphinx.ext.napoleon.docstring import GoogleDocstring
 
-from forge_core.bench import pages
-from forge_core.bench.html import write_report
-from forge_core.op import Operator
+from forge_core.bench import pages, plan
+from forge_core.bench.html import in_order, write_report
+from forge_core.bench.pages import Source
+from forge_core.commands.records import with_notes
 from forge_core.proofs.declare import discover
+from forge_core.testing.subject import Subject
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,107 +35,139 @@ MODULES = (
     *("cute.copy", "cute.exchange", "cute.grid", "cute.warp", "cute.math", "timing", "testing", "bench", "profiling"),
 )
 
-#: What a part of the table of contents holds.
+#: The parts of the table of contents, as Sphinx's patterns.
 CONTENTS = {
     "Start": ("docs/settings", "docs/glossary", "CONTRIBUTING"),
-    "Weeks": ("docs/week0", "docs/week1", "docs/week2", "docs/week*-cases", "packages/*/README"),
+    "Weeks": ("docs/week*", "packages/*/README"),
     "Operators": ("operators/*",),
     "Guides": ("docs/rows", "docs/testing", "docs/measurement", "docs/profiling", "docs/proofs", "docs/cache"),
     "More": ("docs/remote", "docs/README", "docs/lab/*", "docs/records/**/*", "SECURITY"),
     "API": ("api/*",),
 }
 
-REPORT = '<p><a href="docs/report/index.html">The report</a> has plots and tables of all recorded runs.</p>\n'
+REPORT = "docs/report"
 
 
 def main(out: Path) -> int:
     """Builds into an empty folder; the status is that of the build, or 1 where a link leads nowhere."""
     shutil.rmtree(out, ignore_errors=True)
-    source = out / "_sources_of_the_site"
+    source, site = out / "_sources_of_the_site", out / "site"
     _mirror(source)
-    _report(source / "_extra" / "docs" / "report")
-    for operator, text in _operators():
+    records, report = source / "_extra" / "docs" / "records", source / "_extra" / REPORT
+    shutil.copytree(source / "docs" / "records", records)
+    shown = in_order(with_notes(pages.newest(pages.gather([records])), ROOT))
+    write_report(shown, report, {name: f"../../operators/{subject}.html" for name, subject in _measured().items()})
+    for operator, text in operators(shown, report):
         _write(source / "operators" / f"{operator}.md", text)
     for name in MODULES:
         _write(source / "api" / f"{name}.md", f"# forge_core.{name}\n\n{_rst(f'.. automodule:: forge_core.{name}')}")
-    start = [_linked(ROOT / "README.md"), REPORT, *(_toctree(source, *part) for part in CONTENTS.items())]
-    _write(source / "index.md", "\n".join(start))
+    link = f'<p><a href="{REPORT}/index.html">The report</a> has plots and tables of all recorded runs.</p>\n'
+    options = ":glob:\n:maxdepth: 1\n:hidden:\n"
+    parts = [
+        f"```{{toctree}}\n:caption: {caption}\n{options}\n" + "\n".join(patterns) + "\n```\n"
+        for caption, patterns in CONTENTS.items()
+    ]
+    _write(source / "README.md", "\n".join([_linked(ROOT / "README.md"), link, *parts]))
+    _write(source / "_extra" / "index.html", '<meta http-equiv="refresh" content="0; url=README.html">')
     shutil.copy(Path(__file__).with_name("conf.py"), source)
-    status = build_main(["-q", "-W", "--keep-going", "-b", "html", str(source), str(out / "site")])
-    lost = sorted(set(_lost(out / "site")))
-    for page, link in lost:
-        print(f"{page}: {link} leads nowhere", file=sys.stderr)
-    print(out / "site" / "index.html")
+    status = build_main(["-q", "-W", "--keep-going", "-b", "html", str(source), str(site)])
+    lost = sorted(set(broken_links(site)))
+    for page, target in lost:
+        print(f"{page}: {target} leads nowhere", file=sys.stderr)
+    print(site / "index.html")
     return status or bool(lost)
 
 
 def _mirror(source: Path) -> None:
-    """Copies what is tracked, with its links as the site has them."""
+    """Copies what is tracked, so that links between pages hold."""
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True)  # noqa: S607 - as found
     for name in filter(None, tracked.stdout.split("\0")):
         path = ROOT / name
-        if name == "README.md" or not path.is_file():
-            continue
-        (source / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(path, source / name)
-        if path.suffix == ".md":
-            _write(source / name, _linked(path))
+        if path.is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, source / name)
+            if path.suffix == ".md":
+                _write(source / name, _linked(path))
 
 
 def _linked(page: Path) -> str:
-    """A page's text: README is the first page, and a link to a folder is its name."""
+    """A page's text, in which a link to a folder is its name: a site has pages only."""
 
     def linked(link: re.Match[str]) -> str:
-        target = (page.parent / link[2]).resolve()
-        if target == ROOT / "README.md":
-            return f"[{link[1]}]({link[2].removesuffix('README.md')}index.md)"
-        return link[1] if target.is_dir() else link[0]
+        return link[1] if (page.parent / link[2]).is_dir() else link[0]
 
     return re.sub(r"\[([^\]]*)\]\(([^)#:]+)\)", linked, page.read_text(encoding="utf-8"))
 
 
-def _report(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    write_report(list(pages.newest(pages.gather([ROOT / "docs" / "records"])).values()), folder)
+def _measured() -> dict[str, str]:
+    """By the name in benchmarks, the name of the operator that is measured."""
+    subjects = [subject.operator for week in discover() for subject in week.subjects]
+    benched = [entry for bench in plan.discover() for entry in bench.operators]
+    return {b.name: o.schema.name for b in benched for o in subjects if b.variants == o.variants}
 
 
-def _operators() -> Iterator[tuple[str, str]]:
-    """Each operator's name and page, from its declaration."""
+def operators(shown: Sequence[Source], report: Path) -> Iterator[tuple[str, str]]:
+    """Each operator's name and page, from its declaration and the report that shows these records."""
+    measured = _measured()
     for week in discover():
         for subject in week.subjects:
-            yield subject.operator.schema.name, _page(subject.operator, week.package, week.name, subject.dtypes)
+            name = subject.operator.schema.name
+            benched = [of for of, operator in measured.items() if operator == name]
+            suites = [entry.title for entry in shown if entry.record.suite != "smoke"]
+            plots = "".join(_plots(suite, of, report) for suite in suites for of in benched)
+            yield name, _page(subject, week.package, plots or "No recorded run has this operator.\n")
 
 
-def _page(operator: Operator, package: str, week: str, dtypes: Sequence[object]) -> str:
-    name = operator.schema.name
+def _page(subject: Subject, package: str, plots: str) -> str:
+    operator = subject.operator
     signature = re.sub(r"(?<=: |> )'([^']*)'", r"\1", str(inspect.signature(operator)))  # annotations are text
     body = str(GoogleDocstring(inspect.cleandoc(operator.__doc__ or ""), what="function"))
-    function = f".. py:function:: {package}.{name}{signature}\n\n" + re.sub(r"^(?=.)", "   ", body, flags=re.MULTILINE)
-    variants = "\n".join(f"| `{variant}` | {idea} |" for variant, idea in operator.variants().items())
-    folder = next(p for p in (ROOT / "packages").iterdir() if (p / "src" / package).is_dir()).name
-    cases = f"; [every measured case](../docs/{week}-cases.md)" if (ROOT / "docs" / f"{week}-cases.md").exists() else ""
-    return f"""# {name}
+    function = f".. py:currentmodule:: {package}\n\n.. py:function:: {operator.schema.name}{signature}\n\n"
+    ideas = {name: subject.absent.get(name, idea) for name, idea in operator.variants().items()}
+    variants = "\n".join(f"| `{name}` | {idea} |" for name, idea in ideas.items())
+    dtypes = ", ".join(f"`{dtype}`" for dtype in subject.dtypes)
+    folder = next(p for p in (ROOT / "packages").iterdir() if (p / "src" / package).is_dir())
+    limits = (folder / "README.md").read_text(encoding="utf-8").partition("\n## Limits\n")[2].partition("\n## ")[0]
+    return f"""# {operator.schema.name}
 
-{_rst(function)}
-Schema: `{operator.schema.text}`. Tested with {", ".join(str(d).removeprefix("torch.") for d in dtypes)}.
-[Limits](../packages/{folder}/README.md#limits){cases}.
+{_rst(function + re.sub(r"^(?=.)", "   ", body, flags=re.MULTILINE))}
+Schema: `{operator.schema.text}`.
+
+## Dtypes
+
+Tested with {dtypes}.
+
+## Variants
 
 | variant | idea |
 | --- | --- |
 {variants}
-"""
+
+## Limits
+
+{limits.strip().replace("](../../", "](../")}
+
+## Measured
+
+{plots}"""
+
+
+def _plots(suite: str, name: str, report: Path) -> str:
+    """What the report plots of an operator in a suite, in the theme of the page; "" for nothing."""
+    pictures = [path.name for path in sorted(report.glob(f"{suite}-{name}-*.svg"))]
+    if not pictures:
+        return ""
+    link = f'<p><a href="../{REPORT}/index.html#{suite}-{name}">All cases of {name} in the report</a></p>'
+    images = [
+        f"![{stem}](../_extra/{REPORT}/{picture}){{.only-{theme}}}"
+        for picture in pictures
+        for stem, _, theme in [picture.removesuffix(".svg").rpartition("-")]
+    ]
+    return "\n".join([f"### {name}: {suite}\n", f"{link}\n", *images, "\n"])
 
 
 def _rst(text: str) -> str:
     return f"```{{eval-rst}}\n{text}\n```\n"
-
-
-def _toctree(source: Path, caption: str, patterns: tuple[str, ...]) -> str:
-    found = [
-        p.relative_to(source).with_suffix("") for pattern in patterns for p in sorted(source.glob(f"{pattern}.md"))
-    ]
-    lines = "\n".join(str(page) for page in found if page.name != "CHANGELOG")
-    return f"```{{toctree}}\n:caption: {caption}\n:maxdepth: 1\n:hidden:\n\n{lines}\n```\n"
 
 
 def _write(path: Path, text: str) -> None:
@@ -146,31 +180,27 @@ class _Links(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.links: list[str] = []
-        self.anchors: set[str] = set()
+        self.links: set[str] = set()
+        self.anchors: set[str] = {"", "top"}
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Notes what a tag names and what it is named."""
-        for name, value in attrs:
-            if name == "id" and value:
-                self.anchors.add(value)
-            elif name in ("href", "src", "srcset") and value:
-                self.links.append(value)
+        found: Mapping[str, str | None] = dict(attrs)
+        self.anchors.add(found.get("id") or "")
+        self.links |= {link for name in ("href", "src", "srcset") if (link := found.get(name))}
 
 
-def _lost(site: Path) -> Iterator[tuple[str, str]]:
+def broken_links(site: Path) -> Iterator[tuple[str, str]]:
     """Pages, and their links inside the site that lead nowhere."""
-    pages = {path: _Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
+    pages = {path.resolve(): _Links(path.read_text(encoding="utf-8")) for path in site.rglob("*.html")}
     for page, found in pages.items():
         for link in found.links:
             parts = urlsplit(link)
-            if parts.scheme or parts.netloc or link.startswith("#"):
-                continue
-            target = (page.parent / unquote(parts.path)).resolve()
-            known = pages.get(target)
-            if not target.exists() or (parts.fragment and known is not None and parts.fragment not in known.anchors):
-                yield str(page.relative_to(site)), link
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            there = target.exists() and (target not in pages or parts.fragment in pages[target].anchors)
+            if not (parts.scheme or parts.netloc or there):
+                yield str(page.relative_to(site.resolve())), link
 
 
 if __name__ == "__main__":

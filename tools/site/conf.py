@@ -6,12 +6,13 @@ import re
 from typing import Any
 
 project, author = "Forge", "the Forge authors"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 html_theme, html_title, html_show_copyright = "furo", "Forge", False
 html_extra_path = ["_extra"]
-root_doc = "index"
+root_doc = "README"
 myst_heading_anchors = 4
-exclude_patterns = ["_extra", "**/CHANGELOG.md", ".github"]
+myst_enable_extensions = ["attrs_inline"]
+exclude_patterns = ["_extra/**", "**/CHANGELOG.md", ".github"]
 highlight_language = "text"
 napoleon_use_ivar = True
 autodoc_default_options = {"members": True}

@@ -7,7 +7,7 @@
     e^d = 2^t e^r = 2^t (1 + r)    |r| <= 2^-23 |d|, so the next term, r^2 / 2, is below 2^-33
 
 So the error is that of ``ex2.approx.ftz`` (2 ulp) and of one fused multiply-add, whatever d is, where rounding d L
-alone shifts the result by |d| 2^-24.  Below 2^-126 the result is 0.
+alone shifts the result by abs(d) 2^-24.  Below 2^-126 the result is 0.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def exp(x: Any, *, exact: bool = True) -> Any:
     Args:
         x: a vector or a number of fp32 or fp64.
         exact: fp32 within about 2.5 ulp, which costs five more instructions an element; otherwise
-            within (4 + 3 |x|) 2^-24, relatively.  fp64 is always exact.
+            within (4 + 3 abs(x)) 2^-24, relatively.  fp64 is always exact.
     """
     dtype = x.dtype if isinstance(x, TensorSSA) else type(x)
     if dtype is not Float32:
