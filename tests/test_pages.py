@@ -37,6 +37,8 @@ def test_of_the_report_only_the_pictures_that_pages_show_are_tracked(root, recor
     assert tracked == {path for path in pages.pictures(root) if path.parent == root / "docs" / "report"}
     stamp = stamp_of(list(records.values()))
     assert [path.name for path in tracked if stamp not in path.read_text(encoding="utf-8")] == [], COMMAND
+    marked = [page for page in root.glob("docs/**/*.md") if pages.MARKER.search(page.read_text(encoding="utf-8"))]
+    assert marked == []  # a page of generated tables
 
 
 def test_the_timers_table_is_that_of_its_record(root):
