@@ -74,7 +74,7 @@ def _output(op: str, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: torch.dty
                 expected="dimensions of non-zero size, since nothing has no largest or smallest element",
                 got=f"dimension {i} of shape {tuple(x.shape)}",
             )
-    return x.new_empty(result_shape(x.shape, dims, keepdim), dtype=result_dtype(op, x.dtype, dtype))
+    return torch.empty(result_shape(x.shape, dims, keepdim), dtype=result_dtype(op, x.dtype, dtype), device=x.device)
 
 
 def _program(op: str, named: Mapping[str, Any]) -> Reduce:

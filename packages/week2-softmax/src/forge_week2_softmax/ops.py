@@ -27,23 +27,25 @@ def _name(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+_NAMES = ", ".join(map(_name, FLOATS))
+
+
 def _output(op: str, x: torch.Tensor, dim: int, dtype: torch.dtype | None) -> torch.Tensor:
     checks.is_tensor(op, "x", x)
     checks.strided(op, "x", x)
     normalize_dim(op, dim, x.ndim)
-    names = ", ".join(map(_name, FLOATS))
     if dtype is not None and dtype not in FLOATS:
-        raise DTypeError(op=op, argument="dtype", expected=f"None or one of {names}", got=_name(dtype))
+        raise DTypeError(op=op, argument="dtype", expected=f"None or one of {_NAMES}", got=_name(dtype))
     if dtype is None and x.dtype in INTEGERS:
         raise DTypeError(
             op=op,
             argument="x",
-            expected=f"one of the dtypes {names}, or a dtype= to convert to",
+            expected=f"one of the dtypes {_NAMES}, or a dtype= to convert to",
             got=_name(x.dtype),
             hint="Pass dtype=torch.float32.",
         )
     checks.supported_dtype(op, "x", x, DTYPES)
-    return x.new_empty(x.shape, dtype=dtype or x.dtype)
+    return torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
 
 
 @row_operator(

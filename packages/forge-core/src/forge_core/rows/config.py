@@ -210,8 +210,10 @@ class HeldConfig(RowConfig):
             vectors: of a row.
             blocks: of a row, where they may be any number.
         """
+        if self.lanes:
+            return self.threads
         warps = -(-vectors // (32 * (self.blocks or blocks) * self.chunks))
-        return min(32 * max(warps, 1), self.threads) if self.sized else self.threads
+        return min(32 * (warps or 1), self.threads)
 
     @property
     def registers(self) -> int:
@@ -251,12 +253,17 @@ class HeldConfig(RowConfig):
         return super().forgets and not (self.lanes and values <= 0.8 * room)
 
     def in_flight(self, vectors: int, rows: int, sm_count: int) -> float:
-        """Bytes that a multiprocessor holds at once, of so many rows of so many vectors: in the mean of all waves."""
+        """Bytes that a multiprocessor holds at once of rows that blocks hold: in the mean of all waves.
+
+        Args:
+            vectors: of a row.
+            rows: how many.
+            sm_count: multiprocessors.
+        """
+        cluster = self.blocks or 1
         blocks = min(self.resident * self.threads // self.block(vectors), 32 if self.sm_threads >= 2048 else 16)
-        each = self.threads // self.lanes if self.lanes else 1
-        waves = rows * max(self.blocks, 1) / (each * blocks * sm_count)
-        row = vectors * self.vec * self.binding.loaded_bytes
-        return blocks * each * row / max(self.blocks, 1) * waves / math.ceil(waves)
+        waves = rows * cluster / (blocks * sm_count)
+        return blocks * vectors * self.vec * self.binding.loaded_bytes / cluster * waves / math.ceil(waves)
 
     @property
     def kernel_name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -62,10 +63,18 @@ _LONE_ROWS = ((512, 1, _MOST),)
 _GRID_WORDS, _GRID_REGISTERS, _GRID_REGISTERS_NEWER = (80, 64, 48), 116, 100
 
 
+@functools.lru_cache(maxsize=1024)
 def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
-    """All configurations of a program that selection picks from on a device."""
+    """All configurations of a program that selection picks from on a device; equal ones are the same object."""
     held = (c for c in _held(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))
-    return tuple(dict.fromkeys((*held, *_streams(binding, device), *_columns(binding, device))))
+    listed = dict.fromkeys((*held, *_streams(binding, device), *_columns(binding, device)))
+    return tuple(map(_interned, listed))
+
+
+@functools.cache
+def _interned(config: RowConfig) -> RowConfig:
+    """The first of equal configurations, so that what is looked up by one is found by identity."""
+    return config
 
 
 def _spare(device: Device) -> int:

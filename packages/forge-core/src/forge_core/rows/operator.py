@@ -80,7 +80,7 @@ def like(
     for name, t in tensors.items():
         if tuple(t.shape) != shapes[name]:
             raise ShapeError(op=op, argument=name, expected=f"shape {shapes[name]}", got=f"{tuple(t.shape)}")
-    return x.new_empty(x.shape if operands.writes else one, dtype=dtype or x.dtype)
+    return torch.empty(x.shape if operands.writes else one, dtype=dtype or x.dtype, device=x.device)
 
 
 def row_operator(
@@ -128,7 +128,7 @@ def row_operator(
             named.get("variant", "auto"),
             via=out.dtype if converts and out.dtype != x.dtype else None,
             order=(*parsed.tensors, *operands.writes, *operands.results),
-            numbers=[float(named[name]) for name in operands.numbers],
+            numbers=[float(named[name]) for name in operands.numbers] if operands.numbers else (),
             ladder=ladder,
         )
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -69,50 +70,10 @@ class Rung:
 
 NO_LADDER: Mapping[str, Rung] = {}
 
+Config = TypeVar("Config", bound=RowConfig)
+
 # Grids have fewer blocks than this, and 32-bit element numbers end here.
 _LIMIT = 2**31
-
-
-def plan(
-    op: str,
-    binding: Binding,
-    problem: Problem,
-    device: Device,
-    variant: str = "auto",
-    numbers: Sequence[float] = (),
-    ladder: Mapping[str, Rung] = NO_LADDER,
-) -> Launch:
-    """What to launch for a call.
-
-    Args:
-        op: the operator's name, for messages.
-        binding: the program and its dtypes.
-        problem: the rows.
-        device: the GPU.
-        variant: ``"auto"``, or a name in :data:`VARIANTS`.
-        numbers: in the order of the program's operands.
-        ladder: kernels beside the engine's, by name.
-
-    Raises:
-        ArgumentError: there is no such variant.
-        UnsupportedError: the variant cannot do this problem, or an element lies across its alignment.
-    """
-    name, config, why = select(op, binding, problem, device, variant, ladder)
-    read, written = problem.read_bytes, problem.written_bytes
-    if name in ladder:
-        path, integers = ladder[name].variant.path, ladder[name].arguments(config, problem)
-        return Launch(name, path, config, (*integers, *numbers), why, read, written)
-    return Launch(
-        name,
-        VARIANTS[name].path,
-        config,
-        (*arguments(config, problem, device), *numbers),
-        why,
-        read,
-        written,
-        workspace=workspace(config, problem, device) if config.workspace else 0,
-        numbered=config.numbered,
-    )
 
 
 def plan_call(
@@ -128,7 +89,7 @@ def plan_call(
     numbers: Sequence[float] = (),
     ladder: Mapping[str, Rung] = NO_LADDER,
 ) -> Launch:
-    """What to launch for tensors, as :func:`plan`; only their metadata is read.
+    """What to launch for a call; only the metadata of its tensors is read.
 
     Args:
         op: the operator's name, for messages.
@@ -143,7 +104,8 @@ def plan_call(
         ladder: kernels beside the engine's, by name.
 
     Raises:
-        ArgumentError, UnsupportedError: as :func:`plan`.
+        ArgumentError: there is no such variant.
+        UnsupportedError: the variant cannot do this problem, or an element lies across its alignment.
     """
     operands = program.operands
     found = [tensors[name] for name in operands.tensors]
@@ -158,6 +120,26 @@ def plan_call(
     return plan(op, binding, problem, device, variant, numbers, ladder)
 
 
+def plan(
+    op: str,
+    binding: Binding,
+    problem: Problem,
+    device: Device,
+    variant: str = "auto",
+    numbers: Sequence[float] = (),
+    ladder: Mapping[str, Rung] = NO_LADDER,
+) -> Launch:
+    """What to launch for a bound program and a problem: see :func:`plan_call`."""
+    name, config, why = select(op, binding, problem, device, variant, ladder)
+    read, written = problem.read_bytes, problem.written_bytes
+    if name in ladder:
+        path, integers = ladder[name].variant.path, ladder[name].arguments(config, problem)
+        return Launch(name, path, config, (*integers, *numbers), why, read, written)
+    given = (*arguments(config, problem, device), *numbers)
+    scratch = workspace(config, problem, device) if config.workspace else 0
+    return Launch(name, VARIANTS[name].path, config, given, why, read, written, scratch, config.numbered)
+
+
 def select(
     op: str,
     binding: Binding,
@@ -166,14 +148,15 @@ def select(
     variant: str = "auto",
     ladder: Mapping[str, Rung] = NO_LADDER,
 ) -> tuple[str, Any, str]:
-    """The variant and configuration for a problem, and why; as :func:`plan`."""
-    for name, offset, size in zip(problem.operands.tensors, problem.offsets, problem.itemsizes, strict=True):
-        if offset % size:
-            raise UnsupportedError(
-                f"{op}: expected elements of {name!r} at multiples of their {size} bytes, got an offset of "
-                f"{offset % size} bytes; pass a clone().",
-                requirement="elements at multiples of their size",
-            )
+    """The variant and configuration of a launch, and why: see :func:`plan_call`."""
+    if any(map(operator.mod, problem.offsets, problem.itemsizes)):
+        for name, offset, size in zip(problem.operands.tensors, problem.offsets, problem.itemsizes, strict=True):
+            if offset % size:
+                raise UnsupportedError(
+                    f"{op}: expected elements of {name!r} at multiples of their {size} bytes, got an offset of "
+                    f"{offset % size} bytes; pass a clone().",
+                    requirement="elements at multiples of their size",
+                )
     if variant == "auto":
         chosen = _automatic(binding, problem, device)
         if isinstance(chosen, Refusal):
@@ -220,16 +203,10 @@ def _beside(problem: Problem) -> bool:
     return problem.kept[-1].size > 1 and rows <= elements
 
 
-@functools.lru_cache(maxsize=1024)
-def _listed(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
-    return configurations(binding, device)
-
-
-@functools.lru_cache(maxsize=1024)
-def _holding(binding: Binding, device: Device, kind: str) -> tuple[HeldConfig, ...]:
-    """The listed configurations that hold rows of a class of alignment; whole rows may be read as shifted ones."""
-    kinds = (kind, "shifted") if kind == "whole" else (kind,)
-    return tuple(c for c in _listed(binding, device) if isinstance(c, HeldConfig) and c.align in kinds)
+@functools.lru_cache(maxsize=4096)
+def _listed(binding: Binding, device: Device, kernel: type[Config], *aligns: str) -> tuple[Config, ...]:
+    """The listed configurations of a kernel that read rows of one of these alignments."""
+    return tuple(c for c in configurations(binding, device) if isinstance(c, kernel) and c.align in aligns)
 
 
 def _fits(binding: Binding, problem: Problem, device: Device) -> list[HeldConfig] | Refusal:
@@ -244,7 +221,9 @@ def _fits(binding: Binding, problem: Problem, device: Device) -> list[HeldConfig
     kind, vec = problem.alignment.kind, problem.alignment.vec
     if kind == "whole" and len(problem.kept) > 1:
         kind = "shifted" if length >= 2 * vec else "element"
-    fits = [c for c in _holding(binding, device, kind) if c.blocks == 0 or c.capacity >= (length // c.vec or 1)]
+    kinds = (kind, "shifted") if kind == "whole" else (kind,)  # whole rows may be read as shifted ones
+    listed = _listed(binding, device, HeldConfig, *kinds)
+    fits = [c for c in listed if c.blocks == 0 or c.capacity >= (length // c.vec or 1)]
     if max(rows, length) >= _LIMIT >> 10:  # below, no limit of 32 bits can be reached, even by clusters
         fits = [c for c in fits if _counts(c, problem)]
     return fits or Refusal("rows that fit in registers and shared memory", f"{length} elements")
@@ -275,17 +254,18 @@ def _held(
         return min(in_lanes, key=lambda config: (config.capacity, config.threads))
     if problem.rows * 16 <= device.sm_count:  # few rows: as many multiprocessors as can take part
         return max(fits, key=lambda config: (-config.chunks, config.blocks))
-    vectors = max(1, problem.length // fits[0].vec)
-    ranks = []
+    rows, sm_count, vectors = problem.rows, device.sm_count, max(1, problem.length // fits[0].vec)
+    spread, almost, enough = (measured[name] for name in ("spread_vectors", "almost_bytes", "enough_bytes"))
+    best, best_rank = fits[0], ()
     for config in fits:
-        held = config.in_flight(vectors, problem.rows, device.sm_count)
+        blocks, held = config.blocks, config.in_flight(vectors, rows, sm_count)
         # Where rows are fewer than multiprocessors, blocks with enough of a row each are spread over more of them.
-        busy = problem.rows * (config.blocks if vectors >= measured["spread_vectors"] * config.blocks else 1)
+        busy = rows * (blocks if vectors >= spread * blocks else 1)
         # The more blocks exchange, the longer it takes, which bytes of other rows are to hide.
-        most = measured["enough_bytes"] + 3072 * (config.blocks - 1)
-        enough = held >= measured["almost_bytes"]
-        ranks.append((min(busy, device.sm_count), enough, -config.blocks, min(held, most), -config.chunks))
-    return fits[ranks.index(max(ranks))]
+        rank = (min(busy, sm_count), held >= almost, -blocks, min(held, enough + 3072 * (blocks - 1)), -config.chunks)
+        if rank > best_rank:
+            best, best_rank = config, rank
+    return best
 
 
 def _grid(problem: Problem, device: Device, found: list[HeldConfig] | Refusal) -> HeldConfig | Refusal:
@@ -312,11 +292,8 @@ def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool 
     if kind == "whole":
         kind = "shifted" if problem.length >= 2 * problem.alignment.vec else "element"
     reduced = 0 if contiguous else MANY_DIMS if dims <= MANY_DIMS else ALL_DIMS
-    fits = (
-        config
-        for config in _listed(binding, device)
-        if isinstance(config, StreamConfig) and (config.align, config.reduced, config.parted) == (kind, reduced, parted)
-    )
+    listed = _listed(binding, device, StreamConfig, kind)
+    fits = (config for config in listed if (config.reduced, config.parted) == (reduced, parted))
     return next(fits, Refusal(f"rows of at most {MANY_DIMS} dims, and a program with folds", f"{dims} dims"))
 
 
@@ -340,11 +317,7 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
         kind = "shifted"
     elif problem.length >= 2 * vec and problem.skewed_columns(vec):
         kind = "skewed"
-    fits = [
-        config
-        for config in _listed(binding, device)
-        if isinstance(config, ColumnConfig) and config.align == kind and (one or config.reduced > 1)
-    ]
+    fits = [config for config in _listed(binding, device, ColumnConfig, kind) if one or config.reduced > 1]
     # The first holds rows in one block, where it can.
     config = fits[-1]
     tiles = tiling(config, problem, device)

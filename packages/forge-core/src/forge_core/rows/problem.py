@@ -18,10 +18,8 @@ metadata: no tensor is read, no GPU is needed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 
@@ -57,9 +55,8 @@ class Alignment:
     vec: int
 
 
-@dataclass(frozen=True)
 class Problem:
-    """Rows of some operands, in canonical form; made by :meth:`of`.
+    """Rows of some operands, in canonical form; made by :meth:`of`, and not changed after that.
 
     Attributes:
         operands: the program's.
@@ -67,13 +64,41 @@ class Problem:
         reduced: dims within a row, likewise; at least one.
         itemsizes: bytes of an element, for each operand.
         offsets: address of the first element modulo 16, for each operand.
+        rows: how many rows.
+        length: elements of a row.
+        broadcast: row operands with one element a row, repeated: an expanded gradient.
+        stepping: indices of the operands with an element for each element of a row.
+        moving: those of them that are row operands or outputs.
+        kind: ``"empty"``, ``"inner"``, ``"outer"`` or ``"strided"``.
+        alignment: how the rows of an ``inner`` problem lie.
     """
 
-    operands: Operands
-    kept: tuple[Dim, ...]
-    reduced: tuple[Dim, ...]
-    itemsizes: tuple[int, ...]
-    offsets: tuple[int, ...]
+    def __init__(
+        self,
+        operands: Operands,
+        kept: tuple[Dim, ...],
+        reduced: tuple[Dim, ...],
+        itemsizes: tuple[int, ...],
+        offsets: tuple[int, ...],
+    ) -> None:
+        self.operands, self.kept, self.reduced = operands, kept, reduced
+        self.itemsizes, self.offsets = itemsizes, offsets
+        self.rows = self.length = 1
+        for dim in kept:
+            self.rows *= dim.size
+        for dim in reduced:
+            self.length *= dim.size
+        self.stepping, self.broadcast = operands.elementwise_places, ()
+        steps = reduced[0].strides
+        if len(reduced) > 1:
+            steps = tuple(map(any, zip(*[dim.strides for dim in reduced], strict=True)))
+        if self.length > 1 and not all(steps[: len(operands.rows)]):
+            self.broadcast = tuple([name for name, step in zip(operands.rows, steps, strict=False) if not step])
+            self.stepping = tuple([i for i in self.stepping if operands.tensors[i] not in self.broadcast])
+        self.moving = self.stepping
+        if operands.columns:
+            self.moving = tuple([i for i in self.stepping if i in operands.other_places])
+        self.kind, self.alignment = self._kind(), self._alignment()
 
     @classmethod
     def of(
@@ -88,9 +113,9 @@ class Problem:
             shape: of the rows.
             dims: those that make a row, none negative; empty for a tensor without dims.
         """
-        strides, itemsizes, offsets = [], [], []
+        shape, strides, itemsizes, offsets = tuple(shape), [], [], []
         for name, t in zip(operands.tensors, tensors, strict=True):
-            strides.append(_strides(t, name in operands.columns, shape, dims))
+            strides.append(t.stride() if t.shape == shape else _strides(t, name in operands.columns, shape, dims))
             itemsizes.append(t.element_size())
             offsets.append(t.data_ptr() % ACCESS)
         kept: list[Dim] = []
@@ -105,36 +130,7 @@ class Problem:
             tuple(offsets),
         )
 
-    @cached_property
-    def rows(self) -> int:
-        """How many rows."""
-        return math.prod([d.size for d in self.kept])
-
-    @cached_property
-    def length(self) -> int:
-        """Elements of a row."""
-        return math.prod([d.size for d in self.reduced])
-
-    @cached_property
-    def broadcast(self) -> tuple[str, ...]:
-        """Row operands with one element a row, repeated: an expanded gradient."""
-        found = []
-        for i, name in enumerate(self.operands.rows):  # the first of the tensors
-            if self.length > 1 and not [d for d in self.reduced if d.strides[i]]:
-                found.append(name)
-        return tuple(found)
-
-    @cached_property
-    def stepping(self) -> tuple[int, ...]:
-        """Indices of the operands with an element for each element of a row."""
-        places = self.operands.elementwise_places
-        if not self.broadcast:
-            return places
-        return tuple([i for i in places if self.operands.tensors[i] not in self.broadcast])
-
-    @cached_property
-    def kind(self) -> str:
-        """``"empty"``, ``"inner"``, ``"outer"`` or ``"strided"``."""
+    def _kind(self) -> str:
         if self.rows == 0 or self.length == 0:
             return "empty"
         row, last = self.reduced[0].strides, self.kept[-1].strides
@@ -144,52 +140,50 @@ class Problem:
             return "inner" if self.length >= self.kept[-1].size or not self.stepping else "outer"
         return "inner" if inner else "outer" if outer else "strided"
 
-    @cached_property
-    def alignment(self) -> Alignment:
-        """How the rows of an ``inner`` problem lie."""
-        others = self.operands.other_places
-        moving = [i for i in self.stepping if i in others]
-        if not moving:
+    def _alignment(self) -> Alignment:
+        if not self.moving:
             return Alignment("element", 1)
-        vec = min(VEC, ACCESS // min([self.itemsizes[i] for i in moving]))
-        width = {i: ACCESS // max(self.itemsizes[i], ACCESS // vec) for i in self.stepping}
-        steps = [d.strides for d in self.kept if d.size > 1]
-        # The place of an operand's first element, and how far each kept dim moves it, in elements.
-        begins = {i: [self.offsets[i] // self.itemsizes[i], *[step[i] for step in steps]] for i in self.stepping}
-        if self.length % vec == 0 and not [n for i in self.stepping for n in begins[i] if n % width[i]]:
+        vec = min(VEC, ACCESS // min([self.itemsizes[i] for i in self.moving]))
+        begins = {i: self._begins(i, self.kept) for i in self.stepping}
+        # Bytes of an access are a power of two, and so are elements.
+        widths = {i: min(vec, ACCESS // self.itemsizes[i]) for i in self.stepping}
+        if self.length % vec == 0 and not [n for i in self.stepping for n in begins[i] if n % widths[i]]:
             return Alignment("whole", vec)
-        lead = next(begins[i] for i in moving if width[i] == vec)
-        shifts = [(n - at) % width[i] for i in moving for n, at in zip(begins[i], lead, strict=True)]
+        lead = next(begins[i] for i in self.moving if widths[i] == vec)
+        shifts = [(n - at) % widths[i] for i in self.moving for n, at in zip(begins[i], lead, strict=True)]
         if self.length >= 2 * vec and not any(shifts):
             return Alignment("shifted", vec)
         return Alignment("element", 1)
 
+    def _begins(self, place: int, dims: Sequence[Dim]) -> list[int]:
+        """The place of an operand's first element, and how far each dim moves it, in elements."""
+        steps = [dim.strides[place] for dim in dims if dim.size > 1]
+        return [self.offsets[place] // self.itemsizes[place], *steps]
+
     def aligned_columns(self, vec: int) -> bool:
         """Whether ``vec`` neighboring rows of an ``outer`` problem are one aligned vector in every operand."""
-        dims = [d for d in (*self.kept[:-1], *self.reduced) if d.size > 1]
-        begins = []
-        for i in self.operands.other_places:
-            begins += [self.offsets[i] // self.itemsizes[i], *[d.strides[i] for d in dims]]
-        return self.kind == "outer" and self.kept[-1].size % vec == 0 and not [n for n in begins if n % vec]
+        if self.kind != "outer" or self.kept[-1].size % vec:
+            return False
+        others = (*self.kept[:-1], *self.reduced)
+        return not [n for i in self.operands.other_places for n in self._begins(i, others) if n % vec]
 
     def contiguous_columns(self, vec: int) -> bool:
         """Whether all neighboring rows of an ``outer`` problem are contiguous memory, to be read by aligned vectors."""
-        inner, (*outer, _), nothing = self.kept[-1].size, self.kept, (0,) * len(self.itemsizes)
-        moving = [i for i in self.stepping if i in self.operands.other_places]
-        if self.kind != "outer" or len(self.reduced) > 1 or [i for i in moving if self.reduced[0].strides[i] != inner]:
+        inner, nothing = self.kept[-1].size, (0,) * len(self.itemsizes)
+        if self.kind != "outer" or len(self.reduced) > 1 or {self.reduced[0].strides[i] for i in self.moving} - {inner}:
             return False
-        one = Dim(self.length * inner, tuple([int(i in self.stepping) for i in range(len(nothing))]))
-        kept = tuple(outer) or (Dim(1, nothing),)
-        flat = Problem(self.operands, kept, (one,), self.itemsizes, self.offsets)
-        return flat.alignment.vec == vec
+        return self._lines(self.length * inner, self.kept[:-1] or (Dim(1, nothing),)).alignment.vec == vec
 
     def skewed_columns(self, vec: int) -> bool:
         """Whether neighboring rows of an ``outer`` problem lie at the same place of their vectors in all operands."""
         if self.kind != "outer" or len(self.reduced) > 1:
             return False
-        one = Dim(self.kept[-1].size, tuple([int(i in self.stepping) for i in range(len(self.itemsizes))]))
-        lines = Problem(self.operands, (*self.kept[:-1], *self.reduced), (one,), self.itemsizes, self.offsets)
-        return lines.alignment.vec == vec
+        return self._lines(self.kept[-1].size, (*self.kept[:-1], *self.reduced)).alignment.vec == vec
+
+    def _lines(self, length: int, kept: tuple[Dim, ...]) -> Problem:
+        """Contiguous memory of all operands that step, as rows."""
+        one = Dim(length, tuple([int(i in self.stepping) for i in range(len(self.itemsizes))]))
+        return Problem(self.operands, kept, (one,), self.itemsizes, self.offsets)
 
     def across(self, operands: Operands) -> Problem:
         """Rows of one element as elements of longer rows, of a program that writes this one's results."""
@@ -209,8 +203,10 @@ class Problem:
     def _bytes(self, places: Sequence[int]) -> int:
         total = 0
         for i in places:
-            sizes = [d.size if d.strides[i] else min(d.size, 1) for d in (*self.kept, *self.reduced)]
-            total += math.prod(sizes) * self.itemsizes[i]
+            nbytes = self.itemsizes[i]
+            for dim in (*self.kept, *self.reduced):
+                nbytes *= dim.size if dim.strides[i] else min(dim.size, 1)
+            total += nbytes
         return total
 
 
@@ -219,8 +215,6 @@ def _strides(t: torch.Tensor, column: bool, shape: Sequence[int], dims: Sequence
     own = list(t.stride())
     if column:
         return [own.pop(0) if i in dims else 0 for i in range(len(shape))]
-    if tuple(t.shape) == tuple(shape):
-        return own
     if t.ndim == len(shape):
         return [0 if i in dims else own[i] for i in range(len(shape))]
     return [0 if i in dims else own.pop(0) for i in range(len(shape))]
