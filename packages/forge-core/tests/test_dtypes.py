@@ -22,13 +22,6 @@ def test_movable_is_every_dtype_of_whole_bytes():
 
 
 @pytest.mark.parametrize("dtype", sorted(dtypes.MOVABLE, key=str))
-def test_the_width_is_that_of_memory(dtype):
-    x = torch.empty(3, dtype=dtype)
-    assert dtypes.itemsize(dtype) == x.untyped_storage().nbytes() // 3
-    assert dtypes.bits(dtype) == 8 * dtypes.itemsize(dtype)
-
-
-@pytest.mark.parametrize("dtype", sorted(dtypes.MOVABLE, key=str))
 def test_every_name_is_parsed_back(dtype):
     assert dtypes.parse(str(dtype)) is dtype
     assert dtypes.parse(str(dtype).removeprefix("torch.")) is dtype
@@ -38,7 +31,7 @@ def test_every_name_is_parsed_back(dtype):
 @pytest.mark.parametrize("name, dtype", [("fp16", torch.float16), ("fp32", torch.float32), ("fp64", torch.float64)])
 def test_the_names_of_messages_and_pages_are_parsed(name, dtype):
     assert dtypes.parse(name) is dtype
-    with pytest.raises(ValueError, match="unknown dtype 'fp12'"):
+    with pytest.raises(ValueError, match="unknown dtype 'fp12'; known: bfloat16, bool, "):
         dtypes.parse("fp12")
 
 
@@ -48,27 +41,9 @@ def test_short_names_are_unique():
     assert dtypes.short_name(torch.int8) == "int8"
 
 
-def test_an_unknown_name_is_refused_with_what_is_known():
-    with pytest.raises(ValueError, match="unknown dtype 'float12'; known: bfloat16, bool, "):
-        dtypes.parse("float12")
-
-
-def test_complex_has_no_name_in_the_dsl():
-    assert dtypes.cute_name(torch.complex64) is None
-    assert dtypes.cute_name(torch.float16) == "Float16"
-
-
 @needs_dsl
 @pytest.mark.parametrize("dtype", sorted(dtypes.CUTE_NAMES, key=str))
 def test_the_dsl_has_every_named_type_in_the_right_width(dtype):
     # The DSL's boolean is one bit of arithmetic; in memory it takes the byte that torch gives it.
     width = 8 if dtype is torch.bool else dtypes.cute_dtype(dtype).width
-    assert width == dtypes.bits(dtype)
-
-
-@needs_dsl
-@pytest.mark.parametrize("width", [1, 2, 4, 8])
-def test_a_word_has_its_width(width):
-    word = dtypes.word(width)
-    assert word.width == 8 * width
-    assert not word.signed
+    assert width == 8 * dtype.itemsize

@@ -1,7 +1,7 @@
 """The one table between torch's dtypes and the CuTe DSL's.
 
-Kernels that only move data need an element's width, not its meaning: they use :func:`bits` and :func:`word`, and one
-compiled kernel then serves all dtypes of a width.  Kernels that calculate use :func:`cute_name`.
+Kernels that only move data need an element's width (``dtype.itemsize``), not its meaning: one compiled kernel serves
+all dtypes of a width.  Kernels that calculate use :func:`cute_dtype`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,9 @@ __all__ = [
     "FLOATS",
     "INTEGERS",
     "MOVABLE",
-    "bits",
     "cute_dtype",
-    "cute_name",
-    "itemsize",
     "parse",
     "short_name",
-    "word",
 ]
 
 #: What operators that calculate take, as PyTorch's do on a GPU.
@@ -54,24 +50,10 @@ CUTE_NAMES: Mapping[torch.dtype, str] = {
 #: Every dtype whose elements are 1, 2, 4, 8 or 16 whole bytes: what data-movement operators take.
 MOVABLE: frozenset[torch.dtype] = frozenset(
     {
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.uint16,
-        torch.int16,
-        torch.uint32,
-        torch.int32,
-        torch.uint64,
-        torch.int64,
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
+        *CUTE_NAMES,
         torch.float8_e4m3fnuz,
         torch.float8_e5m2fnuz,
         torch.float8_e8m0fnu,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
         torch.complex32,
         torch.complex64,
         torch.complex128,
@@ -89,21 +71,6 @@ _SHORT = {
 }
 
 
-def itemsize(dtype: torch.dtype) -> int:
-    """Bytes of one element."""
-    return dtype.itemsize
-
-
-def bits(dtype: torch.dtype) -> int:
-    """Bits of one element as it lies in memory."""
-    return dtype.itemsize * 8
-
-
-def cute_name(dtype: torch.dtype) -> str | None:
-    """The name of the CuTe DSL's type, or None where it has none."""
-    return CUTE_NAMES.get(dtype)
-
-
 def cute_dtype(dtype: torch.dtype) -> Any:
     """The CuTe DSL's type itself; imports cutlass.
 
@@ -113,13 +80,6 @@ def cute_dtype(dtype: torch.dtype) -> Any:
     import cutlass
 
     return getattr(cutlass, CUTE_NAMES[dtype])
-
-
-def word(width: int) -> Any:
-    """The CuTe DSL's unsigned integer of ``width`` bytes (1, 2, 4, 8); imports cutlass."""
-    import cutlass
-
-    return {1: cutlass.Uint8, 2: cutlass.Uint16, 4: cutlass.Uint32, 8: cutlass.Uint64}[width]
 
 
 def short_name(dtype: torch.dtype) -> str:

@@ -14,8 +14,9 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from forge_core.device import Arch
@@ -43,13 +44,17 @@ FALSE_WORDS = frozenset({"0", "false", "no", "off", ""})
 
 @dataclass(frozen=True)
 class Variable:
-    """One environment variable: its name, the field it sets, how its text is read, and what it does."""
+    """One environment variable: the field it sets, how its text is parsed, what that may be, and what it does."""
 
-    name: str
     field: str
     parse: Callable[[str], Any]
     takes: str
     help: str
+
+    @property
+    def name(self) -> str:
+        """Of the environment variable, for example ``"FORGE_BACKEND"``."""
+        return PREFIX + self.field.upper()
 
 
 @dataclass(frozen=True)
@@ -150,78 +155,39 @@ def _parse_folders(text: str) -> tuple[Path, ...]:
 #: Every variable that Forge reads, in one table; README shows it.
 VARIABLES: tuple[Variable, ...] = (
     Variable(
-        "FORGE_BACKEND",
         "backend",
         _parse_backend,
         "'kernel' or 'ref'",
         "the backend of every operator: kernels, or the PyTorch reference",
     ),
     Variable(
-        "FORGE_DEBUG",
         "debug",
         _parse_bool,
         "0 or 1",
         "line information and device assertions in kernels; synchronise after each launch",
     ),
     Variable(
-        "FORGE_ARCH",
         "arch",
         Arch.parse,
         "an architecture such as 'sm_90a', or a GPU such as 'H100'",
         "the architecture to compile for where no GPU decides it",
     ),
+    Variable("require_gpu", _parse_bool, "0 or 1", "GPU tests fail instead of being skipped where there is no GPU"),
+    Variable("cache_dir", _parse_folder, "a folder", "the folder of Forge's files (default: the user's cache folder)"),
+    Variable("cache", _parse_bool, "0 or 1", "whether compiled kernels are kept on disk"),
     Variable(
-        "FORGE_REQUIRE_GPU",
-        "require_gpu",
-        _parse_bool,
-        "0 or 1",
-        "GPU tests fail instead of being skipped where there is no GPU",
-    ),
-    Variable(
-        "FORGE_CACHE_DIR",
-        "cache_dir",
-        _parse_folder,
-        "a folder",
-        "the folder of Forge's files (default: the user's cache folder)",
-    ),
-    Variable(
-        "FORGE_CACHE",
-        "cache",
-        _parse_bool,
-        "0 or 1",
-        "whether compiled kernels are kept on disk",
-    ),
-    Variable(
-        "FORGE_CACHE_MAX_BYTES",
         "cache_max_bytes",
         _parse_bytes,
         "a number of bytes such as 500M or 2G; 0 for no limit",
         "above it the least recently used kernels on disk are removed",
     ),
-    Variable(
-        "FORGE_BUNDLES",
-        "bundles",
-        _parse_folders,
-        "folders, separated as in PATH",
-        "folders of kernels compiled ahead of time",
-    ),
-    Variable(
-        "FORGE_JIT",
-        "jit",
-        _parse_bool,
-        "0 or 1",
-        "whether a kernel that is nowhere to be found may be compiled",
-    ),
+    Variable("bundles", _parse_folders, "folders, separated as in PATH", "folders of kernels compiled ahead of time"),
+    Variable("jit", _parse_bool, "0 or 1", "whether a kernel that is nowhere to be found may be compiled"),
 )
 
 
-@dataclass(frozen=True)
-class _Overrides:
-    changes: Mapping[str, Any] = field(default_factory=dict)
-
-
-_NO_OVERRIDES = _Overrides()
-_overrides: ContextVar[_Overrides] = ContextVar("forge_settings", default=_NO_OVERRIDES)
+_NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
+_overrides: ContextVar[Mapping[str, Any]] = ContextVar("forge_settings", default=_NO_OVERRIDES)
 
 
 def current() -> Settings:
@@ -232,7 +198,7 @@ def current() -> Settings:
     """
     check_names()
     settings = Settings.from_environ(os.environ)
-    changes = _overrides.get().changes
+    changes = _overrides.get()
     return dataclasses.replace(settings, **changes) if changes else settings
 
 
@@ -262,7 +228,7 @@ def use_settings(**changes: Any) -> Iterator[Settings]:
     if unknown:
         raise SettingsError(f"use_settings: no field named {', '.join(unknown)}; fields: {', '.join(sorted(known))}.")
     Settings(**changes)  # raises before anything is changed
-    token = _overrides.set(_Overrides({**_overrides.get().changes, **changes}))
+    token = _overrides.set({**_overrides.get(), **changes})
     try:
         yield current()
     finally:
@@ -272,13 +238,6 @@ def use_settings(**changes: Any) -> Iterator[Settings]:
 # The two fields below are read at every eager call of every operator.  `os.environ.get` encodes the name and raises
 # a KeyError inside, 1 us in all; on POSIX it keeps its data in a dict of bytes, where the same look-up takes 0.05 us.
 _raw: dict[bytes, bytes] | None = getattr(os.environ, "_data", None) if os.name == "posix" else None
-
-
-def _environ_text(name: str, encoded: bytes) -> str | None:
-    if _raw is None:
-        return os.environ.get(name)
-    value = _raw.get(encoded)
-    return None if value is None else os.fsdecode(value)
 
 
 def untouched() -> bool:
@@ -293,16 +252,18 @@ def untouched() -> bool:
 
 def requested_backend() -> str | None:
     """The ``backend`` field alone, as :func:`current` would give it, in a fraction of the time."""
-    changes = _overrides.get().changes
+    changes = _overrides.get()
     if "backend" in changes:
         backend: str | None = changes["backend"]
         return backend
-    return current().backend if _environ_text("FORGE_BACKEND", b"FORGE_BACKEND") else None
+    text = os.environ.get("FORGE_BACKEND") if _raw is None else _raw.get(b"FORGE_BACKEND")
+    return current().backend if text else None
 
 
 def debug_requested() -> bool:
     """The ``debug`` field alone, as :func:`current` would give it, in a fraction of the time."""
-    changes = _overrides.get().changes
+    changes = _overrides.get()
     if "debug" in changes:
         return bool(changes["debug"])
-    return current().debug if _environ_text("FORGE_DEBUG", b"FORGE_DEBUG") else False
+    text = os.environ.get("FORGE_DEBUG") if _raw is None else _raw.get(b"FORGE_DEBUG")
+    return current().debug if text else False

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from forge_core import dtypes
 from forge_core.bench.gate import exact
 from forge_core.bench.inputs import LAYOUTS, random_tensor
 from forge_core.thresholds import Thresholds
@@ -70,7 +69,7 @@ class Case:
     @property
     def nbytes(self) -> int:
         """Bytes of the first input's elements."""
-        return math.prod(self.shape) * dtypes.itemsize(self.dtype)
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def copy(
 ) -> None:
     """The thread-value layout of a tiled copy of a row-major tile."""
     try:
-        itemsize = dtypes.itemsize(dtypes.parse(dtype))
+        itemsize = dtypes.parse(dtype).itemsize
         row_bytes = row_bytes or threads[1] * values[1] * itemsize
         drawing = tiled_copy(
             threads=threads, values=values, row_bytes=row_bytes, itemsize=itemsize, by_column=by_column
