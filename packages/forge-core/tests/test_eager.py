@@ -17,6 +17,7 @@ from forge_core import use_settings
 from forge_core.device import SPECS
 from forge_core.op import Launch, guard, table
 from forge_core.op.eager import DIFFERENT, NOT_SERVED, EagerPath
+from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 from forge_core.op.table import LaunchTable
 
@@ -88,7 +89,8 @@ def planted(monkeypatch: pytest.MonkeyPatch, *, two_passes: bool = False) -> Eag
     def like(x: torch.Tensor, factor: int, variant: str) -> torch.Tensor:
         return x.new_empty(x.shape)
 
-    return EagerPath(schema, LaunchTable(schema, lambda named: like(**named), like, plan), backward, keep)
+    rules = Rules(schema, like, like, plan, {"simple": None}, keep, backward)
+    return EagerPath(rules, LaunchTable(rules))
 
 
 def test_a_call_that_needs_no_gradient_records_nothing(path: EagerPath) -> None:
@@ -258,7 +260,7 @@ def asked(path: EagerPath, monkeypatch: pytest.MonkeyPatch) -> tuple[EagerPath, 
         return answers[-1] == "quiet"
 
     monkeypatch.setattr(guard, "quiet", noted)
-    again = EagerPath(path._launches._schema, path._launches, backward, keep)
+    again = EagerPath(path._launches._rules, path._launches)
     assert torch.equal(again.call((torch.ones(3, 4), 3), {}), torch.full((3, 4), 3.0))
     assert answers == ["quiet"]
     answers.clear()
@@ -399,7 +401,7 @@ def test_calls_of_two_kinds_in_turns(asked: tuple[EagerPath, list[str]], monkeyp
 
 def test_the_last_call_of_another_device(asked: tuple[EagerPath, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_current_device", lambda: 1)
-    path = EagerPath(asked[0]._launches._schema, asked[0]._launches, backward, keep)
+    path = EagerPath(asked[0]._launches._rules, asked[0]._launches)
     monkeypatch.setattr(path._launches, "launch", lambda out, args, kwargs: "by the table, on its device")
     for _ in range(2):
         assert path.call((torch.ones(3, 4), 3), {}) == "by the table, on its device"

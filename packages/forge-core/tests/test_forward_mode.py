@@ -158,9 +158,7 @@ def test_a_formula_of_the_declaration_gets_the_call_by_name() -> None:
     ((_, tangents, call),) = seen
     assert (list(tangents), sorted(call)) == (["x"], ["factor", "variant", "x"])
     assert (call["factor"], call["variant"]) == (3.0, "auto")
-    assert functorch.reference_jvp(scaled.schema, scaled.reference)(x, {"x": t}, x=x, factor=3.0, variant="auto").equal(
-        3 * t
-    )
+    assert functorch.reference_jvp(scaled._rules)(x, {"x": t}, x=x, factor=3.0, variant="auto").equal(3 * t)
 
 
 @pytest.mark.parametrize("device", ["cpu", gpu])

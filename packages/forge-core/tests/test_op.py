@@ -17,6 +17,7 @@ from forge_core import checks
 from forge_core.device import Device
 from forge_core.errors import ArgumentError, DeviceError, ShapeError, UnsupportedError
 from forge_core.op import Launch, Variant, backend, operator
+from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 from forge_core.testing.conformance import check_export, check_fullgraph, check_opcheck
 
@@ -139,11 +140,11 @@ class Three(enum.IntEnum):
 def test_integers_of_other_kinds_are_ints(three: Any) -> None:
     schema = Schema.parse("ns::f(Tensor x, int a=0, int[1]? b=None, *, int c=0) -> Tensor")
     x = torch.ones(2, 3)
-    args, kwargs = schema.plain((x, three, (1, three)), {"c": three})
+    args, kwargs = schema.normalize((x, three, (1, three)), {"c": three})
     assert args[0] is x
     assert (args[1:], kwargs) == ((3, (1, 3)), {"c": 3})
     assert [type(v) for v in (args[1], *args[2], kwargs["c"])] == [int] * 4
-    assert schema.plain((x, 1, three), {})[0][2] == 3
+    assert schema.normalize((x, 1, three), {})[0][2] == 3
     assert torch.equal(power(x + 1, three), (x + 1) ** 3)
     assert torch.equal(power.out(x + 1, exponent=three, out=torch.empty(2, 3)), (x + 1) ** 3)
     assert power.explain(x, three, arch="sm_90a").config == PowerConfig(3)
@@ -160,7 +161,7 @@ def test_what_is_no_integer_is_refused_as_pytorch_does(value: Any) -> None:
 def test_plain_arguments_are_passed_on_untouched() -> None:
     schema = Schema.parse("ns::f(Tensor x, int[1]? b=None, *, ScalarType? dtype=None) -> Tensor")
     for args, kwargs in (((torch.ones(2), (0, 1)), {}), ((torch.ones(2), None), {"dtype": torch.float32})):
-        got = schema.plain(args, kwargs)
+        got = schema.normalize(args, kwargs)
         assert got[0] is args
         assert got[1] is kwargs
 
@@ -170,7 +171,7 @@ def test_python_s_types_are_dtypes() -> None:
     kinds = {float: torch.float64, int: torch.int64, bool: torch.bool}
     for kind, dtype in kinds.items():
         assert torch.zeros(1).to(kind).dtype is dtype
-        assert schema.plain((torch.ones(2),), {"dtype": kind})[1] == {"dtype": dtype}
+        assert schema.normalize((torch.ones(2),), {"dtype": kind})[1] == {"dtype": dtype}
         assert schema.traced((torch.ones(2),), {"dtype": kind})[1] == {"dtype": dtype}
     named = {"x": torch.ones(2), "dtype": None, "other": torch.float16}
     schema.check("f", named)
@@ -279,7 +280,7 @@ def test_a_numbered_launch_has_a_number_of_its_own_negative_where_it_comes_again
     capturing = False
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     schema = Schema.parse("forge_core_test::half(Tensor x) -> Tensor")
-    launches = table.LaunchTable(schema, lambda named: torch.empty(2, device="meta"), torch.neg, plan)
+    launches = table.LaunchTable(Rules(schema, lambda x: torch.empty(2, device="meta"), torch.neg, plan, {}))
     for _ in range(3):
         launches.launch(None, (torch.zeros(3),), {})
         assert made[-1].all()  # what was there stays
@@ -322,7 +323,7 @@ def test_the_child_of_a_fork_has_numbers_of_its_own() -> None:
     done = subprocess.run(
         [
             *(sys.executable, "-W", "ignore", "-c"),
-            "import os; from forge_core.op.numbers import next_number as n; c = os.fork(); c and os.wait(); print(n())",
+            "import os; from forge_core.op import table; c = os.fork(); c and os.wait(); print(next(table._numbers))",
         ],
         capture_output=True,
         text=True,
@@ -350,7 +351,7 @@ def test_a_workspace_is_allocated_for_each_call_and_follows_the_output(monkeypat
     monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
     monkeypatch.setattr(table.devices, "query", lambda device: Device("a GPU", (9, 0), 1, 1, 1, 1, 1.0))
     schema = Schema.parse("forge_core_test::half(Tensor x) -> Tensor")
-    launches = table.LaunchTable(schema, lambda named: torch.empty(2, device="meta"), torch.neg, plan)
+    launches = table.LaunchTable(Rules(schema, lambda x: torch.empty(2, device="meta"), torch.neg, plan, {}))
     for x in (torch.zeros(3), torch.zeros(67)):  # without, and with 64 bytes
         out = launches.launch(None, (x,), {})
         assert out.shape == (2,)

@@ -8,6 +8,7 @@ from torch import fx
 from torch.testing import assert_close
 
 from forge_core.op import eager, operator
+from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 from forge_core.op.table import LaunchTable
 
@@ -98,9 +99,10 @@ def test_the_eager_path_launches_by_the_parameters_own_names(monkeypatch: pytest
     launched = []
     monkeypatch.setattr(eager.guard, "plain_cuda", lambda x: type(x) is torch.Tensor)
     schema = Schema.parse("ns::h(Tensor x, Tensor y, int dim=-1, *, str variant='auto') -> Tensor")
-    launches = LaunchTable(schema, torch.empty_like, torch.neg, print)
+    rules = Rules(schema, torch.empty_like, torch.neg, print, {})
+    launches = LaunchTable(rules)
     monkeypatch.setattr(launches, "launch", lambda *call: launched.append(call[1:]))
-    path = eager.EagerPath(schema, launches, None, None)
+    path = eager.EagerPath(rules, launches)
     path.call((X, X), {"axis": 1})
     path.call_out(X, (X, X), {"axis": 0, "variant": "auto"})
     assert launched == [((X, X), {"dim": 1}), ((X, X), {"dim": 0, "variant": "auto"})]

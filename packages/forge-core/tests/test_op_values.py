@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
 from forge_core.op import Operator, eager, operator, schema
+from forge_core.op.rules import Rules
 from forge_core.op.table import LaunchTable
 
 week0 = pytest.importorskip("forge_week0_transpose")
@@ -229,9 +230,10 @@ def test_the_eager_path_leaves_what_has_a_torch_function_to_it(monkeypatch: pyte
     launched = []
     monkeypatch.setattr(eager.guard, "plain_cuda", lambda x: type(x) is torch.Tensor)
     two = schema.Schema.parse("ns::f(Tensor x, Tensor y, int n=2, *, str variant='auto') -> Tensor")
-    launches = LaunchTable(two, torch.empty_like, torch.neg, print)
+    rules = Rules(two, torch.empty_like, torch.neg, print, {})
+    launches = LaunchTable(rules)
     monkeypatch.setattr(launches, "launch", lambda *call: launched.append(call[1:]))
-    path, x, three = eager.EagerPath(two, launches, None, None), torch.ones(2), torch.tensor(3)
+    path, x, three = eager.EagerPath(rules, launches), torch.ones(2), torch.tensor(3)
     duck, seen = Duck(), three.as_subclass(Seen)
     for args, named in (((x, duck), {}), ((x, x, seen), {}), ((x, x), {"variant": duck}), ((x, x), {"n": seen})):
         assert path.call(args, named) is path.call_out(x, args, named) is eager.NOT_SERVED

@@ -41,6 +41,7 @@ TESTS = """
     import pytest, torch
     from types import SimpleNamespace
     from forge_core.op import Launch, table
+    from forge_core.op.rules import Rules
     from forge_core.op.schema import Schema
 
     calls = []
@@ -55,7 +56,7 @@ TESTS = """
         patch.setattr(table, "builder_at", lambda path: lambda config, arch: kernel)
         plan = lambda target, out, x, variant: Launch("plain", "m:b", None, (7,), "", 0, 0)
         schema = Schema.parse("tiny::double(Tensor x, *, str variant='auto') -> Tensor")
-        yield table.LaunchTable(schema, lambda named: named["x"].to("meta"), None, plan)
+        yield table.LaunchTable(Rules(schema, lambda x, variant: x.to("meta"), None, plan, {}))
         patch.undo()
 
     def test_two_shapes(launches):
@@ -500,7 +501,8 @@ def test_a_call_as_text_is_planned_as_the_call_itself(weeks):
     for x in (base[:64, :100], base[:64, 1:101], base.t(), base[:, :1].expand(65, 9)):
         for out in (None, torch.empty(x.shape, dtype=x.dtype, device="meta")):
             named = {"x": x, "dim": -1, "dtype": None, "variant": "auto"}
-            expected = softmax._plan(device, softmax.table.metadata(named) if out is None else out, *named.values())
+            expected = softmax.table.check(None, named) if out is None else out
+            expected = softmax._rules.plan(device, expected, *named.values())
             assert run_digest(plan(softmax, describe(named, out), device)) == run_digest(expected)
     assert describe({"x": base[:64, 1:101], "dim": (0, 1)}, None) == "bfloat16[64,100|130,1]+2 (0,1)"
     with pytest.raises(ProofError, match="expected 4 arguments"):

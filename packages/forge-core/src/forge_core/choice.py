@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -40,7 +40,7 @@ def max_cluster(device: Device) -> int:
     return 16 if device.capability[0] in (9, 10) else 8
 
 
-def require_known(op: str, variant: str, variants: Iterable[str]) -> None:
+def require_known(op: str, variant: str, variants: Collection[str]) -> None:
     """Raises unless ``variant`` is among an operator's.
 
     Args:
@@ -51,13 +51,13 @@ def require_known(op: str, variant: str, variants: Iterable[str]) -> None:
     Raises:
         ArgumentError: it is not.
     """
-    known = tuple(variants)
-    if variant not in known:
+    if variant not in variants:
         raise ArgumentError(
             op=op,
             argument="variant",
-            expected=f"'auto' or one of {', '.join(map(repr, known))}",
+            expected=f"'auto' or one of {', '.join(map(repr, variants))}",
             got=repr(variant),
+            hint=f"{op}.variants() lists them.",
         )
 
 

@@ -58,7 +58,7 @@ class Device:
         """Threads that a multiprocessor can have."""
         return 2048 if self.capability in ((8, 0), (9, 0)) or self.capability[0] == 10 else 1536
 
-    @property
+    @functools.cached_property
     def arch(self) -> str:
         """The target to compile for, for example ``"sm_90a"``."""
         return arch_of(self.capability)

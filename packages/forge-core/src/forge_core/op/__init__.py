@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from forge_core.op.backend import backend
 from forge_core.op.declaration import Operator, operator
-from forge_core.op.explanation import Explanation
-from forge_core.op.launch import Launch, Variant
+from forge_core.op.launch import Explanation, Launch, Variant
 
 __all__ = ["Explanation", "Launch", "Operator", "Variant", "backend", "operator"]

@@ -18,7 +18,7 @@ import torch
 from forge_core import settings
 from forge_core.errors import ArgumentError, DeviceError
 
-__all__ = ["backend", "check_variant", "resolve"]
+__all__ = ["backend", "resolve"]
 
 
 @contextlib.contextmanager
@@ -70,15 +70,3 @@ def resolve(op: str, device: torch.device, variant: str, chosen: str | None = No
             hint="Leave out the variant, or use backend 'kernel'.",
         )
     return asked or ("kernel" if on_gpu else "ref")
-
-
-def check_variant(op: str, variant: str, known: tuple[str, ...]) -> None:
-    """Raises ArgumentError unless ``variant`` is ``"auto"`` or one of the operator's."""
-    if variant != "auto" and variant not in known:
-        raise ArgumentError(
-            op=op,
-            argument="variant",
-            expected=f"'auto' or one of {', '.join(repr(name) for name in known)}",
-            got=repr(variant),
-            hint=f"{op}.variants() lists them.",
-        )

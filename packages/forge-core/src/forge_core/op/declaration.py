@@ -23,8 +23,9 @@ devices, alignments, and every other argument.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,13 +35,13 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from forge_core import checks, settings
 from forge_core import device as devices
-from forge_core.op.backend import check_variant
+from forge_core.cache import builder_at
 from forge_core.op.eager import NOT_SERVED, EagerPath
-from forge_core.op.explanation import Explanation
-from forge_core.op.functorch import functorch_function, reference_jvp
+from forge_core.op.functorch import functorch_function
 from forge_core.op.guard import forward_levels, has_tangent, quiet, transformed
-from forge_core.op.launch import Launch, Variant
-from forge_core.op.register import Rules, register
+from forge_core.op.launch import Explanation
+from forge_core.op.register import register, registered
+from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 from forge_core.op.table import LaunchTable
 from forge_core.op.values import ByName
@@ -59,54 +60,22 @@ class Operator(ByName):
     instead, for dynamo does not trace PyTorch's dispatch to ``__torch_function__``.
     """
 
-    def __init__(
-        self,
-        schema: Schema,
-        like: Callable[..., torch.Tensor],
-        *,
-        reference: Callable[..., torch.Tensor],
-        plan: Callable[..., Launch],
-        variants: Mapping[str, Variant],
-        setup_context: Callable[..., None] | None = None,
-        backward: Callable[..., Any] | None = None,
-        vmap: Callable[..., Any] | None = None,
-        jvp: Callable[..., torch.Tensor] | None = None,
-        autocast: Mapping[str, torch.dtype] | None = None,
-        ambient: Callable[[], Hashable] | None = None,
-    ) -> None:
-        functools.update_wrapper(self, like)
-        self.schema = schema
-        self.reference = reference
-        self._like = like
-        self._plan = plan
-        self._variants = dict(variants)
-        self.table = LaunchTable(schema, self._allocate, reference, plan, ambient)
-        self._eager = EagerPath(schema, self.table, backward, setup_context)
+    def __init__(self, rules: Rules) -> None:
+        functools.update_wrapper(self, rules.like)
+        self.schema = rules.schema
+        self.reference = rules.reference
+        self._rules = rules
+        self.table = LaunchTable(rules)
+        self._eager = EagerPath(rules, self.table)
         self._call_past = self._eager.call
-        library = _libraries.get(schema.namespace)
+        library = _libraries.get(self.schema.namespace)
         if library is None:
             # Kept for the life of the process: an operator whose library is collected vanishes.
-            library = _libraries[schema.namespace] = torch.library.Library(schema.namespace, "FRAGMENT")
-        register(
-            library,
-            schema,
-            Rules(
-                like=self.like,
-                serve=self.table.serve,
-                reference=reference,
-                backward=backward,
-                setup_context=setup_context,
-                vmap=vmap,
-                autocast=dict(autocast or {}),
-            ),
-        )
-        namespace = getattr(torch.ops, schema.namespace)
-        self._op = getattr(namespace, schema.name).default
-        self._out_op = getattr(namespace, f"{schema.name}_out").default
-        self._transformable = None
-        if backward is not None:
-            tangent = jvp or reference_jvp(schema, reference)
-            self._transformable = functorch_function(schema, self._op, backward, setup_context, vmap, tangent)
+            library = _libraries[self.schema.namespace] = torch.library.Library(self.schema.namespace, "FRAGMENT")
+        register(library, rules, self.table.serve, self.like)
+        self._op = registered(self.schema, self.schema.name)
+        self._out_op = registered(self.schema, f"{self.schema.name}_out")
+        self._transformable = None if rules.backward is None else functorch_function(rules, self._op)
 
     # -- the public face ----------------------------------------------------------------------------------------
 
@@ -125,7 +94,7 @@ class Operator(ByName):
         if has_torch_function(everything):
             result = handle_torch_function(self, everything, *args, **kwargs)
             return result
-        args, kwargs = self.schema.plain(args, kwargs)
+        args, kwargs = self.schema.normalize(args, kwargs)
         values = self._check_call(self.schema.name, args, kwargs)
         # Of nested ones PyTorch loses the outer tangents of an autograd.Function; the registered operator does not.
         special = transformed(values) or has_tangent(values)
@@ -166,7 +135,7 @@ class Operator(ByName):
             return result
         op = f"{self.schema.name}_out"
         checks.is_tensor(op, "out", out)
-        args, kwargs = self.schema.plain(args, kwargs)
+        args, kwargs = self.schema.normalize(args, kwargs)
         self._check_call(op, args, kwargs)
         checks.materialised(op, "out", out)
         self._out_op(*args, out=out, **kwargs)
@@ -174,7 +143,7 @@ class Operator(ByName):
 
     def variants(self) -> dict[str, str]:
         """The operator's kernels, slowest idea first: name and idea of each."""
-        return {name: variant.idea for name, variant in self._variants.items()}
+        return {name: variant.idea for name, variant in self._rules.variants.items()}
 
     def explain(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Explanation:
         """Which kernel and configuration a call would run, and why; runs nothing.
@@ -189,20 +158,23 @@ class Operator(ByName):
             ArgumentError: what the call itself would raise.
             UnsupportedError: a variant that cannot do this problem, or an unknown architecture.
         """
-        named = self.schema.bind(*self.schema.plain(args, kwargs))
+        named = self.schema.bind(*self.schema.normalize(args, kwargs))
         x = named[self.schema.parameters[0]]
         checks.is_tensor(self.schema.name, self.schema.parameters[0], x)
         if arch is None and not x.is_cuda:
             arch = settings.current().arch
-        variant = named.get("variant", "auto")
-        check_variant(self.schema.name, variant, tuple(self._variants))
-        chosen = "kernel" if arch is not None else self.table.resolve(x.device, variant)
-        output = self.table.metadata(named)
+        output = self.table.check(None, named)
+        chosen = "kernel" if arch is not None else self.table.resolve(x.device, named.get("variant", "auto"))
         if chosen == "ref":
             inputs = [named[name] for name in self.schema.tensors]
-            return Explanation.of_reference(self.schema.qualified, inputs, output)
+            why = "Backend 'ref' was asked for." if x.is_cuda else "CPU tensors are served by the reference."
+            read, written = sum(t.nbytes for t in inputs), output.nbytes
+            return Explanation(self.schema.qualified, "ref", None, None, why, None, read, written, None)
         target = devices.spec_for(arch) if arch is not None else devices.query(x.device)
-        return Explanation.of_launch(self.schema.qualified, self._plan(target, output, *named.values()), target.arch)
+        launch = self._rules.plan(target, output, *named.values())
+        key = builder_at(launch.builder).key(launch.config, arch=target.arch).digest
+        planned = {field.name: getattr(launch, field.name) for field in dataclasses.fields(launch)}
+        return Explanation(operator=self.schema.qualified, backend="kernel", arch=target.arch, key=key, **planned)
 
     def like(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Checks a call's metadata and allocates its output, on whatever device or mode the tensors have.
@@ -210,7 +182,7 @@ class Operator(ByName):
         Raises:
             ArgumentError: the operator does not take these arguments.
         """
-        return self._allocate(self.schema.bind(args, kwargs))
+        return self._rules.allocate(self.schema.bind(args, kwargs))
 
     @property
     def default_backend(self) -> str:
@@ -240,12 +212,6 @@ class Operator(ByName):
 
     # -- before the dispatcher ----------------------------------------------------------------------------------
 
-    def _allocate(self, named: dict[str, Any]) -> torch.Tensor:
-        self.schema.check(self.schema.name, named)
-        if "variant" in named:
-            check_variant(self.schema.name, named["variant"], tuple(self._variants))
-        return self._like(**named)
-
     def _check_call(self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """What must be refused before the dispatcher sees the call; returns all arguments, by position."""
         named = self.schema.bind(args, kwargs)
@@ -257,57 +223,16 @@ class Operator(ByName):
         return values
 
 
-def operator(
-    schema: str,
-    *,
-    reference: Callable[..., torch.Tensor],
-    plan: Callable[..., Launch],
-    variants: Mapping[str, Variant],
-    setup_context: Callable[..., None] | None = None,
-    backward: Callable[..., Any] | None = None,
-    vmap: Callable[..., Any] | None = None,
-    jvp: Callable[..., torch.Tensor] | None = None,
-    autocast: Mapping[str, torch.dtype] | None = None,
-    ambient: Callable[[], Hashable] | None = None,
-) -> Callable[[Callable[..., torch.Tensor]], Operator]:
+def operator(schema: str, **declared: Any) -> Callable[[Callable[..., torch.Tensor]], Operator]:
     """Declares an operator; decorates the function that checks a call and allocates its output.
 
     Args:
         schema: functional, with every option of the public call, for example
             ``"forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor"``.  The first parameter is a tensor.
-        reference: what the operator means, in plain PyTorch; takes the schema's arguments without ``variant``, and
-            returns the strides that the decorated function allocates.
-        plan: ``plan(device, out, *arguments) -> Launch``: the pure choice of kernel, configuration and integers.
-            ``out`` may be a meta tensor.
-        variants: name -> :class:`Variant`, slowest idea first.
-        setup_context: see ``torch.library.register_autograd``.
-        backward: the gradient; calls the public operators, so that it can be differentiated in turn.
-        vmap: see ``torch.library.register_vmap``.
-        jvp: ``jvp(output, tangents, **arguments)``: the tangent of the result, from those of the tensors that have one,
-            by name; calls the public operators, so that it can be differentiated in turn.  None: the reference's.
-        autocast: by type of device (``"cuda"``, ``"cpu"``) the dtype of the computation under its autocast: it is
-            passed as ``dtype`` where the schema has a parameter of that name, so that inputs are converted as they are
-            read, and inputs are cast to it where not.  PyTorch's rules are not the same on all devices.
-        ambient: what of the process's state, beside the arguments, the output's metadata depends on, for example
-            ``torch.get_default_dtype``; None for nothing.
+        **declared: the fields of :class:`~forge_core.op.rules.Rules`, by name; ``reference``, ``plan`` and ``variants``
+            are needed.
 
     Raises:
         ValueError: the schema is not functional, or does not begin with a tensor.
     """
-
-    def declare(like: Callable[..., torch.Tensor]) -> Operator:
-        return Operator(
-            Schema.parse(schema),
-            like,
-            reference=reference,
-            plan=plan,
-            variants=variants,
-            setup_context=setup_context,
-            backward=backward,
-            vmap=vmap,
-            jvp=jvp,
-            autocast=autocast,
-            ambient=ambient,
-        )
-
-    return declare
+    return lambda like: Operator(Rules(Schema.parse(schema), like, **declared))

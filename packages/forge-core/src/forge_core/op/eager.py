@@ -26,6 +26,7 @@ from torch.overrides import has_torch_function
 
 from forge_core import settings
 from forge_core.op import guard, table
+from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 from forge_core.op.table import ALIGNMENT_MASK, Bound, LaunchTable
 
@@ -45,32 +46,23 @@ class EagerPath:
     """The eager fast path of one operator.
 
     Args:
-        schema: the operator's.
+        rules: the operator's.
         launches: its table of launches.
-        backward: its gradient in the form of ``torch.library``; None where it is not differentiable.
-        setup_context: what the gradient keeps, in that form.
 
     Attributes:
         call: runs a call, given as the tuple and the dict of its arguments; NOT_SERVED where it has to take the
             dispatcher.
     """
 
-    def __init__(
-        self,
-        schema: Schema,
-        launches: LaunchTable,
-        backward: Callable[..., Any] | None,
-        setup_context: Callable[..., None] | None,
-    ) -> None:
-        self._positions, self._plain = schema.leading, schema.plain
+    def __init__(self, rules: Rules, launches: LaunchTable) -> None:
+        self._positions, self._normalize = rules.schema.leading, rules.schema.normalize
         self._launches = launches
-        recorders = None if backward is None else _Recorders(schema, launches, backward, setup_context)
-        self._record = None if recorders is None else recorders.call
-        self._record_reference = None if recorders is None else recorders.reference
-        ready = None if recorders is None else recorders.ready
+        self._record = self._record_reference = ready = None
+        if rules.backward is not None:
+            self._record, self._record_reference, ready = _recorders(rules, launches, rules.backward)
         self.call: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._call_if_quiet
         if self._positions == 1:
-            self.call = _of_one_tensor(schema, launches, self._call_if_quiet, self._any_call, ready)
+            self.call = _of_one_tensor(rules.schema, launches, self._call_if_quiet, self._any_call, ready)
 
     def _call_if_quiet(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._any_call(args, kwargs) if guard.quiet() else NOT_SERVED
@@ -88,8 +80,8 @@ class EagerPath:
                 if not is_plain(value):
                     return NOT_SERVED
                 needs_gradient = needs_gradient or value.requires_grad
-        plain, named = self._plain(args, kwargs)
-        # Plain arguments behind the tensors are of Python's own types, which need not be asked.
+        plain, named = self._normalize(args, kwargs)
+        # Normalized arguments behind the tensors are of Python's own types, which have no __torch_function__.
         if has_torch_function(args[: self._positions] if plain is args else (*args, *kwargs.values())):
             return NOT_SERVED
         args, kwargs = plain, named
@@ -107,7 +99,7 @@ class EagerPath:
             return NOT_SERVED
         if any(t.requires_grad for t in tensors) and guard.grad_enabled():
             return NOT_SERVED
-        plain, named = self._plain(args, kwargs)
+        plain, named = self._normalize(args, kwargs)
         if has_torch_function(args[: self._positions] if plain is args else (*args, *kwargs.values())):
             return NOT_SERVED
         return self._launches.launch(out, plain, named)
@@ -221,7 +213,7 @@ def _of_one_tensor(
                 if kwargs:
                     args = (x, other)
                 bound = launches.find(None, args, {})
-                index, rest = x.get_device(), (*args[1:], *(defaults[name] for name in optional[len(args) - 1 :]))
+                index, rest = x.get_device(), (*args[1:], *[defaults[name] for name in optional[len(args) - 1 :]])
                 found = (bound, index, rest)
                 if bound.special:
                     if x.requires_grad and grad_enabled():
@@ -248,76 +240,65 @@ def _of_one_tensor(
     return call
 
 
-class _Recorders:
-    """Records calls of one operator for autograd: two functions of one gradient.
+def _recorders(
+    rules: Rules, launches: LaunchTable, backward: Callable[..., Any]
+) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
+    """Functions that run a call and record it for autograd, all of one gradient.
 
-    Args:
-        schema: the operator's.
-        launches: its table of launches.
-        backward: its gradient in the form of ``torch.library``.
-        setup_context: what the gradient keeps, in that form; None where it keeps nothing.
-
-    Attributes:
-        call: a function of a call's positional arguments and, last, the dict of its keywords.
-        reference: the same for CPU tensors.
-        ready: a function of a call's one tensor and what was made ready for the call.
+    Returns:
+        A function of a call's positional arguments and, last, the dict of its keywords; the same for CPU tensors; a
+        function of a call's one tensor and what was made ready for the call.
     """
+    schema = rules.schema
+    count, defaults = schema.positional, schema.defaults
+    keywords = schema.parameters[count:]
+    # The defaults of what a call leaves out at the end, by the number of arguments that it passes.
+    rest = [tuple(defaults.get(name) for name in schema.parameters[given:count]) for given in range(count + 1)]
+    no_keywords = {name: defaults[name] for name in keywords if name in defaults}
 
-    def __init__(
-        self,
-        schema: Schema,
-        launches: LaunchTable,
-        backward: Callable[..., Any],
-        setup_context: Callable[..., None] | None,
-    ) -> None:
-        count = schema.positional
-        keywords = schema.parameters[count:]
-        defaults = schema.defaults
-        # The defaults of what a call leaves out at the end, by the number of arguments that it passes.
-        rest = [tuple(defaults.get(name) for name in schema.parameters[given:count]) for given in range(count + 1)]
-        no_keywords = {name: defaults[name] for name in keywords if name in defaults}
-
-        def keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
-            if setup_context is None:
-                return output
-            if keywords:
-                setup_context(ctx=ctx, inputs=inputs, output=output, keyword_only_inputs=given)
-            else:
-                setup_context(ctx=ctx, inputs=inputs, output=output)
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
+        if rules.setup_context is None:
             return output
+        if keywords:
+            rules.setup_context(ctx=ctx, inputs=inputs, output=output, keyword_only_inputs=given)
+        else:
+            rules.setup_context(ctx=ctx, inputs=inputs, output=output)
+        return output
 
-        def forward_by(run: Callable[..., torch.Tensor], ctx: Any, *call: Any) -> torch.Tensor:
-            args, options = call[:-1], call[-1]
-            output = run(args, options)
-            given = no_keywords
-            if options:
-                named = schema.bind(args, options)
-                args = tuple(named[name] for name in schema.parameters[:count])
-                given = {name: named[name] for name in keywords}
-            return keep(ctx, args + rest[len(args)], output, given)
+    def forward_by(run: Callable[..., torch.Tensor], ctx: Any, *call: Any) -> torch.Tensor:
+        args, options = call[:-1], call[-1]
+        output = run(args, options)
+        given = no_keywords
+        if options:
+            named = schema.bind(args, options)
+            args = tuple(named[name] for name in schema.parameters[:count])
+            given = {name: named[name] for name in keywords}
+        return keep(ctx, args + rest[len(args)], output, given)
 
-        def forward_ready(ctx: Any, x: torch.Tensor, ready: Ready) -> torch.Tensor:
-            bound, index, others = ready
-            if bound.special:
-                output = launches.run(bound, None, (x,))
-            else:
-                output = table._new(bound.shape, bound.strides, bound.dtype)
-                bound.launch(x.data_ptr(), output.data_ptr(), *bound.arguments, table._raw_stream(index))
-            return keep(ctx, (x, *others), output, no_keywords)
+    def forward_ready(ctx: Any, x: torch.Tensor, ready: Ready) -> torch.Tensor:
+        bound, index, others = ready
+        if bound.special:
+            output = launches.run(bound, None, (x,))
+        else:
+            output = table._new(bound.shape, bound.strides, bound.dtype)
+            bound.launch(x.data_ptr(), output.data_ptr(), *bound.arguments, table._raw_stream(index))
+        return keep(ctx, (x, *others), output, no_keywords)
 
-        def gradient(ctx: Any, *grads: torch.Tensor) -> Any:
-            # One for each positional parameter, and one for the keywords; autograd drops Nones past what a call passed.
-            found = backward(ctx, *grads)
-            return (*found, None) if isinstance(found, tuple) else (found, None)
+    def gradient(ctx: Any, *grads: torch.Tensor) -> Any:
+        # One for each positional parameter, and one for the keywords; autograd drops Nones past what a call passed.
+        found = backward(ctx, *grads)
+        return (*found, None) if isinstance(found, tuple) else (found, None)
 
-        def gradient_ready(ctx: Any, *grads: torch.Tensor) -> Any:
-            found = backward(ctx, *grads)
-            return found[0] if isinstance(found, tuple) else found, None
+    def gradient_ready(ctx: Any, *grads: torch.Tensor) -> Any:
+        found = backward(ctx, *grads)
+        return found[0] if isinstance(found, tuple) else found, None
 
-        name = "".join(part.capitalize() for part in schema.name.split("_"))
-        self.call = _apply_of(name, partial(forward_by, partial(launches.launch, None)), gradient)
-        self.reference = _apply_of(name, partial(forward_by, launches.refer), gradient)
-        self.ready = _apply_of(name, forward_ready, gradient_ready)
+    name = "".join(part.capitalize() for part in schema.name.split("_"))
+    return (
+        _apply_of(name, partial(forward_by, partial(launches.launch, None)), gradient),
+        _apply_of(name, partial(forward_by, launches.refer), gradient),
+        _apply_of(name, forward_ready, gradient_ready),
+    )
 
 
 def _apply_of(name: str, forward: Callable[..., Any], gradient: Callable[..., Any]) -> Callable[..., torch.Tensor]:

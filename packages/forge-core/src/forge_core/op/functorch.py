@@ -12,19 +12,15 @@ from typing import Any
 
 import torch
 
-from forge_core.op.schema import Schema
+from forge_core.op.rules import Rules
 
 __all__ = ["functorch_function", "reference_jvp"]
 
 
-def reference_jvp(schema: Schema, reference: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def reference_jvp(rules: Rules) -> Callable[..., torch.Tensor]:
     """The ``jvp`` of an operator that declares none: its reference's, as PyTorch differentiates it.
 
     The gradient is linear in what it is given, so its own gradient is the tangent; forward mode does not nest.
-
-    Args:
-        schema: the operator's.
-        reference: what it means, in PyTorch.
     """
 
     def jvp(output: torch.Tensor, tangents: dict[str, torch.Tensor], **named: Any) -> torch.Tensor:
@@ -32,7 +28,7 @@ def reference_jvp(schema: Schema, reference: Callable[..., torch.Tensor]) -> Cal
         named.pop("variant", None)
 
         def call(*tensors: torch.Tensor) -> torch.Tensor:
-            return reference(**named, **dict(zip(primals, tensors, strict=True)))
+            return rules.reference(**named, **dict(zip(primals, tensors, strict=True)))
 
         pull = torch.func.vjp(call, *primals.values())[1]
         push = torch.func.vjp(pull, torch.zeros_like(output))[1]
@@ -42,25 +38,15 @@ def reference_jvp(schema: Schema, reference: Callable[..., torch.Tensor]) -> Cal
     return jvp
 
 
-def functorch_function(
-    schema: Schema,
-    call: Callable[..., torch.Tensor],
-    backward: Callable[..., Any],
-    setup_context: Callable[..., None] | None,
-    vmap: Callable[..., Any] | None,
-    jvp: Callable[..., torch.Tensor],
-) -> Callable[..., torch.Tensor]:
+def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """A function of the schema's arguments, all by position, that ``torch.func`` can transform.
 
     Args:
-        schema: the operator's.
+        rules: those of an operator that has a gradient.
         call: the registered operator.
-        backward: the gradient, in the form that ``torch.library`` takes.
-        setup_context: what it keeps, in that form.
-        vmap: the rule, in that form.
-        jvp: the tangent of the result: takes the result, the tangents of the tensors that have one by name, and the
-            arguments of the call by name.
     """
+    schema, tangent_of = rules.schema, rules.jvp or reference_jvp(rules)
+    backward_of: Any = rules.backward
     count = schema.positional
     keywords = schema.parameters[count:]
     places = [schema.parameters.index(name) for name in schema.tensors]
@@ -79,15 +65,15 @@ def functorch_function(
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
             ctx.save_for_forward(*(inputs[i] for i in places), output)
             ctx.others = {name: value for name, value in zip(schema.parameters, inputs, strict=True) if name in others}
-            if setup_context is None:
+            if rules.setup_context is None:
                 return
             positional, named = split(inputs)
             extra = {"keyword_only_inputs": named} if keywords else {}
-            setup_context(ctx=ctx, inputs=positional, output=output, **extra)
+            rules.setup_context(ctx=ctx, inputs=positional, output=output, **extra)
 
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-            found = backward(ctx, *grads)
+            found = backward_of(ctx, *grads)
             found = found if isinstance(found, tuple) else (found,)
             return found + (None,) * (len(schema.parameters) - len(found))
 
@@ -96,14 +82,14 @@ def functorch_function(
             *tensors, output = ctx.saved_tensors
             named = ctx.others | dict(zip(schema.tensors, tensors, strict=True))
             given = zip(schema.parameters, tangents, strict=True)
-            return jvp(output, {name: tangent for name, tangent in given if tangent is not None}, **named)
+            return tangent_of(output, {name: tangent for name, tangent in given if tangent is not None}, **named)
 
         @staticmethod
         def vmap(info: Any, in_dims: tuple[int | None, ...], *values: Any) -> Any:
-            if vmap is None:
+            if rules.vmap is None:
                 raise RuntimeError(f"{schema.qualified} has no vmap rule")
             positional, named = split(values)
-            return vmap(info, in_dims[:count], *positional, **named)
+            return rules.vmap(info, in_dims[:count], *positional, **named)
 
     applied: Callable[..., torch.Tensor] = Call.apply
     return applied

@@ -45,6 +45,10 @@ _strided = torch.strided
 _TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 
 
+#: What is like nothing: the answer of ``alike`` before there was a call.
+nothing: Callable[[object], bool] = ().__contains__
+
+
 def alike(x: torch.Tensor) -> Callable[[object], bool]:
     """A function that says whether something is now what ``x`` is, for the dispatcher and for a kernel.
 
@@ -63,11 +67,6 @@ def alike(x: torch.Tensor) -> Callable[[object], bool]:
     guards = _TensorGuards(x, dynamic_dims_sizes=[list(x.shape)], dynamic_dims_strides=[list(x.stride())])
     check: Callable[[object], bool] = guards.check
     return check
-
-
-def nothing(value: object) -> bool:
-    """What nothing is like: the answer of ``alike`` before there was a call."""
-    return False
 
 
 def quiet() -> bool:

@@ -1,14 +1,15 @@
-"""What an operator decided to launch for one set of arguments."""
+"""What an operator decided to launch for one set of arguments, and how it explains that."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from dataclasses import dataclass
 from typing import Any
 
 from forge_core.cache import CompileCached, require_dsl
 
-__all__ = ["Launch", "Variant", "load"]
+__all__ = ["Explanation", "Launch", "Variant", "load"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,52 @@ class Launch:
     def __post_init__(self) -> None:
         if self.numbered and not self.workspace:
             raise ValueError(f"Launch: {self.variant}: expected a workspace for a numbered launch, got none.")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call would run, and why.
+
+    Attributes:
+        operator: ``"namespace::name"``.
+        backend: ``"kernel"`` or ``"ref"``.
+        arch: the architecture, or None for the reference.
+        key: the compiled kernel's cache key, or None for the reference.
+
+    The others are those of :class:`Launch`; the reference has no variant, configuration or builder.
+    """
+
+    operator: str
+    backend: str
+    variant: str | None
+    config: Any
+    why: str
+    arch: str | None
+    read: int
+    written: int
+    key: str | None
+    builder: str | None = None
+    arguments: tuple[float | tuple[int, ...], ...] = ()
+    workspace: int = 0
+    numbered: bool = False
+
+    @property
+    def integers(self) -> tuple[float | tuple[int, ...], ...]:
+        """All integers of a launch as a kernel is traced with them; 1 stands for its number."""
+        return (*self.arguments, 1) if self.numbered else self.arguments
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dataclasses.asdict(self)  # the configuration is a dataclass too
+
+    def __str__(self) -> str:
+        if self.backend == "ref":
+            return f"{self.operator}: the PyTorch reference. {self.why}"
+        return (
+            f"{self.operator}: variant '{self.variant}' on {self.arch}. {self.why}\n"
+            f"  config {self.config}\n"
+            f"  reads {self.read} bytes, writes {self.written} bytes at least; cache key {self.key}"
+        )
 
 
 def load(path: str) -> CompileCached[Any]:

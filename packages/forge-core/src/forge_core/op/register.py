@@ -16,8 +16,7 @@ One functional operator and its out form are defined in a :class:`torch.library.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,9 +25,10 @@ from torch._library.autograd import Info, make_autograd_impl
 from forge_core import checks
 from forge_core.errors import ArgumentError, UnsupportedError
 from forge_core.op.guard import has_tangent
+from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 
-__all__ = ["Rules", "register"]
+__all__ = ["register", "registered"]
 
 # Backends whose tensors have no plain strides: their call gets a typed error instead of "could not run ... with
 # arguments from the 'SparseCUDA' backend".
@@ -45,49 +45,38 @@ _WITHOUT_STRIDES = (
 )
 
 
-@dataclass(frozen=True)
-class Rules:
-    """An operator's behaviour, as PyTorch's subsystems ask for it.
-
-    Attributes:
-        like: checks the arguments' metadata and allocates the output: the fake, and the real path's first step.
-        serve: runs the operator on CPU or CUDA tensors; takes ``out`` or None, then the schema's arguments.
-        reference: what the operator means, in PyTorch: takes the schema's arguments without ``variant``.
-        backward: gradient formula of ``torch.library.register_autograd``, or None: an error where it is asked for.
-        setup_context: what the backward keeps.
-        vmap: rule of ``torch.library.register_vmap``.
-        autocast: by type of device, the dtype that floating-point inputs are cast to under its autocast.
-    """
-
-    like: Callable[..., torch.Tensor]
-    serve: Callable[..., torch.Tensor]
-    reference: Callable[..., torch.Tensor]
-    backward: Callable[..., Any] | None
-    setup_context: Callable[..., None] | None
-    vmap: Callable[..., Any] | None
-    autocast: Mapping[str, torch.dtype]
+Serve = Callable[..., torch.Tensor]
 
 
-def register(library: torch.library.Library, schema: Schema, rules: Rules) -> None:
+def registered(schema: Schema, name: str) -> Any:
+    """The registered operator of a name in the schema's namespace."""
+    return getattr(getattr(torch.ops, schema.namespace), name).default
+
+
+def register(library: torch.library.Library, rules: Rules, serve: Serve, like: Callable[..., torch.Tensor]) -> None:
     """Defines the functional form and the out form of one operator.
 
     Args:
         library: the namespace's library; it must live as long as the operator does.
-        schema: the functional form.
-        rules: what the operator does.
+        rules: the operator's.
+        serve: runs the operator on CPU or CUDA tensors; takes ``out`` or None, then the schema's arguments.
+        like: checks a call and allocates its output; takes the schema's arguments.
     """
-    _register_functional(library, schema, rules)
-    _register_out(library, schema, rules)
+    _register_functional(library, rules, serve, like)
+    _register_out(library, rules, serve, like)
 
 
-def _register_functional(library: torch.library.Library, schema: Schema, rules: Rules) -> None:
+def _register_functional(
+    library: torch.library.Library, rules: Rules, serve: Serve, like: Callable[..., torch.Tensor]
+) -> None:
+    schema = rules.schema
     library.define(schema.definition(), tags=(torch.Tag.pt2_compliant_tag,))
     for key in ("CUDA", "CPU"):
-        library.impl(schema.name, functools.partial(rules.serve, None), key)
+        library.impl(schema.name, functools.partial(serve, None), key)
     for key in _WITHOUT_STRIDES:
-        library.impl(schema.name, rules.like, key)
-    torch.library.register_fake(schema.qualified, rules.like, lib=library)
-    library.impl(schema.name, _autograd(schema, rules), "Autograd", with_keyset=True)
+        library.impl(schema.name, like, key)
+    torch.library.register_fake(schema.qualified, like, lib=library)
+    library.impl(schema.name, _autograd(rules, like), "Autograd", with_keyset=True)
     if rules.vmap is not None:
         torch.library.register_vmap(schema.qualified, rules.vmap, lib=library)
     for device_type, dtype in rules.autocast.items():
@@ -98,17 +87,15 @@ def _register_functional(library: torch.library.Library, schema: Schema, rules: 
             torch.library.register_autocast(schema.qualified, device_type, dtype, lib=library)
 
 
-def _autograd(schema: Schema, rules: Rules) -> Callable[..., torch.Tensor]:
+def _autograd(rules: Rules, like: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """What ``torch.library.register_autograd`` registers, which would drop a tangent without a word."""
-    overload = getattr(getattr(torch.ops, schema.namespace), schema.name).default
-    plain = make_autograd_impl(overload, Info(rules.backward, rules.setup_context))
+    plain = make_autograd_impl(registered(rules.schema, rules.schema.name), Info(rules.backward, rules.setup_context))
 
     def call(keyset: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
         result: torch.Tensor
         if has_tangent((*args, *kwargs.values())):
-            rules.like(*args, **kwargs)
-            named = schema.bind(args, kwargs)
-            result = rules.reference(**{name: value for name, value in named.items() if name != "variant"})
+            like(*args, **kwargs)
+            result = rules.refer(rules.schema.bind(args, kwargs))
         else:
             result = plain(keyset, *args, **kwargs)
         return result
@@ -133,19 +120,21 @@ def _with_dtype(schema: Schema, key: str, dtype: torch.dtype) -> Callable[..., t
             result: torch.Tensor = overload(*args, **kwargs)
         return result
 
-    overload = getattr(getattr(torch.ops, schema.namespace), schema.name).default
+    overload = registered(schema, schema.name)
     return call
 
 
-def _register_out(library: torch.library.Library, schema: Schema, rules: Rules) -> None:
-    name = f"{schema.name}_out"
+def _register_out(
+    library: torch.library.Library, rules: Rules, serve: Serve, like: Callable[..., torch.Tensor]
+) -> None:
+    schema, name = rules.schema, f"{rules.schema.name}_out"
     library.define(schema.out_definition(), tags=(torch.Tag.pt2_compliant_tag,))
 
     def real(*args: Any, out: torch.Tensor, **kwargs: Any) -> None:
-        rules.serve(out, *args, **kwargs)
+        serve(out, *args, **kwargs)
 
     def fake(*args: Any, out: torch.Tensor, **kwargs: Any) -> None:
-        expected = rules.like(*args, **kwargs)
+        expected = like(*args, **kwargs)
         checks.like_output(name, out, shape=expected.shape, dtype=expected.dtype, device=expected.device)
 
     def refuse_gradient(*args: Any, out: torch.Tensor, **kwargs: Any) -> None:
@@ -174,5 +163,5 @@ def _register_out(library: torch.library.Library, schema: Schema, rules: Rules) 
     for key in _WITHOUT_STRIDES:
         library.impl(name, fake, key)
     torch.library.register_fake(f"{schema.namespace}::{name}", fake, lib=library)
-    overload = getattr(getattr(torch.ops, schema.namespace), name).default
+    overload = registered(schema, name)
     library.impl(name, refuse_gradient, "Autograd")

@@ -6,10 +6,12 @@ planned and compiled, and its launch is kept.  The key holds all that a launch c
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import re
-from collections.abc import Callable, Hashable
+import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -23,8 +25,7 @@ from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.backend import resolve
 from forge_core.op.launch import Launch
-from forge_core.op.numbers import next_number
-from forge_core.op.schema import Schema
+from forge_core.op.rules import Rules
 
 __all__ = ["ALIGNMENT_MASK", "MAX_BOUND", "Bound", "LaunchTable"]
 
@@ -32,6 +33,8 @@ log = logging.getLogger("forge_core")
 
 # A process that meets more layouts than this starts its table anew; compiled kernels stay.
 MAX_BOUND = 4096
+
+_META = torch.device("meta")
 
 # Wider than any vector access: a launch may depend on an address modulo this, so the table's key holds it.
 ALIGNMENT_MASK = 15
@@ -60,7 +63,7 @@ def _empty_on_current_device(
 _new: Callable[..., torch.Tensor] = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", _empty_on_current_device)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen, which would take three times as long to make
 class Bound:
     """A launch ready to go: the output to allocate, the native function and its integers."""
 
@@ -81,31 +84,18 @@ class LaunchTable:
     """The launches of one operator; also its implementation for the dispatcher, on CPU and CUDA tensors.
 
     Args:
-        schema: the operator's.
-        allocate: ``allocate(named)``: checks a call's metadata, and allocates its output.
-        reference: what the operator means, in plain PyTorch.
-        plan: its choice of a kernel.
-        ambient: what of the process's state, beside the arguments, an output's metadata depends on; None for nothing.
+        rules: the operator's.
 
     Attributes:
         chosen: the backend chosen for the operator's CUDA tensors, or None.
     """
 
-    def __init__(
-        self,
-        schema: Schema,
-        allocate: Callable[[dict[str, Any]], torch.Tensor],
-        reference: Callable[..., torch.Tensor],
-        plan: Callable[..., Launch],
-        ambient: Callable[[], Hashable] | None = None,
-    ) -> None:
-        self.name = schema.qualified
-        self.ambient = ambient
+    def __init__(self, rules: Rules) -> None:
+        self.name = rules.schema.qualified
+        self.ambient = rules.ambient
         self.chosen: str | None = None
-        self._schema = schema
-        self._allocate = allocate
-        self._reference = reference
-        self._plan = plan
+        self._rules = rules
+        self._schema = rules.schema
         self._bound: dict[Any, Bound] = {}
         self._checked: dict[Any, tuple[tuple[str, ...], Callable[..., torch.Tensor]]] = {}
 
@@ -114,13 +104,13 @@ class LaunchTable:
 
     def anew(self) -> LaunchTable:
         """An empty table of the same operator: its calls are planned again, under whatever holds then."""
-        return LaunchTable(self._schema, self._allocate, self._reference, self._plan, self.ambient)
+        return LaunchTable(self._rules)
 
     def launches(self) -> list[tuple[str, int, tuple[float | tuple[int, ...], ...]]]:
         """What has been bound: for each, the variant, which compiled kernel, and the integers it is launched with."""
         return [(bound.name, id(bound.launch), bound.arguments) for bound in self._bound.values()]
 
-    # -- who serves a call --------------------------------------------------------------------------------------
+    # -- the backend of a call ----------------------------------------------------------------------------------
 
     def by_kernels(self) -> bool:
         """Whether nobody asked for the reference."""
@@ -144,30 +134,34 @@ class LaunchTable:
             return self.launch(out, args, kwargs)
         self.check(out, named)
         self.resolve(device, variant)  # of CPU tensors, whose call is checked first
-        result = self._reference(**{name: value for name, value in named.items() if name != "variant"})
+        result = self._rules.refer(named)
         return result if out is None else out.copy_(result)
 
     def check(self, out: torch.Tensor | None, named: dict[str, Any]) -> torch.Tensor:
         """All checks of a call, before anything is written; returns the output's metadata as a meta tensor."""
-        expected = self.metadata(named)
-        device = named[self._schema.parameters[0]].device
-        for name in self._schema.tensors[1:]:
-            checks.same_device(self._schema.name, name, named[name], device)
+        values = dict(named)
+        first, *others = self._schema.tensors
+        for name in self._schema.tensors:
+            t = named[name]
+            if isinstance(t, torch.Tensor) and not (t.is_nested or t.is_quantized) and t.layout is torch.strided:
+                values[name] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META)
+        expected = self._rules.allocate(values)  # which refuses the others
+        for name in others:
+            checks.same_device(self._schema.name, name, named[name], named[first].device)
         if out is not None:
             op = f"{self._schema.name}_out"
-            checks.like_output(op, out, shape=expected.shape, dtype=expected.dtype, device=device)
-            for name in self._schema.tensors:
-                checks.no_overlap(op, out, name, named[name])
+            checks.like_output(op, out, shape=expected.shape, dtype=expected.dtype, device=named[first].device)
+            self._check_apart(out, named)
         return expected
 
-    def metadata(self, named: dict[str, Any]) -> torch.Tensor:
-        """The output on the meta device: all the checks of metadata, and no memory."""
-        return self._allocate({name: _meta(value) for name, value in named.items()})
+    def _check_apart(self, out: torch.Tensor, named: dict[str, Any]) -> None:
+        for name in self._schema.tensors:
+            checks.no_overlap(f"{self._schema.name}_out", out, name, named[name])
 
     def refer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """The reference on plain CPU tensors, by position; calls of the same metadata are checked once."""
-        tensors = [value for value in args if isinstance(value, torch.Tensor)]
         names, reference = self.referring(args, kwargs)
+        tensors = [value for value in args if isinstance(value, torch.Tensor)]
         return reference(**dict(zip(names, tensors, strict=True)))
 
     def referring(
@@ -190,7 +184,7 @@ class LaunchTable:
             self.resolve(args[0].device, named.get("variant", "auto"))
             names = tuple(n for n, value in named.items() if isinstance(value, torch.Tensor))
             others = {n: value for n, value in named.items() if n not in (*names, "variant")}
-            found = (names, partial(self._reference, **others))
+            found = (names, partial(self._rules.reference, **others))
             if len(self._checked) >= MAX_BOUND:
                 self._checked.clear()
             self._checked[key] = found
@@ -234,18 +228,16 @@ class LaunchTable:
         else:
             self.log_hit(bound)
             if out is not None:
-                named = self._schema.bind(args, kwargs)
-                for name in self._schema.tensors:
-                    checks.no_overlap(f"{self._schema.name}_out", out, name, named[name])
+                self._check_apart(out, self._schema.bind(args, kwargs))
         return bound
 
     def planned(self, target: Device, out: torch.Tensor | None, named: dict[str, Any]) -> Launch:
         """What a call would launch on a GPU; its tensors may be on ``meta``.  Raises what the checks raise."""
         expected = self.check(None, named)
-        return self._plan(target, expected if out is None else out, *named.values())
+        return self._rules.plan(target, expected if out is None else out, *named.values())
 
     def log_hit(self, bound: Bound) -> None:
-        """Says, to who listens to debug messages, that a launch was ready."""
+        """Logs that a launch was found in the table."""
         if log.isEnabledFor(logging.DEBUG):
             log.debug("cache hit: %s %s", self.name, bound.name)
 
@@ -273,7 +265,7 @@ class LaunchTable:
 
     def _run_numbered(self, bound: Bound, pointers: list[int], scratch: torch.Tensor, index: int) -> None:
         """Runs a launch that is passed a number: negative where it comes again, whenever the graph is replayed."""
-        number = next_number()
+        number = next(_numbers)
         if torch.cuda.is_current_stream_capturing():
             number = -number
         if _NEVER_WRITTEN:
@@ -301,7 +293,7 @@ class LaunchTable:
                 tuple(output.shape), output.stride(), output.dtype, _nothing, (), debug, "nothing to do", special=True
             )
         target = devices.query(args[0].device)
-        plan = self._plan(target, output, *named.values())
+        plan = self._rules.plan(target, output, *named.values())
         log.debug("%s: %s %s: %s", self._schema.qualified, plan.variant, plan.config, plan.why)
         kernel = builder_at(plan.builder)(plan.config, arch=target.arch)
         return Bound(
@@ -317,6 +309,20 @@ class LaunchTable:
             special=debug or plan.workspace > 0 or len(self._schema.tensors) > 1,
             plan=plan,
         )
+
+
+# The numbers of launches that need one of their own (see ``Launch.numbered``) begin anywhere from 1 to 2^62, so that
+# uninitialized memory holds none of them, and are counted up from there; in the child of a fork they begin anew.
+_numbers = itertools.count(1 + secrets.randbelow(2**62))
+
+
+def _begin_anew_after_fork() -> None:
+    global _numbers
+    _numbers = itertools.count(1 + secrets.randbelow(2**62))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew_after_fork)
 
 
 def _nothing(*arguments: Any) -> None:
@@ -342,12 +348,3 @@ def _freeze_on_cpu(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.dtype, value.shape, value.stride()
     return value if type(value) is int else _freeze(value)
-
-
-def _meta(value: Any) -> Any:
-    """A strided tensor's shape, strides and dtype without its memory; anything else as it is, for the checks."""
-    if not isinstance(value, torch.Tensor) or value.is_nested or value.is_quantized:
-        return value
-    if value.layout is not torch.strided:
-        return value
-    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")

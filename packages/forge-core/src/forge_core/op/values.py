@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import sys
 from multiprocessing.context import get_spawning_popen
-from types import ModuleType
 from typing import Any, Self
 
 __all__ = ["ByName"]
@@ -26,36 +25,28 @@ class ByName:
         # pickle and torch.fx read a string as the name of an attribute of `__module__`.  pickle makes the same
         # comparison; its message says neither what an operator is nor the way out.
         module, name = self.__module__, self.__qualname__
-        got = _unreachable(module) or _not_found(self, module, name)
-        if got:
-            raise pickle.PicklingError(
-                f"{self}: an operator is pickled by its name, as a function is; expected '{module}.{name}' to be this "
-                f"operator wherever it is loaded, got {got}. Declare the operator at the top level of a module that "
-                "can be imported there, and keep it under the name of the function that it decorates."
-            )
-        return name
-
-
-def _not_found(value: object, module: str, name: str) -> str:
-    found: Any = sys.modules.get(module)
-    if found is None:
-        return f"no module '{module}'"
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is value:
-        return ""
-    return "nothing of that name" if found is None else f"another object, {found!r}"
+        got = _unreachable(module)
+        if not got:
+            found: Any = sys.modules[module]
+            for part in name.split("."):
+                found = getattr(found, part, None)
+            if found is self:
+                return name
+            got = "nothing of that name" if found is None else f"another object, {found!r}"
+        raise pickle.PicklingError(
+            f"{self}: an operator is pickled by its name, as a function is; expected '{module}.{name}' to be this "
+            f"operator wherever it is loaded, got {got}. Declare the operator at the top level of a module that "
+            "can be imported there, and keep it under the name of the function that it decorates."
+        )
 
 
 def _unreachable(module: str) -> str:
     """Why another process cannot import a module of this one; empty where nothing is known against it."""
-    spawning = get_spawning_popen() is not None
+    if module not in sys.modules:
+        return f"no module '{module}'"
+    spawning, main = get_spawning_popen() is not None, sys.modules[module]
     if module == "__mp_main__" and not spawning:
         return "the main program of a worker process, which has this name in workers only"
-    if module == "__main__" and spawning and not _has_source(sys.modules[module]):
+    if module == "__main__" and spawning and main.__spec__ is None and getattr(main, "__file__", None) is None:
         return "an interactive main program, which a worker process cannot import"
     return ""
-
-
-def _has_source(main: ModuleType) -> bool:
-    return main.__spec__ is not None or getattr(main, "__file__", None) is not None

@@ -66,7 +66,7 @@ def week_of(name: str, package: str, tests: str, subjects: Sequence[Subject]) ->
     kernels = tuple(
         Kernel(subject.operator.schema.qualified, variant, found.path, subject.operator.__module__)
         for subject in subjects
-        for variant, found in subject.operator._variants.items()
+        for variant, found in subject.operator._rules.variants.items()
         if variant not in subject.absent
     )
     return Week(name, package, tests, kernels, tuple(subjects))

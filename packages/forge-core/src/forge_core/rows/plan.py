@@ -256,7 +256,7 @@ def _held(
         return max(fits, key=lambda config: (-config.chunks, config.blocks))
     rows, sm_count, vectors = problem.rows, device.sm_count, max(1, problem.length // fits[0].vec)
     spread, almost, enough = (measured[name] for name in ("spread_vectors", "almost_bytes", "enough_bytes"))
-    best, best_rank = fits[0], ()
+    best_rank: tuple[float, ...] = ()
     for config in fits:
         blocks, held = config.blocks, config.in_flight(vectors, rows, sm_count)
         # Where rows are fewer than multiprocessors, blocks with enough of a row each are spread over more of them.
@@ -319,7 +319,7 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
         kind = "skewed"
     fits = [config for config in _listed(binding, device, ColumnConfig, kind) if one or config.reduced > 1]
     # The first holds rows in one block, where it can.
-    config = fits[-1]
+    config: ColumnConfig = fits[-1]
     tiles = tiling(config, problem, device)
     if tiles.parts == 1:
         config = fits[0]

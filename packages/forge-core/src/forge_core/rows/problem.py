@@ -88,7 +88,8 @@ class Problem:
             self.rows *= dim.size
         for dim in reduced:
             self.length *= dim.size
-        self.stepping, self.broadcast = operands.elementwise_places, ()
+        self.stepping = operands.elementwise_places
+        self.broadcast: tuple[str, ...] = ()
         steps = reduced[0].strides
         if len(reduced) > 1:
             steps = tuple(map(any, zip(*[dim.strides for dim in reduced], strict=True)))

@@ -1,0 +1,140 @@
+"""The host from a call to the native launch, counted in Python calls: first calls, repeated ones, plans, keys."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import pytest
+import torch
+
+from forge_core.cache import CompileCached, Compiled
+from forge_core.device import SPECS, Device
+from forge_core.op import guard, table
+from forge_core.op.eager import DIFFERENT, EagerPath
+from forge_core.rows import Binding, configurations
+
+week2 = pytest.importorskip("forge_week2_softmax")
+
+H200 = SPECS["H200"]
+
+
+def entered(call: Callable[[], Any], *, skip: tuple[CodeType, ...] = ()) -> list[str]:
+    """The Python functions that are entered, in order; of those in ``skip`` not what they call."""
+    found: list[str] = []
+    inside: list[CodeType] = []
+
+    def profile(frame: Any, event: str, argument: Any) -> None:
+        if event == "call":
+            if not inside:
+                found.append(f"{frame.f_globals['__name__']}.{frame.f_code.co_qualname}")
+            if inside or frame.f_code in skip:
+                inside.append(frame.f_code)
+        elif event == "return" and inside:
+            inside.pop()
+
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def hops(names: list[str]) -> list[str]:
+    """The functions of this repository among them, each once: neither comprehensions nor what dataclasses generate."""
+    own = dict.fromkeys(name for name in names if name.startswith("forge_core."))
+    return [name for name in own if not name.endswith("comp>") and "__create_fn__" not in name]
+
+
+class Planted:
+    """A compiler whose kernels do nothing; ``keys`` are those that were built."""
+
+    def __init__(self) -> None:
+        self.keys: list[Any] = []
+
+    def compile(self, build: Any, config: Any, key: Any, *, keep_ptx: bool = False) -> Compiled:
+        self.keys.append(key)
+        return Compiled(lambda *arguments: None, key, 0.0)
+
+
+def build(config: Any) -> Any:
+    """What is never called: the planted compiler stands before it."""
+
+
+@pytest.fixture
+def planted(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, CompileCached[Any], Planted]:
+    """Softmax without a GPU: the real path, tables, plan and look-up, before a planted compiler and device."""
+    compiler = Planted()
+
+    def local(config: Any) -> Any:  # kernels of a nested builder stay in this process
+        return build(config)
+
+    builder: CompileCached[Any] = CompileCached(local, compiler=compiler)
+    monkeypatch.setattr(table, "builder_at", lambda path: builder)
+    monkeypatch.setattr(table.devices, "query", lambda device: H200)
+    monkeypatch.setattr(table, "_current_device", lambda: -1)
+    monkeypatch.setattr(table, "_raw_stream", lambda index: 0)
+    monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
+    monkeypatch.setattr(guard, "plain_cuda", lambda x: type(x) in guard.PLAIN_TYPES)
+    path = EagerPath(week2.softmax._rules, week2.softmax.table.anew())
+    monkeypatch.setattr(week2.softmax, "_call_past", path.call)
+    return week2.softmax, builder, compiler
+
+
+def test_a_first_call_takes_16_hops_and_a_repeated_one_3(planted: tuple[Any, CompileCached[Any], Planted]) -> None:
+    softmax, _, compiler = planted
+    softmax(torch.zeros(64, 8192))
+    x = torch.zeros(64, 8200)
+    rules = softmax._rules
+    # The operator's own checks and its plan are counted apart.
+    first = entered(lambda: softmax(x), skip=(rules.like.__code__, rules.plan.__code__))
+    ours = hops([name for name in first if "row_operator" not in name])
+    assert len(ours) + 2 <= 16, ours  # and `plain_cuda` and `builder_at`, which are planted here
+    assert not any("KernelKey" in name for name in first), "its configuration is that of the call before"
+    for _ in range(DIFFERENT):  # until the call is compared with the last one alone
+        softmax(x)
+    again = hops(entered(lambda: softmax(x)))
+    assert again == [
+        "forge_core.op.declaration.Operator.__call__",
+        "forge_core.op.eager._of_one_tensor.<locals>.call",
+        "forge_core.settings.untouched",
+    ]
+    assert len(compiler.keys) == 1
+
+
+def named(rows: int, length: int) -> dict[str, Any]:
+    x = torch.empty(rows, length, dtype=torch.bfloat16, device="meta")
+    return {"x": x, "dim": -1, "dtype": None, "variant": "auto"}
+
+
+def test_a_call_is_checked_and_planned_with_at_most_100_calls() -> None:
+    """Each new shape is planned while the caller waits: what follows from dtypes alone is worked out once."""
+    for rows in (2048, 1024):
+        week2.softmax.table.planned(H200, None, named(rows, 8192))
+    call = named(4096, 8192)
+    assert len(entered(lambda: week2.softmax.table.planned(H200, None, call))) <= 100
+
+
+def test_equal_configurations_are_the_same_object() -> None:
+    plans = [week2.softmax.table.planned(H200, None, named(4096, 8192 + 64 * i)) for i in range(8)]
+    assert len({id(plan.config) for plan in plans}) == len({plan.config for plan in plans})
+    program, dtypes = plans[0].config.binding.program, plans[0].config.binding.dtypes
+    # Another GPU of the architecture, and an equal binding that is another object.
+    other = Device("NVIDIA H200 NVL", *[getattr(H200, f) for f in list(Device.__dataclass_fields__)[1:]])
+    bindings = [Binding(program, dtypes, torch.float32) for _ in range(2)]
+    for a, b in zip(configurations(bindings[0], H200), configurations(bindings[1], other), strict=True):
+        assert a is b
+
+
+def test_a_kernel_is_found_by_its_configuration_without_a_key(
+    planted: tuple[Any, CompileCached[Any], Planted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    softmax, builder, compiler = planted
+    softmax(torch.zeros(64, 8192))
+    monkeypatch.setattr(builder, "_key", lambda *given: pytest.fail("a key was built"))
+    for length in (8200, 8208, 8216):
+        softmax(torch.zeros(64, length))
+    assert len(compiler.keys) == 1
