@@ -1,4 +1,4 @@
-"""A project for the cache's tests: kernels whose compiler is a fake, so that hundreds compile in a second."""
+"""Fixtures of several modules: launches without a GPU, and a project of kernels whose compiler is a fake."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
 
 from forge_core.cache import files, sources
 from forge_core.cache.store import Store
+from forge_core.device import SPECS
+from forge_core.op import guard, table
 from forge_core.settings import VARIABLES
 
 HELPER = """
@@ -235,3 +239,23 @@ def foreign(monkeypatch):
             monkeypatch.setattr(os, "geteuid", lambda: 12345)
 
     return make
+
+
+@pytest.fixture
+def pretend_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """CPU tensors launch as if they were on an H200; call it with what stands for all builders of kernels."""
+
+    def plain(x: Any) -> bool:
+        listens = type(x) not in guard.PLAIN_TYPES or x.layout is not torch.strided or x.is_nested
+        return not (listens or x.is_conj() or x.is_neg())
+
+    def plant(builder: Any) -> None:
+        monkeypatch.setattr(table, "builder_at", lambda path: builder)
+
+    monkeypatch.setattr(table.devices, "query", lambda device: SPECS["H200"])
+    monkeypatch.setattr(table, "_current_device", lambda: -1)  # what a CPU tensor's get_device() is
+    monkeypatch.setattr(table, "_raw_stream", lambda index: 77)
+    monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(guard, "plain_cuda", plain)
+    return plant

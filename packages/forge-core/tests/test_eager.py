@@ -14,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_core import use_settings
-from forge_core.device import SPECS
 from forge_core.op import Launch, guard, table
 from forge_core.op.eager import DIFFERENT, NOT_SERVED, EagerPath
 from forge_core.op.rules import Rules
@@ -43,12 +42,6 @@ def kernel(source: int, target: int, count: int, factor: int, stream: int) -> No
         y[i] = x[i] * factor
 
 
-def plain(x: Any) -> bool:
-    """``guard.plain_cuda`` of a tensor that pretends to be on a GPU."""
-    listens = x.layout is not torch.strided or x.is_nested or x.is_conj() or x.is_neg()
-    return type(x) in guard.PLAIN_TYPES and not listens
-
-
 class Listener(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -66,29 +59,22 @@ def kernel_with_scratch(source: int, target: int, scratch: int, count: int, fact
 
 
 @pytest.fixture
-def path(monkeypatch: pytest.MonkeyPatch) -> EagerPath:
-    return planted(monkeypatch)
+def path(pretend_gpu: Any) -> EagerPath:
+    return planted(pretend_gpu)
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, *, two_passes: bool = False) -> EagerPath:
+def planted(pretend_gpu: Any, *, two_passes: bool = False) -> EagerPath:
     schema = Schema.parse("ns::scale(Tensor x, int factor=2, *, str variant='auto') -> Tensor")
 
     def plan(device: Any, out: torch.Tensor, x: torch.Tensor, factor: int, variant: str) -> Launch:
         workspace = 4 * x.numel() if two_passes else 0
         return Launch("simple", "nowhere:build", None, (x.numel(), factor), "why", 0, 0, workspace)
 
-    monkeypatch.setattr(table.devices, "query", lambda device: SPECS["H200"])
-    compiled = kernel_with_scratch if two_passes else kernel
-    monkeypatch.setattr(table, "builder_at", lambda path: lambda config, arch: compiled)
-    monkeypatch.setattr(table, "_current_device", lambda: -1)  # what a CPU tensor's get_device() is
-    monkeypatch.setattr(table, "_raw_stream", lambda index: 0)
-    monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
-    monkeypatch.setattr(guard, "plain_cuda", lambda x: isinstance(x, torch.Tensor) and plain(x))
-    seen.clear()
-
     def like(x: torch.Tensor, factor: int, variant: str) -> torch.Tensor:
         return x.new_empty(x.shape)
 
+    pretend_gpu(lambda config, arch: kernel_with_scratch if two_passes else kernel)
+    seen.clear()
     rules = Rules(schema, like, like, plan, {"simple": None}, keep, backward)
     return EagerPath(rules, LaunchTable(rules))
 
@@ -127,9 +113,9 @@ def test_a_call_that_needs_a_gradient_is_recorded_by_the_operator_s_own_rules(pa
 @pytest.mark.parametrize("needs_gradient", [False, True], ids=["without a gradient", "with a gradient"])
 @pytest.mark.parametrize("two_passes", [False, True], ids=["one pass", "two passes"])
 def test_a_call_is_planned_or_a_hit_and_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, two_passes: bool, needs_gradient: bool
+    pretend_gpu: Any, caplog: pytest.LogCaptureFixture, two_passes: bool, needs_gradient: bool
 ) -> None:
-    path = planted(monkeypatch, two_passes=two_passes)
+    path = planted(pretend_gpu, two_passes=two_passes)
     x = torch.randn(3, 4, requires_grad=needs_gradient)
     logged = []
     with caplog.at_level(logging.DEBUG, "forge_core"):

@@ -12,7 +12,6 @@ import torch
 
 from forge_core.cache import CompileCached, Compiled
 from forge_core.device import SPECS, Device
-from forge_core.op import guard, table
 from forge_core.op.eager import DIFFERENT, EagerPath
 from forge_core.rows import Binding, configurations
 
@@ -60,25 +59,16 @@ class Planted:
         return Compiled(lambda *arguments: None, key, 0.0)
 
 
-def build(config: Any) -> Any:
-    """What is never called: the planted compiler stands before it."""
-
-
 @pytest.fixture
-def planted(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, CompileCached[Any], Planted]:
-    """Softmax without a GPU: the real path, tables, plan and look-up, before a planted compiler and device."""
+def planted(pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, CompileCached[Any], Planted]:
+    """Softmax, its real path, tables, plan and look-up, before a planted compiler and device."""
     compiler = Planted()
 
-    def local(config: Any) -> Any:  # kernels of a nested builder stay in this process
-        return build(config)
+    def local(config: Any) -> Any:
+        """Not called, since the compiler is planted; kernels of a nested builder stay in this process."""
 
     builder: CompileCached[Any] = CompileCached(local, compiler=compiler)
-    monkeypatch.setattr(table, "builder_at", lambda path: builder)
-    monkeypatch.setattr(table.devices, "query", lambda device: H200)
-    monkeypatch.setattr(table, "_current_device", lambda: -1)
-    monkeypatch.setattr(table, "_raw_stream", lambda index: 0)
-    monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
-    monkeypatch.setattr(guard, "plain_cuda", lambda x: type(x) in guard.PLAIN_TYPES)
+    pretend_gpu(builder)
     path = EagerPath(week2.softmax._rules, week2.softmax.table.anew())
     monkeypatch.setattr(week2.softmax, "_call_past", path.call)
     return week2.softmax, builder, compiler

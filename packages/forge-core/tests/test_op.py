@@ -15,9 +15,8 @@ import torch
 
 from forge_core import checks
 from forge_core.device import Device
-from forge_core.errors import ArgumentError, DeviceError, ShapeError, UnsupportedError
+from forge_core.errors import ArgumentError, DeviceError, ShapeError
 from forge_core.op import Launch, Variant, backend, operator
-from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 from forge_core.testing.conformance import check_export, check_fullgraph, check_opcheck
 
@@ -251,71 +250,9 @@ def test_variants_and_explain() -> None:
         power.explain(torch.zeros(3), variant="fast")
 
 
-def test_a_numbered_launch_has_a_number_of_its_own_negative_where_it_comes_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from forge_core.op import table
-    from forge_core.op.launch import Launch as Planned
-
-    numbers: list[int] = []
-    made: list[torch.Tensor] = []
-
-    def new(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        made.append(torch.ones(shape).as_strided(shape, strides).to(dtype))
-        return made[-1]
-
-    def plan(device: Any, out: torch.Tensor, x: torch.Tensor, *rest: Any) -> Planned:
-        return Planned("simple", "nowhere:build", None, (7,), "it is so", 0, 0, workspace=64, numbered=True)
-
-    def launch(x: int, out: int, workspace: int, seven: int, number: int, stream: int) -> None:
-        assert (workspace, seven) == (made[-1].data_ptr(), 7)
-        numbers.append(number)
-
-    monkeypatch.setattr(table, "builder_at", lambda path: lambda config, *, arch: launch)
-    monkeypatch.setattr(table, "_current_device", lambda: -1)
-    monkeypatch.setattr(table, "_raw_stream", lambda index: 0)
-    monkeypatch.setattr(table, "_new", new)
-    monkeypatch.setattr(table.devices, "query", lambda device: Device("a GPU", (9, 0), 1, 1, 1, 1, 1.0))
-    monkeypatch.setattr(table, "_NEVER_WRITTEN", False)
-    capturing = False
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
-    schema = Schema.parse("forge_core_test::half(Tensor x) -> Tensor")
-    launches = table.LaunchTable(Rules(schema, lambda x: torch.empty(2, device="meta"), torch.neg, plan, {}))
-    for _ in range(3):
-        launches.launch(None, (torch.zeros(3),), {})
-        assert made[-1].all()  # what was there stays
-    capturing = True
-    launches.launch(None, (torch.zeros(3),), {})
-    assert made[-1].all()
-    assert -(2**63) < numbers.pop() < 0
-    capturing = False
-    monkeypatch.setattr(table, "_NEVER_WRITTEN", True)
-    launches.launch(None, (torch.zeros(3),), {})
-    assert not made[-1].any()
-    assert len(set(numbers)) == 4
-    assert all(0 < number < 2**63 for number in numbers)
-
-    def fail(*arguments: int) -> None:
-        raise failure
-
-    monkeypatch.setattr(table, "builder_at", lambda path: lambda config, *, arch: fail)
-    # A process that has compiled a kernel has another type for the driver's errors, and other words.
-    words = "error cudaErrorCooperativeLaunchTooLarge"
-    for kind, said in ((RuntimeError, "CUDA Error Code: 720"), (type("Other", (Exception,), {}), words)):
-        failure = kind(said)
-        with pytest.raises(UnsupportedError, match=r"'simple' needs all of its blocks .* no room for them") as caught:
-            launches.anew().launch(None, (torch.zeros(3),), {})
-        assert caught.value.requirement == "multiprocessors for all blocks at once"
-        failure = kind("CUDA Error Code: 700")
-        with pytest.raises(kind, match=r"^CUDA Error Code: 700$"):
-            launches.anew().launch(None, (torch.zeros(3),), {})
-
-
 def test_a_numbered_launch_has_a_workspace() -> None:
-    from forge_core.op.launch import Launch as Planned
-
     with pytest.raises(ValueError, match=r"Launch: simple: expected a workspace"):
-        Planned("simple", "nowhere:build", None, (), "it is so", 0, 0, numbered=True)
+        Launch("simple", "nowhere:build", None, (), "it is so", 0, 0, numbered=True)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -331,33 +268,3 @@ def test_the_child_of_a_fork_has_numbers_of_its_own() -> None:
     )
     first, second = sorted(map(int, done.stdout.split()))
     assert second - first > 1
-
-
-def test_a_workspace_is_allocated_for_each_call_and_follows_the_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    from forge_core.op import table
-    from forge_core.op.launch import Launch as Planned
-
-    calls: list[tuple[int, ...]] = []
-
-    def builder(config: Any, *, arch: str) -> Any:
-        return lambda *arguments: calls.append(arguments)
-
-    def plan(device: Any, out: torch.Tensor, x: torch.Tensor, *rest: Any) -> Planned:
-        return Planned("simple", "nowhere:build", None, (7, (8, 9)), "it is so", 0, 0, workspace=int(x.shape[0]) - 3)
-
-    monkeypatch.setattr(table, "builder_at", lambda path: builder)
-    monkeypatch.setattr(table, "_current_device", lambda: -1)  # what a CPU tensor's get_device() is
-    monkeypatch.setattr(table, "_raw_stream", lambda index: 0)
-    monkeypatch.setattr(table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
-    monkeypatch.setattr(table.devices, "query", lambda device: Device("a GPU", (9, 0), 1, 1, 1, 1, 1.0))
-    schema = Schema.parse("forge_core_test::half(Tensor x) -> Tensor")
-    launches = table.LaunchTable(Rules(schema, lambda x: torch.empty(2, device="meta"), torch.neg, plan, {}))
-    for x in (torch.zeros(3), torch.zeros(67)):  # without, and with 64 bytes
-        out = launches.launch(None, (x,), {})
-        assert out.shape == (2,)
-        first, second, *rest = calls[-1]
-        assert (first, second) == (x.data_ptr(), out.data_ptr())
-        scratch = rest[: len(rest) - 3]
-        assert rest[len(rest) - 3 : -1] == [7, (8, 9)]
-        assert len(scratch) == (x.shape[0] > 3)
-        assert all(pointer not in (0, first, second) for pointer in scratch)

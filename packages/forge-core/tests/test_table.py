@@ -8,28 +8,21 @@ from typing import Any
 import pytest
 import torch
 
-from forge_core.device import SPECS
-from forge_core.errors import ArgumentTypeError, LayoutError
+from forge_core.errors import ArgumentTypeError, LayoutError, UnsupportedError
 from forge_core.op import Launch, table
 from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 
 
 class Planted:
-    """A table whose kernels record how they are called."""
+    """A table whose kernels record how they are called; ``options`` are those of its launches."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    def __init__(self, pretend_gpu: Any, text: str, **options: Any) -> None:
         self.planned: list[tuple[Any, ...]] = []
         self.launched: list[tuple[Any, ...]] = []
-        monkeypatch.setattr(table.devices, "query", lambda device: SPECS["H200"])
-        monkeypatch.setattr(table, "builder_at", lambda path: lambda config, arch: self.kernel)
-        monkeypatch.setattr(table, "_current_device", lambda: -1)
-        monkeypatch.setattr(table, "_raw_stream", lambda index: 77)
-        monkeypatch.setattr(
-            table, "_new", lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype)
-        )
-        rules = Rules(Schema.parse(text), self.like, torch.neg, self.plan, {"slow": None})
-        self.table = table.LaunchTable(rules)
+        self.options = options
+        pretend_gpu(lambda config, arch: self.kernel)
+        self.table = table.LaunchTable(Rules(Schema.parse(text), self.like, torch.neg, self.plan, {"slow": None}))
 
     def kernel(self, *arguments: Any) -> None:
         self.launched.append(arguments)
@@ -39,12 +32,12 @@ class Planted:
 
     def plan(self, device: Any, out: torch.Tensor, *values: Any) -> Launch:
         self.planned.append(values[1:])
-        return Launch("simple", "nowhere:build", None, (5, (6, 7)), "why", 0, 0)
+        return Launch("simple", "nowhere:build", None, (5, (6, 7)), "why", 0, 0, **self.options)
 
 
 @pytest.fixture
-def one(monkeypatch: pytest.MonkeyPatch) -> Planted:
-    return Planted(monkeypatch, "ns::f(Tensor x, int[] dim=[0], *, str variant='auto') -> Tensor")
+def one(pretend_gpu: Any) -> Planted:
+    return Planted(pretend_gpu, "ns::f(Tensor x, int[] dim=[0], *, str variant='auto') -> Tensor")
 
 
 def test_a_call_seen_before_is_not_planned_again(one: Planted) -> None:
@@ -113,3 +106,59 @@ def test_what_is_no_key_or_equal_to_one_is_refused_by_the_checks(one: Planted) -
     for value in ({1}, True, 1.0):
         with pytest.raises(ArgumentTypeError, match="an int or a tuple of ints"):
             one.table.launch(None, (torch.zeros(3, 4), value), {})
+
+
+def test_a_workspace_is_allocated_for_each_call_and_follows_the_output(pretend_gpu: Any) -> None:
+    planted, x = Planted(pretend_gpu, "ns::f(Tensor x) -> Tensor", workspace=64), torch.zeros(3)
+    out = planted.table.launch(None, (x,), {})
+    first, second, scratch, *rest = planted.launched[-1]
+    assert (first, second, rest) == (x.data_ptr(), out.data_ptr(), [5, (6, 7), 77])
+    assert scratch not in (0, first, second)
+
+
+def test_a_numbered_launch_has_a_number_of_its_own_negative_where_it_comes_again(
+    pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planted = Planted(pretend_gpu, "ns::f(Tensor x) -> Tensor", workspace=64, numbered=True)
+    made: list[torch.Tensor] = []
+
+    def new(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        made.append(torch.ones(shape, dtype=dtype))
+        return made[-1]
+
+    monkeypatch.setattr(table, "_new", new)
+    numbers = []
+    for capturing, never_written in ((False, False), (False, False), (True, False), (False, True)):
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda now=capturing: now)
+        monkeypatch.setattr(table, "_NEVER_WRITTEN", never_written)
+        planted.table.launch(None, (torch.zeros(3),), {})
+        *_, workspace, five, _, number, _ = planted.launched[-1]
+        assert (workspace, five) == (made[-1].data_ptr(), 5)
+        assert made[-1].any() == (not never_written), "what was there stays, where the allocator is the caching one"
+        assert 0 < (-number if capturing else number) < 2**63
+        numbers.append(abs(number))
+    assert len(set(numbers)) == 4
+
+
+@pytest.mark.parametrize(
+    "kind, said",
+    [
+        (RuntimeError, "CUDA Error Code: 720"),
+        # A process that has compiled a kernel has another type for the driver's errors, and other words.
+        (type("Other", (Exception,), {}), "error cudaErrorCooperativeLaunchTooLarge"),
+    ],
+)
+def test_blocks_without_room_are_a_refusal_and_no_other_failure_is(pretend_gpu: Any, kind: Any, said: str) -> None:
+    planted = Planted(pretend_gpu, "ns::f(Tensor x) -> Tensor", workspace=64, numbered=True)
+
+    def fail(*arguments: int) -> None:
+        raise failure
+
+    planted.kernel = fail
+    failure = kind(said)
+    with pytest.raises(UnsupportedError, match=r"'simple' needs all of its blocks .* no room for them") as caught:
+        planted.table.launch(None, (torch.zeros(3),), {})
+    assert caught.value.requirement == "multiprocessors for all blocks at once"
+    failure = kind("CUDA Error Code: 700")
+    with pytest.raises(kind, match=r"^CUDA Error Code: 700$"):
+        planted.table.launch(None, (torch.zeros(3),), {})
