@@ -98,11 +98,10 @@ def _record(copy: Path) -> list[str]:
     from forge_core.bench.environment import read_environment
     from forge_core.device import SPECS
     from forge_core.errors import ForgeError
-    from forge_core.files import write_atomically
     from forge_core.proofs.calls import plan, run_digest
+    from forge_core.proofs.chunks import TOOLS, Chunk, Result
     from forge_core.proofs.declare import measured
     from forge_core.proofs.evidence import Evidence
-    from forge_core.proofs.execute import TOOLS, Chunk, Result
     from forge_core.proofs.merge import Outcome, Task, merge
     from forge_core.proofs.record import ProofRun, Record
 
@@ -111,7 +110,7 @@ def _record(copy: Path) -> list[str]:
     environment = msgspec.structs.replace(
         read_environment(torch.device("cpu"), []), device="cuda", gpu=device.name, commit="0" * 40, dirty=False
     )
-    outcome = Outcome(Record(device.name, device, {}, []))
+    outcome = Outcome(Record(device.name, device))
     for week in _weeks():
         launched: dict[str, dict[str, str]] = {}
         for subject in week.subjects:
@@ -140,9 +139,7 @@ def _record(copy: Path) -> list[str]:
         shown |= {tool: Result(tests=tests, verdict="0 errors") for tool in TOOLS}
         task = Task(week, frozenset(kernel.name for kernel in names), (Chunk(week.name, "tests"),))
         merge(outcome, task, shown, ProofRun("2000-01-01T00:00:00+00:00", environment), evidence)
-    path = copy / "docs/records/h200/proof.json.gz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, outcome.record.sealed().dumps())
+    outcome.record.save(copy / "docs/records/h200/proof.json.gz")
     return [*outcome.failures, *outcome.notes]
 
 

@@ -1,15 +1,17 @@
-"""What a proof is made of: the plugin, the measurement, the processes, the declared weeks, the command."""
+"""The parts of a validation: the plugin, the measurement, the processes, the declared weeks, the command."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 from click.testing import CliRunner
@@ -20,15 +22,16 @@ from forge_core.errors import UnsupportedError
 from forge_core.op import Launch
 from forge_core.op.schema import Schema
 from forge_core.proofs import Subject, Week
-from forge_core.proofs import execute as executing
+from forge_core.proofs import chunks as executing
+from forge_core.proofs import measure as measuring
 from forge_core.proofs.calls import describe, plan, run_digest
 from forge_core.proofs.check import Finding, in_words
+from forge_core.proofs.chunks import FOUND, Chunk, Result, joined, outcomes, result_of, words_of
 from forge_core.proofs.declare import ProofError, discover, measured
-from forge_core.proofs.definitions import code_digest, gpu_tests, sanitizer_tests
+from forge_core.proofs.definitions import code_digest, sanitizer_tests
 from forge_core.proofs.evidence import Evidence, Launched, normalised
-from forge_core.proofs.execute import FOUND, Chunk, Result, outcomes, result_of, words_of
-from forge_core.proofs.measure import measure, measure_week
-from forge_core.proofs.merge import covering, joined
+from forge_core.proofs.measure import REPEATS, measure, measure_week
+from forge_core.proofs.merge import covering
 from forge_core.proofs.observe import dealt
 from forge_core.proofs.record import path_of
 
@@ -88,40 +91,34 @@ TESTS = """
 """
 
 
-def observed(tmp_path, *words):
+def test_the_plugin_records_what_each_test_launched_and_how_it_ended(tmp_path):
     (tmp_path / "test_tiny.py").write_text(textwrap.dedent(TESTS))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     out = tmp_path / "out.json"
     plugin = ("-p", "forge_core.proofs.observe", "-p", "no:cacheprovider", "--prove-out", str(out))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *plugin, *words, "test_tiny.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    # By the worker's reports; the process of a chunk, below, has no workers.
+    words = [sys.executable, "-m", "pytest", "-q", *plugin, "-n", "1", "test_tiny.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
-    return {name.partition("::")[2]: told for name, told in outcomes(out).items()}
-
-
-def test_the_plugin_tells_what_each_test_launched_and_how_it_ended(tmp_path):
-    told = observed(tmp_path, "-n", "1")  # by the worker's reports; the process of a chunk, below, has no workers
+    shown = {name.partition("::")[2]: each for name, each in outcomes(out).items()}
     kernel = "tiny::double/plain"
     run = run_digest(Launch("plain", "m:b", None, (7,), "", 0, 0))
-    assert 0 <= told["test_two_shapes"].pop("seconds") < 60
-    assert told["test_two_shapes"] == {
+    assert 0 <= shown["test_two_shapes"].pop("seconds") < 60
+    assert shown["test_two_shapes"] == {
         "outcome": "passed",
         "reason": "",
         "launched": {kernel: {"float32[2,3] 'auto'": run, "float32[5] 'auto'": run}},
     }
-    assert told["test_a_shape_that_is_bound_already"]["launched"] == {kernel: {}}
-    assert told["test_nothing_is_launched"]["launched"] == {}
-    assert told["test_wrong"]["outcome"] == "failed"
-    assert "off by one" in told["test_wrong"]["reason"]
-    assert told["test_wrong"]["launched"] == {kernel: {}}
-    assert told["test_skipped"]["outcome"] == "skipped"
-    assert "2 GPUs are needed" in told["test_skipped"]["reason"]
-    assert told["test_fails_afterwards"]["outcome"] == "failed"
+    launched = {"test_a_shape_that_is_bound_already": {kernel: {}}, "test_nothing_is_launched": {}}
+    assert {name: shown[name]["launched"] for name in launched} == launched
+    assert shown["test_wrong"]["launched"] == {kernel: {}}
+    for name, outcome, reason in (
+        ("test_wrong", "failed", "off by one"),
+        ("test_skipped", "skipped", "2 GPUs are needed"),
+        ("test_fails_afterwards", "failed", "mess"),
+    ):
+        assert shown[name]["outcome"] == outcome
+        assert reason in shown[name]["reason"]
 
 
 # -------------------------------------------------------------------------------------------------- the measurement
@@ -149,48 +146,47 @@ def samples(device):
         yield (torch.linspace(1, 2, 7, device=device).to(dtype),)
 
 
-def test_a_right_kernel_is_measured():
-    told = measure(Subject(Doubling(), samples), "plain", CPU)
-    assert told["problem"] == ""
-    assert told["errors"] == {"float32": (0.0, 0.0, 0.0), "bfloat16": (0.0, 0.0, 0.0)}
-    assert told["repeats"] >= 10
+def off_by_a_rounding(y):
+    return y + 2.0**-20 if y.dtype is torch.float32 else y
 
 
-def test_an_error_within_the_bound_is_measured_and_one_past_it_is_a_problem():
-    spoil = lambda y: y + 2.0**-20 if y.dtype is torch.float32 else y  # noqa: E731
-    told = measure(Subject(Doubling(spoil), samples, lambda x: 2.0**-19), "plain", CPU)
-    assert told["problem"] == ""
-    assert told["errors"]["float32"][:2] == (2.0**-20, 2.0**-22)
-    assert 0 < told["errors"]["float32"][2] <= 0.5
-    assert "results are off" in measure(Subject(Doubling(spoil), samples, lambda x: 0.0), "plain", CPU)["problem"]
-    assert "elements differ" in measure(Subject(Doubling(spoil), samples), "plain", CPU)["problem"]
+def changing(count):
+    return lambda y: y + next(count) // 5
 
 
-def test_what_changes_from_call_to_call_is_a_problem():
-    count = iter(range(1000))
-    told = measure(Subject(Doubling(lambda y: y + next(count) // 5), samples, lambda x: 1e9), "plain", CPU)
-    assert "two calls gave different bits" in told["problem"]
-    assert told["errors"] == {}
+@pytest.mark.parametrize(
+    "operator, floor, problem, errors",
+    [
+        (Doubling(), None, "", {"float32": (0.0, 0.0), "bfloat16": (0.0, 0.0)}),
+        (Doubling(off_by_a_rounding), 2.0**-19, "", {"float32": (2.0**-20, 2.0**-22), "bfloat16": (0.0, 0.0)}),
+        (Doubling(off_by_a_rounding), 0.0, "results are off", {}),
+        (Doubling(off_by_a_rounding), None, "elements differ", {}),
+        (Doubling(changing(itertools.count())), 1e9, "two calls gave different bits", {}),
+        (Doubling(lambda y: y * float("nan")), 1.0, "results are off", {}),
+        (Doubling(able=lambda x: False), None, "the variant refused every sample", {}),
+        (Doubling(able=lambda x: x.dtype is torch.float32), None, "", {"float32": (0.0, 0.0)}),
+    ],
+)
+def test_what_is_measured_of_a_kernel(operator, floor, problem, errors):
+    found = measure(Subject(operator, samples, None if floor is None else lambda x: floor), "plain", CPU)
+    assert problem in found["problem"] and bool(found["problem"]) == bool(problem)
+    assert {dtype: figures[:2] for dtype, figures in found["errors"].items()} == errors
+    assert all((0 < share <= 0.5) == (absolute > 0) for absolute, _, share in found["errors"].values())
+    assert found["repeats"] == (REPEATS if errors else 0)
 
 
-def test_nan_and_a_variant_that_refuses_everything_are_problems():
-    nan = measure(Subject(Doubling(lambda y: y * float("nan")), samples, lambda x: 1.0), "plain", CPU)
-    assert "results are off" in nan["problem"]
-    none = measure(Subject(Doubling(able=lambda x: False), samples), "plain", CPU)
-    assert (none["problem"], none["repeats"]) == ("the variant refused every sample", 0)
-    some = measure(Subject(Doubling(able=lambda x: x.dtype is torch.float32), samples), "plain", CPU)
-    assert (some["problem"], list(some["errors"])) == ("", ["float32"])
-
-
-def test_a_week_is_measured_without_what_is_declared_absent():
+def test_a_week_is_measured_without_what_is_declared_absent(tmp_path, monkeypatch):
     week = Week("tiny", "tiny", "tests", (), (Subject(Doubling(), samples, absent={"wide": "it has no rows"}),))
-    [(test, told)] = measure_week(week, CPU).items()
-    assert (test, told["outcome"], told["launched"]) == (
-        measured("tiny::double/plain"),
-        "passed",
-        {"tiny::double/plain": {}},
-    )
+    [(test, shown)] = measure_week(week, CPU).items()
+    assert test == measured("tiny::double/plain")
+    assert (shown["outcome"], shown["launched"]) == ("passed", {"tiny::double/plain": {}})
     assert measure_week(week, CPU, ["tiny::double/other"]) == {}
+    monkeypatch.setattr(measuring, "discover", lambda names: [week])
+    monkeypatch.setattr(measuring, "measure_week", lambda week, device, kernels: measure_week(week, CPU, kernels))
+    chunk, journal = tmp_path / "chunk", tmp_path / "journal"
+    chunk.write_bytes(msgspec.json.encode(Chunk("tiny", "measure", kernels=("tiny::double/plain",))))
+    assert measuring.main(str(chunk), str(journal)) == 0
+    assert outcomes(journal)[test]["repeats"] == REPEATS
 
 
 # ----------------------------------------------------------------------------------------------------- the processes
@@ -200,17 +196,17 @@ WEEK = Week("tiny", "tiny_week", "packages/tiny/tests", ())
 
 def test_the_command_lines_of_the_chunks(monkeypatch, tmp_path):
     monkeypatch.setattr(executing, "find_sanitizer", lambda: "compute-sanitizer")
-    out, told = tmp_path / "out", tmp_path / "chunk"
-    tests = words_of(Chunk("tiny", "tests"), WEEK, out, told, tmp_path, workers=10)
+    out, given = tmp_path / "out", tmp_path / "chunk"
+    tests = words_of(Chunk("tiny", "tests"), WEEK, out, given, tmp_path, workers=10)
     assert tests[-6:] == ["-m", "gpu", "-n", "10", "--dist", "worksteal"]
-    assert tests[tests.index("--prove-chunk") + 1] == str(told)
-    assert "-n" not in words_of(Chunk("tiny", "tests"), WEEK, out, told, tmp_path, workers=1)
-    sanitizer = words_of(Chunk("tiny", "racecheck"), WEEK, out, told, tmp_path, workers=10)
+    assert tests[tests.index("--prove-chunk") + 1] == str(given)
+    assert "-n" not in words_of(Chunk("tiny", "tests"), WEEK, out, given, tmp_path, workers=1)
+    sanitizer = words_of(Chunk("tiny", "racecheck"), WEEK, out, given, tmp_path, workers=10)
     assert sanitizer[:3] == ["compute-sanitizer", "--tool", "racecheck"]
     assert sanitizer[-2:] == ["-m", "sanitizer"]
     assert "-n" not in sanitizer
-    measured = words_of(Chunk("tiny", "measure", kernels=("a", "b")), WEEK, out, told, tmp_path, workers=10)
-    assert measured[2:] == ["forge_core.proofs.measure", "tiny", "a", "b", "--out", str(out)]
+    measured = words_of(Chunk("tiny", "measure", kernels=("a", "b")), WEEK, out, given, tmp_path, workers=10)
+    assert measured[2:] == ["forge_core.proofs.measure", str(given), str(out)]
 
 
 def test_only_the_files_of_chosen_tests_are_collected(tmp_path):
@@ -236,7 +232,7 @@ PASSED = {"test_x": {"outcome": "passed", "reason": "", "launched": {}}}
 
 
 @pytest.mark.parametrize(
-    "kind, status, text, told, verdict, problem",
+    "kind, status, text, tests, verdict, problem",
     [
         ("tests", 0, "", PASSED, "", ""),
         ("tests", 1, "", PASSED, "", ""),
@@ -254,8 +250,8 @@ PASSED = {"test_x": {"outcome": "passed", "reason": "", "launched": {}}}
         ("racecheck", 255, "RACECHECK SUMMARY: 0 hazards displayed\n", PASSED, "", "ended with 255"),
     ],
 )
-def test_how_a_process_ended_decides_what_counts(kind, status, text, told, verdict, problem):
-    result = result_of(Chunk("tiny", kind), status, text, told)
+def test_how_a_process_ended_decides_what_counts(kind, status, text, tests, verdict, problem):
+    result = result_of(Chunk("tiny", kind), status, text, tests)
     assert result.verdict.startswith(verdict) and bool(result.verdict) == bool(verdict)
     assert problem in result.problem and bool(result.problem) == bool(problem)
 
@@ -291,18 +287,23 @@ def test_on_the_cpu(): ...
 """
 
 
+def suite(folder, text):
+    """A week with one file of tests."""
+    (folder / "tests").mkdir()
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers =\n    gpu\n    sanitizer\n")
+    (folder / "tests/test_x.py").write_text(text)
+    return dataclasses.replace(WEEK, tests="tests")
+
+
 @pytest.fixture
 def four(tmp_path):
     """Runs the chunk of a folder with four tests; test_y is left out."""
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu\n")
-    (tmp_path / "tests/test_x.py").write_text(FOUR)
-    week = dataclasses.replace(WEEK, tests="tests")
+    week = suite(tmp_path, FOUR)
     chunk = Chunk("tiny", "tests", tuple(f"tests/test_x.py::test_{name}" for name in "wxz"))
 
     def run():
-        told = executing.execute(chunk, week, tmp_path / "kept/journal.jsonl", tmp_path, workers=1)
-        return told.problem, {test[-1]: result["outcome"] for test, result in told.tests.items()}
+        result = executing.execute(chunk, week, tmp_path / "kept/journal.jsonl", tmp_path, workers=1)
+        return result.problem, {test[-1]: shown["outcome"] for test, shown in result.tests.items()}
 
     return run
 
@@ -316,13 +317,13 @@ def test_workers_of_a_chunk_agree_on_the_order_of_its_tests(four, tmp_path, monk
 def test_after_a_death_only_what_had_not_passed_runs_again(four, tmp_path):
     for name in ("fails", "dies"):
         (tmp_path / name).touch()
-    problem, told = four()
+    problem, ended = four()
     assert "ended with 9" in problem
-    assert told == {"w": "passed", "x": "failed"}
+    assert ended == {"w": "passed", "x": "failed"}
     test = tmp_path / "tests/test_x.py"
     test.write_text(FOUR.replace('assert os.environ["FORGE_REQUIRE_GPU"] == "1"', "assert False"))  # must not run
-    with (tmp_path / "kept/journal.jsonl").open("a") as journal_of:
-        journal_of.write('{"test": "tests/test_x.py::test_z", "outc')  # cut off
+    with (tmp_path / "kept/journal.jsonl").open("a") as journal:
+        journal.write('{"test": "tests/test_x.py::test_z", "outc')  # cut off
     (tmp_path / "fails").unlink()
     (tmp_path / "dies").unlink()
     assert four() == ("", {"w": "passed", "x": "passed", "z": "passed"})
@@ -347,15 +348,12 @@ def test_each_test_is_in_one_part_of_a_sanitizer(tmp_path, monkeypatch, chosen):
     sanitizer.write_text('#!/bin/sh\nshift 8\n"$@"\nstatus=$?\necho "ERROR SUMMARY: 0 errors"\nexit $status\n')
     sanitizer.chmod(0o755)
     monkeypatch.setattr(executing, "find_sanitizer", lambda: str(sanitizer))
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = sanitizer\n")
-    (tmp_path / "tests/test_x.py").write_text(SANITIZED)
-    week, parts = dataclasses.replace(WEEK, tests="tests"), []
+    week, parts = suite(tmp_path, SANITIZED), []
     for part in (1, 2):
         chunk = Chunk("tiny", "memcheck", chosen, part=part, parts=2)
-        told = executing.execute(chunk, week, tmp_path / "journal.jsonl", tmp_path, workers=4)
-        assert (told.problem, told.verdict, chunk.name) == ("", "0 errors", f"tiny memcheck {part}/2")
-        parts.append([test.partition("::")[2] for test in told.tests])
+        result = executing.execute(chunk, week, tmp_path / "journal.jsonl", tmp_path, workers=4)
+        assert (result.problem, result.verdict, chunk.name) == ("", "0 errors", f"tiny memcheck {part}/2")
+        parts.append([test.partition("::")[2] for test in result.tests])
     assert parts == [["test_x[0]", "test_x[2]", "test_x[4]"], ["test_x[1]", "test_x[3]"]]
 
 
@@ -383,32 +381,23 @@ def test_neighbours_are_dealt_to_different_workers_and_large_tests_to_one(worker
     [
         (["0 errors", "0 errors"], "0 errors"),
         (["0 errors", "1 error", "0 errors"], "1 error"),
-        (["2 errors", "0 errors", "1 error"], "3 errors"),
-        (["0 hazards displayed (0 errors, 0 warnings)"] * 2, "0 hazards displayed (0 errors, 0 warnings)"),
-        (
-            ["1 hazard displayed (1 error, 0 warnings)", "2 hazards displayed (0 errors, 2 warnings)"],
-            "3 hazards displayed (1 errors, 2 warnings)",
-        ),
-        (["ended with 86, 0 errors", "0 errors"], "ended with 86, 0 errors"),
-        (["ended with 86, 0 errors", "2 errors"], "ended with 86, 0 errors; 2 errors"),
+        (["ended with 86, 0 errors", "2 errors", "2 errors"], "ended with 86, 0 errors; 2 errors"),
     ],
 )
 def test_parts_have_the_worst_verdict_of_theirs(verdicts, worst):
-    parts = {
-        Chunk("tiny", "memcheck", part=part, parts=9): Result(tests={str(part): {}}, verdict=verdict)
-        for part, verdict in enumerate(verdicts)
+    results = {
+        Chunk("tiny", "memcheck", part=part): Result({str(part): {}}, verdict) for part, verdict in enumerate(verdicts)
     }
-    alone = {Chunk("tiny", "measure"): Result(tests={"a": {}})}
-    told = joined(parts | alone)
-    assert told["memcheck"].verdict == worst
-    assert len(told["memcheck"].tests) == len(verdicts)
-    assert told["measure"] == alone[Chunk("tiny", "measure")]
-    broken = {Chunk("tiny", "memcheck", part=9, parts=9): Result(problem="it took more than 9 s")}
-    assert joined(parts | broken)["memcheck"].problem == "it took more than 9 s"
+    results[Chunk("tiny", "measure")] = Result({"a": {}})
+    shown = joined(results)
+    assert (shown["memcheck"].verdict, len(shown["memcheck"].tests)) == (worst, len(verdicts))
+    assert shown["measure"] == Result({"a": {}})
+    results[Chunk("tiny", "memcheck", part=9)] = Result(problem="it took more than 9 s")
+    assert joined(results)["memcheck"].problem == "it took more than 9 s"
 
 
 def test_a_missing_sanitizer_is_said(monkeypatch):
-    monkeypatch.setattr(executing.shutil, "which", lambda *args, **kwargs: None)
+    monkeypatch.setattr(executing, "find_tool", lambda name: None)
     with pytest.raises(ProofError, match="part of the CUDA toolkit"):
         executing.find_sanitizer()
 
@@ -428,32 +417,31 @@ def weeks():
     return discover()
 
 
-def test_every_kernel_has_a_declaration_and_a_fingerprint(weeks):
+def test_every_week_has_declarations_fingerprints_and_gpu_tests(weeks):
     evidence = Evidence(ROOT)
+    assert [week.name for week in weeks][:3] == ["week0", "week1", "week2"]
     for week in weeks:
         names = {kernel.name for kernel in week.kernels}
         assert set(evidence.declarations(week)) == set(evidence.fingerprints(week)) == names
         assert len(set(evidence.declarations(week).values())) == len(week.subjects)
+        sanitized = sanitizer_tests(ROOT, week.tests)
+        assert sanitized
+        assert sanitized <= set(evidence.tests(week))
+        assert len(evidence.tests(week)) > 30, week.name
 
 
 def test_plans_and_code_are_computed_once(monkeypatch):
     computed = []
 
-    def compute(task):
-        own = next(each for each in task if isinstance(each, list))
-        computed.extend(own)
-        return list(map(str, own))
+    def compute(target, key):
+        computed.append(key)
+        return f"{target} {key}"
 
-    monkeypatch.setattr("forge_core.proofs.evidence._launches", compute)
     monkeypatch.setattr("forge_core.proofs.evidence._code", compute)
     evidence = Evidence(ROOT, 1)
-    for calls in (["a", "b", "a"], ["c", "b"]):
-        found = evidence.launches([("tiny::double", call) for call in calls], SPECS["H200"])
-        assert found == {("tiny::double", call): call for call in calls}
-    assert computed == ["a", "b", "c"]
-    for kernels in ([("m:b", 1), ("m:b", 2)], [("m:b", 2), ("m:b", 3)]):
-        assert evidence.code(kernels, "sm_90a") == {kernel: str(kernel) for kernel in kernels}
-    assert computed[3:] == [("m:b", 1), ("m:b", 2), ("m:b", 3)]
+    for arch, *keys in (("sm_90a", 1, 2, 1), ("sm_90a", 3, 2), ("sm_100a", 1)):
+        assert evidence.code(keys, arch) == {key: f"{arch} {key}" for key in keys}
+    assert computed == [1, 2, 3, 1]
 
 
 def test_every_kernel_of_the_weeks_can_be_measured(weeks):
@@ -475,19 +463,17 @@ def test_every_kernel_of_the_weeks_can_be_measured(weeks):
 def test_every_sample_and_every_bound_is_right_for_the_reference(weeks, monkeypatch):
     monkeypatch.setattr("forge_core.proofs.measure.REPEATS", 1)
     for subject in (subject for week in weeks for subject in week.subjects):
-        operator = subject.operator
-        by_reference = SimpleNamespace(schema=operator.schema, reference=operator.reference)
         small = [args for args in subject.samples(CPU) if args[0].numel() < 20_000]
-        told = measure(Subject(Referred(by_reference, operator), lambda _, s=small: s, subject.floor), "auto", CPU)
-        assert told["problem"] == "", operator
-        assert set(told["errors"]) == {"float16", "bfloat16", "float32", "float64"}
+        found = measure(Subject(OnCpu(subject.operator), lambda _, s=small: s, subject.floor), "auto", CPU)
+        assert found["problem"] == "", subject.name
+        assert set(found["errors"]) == {"float16", "bfloat16", "float32", "float64"}
 
 
-class Referred:
+class OnCpu:
     """An operator on the CPU, which takes no variant by name."""
 
-    def __init__(self, parts, operator):
-        self.schema, self.reference, self.operator = parts.schema, parts.reference, operator
+    def __init__(self, operator):
+        self.schema, self.reference, self.operator = operator.schema, operator.reference, operator
 
     def __call__(self, *args, **options):
         return self.operator(*args)
@@ -566,14 +552,6 @@ def test_a_fingerprint_is_the_same_on_every_machine(weeks, monkeypatch, tmp_path
     assert code_digest(str(path)) == hashlib.sha256(f"Module(body=[{function}], type_ignores=[])".encode()).hexdigest()
 
 
-def test_every_week_has_gpu_tests(weeks):
-    assert [week.name for week in weeks][:3] == ["week0", "week1", "week2"]
-    for week in weeks:
-        assert len(gpu_tests(ROOT, week.tests)) > 30, week.name
-        assert sanitizer_tests(ROOT, week.tests) <= set(gpu_tests(ROOT, week.tests))
-        assert sanitizer_tests(ROOT, week.tests), week.name
-
-
 def test_the_command_checks_and_says_what_to_run(tmp_path):
     result = CliRunner().invoke(cli.main, ["prove", "check", "week1", "--root", str(ROOT), "--records", str(tmp_path)])
     assert result.exit_code == 1
@@ -588,22 +566,19 @@ def test_the_command_checks_and_says_what_to_run(tmp_path):
 
 
 def test_findings_of_one_reason_stand_together():
-    found = [
-        Finding("tiny::double/plain", "changed since the proof: a", "nox -s prove -- tiny"),
-        Finding("tiny::triple/plain", "changed since the proof: a, b", "nox -s prove -- tiny"),
-        Finding("tiny::double/wide", "changed since the proof: a", "nox -s prove -- tiny"),
-        Finding("other::half/plain", "changed since the proof: a", "nox -s prove -- other"),
-        Finding("tiny::half/plain", "changed since the proof: a", "nox -s prove -- tiny"),
-    ]
-    assert in_words(found).splitlines() == [
-        "3 kernels: changed since the proof: a",
+    rows = (
+        ("tiny::double/plain", "a"),
+        ("tiny::triple/plain", "b"),
+        ("tiny::double/wide", "a"),
+        ("tiny::half/plain", "a"),
+    )
+    assert in_words(Finding(name, f"changed: {what}", "nox -s prove") for name, what in rows).splitlines() == [
+        "3 kernels: changed: a",
         "    tiny::double: plain, wide",
         "    tiny::half: plain",
-        "    nox -s prove -- tiny",
-        "tiny::triple/plain: changed since the proof: a, b",
-        "    nox -s prove -- tiny",
-        "other::half/plain: changed since the proof: a",
-        "    nox -s prove -- other",
+        "    nox -s prove",
+        "tiny::triple/plain: changed: b",
+        "    nox -s prove",
     ]
 
 

@@ -103,17 +103,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     from forge_core.proofs import check, declare, evidence
 
     weeks, records = declare.discover(), config.rootpath / "docs" / "records"
-    waiting = check.awaiting(weeks, records, evidence.Evidence(config.rootpath))
+    found = check.check(weeks, records, evidence.Evidence(config.rootpath, recompute="never"))
     terminalreporter.section("proofs", sep="-")
-    if not waiting:
-        terminalreporter.write_line("every kernel is as it was proven")
-        return
-    terminalreporter.write_line(
-        f"{len(waiting)} kernels differ from what was proven in their sources, tests or declarations. Whether they "
-        "need another proof: nox -s proofs. To prove them, on a machine with a GPU: nox -s prove"
-    )
-    for operator, names in check.by_operator(waiting).items():
-        terminalreporter.write_line(f"  {operator}: {', '.join(names)}")
+    terminalreporter.write_line(check.in_words(found) or "every kernel is as it was validated")
 
 
 def pytest_report_header(config: pytest.Config) -> Iterable[str]:

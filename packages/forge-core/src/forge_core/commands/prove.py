@@ -12,11 +12,10 @@ import click
 
 from forge_core import device as devices
 from forge_core.cli import did_you_mean
-from forge_core.files import write_atomically
 from forge_core.proofs import check as checking
 from forge_core.proofs.declare import ProofError, Week, discover
 from forge_core.proofs.evidence import Evidence
-from forge_core.proofs.record import Proof, load, path_of, stamped
+from forge_core.proofs.record import FILE, Proof, ProofRun, path_of, stamped
 
 __all__ = ["prove"]
 
@@ -32,29 +31,29 @@ _records = click.option("--records", type=click.Path(path_type=Path), help="The 
 
 def _named(weeks: tuple[str, ...]) -> list[Week]:
     """The weeks of these names; all without names."""
-    known = [week.name for week in discover()]
     try:
         return discover(weeks)
     except ProofError as error:
+        known = [week.name for week in discover()]
         hints = filter(None, [did_you_mean(name, known) for name in weeks if name not in known])
         raise click.UsageError(". ".join([str(error), *hints])) from error
 
 
 @click.group()
 def prove() -> None:
-    """Prove kernels on a GPU, and check anywhere that every kernel has a proof."""
+    """Validate kernels on a GPU, and check anywhere that every kernel has a valid proof."""
 
 
 @prove.command("run")
 @click.argument("weeks", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Prove anew what has a proof, too.")
+@click.option("--all", "everything", is_flag=True, help="Repeat what has a valid proof, too.")
 @click.option(
     "-n", "workers", type=click.IntRange(min=1), help=f"Most processes of the tests; {WORKERS}, or the cores."
 )
 @click.option(
     "--limit",
     type=click.FloatRange(min=0, min_open=True),
-    help="Minutes after which it ends with status 1; the same command goes on where it was.",
+    help="Minutes after which it ends with status 1; the same command continues from there.",
 )
 @_root
 @_records
@@ -66,14 +65,14 @@ def run_command(
     root: Path,
     records: Path | None,
 ) -> None:
-    """Prove the kernels of WEEKS (all) that differ from their proofs, or have none, on this machine's GPU."""
+    """Validate the kernels of WEEKS (all) without a valid proof, on this machine's GPU."""
     import torch
 
     from forge_core.bench.environment import read_environment
-    from forge_core.proofs.execute import UnfinishedError, execute, find_sanitizer
+    from forge_core.proofs.chunks import UnfinishedError, execute, find_sanitizer
     from forge_core.proofs.runner import prove as run
 
-    found, folder = _named(weeks), records or root / RECORDS
+    found, folder, root = _named(weeks), records or root / RECORDS, root.resolve()
     if not torch.cuda.is_available():
         raise ProofError("a proof is made on a GPU, and there is none here")
     find_sanitizer()
@@ -83,18 +82,17 @@ def run_command(
     try:
         outcome = run(
             found,
-            functools.partial(execute, root=root.resolve(), workers=processes, deadline=deadline),
-            environment,
+            functools.partial(execute, root=root, workers=processes, deadline=deadline),
+            ProofRun(dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), environment),
             devices.query(torch.device("cuda")),
-            Evidence(root.resolve()),
+            Evidence(root),
             records=folder,
             state=root / STATE,
-            date=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             everything=everything,
             gpus=torch.cuda.device_count(),
         )
     except UnfinishedError as error:
-        raise ProofError(f"{limit} minutes were up in {error}: the same command goes on from there") from error
+        raise ProofError(f"{limit} minutes were up in {error}: the same command continues from there") from error
     for note in outcome.notes:
         click.echo(note)
     for failure in outcome.failures:
@@ -115,7 +113,8 @@ def check_command(weeks: tuple[str, ...], recompute: bool, root: Path, records: 
 
     Where sources changed, the recorded calls are planned and compiled again and compared.
     """
-    found = checking.check(_named(weeks), records or root / RECORDS, Evidence(root.resolve(), recompute=recompute))
+    evidence = Evidence(root.resolve(), recompute="always" if recompute else "changed")
+    found = checking.check(_named(weeks), records or root / RECORDS, evidence)
     if found:
         click.echo(checking.in_words(found), err=True)
         raise ProofError(f"{len(found)} findings")
@@ -130,9 +129,9 @@ def table_command(root: Path, records: Path | None) -> None:
     evidence, weeks = Evidence(root.resolve()), discover()
     valid: dict[str, list[Proof]] = {}
     for record in checking.records_in(records or root / RECORDS).values():
-        problems = checking.findings_of(weeks, record, evidence)
+        wrong = checking.wrong_proofs(weeks, record, evidence)
         for proof in record.proofs:
-            if problems.get(proof.name) == "":
+            if wrong.get(proof.name) == []:
                 valid.setdefault(proof.name, []).append(proof)
     click.echo("| operator | variant | proven on | date |\n| --- | --- | --- | --- |")
     for kernel in (kernel for week in weeks for kernel in week.kernels):
@@ -146,7 +145,7 @@ def table_command(root: Path, records: Path | None) -> None:
 @click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def stamp_command(record: Path) -> None:
     """Write this checkout's commit into a record that was made from the same sources without git."""
-    write_atomically(record, stamped(load(record)).dumps())
+    stamped(checking.load_intact(record)).save(record)
     click.echo(f"{record}: stamped")
 
 
@@ -158,13 +157,10 @@ def refresh_command(root: Path, records: Path | None) -> None:
 
     For refactored sources; needs no GPU.
     """
-    folder, evidence = records or root / RECORDS, Evidence(root.resolve())
-    for gpu, record in checking.records_in(folder).items():
-        wrong = checking.incredible(gpu, record)
-        if wrong:
-            raise ProofError(checking.in_words(wrong))
+    evidence = Evidence(root.resolve())
+    for path in sorted((records or root / RECORDS).glob(f"*/{FILE}")):
+        record = checking.load_intact(path)
         fresh = checking.refreshed(discover(), record, evidence)
         count = sum(old.fingerprint != new.fingerprint for old, new in zip(record.proofs, fresh.proofs, strict=True))
-        path = path_of(folder, gpu)
-        write_atomically(path, fresh.dumps())
+        fresh.save(path)
         click.echo(f"{path}: {count} fingerprints are new")

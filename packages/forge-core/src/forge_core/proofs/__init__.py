@@ -1,13 +1,14 @@
-"""Proofs: GPU validation records of kernels, bound to the launches and the PTX that were validated.
+"""GPU validation records: which kernels passed on a GPU, bound to the launches and the PTX that passed.
 
-    declare      what there is to prove: kernels, their operators, their tests
-    definitions  digests of tests, samples, bounds and the policy, independent of names
-    calls        a call as text, and the plan that is made for it
-    evidence     all that a proof binds to, recomputed from the checkout without a GPU
-    execute      one chunk of a proof in a process of its own, with `observe` and `measure` inside it
-    runner       which chunks are needed, their results, the record at the end (`merge`)
+    declare      the kernels of each package, its operators and its tests
+    definitions  digests of test functions and declarations, independent of names
+    calls        a call as text, and the launch that is planned for it
+    evidence     all that a record binds to, recomputed from the checkout without a GPU
     record       docs/records/<gpu>/proof.json.gz
-    check        whether the checkout is what was proven; needs no GPU
+    check        whether the checkout still gives what was validated
+    chunks       one process of a validation: its command and its result; `observe` and `measure` run inside it
+    merge        from the results of a package's processes to its entries in the record
+    runner       which processes are needed, running them, resuming after an interruption
     results      docs/records/<gpu>/kernels.json: the kernels that benchmarks were measured on
 
 A package takes part by a module ``proofs`` beside its benchmark: see ``docs/proofs.md``.

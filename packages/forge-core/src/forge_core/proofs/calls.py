@@ -1,4 +1,4 @@
-"""A call as text, and the plan that an operator makes for it; needs no GPU.
+"""A call as text, and the launch that an operator plans for it without a GPU.
 
     float32[4096,1000] -1 None 'auto'                       a contiguous tensor, dim, dtype, variant
     bfloat16[64,100|128,1]+2 0 None 'split' -> ...          strides, address modulo 16, and an ``out``
@@ -26,7 +26,7 @@ from forge_core.op.launch import Launch
 from forge_core.op.table import ALIGNMENT_MASK
 from forge_core.proofs.declare import ProofError, digest_of
 
-__all__ = ["describe", "plan", "routed", "run_digest", "values"]
+__all__ = ["describe", "plan", "run_digest", "values"]
 
 _TENSOR = re.compile(r"(\w+)\[([\d,]*)(?:\|([\d,]*))?\](?:\+(\d+))?")
 _DEFAULT = "default="
@@ -36,19 +36,19 @@ def describe(named: dict[str, Any], out: torch.Tensor | None) -> str:
     """A call as text, from all arguments as the operator's schema binds them, and the ``out`` if one is given."""
     default = torch.get_default_dtype()
     words = [f"{_DEFAULT}{default}"] if default is not torch.float32 else []
-    words += [_told(value) for value in named.values()]
-    return " ".join([*words, *(["->", _told(out)] if out is not None else [])])
+    words += [_word(value) for value in named.values()]
+    return " ".join([*words, *(["->", _word(out)] if out is not None else [])])
 
 
-def _told(value: Any) -> str:
+def _word(value: Any) -> str:
     if not isinstance(value, torch.Tensor):
         plain = tuple(value) if isinstance(value, tuple) else value
         return repr(plain).replace(" ", "")
     strides = value.stride()
-    told = f"|{','.join(map(str, strides))}" if strides != _contiguous(value.shape) else ""
+    laid_out = f"|{','.join(map(str, strides))}" if strides != _contiguous(value.shape) else ""
     offset = value.data_ptr() & ALIGNMENT_MASK
     sizes = ",".join(map(str, value.shape))
-    return f"{str(value.dtype).removeprefix('torch.')}[{sizes}{told}]{f'+{offset}' if offset else ''}"
+    return f"{str(value.dtype).removeprefix('torch.')}[{sizes}{laid_out}]{f'+{offset}' if offset else ''}"
 
 
 def _contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ def _value(word: str) -> Any:
         strides = strides if match[3] is not None else list(_contiguous(sizes))
         offset = int(match[4] or 0) // dtype.itemsize
         reach = 1 + sum((size - 1) * step for size, step in zip(sizes, strides, strict=True)) if math.prod(sizes) else 0
-        # A meta tensor's address is its offset in bytes, so that it is aligned as the tensor on the GPU was.
+        # A meta tensor's address is its offset in bytes, so it has the alignment of the tensor on the GPU.
         return torch.empty(offset + reach, dtype=dtype, device="meta").as_strided(sizes, strides, offset)
     if word.startswith("torch."):
         return getattr(torch, word.removeprefix("torch."))
@@ -82,8 +82,8 @@ def plan(operator: Operator, call: str, device: Device) -> Launch:
         default = getattr(torch, words.pop(0).removeprefix(f"{_DEFAULT}torch."))
     out = None
     if "->" in words:
-        *words, _, told = words
-        out = _value(told)
+        *words, _, word = words
+        out = _value(word)
     parameters = operator.schema.parameters
     if len(words) != len(parameters):
         raise ProofError(f"{operator.schema.qualified}: {call}: expected {len(parameters)} arguments")
@@ -96,12 +96,6 @@ def plan(operator: Operator, call: str, device: Device) -> Launch:
         raise ProofError(f"{operator.schema.qualified}: {call}: {error}") from error
     finally:
         torch.set_default_dtype(before)
-
-
-def routed(operator: Operator) -> bool:
-    """Whether calls of CUDA tensors reach the kernels by default."""
-    served = operator.table
-    return served.by_kernels() and served.resolve(torch.device("cuda"), "auto") == "kernel"
 
 
 def values(config: Any) -> Any:

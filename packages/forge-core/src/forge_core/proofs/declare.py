@@ -1,4 +1,4 @@
-"""Declarations: the kernels of each package, its operators under test and its tests."""
+"""What there is to validate: the kernels of each package, its operators and its tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Kernel", "ProofError", "Subject", "Week", "digest_of", "discover", "
 
 
 class ProofError(ForgeError, RuntimeError):
-    """A proof cannot be made, or a record cannot be used."""
+    """Kernels cannot be validated, or a record cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -73,29 +73,22 @@ def week_of(name: str, package: str, tests: str, subjects: Sequence[Subject]) ->
 
 
 def discover(names: Collection[str] = ()) -> list[Week]:
-    """The declarations of the installed packages: ``PROOFS`` of their module ``proofs``.
-
-    Args:
-        names: names of weeks; empty for all.
+    """``PROOFS`` of the module ``proofs`` of each installed package, or of the weeks with these ``names``.
 
     Raises:
-        ProofError: a name is unknown, or a declaration is not a :class:`Week`.
+        ProofError: a name is unknown.
     """
     from forge_core.bench import plan
 
-    weeks = []
-    for bench in plan.discover():
-        if importlib.util.find_spec(f"{bench.package}.proofs") is None:
-            continue
-        week = importlib.import_module(f"{bench.package}.proofs").PROOFS
-        if not isinstance(week, Week):
-            raise ProofError(f"{bench.package}.proofs.PROOFS: expected a Week, got {type(week).__name__}")
-        weeks.append(week)
-    unknown = set(names) - {week.name for week in weeks}
+    packages = [bench.package for bench in plan.discover() if importlib.util.find_spec(f"{bench.package}.proofs")]
+    weeks: dict[str, Week] = {
+        week.name: week for week in (importlib.import_module(f"{package}.proofs").PROOFS for package in packages)
+    }
+    unknown = sorted(set(names) - set(weeks))
     if unknown:
-        known = ", ".join(week.name for week in weeks) or "none"
-        raise ProofError(f"no proofs are declared for {', '.join(sorted(unknown))}; weeks that declare some: {known}")
-    return [week for week in weeks if not names or week.name in names]
+        known = ", ".join(weeks) or "none"
+        raise ProofError(f"no proofs are declared for {', '.join(unknown)}; weeks that declare some: {known}")
+    return [week for week in weeks.values() if not names or week.name in names]
 
 
 def function_of(test: str) -> str:
@@ -104,8 +97,8 @@ def function_of(test: str) -> str:
 
 
 def measured(name: str) -> str:
-    """The test id of a kernel's measurement."""
-    return f"forge_core.testing.proofs.measure::{name}"  # where the module was when records first named it
+    """The test id of a kernel's measurement, as records name it."""
+    return f"forge_core.testing.proofs.measure::{name}"
 
 
 def digest_of(value: Any) -> str:

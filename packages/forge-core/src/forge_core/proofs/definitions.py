@@ -1,4 +1,4 @@
-"""Digests of definitions: what a function, a class or a constant says, whatever it is called and wherever it stands.
+"""Digests of definitions: what a function, class or constant says, independent of its name, place and formatting.
 
 The digest is that of the syntax tree without docstrings and annotations, with every name that the project's test code
 defines replaced by the digest of its definition:
@@ -6,9 +6,9 @@ defines replaced by the digest of its definition:
     test_x ---> helper of the module ---> constant of another test module
        `------> assert_near_float64  ---> half_ulp
 
-Comments, formatting, import order, the names of helpers and their modules do not count; a changed helper counts for
-everything that uses it.  Followed are the module itself, ``forge_core.testing``, and the packages' declarations and
-error models; any other name, an operator's for example, counts as its text.  Nothing is imported.
+A changed helper therefore counts for everything that uses it.  Followed are the module itself, ``forge_core.testing``,
+and the packages' declarations and error models; any other name, an operator's for example, counts as its text.
+Nothing is imported.
 """
 
 from __future__ import annotations
@@ -25,18 +25,12 @@ from forge_core.cache.sources import locate
 
 __all__ = ["Definitions", "code_digest", "gpu_tests", "sanitizer_tests"]
 
-_TESTING = "forge_core.testing"
+_TESTING = "forge_core.testing."
 #: Modules of a package that say what is right: its declarations and the models of its error bounds.
-_ORACLES = ("proofs", "bounds")
+_DECLARATIONS = ("proofs", "bounds")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
-
-
-def _followed(module: str) -> bool:
-    if module == _TESTING or module.startswith(f"{_TESTING}."):
-        return not module.startswith(f"{_TESTING}.proofs.")
-    package, _, name = module.rpartition(".")
-    return package.isidentifier() and name in _ORACLES
+_SKIPPED = {"annotation", "returns", "ctx", "type_comment", "kind", "type_params"}
 
 
 def code_digest(path: str) -> str:
@@ -57,10 +51,7 @@ def _code_digest(path: str, changed: int, size: int) -> str:
 
 
 def _documented(node: ast.AST) -> bool:
-    if not isinstance(node, (ast.Module, *_DEFINITIONS)) or not node.body:
-        return False
-    first = node.body[0]
-    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    return isinstance(node, (ast.Module, *_DEFINITIONS)) and ast.get_docstring(node, clean=False) is not None
 
 
 class _Import(NamedTuple):
@@ -75,9 +66,10 @@ class _Module:
 
     def __init__(self, path: Path) -> None:
         self.tree = ast.parse(path.read_bytes())
+        self.body = list(_top_level(self.tree.body))
         self.statements: dict[str, list[ast.stmt]] = {}
         self.imports: dict[str, _Import] = {}
-        for statement in _top_level(self.tree.body):
+        for statement in self.body:
             if isinstance(statement, (ast.Import, ast.ImportFrom)):
                 self.imports |= _imported(statement)
             for name in _bound_by(statement):
@@ -100,16 +92,20 @@ def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, _Import]:
     return {a.asname or a.name: _Import(statement.module or "", a.name) for a in statement.names}
 
 
+def _targets(statement: ast.AST) -> list[ast.expr]:
+    if isinstance(statement, ast.Assign):
+        return statement.targets
+    return [statement.target] if isinstance(statement, (ast.AnnAssign, ast.AugAssign)) else []
+
+
 def _bound_by(statement: ast.stmt) -> Iterator[str]:
     if isinstance(statement, _DEFINITIONS):
         yield statement.name
-    elif isinstance(statement, (ast.Assign, ast.AnnAssign, ast.AugAssign)):
-        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        # `TABLE[key] = value` and `module.name = value` change TABLE and module.
-        yield from dict.fromkeys(n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name))
-    elif isinstance(statement, (ast.Expr, ast.For, ast.Delete)):
-        # A call or a loop may change any name in it.
-        yield from dict.fromkeys(n.id for n in ast.walk(statement) if isinstance(n, ast.Name))
+        return
+    # `TABLE[key] = value` and `module.name = value` change TABLE and module; a call or a loop may change any name.
+    changing = isinstance(statement, (ast.Expr, ast.For, ast.Delete))
+    nodes = [statement] if changing else _targets(statement)
+    yield from dict.fromkeys(n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
 class Definitions:
@@ -147,25 +143,15 @@ class Definitions:
         statements = self.module(path).statements[name]
         before, self._reached = self._reached, len(self._open)
         self._open.append(key)
-        try:
-            told = "\n".join(self.tell(path, statement, name) for statement in statements)
-        finally:
-            self._open.pop()
-        digest = hashlib.sha256(told.encode()).hexdigest()[:32]
+        text = "\n".join(self.text(path, statement, name) for statement in statements)
+        self._open.pop()
+        digest = hashlib.sha256(text.encode()).hexdigest()[:32]
         if self._reached >= len(self._open):  # refers to nothing above itself, so it is the same from anywhere
             self._known[key] = digest
         self._reached = min(before, self._reached)
         return digest
 
-    def of_name(self, dotted: str) -> str:
-        """The digest of ``"package.module:name"``."""
-        module, _, name = dotted.partition(":")
-        found = locate(module)
-        if not found:
-            raise KeyError(dotted)
-        return self.of(Path(found), name)
-
-    def tell(self, path: Path, node: ast.AST, name: str = "") -> str:
+    def text(self, path: Path, node: ast.AST, name: str = "") -> str:
         """A syntax tree as text, with digests in place of what the project defines.
 
         Args:
@@ -175,8 +161,6 @@ class Definitions:
         """
         return " ".join(self._tokens(path, node, name, _locals(node, name)))
 
-    # -- one syntax tree ----------------------------------------------------------------------------------------
-
     def _tokens(self, path: Path, node: ast.AST, own: str, local: frozenset[str]) -> Iterator[str]:
         if isinstance(node, ast.Name):
             if node.id == own:
@@ -185,25 +169,23 @@ class Definitions:
                 yield f"'{node.id}" if node.id in local else self._reference(path, node.id)
             return
         if isinstance(node, ast.Attribute):
-            chain = self._attribute(path, node, local)
-            if chain is not None:
-                yield chain
+            followed = self._attribute(path, node, local)
+            if followed is not None:
+                yield followed
                 return
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for bound, found in _imported(node).items():
-                yield f"import {bound} {self._followed_reference(found) or found.name or found.module}"
+                yield f"import {bound} {self._followed(found) or found.name or found.module}"
             return
         yield type(node).__name__
-        skipped: set[str] = {"annotation", "returns", "ctx", "type_comment", "kind", "type_params"}
-        if isinstance(node, _DEFINITIONS) and node.name == own:
-            skipped.add("name")
+        named = isinstance(node, _DEFINITIONS) and node.name == own
+        if named:
             yield from self._fixtures(path, node)
         for field, value in ast.iter_fields(node):
-            if field in skipped:
+            if field in _SKIPPED or (named and field == "name"):
                 continue
-            if field == "body" and isinstance(value, list) and _documented(node):
-                value = value[1:]  # noqa: PLW2901 - the docstring is left out
-            for item in value if isinstance(value, list) else [value]:
+            items = value if isinstance(value, list) else [value]
+            for item in items[1:] if field == "body" and _documented(node) else items:
                 if isinstance(item, ast.AST):
                     yield from self._tokens(path, item, own, local)
                 else:
@@ -216,10 +198,13 @@ class Definitions:
         found = module.imports.get(name)
         if found is None:
             return own or f"'{name}"
-        return own + (self._followed_reference(found) or f"'{found.name or found.module}")
+        return own + (self._followed(found) or f"'{found.name or found.module}")
 
-    def _followed_reference(self, found: _Import) -> str | None:
-        if found.name is None or not _followed(found.module):
+    def _followed(self, found: _Import) -> str | None:
+        """The digest of an imported name where its module is followed; else None."""
+        package, _, last = found.module.rpartition(".")
+        declares = package.isidentifier() and last in _DECLARATIONS
+        if found.name is None or not (declares or f"{found.module}.".startswith(_TESTING)):
             return None
         place = locate(found.module)
         if not place:
@@ -228,7 +213,7 @@ class Definitions:
         if found.name in module.statements:
             return f"={self.of(Path(place), found.name)}"
         again = module.imports.get(found.name)  # handed on by the package's __init__
-        return self._followed_reference(again) if again is not None else None
+        return self._followed(again) if again is not None else None
 
     def _attribute(self, path: Path, node: ast.Attribute, local: frozenset[str]) -> str | None:
         """The digest of ``module.name`` where the module is followed; else None."""
@@ -238,26 +223,25 @@ class Definitions:
         if found is None:
             return None
         module = found.module if found.name is None else f"{found.module}.{found.name}"
-        return self._followed_reference(_Import(module, node.attr))
+        return self._followed(_Import(module, node.attr))
 
     def _fixtures(self, path: Path, node: ast.AST) -> Iterator[str]:
         """The fixtures that pytest passes to a test or a fixture, and those that it uses for every test."""
         if not isinstance(node, _FUNCTIONS) or not (path.name.startswith("test_") or path.name == "conftest.py"):
             return
-        if not (node.name.startswith("test") or "fixture" in _decorators(node)):
+        is_test = node.name.startswith("test")
+        if not is_test and "fixture" not in _decorators(node):
             return
         places = [path, *self._conftests(path)]
         for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]:
             home = next((p for p in places if argument.arg in self.module(p).statements), None)
             if home is not None:
                 yield f"fixture={self.of(home, argument.arg)}"
-        if node.name.startswith("test"):
-            for place in places:
-                for name, statements in self.module(place).statements.items():
-                    if any("autouse=True" in _decorators(s) for s in statements) or (
-                        name == "pytestmark" and place == path
-                    ):
-                        yield f"always={self.of(place, name)}"
+        for place in places if is_test else ():
+            for name, statements in self.module(place).statements.items():
+                autouse = any("autouse=True" in _decorators(statement) for statement in statements)
+                if autouse or (name == "pytestmark" and place == path):
+                    yield f"always={self.of(place, name)}"
 
     def _conftests(self, path: Path) -> Iterator[Path]:
         for folder in path.resolve().parents:
@@ -268,7 +252,7 @@ class Definitions:
 
 
 def _decorators(statement: ast.AST) -> str:
-    return " ".join(ast.unparse(d) for d in getattr(statement, "decorator_list", []))
+    return " ".join(map(ast.unparse, getattr(statement, "decorator_list", [])))
 
 
 def _locals(node: ast.AST, own: str) -> frozenset[str]:
@@ -286,9 +270,6 @@ def _locals(node: ast.AST, own: str) -> frozenset[str]:
     return frozenset(found - {own})
 
 
-# --------------------------------------------------------------------------------------------------------- the tests
-
-
 def gpu_tests(root: Path, folder: str) -> dict[str, str]:
     """Test functions that run on a GPU, with their digests, read from the files: ``"packages/.../test_x.py::test_y"``.
 
@@ -297,11 +278,11 @@ def gpu_tests(root: Path, folder: str) -> dict[str, str]:
         folder: relative to it.
     """
     definitions = Definitions(root)
-    found = {}
-    for path in sorted(Path(root, folder).rglob("test_*.py")):
-        for name in _marked(definitions.module(path).tree):
-            found[f"{path.relative_to(root).as_posix()}::{name}"] = definitions.of(path, name)
-    return found
+    return {
+        f"{path.relative_to(root).as_posix()}::{name}": definitions.of(path, name)
+        for path in sorted(Path(root, folder).rglob("test_*.py"))
+        for name in _marked(definitions.module(path))
+    }
 
 
 def sanitizer_tests(root: Path, folder: str) -> set[str]:
@@ -314,25 +295,22 @@ def sanitizer_tests(root: Path, folder: str) -> set[str]:
     }
 
 
-def _marked(tree: ast.Module) -> Iterator[str]:
+def _marked(module: _Module) -> Iterator[str]:
     """Functions marked `gpu`: by a decorator, by a name such as DEVICES that holds the mark, or by the module.
 
     A test of the battery has the mark on the parameters that run on a GPU.
     """
     names: set[str] = set()
-    body = list(_top_level(tree.body))
-    for node in body:
+    for node in module.body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _says_gpu(node.value, set()):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names |= {target.id for target in targets if isinstance(target, ast.Name)}
-    for node in body:
+            names |= {target.id for target in _targets(node) if isinstance(target, ast.Name)}
+    for node in module.body:
         prefix = "Test" if isinstance(node, ast.ClassDef) else "test"
-        if not isinstance(node, _DEFINITIONS) or not node.name.startswith(prefix):
-            continue
-        inside = node.body if isinstance(node, ast.ClassDef) else []
-        marks = [*node.decorator_list, *(d for each in inside for d in getattr(each, "decorator_list", []))]
-        if "pytestmark" in names or any(_says_gpu(mark, names) for mark in marks):
-            yield node.name
+        if isinstance(node, _DEFINITIONS) and node.name.startswith(prefix):
+            inside = node.body if isinstance(node, ast.ClassDef) else []
+            marks = [mark for each in (node, *inside) for mark in getattr(each, "decorator_list", [])]
+            if "pytestmark" in names or any(_says_gpu(mark, names) for mark in marks):
+                yield node.name
 
 
 def _says_gpu(value: ast.AST, names: set[str]) -> bool:

@@ -1,12 +1,6 @@
-"""What a checkout makes of recorded kernels, recomputed without a GPU.
+"""What a record binds to, recomputed from the checkout without a GPU.
 
-    fingerprints    digests of the syntax trees that plan and compile a kernel; equal ones need no recomputation
-    declarations    declared samples, bounds and planted faults; the tolerance policy
-    tests           the name and body of every GPU test
-    launches        the plan of each recorded call, made on meta tensors
-    code            the PTX of configurations, compiled for the recorded GPU
-
-Launches and code are computed by one process for each core; a compilation takes some 0.2 s.
+The methods of :class:`Evidence` are the rows of the table "What a proof binds to" in ``docs/proofs.md``.
 """
 
 from __future__ import annotations
@@ -19,33 +13,36 @@ import os
 import re
 import tomllib
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
+
+import torch
 
 from forge_core.cache.sources import fingerprint, locate
 from forge_core.device import Device
 from forge_core.errors import ForgeError
+from forge_core.op import Operator
 from forge_core.op.launch import Launch, load
-from forge_core.proofs.calls import plan, routed, run_digest, values
+from forge_core.proofs.calls import plan, run_digest, values
 from forge_core.proofs.declare import ProofError, Week, digest_of, discover
 from forge_core.proofs.definitions import Definitions, code_digest, gpu_tests
 
 __all__ = ["Evidence", "Launched", "normalised"]
 
-#: Calls, or compilations, in one task of a worker process.
-_CALLS, _KERNELS = 2000, 8
-
-_MEASURE = "forge_core.proofs.measure:measure"
+#: Calls, or kernels, that a worker process takes at once; so few are planned, or compiled, without one.
+CALLS_EACH, KERNELS_EACH = 2000, 4
 
 _COMMENT = re.compile(r"//[^\n]*")
 _IGNORED = re.compile(r"^\s*\.(?:version|file|loc)\b[^\n]*$", re.MULTILINE)
 _DEBUG = re.compile(r"^\s*\.section\s+\.debug\w*\s*\{.*?^\s*\}", re.MULTILINE | re.DOTALL)
 _ENTRY = re.compile(r"\.(?:entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)")
 
+Recompute = Literal["changed", "always", "never"]
+Key = TypeVar("Key", bound="tuple[Any, ...]")
 Answer = TypeVar("Answer")
 
 
@@ -69,21 +66,20 @@ class Launched:
 
 
 class Evidence:
-    """Digests of a checkout.  Launches and code are computed once: a run compares them first and records them later.
+    """Digests of a checkout.  Plans and PTX are computed once: a run compares them first and records them later.
 
     Args:
         root: the repository's root.
         jobs: processes that plan and compile; default: one for each core.
-        recompute: compare launches and code even where the fingerprint is that of the proof.
+        recompute: whether plans and PTX are compared where the fingerprint changed, always, or never.
     """
 
-    def __init__(self, root: Path, jobs: int | None = None, *, recompute: bool = False) -> None:
+    def __init__(self, root: Path, jobs: int | None = None, *, recompute: Recompute = "changed") -> None:
         self.root = root
         self.recompute = recompute
         self._jobs = jobs or len(os.sched_getaffinity(0))
         self._files: dict[str, frozenset[str]] = {}
-        self._launched: dict[tuple[Device, str, str], Launched] = {}
-        self._digests: dict[tuple[str, str, Any], str] = {}
+        self._computed: dict[tuple[Any, ...], Any] = {}
 
     def fingerprints(self, week: Week) -> dict[str, str]:
         """By kernel, the digest of the syntax trees and threshold tables that plan and compile it.
@@ -102,8 +98,8 @@ class Evidence:
         if root not in self._files:
             found = fingerprint([root], boundary=())
             if found is None:
-                raise ProofError(f"{root}: expected a module with a source file; without it nothing can be proven")
-            # Where other packages lie, and so whether they are followed, differs from machine to machine.
+                raise ProofError(f"{root}: expected a module with a source file; without it nothing can be validated")
+            # Where other packages are installed, and so whether they are followed, differs from machine to machine.
             own = root.partition(".")[0]
             parts = ((path, Path(path).parts) for path, _, _ in found.files)
             self._files[root] = frozenset(
@@ -119,61 +115,43 @@ class Evidence:
         """
         definitions = Definitions(self.root)
         path = Path(locate(f"{week.package}.proofs"))
-        operators = {kernel.operator.rpartition("::")[2]: kernel.operator for kernel in week.kernels}
         declared = {}
-        for node in (node for statement in definitions.module(path).tree.body for node in ast.walk(statement)):
+        for node in ast.walk(definitions.module(path).tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "Subject" and node.args:
-                name = ast.unparse(node.args[0]).rpartition(".")[2]
-                if name in operators:
-                    declared[operators[name]] = definitions.tell(path, node)
+                declared[ast.unparse(node.args[0]).rpartition(".")[2]] = definitions.text(path, node)
+        operators = {kernel.name: kernel.operator.rpartition("::")[2] for kernel in week.kernels}
         missing = sorted(set(operators.values()) - set(declared))
         if missing:
             raise ProofError(f"{week.package}.proofs: expected a Subject(...) for each of {', '.join(missing)}")
-        measured = definitions.of_name(_MEASURE)
-        return {kernel.name: digest_of([declared[kernel.operator], measured])[:32] for kernel in week.kernels}
+        measure = definitions.of(Path(__file__).with_name("measure.py"), "measure")
+        return {name: digest_of([declared[operator], measure])[:32] for name, operator in operators.items()}
 
     def tests(self, week: Week) -> dict[str, str]:
         """The digest of each test function that runs on a GPU, by its name."""
         return gpu_tests(self.root, week.tests)
 
     def launches(self, calls: Iterable[tuple[str, str]], device: Device) -> dict[tuple[str, str], Launched]:
-        """What calls launch on a device.
-
-        Args:
-            calls: each call's operator, ``"namespace::name"``, and its text.
-            device: the GPU.
-        """
-        asked = list(dict.fromkeys(calls))
-        wanted: dict[str, list[str]] = {}
-        for operator, call in asked:
-            if (device, operator, call) not in self._launched:
-                wanted.setdefault(operator, []).append(call)
-        tasks = [
-            (operator, own[i : i + _CALLS], device)
-            for operator, own in wanted.items()
-            for i in range(0, len(own), _CALLS)
-        ]
-        for (operator, own, _), launched in zip(tasks, self._each(_launches, tasks), strict=True):
-            self._launched |= {(device, operator, call): each for call, each in zip(own, launched, strict=True)}
-        return {key: self._launched[device, *key] for key in asked}
+        """What calls, each an operator ``"namespace::name"`` and a text, launch on a device."""
+        return self._each(_launched, calls, device, CALLS_EACH)
 
     def code(self, kernels: Iterable[tuple[str, Any]], arch: str) -> dict[tuple[str, Any], str]:
         """The digest of the PTX of builders and configurations; ``"! ..."`` says why one does not compile."""
-        asked = list(dict.fromkeys(kernels))
-        wanted = [kernel for kernel in asked if (arch, *kernel) not in self._digests]
-        # Neighbours take about as long to compile, so they go to different processes.
-        count = -(-len(wanted) // _KERNELS)
-        tasks = [(wanted[i::count], arch) for i in range(count)]
-        for (own, _), digests in zip(tasks, self._each(_code, tasks), strict=True):
-            self._digests |= {(arch, *kernel): digest for kernel, digest in zip(own, digests, strict=True)}
-        return {kernel: self._digests[arch, *kernel] for kernel in asked}
+        return self._each(_code, kernels, arch, KERNELS_EACH)
 
-    def _each(self, function: Callable[[Any], Answer], tasks: Sequence[Any]) -> list[Answer]:
-        if self._jobs == 1 or len(tasks) < 2:
-            return [function(task) for task in tasks]
-        # Fresh interpreters: a process that has initialised CUDA must not fork.
-        with ProcessPoolExecutor(min(self._jobs, len(tasks)), mp_context=get_context("spawn")) as pool:
-            return list(pool.map(function, tasks))
+    def _each(
+        self, compute: Callable[[Any, Key], Answer], keys: Iterable[Key], target: Any, together: int
+    ) -> dict[Key, Answer]:
+        asked = list(dict.fromkeys(keys))
+        new = [key for key in asked if (target, key) not in self._computed]
+        one = functools.partial(compute, target)
+        if self._jobs == 1 or len(new) <= together:
+            answers = list(map(one, new))
+        else:
+            # Fresh interpreters: a process that has initialised CUDA must not fork.
+            with ProcessPoolExecutor(min(self._jobs, len(new)), mp_context=get_context("spawn")) as pool:
+                answers = list(pool.map(one, new, chunksize=together))
+        self._computed |= {(target, key): answer for key, answer in zip(new, answers, strict=True)}
+        return {key: self._computed[target, key] for key in asked}
 
 
 def _thresholds(package: str) -> list[dict[str, Any]]:
@@ -186,23 +164,26 @@ def _thresholds(package: str) -> list[dict[str, Any]]:
 # ------------------------------------------------------------------------------------------------ in a worker process
 
 
-def _launches(task: tuple[str, list[str], Device]) -> list[Launched]:
-    # torch warns whenever a complex32 tensor is made, here one without memory.
-    warnings.filterwarnings("ignore", message="ComplexHalf support is experimental")
-    name, calls, device = task
-    operators = {s.operator.schema.qualified: s.operator for week in discover() for s in week.subjects}
-    if name not in operators:
-        return [Launched(problem=f"there is no operator {name}")] * len(calls)
-    if not routed(operators[name]):
-        return [Launched(problem="calls of CUDA tensors do not reach the kernels")] * len(calls)
-    found = []
-    for call in calls:
+@functools.cache
+def _operators() -> dict[str, Operator]:
+    return {s.operator.schema.qualified: s.operator for week in discover() for s in week.subjects}
+
+
+def _launched(device: Device, key: tuple[str, str]) -> Launched:
+    name, call = key
+    operator = _operators().get(name)
+    if operator is None:
+        return Launched(problem=f"there is no operator {name}")
+    table = operator.table
+    if not (table.by_kernels() and table.resolve(torch.device("cuda"), "auto") == "kernel"):
+        return Launched(problem="calls of CUDA tensors do not reach the kernels")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="ComplexHalf support is experimental")
         try:
-            launch = plan(operators[name], call, device)
-            found.append(Launched(run_digest(launch), _launch_digest(launch), launch.builder, launch.config))
+            launch = plan(operator, call, device)
+            return Launched(run_digest(launch), _launch_digest(launch), launch.builder, launch.config)
         except ForgeError as error:
-            found.append(Launched(problem=str(error)))
-    return found
+            return Launched(problem=str(error))
 
 
 def _launch_digest(launch: Launch) -> str:
@@ -210,8 +191,8 @@ def _launch_digest(launch: Launch) -> str:
 
     function, pointers = _source(launch.builder, launch.config)
     kernels = record_launches(function, launch.arguments, pointers=pointers)
-    told = [[k.grid, k.block, k.cluster, k.dynamic_smem, k.options, k.arguments] for k in kernels]
-    return digest_of([run_digest(launch), values(told)])[:16]
+    fields = [[k.grid, k.block, k.cluster, k.dynamic_smem, k.options, k.arguments] for k in kernels]
+    return digest_of([run_digest(launch), values(fields)])[:16]
 
 
 @functools.lru_cache(maxsize=512)
@@ -221,17 +202,13 @@ def _source(builder: str, config: Any) -> tuple[Any, int]:
     return source.function, sum(type(a).__name__.lower().endswith("pointer") for a in source.arguments)
 
 
-def _code(task: tuple[list[tuple[str, Any]], str]) -> list[str]:
-    kernels, arch = task
-    found = []
-    for builder, config in kernels:
-        try:
-            made = load(builder).compile(config, arch=arch)
-            text = f"{made.key.options}\n{normalised(made.ptx or '')}"
-            found.append(hashlib.sha256(text.encode()).hexdigest()[:16])
-        except ForgeError as error:
-            found.append(f"! {error}")
-    return found
+def _code(arch: str, key: tuple[str, Any]) -> str:
+    builder, config = key
+    try:
+        made = load(builder).compile(config, arch=arch)
+    except ForgeError as error:
+        return f"! {error}"
+    return hashlib.sha256(f"{made.key.options}\n{normalised(made.ptx or '')}".encode()).hexdigest()[:16]
 
 
 def normalised(ptx: str) -> str:

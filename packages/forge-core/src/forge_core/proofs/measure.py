@@ -1,9 +1,8 @@
-"""Measures determinism and the error against float64 of each kernel of a week, in a process of its own.
+"""Measures determinism and the error against float64 of each kernel of a week.
 
-    python -m forge_core.proofs.measure week1 [KERNEL ...] --out FILE [--device cuda]
+    python -m forge_core.proofs.measure CHUNK JOURNAL
 
-Each result has to meet the policy of ``tolerances``, or have the reference's bits, so every variant of every operator
-is tested, also those that no other test names.
+Each result has to meet the policy of ``tolerances``, or have the reference's bits.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
+import msgspec
 import torch
 
 from forge_core.errors import UnsupportedError
+from forge_core.proofs.chunks import Chunk, append_outcome
 from forge_core.proofs.declare import Week, discover, measured
-from forge_core.proofs.execute import append_outcome
 from forge_core.proofs.observe import Watch
 from forge_core.testing.subject import Subject
 
@@ -29,12 +28,7 @@ REPEATS = 20
 
 
 def measure_week(week: Week, device: torch.device, kernels: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """Measures the kernels of a week.
-
-    Args:
-        week: the declaration.
-        device: the GPU.
-        kernels: names of kernels; empty for all.
+    """Measures the kernels of a week, or those with these names.
 
     Returns:
         By test id (``declare.measured``) outcome, reason and launched as for any test; ``errors``, by dtype the largest
@@ -47,10 +41,10 @@ def measure_week(week: Week, device: torch.device, kernels: Sequence[str] = ()) 
             name = f"{subject.operator.schema.qualified}/{variant}"
             if variant not in subject.absent and (not kernels or name in kernels):
                 watch.launched = {name: {}}
-                told = measure(subject, variant, device)
-                problem = told.pop("problem")
+                figures = measure(subject, variant, device)
+                problem = figures.pop("problem")
                 outcome = {"outcome": "failed" if problem else "passed", "reason": problem}
-                found[measured(name)] = {**outcome, "launched": watch.launched, **told}
+                found[measured(name)] = {**outcome, "launched": watch.launched, **figures}
     return found
 
 
@@ -97,21 +91,15 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().reshape(-1).view(torch.uint8)
 
 
-@click.command()
-@click.argument("week")
-@click.argument("kernels", nargs=-1)
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), required=True)
-@click.option("--device", default="cuda")
-def main(week: str, kernels: tuple[str, ...], out: Path, device: str) -> None:
-    """Measure the KERNELS (all) of WEEK."""
-    [found] = discover([week])
-    result = measure_week(found, torch.device(device), kernels)
-    for test, told in result.items():
-        append_outcome(out, test, told)
-        if told["reason"]:
-            click.echo(f"{test}: {told['reason']}", err=True)
-    sys.exit(1 if any(told["reason"] for told in result.values()) else 0)
+def main(chunk_file: str, journal: str) -> int:
+    """Measures the kernels of a chunk; returns the exit status, 1 where one of them is wrong."""
+    chunk = msgspec.json.decode(Path(chunk_file).read_bytes(), type=Chunk)
+    [week] = discover([chunk.week])
+    result = measure_week(week, torch.device("cuda"), chunk.kernels)
+    for test, shown in result.items():
+        append_outcome(Path(journal), test, shown)
+    return int(any(shown["reason"] for shown in result.values()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(*sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Makes the proofs of a week's kernels from what its chunks showed."""
+"""From the results of a week's chunks to its proofs and tests in the record."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import msgspec
 
 from forge_core.proofs.calls import values
 from forge_core.proofs.check import incomplete, plans_digest
+from forge_core.proofs.chunks import TOOLS, Chunk, Result
 from forge_core.proofs.declare import Kernel, Week, function_of, measured
 from forge_core.proofs.evidence import Evidence, Launched
-from forge_core.proofs.execute import TOOLS, Chunk, Result, worst
 from forge_core.proofs.record import Error, Proof, ProofRun, Record, WeekTests
 
-__all__ = ["Outcome", "Task", "covering", "joined", "merge"]
+__all__ = ["Outcome", "Task", "covering", "merge"]
 
 #: How many of the slowest tests are named.
 SLOWEST = 8
@@ -23,13 +23,7 @@ SLOWEST = 8
 
 @dataclass(frozen=True)
 class Task:
-    """What is to be done for one week.
-
-    Attributes:
-        week: the declaration.
-        stale: the kernels without a valid proof.
-        chunks: what has to run; may be empty.
-    """
+    """One week, its kernels without a valid proof, and what has to run; may be nothing."""
 
     week: Week
     stale: frozenset[str]
@@ -41,9 +35,9 @@ class Outcome:
     """A record and what a run added to it.
 
     Attributes:
-        record: unsealed.
+        record: with what was shown so far.
         kept: kernels that had a valid proof already.
-        proven: kernels that were proven now.
+        proven: kernels that were validated now.
         failures: what failed, in words.
         notes: anything else to report.
     """
@@ -53,21 +47,6 @@ class Outcome:
     proven: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-
-def joined(results: Mapping[Chunk, Result]) -> dict[str, Result]:
-    """The results of a week's chunks by kind: the parts of a sanitizer are one result with the worst verdict."""
-    kinds: dict[str, list[Result]] = {}
-    for chunk, result in results.items():
-        kinds.setdefault(chunk.kind, []).append(result)
-    return {
-        kind: Result(
-            tests={test: told for part in parts for test, told in part.tests.items()},
-            verdict=worst([part.verdict for part in parts if part.verdict]),
-            problem="\n".join(part.problem for part in parts if part.problem),
-        )
-        for kind, parts in kinds.items()
-    }
 
 
 def merge(outcome: Outcome, task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence) -> None:
@@ -81,44 +60,37 @@ def merge(outcome: Outcome, task: Task, shown: Mapping[str, Result], run: ProofR
         evidence: of this checkout.
     """
     week, record = task.week, outcome.record
-    failed = [(kind, test, told) for kind, result in shown.items() for test, told in result.ended("failed").items()]
+    failed = [(kind, test, how) for kind, result in shown.items() for test, how in result.ended("failed").items()]
     outcome.failures += [f"{week.name} {kind}: {result.problem}" for kind, result in shown.items() if result.problem]
-    outcome.failures += [f"{week.name} {kind}: {test} failed: {told['reason']}" for kind, test, told in failed]
-    guilty = {name for *_, told in failed for name in told["launched"]}
+    outcome.failures += [f"{week.name} {kind}: {test} failed: {how['reason']}" for kind, test, how in failed]
+    guilty = {name for *_, how in failed for name in how["launched"]}
     # A failure that launched nothing here may be the fault of any kernel.
-    unclear = any(result.problem for result in shown.values()) or any(not told["launched"] for *_, told in failed)
-    own = {kernel.name for kernel in week.kernels}
-    kept = [
-        proof
-        for proof in record.proofs
-        if proof.week != week.name or (proof.name in own - task.stale and proof.name not in guilty)
-    ]
+    unclear = any(result.problem for result in shown.values()) or any(not how["launched"] for *_, how in failed)
+    valid = {kernel.name for kernel in week.kernels} - task.stale - guilty
+    proofs = [proof for proof in record.proofs if proof.week != week.name or proof.name in valid]
+    weeks = dict(record.weeks)
     if unclear:
-        outcome.failures += [
-            f"{name}: not proven, for what failed above may be its fault" for name in sorted(task.stale)
-        ]
+        outcome.failures += [f"{name}: not proven, what failed above may be its fault" for name in sorted(task.stale)]
     elif task.stale:
-        proofs, notes = _proofs(task, shown, run, evidence, record)
-        outcome.notes += notes
-        for proof in proofs:
+        for proof in _proofs(task, shown, run, evidence, outcome):
             lacking = "a test that launches it failed" if proof.name in guilty else "; ".join(incomplete(proof))
             if lacking:
                 outcome.failures.append(f"{proof.name}: {lacking}")
             else:
-                kept.append(proof)
+                proofs.append(proof)
                 outcome.proven.append(proof.name)
-    weeks = dict(record.weeks)
     if "tests" in shown:
         outcome.notes += _slowest(week, shown["tests"])
-    if "tests" in shown and not unclear:
-        weeks[week.name] = tests = _tests(task, shown["tests"], record.weeks.get(week.name), evidence.tests(week))
-        kept = [_with_tests(proof, tests, shown["tests"]) if proof.week == week.name else proof for proof in kept]
-    outcome.record = msgspec.structs.replace(record, weeks=weeks, proofs=kept)
+        if not unclear:
+            tests = _tests(task, shown["tests"], weeks.get(week.name, WeekTests()), evidence.tests(week))
+            weeks[week.name] = tests
+            proofs = [_with_tests(each, tests, shown["tests"]) if each.week == week.name else each for each in proofs]
+    outcome.record = msgspec.structs.replace(record, weeks=weeks).with_proofs(proofs)
 
 
 def _slowest(week: Week, result: Result) -> list[str]:
-    """How long the tests took in all, and the slowest of them, which decide how long a proof takes."""
-    took = {test: told.get("seconds", 0.0) for test, told in result.tests.items()}
+    """How long the tests took in all, and the slowest of them, which decide how long a run takes."""
+    took = {test: shown.get("seconds", 0.0) for test, shown in result.tests.items()}
     if not any(took.values()):
         return []
     most = sorted(took, key=took.__getitem__, reverse=True)[:SLOWEST]
@@ -126,58 +98,58 @@ def _slowest(week: Week, result: Result) -> list[str]:
     return [f"{week.name}: its tests took {sum(took.values()):.0f} s in all processes; the slowest: {named}"]
 
 
-def _tests(task: Task, result: Result, known: WeekTests | None, digests: dict[str, str]) -> WeekTests:
+def _tests(task: Task, result: Result, known: WeekTests, digests: dict[str, str]) -> WeekTests:
     """The week's tests: those that did not run again, and those that passed or were skipped now."""
     chunk = next(chunk for chunk in task.chunks if chunk.kind == "tests")
     passed = set(result.ended("passed"))
-    skipped = {test: told["reason"] for test, told in result.ended("skipped").items()}
-    if known is not None and chunk.tests is not None:
+    skipped = {test: shown["reason"] for test, shown in result.ended("skipped").items()}
+    if chunk.tests is not None:
         passed |= {test for test in known.tests if function_of(test) in digests and not chunk.runs(test)}
         skipped |= {test: reason for test, reason in known.skipped.items() if not chunk.runs(test)}
     failed = set(map(function_of, result.ended("failed")))
-    told = {name: digest for name, digest in digests.items() if name not in failed}
-    return WeekTests(sorted(passed), told, dict(sorted(skipped.items())))
+    ran = {name: digest for name, digest in digests.items() if name not in failed}
+    return WeekTests(sorted(passed), ran, dict(sorted(skipped.items())))
 
 
 def _with_tests(proof: Proof, tests: WeekTests, ran: Result) -> Proof:
-    """A proof that stays, with the tests that still exist and those that launched its kernel now."""
+    """A proof with the tests that still exist and those that launched its kernel now."""
     there = set(proof.tests) & {*tests.tests, measured(proof.name)}
     now = {test for test in tests.tests if proof.name in ran.tests.get(test, {"launched": {}})["launched"]}
     return msgspec.structs.replace(proof, tests=sorted(there | now)).sealed()
 
 
 def _proofs(
-    task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence, record: Record
-) -> tuple[list[Proof], list[str]]:
-    """The proofs of a week's stale kernels, complete or not, and notes on calls that do not count."""
-    week, tests, measurements = task.week, shown["tests"].tests, shown["measure"].tests
-    stale = {kernel.name: kernel for kernel in week.kernels if kernel.name in task.stale}
-    ran: dict[str, dict[str, str]] = {name: {} for name in sorted(stale)}
-    for told in (*tests.values(), *measurements.values()):
-        for name in set(told["launched"]) & set(ran):
-            ran[name] |= told["launched"][name]
-    planned = evidence.launches(((stale[name].operator, call) for name in ran for call in ran[name]), record.device)
+    task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence, outcome: Outcome
+) -> list[Proof]:
+    """The proofs of a week's stale kernels, complete or not; calls that do not count are noted."""
+    week, device, measurements = task.week, outcome.record.device, shown["measure"].tests
+    stale = sorted((kernel for kernel in week.kernels if kernel.name in task.stale), key=lambda kernel: kernel.name)
+    ran: dict[str, dict[str, str]] = {kernel.name: {} for kernel in stale}
+    for how in (*shown["tests"].tests.values(), *measurements.values()):
+        for name in set(how["launched"]) & set(ran):
+            ran[name] |= how["launched"][name]
+    planned = evidence.launches(((k.operator, call) for k in stale for call in ran[k.name]), device)
     launched: dict[str, dict[str, Launched]] = {}
-    notes = []
-    for name, own in ran.items():
-        here = {call: planned[stale[name].operator, call] for call in sorted(own)}
-        launched[name] = {call: each for call, each in here.items() if each.run == own[call]}
-        others = sorted(set(own) - set(launched[name]))
+    for kernel in stale:
+        own = ran[kernel.name]
+        here = {call: planned[kernel.operator, call] for call in sorted(own)}
+        launched[kernel.name] = {call: each for call, each in here.items() if each.run == own[call]}
+        others = [call for call in here if call not in launched[kernel.name]]
         if others:
-            notes.append(
-                f"{name}: {len(others)} of {len(own)} calls were launched otherwise than they are planned here, and "
-                f"do not count (a test that patches the plan): {others[0]}"
+            outcome.notes.append(
+                f"{kernel.name}: {len(others)} of {len(own)} calls were launched otherwise than they are planned here, "
+                f"and do not count (a test that patches the plan): {others[0]}"
             )
     compiled = {
         name: {call: (own[call].builder, own[call].config) for call in covering(own)} for name, own in launched.items()
     }
-    kernels = {kernel for own in compiled.values() for kernel in own.values()}
-    code = evidence.code(sorted(kernels, key=repr), record.device.arch)
+    code = evidence.code((each for own in compiled.values() for each in own.values()), device.arch)
     fingerprints, declarations = evidence.fingerprints(week), evidence.declarations(week)
     proofs = []
-    for name, kernel in sorted(stale.items()):
+    for kernel in stale:
+        name = kernel.name
         found: dict[str, Any] = measurements.get(measured(name), {"errors": {}, "repeats": 0})
-        passed = {test for test, told in shown["tests"].ended("passed").items() if name in told["launched"]}
+        passed = {test for test, how in shown["tests"].ended("passed").items() if name in how["launched"]}
         proof = Proof(
             operator=kernel.operator,
             variant=kernel.variant,
@@ -194,7 +166,7 @@ def _proofs(
             sanitizers=_verdicts(week, kernel, shown),
         )
         proofs.append(proof.sealed())
-    return proofs, notes
+    return proofs
 
 
 def _verdicts(week: Week, kernel: Kernel, shown: Mapping[str, Result]) -> dict[str, str]:
@@ -202,7 +174,7 @@ def _verdicts(week: Week, kernel: Kernel, shown: Mapping[str, Result]) -> dict[s
     same = {other.name for other in week.kernels if other.builder == kernel.builder}
     verdicts = {}
     for tool in TOOLS:
-        seen = sorted(same & {name for told in shown[tool].ended("passed").values() for name in told["launched"]})
+        seen = sorted(same & {name for how in shown[tool].ended("passed").values() for name in how["launched"]})
         if seen:
             verdict = shown[tool].verdict
             verdicts[tool] = verdict if kernel.name in seen else f"{verdict} (seen as {seen[0]})"

@@ -1,12 +1,9 @@
-"""The pytest plugin of a proof: which kernels each test launched, by which calls, and how the test ended.
+"""The pytest plugin of a validation: which kernels each test launched, by which calls, and how the test ended.
+
+    python -m pytest -p forge_core.proofs.observe --prove-out JOURNAL [--prove-chunk FILE] ...
 
 Launches are observed where they are bound (``forge_core.op.table``), so a kernel's tests are those that launched it,
-whatever their names; launches in processes that a test starts are not observed.  Workers of pytest-xdist send what they
-observed with each test's report.
-
-    python -m pytest -p forge_core.proofs.observe --prove-out FILE [--prove-chunk FILE] ...
-
-The file is a journal: it gets a line as each test ends.
+whatever their names.  Launches in processes that a test starts are not observed.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ import pytest
 
 from forge_core.op import table
 from forge_core.proofs.calls import describe, run_digest
-from forge_core.proofs.execute import Chunk, append_outcome
+from forge_core.proofs.chunks import Chunk, append_outcome
 
 __all__ = ["Watch", "dealt"]
 
@@ -51,24 +48,18 @@ class Watch:
             if not bound.debug:  # debug code has assertions, so it is other code
                 own[describe(self._schema.bind(args, kwargs), out)] = run_digest(bound.plan)
             kernel = bound.launch
-            key = (name, id(kernel))
-            if key not in known:
 
-                def launch(*arguments: Any) -> Any:
-                    watch.launched.setdefault(name, {})
-                    return kernel(*arguments)
+            def launch(*arguments: Any) -> Any:
+                watch.launched.setdefault(name, {})
+                return kernel(*arguments)
 
-                known[key] = launch
-            return replace(bound, launch=known[key])
+            return replace(bound, launch=known.setdefault((name, id(kernel)), launch))
 
         table.LaunchTable._bind = watched  # type: ignore[method-assign]
 
 
 class _Plugin:
-    """The hooks."""
-
     def __init__(self, config: pytest.Config) -> None:
-        self.config = config
         self.watch = Watch()
         self.results: dict[str, dict[str, Any]] = {}
         # The process that has all reports writes them; the workers of pytest-xdist send it theirs.
@@ -88,8 +79,8 @@ class _Plugin:
         found["seconds"] = round(found["seconds"] + report.duration, 2)
         if report.outcome != "passed" and found["outcome"] != "failed":
             found["outcome"] = report.outcome
-            told = report.longrepr
-            found["reason"] = str(told[2] if isinstance(told, tuple) else told).strip()[-500:]
+            reason = report.longrepr
+            found["reason"] = str(reason[2] if isinstance(reason, tuple) else reason).strip()[-500:]
         for name, value in report.user_properties:
             if name == PROPERTY:
                 found["launched"] = json.loads(str(value))
@@ -117,8 +108,8 @@ def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     """Tests in an order that gives the workers of pytest-xdist about equal shares.
 
     ``--dist worksteal`` gives each worker a block of neighbours, the first of which it keeps whoever is idle.  So tests
-    are dealt like cards: neighbours, which take about as long, begin in different workers.  Those marked `large` are
-    all in the first block, because together they exceed the GPU's memory.
+    are dealt like cards: neighbours begin in different workers.  Those marked `large` are all in the first block,
+    because together they exceed the GPU's memory.
     """
     least, more = divmod(len(items), workers)
     depths = [depth for worker in range(workers) for depth in range(least + (worker >= workers - more))]

@@ -1,9 +1,8 @@
-"""The kernels that benchmark records were measured on, so that a page says when they have changed: ``kernels.json``.
+"""The kernels that benchmark records were measured on, so that a page says when they have changed.
 
     docs/records/<gpu>/kernels.json     file of the record -> suite, number of kernels, digests of PTX and sources
 
-An entry is made where the record's sources are those of the checkout.  From then on its kernels are compiled again and
-compared, which takes some ten seconds, only where sources have changed.
+The kernels are compiled again and compared, which takes some ten seconds, only where sources have changed.
 """
 
 from __future__ import annotations
@@ -28,11 +27,9 @@ FILE = "kernels.json"
 
 
 class Kernels(msgspec.Struct, frozen=True):
-    """The kernels of a suite.
+    """The kernels of a suite, compiled for ``arch``.
 
     Attributes:
-        suite: its name.
-        arch: the architecture they are compiled for.
         count: how many.
         code: the digest of their PTX and compile options.
         sources: the digest of their configurations and of the sources that plan and compile them.
@@ -53,7 +50,6 @@ def _sources(suite: str, arch: str, evidence: Evidence) -> str:
 
 
 def _code(suite: str, arch: str, evidence: Evidence) -> tuple[int, str]:
-    """The number of a suite's kernels and the digest of their code."""
     code = evidence.code([(request.builder, request.config) for request in requests([suite], [arch])], arch)
     broken = next((digest.removeprefix("! ") for digest in code.values() if digest.startswith("!")), "")
     if broken:
@@ -66,7 +62,7 @@ def _read(path: Path) -> dict[str, Kernels]:
 
 
 def entered(records: Path, file: str, record: Record, evidence: Evidence) -> None:
-    """Enters the kernels of a record that has no entry, if its sources are those of the checkout.
+    """Enters the kernels of a benchmark record into ``kernels.json``, once, if its sources are those of the checkout.
 
     Args:
         records: the folder of records.
@@ -88,8 +84,8 @@ def note(records: Path, file: str, record: Record, evidence: Evidence) -> str:
     known = _read(path_of(records, record.environment.gpu, FILE)).get(file)
     if known is None:
         return "Which kernels this was measured on is not recorded."
-    told = f"Measured on {known.count} kernels, whose PTX has the digest {known.code} ({FILE})."
+    text = f"Measured on {known.count} kernels, whose PTX has the digest {known.code} ({FILE})."
     own = known.suite, known.arch, evidence
     if _sources(*own) == known.sources or _code(*own)[1] == known.code:
-        return told
-    return f"{told} These kernels have changed since: they compile to other PTX."
+        return text
+    return f"{text} These kernels have changed since: they compile to other PTX."

@@ -1,4 +1,4 @@
-"""Running one chunk of a proof in a process of its own, and what it showed."""
+"""One process of a validation: what it runs, its command, and its result."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any
 import msgspec
 
 from forge_core.files import write_atomically
+from forge_core.profiling.cuda_tools import find_tool
 from forge_core.proofs.declare import ProofError, Week, function_of
 
 __all__ = [
@@ -32,9 +31,9 @@ __all__ = [
     "clean",
     "execute",
     "find_sanitizer",
+    "joined",
     "keep_passed",
     "outcomes",
-    "worst",
 ]
 
 #: The tools of compute-sanitizer whose verdicts a proof holds.
@@ -54,8 +53,6 @@ TESTS_EACH = 12
 #: Libraries that would otherwise start a thread, or a process, for each core in each of the processes.
 _THREADS_OF = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
-_COUNT = re.compile(r"\d+ (error|hazard|warning)s?")
-_PLACES = ("usr/local/cuda/bin", "usr/local/cuda*/compute-sanitizer", "usr/local/cuda-*/bin")
 
 
 class UnfinishedError(ProofError):
@@ -63,15 +60,15 @@ class UnfinishedError(ProofError):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """A part of a proof that is run in one process, or one call of pytest, and kept when it is done.
+    """What one process runs, or one call of pytest with its workers.
 
     Attributes:
         week: the name of its week.
         kind: ``"tests"``, ``"measure"``, or a tool of compute-sanitizer.
         tests: ids and names of test functions to run; None for all.
         without: ids to leave out, because they passed before an interruption.
-        kernels: what to measure; of the kind ``"measure"`` alone.
-        part, parts: which share of the tests is run, of how many, counted from 1; of a sanitizer alone.
+        kernels: what to measure.
+        part, parts: which share of a sanitizer's tests is run, of how many, counted from 1.
         workers: processes that the tests are worth; 0 for as many as the command has.
     """
 
@@ -110,7 +107,7 @@ class Result(msgspec.Struct, frozen=True):
 
     def ended(self, outcome: str) -> dict[str, dict[str, Any]]:
         """The tests with an outcome: ``"passed"``, ``"failed"`` or ``"skipped"``."""
-        return {test: told for test, told in self.tests.items() if told["outcome"] == outcome}
+        return {test: shown for test, shown in self.tests.items() if shown["outcome"] == outcome}
 
     @property
     def good(self) -> bool:
@@ -125,27 +122,42 @@ class Result(msgspec.Struct, frozen=True):
         return ", ".join(filter(None, [*words, self.verdict])) or "nothing to run"
 
 
+def joined(results: Mapping[Chunk, Result]) -> dict[str, Result]:
+    """The results of a week's chunks by kind: the parts of a sanitizer are one result with the worst verdict."""
+    kinds: dict[str, list[Result]] = {}
+    for chunk, result in results.items():
+        kinds.setdefault(chunk.kind, []).append(result)
+    return {
+        kind: Result(
+            tests={test: shown for part in parts for test, shown in part.tests.items()},
+            verdict=_worst([part.verdict for part in parts if part.verdict]),
+            problem="\n".join(part.problem for part in parts if part.problem),
+        )
+        for kind, parts in kinds.items()
+    }
+
+
 def clean(verdict: str) -> bool:
     """Whether a sanitizer's verdict says that it found nothing."""
     return verdict.startswith(("0 errors", "0 hazards"))
 
 
-def worst(verdicts: Sequence[str]) -> str:
-    """One verdict for several: those that found something, if any did, with their counts added up."""
-    told = [verdict for verdict in verdicts if not clean(verdict)] or list(verdicts)
-    if len(told) == 1 or len({_COUNT.sub(r"\1", verdict) for verdict in told}) != 1:
-        return "; ".join(dict.fromkeys(told))
-    sums = map(sum, zip(*([int(found[0].split()[0]) for found in _COUNT.finditer(v)] for v in told), strict=True))
-    return _COUNT.sub(lambda found: f"{next(sums)} {found[1]}s", told[0])
+def _worst(verdicts: Sequence[str]) -> str:
+    """One verdict for several: all that found something, if any did."""
+    return "; ".join(dict.fromkeys([verdict for verdict in verdicts if not clean(verdict)] or verdicts))
 
 
 # --------------------------------------------------------------------- the journal: a line for each test that has ended
 
 
-def append_outcome(path: Path, test: str, told: dict[str, Any]) -> None:
+def _line(test: str, shown: Mapping[str, Any]) -> str:
+    return json.dumps({"test": test, **shown}) + "\n"
+
+
+def append_outcome(path: Path, test: str, shown: Mapping[str, Any]) -> None:
     """Appends what a test showed to a journal; an interrupted run leaves what it had."""
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"test": test, **told}) + "\n")
+        file.write(_line(test, shown))
 
 
 def outcomes(path: Path) -> dict[str, dict[str, Any]] | None:
@@ -153,18 +165,18 @@ def outcomes(path: Path) -> dict[str, dict[str, Any]] | None:
     if not path.is_file():
         return None
     whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    told = [json.loads(line) for line in whole.splitlines()]
-    return {one.pop("test"): one for one in told}
+    lines = map(json.loads, whole.splitlines())
+    return {line.pop("test"): line for line in lines}
 
 
-def keep_passed(path: Path) -> list[str]:
+def keep_passed(path: Path) -> tuple[str, ...]:
     """Leaves only the tests that passed in a journal, which is made where there is none; returns their ids."""
     passed = Result(outcomes(path) or {}).ended("passed")
-    write_atomically(path, "".join(json.dumps({"test": test, **told}) + "\n" for test, told in passed.items()))
-    return sorted(passed)
+    write_atomically(path, "".join(_line(test, shown) for test, shown in passed.items()))
+    return tuple(sorted(passed))
 
 
-# ----------------------------------------------------------------------------------------------------- the processes
+# ----------------------------------------------------------------------------------------------------- the process
 
 
 def find_sanitizer() -> str:
@@ -173,21 +185,20 @@ def find_sanitizer() -> str:
     Raises:
         ProofError: it is missing.
     """
-    folders = [found for place in _PLACES for found in sorted(map(str, Path("/").glob(place)))]
-    found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(folders))
+    found = find_tool("compute-sanitizer")
     if found is None:
         raise ProofError("compute-sanitizer is not here; it is part of the CUDA toolkit, and no proof is whole without")
     return found
 
 
-def words_of(chunk: Chunk, week: Week, out: Path, told: Path, root: Path, *, workers: int) -> list[str]:
-    """The command line of a chunk: a process that reads the chunk from ``told`` and writes the journal ``out``."""
+def words_of(chunk: Chunk, week: Week, out: Path, given: Path, root: Path, *, workers: int) -> list[str]:
+    """The command line of a chunk: a process that reads the chunk from ``given`` and writes the journal ``out``."""
     python = [sys.executable, "-m"]
     if chunk.kind == "measure":
-        return [*python, "forge_core.proofs.measure", week.name, *chunk.kernels, "--out", str(out)]
+        return [*python, "forge_core.proofs.measure", str(given), str(out)]
     words = [*python, "pytest", "-p", "forge_core.proofs.observe", "--prove-out", str(out)]
     # Plugins that time or cache have no place in a proof.
-    words += ["--prove-chunk", str(told), "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:benchmark"]
+    words += ["--prove-chunk", str(given), "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:benchmark"]
     # Each process imports and collects what is named here: all of a week's files take longer than some kernels' tests.
     files = sorted({test.partition("::")[0] for test in chunk.tests or ()})
     words += [file for file in files if (root / file).is_file()] or [week.tests]
@@ -200,15 +211,15 @@ def words_of(chunk: Chunk, week: Week, out: Path, told: Path, root: Path, *, wor
 
 
 def execute(
-    chunk: Chunk, week: Week, showed: Path, root: Path, *, workers: int, deadline: float | None = None
+    chunk: Chunk, week: Week, journal: Path, root: Path, *, workers: int, deadline: float | None = None
 ) -> Result:
-    """Runs a chunk.
+    """Runs a chunk in the repository's root.
 
     Args:
         chunk: what to run.
         week: its declaration.
-        showed: the journal of its tests.  Those that passed before an interruption are not run again; a sanitizer's
-            are, because its verdict is on a whole process.
+        journal: the journal of its tests; the chunk is written beside it.  Tests that passed before an interruption are
+            not run again; a sanitizer's are, because its verdict is on a whole process.
         root: the repository's root.
         workers: processes of the tests, at most.
         deadline: the ``time.monotonic()`` at which it is ended.
@@ -218,34 +229,18 @@ def execute(
         UnfinishedError: the deadline came first; the journal has the tests that ended.
     """
     workers = min(workers, chunk.workers or workers)
-    with tempfile.TemporaryDirectory(prefix="forge-prove-") as folder:
-        out, told = Path(folder, "out.jsonl"), Path(folder, "chunk.json")
-        variables = {"FORGE_REQUIRE_GPU": "1", **threads_of_each(workers)}
-        if chunk.kind == "tests":
-            out = showed
-            chunk = msgspec.structs.replace(chunk, without=tuple(keep_passed(showed)))
-        elif chunk.kind != "measure":
-            # PyTorch hands out parts of large blocks, in which an access out of bounds is inside a block.
-            variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-        told.write_bytes(msgspec.json.encode(chunk))
-        words = words_of(chunk, week, out, told, root, workers=workers)
-        left = SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-        try:
-            status, text = _run(words, root, variables, min(left, SECONDS))
-        except subprocess.TimeoutExpired as error:
-            if left < SECONDS:
-                raise UnfinishedError(chunk.name) from error
-            return Result(problem=f"it took more than {SECONDS} s")
-        return result_of(chunk, status, text, outcomes(out))
-
-
-def threads_of_each(workers: int) -> dict[str, str]:
-    """Variables that share the cores among ``workers`` and ``AT_ONCE`` processes; those that the user has set stay."""
-    share = str(max(1, (os.cpu_count() or 1) // (workers + AT_ONCE)))
-    return {name: share for name in _THREADS_OF if name not in os.environ}
-
-
-def _run(words: Sequence[str], root: Path, variables: Mapping[str, str], seconds: float) -> tuple[int, str]:
+    variables = {"FORGE_REQUIRE_GPU": "1", **threads_of_each(workers)}
+    if chunk.kind == "tests":
+        chunk = msgspec.structs.replace(chunk, without=keep_passed(journal))
+    else:
+        journal.unlink(missing_ok=True)
+    if chunk.kind in TOOLS:
+        # PyTorch hands out parts of large blocks, in which an access out of bounds is inside a block.
+        variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
+    given = journal.with_suffix(".chunk")
+    write_atomically(given, msgspec.json.encode(chunk).decode())
+    words = words_of(chunk, week, journal, given, root, workers=workers)
+    left = SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
     # A session of its own, so that its workers end with it.
     process = subprocess.Popen(
         words,
@@ -258,27 +253,37 @@ def _run(words: Sequence[str], root: Path, variables: Mapping[str, str], seconds
         start_new_session=True,
     )
     try:
-        text, _ = process.communicate(timeout=seconds)
-    except BaseException:
+        text, _ = process.communicate(timeout=min(left, SECONDS))
+    except BaseException as error:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        raise
-    return process.returncode, text
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        if left < SECONDS:
+            raise UnfinishedError(chunk.name) from error
+        return Result(problem=f"it took more than {SECONDS} s")
+    return result_of(chunk, process.returncode, text, outcomes(journal))
 
 
-def result_of(chunk: Chunk, status: int, text: str, told: dict[str, Any] | None) -> Result:
+def threads_of_each(workers: int) -> dict[str, str]:
+    """Variables that share the cores among ``workers`` and ``AT_ONCE`` processes; those that the user has set stay."""
+    share = str(max(1, (os.cpu_count() or 1) // (workers + AT_ONCE)))
+    return {name: share for name in _THREADS_OF if name not in os.environ}
+
+
+def result_of(chunk: Chunk, status: int, text: str, tests: dict[str, Any] | None) -> Result:
     """What a chunk showed, from how its process ended, what it printed and what it wrote."""
     tail = text[-TAIL:]
-    if told is None:
+    if tests is None:
         return Result(problem=f"it ended with {status} and wrote no results:\n{tail}")
     # 0: all passed; 1: some failed, and the results say which; 5: none was left to run.
     known = {0, 1, 5} if chunk.tests is not None or chunk.without or chunk.parts > 1 else {0, 1}
     if chunk.kind not in TOOLS:
-        return Result(tests=told, problem="" if status in known else f"it ended with {status}:\n{tail}")
-    verdict = worst([summary.strip() for summary in _SUMMARY.findall(text)])
+        return Result(tests, problem="" if status in known else f"it ended with {status}:\n{tail}")
+    verdict = _worst([summary.strip() for summary in _SUMMARY.findall(text)])
     if not verdict or status not in {*known, FOUND}:
-        return Result(tests=told, problem=f"{chunk.kind} ended with {status} and said {verdict or 'nothing'}:\n{tail}")
+        return Result(tests, problem=f"{chunk.kind} ended with {status} and said {verdict or 'nothing'}:\n{tail}")
     if status == FOUND and clean(verdict):
         verdict = f"ended with {FOUND}, {verdict}"
-    return Result(tests=told, verdict=verdict)
+    return Result(tests, verdict)
