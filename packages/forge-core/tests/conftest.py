@@ -49,7 +49,7 @@ from PROJECT.configs import Config
 from PROJECT.helper import SCALE
 
 from forge_core.cache import Compiled, CompileCached
-from forge_core.cache.entry import Image
+from forge_core.cache.store import Image
 
 
 def note(what):

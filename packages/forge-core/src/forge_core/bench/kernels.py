@@ -11,11 +11,10 @@ from forge_core import settings
 from forge_core.bench import plan as planning
 from forge_core.bench.plan import PlannedCase, Run
 from forge_core.bench.schema import load_suites
-from forge_core.cache.cached import builder_at
+from forge_core.cache.cached import builder_at, find_entries
 from forge_core.cache.key import canonical, tag, untag
-from forge_core.cache.lookup import entries, user_store
 from forge_core.cache.parallel import Outcome, Request, compile_all
-from forge_core.cache.store import Store
+from forge_core.cache.store import Store, user_store
 from forge_core.errors import ArgumentError, UnsupportedError
 from forge_core.progress import progress
 
@@ -64,7 +63,7 @@ def ahead(wanted: Sequence[Request]) -> list[Outcome]:
     store = user_store()
     if store is None or not settings.current().jit:
         return []
-    missing = [r for r in wanted if not any(entries(builder_at(r.builder).key(r.config, arch=r.arch), store))]
+    missing = [r for r in wanted if not any(find_entries(builder_at(r.builder).key(r.config, arch=r.arch), store))]
     if len(missing) < WORTH_IT:
         return []
     return compile_shown(missing, store)

@@ -1,7 +1,6 @@
-"""The compile cache: a kernel is compiled once for each configuration, architecture and toolchain.
+"""The compile cache: a kernel is compiled once for each configuration, architecture, toolchain and source.
 
-``cute.compile`` never caches and takes 0.2 to 3 s, so everything that launches a kernel goes through
-:func:`compile_cached`::
+``cute.compile`` takes 0.2 to 3 s and keeps nothing, so everything that launches a kernel uses :func:`compile_cached`::
 
     @compile_cached
     def build(config: TiledConfig) -> Traceable:
@@ -12,11 +11,13 @@
 
     launch = builder_at("package.kernels.tiled:build")(config, arch="sm_90a")  # the same, without importing the kernel
 
-``cached`` is that decorator, with what this process has loaded; ``key``, ``sources`` and ``toolchain`` define the
-identity of a kernel; ``verify`` and ``expressions`` compare the imported modules with those sources; ``store``,
-``entry`` and ``files`` keep it on disk, ``upkeep`` removes what is not used; ``compile`` makes and loads it; ``lookup``
-finds it in the cache or in a ``bundle`` of kernels that were compiled ahead of time; ``parallel`` compiles many at once
-in processes that run ``worker``.
+    key, toolchain, sources    what identifies a kernel: configuration, versions, SHA-256 of the sources
+    verify                     whether the imported modules are those sources; otherwise a kernel is not stored
+    store, files               kernels on disk: entries, publishing, locks, size limit; safe folders
+    bundle                     read-only stores of kernels compiled ahead of time
+    compile                    cute.compile, the linker, the loader
+    cached                     the decorator: memory, then the user's cache, then bundles, then compile and publish
+    parallel                   many kernels at once, in worker processes
 """
 
 from __future__ import annotations

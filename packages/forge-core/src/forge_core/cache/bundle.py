@@ -1,34 +1,30 @@
-"""Kernels that were compiled ahead of time and came with an installation.
+"""Bundles: stores of kernels that were compiled ahead of time and are shipped with an installation.
 
-A bundle is a folder of entries as the cache has them, with a ``bundle.json`` that tables read.  It is found by
+A bundle is a folder of entries, as in the cache, with a ``bundle.json`` that says what is in it.  It is found by
+``FORGE_BUNDLES``, a list of folders, or by the entry-point group ``forge.bundles`` of an installed package:
 
-* ``FORGE_BUNDLES``: folders;
-* the entry-point group ``forge.bundles`` of an installed package, whose value names the package that holds the folder:
+    [project.entry-points."forge.bundles"]
+    sm_90a = "acme_kernels.bundle"        # the folder acme_kernels/bundle
 
-      [project.entry-points."forge.bundles"]
-      sm_90a = "acme_kernels.bundle"        # .../acme_kernels/bundle/bundle.json
-
-It is checked as strictly as the cache: owner, permissions, checksums, and the whole key.
+It is read-only, and checked as strictly as the cache: owner, permissions, checksums, and the whole key.
 """
 
 from __future__ import annotations
 
-import configparser
 import datetime as dt
 import functools
+import importlib.metadata
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import forge_core
 from forge_core import settings
-from forge_core.cache.entry import DESCRIPTION, FORMAT, OBJECTS, Entry
 from forge_core.cache.files import remove_tree
-from forge_core.cache.store import Store
-from forge_core.cache.toolchain import dist_infos, package_folder
+from forge_core.cache.store import FORMAT, Entry, Store
+from forge_core.cache.toolchain import package_folder
 from forge_core.errors import CacheError
+from forge_core.files import write_atomically
 
 __all__ = ["GROUP", "check_target", "finish", "installed", "open_bundle"]
 
@@ -42,13 +38,18 @@ def installed() -> tuple[Store, ...]:
     Raises:
         CacheError: something that is named as a bundle is none.
     """
-    return _open_all(settings.current().bundles, tuple(sys.path))
+    return tuple(open_bundle(folder, "FORGE_BUNDLES") for folder in settings.current().bundles) + _of_packages()
 
 
-@functools.lru_cache(maxsize=8)
-def _open_all(folders: tuple[Path, ...], path: tuple[str, ...]) -> tuple[Store, ...]:
-    found = [open_bundle(folder, "FORGE_BUNDLES") for folder in folders]
-    found += [open_bundle(folder, f"the entry point {name}") for name, folder in _of_packages(path)]
+@functools.cache
+def _of_packages() -> tuple[Store, ...]:
+    found = []
+    for point in sorted(importlib.metadata.entry_points(group=GROUP)):
+        top, *rest = point.value.split(".")
+        folder = package_folder(top)
+        if folder is None:
+            raise CacheError(f"the entry point {GROUP}:{point.name} names {point.value}, which is not installed")
+        found.append(open_bundle(folder.joinpath(*rest), f"the entry point {GROUP}:{point.name}"))
     return tuple(found)
 
 
@@ -58,75 +59,46 @@ def open_bundle(folder: Path, named_by: str) -> Store:
     Raises:
         CacheError: there is no bundle, or one of another format.
     """
-    _check_format(
-        folder, f"{named_by} names {folder}, which is", f"Make one with: forge-cute cache build --out {folder}"
-    )
-    return Store(folder, frozen=True, way_out=f"Take the permission away with: chmod -R go-w {folder}")
-
-
-def _of_packages(path: tuple[str, ...]) -> list[tuple[str, Path]]:
-    """Entry point and folder of each bundle that an installed package brings."""
-    found = []
-    for _, _, folder in dist_infos(path):
-        try:
-            text = (folder / "entry_points.txt").read_text(encoding="utf-8")
-        except OSError:
-            continue
-        if GROUP in text:
-            table = configparser.ConfigParser(delimiters=("=",))
-            table.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
-            table.read_string(text)
-            if table.has_section(GROUP):
-                found += [(f"{GROUP}:{name}", _package_folder(name, value)) for name, value in table.items(GROUP)]
-    return sorted(found)
-
-
-def _package_folder(name: str, package: str) -> Path:
-    top, *rest = package.strip().split(".")
-    folder = package_folder(top)
-    if folder is None:
-        raise CacheError(f"the entry point {GROUP}:{name} names {package}, which is no installed package")
-    return folder.joinpath(*rest)
+    _check_format(folder, f"{named_by} names {folder}", f"Make one with: forge-cute cache build --out {folder}")
+    return Store(folder, frozen=True, way_out=f"Remove the permission with: chmod -R go-w {folder}")
 
 
 def _check_format(folder: Path, told: str, way_out: str) -> None:
-    """Raises CacheError where a folder is no bundle of this format; the texts begin and end the message."""
     try:
         written: Any = json.loads((folder / MANIFEST).read_bytes())["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CacheError(f"{told} no bundle of kernels: {MANIFEST}: {error}. {way_out}", folder=str(folder)) from error
+        raise CacheError(
+            f"{told}: expected a bundle of kernels, got {type(error).__name__} for {MANIFEST}: {error}. {way_out}",
+            folder=str(folder),
+        ) from error
     if written != FORMAT:
         raise CacheError(
-            f"the bundle {folder} has format {written!r}, and this version of Forge reads {FORMAT}. {way_out}",
-            folder=str(folder),
+            f"{told}: expected a bundle of format {FORMAT}, got {written!r}. {way_out}", folder=str(folder)
         )
 
 
-# ----------------------------------------------------------------------------------------------------------- making
-
-
 def check_target(out: Path) -> None:
-    """Refuses to build a bundle into a folder that holds something else.
+    """Refuses to build a bundle in a folder that holds something else.
 
     Raises:
         CacheError: it is not empty, and no bundle of this format.
     """
     if out.exists() and any(out.iterdir()):
-        _check_format(out, f"--out {out}: the folder is not empty, and", "Choose another folder, or empty it.")
+        _check_format(out, f"--out {out} is not empty", "Choose another folder, or empty it.")
 
 
 def finish(store: Store) -> dict[str, Any]:
-    """Writes a bundle's table of contents, and removes what only building it needed.
+    """Writes ``bundle.json``, and removes what only building the bundle needed; returns what was written.
 
     Raises:
-        CacheError: there is something in it that does not belong there.
+        CacheError: there are no kernels, or some that cannot be loaded without the DSL.
     """
     root = store.root
-    if not root.is_dir():
-        raise CacheError(f"{root}: nothing was compiled, so there is no bundle.", folder=str(root))
-    for name in ("work", "damaged", "locks"):
+    for name in ("work", "locks"):
         remove_tree(root / name)
     entries = [found for found in store.entries() if isinstance(found, Entry)]
+    if not entries:
+        raise CacheError(f"{root}: nothing was compiled, so there is no bundle.", folder=str(root))
     unlinked = [entry for entry in entries if not entry.linked]
     if unlinked:
         raise CacheError(
@@ -144,18 +116,8 @@ def finish(store: Store) -> dict[str, Any]:
         "hosts": sorted({entry.key.host for entry in entries}),
         "toolchains": [dict(pairs) for pairs in sorted({entry.key.toolchain for entry in entries})],
     }
-    # A bundle holds kernels and what is told of them: no file of the DSL, and nothing else.
-    known = {entry.folder / name for entry in entries for name in (DESCRIPTION, OBJECTS[0])} | {root / MANIFEST}
-    resolved = {path.resolve() for path in known}
-    strange = sorted(path for path in root.rglob("*") if not path.is_dir() and path.resolve() not in resolved)
-    if strange:
-        raise CacheError(
-            f"{root}: these files belong to no kernel: {', '.join(str(path) for path in strange[:5])}", folder=str(root)
-        )
-    temporary = root / f".{MANIFEST}.{os.getpid()}"
-    temporary.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(root / MANIFEST)
-    # A cache is its user's own; a bundle is read by whoever runs what it was installed for, and written by nobody else.
+    write_atomically(root / MANIFEST, json.dumps(told, indent=1) + "\n")
+    # A cache is private to its user; a bundle is read by other users than the one who installed it.
     for path in [root, *root.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
     return told

@@ -1,42 +1,39 @@
-"""The decorator, and the way from a configuration to a function.
+"""The decorator ``compile_cached``: from a configuration to a native function.
 
-    build(config, arch=...) -> memory -> disk -> bundles -> compile, publish
+    build(config, arch=...) -> memory -> the user's cache -> bundles -> compile, publish
 
-A kernel is named by its builder's import path, so all but the last step work without importing the builder's module,
-which would import the DSL.
+A builder is named by its import path, so all but the last step work without importing its module, which would import
+the compiler.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import logging
 import os
+import shlex
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from forge_core import settings
-from forge_core.cache import lookup
+from forge_core.cache import bundle
 from forge_core.cache.compile import Compiled, Compiler, Traceable, compile_options
-from forge_core.cache.entry import Entry, Image
 from forge_core.cache.files import tell_once
-from forge_core.cache.key import KernelKey, classes_of, same_key
+from forge_core.cache.key import KernelKey, canonical, modules_of, resolve, same_key, tag
 from forge_core.cache.sources import Sources, fingerprint
-from forge_core.cache.store import Store
+from forge_core.cache.store import Entry, Store, user_store
 from forge_core.cache.toolchain import require_dsl
-from forge_core.errors import CompileError
+from forge_core.errors import CompileError, ForgeError, MissingKernelError
 
-__all__ = ["CompileCached", "builder_at", "compile_cached", "compile_lock"]
+__all__ = ["CompileCached", "build_command", "builder_at", "compile_cached", "compile_lock", "find_entries"]
 
 log = logging.getLogger("forge_core")
 
 Config = TypeVar("Config")
-
-# A process that looks up more configurations than this starts the table anew.
-MAX_RECENT = 4096
 
 
 @dataclass
@@ -44,23 +41,22 @@ class _Memory:
     """What this process knows of one builder's kernels."""
 
     by_key: dict[str, Compiled] = field(default_factory=dict)
-    # Configuration -> (arch, debug, kernel, configuration): saves the key, which takes ten times as long, where a plan
-    # of another shape gives an equal configuration.
-    recent: dict[Any, tuple[str, bool, Compiled, Any]] = field(default_factory=dict)
-    sources: dict[tuple[type, ...], Sources | None] = field(default_factory=dict)
-    hits: int = 0
+    # Saves computing the key.  With the configuration itself, because equal ones can have different keys: 1 and True.
+    recent: dict[tuple[Any, str, bool], tuple[Any, Compiled]] = field(default_factory=dict)
+    # By the modules of the configuration's classes.  Read once: the process goes on with what it has imported.
+    sources: dict[tuple[str, ...], Sources | None] = field(default_factory=dict)
 
 
-#: Every builder that was decorated or named, by its name.
+#: Every builder that was decorated or named, by its import path.
 _known: dict[str, CompileCached[Any]] = {}
 
 
 class CompileCached(Generic[Config]):
-    """A builder of kernels that remembers: call it with a configuration and an architecture, get the function.
+    """A builder of kernels that compiles each of them once.
 
     Args:
-        build: what :func:`compile_cached` decorates; None for one that is only named, and imported when it has to be.
-        name: ``"module:qualname"``; by default that of ``build``.
+        build: the function that :func:`compile_cached` decorates; None for a builder that is not imported yet.
+        name: its import path ``"module:qualname"``; by default that of ``build``.
         compiler: what compiles and loads.
     """
 
@@ -74,15 +70,13 @@ class CompileCached(Generic[Config]):
         self._build = build
         self._compiler = compiler or Compiler()
         self._memory = _Memory()
-        # The variables that a nested function closes over are in no key, so its kernels stay in this process.
-        self._shared = "<" not in name
-        if self._shared:
-            before = _known.get(name)  # by name only, before its module was imported: see `builder_at`
-            if before is not None and before._build is None:
-                self._memory = before._memory
+        # The variables that a nested function closes over are in no key, so its kernels are not stored.
+        self._nested = "<" in name
+        if not self._nested:
+            named = _known.get(name)
+            if named is not None and named._build is None:
+                self._memory = named._memory
             _known[name] = self
-
-    # -- the public face ----------------------------------------------------------------------------------------
 
     def __call__(self, config: Config, *, arch: str) -> Callable[..., Any]:
         """The native function for ``config`` on ``arch``: found, or compiled now.
@@ -90,50 +84,44 @@ class CompileCached(Generic[Config]):
         Raises:
             TypeError: the configuration holds a value that cannot be part of a key.
             UnsupportedError: the CuTe DSL is not installed.
-            CacheError: the folder of the cache is not safe to load native code from.
-            CompileError: the kernel could not be compiled.
-            MissingKernelError: it is nowhere, and FORGE_JIT=0 forbids to compile it.
+            CacheError: the cache's folder is not safe to load native code from.
+            CompileError: the kernel does not compile.
+            MissingKernelError: it is not stored, and FORGE_JIT=0 forbids to compile it.
         """
         return self.get(config, arch=arch).launch
 
     def get(self, config: Config, *, arch: str) -> Compiled:
         """As a call, with the key, where the kernel came from and what compiling it took."""
-        memory = self._memory
         debug = settings.debug_requested()
         try:
-            recent = memory.recent.get(config)
-        except TypeError:  # it has no hash, so it holds what has no key either: finding that says why
+            recent = self._memory.recent.get((config, arch, debug))
+        except TypeError:  # unhashable, so it holds a value that cannot be part of a key, which `_key` names
             recent = None
-        if recent is not None and recent[0] == arch and recent[1] is debug and same_key(recent[3], config):
-            found = recent[2]
-        else:
-            found, is_hit = self._get(config, arch, debug)
-            if len(memory.recent) >= MAX_RECENT:
-                memory.recent.clear()
-            memory.recent[config] = (arch, debug, found, config)
-            if not is_hit:
-                return found
-        memory.hits += 1
+        if recent is None or not same_key(recent[0], config):
+            key, sources = self._key(config, arch)
+            found = self._memory.by_key.get(key.digest) or self._load_or_compile(config, key, sources)
+            self._memory.recent[config, arch, debug] = config, found
+            return found
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("cache hit: %s [%s] %s", self.name, arch, found.key.digest[:12])
-        return found
+            log.debug("cache hit: %s [%s] %s", self.name, arch, recent[1].key.digest[:12])
+        return recent[1]
 
     def key(self, config: Config, *, arch: str) -> KernelKey:
-        """The key that ``config`` has on ``arch`` under the settings in force; imports no kernel.
+        """The key of ``config`` on ``arch`` under the settings in force; imports no kernel.
 
         Raises:
             TypeError: the configuration holds a value that cannot be part of a key.
         """
-        return self._key(config, arch, settings.debug_requested())[0]
+        return self._key(config, arch)[0]
 
     def compile(self, config: Config, *, arch: str) -> Compiled:
-        """Compiles anew, past the cache, and keeps the PTX; needs no GPU.
+        """Compiles anew, without the cache, and keeps the PTX; needs no GPU.
 
         Raises:
             UnsupportedError: the CuTe DSL is not installed.
-            CompileError: the kernel could not be compiled.
+            CompileError: the kernel does not compile.
         """
-        builder = self._imported()
+        builder = self.imported()
         with compile_lock():
             return builder._compile(config, self.key(config, arch=arch), keep_ptx=True)
 
@@ -144,107 +132,102 @@ class CompileCached(Generic[Config]):
             The entry, and whether it was compiled now.
 
         Raises:
-            CompileError: it could not be compiled, or not be stored.
+            CompileError: it does not compile, or cannot be stored.
         """
-        key, sources = self._key(config, arch, settings.debug_requested())
+        key, sources = self._key(config, arch)
         if sources is None:
-            raise CompileError(
-                f"{self.name}: only a builder at the outermost level of a module with a source file can be stored"
-            )
-        found = store.find(key)  # first of all: it refuses a folder that is not safe, and a lock is a file in there
+            raise CompileError(f"{self.name}: only a builder at the top level of a module with a file can be stored")
+        found = store.find(key)
         if found is not None:
             return found, False
-        with _locked(key, store):
+        with _lock(key, store):
             found = store.find(key)  # another process may have been faster
             if found is not None:
                 return found, False
-            builder = self._imported()
+            builder = self.imported()
             with compile_lock():
-                image = builder._image(builder._compile(config, key), sources)
-            found = store.publish(key, image)
+                found = builder._publish(builder._compile(config, key), sources, store)
         if found is None:
             raise CompileError(f"{self.name} was compiled, but could not be stored in {store.root}", key=key.digest)
         return found, True
 
+    def imported(self) -> CompileCached[Config]:
+        """The builder with its function, whose module is imported if it is not yet.
+
+        Raises:
+            UnsupportedError: the CuTe DSL is not installed.
+            CompileError: there is no builder at the path.
+        """
+        if self._build is not None:
+            return self
+        require_dsl(self.name)
+        builder: Any = resolve(self.name)
+        if not isinstance(builder, CompileCached) or builder.name != self.name:
+            got = builder.name if isinstance(builder, CompileCached) else type(builder).__name__
+            raise CompileError(f"{self.name}: expected the import path of a @compile_cached builder, got {got}")
+        return builder
+
     def clear(self) -> None:
-        """Forgets what this process has; what is on disk stays."""
+        """Forgets the kernels that this process has loaded; stored ones remain."""
         self._memory.by_key.clear()
         self._memory.recent.clear()
-        self._memory.hits = 0
 
-    @property
-    def hits(self) -> int:
-        """How often this process asked for a kernel that it had."""
-        return self._memory.hits
-
-    def __len__(self) -> int:
-        return len(self._memory.by_key)
-
-    # -- the key ------------------------------------------------------------------------------------------------
-
-    def _key(self, config: Config, arch: str, debug: bool) -> tuple[KernelKey, Sources | None]:
-        """The key, and the sources in it; None where the kernel is not for other processes."""
-        sources = self._sources(config)
-        key = KernelKey.make(
-            self.name,
-            config,
-            arch=arch,
-            options=compile_options(arch=arch, debug=debug),
-            sources=sources.pairs if sources is not None else (),
-        )
-        return key, sources if self._shared else None
-
-    def _sources(self, config: Config) -> Sources | None:
-        """The fingerprint, read once: what this process has imported does not change with the files."""
-        classes = tuple(dict.fromkeys(classes_of(config)))
+    def _key(self, config: Config, arch: str) -> tuple[KernelKey, Sources | None]:
+        """The key, and the sources in it; None for a kernel that must not be stored."""
+        tagged = canonical(tag(config))
+        modules = tuple(modules_of(tagged))
         known = self._memory.sources
-        if classes not in known:
-            known[classes] = fingerprint([self.name.partition(":")[0], *(kind.__module__ for kind in classes)])
-        return known[classes]
+        if modules not in known:
+            known[modules] = fingerprint([self.name.partition(":")[0], *modules])
+        sources = known[modules]
+        options = compile_options(arch=arch, debug=settings.debug_requested())
+        pairs = sources.pairs if sources is not None else ()
+        key = KernelKey.make(self.name, tagged, arch=arch, options=options, sources=pairs)
+        return key, None if self._nested else sources
 
-    # -- the way to a function ----------------------------------------------------------------------------------
-
-    def _get(self, config: Config, arch: str, debug: bool) -> tuple[Compiled, bool]:
-        """The kernel, and whether this process had it."""
+    def _load_or_compile(self, config: Config, key: KernelKey, sources: Sources | None) -> Compiled:
         by_key = self._memory.by_key
-        key, sources = self._key(config, arch, debug)
-        found = by_key.get(key.digest)
-        if found is not None:
-            return found, True
-        store = lookup.user_store() if sources is not None else None
-        found = lookup.find(key, store, self._compiler) if sources is not None else None
-        if found is not None:
-            by_key[key.digest] = found
-            return found, False
+        store = user_store() if sources is not None else None
+        for entry, origin in find_entries(key, store) if sources is not None else ():
+            found = self._load(entry, origin)
+            if found is not None:
+                return by_key.setdefault(key.digest, found)
         if not settings.current().jit:
-            raise lookup.missing(key, store)
-        with _locked(key, store):
-            is_hit = key.digest in by_key  # another thread may have been faster
-            if not is_hit:
-                by_key[key.digest] = self._make(config, key, sources, store)
-        return by_key[key.digest], is_hit
+            raise _missing(key, store)
+        with _lock(key, store):
+            if key.digest in by_key:  # another thread was faster
+                return by_key[key.digest]
+            stored = self._load(store.find(key), "cache") if store is not None else None  # or another process
+            if stored is not None:
+                return by_key.setdefault(key.digest, stored)
+            builder = self.imported()
+            with compile_lock():
+                if key.digest not in by_key:
+                    by_key[key.digest] = builder._compile_and_publish(config, key, sources, store)
+        return by_key[key.digest]
 
-    def _make(self, config: Config, key: KernelKey, sources: Sources | None, store: Store | None) -> Compiled:
-        """Compiles and publishes a kernel, unless another process has; the caller holds its locks."""
-        found = lookup.load(store.find(key), "cache", self._compiler) if store is not None else None
-        if found is not None:
-            return found
-        builder = self._imported()
-        with compile_lock():
-            compiled = builder._compile(config, key)
-            if store is None or sources is None:
-                return compiled
-            try:
-                image = builder._image(compiled, sources)
-            except CompileError as error:  # it runs here all the same
-                tell_once(f"image {error}", "%s", error)
-                return compiled
-        # What is stored is what runs, here as in every later process.
-        return lookup.load(store.publish(key, image), "compiled", self._compiler) or compiled
+    def _compile_and_publish(
+        self, config: Config, key: KernelKey, sources: Sources | None, store: Store | None
+    ) -> Compiled:
+        compiled = self._compile(config, key)
+        if store is None or sources is None:
+            return compiled
+        try:
+            entry = self._publish(compiled, sources, store)
+        except CompileError as error:  # the kernel runs in this process all the same
+            tell_once(f"publish {error}", "%s", error)
+            return compiled
+        # What is stored is what runs, in this process as in every later one.
+        return self._load(entry, "compiled") or compiled
 
-    def _image(self, compiled: Compiled, sources: Sources) -> Image:
-        """What other processes may have of a compiled kernel; raises CompileError where they may not."""
-        from forge_core.cache.verify import difference  # not needed where nothing is compiled
+    def _compile(self, config: Config, key: KernelKey, *, keep_ptx: bool = False) -> Compiled:
+        if self._build is None:
+            raise CompileError(f"{self.name}: the builder is not imported")
+        return self._compiler.compile(self._build, config, key, keep_ptx=keep_ptx)
+
+    def _publish(self, compiled: Compiled, sources: Sources, store: Store) -> Entry | None:
+        """Stores a kernel; raises CompileError if its key does not describe it."""
+        from forge_core.cache.verify import difference  # not needed unless something is compiled
 
         if changed := sources.changed():
             told = f"{changed} changed after this process started. Restart to have it cached."
@@ -252,86 +235,119 @@ class CompileCached(Generic[Config]):
         if differs := difference(sources):
             way_out = "Undo that, or make the change in the source and restart, to have it cached."
             raise CompileError(f"{self.name} is not stored: {differs}. {way_out}")
-        return self._compiler.image(compiled)
+        return store.publish(compiled.key, self._compiler.image(compiled))
 
-    def _imported(self) -> CompileCached[Config]:
-        """The builder itself: this one, or the one that this one only names."""
-        if self._build is not None:
-            return self
-        require_dsl(self.name)
-        module, _, qualname = self.name.partition(":")
-        builder: Any = functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
-        if not isinstance(builder, CompileCached) or builder.name != self.name:
-            told = f"it is {builder.name}" if isinstance(builder, CompileCached) else "it is none"
-            raise CompileError(f"{self.name}: expected the import path of a @compile_cached builder, {told}")
-        return builder
-
-    def _compile(self, config: Config, key: KernelKey, *, keep_ptx: bool = False) -> Compiled:
-        if self._build is None:
-            raise CompileError(f"{self.name}: the builder is not imported")
-        return self._compiler.compile(self._build, config, key, keep_ptx=keep_ptx)
+    def _load(self, entry: Entry | None, origin: str) -> Compiled | None:
+        """Loads an entry; None, and a warning once, if it does not load here."""
+        if entry is None:
+            return None
+        start = time.perf_counter()
+        try:
+            launch, owner = self._compiler.load(entry.object, entry.key.symbol, linked=entry.linked)
+        except ForgeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the loader raises, the kernel can be compiled
+            tell_once(f"load {entry.object}", "the compiled kernel %s cannot be loaded: %s", entry.object, error)
+            return None
+        log.debug("loaded: %s [%s] in %.1f ms", entry.object, origin, (time.perf_counter() - start) * 1e3)
+        return Compiled(launch=launch, key=entry.key, seconds=entry.seconds, origin=origin, owner=owner)
 
 
 def compile_cached(build: Callable[[Config], Traceable]) -> CompileCached[Config]:
-    """Makes a builder of one kernel remember what it compiled, on disk and for all processes.
+    """Caches what a builder of kernels compiles, on disk and for all processes.
 
     Args:
-        build: takes a frozen dataclass, returns what to trace.  It is called only when something has to be compiled,
-            and what it builds is decided by its argument and by the sources that its module imports: nothing else is in
-            the key.
+        build: takes a frozen dataclass, returns what to trace.  It is called only when something has to be compiled;
+            its result may depend on its argument and on the sources that its module imports, and on nothing else,
+            because nothing else is in the key.
     """
     return CompileCached(build)
 
 
 def builder_at(path: str) -> CompileCached[Any]:
-    """The builder that an import path names, without importing it.
+    """The builder at an import path ``"module:qualname"``, without importing it."""
+    return _known.get(path) or CompileCached(None, name=path)
 
-    Args:
-        path: ``"module:qualname"`` of a function that :func:`compile_cached` decorates, where it is defined.
+
+# -------------------------------------------------------------------------------------------------- stored kernels
+
+
+def find_entries(key: KernelKey, store: Store | None) -> Iterator[tuple[Entry, str]]:
+    """The entries that serve a key here, and whether each is in the ``"cache"`` or in a ``"bundle"``.
+
+    Raises:
+        CacheError: a folder is not safe to load native code from, or what is named as a bundle is none.
     """
-    found = _known.get(path)
-    return found if found is not None else CompileCached(None, name=path)
+    for each in _stores(store):
+        for candidate in key.equivalents():
+            entry = each.find(candidate)
+            if entry is not None:
+                yield entry, "bundle" if each.frozen else "cache"
 
 
-# ------------------------------------------------------------------------------------------------------------ locks
+def _stores(store: Store | None) -> Iterator[Store]:
+    if store is not None:
+        yield store
+    yield from bundle.installed()
 
-# Order, from the outside: the kernel's lock in this process, its lock in the store, the compiler's lock.  Whoever waits
-# for another process to compile a kernel holds the first two of that kernel alone.
+
+def build_command(key: KernelKey) -> str:
+    """The command that compiles one kernel into the cache."""
+    words = ["forge-cute", "cache", "warm", "--arch", key.arch, "--kernel", key.name, "--config", key.config]
+    return shlex.join(words)
+
+
+def _missing(key: KernelKey, store: Store | None) -> MissingKernelError:
+    there = [str(entry.object) for entry, _ in find_entries(key, store)]
+    if there:
+        told = "is stored, and cannot be loaded here (the warning before this says why): " + ", ".join(there)
+    else:
+        cache = f"cache {store.root}" if store is not None else "the cache is switched off"
+        bundles = ", ".join(str(shipped.root) for shipped in bundle.installed()) or "none"
+        told = f"is neither in the compile cache nor in a bundle ({cache}; bundles: {bundles})"
+    return MissingKernelError(
+        f"{key.name} for {key.arch} {told}, and FORGE_JIT=0 forbids to compile it.",
+        key=key.digest,
+        command=build_command(key),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- locks
+
+# A kernel's lock is taken before the compiler's, so whoever waits for another process to compile a kernel holds the
+# lock of that kernel alone.
 _compile_lock = threading.RLock()
-_key_locks: dict[str, threading.RLock] = {}
-_held = threading.local()
+_this_thread = threading.local()
 
 
-def _renew_locks_after_fork() -> None:
-    # A thread that compiled while the process forked does not exist in the child, and would hold its locks for ever.
-    global _compile_lock, _key_locks
+def _renew_lock_after_fork() -> None:
+    # A thread that compiled while the process forked does not exist in the child, and would hold the lock for ever.
+    global _compile_lock
     _compile_lock = threading.RLock()
-    _key_locks = {}
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks_after_fork)
+    os.register_at_fork(after_in_child=_renew_lock_after_fork)
 
 
 @contextlib.contextmanager
 def compile_lock() -> Iterator[None]:
     """The lock to hold around ``cute.compile``, which is not thread-safe; a new one in a forked child."""
     with _compile_lock:
-        before = getattr(_held, "compiling", False)
-        _held.compiling = True
+        before = getattr(_this_thread, "compiles", False)
+        _this_thread.compiles = True
         try:
             yield
         finally:
-            _held.compiling = before
+            _this_thread.compiles = before
 
 
-@contextlib.contextmanager
-def _locked(key: KernelKey, store: Store | None) -> Iterator[None]:
-    """Holds what keeps other threads, and other processes with the same store, from compiling one kernel as well."""
-    if getattr(_held, "compiling", False):
-        # A kernel that another one's builder asks for: its lock may be held by one that waits for the compiler's.
-        yield
-        return
-    in_process = _key_locks.setdefault(key.digest, threading.RLock())
-    with in_process, contextlib.nullcontext() if store is None else store.lock(key):
-        yield
+def _lock(key: KernelKey, store: Store | None) -> contextlib.AbstractContextManager[None]:
+    """A kernel's lock in a store, unless this thread compiles.
+
+    A builder that asks for another kernel, whose lock is held by a thread that waits for the compiler, would wait for
+    ever.
+    """
+    if store is None or getattr(_this_thread, "compiles", False):
+        return contextlib.nullcontext()
+    return store.lock(key)

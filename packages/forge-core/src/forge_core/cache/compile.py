@@ -1,12 +1,12 @@
-"""Compiling one kernel, and loading its object, in this process or in a later one.
+"""Compiles one kernel, and loads its object in this process or a later one.
 
     cute.compile -> kernel.o --- ld -shared ---> kernel.so --- tvm_ffi.load_module ---> function
 
-``cute.compile`` is not thread-safe: callers of ``compile`` hold ``cached.compile_lock``.
-
 The linked object names the DSL's runtime library and TVM-FFI as libraries that it needs, which are loaded from their
-own wheels first.  It is loaded in under a millisecond and without importing the DSL, which takes seconds.  Where a
-system has no linker, the object is kept as it came and the DSL itself loads it.
+own wheels first.  Loading it takes less than a millisecond and does not import the DSL, which takes seconds.  On a
+system without a linker the object is kept as it is, and the DSL loads it.
+
+``cute.compile`` is not thread-safe: callers of ``Compiler.compile`` hold ``cached.compile_lock``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forge_core.cache.entry import Image
 from forge_core.cache.files import tell_once
 from forge_core.cache.key import KernelKey
+from forge_core.cache.store import Image
 from forge_core.cache.toolchain import require_dsl, require_runtime, runtime_library
 from forge_core.errors import CompileError
 
@@ -35,10 +35,10 @@ log = logging.getLogger("forge_core")
 
 _LINK = (
     *("--no-undefined", "--strip-debug", "--build-id=none", "-z", "relro", "-z", "noexecstack"),
-    # What is missing is found when the object is loaded, not in the middle of a launch.
+    # A missing symbol is an error when the object is loaded, not at a launch.
     *("-z", "now"),
     *("-o", "kernel.so", "kernel.o"),
-    # Some launches check their shared memory and print; by its name, for systems without the files of developers.
+    # Launches that check their shared memory print; by file name, because libc.so is part of the development files.
     *("--as-needed", "-l:libc.so.6", "--no-as-needed"),
 )
 
@@ -49,10 +49,8 @@ class Traceable:
 
     Attributes:
         function: the ``@cute.jit`` callable.
-        arguments: example arguments (fake tensors, null pointers, integers, a fake stream); their types matter, not
-            their values.
-        name: a short and stable name for profilers; it must not contain ``cutlass``, which makes some compilers
-            spill registers.
+        arguments: example arguments (fake tensors, null pointers, integers, a fake stream), of which the types matter.
+        name: a short and stable name for profilers; a name with ``cutlass`` makes some compilers spill registers.
     """
 
     function: Any
@@ -67,10 +65,10 @@ class Compiled:
     Attributes:
         launch: the native function; takes pointers as integers, integers, and the stream as an integer.
         key: what it was built from.
-        seconds: time that compiling took, whenever that was.
-        origin: where it came from: ``"compiled"`` by this process, ``"cache"`` or ``"bundle"``.
-        ptx: the generated PTX, where it was asked for.
-        owner: the DSL's compiled object, or the loaded module, which the function needs as long as it is called.
+        seconds: what compiling took, in this process or another.
+        origin: ``"compiled"`` by this process, ``"cache"`` or ``"bundle"``.
+        ptx: the generated PTX, if it was asked for.
+        owner: the DSL's compiled object, or the loaded module, which must outlive the function.
     """
 
     launch: Callable[..., Any]
@@ -110,7 +108,7 @@ class Compiler:
         start = time.perf_counter()
         try:
             source = build(config)
-            # The DSL keeps PTX by writing a file, by default into the current folder.
+            # The DSL writes the PTX to a file, by default into the current folder.
             with tempfile.TemporaryDirectory() as folder:
                 options = key.options
                 if keep_ptx:
@@ -146,24 +144,21 @@ class Compiler:
                 raise CompileError(
                     f"{compiled.key.name}: the compiled kernel cannot be exported: {error}", key=compiled.key.digest
                 ) from error
-            try:
-                return Image(_link(path.parent), linked=True, seconds=compiled.seconds)
-            except _LinkError as error:
+            if why := _link(path.parent):
                 tell_once(
                     "linker",
                     "compiled kernels are stored as they are, because %s. A new process then imports the DSL to load "
                     "them, which takes two seconds.",
-                    error,
+                    why,
                 )
                 return Image(path.read_bytes(), linked=False, seconds=compiled.seconds)
+            return Image(path.with_suffix(".so").read_bytes(), linked=True, seconds=compiled.seconds)
 
     def load(self, path: Path, symbol: str, *, linked: bool) -> tuple[Callable[..., Any], Any]:
-        """The function of an object, and what has to be kept alive with it.
+        """Loads the function ``symbol`` of an object, which imports the DSL if it is not linked.
 
-        Args:
-            path: a file whose checksum was verified.
-            symbol: the function's name.
-            linked: whether it can be loaded by itself; otherwise this imports the DSL.
+        Returns:
+            The function, and what must outlive it.
 
         Raises:
             UnsupportedError: the DSL or TVM-FFI is not installed.
@@ -188,10 +183,6 @@ class Compiler:
 # ------------------------------------------------------------------------------------------------------ linking
 
 
-class _LinkError(Exception):
-    """An object could not be linked; the text says why."""
-
-
 @functools.cache
 def find_linker() -> tuple[str, ...] | None:
     """The command that links kernel.o to kernel.so, without the libraries; None where the system has no linker."""
@@ -205,23 +196,21 @@ def find_linker() -> tuple[str, ...] | None:
     return None
 
 
-def _link(folder: Path) -> bytes:
-    """Links the kernel.o in a folder; raises _LinkError where that is not possible."""
+def _link(folder: Path) -> str:
+    """Links the kernel.o in a folder to kernel.so; returns why that is not possible, or ""."""
     command, runtime = find_linker(), runtime_library()
     if command is None:
-        raise _LinkError("no linker (ld, cc) was found; install binutils")
+        return "no linker (ld, cc) was found; install binutils"
     if runtime is None:
-        raise _LinkError("the DSL's runtime library was not found")
+        return "the DSL's runtime library was not found"
     import tvm_ffi
 
     command = (*command, str(runtime), tvm_ffi.libinfo.find_libtvm_ffi())
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise _LinkError(f"{command[0]} failed: {done.stderr.strip() or done.stdout.strip()}")
-    return (folder / "kernel.so").read_bytes()
+    return f"{command[0]} failed: {done.stderr.strip() or done.stdout.strip()}" if done.returncode != 0 else ""
 
 
 @functools.cache
 def _load_runtime(path: Path) -> ctypes.CDLL:
-    # An object names its libraries without a path; the loader is content with one of that name that is there already.
+    # An object names its libraries without a path, and the loader takes one of that name that is loaded already.
     return ctypes.CDLL(str(path))

@@ -1,8 +1,7 @@
-"""What identifies a compiled kernel.
+"""The key of a compiled kernel: everything that can change its code, each value with its type.
 
-With an incomplete key, a kernel that was built for another architecture, dtype or compiler is launched and writes
-garbage.  So everything that can change the code is in :class:`KernelKey`, each value with its type, and a value whose
-type is not registered is refused instead of being turned into some text.
+With an incomplete key, a kernel that was built for another architecture, dtype or compiler would be launched and write
+garbage.  So a value of an unknown type is refused instead of being turned into some text.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ import torch
 
 from forge_core.cache.toolchain import host_levels, toolchain
 
-__all__ = ["KernelKey", "canonical", "classes_modules", "classes_of", "dsl_environment", "same_key", "tag", "untag"]
+__all__ = ["KernelKey", "canonical", "dsl_environment", "modules_of", "resolve", "same_key", "tag", "untag"]
 
 # CUTE_DSL_* variables that say where or how much is written, not what is generated.  Any other one enters the key.
 _NOT_IN_KEY = {
@@ -68,7 +68,7 @@ def tag(value: Any) -> Any:
 
 
 def same_key(a: Any, b: Any) -> bool:
-    """Whether :func:`tag` gives the same for two values; equality alone finds 1 and True the same."""
+    """Whether :func:`tag` gives the same for two values; to ``==``, 1 and True are equal."""
     kind = type(a)
     if a is b or kind is not type(b):
         return a is b
@@ -99,46 +99,24 @@ def untag(tagged: Any) -> Any:
         case ["dtype", str(name)] if isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         case ["enum", str(path), str(name)]:
-            return _class(path)[name]
+            return resolve(path)[name]
         case ["tuple", list(items)]:
             return tuple(untag(item) for item in items)
         case ["dataclass", str(path), dict(fields)]:
-            return _class(path)(**{name: untag(value) for name, value in fields.items()})
+            return resolve(path)(**{name: untag(value) for name, value in fields.items()})
     raise TypeError(f"not a tagged value: {json.dumps(tagged)[:200]}")
 
 
-def _class(path: str) -> Any:
+def resolve(path: str) -> Any:
+    """Imports what a path ``"module:qualname"`` names."""
     module, _, qualname = path.partition(":")
     return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
 
 
-def classes_of(value: Any) -> Iterator[type]:
-    """The enums and dataclasses that a configuration is made of: their sources decide what its properties say."""
-    if isinstance(value, enum.Enum):
-        yield type(value)
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from classes_of(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for base in type(value).__mro__:
-            if base is not object:
-                yield base
-        for field in dataclasses.fields(value):
-            yield from classes_of(getattr(value, field.name))
-
-
-def classes_modules(tagged: Any) -> Iterator[str]:
-    """The modules of the classes that a tagged value names, without those of their base classes."""
-    match tagged:
-        case ["enum", str(path), str()]:
-            yield path.partition(":")[0]
-        case ["tuple", list(items)]:
-            for item in items:
-                yield from classes_modules(item)
-        case ["dataclass", str(path), dict(fields)]:
-            yield path.partition(":")[0]
-            for value in fields.values():
-                yield from classes_modules(value)
+def modules_of(config: str) -> list[str]:
+    """The modules of the enums and dataclasses that a configuration, tagged and as canonical JSON, is made of."""
+    # A quote inside a string is escaped, so no string of the configuration matches.
+    return sorted(set(re.findall(r'\["(?:dataclass|enum)","([^":]+):', config)))
 
 
 def canonical(value: Any) -> str:
@@ -176,22 +154,9 @@ class KernelKey:
     sources: Pairs
 
     @classmethod
-    def make(cls, name: str, config: Any, *, arch: str, options: str, sources: Pairs) -> KernelKey:
-        """The key of a configuration in this process.
-
-        Raises:
-            TypeError: the configuration holds a value that cannot be part of a key.
-        """
-        return cls(
-            name=name,
-            config=canonical(tag(config)),
-            arch=arch,
-            options=options,
-            host=host_levels()[-1],
-            toolchain=toolchain(),
-            environment=dsl_environment(os.environ),
-            sources=sources,
-        )
+    def make(cls, name: str, config: str, *, arch: str, options: str, sources: Pairs) -> KernelKey:
+        """The key of a configuration, tagged and as canonical JSON, in this process."""
+        return cls(name, config, arch, options, host_levels()[-1], toolchain(), dsl_environment(os.environ), sources)
 
     @functools.cached_property
     def digest(self) -> str:
@@ -201,11 +166,11 @@ class KernelKey:
 
     @property
     def symbol(self) -> str:
-        """The name of the function in the object; of its own for each key, so that no other kernel answers to it."""
+        """The name of the function in the object, which is of this key alone."""
         return f"forge_{self.digest[:24]}"
 
     def equivalents(self) -> Iterator[KernelKey]:
-        """This key, and those whose objects run here as well: made for a lower level of this processor."""
+        """This key, and those of objects that run here as well: compiled for a lower level of this processor."""
         yield self
         levels = host_levels()
         if self.host in levels:
@@ -213,29 +178,19 @@ class KernelKey:
                 yield dataclasses.replace(self, host=host)
 
     def describe(self) -> dict[str, Any]:
-        """Every field, for people and for JSON."""
+        """Every field as JSON values."""
         told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {**told, "config": json.loads(self.config), **{name: dict(told[name]) for name in _TABLES}}
 
     @classmethod
     def from_description(cls, told: Mapping[str, Any]) -> KernelKey:
-        """The key that :meth:`describe` told of.
+        """The key that :meth:`describe` gave.  Compare its digest: a value of another type gives another one.
 
         Raises:
-            ValueError: a field is missing, unknown, or of another type.
+            TypeError, KeyError, AttributeError: it has other fields.
         """
-        if not isinstance(told, dict) or set(told) != {f.name for f in dataclasses.fields(cls)}:
-            raise ValueError("the fields of the key are not the known ones")
-        values = {**told, "config": canonical(told["config"])}
-        for name, value in told.items():
-            texts = [value]
-            if name in _TABLES:
-                if not isinstance(value, dict):
-                    raise ValueError(f"the key's {name} is not a table")
-                texts, values[name] = list(value.values()), tuple(sorted(value.items()))
-            if name != "config" and not all(isinstance(text, str) for text in texts):
-                raise ValueError(f"the key's {name} is not a text")
-        return cls(**values)
+        tables = {name: tuple(sorted(told[name].items())) for name in _TABLES}
+        return cls(**{**told, "config": canonical(told["config"]), **tables})
 
 
 def dsl_environment(environ: Mapping[str, str]) -> Pairs:

@@ -1,34 +1,41 @@
-"""Compiling many kernels at once.
+"""Compiles many kernels at once, in worker processes, because ``cute.compile`` is not thread-safe.
 
-``cute.compile`` is not thread-safe, so other processes compile (see ``worker``).  The store is how results come
-back.
+    compile_all --order--> python -m forge_core.cache.parallel    imports the compiler and the kernels' modules once
+                <-answers--           |  forks
+                                  worker, worker ...              each compiles one kernel into the store
+
+Importing takes two seconds, so the workers are forks of a process that has imported.  A fork that dies fails its own
+kernel alone.  The order and the answers are JSON: a kernel is named by its builder's import path and its tagged
+configuration, so nothing of the caller's main program is run again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TextIO, TypedDict
 
 from forge_core import settings
 from forge_core.cache.cached import builder_at
-from forge_core.cache.key import tag
+from forge_core.cache.key import tag, untag
 from forge_core.cache.store import Store
-from forge_core.cache.worker import Order, how_it_ended
 
 __all__ = ["Outcome", "Request", "compile_all", "default_jobs"]
 
 # A worker takes about a gigabyte.
 _MAX_JOBS = 16
-#: A kernel that takes longer than this is given up, and its worker ended.
+#: A worker that takes longer than this for one kernel is ended.
 TIMEOUT_S = 900.0
 
 
@@ -53,19 +60,30 @@ class Outcome:
 
     Attributes:
         request: what was asked for.
-        digest: the kernel's.
+        digest: the kernel's key.
         status: ``"compiled"``, ``"present"`` or ``"failed"``.
-        seconds: what compiling took, now or when it was done; 0 where it failed.
+        seconds: what compiling took, now or earlier; 0 if it failed.
         bytes: the object's size.
         error: why it failed.
     """
 
     request: Request
     digest: str
-    status: str
+    status: str = "failed"
     seconds: float = 0.0
     bytes: int = 0
     error: str = ""
+
+
+class _Order(TypedDict):
+    """What the server reads from its stdin."""
+
+    requests: list[tuple[str, str, Any, str]]  # digest of the key, builder, tagged configuration, architecture
+    jobs: int
+    timeout_s: float
+    store: str
+    max_bytes: int
+    debug: bool
 
 
 def default_jobs() -> int:
@@ -81,26 +99,26 @@ def compile_all(
     jobs: int | None = None,
     on_done: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Makes sure that kernels are in a store; worker processes compile those that are not.
+    """Makes sure that kernels are in a store; worker processes compile those that are missing.
 
     Args:
-        requests: what is wanted; the same kernel asked for twice is one.
-        store: where they go.
-        jobs: workers; by default one for each processor.
-        on_done: called for each kernel as it is done.
+        requests: the kernels; equal requests count once.
+        store: where they are stored.
+        jobs: how many workers; by default one for each processor.
+        on_done: called for each kernel when it is done.
 
     Returns:
-        The outcomes in the order of the requests.  A kernel that fails does not keep the others from being compiled.
+        The outcomes in the order of the requests.  A kernel that fails does not stop the others.
 
     Raises:
         CacheError: the store's folder is not safe.
-        TypeError: a configuration that cannot be part of a key.
+        TypeError: a configuration cannot be part of a key.
     """
     wanted: dict[str, Request] = {}
     outcomes: dict[str, Outcome] = {}
 
     def done(digest: str, answer: dict[str, Any]) -> None:
-        outcomes[digest] = Outcome(wanted[digest], digest, **{"status": "failed", **answer})
+        outcomes[digest] = Outcome(wanted[digest], digest, **answer)
         on_done(outcomes[digest])
 
     for request in requests:
@@ -110,46 +128,41 @@ def compile_all(
             found = store.find(key)
             if found is not None:
                 done(key.digest, {"status": "present", "seconds": found.seconds, "bytes": found.bytes})
-    ended = ""
-    # Where importing the modules ended the workers, they try again and import only what each kernel needs.
-    for preload in (True, False):
-        missing = {digest: request for digest, request in wanted.items() if digest not in outcomes}
-        if not missing:
-            break
-        order = Order(
+    missing = {digest: request for digest, request in wanted.items() if digest not in outcomes}
+    if missing:
+        order = _Order(
             requests=[(digest, each.builder, tag(each.config), each.arch) for digest, each in missing.items()],
-            modules=sorted({each.builder.partition(":")[0] for each in missing.values() if preload}),
             jobs=jobs or default_jobs(),
             timeout_s=TIMEOUT_S,
             store=str(store.root.absolute()),
             max_bytes=store.max_bytes,
             debug=settings.debug_requested(),
         )
-        ended = _run_workers(order, done)
-    for digest in [each for each in wanted if each not in outcomes]:
-        done(digest, {"error": f"the worker ended: {ended}"})
+        ended = _run_server(order, done)
+        for digest in missing.keys() - outcomes.keys():
+            done(digest, {"error": f"the worker ended: {ended}"})
     return [outcomes[digest] for digest in wanted]
 
 
-def _run_workers(order: Order, on_answer: Callable[[str, dict[str, Any]], None]) -> str:
-    """Calls back with the digest and the answer of each request; returns how the workers' server ended.
+def _run_server(order: _Order, on_answer: Callable[[str, dict[str, Any]], None]) -> str:
+    """Calls back with the digest and the answer of each request; returns how the server ended.
 
-    An exception, Ctrl-C say, ends the workers.
+    An exception, of Ctrl-C for example, ends the server and its workers.
     """
     environment = {
         **os.environ,
-        # No GPU is touched, whatever a library does when it is imported.
+        # No library initialises a GPU when it is imported.
         "CUDA_VISIBLE_DEVICES": "",
-        # OpenBLAS, which NumPy brings along, would start a thread for each core, and only one thread may fork.
+        # OpenBLAS, which NumPy loads, would start a thread per core, and only a process of one thread may fork.
         "OPENBLAS_NUM_THREADS": "1",
-        # A worker finds what this process finds.
+        # A worker imports what this process would.
         "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
     }
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
         given.write(json.dumps(order).encode())
         given.seek(0)
         with subprocess.Popen(
-            [sys.executable, "-m", "forge_core.cache.worker"],
+            [sys.executable, "-m", "forge_core.cache.parallel"],
             stdin=given,
             stdout=subprocess.PIPE,
             stderr=said,
@@ -165,4 +178,94 @@ def _run_workers(order: Order, on_answer: Callable[[str, dict[str, Any]], None])
                 if server.returncode != 0:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(server.pid, signal.SIGKILL)
-        return how_it_ended(server.returncode, said)
+        return _how_it_ended(server.returncode, said)
+
+
+def _how_it_ended(status: int, said: IO[bytes]) -> str:
+    """An exit status, or minus a signal, and the last line of what the process wrote."""
+    how = f"signal {-status}" if status < 0 else f"exit status {status}"
+    if status == -signal.SIGALRM:
+        how += " (it took too long)"
+    said.seek(max(0, said.seek(0, os.SEEK_END) - 4096))
+    lines = [line.strip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    return f"{how}: {lines[-1]}" if lines else how
+
+
+# ------------------------------------------------------------------------------------------------------ the server
+
+
+def _serve() -> None:
+    # What kernels or libraries print must not be taken for an answer.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    order: _Order = json.load(sys.stdin)
+    signal.setitimer(signal.ITIMER_REAL, order["timeout_s"])
+    for module in sorted({builder.partition(":")[0] for _, builder, _, _ in order["requests"]}):
+        # The worker that needs it imports it again, and fails.
+        with contextlib.suppress(Exception, SystemExit):
+            importlib.import_module(module)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    gc.freeze()  # what is imported stays shared with the forks
+    waiting = order["requests"][::-1]
+    running: dict[int, tuple[str, Any, Any]] = {}  # by process id: digest, answer, output
+    while waiting or running:
+        while waiting and len(running) < order["jobs"]:
+            request = waiting.pop()
+            # Files, not pipes, which a process that a kernel has started could keep open.
+            files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when the worker has ended
+            running[_fork(order, request, *files, answers)] = request[0], *files
+        pid, status = os.wait()
+        if pid not in running:  # a process that a module has started
+            continue
+        digest, answer, said = running.pop(pid)
+        answer.seek(0)
+        code = os.waitstatus_to_exitcode(status)
+        told = json.load(answer) if code == 0 else {"error": f"the worker ended: {_how_it_ended(code, said)}"}
+        answer.close()
+        said.close()
+        answers.write(json.dumps([digest, told]) + "\n")
+        answers.flush()
+
+
+def _fork(
+    order: _Order, request: tuple[str, str, Any, str], answer: IO[bytes], said: IO[bytes], answers: TextIO
+) -> int:
+    """Forks a worker, which writes its answer to a file and exits with status 0; returns its process id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:  # whatever happens, this process must not go on as the server
+        answers.close()
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+        signal.setitimer(signal.ITIMER_REAL, order["timeout_s"])
+        answer.write(json.dumps(_compile(order, *request)).encode())
+        answer.flush()
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except BaseException:  # noqa: BLE001 - the caller shows its last line
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _compile(order: _Order, digest: str, path: str, tagged: Any, arch: str) -> dict[str, Any]:
+    try:
+        with settings.use_settings(debug=order["debug"]):
+            # Imported before its key is made, so that a change of the sources in between is noticed.
+            builder = builder_at(path).imported()
+            store = Store(Path(order["store"]), max_bytes=order["max_bytes"])
+            entry, compiled = builder.ensure(untag(tagged), arch=arch, store=store)
+    except Exception as error:  # noqa: BLE001 - the caller reports it with the kernel
+        return {"error": f"{type(error).__name__}: {error}"}
+    if entry.key.digest != digest:
+        return {"error": "its sources or its environment changed meanwhile"}
+    return {"status": "compiled" if compiled else "present", "seconds": entry.seconds, "bytes": entry.bytes}
+
+
+if __name__ == "__main__":
+    _serve()

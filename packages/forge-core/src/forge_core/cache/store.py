@@ -1,19 +1,17 @@
-"""The kernels on disk.
+"""Compiled kernels on disk.
 
-Inside the cache's folder:
+An entry is a folder with one kernel, a store is a folder of entries:
 
-    sm_90a/<digest>/{kernel.so, kernel.json}     the entries
-    work/                                        what is being written, and what killed writers left
-    damaged/                                     what was set aside
-    locks/<digest>.lock                          one for each key that was compiled
+    sm_90a/<digest>/kernel.so      the object; kernel.o where there was no linker (see ``compile``)
+    sm_90a/<digest>/kernel.json    the whole key, the object's size and SHA-256, what compiling took
+    work/                          entries that are being written or removed
+    locks/<digest>.lock            one for each key that was compiled
 
-How an entry is published, so that no reader ever sees half of one:
-
-    lock(key) -> work/<name>/ made -> object written -> JSON written -> rename(work/<name>, <arch>/<digest>) -> unlock
-
-Whatever ends a writer before the rename leaves a folder that no reader looks at.  A rename onto an entry fails, so an
-entry is never replaced.  Locks only spare work: where the file system has none, two processes compile the same kernel
-and the second one's is dropped.
+An entry is written into a folder of its own in work/, which is then renamed into place, so a reader finds all of it or
+nothing, whenever a writer is killed.  A rename onto an entry fails, so an entry is never replaced.  A reader compares
+the JSON file with the key that it asks for, and the object with its checksum; an entry that does not agree is damaged:
+it is removed, and the kernel is compiled again.  Locks only spare work: where the file system has none, two processes
+compile the same kernel, and the second one's is dropped.
 """
 
 from __future__ import annotations
@@ -21,185 +19,242 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import errno
+import hashlib
+import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from forge_core.cache.entry import (
-    DESCRIPTION,
-    FORMAT,
-    OBJECTS,
-    Damaged,
-    Entry,
-    Image,
-    check_object,
-    describe,
-    read_entry,
-)
-from forge_core.cache.files import (
-    check_folder,
-    check_inside,
-    folders_in,
-    is_left_by_the_dead,
-    make_private,
-    remove_tree,
-    tell_once,
-    tree_bytes,
-    work_name,
-    write_new,
-)
-from forge_core.cache.key import KernelKey
+from forge_core import settings
+from forge_core.cache.files import check_private, make_private, remove_tree, tell_once, tree_bytes, write_new
+from forge_core.cache.key import KernelKey, modules_of
+from forge_core.cache.sources import fingerprint
+from forge_core.cache.toolchain import host_levels, toolchain
+from forge_core.errors import CacheError
 
-__all__ = ["LEFTOVER_S", "LOCK_TIMEOUT_S", "Store"]
+__all__ = ["FORMAT", "Damaged", "Entry", "Image", "Store", "user_store"]
 
-#: A process that waits longer for another's compilation goes on without the lock.
+#: Changes when an entry is written differently, or when the same key would be compiled differently.
+FORMAT = 1
+DESCRIPTION = "kernel.json"
+#: The object's name: loadable by itself, or only by the DSL.
+OBJECTS = ("kernel.so", "kernel.o")
+#: A process that waits longer than this for another's compilation goes on without the lock.
 LOCK_TIMEOUT_S = 600.0
-#: What a process that is still writing has in work/ is younger than this.
+#: What is older than this in work/ and locks/ was left by a process that was killed.
 LEFTOVER_S = 3600.0
-# A use within this time of the last one is not written down again.
+# A use within this time of the last one is not recorded.
 _USE_STEP_S = 60.0
-_NOT_ENTRIES = frozenset({"work", "damaged", "locks"})
 
 
-def _reached(step: str) -> None:
-    """Called at each step of a publication; tests end the process here."""
+class Damaged(Exception):  # noqa: N818 - not an error for the caller: a damaged entry is a miss
+    """An entry that is not what it should be."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        super().__init__(reason)
+        self.folder = folder
+
+
+@dataclass(frozen=True)
+class Image:
+    """A compiled object before it is written.
+
+    Attributes:
+        data: the object file.
+        linked: whether it can be loaded without the DSL.
+        seconds: what compiling it took.
+    """
+
+    data: bytes
+    linked: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel on disk.
+
+    Attributes:
+        key: what it was built from.
+        folder: its folder.
+        file: the object's name in there.
+        bytes: the object's size.
+        sha256: the object's checksum.
+        seconds: what compiling took.
+        made: when it was compiled, in UTC.
+        used: when it was last used, in seconds since the epoch, to a minute.
+    """
+
+    key: KernelKey
+    folder: Path
+    file: str
+    bytes: int
+    sha256: str
+    seconds: float
+    made: str
+    used: float
+
+    @classmethod
+    def read(cls, folder: Path, *, check: bool) -> Entry:
+        """Reads an entry.
+
+        Args:
+            folder: its folder, named by the key's digest.
+            check: compare the object with its size and checksum, too.
+
+        Raises:
+            FileNotFoundError: there is none.
+            Damaged: it is not complete, or does not agree with itself.
+            OSError: it cannot be read.
+        """
+        try:
+            told: Any = json.loads((folder / DESCRIPTION).read_bytes())
+            entry = cls(
+                key=KernelKey.from_description(told["key"]),
+                folder=folder,
+                file=str(told["object"]["file"]),
+                bytes=int(told["object"]["bytes"]),
+                sha256=str(told["object"]["sha256"]),
+                seconds=float(told["compiled"]["seconds"]),
+                made=str(told["compiled"]["date"]),
+                used=folder.stat().st_mtime,
+            )
+            data = entry.object.read_bytes() if check and entry.file in OBJECTS else b""
+        except FileNotFoundError as error:
+            if not folder.is_dir():
+                raise
+            raise Damaged(folder, f"{Path(str(error.filename)).name} is missing") from None
+        except NotADirectoryError:
+            raise Damaged(folder, "it is not a folder") from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise Damaged(folder, f"{DESCRIPTION} is not of this kernel: {type(error).__name__}: {error}") from None
+        if told["format"] != FORMAT or entry.file not in OBJECTS or entry.key.digest != folder.name:
+            found = f"format {told['format']!r}, object {entry.file!r}, key {entry.key.digest[:12]}"
+            raise Damaged(folder, f"{DESCRIPTION} is not of this kernel: {found}")
+        if check and (len(data), hashlib.sha256(data).hexdigest()) != (entry.bytes, entry.sha256):
+            raise Damaged(folder, f"{entry.file} has {len(data)} bytes instead of {entry.bytes}, or another checksum")
+        return entry
+
+    @property
+    def object(self) -> Path:
+        """The object file."""
+        return self.folder / self.file
+
+    @property
+    def linked(self) -> bool:
+        """Whether the object can be loaded without the DSL."""
+        return self.file == OBJECTS[0]
 
 
 class Store:
-    """A folder of kernels: the cache, or a bundle.
+    """A folder of entries: the user's cache, or a bundle.
 
     Args:
         root: the folder; made when something is written.
         max_bytes: above it the least recently used entries are removed; 0 is no limit.
-        frozen: nothing is ever changed in it: a bundle that was made elsewhere.
-        way_out: what to do when the folder is not safe, as a full sentence.
+        frozen: nothing in it is ever changed: a bundle that is installed.
+        way_out: what to do if the folder is not safe, as a full sentence.
     """
 
     def __init__(self, root: Path, *, max_bytes: int = 0, frozen: bool = False, way_out: str = "") -> None:
         self.root = root
-        self.frozen = frozen
         self.max_bytes = max_bytes
+        self.frozen = frozen
         self._way_out = way_out or "Choose another folder by FORGE_CACHE_DIR, or remove that one."
 
     @classmethod
     def of_user(cls, cache_dir: Path, *, max_bytes: int) -> Store:
-        """The user's cache in a folder of Forge's files."""
+        """The cache in a folder of Forge's files."""
         return cls(cache_dir / f"kernels-{FORMAT}", max_bytes=max_bytes)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def folder(self) -> Path | None:
-        """The folder without links, or None where there is none.
+        """The folder without links, or None if there is none.
 
         Raises:
             CacheError: it is not safe to load native code from.
-            OSError: it cannot be looked at.
+            OSError: it cannot be accessed.
         """
         try:
-            return check_folder(self.root, what="the folder of compiled kernels", way_out=self._way_out)
+            folder = check_private(self.root, way_out=self._way_out)
         except FileNotFoundError:
             return None
+        if not folder.is_dir():
+            raise CacheError(
+                f"{self.root} is not a folder, so no native code is loaded from it. {self._way_out}",
+                folder=str(self.root),
+            )
+        return folder
 
     def find(self, key: KernelKey) -> Entry | None:
-        """A complete and correct entry for a key, or None; a damaged one is set aside.
+        """The entry of a key, or None if there is no correct one; a damaged one is removed.
 
         Raises:
-            CacheError: the folder is not safe.
+            CacheError: the folder, or the entry, is not safe to load native code from.
         """
         try:
             root = self.folder()
-        except OSError as error:
-            tell_once(f"root {self.root}", "the compile cache %s cannot be read: %s", self.root, error)
-            return None
-        if root is None:
-            return None
-        folder = root / key.arch / key.digest
-        try:
-            entry = self._read(folder, key)
+            if root is None:
+                return None
+            folder = root / key.arch / key.digest
+            # Before the checksum, which whoever can write to an entry can make right.
+            for path in (folder.parent, folder, folder / DESCRIPTION, *(folder / name for name in OBJECTS)):
+                if path.exists():
+                    check_private(path, way_out=self._way_out)
+            entry = Entry.read(folder, check=True)
+            now = time.time()
+            if not self.frozen and now - entry.used > _USE_STEP_S:
+                with contextlib.suppress(PermissionError):
+                    os.utime(folder, (now, now))
         except FileNotFoundError:
             return None
         except OSError as error:
-            tell_once(f"entry {folder}", "the compiled kernel %s cannot be read: %s", folder, error)
+            tell_once(f"read {self.root}", "compiled kernels cannot be read from %s: %s", self.root, error)
             return None
         except Damaged as error:
             tell_once(f"damaged {folder}", "the compiled kernel %s is damaged and is not used: %s", folder, error)
-            return None if self.frozen else self._set_aside(folder, key)
-        now = time.time()
-        if not self.frozen and now - entry.used > _USE_STEP_S:
-            with contextlib.suppress(OSError):  # a folder that cannot be written is read all the same
-                os.utime(entry.object, (now, now))
+            if not self.frozen:
+                with contextlib.suppress(OSError):  # a read-only folder
+                    self.remove(folder)
+            return None
         return entry
 
-    def _read(self, folder: Path, key: KernelKey) -> Entry:
-        # Before the checksum, which whoever can write to an entry can make right.
-        there = [path for path in (folder / DESCRIPTION, *(folder / name for name in OBJECTS)) if path.exists()]
-        check_inside((folder.parent, folder, *there), what="the compiled kernel", way_out=self._way_out)
-        entry = read_entry(folder, check=True, digest=key.digest)
-        if entry.key != key:
-            raise Damaged("it is of another kernel")
-        return entry
-
-    def _set_aside(self, folder: Path, key: KernelKey) -> Entry | None:
-        """Moves a damaged entry away; returns a correct one that another process has put there meanwhile."""
-        aside = self.root / "damaged" / f"{folder.name}.{time.time_ns()}"
-        try:
-            make_private(aside.parent)
-            folder.rename(aside)
-        except OSError:  # gone already, or a folder that cannot be written: a miss all the same
-            return None
-        try:
-            self._read(aside, key)
-        except (Damaged, OSError):
-            return None
-        # What was moved is correct: between the judgement and the move, somebody had repaired it.  It goes back, unless
-        # there is one again.
-        try:
-            aside.rename(folder)
-        except OSError:
-            remove_tree(aside)
-        try:
-            return self._read(folder, key)
-        except (Damaged, OSError):
-            return None
-
-    def entries(self) -> Iterator[Entry | tuple[Path, Damaged]]:
-        """All entries, without their checksums; for a damaged one its folder and what is wrong with it.
+    def entries(self, *, check: bool = False) -> Iterator[Entry | Damaged]:
+        """All entries, with their checksums compared if ``check``.
 
         Raises:
             CacheError: the folder is not safe.
         """
-        root = self.folder()
-        for arch in sorted(root.iterdir()) if root is not None else ():
-            if arch.name in _NOT_ENTRIES or not arch.is_dir():
+        for folder in self._folders():
+            try:
+                yield Entry.read(folder, check=check)
+            except FileNotFoundError:
                 continue
-            for folder in sorted(arch.iterdir()):
-                try:
-                    yield read_entry(folder, check=False)
-                except FileNotFoundError:
-                    continue
-                except Damaged as error:
-                    yield folder, error
+            except Damaged as error:
+                yield error
 
-    def verify(self, entry: Entry) -> str:
-        """What is wrong with an entry's object; empty where nothing is."""
-        try:
-            check_object(entry)
-        except (Damaged, OSError) as error:
-            return str(error)
-        return ""
+    def _folders(self) -> list[Path]:
+        root = self.folder()
+        if root is None:
+            return []
+        return sorted(path for path in root.glob("*/*") if path.parent.name not in ("work", "locks"))
 
     # -- writing ------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def lock(self, key: KernelKey) -> Iterator[None]:
-        """Holds a key's lock, if it can be had; a process that dies loses it."""
+        """Holds a key's lock, between threads and processes; the lock of a process that dies is released."""
         import filelock
 
         with contextlib.ExitStack() as held:
             try:
-                make_private(self.root / "locks")
-                lock = filelock.FileLock(self.root / "locks" / f"{key.digest}.lock", LOCK_TIMEOUT_S, mode=0o600)
+                path = make_private(self.root / "locks") / f"{key.digest}.lock"
+                lock = filelock.FileLock(path, LOCK_TIMEOUT_S, mode=0o600)
                 held.enter_context(lock.acquire(poll_interval=0.02))
             except filelock.Timeout:
                 tell_once(f"lock {key.digest}", "waited %.0f s for another process to compile a kernel", LOCK_TIMEOUT_S)
@@ -208,16 +263,19 @@ class Store:
             yield
 
     def publish(self, key: KernelKey, image: Image) -> Entry | None:
-        """Writes an entry; one that is already there stays.
+        """Writes an entry, unless there is one.
 
         Returns:
-            The entry, or None where it could not be written: the reason is logged once.
+            The entry, or None if it could not be written; a warning says so once.
 
         Raises:
             CacheError: the folder is not safe.
         """
         try:
-            return self._publish(key, image)
+            self._write(key, image)
+            entry = self.find(key)
+            if self.max_bytes:
+                self.evict(self.max_bytes, keep=key.digest)
         except OSError as error:
             hint = " (disk full)" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
             tell_once(
@@ -229,60 +287,67 @@ class Store:
                 error,
             )
             return None
+        return entry
 
-    def _publish(self, key: KernelKey, image: Image) -> Entry | None:
+    def _write(self, key: KernelKey, image: Image) -> None:
         make_private(self.root)
         root = self.folder()
-        if root is None:  # removed in this very moment
+        if root is None:
             raise FileNotFoundError(errno.ENOENT, "the folder was removed", str(self.root))
-        work = root / "work" / work_name(key.digest[:16])
-        make_private(work)
+        file = OBJECTS[0] if image.linked else OBJECTS[1]
+        described = {
+            "format": FORMAT,
+            "digest": key.digest,
+            "key": key.describe(),
+            "object": {
+                "file": file,
+                "bytes": len(image.data),
+                "sha256": hashlib.sha256(image.data).hexdigest(),
+                "symbol": key.symbol,
+            },
+            "compiled": {
+                "seconds": round(image.seconds, 4),
+                "date": dt.datetime.now(dt.UTC).replace(microsecond=0).isoformat(),
+            },
+        }
+        work = Path(tempfile.mkdtemp(dir=make_private(root / "work")))
         try:
-            _reached("folder made")
-            write_new(work / image.file, image.data)
-            _reached("object written")
-            made = dt.datetime.now(dt.UTC).replace(microsecond=0).isoformat()
-            write_new(work / DESCRIPTION, describe(key, image, made))
-            _reached("description written")
-            target = root / key.arch / key.digest
-            make_private(target.parent)
+            write_new(work / file, image.data)
+            write_new(work / DESCRIPTION, (json.dumps(described, indent=1) + "\n").encode())
             try:
-                work.rename(target)
+                work.rename(make_private(root / key.arch) / key.digest)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-            _reached("published")
         finally:
             remove_tree(work)
-        entry = self.find(key)
-        if self.max_bytes:
-            self.evict(self.max_bytes, keep=key.digest)
-        return entry
+
+    def remove(self, folder: Path) -> bool:
+        """Removes an entry in one step, so that no reader finds half of it; False if it was gone."""
+        trash = Path(tempfile.mkdtemp(dir=make_private(self.root / "work")))
+        try:
+            folder.rename(trash / folder.name)
+        except FileNotFoundError:
+            return False
+        finally:
+            remove_tree(trash)
+        return True
 
     def evict(self, max_bytes: int, *, keep: str = "") -> list[Path]:
-        """Removes what killed processes left, then what was set aside and the least recently used entries.
-
-        What processes are writing counts, and stays.
+        """Removes leftovers of killed processes, then the least recently used entries; returns what was removed.
 
         Args:
-            max_bytes: what may stay of the rest, in bytes.
+            max_bytes: what may stay, including what other processes are writing.
             keep: the digest of an entry that stays in any case.
-
-        Returns:
-            What was removed.
         """
-        root = self.folder()
-        if root is None:
-            return []
         removed = self.sweep()
-        # What was set aside goes first.
-        order = {folder: (False, _last_used(folder)) for folder in folders_in(root / "damaged")}
-        for arch in folders_in(root):
-            if arch.name not in _NOT_ENTRIES:
-                order |= {folder: (True, _last_used(folder)) for folder in folders_in(arch)}
-        sizes = {folder: tree_bytes(folder) for folder in order}
-        total = sum(sizes.values()) + sum(map(tree_bytes, folders_in(root / "work")))
-        for folder in sorted(order, key=order.__getitem__):
+        ages = {}
+        for folder in self._folders():
+            with contextlib.suppress(FileNotFoundError):
+                ages[folder] = folder.stat().st_mtime
+        sizes = {folder: tree_bytes(folder) for folder in ages}
+        total = sum(sizes.values()) + sum(map(tree_bytes, self.root.glob("work/*")))
+        for folder in sorted(ages, key=ages.__getitem__):
             if total <= max_bytes:
                 break
             if folder.name != keep and self.remove(folder):
@@ -291,35 +356,57 @@ class Store:
         return removed
 
     def sweep(self) -> list[Path]:
-        """Removes what killed processes left in work/; gives what that was.
+        """Removes what killed processes left in work/, and old locks; returns what was removed."""
+        root = self.folder()
+        removed = []
+        for path in [*root.glob("work/*"), *root.glob("locks/*")] if root is not None else []:
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.lstat().st_mtime >= LEFTOVER_S:
+                    remove_tree(path) if path.is_dir() else path.unlink()
+                    removed.append(path)
+        return removed
+
+    def prune(
+        self, *, max_bytes: int = 0, older_than_days: float | None = None, stale: bool = False
+    ) -> dict[str, list[Path]]:
+        """Removes what is of no use.
+
+        Args:
+            max_bytes: the least recently used entries are removed until the rest takes no more; 0 is no limit.
+            older_than_days: remove entries that were not used for so long.
+            stale: remove entries that this installation cannot use.
+
+        Returns:
+            What was removed, by reason.
 
         Raises:
             CacheError: the folder is not safe.
         """
-        root = self.folder()
-        removed = []
-        for path in sorted((root / "work").glob("*")) if root is not None else ():
-            with contextlib.suppress(FileNotFoundError):  # its process has just finished
-                if is_left_by_the_dead(path.name) or time.time() - path.lstat().st_mtime >= LEFTOVER_S:
-                    remove_tree(path)
-                    removed.append(path)
+        removed: dict[str, list[Path]] = {"leftovers": self.sweep(), "damaged": [], "stale": [], "old": []}
+        for found in list(self.entries()):
+            if isinstance(found, Damaged):
+                reason = "damaged"
+            elif older_than_days is not None and time.time() - found.used > older_than_days * 86400:
+                reason = "old"
+            elif stale and _is_stale(found.key):
+                reason = "stale"
+            else:
+                continue
+            if self.remove(found.folder):
+                removed[reason].append(found.folder)
+        removed["over the limit"] = self.evict(max_bytes) if max_bytes else []
         return removed
 
-    def remove(self, folder: Path) -> bool:
-        """Removes an entry in one step, so that no reader finds half of it; False where it was gone already."""
-        trash = self.root / "work" / work_name("removed")
-        try:
-            make_private(trash.parent)
-            folder.rename(trash)
-        except FileNotFoundError:
-            return False
-        remove_tree(trash)
+
+def _is_stale(key: KernelKey) -> bool:
+    """Whether this installation, as it is now, would never ask for a key."""
+    if key.toolchain != toolchain() or key.host not in host_levels():
         return True
+    sources = fingerprint([key.name.partition(":")[0], *modules_of(key.config)])
+    return sources is None or sources.pairs != key.sources
 
 
-def _last_used(folder: Path) -> float:
-    """When an entry was last used: the object carries the time."""
-    for name in OBJECTS:
-        with contextlib.suppress(OSError):
-            return (folder / name).stat().st_mtime
-    return 0.0
+def user_store() -> Store | None:
+    """The user's cache under the settings in force; None if it is switched off."""
+    current = settings.current()
+    return Store.of_user(current.folder, max_bytes=current.cache_max_bytes) if current.cache else None

@@ -1,4 +1,4 @@
-"""The CuTe DSL and TVM-FFI as they are installed, without importing them, which takes seconds; and the processor."""
+"""Versions of the CuTe DSL and TVM-FFI, found without importing them (which takes seconds); levels of the processor."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from forge_core.errors import UnsupportedError
 
 __all__ = [
     "cuda_variant",
-    "dist_infos",
     "host_levels",
     "levels_of",
     "package_folder",
@@ -52,46 +51,23 @@ def _require(name: str, modules: Iterable[str], why: str) -> None:
         )
 
 
-def dist_infos(path: Iterable[str]) -> Iterator[tuple[str, str, Path]]:
-    """Name, version and folder of each distribution on a search path, from the folders' names alone.
-
-    ``importlib.metadata`` opens and parses a file for each, which takes longer than loading a kernel.
-    """
-    seen: set[str] = set()
-    for entry in path:
-        try:
-            found = sorted(item.name for item in os.scandir(entry or ".") if item.name.endswith(".dist-info"))
-        except OSError:
-            continue
-        for folder in found:
-            name, _, version = folder.removesuffix(".dist-info").partition("-")
-            name = re.sub(r"[-_.]+", "-", name).lower()
-            if name not in seen:  # the first on the path is the one that is imported
-                seen.add(name)
-                yield name, version, Path(entry, folder)
-
-
 @functools.cache
 def toolchain() -> tuple[tuple[str, str], ...]:
     """Name and version of each distribution that takes part in compiling, and the CUDA variant that is in use.
 
-    Several variants can be installed side by side; the DSL chooses when it is imported, by the driver, and the others
-    take no part.
+    Several variants can be installed side by side; the DSL chooses one when it is imported, by the driver.
     """
     variant = cuda_variant()
-    found = {
-        name: version
-        for name, version, _ in dist_infos(sys.path)
-        if (name.startswith("nvidia-cutlass-dsl") and _takes_part(name, variant)) or name == "apache-tvm-ffi"
-    }
-    if variant is not None:
-        found["cuda"] = variant
+    found = {} if variant is None else {"cuda": variant}
+    # From the folders' names: importlib.metadata parses a file for each, which takes longer than loading a kernel.
+    for folder in sys.path:
+        for pattern in ("nvidia_cutlass_dsl*.dist-info", "apache_tvm_ffi-*.dist-info"):
+            for info in sorted(Path(folder).glob(pattern)):
+                name, _, version = info.name.removesuffix(".dist-info").replace("_", "-").rpartition("-")
+                other = re.search(r"-(cu\d+)$", name)
+                if other is None or variant in (None, other[1]):
+                    found.setdefault(name, version)  # the first on the path is imported
     return tuple(sorted(found.items()))
-
-
-def _takes_part(name: str, variant: str | None) -> bool:
-    of_variant = re.search(r"-(cu\d+)$", name)
-    return of_variant is None or variant is None or of_variant.group(1) == variant
 
 
 def package_folder(name: str) -> Path | None:
