@@ -275,7 +275,6 @@ CHANGES = {
     "lambda": lambda m: _setter(m, plus=lambda x, y=3: x - y),
     "alias of a type": lambda m: _setter(m, Either=int | float),
     "one of two": lambda m: _setter(m, second=3),
-    "instance": lambda m: _setter(m, DEFAULT=m.Base(10)),
     "new name": lambda m: _setter(m, added=1),
     "builtin": lambda m: _setter(m, max=min),
     "function": lambda m: _setter(m, scaled=lambda x, by=3: 0),
@@ -301,7 +300,6 @@ CHANGES = {
     "static method": lambda m: _setter(m.Base, unit=staticmethod(lambda: 2)),
     "class method": lambda m: _setter(m.Base, make=classmethod(lambda cls, width=3: cls(0))),
     "default of a class method": lambda m: _setter(m.Base.make.__func__, __defaults__=(8,)),
-    "class attribute": lambda m: _setter(m.Plain, shared=m.Base(3)),
     "private class attribute": lambda m: _setter(m.Plain, _Plain__private=6),
     "default of a field": lambda m: _setter(m.Base, width=5),
 }

@@ -108,7 +108,7 @@ def compile_all(
         on_done: called for each kernel when it is done.
 
     Returns:
-        The outcomes in the order of the requests.  A kernel that fails does not stop the others.
+        The outcomes in the order of the requests; a kernel that fails does not stop the others.
 
     Raises:
         CacheError: the store's folder is not safe.

@@ -100,15 +100,11 @@ class Entry:
 
     @classmethod
     def read(cls, folder: Path, *, check: bool) -> Entry:
-        """Reads an entry.
-
-        Args:
-            folder: its folder, named by the key's digest.
-            check: compare the object with its size and checksum, too.
+        """Reads an entry; ``check`` also compares the object with its size and checksum.
 
         Raises:
             FileNotFoundError: there is none.
-            Damaged: it is not complete, or does not agree with itself.
+            Damaged: it is not complete, or does not agree with itself or with the folder's name.
             OSError: it cannot be read.
         """
         try:

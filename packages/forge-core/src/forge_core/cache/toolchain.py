@@ -96,14 +96,12 @@ def cuda_variant() -> str | None:
 
 def _driver_major() -> int | None:
     """The CUDA version that the driver supports; asking for it creates no context."""
+    version = ctypes.c_int(0)
     try:
-        library = ctypes.CDLL("libcuda.so.1")
-        version = ctypes.c_int(0)
-        if library.cuDriverGetVersion(ctypes.byref(version)) == 0:
-            return version.value // 1000
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
     except (OSError, AttributeError):
-        pass
-    return None
+        return None
+    return None if failed else version.value // 1000
 
 
 @functools.cache
@@ -119,10 +117,9 @@ def runtime_library() -> Path | None:
     return next((path for path in candidates if path.exists()), None)
 
 
-# The compiler makes the code that launches a kernel for the processor it runs on, so an object is loaded on that level
-# and above; elsewhere a process would die of an illegal instruction.
-# Levels of each processor family, lowest first, with the flags that Linux reports for each.  Those of x86-64 are the
-# levels of its psABI; flags that every such processor has are left out.
+# A launch's host code is compiled for the processor of the machine, so an object is loaded on that level and above:
+# below it, a process would die of an illegal instruction.  Levels are listed lowest first, with the flags that Linux
+# reports; those of x86-64 are the levels of its psABI, without flags that every such processor has.
 _LEVELS: dict[str, tuple[tuple[str, frozenset[str]], ...]] = {
     "x86_64": (
         ("v1", frozenset()),
@@ -135,12 +132,7 @@ _LEVELS: dict[str, tuple[tuple[str, frozenset[str]], ...]] = {
 
 
 def levels_of(machine: str, flags: Collection[str]) -> tuple[str, ...]:
-    """The levels that a processor has, lowest first.
-
-    Args:
-        machine: ``platform.machine()``.
-        flags: the processor's, as Linux names them.
-    """
+    """The levels of a processor with the flags that Linux reports, lowest first."""
     levels = []
     for name, needed in _LEVELS.get(machine, ((platform.processor() or "base", frozenset[str]()),)):
         if not needed <= set(flags):

@@ -7,7 +7,7 @@ published, each imported module in its fingerprint is compared with its file, na
     def                the code object with the one compiled from the file, and its defaults
     class              each attribute that its body binds, likewise; added methods
     import             identity with the object in the module that it comes from
-    constant           the value of its expression, if that calls nothing but built-in types, math, frozen dataclasses
+    constant           the value of its expression, if that calls nothing but built-in types and math
 
 Nothing is imported and no statement of a source is executed.  docs/cache.md lists what is not detected.
 """
@@ -15,7 +15,6 @@ Nothing is imported and no statement of a source is executed.  docs/cache.md lis
 from __future__ import annotations
 
 import ast
-import dataclasses
 import enum
 import functools
 import importlib.util
@@ -31,12 +30,9 @@ from forge_core.cache.sources import Sources
 
 __all__ = ["difference"]
 
-# What a constant may call: it has no effects, and equal values are interchangeable.
-_PURE = {
-    *(len, min, max, sum, sorted, round, abs, range, slice),
-    *(bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset),
-    *(function for function in vars(math).values() if callable(function)),
-}
+# What the expression of a constant may call: it has no effects, and its results are compared by value.
+_PURE = [len, min, max, sum, sorted, round, abs, range, *filter(callable, vars(math).values())]
+_PURE += [bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset]
 # The packages whose class decorators and metaclasses add methods to a class.
 _GENERATORS = {"abc", "collections", "dataclasses", "enum", "functools", "reprlib", "typing"}
 
@@ -106,7 +102,7 @@ def _bindings(body: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST | None]]:
                 if value is not None:
                     yield name, value
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
-                yield from _bindings(ast.Assign([target], value) for target, value in zip(targets, values, strict=False))
+                yield from _bindings(ast.Assign([each], part) for each, part in zip(targets, values, strict=False))
             case ast.If() | ast.Try() | ast.ExceptHandler():
                 yield from _bindings(ast.iter_child_nodes(node))
             case ast.stmt():
@@ -143,13 +139,8 @@ class _Comparison:
                 continue
             if name in found:
                 self._check_name(f"{path}.{name}", found[name], each, inside)
-            elif isinstance(each, property) or self._is_added(getattr(each, "__func__", each)):
+            elif _is_added(each):
                 raise _DiffersError(f"{path}.{name} is not defined in its source")
-
-    def _is_added(self, value: Any) -> bool:
-        """Whether a program added a function to a class; decorators of the standard library add some, too."""
-        generated = getattr(value, "__code__", None) is None or value.__code__.co_filename == "<string>"
-        return not generated and _package(value) not in _GENERATORS
 
     def _check_name(self, path: str, nodes: list[ast.AST | None], value: Any, names: Mapping[str, Any]) -> None:
         """Raises _DiffersError if a value is none of those that the source may bind to its name."""
@@ -205,6 +196,14 @@ class _Comparison:
         )
 
 
+def _is_added(attribute: Any) -> bool:
+    """Whether an attribute is a function that neither Python nor a decorator of the standard library generated."""
+    function = getattr(attribute, "__func__", attribute)
+    code = getattr(function, "__code__", None)
+    is_code = code is not None and code.co_filename != "<string>" and _package(function) not in _GENERATORS
+    return is_code or isinstance(attribute, property)
+
+
 def _original_code(function: types.FunctionType) -> types.CodeType:
     """The code that a function was defined with; the DSL replaces it when it traces the function."""
     code = function.__code__
@@ -235,19 +234,15 @@ def _evaluates_to(node: ast.expr, value: Any, names: Mapping[str, Any]) -> bool:
 def _evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
     """The value of an expression, or _UNKNOWN if it calls something that may have side effects."""
     for call in ast.walk(node):
-        if isinstance(call, ast.Call) and not _is_pure(_evaluate(call.func, names)):
-            return _UNKNOWN
+        if isinstance(call, ast.Call):
+            called = _evaluate(call.func, names)
+            if not any(called is each for each in _PURE):
+                return _UNKNOWN
     expression = ast.fix_missing_locations(ast.Expression(node))
     try:
         return eval(compile(expression, "<expression>", "eval", dont_inherit=True), dict(names))  # noqa: S307
     except Exception:  # noqa: BLE001 - a name that is bound in a comprehension, or was deleted
         return _UNKNOWN
-
-
-def _is_pure(called: Any) -> bool:
-    if dataclasses.is_dataclass(called) and isinstance(called, type):
-        return bool(called.__dataclass_params__.frozen)  # type: ignore[attr-defined]  # what is_dataclass looks for
-    return isinstance(called, (type, types.BuiltinFunctionType)) and called in _PURE
 
 
 def _same(value: Any, expected: Any) -> bool:
@@ -265,6 +260,4 @@ def _same(value: Any, expected: Any) -> bool:
             return _same(list(value.items()), list(expected.items()))
         case set() | frozenset():
             return _same(sorted(value, key=repr), sorted(expected, key=repr))
-    if dataclasses.is_dataclass(value):
-        return all(_same(getattr(value, f.name), getattr(expected, f.name)) for f in dataclasses.fields(value))
     return bool(value == expected)
