@@ -70,36 +70,6 @@ def test_an_equal_configuration_needs_no_key_and_one_of_other_types_is_another(c
         counted(Config(tile=[1]), arch="sm_90a")
 
 
-def test_hits_are_logged_at_debug(counted, caplog):
-    counted(Config(), arch="sm_90a")
-    with caplog.at_level(logging.DEBUG, logger="forge_core"):
-        counted(Config(), arch="sm_90a")
-    assert [r.levelname for r in caplog.records] == ["DEBUG"]
-    assert "cache hit" in caplog.text
-    assert "sm_90a" in caplog.text
-
-
-def test_threads_that_ask_at_once_compile_once(counted, monkeypatch):
-    compile_now, started = counted._compiler.compile, threading.Barrier(4)
-
-    def slow(*args, **kwargs):
-        threading.Event().wait(0.05)
-        return compile_now(*args, **kwargs)
-
-    monkeypatch.setattr(counted._compiler, "compile", slow)
-
-    def ask():
-        started.wait()
-        counted(Config(), arch="sm_90a")
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(counted.made) == 1
-
-
 def _compile_in_child(build, answer):
     answer.put(build(Config(), arch="sm_90a")(1, 2))
 

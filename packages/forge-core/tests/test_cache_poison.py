@@ -72,21 +72,6 @@ def test_a_helper_that_was_imported_and_edited_before_forge_was_imported_poisons
     assert stored(project) == 0
     assert run(project, ASK).stdout.split() == ["compiled", "16000"]
     assert run(project, ASK).stdout.split() == ["cache", "16000"]
-    # And back again: what holds the edited version does not store it for the original.
-    (project.root / "helper.py").write_text("SCALE = 3\n")
-    back = run(
-        project,
-        STALE.replace("SCALE = 1000", "SCALE = 3")
-        .replace("import PROJECT", "TURN\nimport PROJECT")
-        .replace(
-            "TURN",
-            "helper = pathlib.Path(__import__('PROJECT').__path__[0], 'helper.py'); helper.write_text('SCALE = 7\\n')",
-        ),
-        ASK,
-    )
-    assert back.stdout.split() == ["compiled", "112"]
-    assert stored(project) == 1
-    assert run(project, ASK).stdout.split() == ["compiled", "48"]
 
 
 def test_stale_code_is_found_by_content_where_times_tell_nothing(project, monkeypatch):
@@ -153,7 +138,6 @@ class Shape(Protocol):
 @dataclasses.dataclass(frozen=True)
 class Base:
     width: int = 4
-    names: tuple = dataclasses.field(default=("a",), repr=False)
     lists: list = dataclasses.field(default_factory=list)
 
     @property
@@ -412,26 +396,12 @@ def test_a_kernel_that_another_process_compiles_does_not_keep_others_waiting(pro
     project.build.ensure(project.config(64), arch=ARCH, store=project.store)
     assert project.build.compile(project.config(8), arch=ARCH).launch() == 24
     assert time.monotonic() - start < 5
-    assert waiting.is_alive() and not answers
-    over.set()
-    waiting.join(30)
-    other.join(30)
-    assert answers[0].launch() == 48
-
-
-def test_a_fork_while_a_thread_waits_for_another_process_compiles(project):
-    key = project.build.key(project.config(16), arch=ARCH)
-    held, over = fork.Event(), fork.Event()
-    other = fork.Process(target=_hold, args=(project.store, key, held, over))
-    other.start()
-    assert held.wait(30)
-    waiting, answers = _asking(project, 16)
-    time.sleep(0.2)
     got = fork.SimpleQueue()
-    child = fork.Process(target=lambda: got.put(project.build.get(project.config(32), arch=ARCH).launch()))
+    child = fork.Process(target=lambda: got.put(project.build.get(project.config(24), arch=ARCH).launch()))
     child.start()
     child.join(20)
-    assert child.exitcode == 0 and got.get() == 96
+    assert child.exitcode == 0 and got.get() == 72
+    assert waiting.is_alive() and not answers
     over.set()
     waiting.join(30)
     other.join(30)
@@ -506,7 +476,7 @@ def test_what_a_killed_writer_left_counts_and_is_removed_when_it_is_old(project)
 
 
 def _move_out(project, part):
-    """Replaces a part of an entry by a link; gives where it lies now."""
+    """Replaces a part of an entry by a link; returns the link and its target."""
     project.build.get(project.config(), arch=ARCH)
     folder = project.store.root / ARCH / project.build.key(project.config(), arch=ARCH).digest
     path = {"architecture": folder.parent, "folder": folder}.get(part, folder / part)
@@ -518,9 +488,26 @@ def _move_out(project, part):
     shutil.move(path, target)
     path.symlink_to(target)
     project.fresh()
-    return target
+    return path, target
 
 
+def _by_a_public_step(link, target):
+    """The link leads to a link, which is where everybody can exchange it."""
+    public = target.parents[2] / "public"
+    public.mkdir()
+    public.chmod(0o777)
+    (public / "step").symlink_to(target)
+    link.unlink()
+    link.symlink_to(public / "step")
+
+
+CHANGEABLE = {
+    "above is everybody's": lambda link, target, foreign: target.parent.parent.chmod(0o777),
+    "the folder is": lambda link, target, foreign: target.parent.chmod(0o777 if target.is_dir() else 0o770),
+    "the target is": lambda link, target, foreign: target.chmod(0o777),
+    "another user's": lambda link, target, foreign: foreign(target if target.is_dir() else target.parent),
+    "by steps": lambda link, target, foreign: _by_a_public_step(link, target),
+}
 PARTS = ["architecture", "folder", "kernel.so", "kernel.json"]
 
 
@@ -531,31 +518,9 @@ def test_a_link_to_a_safe_place_is_followed(project, part):
 
 
 @pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize(
-    "how", ["above is everybody's", "the folder is everybody's", "the target is", "another user's folder", "by steps"]
-)
+@pytest.mark.parametrize("how", CHANGEABLE)
 def test_a_link_to_a_place_that_others_can_change_is_refused(project, part, how, foreign):
-    target = _move_out(project, part)
-    if how == "above is everybody's":
-        target.parent.parent.chmod(0o777)
-    elif how == "the folder is everybody's":
-        if target.is_dir():
-            target.parent.chmod(0o777)
-        else:
-            target.parent.chmod(0o770)
-    elif how == "the target is":
-        target.chmod(0o777)
-    elif how == "another user's folder":
-        foreign(target if target.is_dir() else target.parent)
-    else:
-        # The link leads to a link, which lies where everybody can exchange it.
-        public = project.base / "public"
-        public.mkdir()
-        public.chmod(0o777)
-        (public / "step").symlink_to(target)
-        link = next(path for path in project.store.root.rglob("*") if path.is_symlink())
-        link.unlink()
-        link.symlink_to(public / "step")
+    CHANGEABLE[how](*_move_out(project, part), foreign)
     loaded = project.did("loaded")
     with pytest.raises(CacheError, match="no native code is loaded from it"):
         project.build.get(project.config(), arch=ARCH)

@@ -41,7 +41,7 @@ class _Memory:
     """What this process knows of one builder's kernels."""
 
     by_key: dict[str, Compiled] = field(default_factory=dict)
-    # Saves computing the key.  With the configuration itself, because equal ones can have different keys: 1 and True.
+    # Saves computing the key.
     recent: dict[tuple[Any, str, bool], tuple[Any, Compiled]] = field(default_factory=dict)
     # By the modules of the configuration's classes.  Read once: the process goes on with what it has imported.
     sources: dict[tuple[str, ...], Sources | None] = field(default_factory=dict)
@@ -92,19 +92,20 @@ class CompileCached(Generic[Config]):
 
     def get(self, config: Config, *, arch: str) -> Compiled:
         """As a call, with the key, where the kernel came from and what compiling it took."""
-        debug = settings.debug_requested()
+        asked = config, arch, settings.debug_requested()
         try:
-            recent = self._memory.recent.get((config, arch, debug))
+            known, found = self._memory.recent.get(asked, (None, None))
         except TypeError:  # unhashable, so it holds a value that cannot be part of a key, which `_key` names
-            recent = None
-        if recent is None or not same_key(recent[0], config):
-            key, sources = self._key(config, arch)
-            found = self._memory.by_key.get(key.digest) or self._load_or_compile(config, key, sources)
-            self._memory.recent[config, arch, debug] = config, found
+            known = found = None
+        # Equal configurations can have different keys: 1 and True.
+        if found is not None and same_key(known, config):
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("cache hit: %s [%s] %s", self.name, arch, found.key.digest[:12])
             return found
-        if log.isEnabledFor(logging.DEBUG):
-            log.debug("cache hit: %s [%s] %s", self.name, arch, recent[1].key.digest[:12])
-        return recent[1]
+        key, sources = self._key(config, arch)
+        found = self._memory.by_key.get(key.digest) or self._load_or_compile(config, key, sources)
+        self._memory.recent[asked] = config, found
+        return found
 
     def key(self, config: Config, *, arch: str) -> KernelKey:
         """The key of ``config`` on ``arch`` under the settings in force; imports no kernel.
