@@ -38,7 +38,7 @@ SITE = ROOT / "tools" / "site"
 TEMPLATES = sorted((ROOT / "packages" / "forge-core" / "src" / "forge_core" / "scaffold" / "template").glob("*/src"))
 # Folders of such programs; each is a place of its own to import from.
 TOOLS = (PROFILING, ROOT / "tools" / "cache", REMOTE, SITE)
-# The benchmarks' command, and those of its exit statuses that mean more than "failed" (forge_core.bench.exits).
+# The benchmarks' command, and those of its exit statuses that mean more than "failed" (forge_core.cli).
 BENCH = ("-m", "forge_core.cli", "bench")
 REGRESSION, BAD_USAGE = 2, 3
 # What an interrupted command may take to write down what it has; nox's own patience is a third of a second.

@@ -106,6 +106,6 @@ def test_a_regression_and_bad_usage_have_their_status_through_nox_too(noxfile, s
 
 
 def test_the_statuses_are_those_of_the_bench(noxfile):
-    from forge_core.bench import exits
+    from forge_core import cli
 
-    assert (noxfile.REGRESSION, noxfile.BAD_USAGE) == (exits.REGRESSION, exits.BAD_USAGE)
+    assert (noxfile.REGRESSION, noxfile.BAD_USAGE) == (cli.REGRESSION, cli.BAD_USAGE)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+import subprocess
+import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ import torch
 from click.testing import CliRunner
 
 from forge_core import settings
-from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, exits, plan, processes, runner
+from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, cold, plan, processes, runner
 from forge_core.bench.gate import exact, poison
 from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
 from forge_core.bench.records import load
@@ -151,10 +154,11 @@ def test_warmup_iterations_and_repeats_are_what_was_asked(invoke):
 
 
 def test_an_operator_needs_no_suite(invoke):
-    result, record = invoke("swap", "--device", "cpu", "--shape", "3x9", "--dtype", "int8", "--dtype", "bool")
+    result, record = invoke("swap", "--shape", "3x9", "--dtype", "int8", "--dtype", "bool")
     assert result.exit_code == 0, result.output
     assert [case.name for case in record.cases] == ["swap 3x9 int8", "swap 3x9 bool"]
-    _, record = invoke("swap", "--device", "cpu")
+    result, record = invoke("swap")
+    assert "No GPU devices found: the reference is timed on the CPU" in result.output
     assert [case.name for case in record.cases] == ["swap 6x4 float32"]
 
 
@@ -174,9 +178,8 @@ def test_a_wrong_operator_is_an_error_and_the_others_still_run(invoke, wrong, me
     result, record = invoke("quick", ours=lambda x: wrong(x) if x.shape == (8, 6) else swap(x))
     assert result.exit_code == 1
     bad, good = record.cases
-    assert "wrong result before the timing" in bad.error
-    assert message in bad.error
-    assert "peer forge" in bad.error
+    for text in ("wrong result before the timing", message, "peer forge"):
+        assert text in bad.error
     assert bad.contenders == []
     assert not good.error
     assert good.contenders
@@ -255,39 +258,29 @@ def test_a_peer_is_held_to_where_it_declares_to_round(invoke):
         assert f"peer {wrong}" in record.cases[0].error
 
 
-def test_an_operator_that_turns_wrong_is_caught_after_the_timing(invoke):
-    timed = 1 + 2 + 3  # gate, warm-up, samples
-    arguments = ("quick", "--shape", "8x6", "--warmup", "2", "--iterations", "3")
-    result, record = invoke(*arguments, ours=wrong_from(timed + 1, half_written))
-    assert result.exit_code == 1
-    assert "wrong result after the timing" in record.cases[0].error
+def wrong_while_timed(x, calls):
+    calls.append(1)
+    return swap(x) if len(calls) in (1, 1 + 2 + 3 + 1) else torch.zeros(6, 8)
 
 
-def test_an_operator_that_is_wrong_while_it_is_timed_is_caught(invoke):
-    def right_when_checked(x):
-        calls.append(1)
-        return swap(x) if len(calls) in (1, 1 + 2 + 3 + 1) else torch.zeros(6, 8)
-
-    calls = []
-    arguments = ("quick", "--shape", "8x6", "--warmup", "2", "--iterations", "3")
-    result, record = invoke(*arguments, ours=right_when_checked)
-    assert result.exit_code == 1
-    assert "wrong result in a timed launch" in record.cases[0].error
-
-
-def test_an_output_that_is_an_earlier_one_is_caught(invoke):
+def stale(x, calls):
     """What a kernel does that was captured wrongly: the first call is right, and the others return it again."""
-    first = []
+    calls.append(swap(x))
+    return calls[0].clone()
 
-    def stale(x):
-        if not first:
-            first.append(swap(x))
-        return first[0].clone()
 
-    result, record = invoke("quick", "--shape", "8x6", ours=stale)
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (wrong_from(1 + 2 + 3 + 1, half_written), "wrong result after the timing"),
+        (partial(wrong_while_timed, calls=[]), "wrong result in a timed launch"),
+        (partial(stale, calls=[]), "wrong result in a timed launch: .*elements differ"),
+    ],
+)
+def test_an_operator_that_turns_wrong_is_caught(invoke, wrong, message):
+    result, record = invoke("quick", "--shape", "8x6", "--warmup", "2", "--iterations", "3", ours=wrong)
     assert result.exit_code == 1
-    assert "wrong result after the timing" in record.cases[0].error
-    assert "elements differ" in record.cases[0].error
+    assert re.match(message, record.cases[0].error)
 
 
 def test_uneven_samples_are_noted(invoke, monkeypatch):
@@ -297,7 +290,7 @@ def test_uneven_samples_are_noted(invoke, monkeypatch):
         now[0] += [100_000, 500_000][now[0] // 1_000_000 % 2] if now[0] else 1
         return now[0]
 
-    monkeypatch.setattr("forge_core.timing.wall.WallTimer.__init__.__defaults__", (clock,))
+    monkeypatch.setattr("forge_core.timing.host.WallTimer.__init__.__defaults__", (clock,))
     result, record = invoke("quick", "--shape", "8x6")
     assert result.exit_code == 0, result.output
     (note,) = [note for note in record.cases[0].notes if note.startswith("Uneven samples")]
@@ -306,12 +299,9 @@ def test_uneven_samples_are_noted(invoke, monkeypatch):
 
 
 def test_an_exception_is_recorded_with_its_type(invoke):
-    def fails(x):
-        raise RuntimeError("out of luck")
-
-    result, record = invoke("quick", "--shape", "5x7", ours=fails)
+    result, record = invoke("quick", "--shape", "5x7", ours=raises)
     assert result.exit_code == 1
-    assert record.cases[0].error == "RuntimeError: out of luck"
+    assert record.cases[0].error == "RuntimeError: no such launch"
 
 
 def test_a_time_below_the_floor_is_an_error(invoke, monkeypatch):
@@ -347,51 +337,64 @@ def test_the_version_of_a_peer_s_package_is_recorded(invoke):
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    "status, arguments, message",
     [
-        (
-            ("nothing",),
-            "no suite and no operator is named 'nothing'; suites: cold, full, gpu, latency, quick; operators: swap",
-        ),
-        (("quick", "--variant", "narrow"), "no variant 'narrow'; variants: auto, naive, wide"),
-        (("swap", "--variant", "narrow"), "no variant 'narrow'; variants: auto, naive, wide"),
-        (("quick", "--variant", "naive"), "the backend is 'ref', which has none"),
-        (("quick", "--peer", "quack"), "no peer 'quack'; peers: eager"),
-        (("quick", "--dtype", "float31"), "unknown dtype 'float31'; known: bfloat16, bool"),
-        (("quick", "--shape", "8*6"), "expected a shape such as 4096x4096, got '8*6'"),
-        (("quick", "--shape", "9x9"), "no case of shape 9x9"),
-        (("quick", "--backend", "numpy"), "'numpy' is not one of 'kernel', 'ref'"),
-        (("quick", "--iterations", "0"), "0 is not in the range x>=1"),
-        (("quick", "--device", "tpu"), "expected cpu, cuda or cuda:N, got 'tpu'"),
+        (3, "nothing", "is named 'nothing'; suites: cold, full, gpu, latency, quick; operators: swap"),
+        (3, "qiuck", "operators: swap. Did you mean quick?"),
+        (3, "swpa", "operators: swap. Did you mean swap?"),
+        (3, "lits", "operators: swap. Did you mean list?"),
+        (3, "quick --variant narrow", "quick: no variant 'narrow'; variants: auto, naive, wide, all"),
+        (3, "swap --variant narrow", "swap: no variant 'narrow'; variants: auto, naive, wide, all"),
+        (3, "quick --variant widee --variant auto", "wide, all. Did you mean wide?"),
+        (3, "quick --variant naive", "the backend is 'ref', which has none"),
+        (3, "quick --peer eagre", "quick: no peer 'eagre'; peers: eager. Did you mean eager?"),
+        (3, "quick --operator SWPA", "quick: no operator 'SWPA'; operators: swap. Did you mean swap?"),
+        (3, "swap --operator sort", "swap: no operator 'sort'; operators: swap"),
+        (3, "quick --package stand-on", "no package 'stand-on'; packages: stand-in. Did you mean stand-in?"),
+        (3, "quick --dtype float31", "unknown dtype 'float31'; known: bfloat16, bool"),
+        (3, "quick --shape 8*6", "expected a shape such as 4096x4096, got '8*6'"),
+        (3, "quick --shape 9x9", "no case of shape 9x9"),
+        (3, "quick --backend numpy", "'numpy' is not one of 'kernel', 'ref'"),
+        (3, "quick --iterations 0", "0 is not in the range x>=1"),
+        (3, "quick --timer sundial", "'sundial' is not one of 'events', 'graph', 'cupti'"),
+        (3, "quick --l2 hot", "'hot' is not one of 'cold', 'flushed', 'warm'"),
+        (3, "quick --device tpu", "expected cpu, cuda or cuda:N, got 'tpu'"),
+        (3, "quick --device cpu --devices cpu,cpu", "expected one of them"),
+        (3, "quick --devices cuda:0,cuda", "expected different GPUs, got 'cuda:0,cuda'"),
+        (3, "quick --devices cpu,cuda:0,cpu", "expected different GPUs"),
+        (3, "quick --devices cuda:0,", "expected cpu, cuda or cuda:N, got ''"),
+        (3, "accuracy --device cpu", "expected cuda or cuda:N"),
+        (1, "tune stand-in --device cpu", "declares no thresholds"),
+        (1, "gpu", "gpu needs a CUDA GPU: No GPU devices found. With --device cpu"),
+        (1, "quick --backend kernel", "backend 'kernel' needs a CUDA GPU, the device is cpu"),
+        (1, "quick --device cuda:1", "--device cuda:1: No GPU devices found"),
+        (1, "quick --devices all", "No GPU devices found"),
+        (1, "quick --devices cuda:0,cuda:1", "--device cuda:0: No GPU devices found"),
     ],
 )
-def test_bad_usage_is_exit_status_3_and_lists_what_there_is(invoke, arguments, message):
-    result, record = invoke(*arguments)
-    assert result.exit_code == 3, result.output
+def test_what_cannot_be_run_has_its_status_and_says_what_there_is(invoke, status, arguments, message):
+    if arguments.startswith("tune"):  # which takes no --json
+        invoke("quick")
+        result, record = CliRunner().invoke(main, ["bench", *arguments.split()]), None
+    else:
+        result, record = invoke(*arguments.split())
+    assert result.exit_code == status, result.output
     assert message in " ".join(result.output.split())
     assert record is None
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (("gpu",), "gpu needs a CUDA GPU: No GPU devices found. With --device cpu"),
-        (("quick", "--backend", "kernel"), "backend 'kernel' needs a CUDA GPU, the device is cpu"),
-        (("quick", "--device", "cuda:1"), "--device cuda:1: No GPU devices found"),
-    ],
-)
-def test_what_the_machine_lacks_is_exit_status_1(invoke, arguments, message):
-    result, record = invoke(*arguments)
-    assert result.exit_code == 1, result.output
-    assert message in result.output
-    assert record is None
+def test_a_name_unlike_any_other_comes_without_a_guess(invoke):
+    result, _ = invoke("xyz")
+    assert result.exit_code == 3
+    assert "operators: swap" in result.output and "Did you mean" not in result.output
 
 
-def test_an_operator_is_timed_where_it_can_be(invoke):
-    result, record = invoke("swap")
-    assert result.exit_code == 0, result.output
-    assert "No GPU devices found: the reference is timed on the CPU" in result.output
-    assert record is not None
+def test_cases_are_selected_by_package_operator_and_share(invoke):
+    for package in ("stand-in", "forge_core", "forge-core"):
+        assert invoke("quick", "--package", package)[0].exit_code == 0
+    assert invoke("quick", "--operator", "swap")[0].exit_code == 0
+    _, record = invoke("full", "--device", "cpu", "--share", "1", "2")
+    assert [case.name for case in record.cases] == ["swap 5x7 float32"]
 
 
 def test_a_suite_for_gpus_runs_on_the_cpu_when_told_to(invoke):
@@ -404,11 +407,11 @@ def test_a_suite_for_gpus_runs_on_the_cpu_when_told_to(invoke):
 
 
 def test_forge_debug_is_refused(invoke, monkeypatch):
+    invoke("quick")
     monkeypatch.setenv("FORGE_DEBUG", "1")
-    result, record = invoke("quick")
+    result = CliRunner().invoke(main, ["bench", "quick"])
     assert result.exit_code == 1
-    assert "unset FORGE_DEBUG" in result.output
-    assert record is None
+    assert "unset FORGE_DEBUG" in str(result.exception)
 
 
 def test_host_time_has_no_bandwidth(invoke):
@@ -446,6 +449,17 @@ def test_the_record_on_standard_output_is_json_alone(invoke, tmp_path, monkeypat
     assert sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".json", ".md"]
 
 
+def test_declaring_benchmarks_imports_no_cutlass_and_touches_no_gpu():
+    code = (
+        "import sys, torch\n"
+        "from forge_core.bench import plan, schema\n"
+        "assert [schema.load_suites(bench) for bench in plan.discover()]\n"
+        "assert 'cutlass' not in sys.modules and not torch.cuda.is_initialized()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_list_names_suites_operators_variants_and_peers(invoke):
     invoke("quick")
     output = CliRunner().invoke(main, ["bench", "list"]).output
@@ -453,55 +467,45 @@ def test_list_names_suites_operators_variants_and_peers(invoke):
     assert "operator  swap         variants: naive, wide; peers: eager" in output
 
 
-def test_an_interrupt_keeps_what_was_measured(invoke):
-    def pulled(x):
-        if x.shape == (5, 7):
-            raise KeyboardInterrupt
-        return swap(x)
-
-    result, record = invoke("quick", ours=pulled)
-    assert result.exit_code == 1, result.output
-    assert [case.name for case in record.cases] == ["swap 8x6 float32"]
-    assert record.cases[0].contenders
-    assert record.interrupted
-    assert record.not_run == ["swap 5x7 float32"]
-    assert "Interrupted: 1 of 2 cases were measured." in result.output
+class Finalized:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
 
 
-def test_a_termination_keeps_what_was_measured(invoke):
-    def pulled(x):
-        if x.shape == (5, 7):
-            signal.raise_signal(signal.SIGTERM)
-        return swap(x)
-
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    result, record = invoke("quick", ours=pulled)
-    assert result.exit_code == 1, result.output
-    assert record.interrupted
-    assert [case.name for case in record.cases] == ["swap 8x6 float32"]
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+def interrupt():
+    raise KeyboardInterrupt
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_interrupt_that_a_finalizer_drops_ends_the_run_after_its_case(invoke):
-    class Finalized:
-        def __del__(self):
-            signal.raise_signal(signal.SIGINT)
-
-    def pulled(x):
-        if x.shape == (8, 6):
-            Finalized()
+@pytest.mark.parametrize(
+    "shape, act",
+    [
+        ((5, 7), interrupt),
+        ((5, 7), partial(signal.raise_signal, signal.SIGTERM)),
+        ((8, 6), Finalized),  # Python drops what is raised there: the run ends after its case
+    ],
+    ids=["interrupt", "termination", "in a finalizer"],
+)
+def test_an_interrupt_keeps_what_was_measured(invoke, shape, act):
+    def interrupted(x):
+        if x.shape == shape:
+            act()
         return swap(x)
 
-    result, record = invoke("quick", ours=pulled)
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    result, record = invoke("quick", ours=interrupted)
     assert result.exit_code == 1, result.output
     assert record.interrupted
     assert [case.name for case in record.cases] == ["swap 8x6 float32"]
+    assert record.cases[0].contenders
+    assert record.not_run == ["swap 5x7 float32"]
+    assert "Interrupted: 1 of 2 cases were measured." in result.output
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
 def test_a_termination_comes_once_and_not_after_an_interrupt():
     for first in (signal.SIGTERM, signal.SIGINT):
-        with exits.termination_interrupts():
+        with runner.Interrupts():
             with pytest.raises(KeyboardInterrupt):
                 signal.raise_signal(first)
             signal.raise_signal(signal.SIGTERM)  # while the record is written
@@ -523,16 +527,6 @@ def test_a_termination_while_the_record_is_made_does_not_lose_it(invoke, monkeyp
     assert len(record.cases) == 2
 
 
-def test_in_another_thread_signals_are_left_alone():
-    def inside():
-        with exits.termination_interrupts() as interrupts:
-            interrupts.measured()
-            return signal.getsignal(signal.SIGTERM)
-
-    with ThreadPoolExecutor(1) as threads:
-        assert threads.submit(inside).result() == signal.getsignal(signal.SIGTERM)
-
-
 def test_a_termination_of_a_spread_run_reaches_its_processes(monkeypatch, tmp_path):
     ended, started = [], threading.Barrier(3)
 
@@ -548,8 +542,8 @@ def test_a_termination_of_a_spread_run_reaches_its_processes(monkeypatch, tmp_pa
         on_start(child)
         started.wait(10)
         assert child.told.wait(10)
-        ended.append(arguments[-1])
-        return f"record of {arguments[-1]}"
+        ended.append(arguments[-2])
+        return f"record of {arguments[-2]}"
 
     def interrupted(running):
         if not ended:
@@ -561,7 +555,7 @@ def test_a_termination_of_a_spread_run_reaches_its_processes(monkeypatch, tmp_pa
     monkeypatch.setattr(processes, "run_bench", waiting)
     monkeypatch.setattr(processes, "wait", interrupted)
     found = processes.spread(["smoke"], ["cuda:0", "cuda:1"], tmp_path, lambda name: None)
-    assert found == ["record of 1/2", "record of 2/2"]
+    assert found == ["record of 0", "record of 1"]
 
 
 def test_an_interrupt_in_a_later_run_says_how_many_are_whole(invoke):
@@ -580,61 +574,6 @@ def test_an_interrupt_in_a_later_run_says_how_many_are_whole(invoke):
     assert any(note.startswith("Of 3 runs 1 came to their end") for note in record.notes)
 
 
-def test_cases_are_selected_by_package_and_operator(invoke):
-    for package in ("stand-in", "forge_core", "forge-core"):
-        assert invoke("quick", "--package", package)[0].exit_code == 0
-    assert invoke("quick", "--operator", "swap")[0].exit_code == 0
-    for option, message in (
-        (("--package", "week9"), "no package 'week9' declares benchmarks; packages: stand-in"),
-        (("--operator", "sort"), "suite quick has no operator 'sort'; operators: swap"),
-        (("--device", "cpu", "--devices", "cpu,cpu"), "expected one of them"),
-        (("--devices", "cuda:0,cuda"), "cuda:0 is named twice"),
-        (("--devices", "cpu,cuda:0"), "GPUs or the CPU, not both"),
-        (("--devices", "cuda:0,"), "expected cpu, cuda or cuda:N, got ''"),
-        (("--share", "3/2"), "expected a share such as 1/2"),
-        (("--timer", "sundial"), "'sundial' is not one of 'events', 'graph', 'cupti'"),
-        (("--l2", "hot"), "'hot' is not one of 'cold', 'flushed', 'warm'"),
-    ):
-        result, _ = invoke("quick", *option)
-        assert result.exit_code == 3
-        assert message in " ".join(result.output.split())
-    assert "No GPU devices found" in invoke("quick", "--devices", "all")[0].output
-    # A process of its own for a device that is not here would end in the middle of the others' work.
-    result, _ = invoke("quick", "--devices", "cuda:0,cuda:1")
-    assert (result.exit_code, "--device cuda:0: No GPU devices found" in result.output) == (1, True)
-    for words in (("tune", "stand-in"), ("accuracy",)):
-        result = CliRunner().invoke(main, ["bench", *words, "--device", "cpu"])
-        assert result.exit_code in (1, 3)
-        assert "declares no thresholds" in result.output or "expected cuda or cuda:N" in result.output
-    result, _ = invoke("swap", "--operator", "sort")
-    assert result.exit_code == 3
-    assert "swap is an operator, and --operator selects in a suite" in result.output
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        (("qiuck",), "operators: swap. Did you mean quick?"),
-        (("swpa",), "operators: swap. Did you mean swap?"),
-        (("lits",), "operators: swap. Did you mean list?"),
-        (("quick", "--operator", "SWPA"), "operators: swap. Did you mean swap?"),
-        (("quick", "--variant", "widee", "--variant", "auto"), "for all of them. Did you mean wide?"),
-        (("quick", "--peer", "eagre"), "peers: eager. Did you mean eager?"),
-        (("quick", "--package", "stand-on"), "packages: stand-in. Did you mean stand-in?"),
-    ],
-)
-def test_an_unknown_name_comes_with_the_nearest_one(invoke, arguments, message):
-    result, _ = invoke(*arguments)
-    assert result.exit_code == 3
-    assert " ".join(result.output.split()).endswith(message)
-
-
-def test_a_name_unlike_any_other_comes_without_a_guess(invoke):
-    result, _ = invoke("xyz")
-    assert result.exit_code == 3
-    assert "operators: swap" in result.output and "Did you mean" not in result.output
-
-
 def test_the_full_suite_is_every_case_once(invoke):
     result, record = invoke("full", "--device", "cpu")
     assert result.exit_code == 0, result.output
@@ -642,14 +581,9 @@ def test_the_full_suite_is_every_case_once(invoke):
     assert record.cases[2].left_out  # the variants that the suite for the GPU names
 
 
-def test_a_share_is_every_nth_case(invoke):
-    _, record = invoke("full", "--device", "cpu", "--share", "2/2")
-    assert [case.name for case in record.cases] == ["swap 5x7 float32"]
-
-
 def test_a_busy_machine_and_a_clock_that_moved_are_noted(invoke, monkeypatch):
     monkeypatch.setattr("os.getloadavg", lambda: (1000.0, 0.0, 0.0))
-    monkeypatch.setattr("forge_core.timing.wall.WallTimer.clock_mhz", lambda self: clocks.pop(0))
+    monkeypatch.setattr("forge_core.timing.host.WallTimer.clock_mhz", lambda self: clocks.pop(0))
     clocks = [1980, 1700]
     result, record = invoke("quick", "--shape", "8x6")
     assert any(note.startswith("The machine was shared: load average 1000.0 on ") for note in record.notes)
@@ -658,8 +592,6 @@ def test_a_busy_machine_and_a_clock_that_moved_are_noted(invoke, monkeypatch):
 
 
 def test_first_calls_are_measured_with_empty_and_with_kept_caches(invoke, monkeypatch):
-    from forge_core.bench import cold
-
     asked, found = [], []
 
     def start(what, caches):
@@ -687,25 +619,16 @@ def test_first_calls_are_measured_with_empty_and_with_kept_caches(invoke, monkey
 
 
 def test_a_first_call_in_a_process_of_its_own():
-    from forge_core.bench.cold import start
-
     asked = {"package": "forge_week0_transpose", "operator": "copy", "shape": "64x48", "dtype": "int8"}
-    first = start(
-        {**asked, "layout": "contiguous", "contender": "forge", "device": "cpu", "backend": "ref", "seed": 0}, {}
-    )
+    asked |= {"layout": "contiguous", "contender": "forge", "device": "cpu", "backend": "ref", "seed": 0}
+    first = cold.start(asked, {})
     assert 0 < first["import_s"] < 30
     assert 0 < first["first_s"] < 30
     assert 0 < first["again_us"] < 1e5
-    peer = start(
-        {**asked, "layout": "contiguous", "contender": "eager", "device": "cpu", "backend": None, "seed": 0}, {}
-    )
+    peer = cold.start({**asked, "contender": "eager", "backend": None}, {})
     assert peer["import_s"] < first["import_s"]  # a peer does not pay for importing ours, and eager imports nothing
-    from forge_core.errors import BenchmarkError
-
-    with pytest.raises(
-        BenchmarkError, match=r"failed in a fresh process: .*UnsupportedError|failed in a fresh process"
-    ):
-        start({**asked, "layout": "odd", "contender": "forge", "device": "cpu", "backend": "ref", "seed": 0}, {})
+    with pytest.raises(BenchmarkError, match=r"failed in a fresh process: .*layout"):
+        cold.start({**asked, "layout": "odd"}, {})
 
 
 def test_a_suite_is_spread_over_devices(tmp_path):
@@ -723,10 +646,10 @@ def test_a_suite_is_spread_over_devices(tmp_path):
 @pytest.mark.parametrize("kind", [BenchmarkError, OSError, SystemExit])
 def test_every_device_that_fails_is_named(monkeypatch, tmp_path, kind):
     def broken(arguments, record, **rest):
-        raise kind(f"no record of {arguments[arguments.index('--share') + 1]}")
+        raise kind(f"no record of {' '.join(arguments[-2:])}")
 
     monkeypatch.setattr(processes, "run_bench", broken)
-    with pytest.raises(BenchmarkError, match=r"cuda:0: no record of 1/2.*; cuda:1: no record of 2/2"):
+    with pytest.raises(BenchmarkError, match=r"cuda:0: no record of 0 2.*; cuda:1: no record of 1 2"):
         processes.spread(["smoke"], ["cuda:0", "cuda:1"], tmp_path, lambda name: None)
 
 
@@ -759,10 +682,11 @@ def test_inputs_are_random_repeatable_and_laid_out_as_asked(dtype, layout):
 
 
 def test_inputs_of_a_vector_cannot_be_permuted():
+    make = partial(random_tensor, (4,), torch.int8, device=CPU, generator=generator_for(CPU, seed=0, what=""))
     with pytest.raises(ValueError, match="two or more dimensions"):
-        random_tensor((4,), torch.int8, device=CPU, generator=generator_for(CPU, seed=0, what=""), layout="permuted")
+        make(layout="permuted")
     with pytest.raises(ValueError, match="one of contiguous, permuted"):
-        random_tensor((4,), torch.int8, device=CPU, generator=generator_for(CPU, seed=0, what=""), layout="odd")
+        make(layout="odd")
 
 
 def test_comparison_sees_bits():

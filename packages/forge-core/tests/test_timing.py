@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
+import torch
 
 from forge_core.errors import BenchmarkError, UnsupportedError
 from forge_core.timing import (
+    TIMERS,
     Contender,
     Policy,
     Timing,
@@ -17,11 +20,13 @@ from forge_core.timing import (
     host_time,
     host_times,
     import_times,
-    launch_order,
-    quantile,
     sets_for,
     time_interleaved,
 )
+from forge_core.timing.cupti import MARK, Span, between_marks
+from forge_core.timing.interleave import launch_order
+from forge_core.timing.l2 import POLICIES, l2_policy
+from forge_core.timing.result import quantile
 
 MIB = 2**20
 
@@ -71,27 +76,18 @@ def test_quantile_interpolates(values, share, expected):
     assert quantile(values, share) == pytest.approx(expected)
 
 
-def test_quantile_refuses_what_has_none():
-    with pytest.raises(ValueError, match="at least one value"):
-        quantile([], 0.5)
-    with pytest.raises(ValueError, match="share from 0 to 1"):
-        quantile([1.0], 80)
-
-
 def test_timing_summarises_its_samples():
     timing = Timing(tuple(float(n) for n in range(11)), method="m")
     assert (timing.median_ms, timing.p20_ms, timing.p80_ms) == (5.0, 2.0, 8.0)
     assert timing.spread == pytest.approx(6 / 5)
-    assert timing.iterations == 11
-    assert timing.bandwidth_gbs(10_000_000) == pytest.approx(2.0)
     assert timing.clocks == "not read"
     assert Timing((1.0,), method="m", clocks_mhz=(1980, None)).clocks == "1980 MHz to not read"
     assert Timing((1.0,), method="m").spread == 0.0
 
 
-def test_timing_without_samples_is_refused():
-    with pytest.raises(ValueError, match="at least one sample"):
-        Timing((), method="m")
+@pytest.mark.parametrize("clocks, moved", [((1980, 1755), True), ((1980, 1965), False), ((1980, None), False)])
+def test_a_clock_that_moved_is_noticed(clocks, moved):
+    assert Timing((1.0,), method="m", clocks_mhz=clocks).clocks_moved == moved
 
 
 def test_order_gives_everyone_every_place_and_several_neighbours():
@@ -122,13 +118,10 @@ def test_interleaving_takes_turns_rotates_buffers_and_keeps_outputs():
         {name: contender(timer, name, sets) for name in ("x", "y")},
         timer=timer,
         policy=Policy(warmup=2, iterations=7),
-        l2="cold",
     )
     assert run.timings["x"].samples_ms == (1.0,) * 7
     assert run.timings["y"].samples_ms == (2.0,) * 7
-    assert run.timings["x"].warmup == 2
     assert run.timings["x"].method == "a fake clock"
-    assert run.timings["x"].l2 == "cold"
     assert run.timings["x"].clocks == "1980 MHz to 1980 MHz"
     assert len(timer.ran) == 2 * (2 + 7)
     # The last launches read consecutive sets, and what is held names the set that it came from.
@@ -165,15 +158,9 @@ def test_policy_fits_the_budget_within_its_limits():
     assert policy.rounds(0.001) == 50
     assert policy.rounds(0.0) == 50
     assert Policy(iterations=1).rounds(1e6) == 1
-    with pytest.raises(ValueError, match="iterations"):
-        Policy(iterations=0)
-    with pytest.raises(ValueError, match="warmup"):
-        Policy(warmup=-1)
 
 
 def test_warm_up_goes_on_for_its_time():
-    import time
-
     calls = []
 
     def work():
@@ -184,8 +171,7 @@ def test_warm_up_goes_on_for_its_time():
         {"x": Contender(work, [()])}, timer=WallTimer(), policy=Policy(warmup=1, warmup_ms=40.0, iterations=3)
     )
     assert calls[-3] - calls[0] >= 0.04
-    assert run.timings["x"].warmup == len(calls) - 3
-    assert run.timings["x"].iterations == 3
+    assert len(run.timings["x"].samples_ms) == 3
 
 
 def test_wall_timer_reads_its_clock_around_each_launch():
@@ -219,9 +205,9 @@ def test_a_time_below_the_floor_is_refused():
 
 def test_host_time_is_the_time_of_one_call():
     calls = []
-    timing = host_time(lambda: calls.append(1), batch=10, batches=4, warmup=1)
-    assert len(calls) == 50
-    assert timing.iterations == 4
+    timing = host_time(lambda: calls.append(1), batch=10, batches=4)
+    assert len(calls) == 10 * (3 + 4)  # three batches of warm-up
+    assert len(timing.samples_ms) == 4
     assert 0 < timing.median_us < 1000
     assert "without synchronising" in timing.method
     slow, fast = host_times({"slow": lambda: sum(range(20000)), "fast": lambda: None}, batch=3, batches=3).values()
@@ -230,21 +216,12 @@ def test_host_time_is_the_time_of_one_call():
 
 def test_import_time_is_taken_in_fresh_processes():
     timing = import_times("fractions", after="sys", repeats=2)
-    assert timing.iterations == 2
-    assert timing.fastest_ms > 0.1
+    assert len(timing.samples_ms) == 2
+    assert min(timing.samples_ms) > 0.1
     # What was imported before the clock started costs nothing.
-    assert import_times("fractions", after="fractions", repeats=1).fastest_ms < timing.fastest_ms
+    assert import_times("fractions", after="fractions", repeats=1).median_ms < min(timing.samples_ms)
     with pytest.raises(BenchmarkError, match="no_such_module_at_all"):
         import_times("no_such_module_at_all", after="sys", repeats=1)
-
-
-def test_the_event_timer_needs_a_cuda_device():
-    import torch
-
-    from forge_core.timing.events import EventTimer
-
-    with pytest.raises(UnsupportedError, match="CUDA device, got cpu"):
-        EventTimer(torch.device("cpu"))
 
 
 # --------------------------------------------------------------------------------------------- the state of the cache
@@ -283,10 +260,6 @@ def test_a_warm_cache_is_made_by_an_untimed_call_of_its_own_on_the_same_buffers(
 
 
 def test_the_policies_say_what_they_do():
-    import torch
-
-    from forge_core.timing.l2 import POLICIES, l2_policy
-
     device, l2 = torch.device("cpu"), 1000
     made = {name: l2_policy(name, device, l2) for name in POLICIES}
     assert [name for name, policy in made.items() if policy.warm] == ["warm"]
@@ -296,17 +269,6 @@ def test_the_policies_say_what_they_do():
         assert policy.describe(500).startswith(f"{name}: ")
         if policy.before is not None:
             policy.before()
-    with pytest.raises(ValueError, match="expected one of cold, flushed, warm, got 'hot'"):
-        l2_policy("hot", device, l2)
-
-
-def test_a_clock_that_moved_is_noticed():
-    def timing(*clocks):
-        return Timing((1.0,), method="m", clocks_mhz=clocks)
-
-    assert timing(1980, 1755).clocks_moved
-    assert not timing(1980, 1965).clocks_moved
-    assert not timing(1980, None).clocks_moved
 
 
 # ------------------------------------------------------------------------------------------------------ CUPTI's trace
@@ -314,8 +276,6 @@ def test_a_clock_that_moved_is_noticed():
 
 def trace(*work, stream=7):
     """Spans one after the other, 10 ns apart: marks by "|", others by name, duration, and perhaps a stream."""
-    from forge_core.timing.cupti import MARK, Span
-
     spans, now = [], 0
     for entry in work:
         name, duration, *rest = (f"void {MARK}(long)", 5) if entry == "|" else entry
@@ -325,8 +285,6 @@ def trace(*work, stream=7):
 
 
 def test_a_sample_is_from_the_first_kernel_s_begin_to_the_last_one_s_end():
-    from forge_core.timing.cupti import between_marks
-
     spans = trace("|", ("copy", 500), "|", ("a", 1000), "|", ("copy", 500), "|", ("a", 300), ("b", 400), "|")
     assert between_marks(spans[::-1], 2) == pytest.approx([1e-3, 0.71e-3])
 
@@ -340,19 +298,11 @@ def test_a_sample_is_from_the_first_kernel_s_begin_to_the_last_one_s_end():
     ],
 )
 def test_a_trace_that_cannot_be_believed_is_refused(work, message):
-    from forge_core.timing.cupti import between_marks
-
     with pytest.raises(BenchmarkError, match=message):
         between_marks(trace(*work), 1)
 
 
-@pytest.mark.parametrize("name", ["events", "graph", "cupti"])
+@pytest.mark.parametrize("name", TIMERS)
 def test_every_timer_of_the_gpu_needs_one(name):
-    import torch
-
-    from forge_core.timing.accuracy import make_timer
-
     with pytest.raises(UnsupportedError, match="CUDA device, got cpu"):
-        make_timer(name, torch.device("cpu"))
-    with pytest.raises(ValueError, match="expected one of events, graph, cupti, got 'sundial'"):
-        make_timer("sundial", torch.device("cpu"))
+        TIMERS[name](torch.device("cpu"))

@@ -34,9 +34,10 @@ from forge_core import settings
 from forge_core.device import Arch
 from forge_core.errors import ForgeError, SettingsError, UnsupportedError
 
-__all__ = ["ARCH", "BAD_USAGE", "did_you_mean", "main"]
+__all__ = ["ARCH", "BAD_USAGE", "REGRESSION", "did_you_mean", "main"]
 
-#: The exit status of every command for a command line that it does not take; click's own, 2, is a regression in bench.
+#: The exit statuses of all commands; a regression, found by `bench compare`, has the number that click gives bad usage.
+REGRESSION = 2
 BAD_USAGE = 3
 
 # The command's name, where it lives, and its line in the help.
@@ -126,7 +127,7 @@ class Commands(click.Group):
             if _traceback_wanted():
                 raise
             click.echo(f"{type(error).__name__}: {error}", err=True)
-            ctx.exit(1)
+            ctx.exit(getattr(error, "exit_status", 1))
 
 
 def _traceback_wanted() -> bool:

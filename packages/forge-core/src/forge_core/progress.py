@@ -1,100 +1,80 @@
-"""How far a run is, and when it will end."""
+"""Progress of a run, with its estimated end."""
 
 from __future__ import annotations
 
 import datetime as dt
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 __all__ = ["Shown", "ends", "progress"]
 
-#: Seconds from one note of what is under way to the next, in a log.
+#: Seconds between two notes in a log.
 NOTES = 30.0
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What a run calls as it goes on.
-
-    Attributes:
-        done: a case is done; takes its name.
-        note: something is under way; takes what.  A terminal shows it until a case is done, a log has it now and then.
-    """
-
-    done: Callable[[str], None]
-    note: Callable[[str], None]
-
-    def __call__(self, name: str) -> None:
-        """The same as ``done``."""
-        self.done(name)
-
-
 def ends(done: int, total: int, seconds: float, now: dt.datetime) -> str:
-    """The estimated end in words: the remaining cases take as long as those that are done did on average.
+    """The estimated end in words, from the mean time of those that are done; "" for none.
 
     Args:
-        done: cases that are done; "" for none.
+        done: cases that are done.
         total: all of them.
         seconds: how long those took.
         now: the time of day.
     """
-    if done == 0:
-        return ""
-    left = seconds / done * (total - done)
-    return f"ends about {(now + dt.timedelta(seconds=left)):%H:%M:%S}"
+    return f"ends about {(now + dt.timedelta(seconds=seconds / done * (total - done))):%H:%M:%S}" if done else ""
 
 
-@contextmanager
-def progress(total: int, doing: str = "measuring", *, each: bool = True) -> Iterator[Shown]:
-    """A bar on a terminal; in a log, lines, so that a long run shows where it is.
+class Shown:
+    """A bar on a terminal; lines in a log.
 
     Args:
         total: how many there are.
         doing: what is done with them.
-        each: a log has a line for each, when it is done; otherwise one when the first begins, and one now and then.
-
-    Yields:
-        What to call with a name when that is done.
+        each: a log has a line for each, when it is done; otherwise one now and then.
+        bar: the bar and its task; None in a log.
     """
-    began, done = time.perf_counter(), 0
-    noted = began
 
-    def until() -> str:
-        nonlocal done
-        done += 1
-        return ends(done, total, time.perf_counter() - began, dt.datetime.now().astimezone())
+    def __init__(self, total: int, doing: str, *, each: bool, bar: tuple[Progress, TaskID] | None) -> None:
+        self._total, self._doing, self._each, self._bar = total, doing, each, bar
+        self._done = 0
+        self._began = self._noted = time.perf_counter()
 
-    def note_in_log(text: str) -> None:
-        nonlocal noted
+    def __call__(self, name: str) -> None:
+        """Counts one as done."""
+        self._done += 1
+        end = ends(self._done, self._total, time.perf_counter() - self._began, dt.datetime.now().astimezone())
+        if self._bar is not None:
+            self._bar[0].update(self._bar[1], advance=1, description=f"done: {name}", until=end)
+        elif self._each:
+            click.echo(f"[{self._done}/{self._total}] {name} ({end})", err=True)
+        else:
+            self.note(f"{self._doing}: {self._done} of {self._total} ({end})")
+
+    def note(self, text: str) -> None:
+        """Shows what is under way: on a terminal until the next is done, in a log now and then."""
         now = time.perf_counter()
-        if now - noted >= NOTES:
-            noted = now
+        if self._bar is not None:
+            self._bar[0].update(self._bar[1], description=text)
+        elif now - self._noted >= NOTES:
+            self._noted = now
             click.echo(f"        {text}", err=True)
 
-    if not sys.stderr.isatty() and each:
-        yield Shown(lambda name: click.echo(f"[{done + 1}/{total}] {name} ({until()})", err=True), note_in_log)
+
+@contextmanager
+def progress(total: int, doing: str = "measuring", *, each: bool = True) -> Iterator[Shown]:
+    """Shows the progress on standard error; see :class:`Shown`, which it yields."""
+    if sys.stderr.isatty():
+        words, until = TextColumn("{task.description}"), TextColumn("{task.fields[until]}")
+        columns = (words, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), until)
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            yield Shown(total, doing, each=each, bar=(bar, bar.add_task(doing, total=total, until="")))
         return
-    if not sys.stderr.isatty():
+    if not each:
         click.echo(f"{doing}: {total} to do", err=True)
-
-        def count(name: str) -> None:
-            end = until()
-            note_in_log(f"{doing}: {done} of {total} ({end})")
-
-        yield Shown(count, note_in_log)
-        return
-    words = TextColumn("{task.description}"), TextColumn("{task.fields[until]}")
-    columns = (words[0], BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), words[1])
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(doing, total=total, until="")
-        yield Shown(
-            lambda name: bar.update(task, advance=1, description=f"done: {name}", until=until()),
-            lambda text: bar.update(task, description=text),
-        )
+    yield Shown(total, doing, each=each, bar=None)

@@ -1,71 +1,59 @@
 """First calls: what a fresh process pays, with empty caches and with the caches that an earlier process left.
 
 Each contender gets a folder of its own for every cache that it could use (Forge's, torch.compile's, Triton's, the
-driver's, and the folder for temporary files, where quack keeps what it compiled).  The first process finds it empty and
+driver's, and the folder for temporary files, where quack keeps its own).  The first process finds it empty and
 compiles; the next one finds what that left.  This is repeated, each time with another empty folder, and the medians are
-kept.
+kept.  The process is this module, run as a program:
+
+    python -m forge_core.bench.cold '{"operator": "copy", "shape": "64x64", ...}'
+
+It prints one line of JSON.  The CUDA context is made before any clock starts: every program pays for that, whatever it
+calls.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from forge_core.bench.first_call import Asked, First
+import torch
+
+from forge_core import dtypes, settings
+from forge_core.bench import plan
+from forge_core.bench.declare import Case
+from forge_core.bench.inputs import generator_for
 from forge_core.bench.measure import Context, Outcome, willing_peers
-from forge_core.bench.plan import PlannedCase
 from forge_core.bench.records import Cold
-from forge_core.bench.schema import AUTO, OURS, our_name
+from forge_core.bench.schema import AUTO, OURS, our_name, parse_shape
 from forge_core.errors import BenchmarkError
-from forge_core.timing import Timing, quantile
+from forge_core.timing import Timing
 
-__all__ = ["METHOD", "PROCESSES", "measure_cold", "start"]
+__all__ = ["Asked", "First", "measure_cold", "run", "start"]
 
 METHOD = "perf_counter in fresh processes, around the first call and its synchronisation; caches empty, then kept"
 #: Processes of each kind, for each contender.
 PROCESSES = 3
 SECONDS = 600
+#: Calls once the kernel is in memory, of which the median is taken.
+AGAIN = 50
+
+#: ``package``, ``operator``, ``shape``, ``dtype``, ``layout``, ``contender``, ``device``, ``backend`` and ``seed``.
+Asked = dict[str, Any]
+#: ``import_s``, ``first_s`` and ``again_us``.
+First = dict[str, float]
 
 
-def start(asked: Asked, caches: Mapping[str, str]) -> First:
-    """Runs :mod:`forge_core.bench.first_call` in a fresh process.
-
-    Raises:
-        BenchmarkError: it failed; the message has its last line of error.
-    """
-    done = subprocess.run(
-        [sys.executable, "-m", "forge_core.bench.first_call", json.dumps(asked)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS,
-        env={**os.environ, **caches},
-    )
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        raise BenchmarkError(f"the first call failed in a fresh process: {lines[-1]}", peer=asked["contender"])
-    first: First = json.loads(done.stdout.strip().splitlines()[-1])
-    return first
-
-
-def _caches(folder: str) -> dict[str, str]:
-    temporary = Path(folder, "tmp")
-    temporary.mkdir(exist_ok=True)
-    return {
-        "TMPDIR": str(temporary),
-        "FORGE_CACHE_DIR": f"{folder}/forge",
-        "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-        "TRITON_CACHE_DIR": f"{folder}/triton",
-        "CUDA_CACHE_PATH": f"{folder}/cuda",
-    }
-
-
-def measure_cold(planned: PlannedCase, context: Context) -> Outcome:
+def measure_cold(planned: plan.PlannedCase, context: Context) -> Outcome:
     """The first calls of a case's contenders; ``timings`` holds those with empty caches.
 
     Raises:
@@ -90,18 +78,89 @@ def measure_cold(planned: PlannedCase, context: Context) -> Outcome:
         empty, kept = [], []
         for _ in range(context.policy.iterations or PROCESSES):
             with tempfile.TemporaryDirectory(prefix="forge-cold-") as folder:
-                empty.append(start(asked, _caches(folder)))
-                kept.append(start(asked, _caches(folder)))
+                Path(folder, "temporary").mkdir()
+                caches = {
+                    "TMPDIR": f"{folder}/temporary",
+                    "FORGE_CACHE_DIR": f"{folder}/forge",
+                    "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
+                    "TRITON_CACHE_DIR": f"{folder}/triton",
+                    "CUDA_CACHE_PATH": f"{folder}/cuda",
+                }
+                empty.append(start(asked, caches))
+                kept.append(start(asked, caches))
         outcome.cold[name] = Cold(
-            import_s=_median(empty + kept, "import_s", 4),
-            empty_s=_median(empty, "first_s", 4),
-            kept_s=_median(kept, "first_s", 4),
-            again_us=_median(empty + kept, "again_us", 2),
+            import_s=round(median(first["import_s"] for first in empty + kept), 4),
+            empty_s=round(median(first["first_s"] for first in empty), 4),
+            kept_s=round(median(first["first_s"] for first in kept), 4),
+            again_us=round(median(first["again_us"] for first in empty + kept), 2),
             processes=len(empty),
         )
-        outcome.timings[name] = Timing(tuple(first["first_s"] * 1e3 for first in empty), method=METHOD)
+        outcome.timings[name] = Timing(tuple(first["first_s"] * 1e3 for first in empty), METHOD)
     return outcome
 
 
-def _median(found: list[First], key: str, digits: int) -> float:
-    return round(quantile([first[key] for first in found], 0.5), digits)
+def start(asked: Asked, caches: Mapping[str, str]) -> First:
+    """:func:`run` in a fresh process with these environment variables.
+
+    Raises:
+        BenchmarkError: it failed; the message has its last line of error.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "forge_core.bench.cold", json.dumps(asked)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+        env={**os.environ, **caches},
+    )
+    if done.returncode != 0:
+        last = done.stderr.strip().rpartition("\n")[2] or "no message"
+        raise BenchmarkError(f"the first call failed in a fresh process: {last}", peer=asked["contender"])
+    first: First = json.loads(done.stdout.strip().rpartition("\n")[2])
+    return first
+
+
+def run(asked: Asked) -> First:
+    """Makes the first call in this process, and further ones.
+
+    ``import_s`` is importing the package for a contender of ours, and for a peer what its `make` does: importing its
+    library, or making the compiled function.
+    """
+    device = torch.device(asked["device"])
+    cuda = device.type == "cuda"
+    synchronize: Callable[[], None] = partial(torch.cuda.synchronize, device) if cuda else lambda: None
+    torch.zeros(1, device=device)
+    synchronize()
+    began = time.perf_counter()
+    importlib.import_module(asked["package"])
+    import_s = time.perf_counter() - began
+    operator = next(bench.by_name[asked["operator"]] for bench in plan.discover() if bench.package == asked["package"])
+    case = Case(asked["operator"], parse_shape(asked["shape"]), dtypes.parse(asked["dtype"]), asked["layout"])
+    inputs = operator.inputs(case, device, generator_for(device, seed=asked["seed"], what=case.name))
+    name = asked["contender"]
+    peer = operator.peer(name)
+    variant = AUTO if name == OURS else name.removeprefix(f"{OURS}:")
+    began = time.perf_counter()
+    call = operator.call(variant) if peer is None else peer.make(case)
+    if peer is not None:
+        # Ours was imported for its declaration only; a program that calls the peer pays for the peer's.
+        import_s = time.perf_counter() - began
+    with settings.use_settings(backend=asked["backend"]):
+        began = time.perf_counter()
+        got = call(*inputs)
+        synchronize()
+        first_s = time.perf_counter() - began
+        problem = operator.wrong(name, inputs, got, operator.reference(*inputs))
+        if problem:
+            raise RuntimeError(f"wrong result of the first call: {problem}")
+        again = []
+        for _ in range(AGAIN):
+            began = time.perf_counter()
+            call(*inputs)
+            again.append((time.perf_counter() - began) * 1e6)
+            synchronize()
+    return {"import_s": import_s, "first_s": first_s, "again_us": median(again)}
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(run(json.loads(sys.argv[1]))) + "\n")

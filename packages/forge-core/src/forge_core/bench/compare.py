@@ -1,10 +1,9 @@
-"""What moved between two records, decided by their samples.
+"""What changed between two records, decided by their samples.
 
-A case's figure moves for three reasons: the kernel changed, the machine did (its clock, its temperature, its
-neighbours), or chance had it so.  The second is taken out: contenders that did not change between the two records (the
-ceiling's copy always, the peers where their versions are the same) ran launch by launch beside ours, so what they moved
-by is the machine's share.  The third is judged by the samples: a bootstrap over runs and over the samples of each run
-gives the interval that the change lies in, and a rank test says whether the two sets of samples could be one.
+A figure changes because the kernel did, because the machine did (clock, temperature, other users), or by chance.  The
+machine's share is divided out: the controls, contenders that are the same in both records (the ceiling's copy always,
+the peers where their versions agree), ran launch by launch beside ours.  Chance is judged by the samples: a bootstrap
+over runs and over the samples of each run gives a confidence interval, and a rank test has to agree.
 
     change = (ours, new / old) / (controls, new / old) - 1          of times: above 0 is slower
 
@@ -16,25 +15,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 import torch
 
-from forge_core.bench.environment import Environment
-from forge_core.bench.records import CaseRecord, ContenderRecord, Record
-from forge_core.timing import quantile
+from forge_core.bench.records import ContenderRecord, Record
 
 __all__ = ["CONFIDENCE", "Change", "Comparison", "compare"]
 
 DRAWS = 2000
 CONFIDENCE = 0.99
-#: The largest probability, of samples that came from one distribution, at which the rank test says that they did not.
+#: The significance level of the rank test.
 RANK_LEVEL = 0.01
-#: What two runs of one kernel can differ by beyond what the samples of either show, in milliseconds: where an address
-#: or a clock falls differently for a whole run.  Several runs show it themselves; a single one cannot.  H200,
-#: 2026-11-21: docs/records/h200/compare-planted-2026-11-21.txt, 4.7 % at 6 us, 2.8 % at 65 us at most in 20 pairs.
+#: Milliseconds by which two runs of one kernel can differ beyond the spread of their samples, since addresses or clocks
+#: are others for a whole run; fewer than three runs do not show it.  H200:
+#: docs/records/h200/compare-planted-2026-11-21.txt, 4.7 % at 6 us, 2.8 % at 65 us at most in 20 pairs.
 RUN_FLOOR_MS = 0.0004
 ENOUGH_RUNS = 3
-#: Changes below this are not worth a line, however sure they are.
+#: Changes below this are not listed.
 WORTH = 0.01
 SEED = 20240229
 
@@ -44,16 +42,13 @@ class Change:
     """One of our contenders in one case, in both records.
 
     Attributes:
-        case: the case's name.
-        contender: ``"forge"`` or ``"forge:<variant>"``.
-        old_ms: the median time in the old record, in milliseconds.
-        new_ms: likewise in the new one.
-        change: the new time over the old one, less what the controls moved by, minus 1.
-        low: the lower end of the interval that `change` lies in.
-        high: its upper end.
-        control: what the controls moved by: their new time over the old one, minus 1.
-        rank_p: how likely ranks so far apart are for samples of one distribution.
-        became: what was chosen before and now, where that differs; "" where it does not.
+        case, contender: their names.
+        old_ms, new_ms: the median times, in milliseconds.
+        change: the new time over the old one, divided by that of the controls, minus 1.
+        low, high: the confidence interval of `change`.
+        control: the controls' new time over the old one, minus 1.
+        rank_p: the p-value of the rank test.
+        became: the old and the new choice of a kernel, where they differ; else "".
     """
 
     case: str
@@ -69,35 +64,33 @@ class Change:
 
     @property
     def sure(self) -> bool:
-        """Whether chance is ruled out."""
+        """Whether the change is significant."""
         return (self.low > 0 or self.high < 0) and self.rank_p < RANK_LEVEL
 
     def slower(self, threshold: float) -> bool:
-        """Whether it is slower by more than `threshold`, beyond chance."""
+        """Whether it is significantly slower, by more than `threshold`."""
         return self.sure and self.change > threshold
 
     def faster(self, threshold: float) -> bool:
-        """Whether it is faster by more than `threshold`, beyond chance; 0.05 is a time of 1/1.05 and less."""
+        """Whether it is significantly faster, by more than `threshold`; 0.05 is a time of 1/1.05 and less."""
         return self.sure and 1 / (1 + self.change) - 1 > threshold
 
     def suspect(self, threshold: float) -> bool:
-        """Whether it could be slower by more than `threshold`: what is measured again where it can be."""
+        """Whether it could be slower by more than `threshold`, and should be measured again."""
         return self.high > threshold and self.change > threshold / 2
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that two records of a suite have in common, and what they have not.
+    """The comparison of two records of a suite.
 
     Attributes:
-        old, new: the records.
         threshold: the share from which a slower case is a regression.
         changes: one for each of our contenders that both measured.
-        gone: cases that only the old record has.
-        added: cases that only the new record has.
+        gone, added: cases that only the old, or only the new record has.
         broken: cases that are errors in the new record, with the error.
-        notes: what a reader must know: other versions, another driver.
-        rerun: how the suspects were measured again, or why they were not; "" where there were none.
+        notes: differences of versions and settings.
+        rerun: how the suspects were measured again, or why they were not; "" without suspects.
     """
 
     old: Record
@@ -117,41 +110,38 @@ class Comparison:
 
     @property
     def moved(self) -> list[Change]:
-        """All that moved beyond chance and by more than a percent, the slowest first; regressions among them."""
+        """Significant changes of more than a percent, the slowest first; regressions among them."""
         found = [c for c in self.changes if c.slower(WORTH) or c.faster(WORTH)]
         return sorted(found, key=lambda c: -c.change)
 
     @property
     def suspects(self) -> list[Change]:
-        """What could be a regression."""
+        """Possible regressions."""
         return [c for c in self.changes if c.suspect(self.threshold)]
 
     @property
     def control(self) -> float:
-        """What the controls moved by, the median over the cases."""
-        return quantile([c.control for c in self.changes], 0.5) if self.changes else 0.0
+        """The controls' change, the median over the cases."""
+        return median(c.control for c in self.changes) if self.changes else 0.0
 
 
 def compare(old: Record, new: Record, threshold: float = 0.05) -> Comparison:
-    """Compares two records of the same suite.
-
-    Args:
-        old: the record before.
-        new: the record after.
-        threshold: the share from which a slower case is a regression.
-    """
+    """Compares two records of the same suite; `threshold` is the share from which a slower case is a regression."""
     before = {case.name: case for case in old.cases}
     after = {case.name: case for case in new.cases}
-    peers = _same_peers(old.environment, new.environment)
+    versions = ("torch", "triton", "cuda", "driver")
+    same = not _differences(old.environment, new.environment, versions) and not _peer_differences(old, new)
+    kinds = ("ceiling", "peer") if same else ("ceiling",)
     changes = []
     for name, case in after.items():
         earlier = before.get(name)
         if earlier is None or case.error or earlier.error:
             continue
-        for contender in case.contenders:
-            was = earlier.contender(contender.name)
-            if contender.kind == "ours" and was is not None:
-                changes.append(_change(name, was, contender, _controls(earlier, case, peers=peers)))
+        pairs = [(was, c) for c in case.contenders if (was := earlier.contender(c.name)) is not None]
+        controls = [(was, now) for was, now in pairs if now.kind in kinds]
+        changes += [_change(name, was, now, controls) for was, now in pairs if now.kind == "ours"]
+    named = ("gpu", "driver", "torch", "triton", "dsl", "python")
+    settings = _differences(old, new, ("stopwatch", "l2_policy", "backend"))
     return Comparison(
         old=old,
         new=new,
@@ -164,26 +154,25 @@ def compare(old: Record, new: Record, threshold: float = 0.05) -> Comparison:
             for name, case in after.items()
             if case.error or case.wrong
         },
-        notes=_notes(old, new),
+        notes=[
+            *(f"{text}." for text in _differences(old.environment, new.environment, named)),
+            *(f"{text}." for text in _peer_differences(old, new)),
+            *(f"{text}: the two records measure different things." for text in settings),
+        ],
     )
 
 
-def _same_peers(old: Environment, new: Environment) -> bool:
-    """Whether a peer of one record is the peer of the other."""
-    if (old.torch, old.triton, old.cuda, old.driver) != (new.torch, new.triton, new.cuda, new.driver):
-        return False
-    return not _moved_peers(old, new)
+def _differences(old: object, new: object, names: Sequence[str]) -> list[str]:
+    """The attributes of these names that differ."""
+    pairs = [(name, getattr(old, name), getattr(new, name)) for name in names]
+    return [f"{name}: {before} -> {after}" for name, before, after in pairs if before != after]
 
 
-def _moved_peers(old: Environment, new: Environment) -> list[str]:
-    """The packages of peers whose versions differ; a record of before these were kept says nothing of them."""
-    return [name for name in old.peers if name in new.peers and old.peers[name] != new.peers[name]]
-
-
-def _controls(old: CaseRecord, new: CaseRecord, *, peers: bool) -> list[tuple[ContenderRecord, ContenderRecord]]:
-    kinds = ("ceiling", "peer") if peers else ("ceiling",)
-    pairs = [(old.contender(entry.name), entry) for entry in new.contenders if entry.kind in kinds]
-    return [(was, now) for was, now in pairs if was is not None]
+def _peer_differences(old: Record, new: Record) -> list[str]:
+    """The packages of peers whose versions differ, of those that both records name."""
+    peers = new.environment.peers
+    pairs = [(name, version, peers.get(name, version)) for name, version in old.environment.peers.items()]
+    return [f"{name}: {before} -> {after}" for name, before, after in pairs if before != after]
 
 
 def _change(
@@ -200,7 +189,7 @@ def _change(
     margin = (1 - CONFIDENCE) / 2
     few = min(len(old.runs), len(new.runs)) < ENOUGH_RUNS
     floor = RUN_FLOOR_MS / min(old.median_ms, new.median_ms) if few else 0.0
-    control = quantile([math.log(now.median_ms / was.median_ms) for was, now in controls], 0.5) if controls else 0.0
+    control = median(math.log(now.median_ms / was.median_ms) for was, now in controls) if controls else 0.0
     before, after = (f"{c.variant} {c.config}".strip() for c in (old, new))
     return Change(
         case=case,
@@ -219,14 +208,10 @@ def _change(
 def _drawn(
     contender: ContenderRecord, controls: Sequence[ContenderRecord], levels: Sequence[float], generator: torch.Generator
 ) -> tuple[torch.Tensor, float, torch.Tensor]:
-    """The bootstrap's draws of a contender's logarithm less its controls', its figure, and the samples so reduced.
+    """Bootstrap draws of a contender's log time less the controls' change, its median, and the samples so reduced.
 
-    Args:
-        contender: ours.
-        controls: what ran beside it.
-        levels: of each control the logarithm in the old record.  Controls take different times, so the median of what
-            each moved by is what the machine did; the median of their times moves with the one that has it.
-        generator: of the draws.
+    `levels` are the controls' log times in the old record: the machine's share is the median of the controls' changes,
+    since the median of their times would follow whichever control is the median.
     """
     ours = _logs(contender)
     others = [_logs(control) - level for control, level in zip(controls, levels, strict=True)]
@@ -248,7 +233,7 @@ def _logs(contender: ContenderRecord) -> torch.Tensor:
 
 
 def _draw(logs: torch.Tensor, rows: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """For each draw and each of its runs, the median of as many samples drawn from that run."""
+    """For each draw and each of its runs, the median of as many samples drawn from that run with replacement."""
     count = logs.shape[1]
     columns = torch.randint(count, (*rows.shape, count), generator=generator)
     return logs[rows[..., None], columns].quantile(0.5, dim=2)
@@ -264,18 +249,3 @@ def _rank_p(old: torch.Tensor, new: torch.Tensor) -> float:
     if variance <= 0:
         return 1.0
     return math.erfc(abs(float(wins) - n * m / 2) / math.sqrt(2 * variance))
-
-
-def _notes(old: Record, new: Record) -> list[str]:
-    notes = []
-    for name in ("gpu", "driver", "torch", "triton", "dsl", "python"):
-        before, after = getattr(old.environment, name), getattr(new.environment, name)
-        if before != after:
-            notes.append(f"{name}: {before} -> {after}.")
-    moved = _moved_peers(old.environment, new.environment)
-    notes += [f"{name}: {old.environment.peers[name]} -> {new.environment.peers[name]}." for name in moved]
-    for name in ("stopwatch", "l2_policy", "backend"):
-        before, after = getattr(old, name), getattr(new, name)
-        if before != after:
-            notes.append(f"{name}: {before} -> {after}: the two records measure different things.")
-    return notes

@@ -12,16 +12,16 @@ from forge_core.bench.report import Table
 __all__ = ["commit_message", "comparison_markdown", "print_comparison"]
 
 HEAD = ("case", "contender", "before", "after", "change", "interval", "verdict")
-NAMES = {"forge": "auto"}
+#: Characters of a line of a commit message.
+WIDTH = 72
 
 
 def time_text(milliseconds: float) -> str:
     """A time with three digits and its unit."""
     value, unit = milliseconds * 1e3, "us"
     for larger in ("ms", "s"):
-        if value < 1000:
-            break
-        value, unit = value / 1e3, larger
+        if value >= 1000:
+            value, unit = value / 1e3, larger
     return f"{value:.3g} {unit}" if value < 100 else f"{value:.0f} {unit}"
 
 
@@ -36,7 +36,7 @@ def headline(found: Comparison) -> str:
 
 
 def summary(found: Comparison) -> list[str]:
-    """What there is to say beside the table."""
+    """The lines below the table."""
     compared = len(found.changes)
     slower = sum(c.slower(found.threshold) for c in found.changes)
     faster = sum(c.faster(found.threshold) for c in found.changes)
@@ -45,17 +45,20 @@ def summary(found: Comparison) -> list[str]:
         f"{compared - slower - faster} within; the controls (the ceiling's copy, and peers of the same versions) "
         f"moved by {percent(found.control)}, which is taken out."
     )
-    lines = [text, found.rerun] if found.rerun else [text]
-    lines += [f"ERROR: {name}: {error}" for name, error in found.broken.items()]
-    lines += [f"Only in the old record: {', '.join(found.gone)}."] if found.gone else []
-    lines += [f"Only in the new record: {', '.join(found.added)}."] if found.added else []
-    lines += found.notes
-    lines += [f"{c.case}, {_name(c)}: {c.became}." for c in found.moved if c.became]
-    return lines
+    lines = [
+        text,
+        found.rerun,
+        *(f"ERROR: {name}: {error}" for name, error in found.broken.items()),
+        f"Only in the old record: {', '.join(found.gone)}." if found.gone else "",
+        f"Only in the new record: {', '.join(found.added)}." if found.added else "",
+        *found.notes,
+        *(f"{c.case}, {_name(c)}: {c.became}." for c in found.moved if c.became),
+    ]
+    return [line for line in lines if line]
 
 
 def print_comparison(found: Comparison, console: Console) -> None:
-    """Prints what moved."""
+    """Prints a comparison on a terminal."""
     console.print(Text(headline(found), style="bold"))
     if found.moved:
         colours = {"REGRESSION": "red", "faster": "green"}
@@ -67,11 +70,10 @@ def print_comparison(found: Comparison, console: Console) -> None:
 
 
 def comparison_markdown(found: Comparison) -> str:
-    """What moved, as Markdown for a pull request."""
+    """A comparison as Markdown for a pull request."""
     verdict = f"**{len(found.regressions)} regressions**" if found.regressions else "No regression"
     parts = [f"### {headline(found)}", f"{verdict} at {found.threshold * 100:.3g} %."]
-    if found.moved:
-        parts.append(_table(found).markdown())
+    parts += [_table(found).markdown()] if found.moved else []
     parts += [line.replace("|", "\\|") for line in summary(found)]
     parts.append(f"Intervals are of {CONFIDENCE:.0%}, bootstrapped over runs and samples.")
     return "\n\n".join(parts) + "\n"
@@ -81,38 +83,30 @@ def commit_message(found: Comparison) -> str:
     """The block that the commit of a kernel's change carries, in lines of at most 72 characters."""
     lines = [f"Bench: {found.new.suite}, {_where(found.new)}", f"  {_which(found.old)} -> {_which(found.new)}"]
     for change in found.moved:
-        times = f"{time_text(change.old_ms)} -> {time_text(change.new_ms)}"
-        interval = f"{percent(change.low)} to {percent(change.high)}"
-        lines += [
-            f"  {change.case}{'' if change.contender == 'forge' else ', ' + _name(change)}",
-            f"    {times}: {percent(change.change)} ({interval})",
-        ]
+        name, (before, after, moved, interval) = _name(change), _figures(change)
+        lines.append(f"  {change.case}{'' if name == 'auto' else f', {name}'}")
+        lines.append(f"    {before} -> {after}: {moved} ({interval})")
     same = len(found.changes) - len(found.moved)
     lines.append(f"  {same} of {len(found.changes)} unchanged; controls {percent(found.control)}")
-    if found.broken:
-        lines.append(f"  {len(found.broken)} cases are errors")
-    return "\n".join(line if len(line) <= 72 else line[:69] + "..." for line in lines) + "\n"
+    lines += [f"  {len(found.broken)} cases are errors"] if found.broken else []
+    return "\n".join(line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..." for line in lines) + "\n"
 
 
 def _table(found: Comparison) -> Table:
-    return Table("", HEAD, tuple(_row(change, found.threshold) for change in found.moved), labels=2)
+    rows = []
+    for change in found.moved:
+        slower = "REGRESSION" if change.slower(found.threshold) else "slower"
+        rows.append((change.case, _name(change), *_figures(change), slower if change.change > 0 else "faster"))
+    return Table("", HEAD, tuple(rows), labels=2)
 
 
-def _row(change: Change, threshold: float) -> tuple[str, ...]:
-    verdict = "REGRESSION" if change.slower(threshold) else "slower" if change.change > 0 else "faster"
-    return (
-        change.case,
-        _name(change),
-        time_text(change.old_ms),
-        time_text(change.new_ms),
-        percent(change.change),
-        f"{percent(change.low)} to {percent(change.high)}",
-        verdict,
-    )
+def _figures(change: Change) -> tuple[str, str, str, str]:
+    interval = f"{percent(change.low)} to {percent(change.high)}"
+    return time_text(change.old_ms), time_text(change.new_ms), percent(change.change), interval
 
 
 def _name(change: Change) -> str:
-    return NAMES.get(change.contender, change.contender.removeprefix("forge:"))
+    return "auto" if change.contender == "forge" else change.contender.removeprefix("forge:")
 
 
 def _where(record: Record) -> str:

@@ -1,11 +1,12 @@
-"""What a week declares to be measured."""
+"""Declarations of benchmarks."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +16,14 @@ from forge_core.bench.gate import exact
 from forge_core.bench.inputs import LAYOUTS, random_tensor
 from forge_core.thresholds import Thresholds
 
-__all__ = [
-    "CUDA_GPU",
-    "CUPY",
-    "LIGER",
-    "QUACK",
-    "TRITON",
-    "Bench",
-    "Case",
-    "OperatorBench",
-    "Package",
-    "Peer",
-    "Requirement",
-    "Traffic",
-    "compiled",
-]
-
 Inputs = tuple[torch.Tensor, ...]
 
 
 @dataclass(frozen=True)
 class Case:
-    """One problem: an operator on one shape, dtype and layout.
+    """One problem: an operator on a first input of one shape, dtype and layout.
 
-    Attributes:
-        operator: the operator's name.
-        shape: the first input's sizes.
-        dtype: its dtype.
-        layout: how it lies in memory, one of ``forge_core.bench.inputs.LAYOUTS``.
+    `layout` is one of ``forge_core.bench.inputs.LAYOUTS``.
     """
 
     operator: str
@@ -74,13 +55,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The bytes that an operation must move at least, and the sentence that justifies them.
-
-    Attributes:
-        read: bytes read from memory.
-        written: bytes written to memory.
-        why: for example ``"each element is read once and written once"``.
-    """
+    """The bytes that an operation must read and write at least, and the sentence that justifies them."""
 
     read: int
     written: int
@@ -94,12 +69,9 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a peer needs that not every machine has.
+    """A requirement of a peer: its name (``"a CUDA GPU"``), and a predicate on the device of the run.
 
-    Attributes:
-        name: in words, for example ``"a CUDA GPU"``.
-        met: takes the device of the run.
-        distributions: the packages that meet it, as they are installed; the record names their versions.
+    `distributions` are the packages that meet it; the record names their versions.
     """
 
     name: str
@@ -108,7 +80,7 @@ class Requirement:
 
 
 def Package(distribution: str, module: str) -> Requirement:  # noqa: N802 - reads as the kind of requirement it makes
-    """An installed package: its name as it is installed, or several joined by "or", and the module that it provides."""
+    """An installed distribution (several names are joined by "or"), and the module that it provides."""
     return Requirement(
         f"the package {distribution}",
         lambda device: importlib.util.find_spec(module) is not None,
@@ -131,13 +103,12 @@ class Peer:
         name: as ``--peer`` takes it.
         make: takes a case and returns the call, which takes the inputs and returns the result.  It runs before
             anything is timed, so that compiling or planning happens there and in the first call.
-        requires: what has to be there.
-        unable: takes a case and returns why the peer cannot do it, as its own error would say, or as its source says of
-            a result that is wrong without an error; "" where it can.  A peer is left
-            out for these two reasons and for nothing else; an error of its own is an error.
-        agree: how its result is compared where it rounds more often than the operator is to: takes the inputs, the
-            result and the reference's, and returns "" or what is wrong.  What it allows is derived from where the peer
-            rounds.  None for a peer that is held to what holds for us.
+        requires: a peer with a missing requirement is left out.
+        unable: takes a case and returns why the peer does not support it, by its own error or, where its result is
+            wrong without one, by its source; "" if it does.  The peer is then left out; any other error is an error.
+        agree: compares a result that rounds more often than the operator's: takes the inputs, the result and the
+            reference's, and returns "" or what is wrong, by a bound derived from where the peer rounds.  None for the
+            operator's own.
         tolerance: `agree` in words, for the record.
     """
 
@@ -156,14 +127,10 @@ class Peer:
 def compiled(
     function: Callable[..., torch.Tensor], mode: str | None = None
 ) -> Callable[[Case], Callable[..., torch.Tensor]]:
-    """A peer's `make` for torch.compile: reset and compiled freshly for each case, for its exact shape.
+    """A peer's `make` for torch.compile: reset and compiled anew for each case, for its exact shape.
 
     Without the reset the second shape of a function is compiled for dynamic shapes, which is slower than what a user
     with one shape gets.
-
-    Args:
-        function: what is compiled.
-        mode: as of torch.compile, such as ``"max-autotune-no-cudagraphs"``.
     """
 
     def make(case: Case) -> Callable[..., torch.Tensor]:
@@ -184,7 +151,7 @@ def _exactly(inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
 
 @dataclass(frozen=True)
 class OperatorBench:
-    """One operator: how it is called, what it means, what it moves, and whom it is measured against.
+    """One operator: its call, reference, traffic and peers.
 
     Attributes:
         name: as the suites and the command line name it.
@@ -193,14 +160,12 @@ class OperatorBench:
         explain: takes the inputs and a variant's name, and returns an object with ``variant``, ``why``, ``config``.
         reference: what the operator means, in plain PyTorch; takes the inputs.
         traffic: the bytes that a case must move.
-        peers: whom it is measured against.
-        inputs: makes the inputs of a case; by default one tensor of random values.  It is asked for the meta device,
-            too, where what a call would run is wanted and no tensor of the case's size.
+        peers: what it is measured against.
+        inputs: makes the inputs of a case; by default one tensor of random values.  The device may be meta.
         agree: takes the inputs, a result and the reference's, and returns "" or what is wrong.  Data movement is exact;
-            what rounds uses ``gate.near`` with the operator's ``Subject``.
+            arithmetic uses ``gate.near`` with the operator's ``Subject``.
         tolerance: `agree` in words, for the record.
-        default_shapes: the shapes of a run that names the operator and no shape.
-        default_dtypes: the dtypes of a run that names the operator and no dtype.
+        default_shapes, default_dtypes: of a run that names the operator only.
     """
 
     name: str
@@ -221,7 +186,7 @@ class OperatorBench:
         return next((peer for peer in self.peers if peer.name == name), None)
 
     def wrong(self, name: str, inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
-        """What is wrong with a contender's result, or ""; a peer is held to where it declares to round."""
+        """What is wrong with a contender's result, or "", by the peer's `agree` or the operator's."""
         peer = self.peer(name)
         agree = self.agree if peer is None or peer.agree is None else peer.agree
         return agree(inputs, got, want)
@@ -234,14 +199,14 @@ class OperatorBench:
 
 @dataclass(frozen=True)
 class Bench:
-    """What one package declares; the object that the entry point names.
+    """The benchmarks of one package; the object that the entry point names.
 
     Attributes:
         name: the week, for example ``"week0"``.
-        package: the import name of the package, for the record's digest of the sources.
+        package: the import name of the package.
         operators: what can be measured.
         suites: the file that lists the suites.
-        thresholds: what the tuner measures; None where nothing is tuned.
+        thresholds: what the tuner measures, if anything.
     """
 
     name: str
@@ -249,7 +214,8 @@ class Bench:
     operators: tuple[OperatorBench, ...]
     suites: Path
     thresholds: Thresholds | None = None
-    by_name: dict[str, OperatorBench] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by_name", {operator.name: operator for operator in self.operators})
+    @cached_property
+    def by_name(self) -> dict[str, OperatorBench]:
+        """The operators by name."""
+        return {operator.name: operator for operator in self.operators}

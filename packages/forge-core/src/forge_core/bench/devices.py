@@ -1,4 +1,4 @@
-"""What ``--device`` and ``--devices`` name: checked before anything runs."""
+"""The options ``--device`` and ``--devices``, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -7,72 +7,48 @@ import torch
 from forge_core.bench.plan import Run, UsageError
 from forge_core.errors import BenchmarkError
 
-__all__ = ["chosen", "gpu", "several"]
+__all__ = ["chosen", "gpu"]
 
 
-def chosen(text: str | None, run: Run) -> torch.device:
-    """The device of a run; without a name the first GPU, or the CPU where the run is for it.
+def chosen(device: str | None, devices: str | None, run: Run) -> list[torch.device]:
+    """The devices of a run; by default the first GPU, or the CPU if the run allows it.
 
     Raises:
-        UsageError: the text names no device.
-        BenchmarkError: the device is not here, or there is none that the run is for.
+        UsageError: an option names no device, or one GPU twice, or both were given.
+        BenchmarkError: the machine does not have the device.
     """
-    if text is not None:
-        return _present(_parsed(text))
-    if _gpus():
-        return torch.device("cuda", 0)
-    if not run.cpu:
+    if device is not None and devices is not None:
+        raise UsageError("--device and --devices were given: expected one of them")
+    if devices == "all":
+        if not _gpus():
+            raise BenchmarkError("--devices all: No GPU devices found")
+        return [torch.device("cuda", index) for index in range(_gpus())]
+    if devices is not None:
+        found = [_parsed(name.strip()) for name in devices.split(",")]
+        # The CPU may stand for several devices, to try the option without GPUs.
+        if len(set(found)) < len(found) and set(found) != {torch.device("cpu")}:
+            raise UsageError(f"--devices: expected different GPUs, got {devices!r}")
+        return [_present(one) for one in found]
+    if device is not None:
+        return [_present(_parsed(device))]
+    if not _gpus() and not run.cpu:
         raise BenchmarkError(
             f"{run.name} needs a CUDA GPU: No GPU devices found. With --device cpu the reference is timed on the "
             "CPU instead"
         )
-    return torch.device("cpu")
-
-
-def several(text: str | None, device: str | None) -> list[str]:
-    """The devices of a spread run; empty where it was not asked for.
-
-    Raises:
-        UsageError: the text names no devices, or one of them twice, or --device was given, too.
-        BenchmarkError: there is no GPU, or not that one.
-    """
-    if text is None:
-        return []
-    if device is not None:
-        raise UsageError("--device and --devices were given: expected one of them")
-    if text == "all":
-        if not _gpus():
-            raise BenchmarkError("--devices all: No GPU devices found")
-        return [f"cuda:{index}" for index in range(_gpus())]
-    names = [name.strip() for name in text.split(",")]
-    named = [_parsed(name) for name in names]
-    if len({device.type for device in named}) > 1:
-        raise UsageError(f"--devices: expected GPUs or the CPU, not both, got {text!r}")
-    gpus = [device for device in named if device.type == "cuda"]
-    for one in gpus:
-        if gpus.count(one) > 1:
-            raise UsageError(f"--devices: {one} is named twice, and its cases would disturb each other")
-    for one in gpus:
-        _present(one)
-    return names
+    return [torch.device("cuda", 0) if _gpus() else torch.device("cpu")]
 
 
 def gpu(text: str, why: str) -> torch.device:
-    """A CUDA device, for a command that needs one.
-
-    Args:
-        text: what ``--device`` said.
-        why: why it needs one, for the message.
+    """The device of a command that needs a GPU; `why` is for the message.
 
     Raises:
         UsageError: the text names no CUDA device.
-        BenchmarkError: the device is not here.
+        BenchmarkError: the machine does not have the device.
     """
     device = _parsed(text)
     if device.type != "cuda":
         raise UsageError(f"--device: expected cuda or cuda:N, since {why}, got {text!r}")
-    if not _gpus():
-        raise BenchmarkError(f"{why}: No GPU devices found")
     return _present(device)
 
 
@@ -92,7 +68,6 @@ def _parsed(text: str) -> torch.device:
 
 
 def _present(device: torch.device) -> torch.device:
-    """The device; refused where it is not here."""
     if device.type == "cuda" and device.index >= _gpus():
         raise BenchmarkError(f"--device {device}: {_gpus() or 'No'} GPU devices found")
     return device

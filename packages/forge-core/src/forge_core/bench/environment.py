@@ -1,4 +1,4 @@
-"""What a record has to say of the machine and the sources that it was made with."""
+"""The environment of a record: the machine, the versions and the sources."""
 
 from __future__ import annotations
 
@@ -17,31 +17,24 @@ import torch
 from forge_core.errors import BenchmarkError
 from forge_core.timing.clocks import driver_version
 
-__all__ = ["NOT_READ", "Environment", "read_environment", "sources_here", "stamp"]
+__all__ = ["Environment", "read_environment", "sources_here", "stamp"]
 
 NOT_READ = "not read"
 NOT_INSTALLED = "not installed"
-GIT_SECONDS = 20
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """The machine, the versions and the sources.
+    """The machine, the versions and the sources; ``"none"``, ``"not installed"`` or ``"not read"`` where there is none.
 
     Attributes:
         device: ``"cuda"`` or ``"cpu"``.
-        gpu: the GPU's name, or ``"none"``.
-        driver: the driver's version.
-        cuda: the CUDA version that torch was built for, or ``"none"``.
-        torch: torch's version.
-        dsl: the CuTe DSL's version, or ``"not installed"``.
-        triton: Triton's version, or ``"not installed"``.
-        python: Python's version.
+        cuda: the CUDA version that torch was built for.
+        dsl: the CuTe DSL's version.
         system: operating system and processor type.
         commit: the checkout's commit, or why it is not known (see :func:`stamp`).
         dirty: whether the checkout had changes that were not committed; None where it is not known.
-        sources: for each package, a SHA-256 over its files' names and contents; it holds without a checkout, too.
-        peers: the versions of the packages that peers need, as far as they are installed; records of before this was
-            kept have none.
+        sources: for each package, a SHA-256 over its files' names and contents.
+        peers: the versions of the packages that peers need, of those that are installed; older records have none.
     """
 
     device: str
@@ -60,18 +53,12 @@ class Environment(msgspec.Struct, frozen=True):
 
     @property
     def has_commit(self) -> bool:
-        """Whether `commit` is one, and not the reason why there is none."""
+        """Whether `commit` is a commit, and not the reason why there is none."""
         return re.fullmatch(r"[0-9a-f]{40}", self.commit) is not None
 
 
 def read_environment(device: torch.device, packages: Sequence[str], peers: Iterable[str] = ()) -> Environment:
-    """Reads the environment of a run.
-
-    Args:
-        device: the device that the cases ran on.
-        packages: import names of the packages whose sources were measured.
-        peers: the distributions that the peers need.
-    """
+    """The environment of a run: its device, the packages measured by import name, the distributions of the peers."""
     cuda = device.type == "cuda"
     commit, dirty = _checkout(packages[0] if packages else "forge_core")
     return Environment(
@@ -128,38 +115,30 @@ def _checkout(package: str) -> tuple[str, bool | None]:
 
 
 def _tracked(folder: Path) -> bool:
-    """Whether git knows a package's files: an installed one may lie inside some other project's checkout."""
+    """Whether git tracks a package's files: an installed one may be inside some other project's checkout."""
     return _git(folder, "ls-files", "--error-unmatch", "__init__.py") is not None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """What git prints, run in a folder; None if there is no git or it fails."""
+    """The output of git in a folder; None if it fails or is not installed."""
+    command = ["git", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],  # noqa: S607 - the user's own git, wherever it is
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=GIT_SECONDS,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 def sources_here(sources: dict[str, str]) -> str:
-    """The packages whose sources here are others than those that a record was made from; "" if there are none."""
+    """The packages whose sources here differ from those of a record; "" if there are none."""
     return ", ".join(package for package, digest in sources.items() if _digest(package) != digest)
 
 
 def stamp(environment: Environment) -> Environment:
-    """Writes this checkout's commit into the environment of a record made from the same sources without a checkout.
-
-    A machine that got the sources as files has no commit to record, but it recorded their digests.  Where these are
-    those of this checkout, and the packages here have no changes that are not committed, the commit is known after all.
+    """The environment of a record made without git, with this checkout's commit, if the sources' digests agree.
 
     Raises:
-        BenchmarkError: the sources are others, or have changes here, or this is no checkout.
+        BenchmarkError: the sources differ, or have changes that are not committed, or this is no checkout.
     """
     for package, digest in environment.sources.items():
         folder = _folder(package)

@@ -1,12 +1,8 @@
 """The correctness gate: every contender is checked against the reference before and after timing.
 
-Each contender gets fresh inputs that no other call has seen.  Before it runs, memory of its output's size is filled
-with a pattern and freed, so that the allocator hands that memory out for the output: an element that is not written
-shows the pattern, not last call's right answer.  A result that shares memory with an input is wrong, and so is a call
-that changes its input.
-
-A wrong contender of ours ends the case.  A wrong peer is named and not timed, and ours are timed without it: what
-others get wrong does not hide what we do, but it is an error of the run all the same.
+Before a checked call, memory of its output's size is filled with a pattern and freed, so that the allocator reuses it
+for the output: an element that is not written shows the pattern, not the last call's right result.  A result that
+shares memory with an input is wrong, and so is a call that changes its input.
 """
 
 from __future__ import annotations
@@ -24,18 +20,14 @@ __all__ = ["POISON", "check", "exact", "near", "poison"]
 
 #: The byte that output memory holds before a checked call.
 POISON = 0xA5
-# A contender may allocate workspace before its output; two blocks make sure that the output gets a poisoned one too.
+# Two blocks, for a contender may allocate workspace before its output.
 POISONED_BLOCKS = 2
 #: Elements that are compared with float64 at once: bounds the memory of the check itself.
 PIECE = 2**26
 
 
 def exact(got: torch.Tensor, want: torch.Tensor) -> str:
-    """Compares two tensors bit by bit, NaN and the sign of zero included.
-
-    Returns:
-        "" if they are equal; otherwise what differs, with the number of elements and the first of them.
-    """
+    """Compares two tensors bit by bit; returns "" or what differs."""
     try:
         assert_same_bits(got, want)
     except AssertionError as difference:
@@ -53,19 +45,16 @@ def near(
     dim: int = 0,
     result_dim: int = 0,
 ) -> str:
-    """Compares a result with float64 by ``Subject.judge``, the rule of tests and GPU validation, piece by piece.
+    """Compares a result with float64 by ``Subject.judge``, piece by piece; returns "" or what is wrong.
 
     Args:
         subject: the declaration, whose ``floor`` is the derived bound.
         inputs: the tensors of the call, all of one shape.
-        args: what follows them by position.
+        args: the further arguments of the call.
         got: the result.
         want: the reference's result, for shape and dtype.
-        dim: a dimension of the inputs along which the operator computes nothing; it is cut into pieces.
+        dim: a dimension of the inputs along which the operator computes nothing, which is cut into pieces.
         result_dim: the same dimension of the result.
-
-    Returns:
-        "" if the result is correct; otherwise what is wrong in the first wrong piece.
     """
     if got.shape != want.shape or got.dtype != want.dtype:
         return f"expected {tuple(want.shape)} {want.dtype}, got {tuple(got.shape)} {got.dtype}"
@@ -96,17 +85,17 @@ def check(
     agree: Callable[[str, tuple[torch.Tensor, ...], torch.Tensor, torch.Tensor], str],
     refuse: Callable[[str, str | Exception], None],
 ) -> dict[str, float]:
-    """Checks every contender on fresh inputs.
+    """Checks every contender on inputs that none has seen.
 
     Args:
-        calls: the contenders by name; each takes the inputs.
-        inputs: inputs that no contender has seen.
-        reference: takes the inputs.
+        calls: the contenders by name; each takes the inputs, as the reference does.
+        inputs: the inputs.
+        reference: the reference.
         agree: takes a contender's name, the inputs, its result and the reference's; returns "" or what is wrong.
         refuse: takes the name of a contender that is wrong or raised, and what is wrong or the error.
 
     Returns:
-        Seconds that each correct contender's call took, with compiling if it was its first.
+        Seconds of each correct contender's call, compiling included if it is the first.
     """
     device = inputs[0].device
     want = reference(*inputs)

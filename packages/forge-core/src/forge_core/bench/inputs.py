@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Sequence
 
@@ -14,13 +15,7 @@ LAYOUTS = ("contiguous", "permuted", "offset", "sliced")
 
 
 def generator_for(device: torch.device, *, seed: int, what: str) -> torch.Generator:
-    """A generator whose numbers depend on the seed and on what they are for, and on nothing else.
-
-    Args:
-        device: where the numbers are made.
-        seed: the run's seed.
-        what: a text; for example the case's name and ``"set 3"``.
-    """
+    """A generator seeded by the run's seed and a text, such as the case's name and ``"set 3"``."""
     generator = torch.Generator(device=device)
     generator.manual_seed((seed << 32) + zlib.crc32(what.encode()))
     return generator
@@ -51,10 +46,7 @@ def random_tensor(
         swapped = (*shape[:-2], shape[-1], shape[-2])
         return _values(swapped, dtype, device, generator).transpose(-1, -2)
     if layout == "offset":
-        count = 1
-        for size in shape:
-            count *= size
-        return _values((count + 1,), dtype, device, generator)[1:].view(shape)
+        return _values((math.prod(shape) + 1,), dtype, device, generator)[1:].view(shape)
     if layout == "sliced":
         return _values((*shape[:-1], shape[-1] + 1), dtype, device, generator)[..., :-1]
     return _values(shape, dtype, device, generator)
@@ -64,8 +56,7 @@ def _values(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> torch.Tensor:
     if dtype.is_complex:
-        half = dtype.to_real()
-        return torch.view_as_complex(_values((*shape, 2), half, device, generator))
+        return torch.view_as_complex(_values((*shape, 2), dtype.to_real(), device, generator))
     if not dtype.is_floating_point:
         # Whole words of the generator cover every bit pattern of every width; bool takes only 0 and 1.
         if dtype == torch.bool:

@@ -26,11 +26,7 @@ WORTH_IT = 4
 
 
 def requests(names: Sequence[str], archs: Iterable[str]) -> list[Request]:
-    """The kernels of some suites (or operators) on some architectures, each once.
-
-    Args:
-        names: as ``forge-cute bench`` takes them; none means all suites.
-        archs: for example ``["sm_90a"]``.
+    """The kernels of some suites or operators (of all suites for no names) on some architectures, each once.
 
     Raises:
         UsageError: no such suite or operator.
@@ -55,10 +51,10 @@ def one(builder: str, config: str, archs: Iterable[str]) -> list[Request]:
 
 
 def ahead(wanted: Sequence[Request]) -> list[Outcome]:
-    """Compiles what neither the user's cache nor a bundle has, several at a time; for the bench and for tests.
+    """Compiles what neither the user's cache nor a bundle has, in parallel; for the bench and for tests.
 
-    A kernel that cannot be compiled is left to whoever launches it, where the error has its place.  Nothing is done
-    where the cache or compiling is switched off, or where so little is missing that starting workers takes longer.
+    A kernel that cannot be compiled is left to its launch, which raises the error.  Nothing is done where the cache or
+    compiling is switched off, or where so little is missing that starting workers takes longer.
     """
     store = user_store()
     if store is None or not settings.current().jit:

@@ -1,4 +1,4 @@
-"""One case, once: contenders gathered, checked, timed against each other, and checked again."""
+"""Measures one case once: checks its contenders, times them against each other, and checks them again."""
 
 from __future__ import annotations
 
@@ -30,29 +30,23 @@ from forge_core.timing import (
     time_interleaved,
 )
 from forge_core.timing.clocks import disturbances
-from forge_core.timing.l2 import L2Policy
+from forge_core.timing.l2 import AS_FOUND, L2Policy
 
-__all__ = ["Context", "Described", "Outcome", "measure", "willing_peers"]
-
-CPU_SETS = 2
+__all__ = ["Context", "Outcome", "error_text", "measure", "willing_peers"]
 
 Calls = dict[str, Callable[..., torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a run fixes for all of its cases.
+    """What all cases of a run have in common.
 
     Attributes:
         suite: the suite's name, for messages.
-        device: where the cases run.
-        backend: ``"kernel"`` or ``"ref"``.
-        policy: how many samples.
         timer: takes the samples of device time.
-        seed: the seed of all inputs.
         run: the number of this run of the suite, from 0; each run has data of its own.
         host: whether host time is measured instead of device time.
-        l2: how the L2 is prepared before every timed launch; None on the CPU.
+        l2: how the L2 is prepared before every timed launch.
     """
 
     suite: str
@@ -63,36 +57,27 @@ class Context:
     seed: int = 0
     run: int = 0
     host: bool = False
-    l2: L2Policy | None = None
-
-
-@dataclass(frozen=True)
-class Described:
-    """What a contender of ours launched, and why."""
-
-    variant: str = ""
-    config: str = ""
-    why: str = ""
+    l2: L2Policy = AS_FOUND
 
 
 @dataclass
 class Outcome:
-    """What measuring a case once gave.
+    """The outcome of measuring a case once.
 
     Attributes:
         timings: by contender; ours first, then the peers, then the ceiling.
-        described: what each of ours launched.
+        described: of each of ours ``variant``, ``config`` and ``why``, as a record has them.
         first_call_s: seconds of each contender's first call, compiling included.
-        left_out: contenders that were left out, and what was missing.
-        wrong: peers that gave a wrong result or an error, and what it was; they have no timings.
-        floor_ms: the time below which a sample was refused; 0 where there is none.
+        left_out: contenders that were left out, and why.
+        wrong: peers that gave a wrong result or an error, and which; they have no timings.
+        floor_ms: the time below which a sample is rejected; 0 for none.
         l2: the state of the cache before each launch.
         notes: what disturbed the measurement, and what could not be checked.
-        cold: what first calls cost, by contender; of suites with the timer ``cold``.
+        cold: the first calls, by contender; of suites with the timer ``cold``.
     """
 
     timings: dict[str, Timing] = field(default_factory=dict)
-    described: dict[str, Described] = field(default_factory=dict)
+    described: dict[str, dict[str, str]] = field(default_factory=dict)
     first_call_s: dict[str, float] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
@@ -100,6 +85,12 @@ class Outcome:
     l2: str = ""
     notes: list[str] = field(default_factory=list)
     cold: dict[str, Cold] = field(default_factory=dict)
+
+
+def error_text(error: Exception, who: str = "") -> str:
+    """An error as a record has it; one that is not the bench's own with its type."""
+    kind = "" if isinstance(error, BenchmarkError) else f"{who}{type(error).__name__}: "
+    return kind + (str(error).strip() or "no message")
 
 
 def measure(planned: PlannedCase, context: Context) -> Outcome:
@@ -120,7 +111,7 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
 
 
 class _Measurement:
-    """One case being measured, and what came of it so far."""
+    """One case being measured, and its outcome so far."""
 
     def __init__(self, planned: PlannedCase, context: Context) -> None:
         self.planned, self.context, self.outcome = planned, context, Outcome()
@@ -146,19 +137,18 @@ class _Measurement:
         return outcome
 
     def fresh(self, what: str) -> Inputs:
-        """Inputs that no call has seen, the same in every process."""
+        """New inputs, the same in every process."""
         device, text = self.context.device, f"{self.case.name}, run {self.context.run}, {what}"
         return self.operator.inputs(self.case, device, generator_for(device, seed=self.context.seed, what=text))
 
     def refuse(self, when: str, name: str, problem: str | Exception) -> None:
-        """Raises what is wrong with a contender of ours, or with a peer asked for by name; records that of others."""
+        """Raises the error of a contender of ours, or of a peer asked for by name; records that of another peer."""
         if isinstance(problem, str):
             text = f"wrong result {when}: {problem}"
             problem = BenchmarkError(text, suite=self.context.suite, case=self.case.name, peer=name)
         if self.operator.peer(name) is None or self.planned.peers_asked:
             raise problem
-        kind = "" if isinstance(problem, BenchmarkError) else f"peer {name}: {type(problem).__name__}: "
-        self.outcome.wrong[name] = kind + (str(problem).strip() or "no message")
+        self.outcome.wrong[name] = error_text(problem, f"peer {name}: ")
 
     def check(self, calls: Calls, when: str) -> dict[str, float]:
         """Compares every contender with the reference; returns the seconds of each correct call."""
@@ -180,7 +170,10 @@ class _Measurement:
                 if variant != AUTO:
                     outcome.left_out[name] = "the backend is 'ref', which has no variants"
                     continue
-                outcome.described[name] = Described("reference", "", "the backend is 'ref': plain PyTorch is timed")
+                outcome.described[name] = {
+                    "variant": "reference",
+                    "why": "the backend is 'ref': plain PyTorch is timed",
+                }
             else:
                 try:
                     found = operator.explain(inputs, variant)
@@ -189,12 +182,12 @@ class _Measurement:
                         raise
                     outcome.left_out[name] = str(error)
                     continue
-                outcome.described[name] = Described(str(found.variant), str(found.config), str(found.why))
+                outcome.described[name] = {key: str(getattr(found, key)) for key in ("variant", "config", "why")}
             calls[name] = operator.call(variant)
         return calls | {peer.name: peer.make(self.case) for peer in willing_peers(planned, context, outcome)}
 
     def check_streams(self, calls: Calls) -> None:
-        """Refuses a contender whose work lands on another stream than the current one."""
+        """Raises the error of a contender whose work lands on another stream than the current one."""
         inputs = self.fresh("streams")
         want = self.operator.reference(*inputs)
         for name, call in calls.items():
@@ -205,34 +198,21 @@ class _Measurement:
                 self.outcome.notes.append(note)
 
     def time_device(self, calls: Calls) -> None:
-        """Times the contenders, and a copy of the same bytes, launch by launch; checks the last result of each."""
-        context, outcome, operator, policy = self.context, self.outcome, self.operator, self.context.l2
+        """Times the contenders, and a copy of the same bytes, launch by launch; checks the last output of each."""
+        context, outcome, operator, l2 = self.context, self.outcome, self.operator, self.context.l2
         traffic = operator.traffic(self.case)
-        if policy is not None:
-            count, outcome.l2 = policy.sets(traffic.total), policy.describe(traffic.total)
-        else:
-            count, outcome.l2 = CPU_SETS, f"caches as found: {CPU_SETS} buffer sets rotate"
-        # A warm L2 may serve every byte, so no DRAM bandwidth bounds the time.
-        if policy is not None and not policy.warm:
-            figures = query(context.device)
+        outcome.l2 = l2.describe(traffic.total)
+        # A warm L2 may serve every byte, so DRAM bandwidth does not bound the time.
+        if context.device.type == "cuda" and not l2.warm:
+            bandwidth = query(context.device).bandwidth_gbs
             outcome.floor_ms = floor_ms(
-                read=traffic.read,
-                written=traffic.written,
-                l2_bytes=figures.l2_bytes,
-                bandwidth_gbs=figures.bandwidth_gbs,
+                read=traffic.read, written=traffic.written, l2_bytes=l2.l2_bytes, bandwidth_gbs=bandwidth
             )
-        sets = [self.fresh(f"set {number}") for number in range(count)]
+        sets = [self.fresh(f"set {number}") for number in range(l2.sets(traffic.total))]
         timed = {name: Contender(call, sets) for name, call in calls.items()}
         timed[CEILING] = Contender(_copy_into, [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets])
-        _reserve(operator.reference(*sets[0]), count + len(timed))
-        run = time_interleaved(
-            timed,
-            timer=context.timer,
-            policy=context.policy,
-            l2=outcome.l2,
-            before=policy.before if policy is not None else None,
-            warm=policy is not None and policy.warm,
-        )
+        _reserve(operator.reference(*sets[0]), len(sets) + len(timed))
+        run = time_interleaved(timed, timer=context.timer, policy=context.policy, before=l2.before, warm=l2.warm)
         for name, (index, output) in run.last.items():
             if name == CEILING:
                 problem = gate.exact(output, timed[CEILING].sets[index][0])
@@ -246,7 +226,7 @@ class _Measurement:
 
 
 def willing_peers(planned: PlannedCase, context: Context, outcome: Outcome) -> list[Peer]:
-    """The peers that have all that they need and can do the case; the outcome takes who is left out and why.
+    """The peers whose requirements are met and that support the case; the others go into ``outcome.left_out``.
 
     Raises:
         BenchmarkError: a peer that was asked for by name cannot run.
@@ -268,10 +248,9 @@ def willing_peers(planned: PlannedCase, context: Context, outcome: Outcome) -> l
 
 
 def _served_by(backend: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Has our operators served by a backend; sets nothing where it serves them anyway.
+    """Sets the backend of our operators, unless it is the default.
 
-    Inside a block that sets the backend a call takes the longer way, by the table of all launches: of the Python that a
-    call takes, half as much again.  That would be in every host time.
+    Setting one lengthens the eager path by half, which would be in every host time.
     """
     usual = "kernel" if device.type == "cuda" else "ref"
     if backend == usual and settings.current().backend is None:
@@ -294,6 +273,6 @@ def _ceiling_pair(inputs: Inputs, nbytes: int) -> tuple[torch.Tensor, torch.Tens
 
 
 def _reserve(like: torch.Tensor, count: int) -> None:
-    """Makes the allocator own the memory of all outputs alive at once, so that no timed launch waits for the driver."""
+    """Has the allocator cache the memory of all outputs alive at once, so that no timed launch waits for the driver."""
     blocks = [torch.empty_like(like) for _ in range(count)] if like.device.type == "cuda" else []
     del blocks

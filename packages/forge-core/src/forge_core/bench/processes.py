@@ -1,22 +1,36 @@
-"""Runs of the bench in processes of their own: spread over devices, or of two sources in turn."""
+"""Runs of the bench in processes of their own: spread over devices, or of old and new sources in turn.
+
+The suspects of a comparison are measured again on this machine.  Their records were made at two times; taking turns
+(old, new, new, old) lets both sources see the same machine.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
+import torch
 
-from forge_core.bench.records import INTERRUPTED, ContenderRecord, Record, interrupted_note, load, over_runs
-from forge_core.bench.summary import thin
+from forge_core.bench.compare import Comparison, compare
+from forge_core.bench.environment import sources_here
+from forge_core.bench.records import Record, load
+from forge_core.bench.schema import ALL, AUTO, OURS
+from forge_core.bench.summary import pool
 from forge_core.errors import BenchmarkError
 
-__all__ = ["pool", "run_bench", "spread", "union"]
+__all__ = ["confirm", "in_turns", "run_bench", "spread"]
+
+#: The order of the sources, so that a drift of the machine affects both alike.
+TURNS = ("old", "new", "new", "old")
 
 
 def run_bench(
@@ -27,14 +41,9 @@ def run_bench(
     on_case: Callable[[str], None] = lambda name: None,
     on_start: Callable[[subprocess.Popen[str]], None] = lambda child: None,
 ) -> Record:
-    """Runs ``forge-cute bench run`` in a process and reads the record that it writes.
+    """Runs ``forge-cute bench run`` with these arguments in a process, and reads the record that it writes.
 
-    Args:
-        arguments: what follows ``run``.
-        record: the file to write.
-        environment: variables beside this process's.
-        on_case: called with a case's name when it is done.
-        on_start: called with the process.
+    `environment` is added to this process's; `on_start` is called with the process, `on_case` with each case's name.
 
     Raises:
         BenchmarkError: the process left no record; the message has its last line.
@@ -55,7 +64,7 @@ def run_bench(
 
 
 def _follow(child: subprocess.Popen[str], on_case: Callable[[str], None]) -> str:
-    """Reads what a process says until it ends; returns its last line."""
+    """Reads a process's standard error until it ends; returns the last line."""
     last = "no message"
     while True:
         try:
@@ -66,7 +75,7 @@ def _follow(child: subprocess.Popen[str], on_case: Callable[[str], None]) -> str
                 last = line.strip() or last
             child.wait()
         except KeyboardInterrupt:
-            continue  # the process was interrupted, too: it writes what it has, and that is waited for
+            continue  # the process was interrupted, too: wait for what it writes
         return last
 
 
@@ -76,84 +85,140 @@ def spread(
     """Runs a suite on several devices at once, each with its share of the cases.
 
     Raises:
-        BenchmarkError: some left no record; the message has what each of them said.
+        BenchmarkError: some left no record; the message has the last line of each.
     """
     children: list[subprocess.Popen[str]] = []
 
     def one(number: int, device: str) -> Record:
-        share = [*arguments, "--device", device, "--share", f"{number + 1}/{len(devices)}"]
+        share = [*arguments, "--device", device, "--share", str(number), str(len(devices))]
         return run_bench(share, folder / f"{number}.json", on_case=on_case, on_start=children.append)
 
-    with ThreadPoolExecutor(len(devices)) as pool:
-        running = [pool.submit(one, number, device) for number, device in enumerate(devices)]
+    with ThreadPoolExecutor(len(devices)) as threads:
+        running = [threads.submit(one, number, device) for number, device in enumerate(devices)]
         while True:
             try:
                 wait(running)
                 break
             except KeyboardInterrupt:
-                # By Ctrl-C the processes were interrupted, too, and take no notice of another signal; by SIGTERM they
-                # were not.  They write what they have, and that is waited for.
+                # Ctrl-C reaches the processes, which then ignore SIGTERM; SIGTERM reaches this process only.  They
+                # write what they have.
                 for child in children:
                     child.terminate()
     failed = {device: error for device, run in zip(devices, running, strict=True) if (error := run.exception())}
     if failed:
-        raise BenchmarkError("; ".join(f"{device}: {error}" for device, error in failed.items())) from next(
-            iter(failed.values())
-        )
+        text = "; ".join(f"{device}: {error}" for device, error in failed.items())
+        raise BenchmarkError(text) from next(iter(failed.values()))
     return [run.result() for run in running]
 
 
-def union(records: Sequence[Record], devices: Sequence[str]) -> Record:
-    """One record of the shares that several devices measured, the cases in the suite's order."""
-    first = records[0]
-    cases = [
-        msgspec.structs.replace(record.cases[row], device=device)
-        for row in range(max(len(record.cases) for record in records))
-        for record, device in zip(records, devices, strict=True)
-        if row < len(record.cases)
-    ]
-    gpus = list(dict.fromkeys(record.environment.gpu for record in records))
-    notes = list(dict.fromkeys(note for record in records for note in record.notes))
-    not_run = [name for record in records for name in record.not_run]
-    if any(record.interrupted for record in records):
-        notes = [note for note in notes if not note.startswith(INTERRUPTED)]
-        notes.append(interrupted_note(len(cases), len(cases) + len(not_run)))
-    if len(gpus) > 1:
-        notes.append(f"The devices differ: {', '.join(gpus)}.")
-    return msgspec.structs.replace(
-        first,
-        notes=notes,
-        cases=cases,
-        imports=[entry for record in records for entry in record.imports],
-        seconds=max(record.seconds for record in records),
-        interrupted=any(record.interrupted for record in records),
-        not_run=not_run,
-        devices=list(devices),
-    )
+def confirm(found: Comparison, *, old_source: Path | None = None) -> Comparison:
+    """Measures the suspects again if the GPU and both sources are available; otherwise says why not.
+
+    `old_source` is a checkout of the old sources; without it, one is made of the old record's commit.
+    """
+    if not found.suspects:
+        return found
+    if obstacle := _obstacle(found, old_source):
+        return replace(found, rerun=f"The suspects were not measured again: {obstacle}.")
+    try:
+        return _measured_again(found, old_source)
+    except BenchmarkError as error:
+        return replace(found, rerun=f"The suspects could not be measured again: {error}.")
 
 
-def pool(records: Sequence[Record]) -> Record:
-    """One record of several of the same cases: the runs of all, side by side."""
-    first = records[0]
-    cases = []
-    for case in first.cases:
-        same = [found for record in records for found in record.cases if found.name == case.name]
-        error = next((found.error for found in same if found.error), "")
-        contenders = [
-            _pooled([part for found in same if (part := found.contender(contender.name)) is not None])
-            for contender in ([] if error else case.contenders)
-        ]
-        cases.append(msgspec.structs.replace(case, contenders=contenders, error=error))
-    return msgspec.structs.replace(first, cases=cases, repeats=sum(record.repeats for record in records))
+def _arguments(found: Comparison) -> list[str]:
+    """The bench's arguments that measure the suspects as the new record was measured.
+
+    Defaults are left out, for the old sources may not know the option.
+    """
+    record, names = found.new, {change.case for change in found.suspects}
+    cases = [case for case in record.cases if case.name in names]
+    # "all" leaves out by name what cannot serve a case; a variant asked for by its own name would be an error there.
+    variant = AUTO if all(change.contender == OURS for change in found.suspects) else ALL
+    options = [("--shape", case.shape_text) for case in cases] + [("--dtype", case.dtype) for case in cases]
+    options.append(("--variant", variant) if record.backend == "kernel" else ("--backend", record.backend))
+    for option, value, default in (("--timer", record.stopwatch, "events"), ("--l2", record.l2_policy, "cold")):
+        if value != default:
+            options.append((option, value))
+    options.append(("--seed", str(record.seed)))
+    return [record.suite, *itertools.chain.from_iterable(dict.fromkeys(options))]
 
 
-def _pooled(parts: Sequence[ContenderRecord]) -> ContenderRecord:
-    runs = [run for part in parts for run in part.runs]
-    taken = [samples for part in parts for samples in part.samples_by_run()]
-    fewest = min((len(samples) for samples in taken), default=0)
-    return msgspec.structs.replace(
-        parts[0],
-        runs=runs,
-        **over_runs(runs),
-        samples_ms=[sample for samples in taken for sample in thin(samples, fewest)],
-    )
+def _measured_again(found: Comparison, old_source: Path | None) -> Comparison:
+    arguments, numbers = _arguments(found), itertools.count()
+    with tempfile.TemporaryDirectory(prefix="forge-rerun-") as folder, _checkout(found, old_source) as old:
+        sources = {"old": old, "new": _root()}
+
+        def measure(which: str) -> Record:
+            # Prepended: torch and the peers may be found by the path, too.
+            path = [*map(str, sorted(sources[which].glob("packages/*/src"))), os.environ.get("PYTHONPATH", "")]
+            environment = {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+            return run_bench(arguments, Path(folder, f"{next(numbers)}.json"), environment=environment)
+
+        return in_turns(found, measure)
+
+
+def in_turns(found: Comparison, measure: Callable[[str], Record]) -> Comparison:
+    """Measures in turn, and replaces the suspects' changes by those measured.
+
+    `measure` takes ``"old"`` or ``"new"`` and returns a record of these sources.
+
+    Raises:
+        BenchmarkError: a process failed, or a suspect is not among what they measured.
+    """
+    names = {change.case for change in found.suspects}
+    taken: dict[str, list[Record]] = {"old": [], "new": []}
+    for which in TURNS:
+        taken[which].append(measure(which))
+    again = compare(pool(taken["old"]), pool(taken["new"]), found.threshold)
+    decided = {(change.case, change.contender): change for change in again.changes if change.case in names}
+    changes = [decided.get((change.case, change.contender), change) for change in found.changes]
+    missed = [c for c in found.suspects if (c.case, c.contender) not in decided and c.case not in again.broken]
+    if missed:
+        which = ", ".join(f"{change.case} ({change.contender})" for change in missed)
+        raise BenchmarkError(f"the processes left no figures of {which}")
+    broken = {**found.broken, **{name: error for name, error in again.broken.items() if name in names}}
+    text = f"{len(names)} suspect cases were measured again, {' '.join(TURNS)} in turn; these figures are theirs."
+    return replace(found, changes=changes, broken=broken, rerun=text)
+
+
+def _obstacle(found: Comparison, old_source: Path | None) -> str:
+    new, old = found.new.environment, found.old.environment
+    if new.device != "cuda" or not torch.cuda.is_available():
+        return "there is no GPU here"
+    here = torch.cuda.get_device_name()
+    if here != new.gpu:
+        return f"this is {here}, and the records are of {new.gpu}"
+    if not (_root() / "packages").is_dir():
+        return "this is an installed package and no checkout, and the old sources are needed, too"
+    if others := sources_here(new.sources):
+        return f"the sources here are not those of the new record ({others})"
+    if old_source is None and (not old.has_commit or old.dirty):
+        return "the old record has no clean commit; name a checkout of it by --old-source"
+    return ""
+
+
+def _root() -> Path:
+    """The checkout that this module is run from."""
+    return Path(__file__).resolve().parents[5]
+
+
+@contextmanager
+def _checkout(found: Comparison, old_source: Path | None) -> Iterator[Path]:
+    """The old sources: the given checkout, or a temporary worktree of the old record's commit."""
+    if old_source is not None:
+        yield old_source
+        return
+    with tempfile.TemporaryDirectory(prefix="forge-old-") as folder:
+        place = f"{folder}/old"
+        _git("worktree", "add", "--detach", place, found.old.environment.commit)
+        try:
+            yield Path(place)
+        finally:
+            _git("worktree", "remove", "--force", place)
+
+
+def _git(*arguments: str) -> None:
+    done = subprocess.run(["git", "-C", str(_root()), *arguments], capture_output=True, text=True, check=False)  # noqa: S607 - the user's own git
+    if done.returncode != 0:
+        raise BenchmarkError(f"git {' '.join(arguments[:2])} failed: {done.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""The file ``suites.yaml``: which cases a suite runs, against whom, and what it is to reach.
+"""The file ``suites.yaml``: which cases a suite runs, against which peers, and what it is to reach.
 
     version: 1
     suites:
@@ -11,23 +11,23 @@
         targets:
           - {operator: transpose, of: ceiling, at_least: 0.97, shapes: [4096x4096], dtypes: [float32]}
 
-Every mistake is an error that names file, line, suite and entry, and says what was expected: a misspelt key, an unknown
-operator, dtype, layout, variant or peer, a case listed twice, a target that no case can reach.
+An error names the file, the suite and the entry, and says what was expected: a misspelt key, an unknown operator,
+dtype, layout, variant or peer, a case listed twice, a target that applies to no case.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
 import yaml
 
 from forge_core import dtypes
-from forge_core.bench.declare import Bench, Case
+from forge_core.bench.declare import Bench, Case, OperatorBench
 from forge_core.bench.inputs import LAYOUTS
+from forge_core.cli import did_you_mean
 from forge_core.errors import BenchmarkError
 
 __all__ = [
@@ -40,7 +40,10 @@ __all__ = [
     "CaseGroup",
     "Suite",
     "Target",
+    "check_known",
+    "expand",
     "load_suites",
+    "operator_suite",
     "our_name",
     "parse_shape",
     "suites_of",
@@ -53,7 +56,6 @@ ALL = "all"
 CEILING = "ceiling"
 BANDWIDTH = "GB/s"
 BEST_PEER = "best_peer"
-VERSION = 1
 
 
 class CaseGroup(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -61,9 +63,8 @@ class CaseGroup(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     Attributes:
         operator: the operator's name.
-        shapes: for example ``"4096x4096"``.
-        dtypes: for example ``"bfloat16"``.
-        layout: how the input lies in memory.
+        shapes, dtypes: for example ``"4096x4096"`` and ``"bfloat16"``.
+        layout: one of ``forge_core.bench.inputs.LAYOUTS``.
         variants: the variants to run beside each other, or ``"all"``: auto and every variant there is.
         peers: the peers; without it, the suite's.
     """
@@ -85,8 +86,7 @@ class Target(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defau
         at_least: the least bandwidth, as a share of that of `of`; or in GB/s itself.
         at_most: the most time: host time as a multiple of that of `of`, or seconds of import.
         met_from: the measured share that counts as `at_least` reached; without it, `at_least` itself.
-        shapes: the cases it holds for; without it, all.
-        dtypes: likewise.
+        shapes, dtypes: the cases it holds for; without them, all.
     """
 
     operator: str
@@ -119,13 +119,12 @@ class Suite(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     Attributes:
         about: one sentence.
         cases: what to run.
-        peers: whom to run against, unless a group of cases names its own.
-        timer: ``"device"``; ``"host"``, what the calling thread pays; or ``"cold"``, what a process's first call costs.
-        cpu: whether it is run on the CPU, where there is no GPU, without being told to.
+        peers: the peers, unless a group of cases names its own.
+        timer: ``"device"``; ``"host"``, the time of the calling thread; or ``"cold"``, a process's first call.
+        cpu: whether it runs on the CPU by default where there is no GPU.
         imports: modules whose import is timed.
         targets: what is to be reached.
-        targets_for: the GPU that the targets are meant for, for example ``"NVIDIA H200"``; on another they are not
-            judged.
+        targets_for: the GPU of the targets, for example ``"NVIDIA H200"``; on another they are not judged.
     """
 
     about: str
@@ -144,195 +143,117 @@ def our_name(variant: str) -> str:
 
 
 def parse_shape(text: str | int) -> tuple[int, ...]:
-    """A shape from ``"4096x4096"``.
-
-    Raises:
-        ValueError: anything else.
-    """
+    """A shape from ``"4096x4096"``; ValueError for anything else."""
     if not re.fullmatch(r"\d+(x\d+)*", str(text)):
         raise ValueError(f"expected a shape such as 4096x4096, got {text!r}")
     return tuple(int(size) for size in str(text).split("x"))
 
 
-def line_of(root: yaml.Node | None, *path: str | int) -> int:
-    """The line of a key or an entry of a YAML document, from 1.
-
-    Args:
-        root: the composed document; None for an empty text, which has line 1 only.
-        *path: keys of mappings, and positions in sequences from 0.  Of a path that leads nowhere the last part that
-            exists counts.
-    """
-    node, line = root, 1
-    for key in path:
-        if isinstance(node, yaml.MappingNode):
-            found = next(((k, v) for k, v in node.value if k.value == str(key)), None)
-            if found is None:
-                break
-            line, node = found[0].start_mark.line + 1, found[1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
-            node = node.value[key]
-            line = node.start_mark.line + 1
-        else:
-            break
-    return line
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    version: Literal[1]
+    suites: dict[str, Any]
 
 
-def path_in(message: str) -> list[str | int]:
-    """The path that a message of msgspec ends in, such as ``at `$.cases[0].shapes```, and the field it speaks of."""
-    found = re.search(r"at `\$([^`]*)`", message)
-    parts = re.findall(r"\.(\w+)|\[(\d+)\]", found[1] if found else "")
-    unknown = re.search(r"unknown field `(\w+)`", message)
-    return [*(name or int(index) for name, index in parts), *([unknown[1]] if unknown else [])]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where an entry stands, for messages.
-
-    Attributes:
-        words: for example ``"suite smoke, cases entry 2"``.
-        file: the file, shortened, and its composed text; None for an entry of no file.
-        keys: the path to the entry.
-    """
-
-    words: str
-    file: tuple[str, yaml.Node | None] | None = None
-    keys: tuple[str | int, ...] = ()
-
-    def error(self, message: str, *keys: str | int) -> BenchmarkError:
-        """The error that says where the entry, or one of its keys, stands, and what is wrong with it."""
-        text = f"{self.words}: {message}" if self.words else message
-        if self.file is None:
-            return BenchmarkError(text)
-        line = line_of(self.file[1], *self.keys, *keys, *path_in(message))
-        return BenchmarkError(f"{self.file[0]}:{line}: {text}")
-
-    def known(self, key: str, what: str, names: list[str], known: list[str]) -> None:
-        """Raises the error of a key's names, unless all are known."""
-        for name in names:
-            if name not in known:
-                raise self.error(f"expected one of the {what}s {', '.join(known) or '(none)'}, got {name!r}.", key)
-
-    def parsed(self, key: str, entries: list[Any] | None, parse: Callable[[Any], Any]) -> list[Any]:
-        """A key's entries, parsed."""
-        try:
-            return [parse(entry) for entry in entries or []]
-        except ValueError as error:
-            raise self.error(str(error), key) from error
+def check_known(
+    where: str, what: str, names: Iterable[str], known: Iterable[str], error: type[BenchmarkError] = BenchmarkError
+) -> None:
+    """Raises an error that lists the known names, with the nearest one, unless all names are known."""
+    known = list(dict.fromkeys(known))
+    for name in names:
+        if name not in known:
+            text = f"{where}: no {what} {name!r}; {what}s: {', '.join(known) or 'none'}"
+            raise error(". ".join(filter(None, [text, did_you_mean(name, known)])))
 
 
 def load_suites(bench: Bench) -> dict[str, Suite]:
     """Reads and checks the suites of a package.
 
     Raises:
-        BenchmarkError: the file cannot be read, or is not what is expected; the message names the line.
+        BenchmarkError: the file cannot be read, or is not what is expected.
     """
-    path = bench.suites
     # The package's folder and the file name it well enough; the folders above differ from machine to machine.
-    shown = "/".join(path.parts[-2:])
+    shown = "/".join(bench.suites.parts[-2:])
     try:
-        text = path.read_text(encoding="utf-8")
-        raw = msgspec.yaml.decode(text)
-        file = (shown, yaml.compose(text, Loader=yaml.SafeLoader))
+        file = msgspec.yaml.decode(bench.suites.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError, yaml.YAMLError) as error:
         raise BenchmarkError(f"{shown}: {error}") from error
-    whole = Place("", file)
-    if not isinstance(raw, dict) or raw.get("version") != VERSION or not isinstance(raw.get("suites"), dict):
-        wrong = "suites" if isinstance(raw, dict) and raw.get("version") == VERSION else "version"
-        raise whole.error(f"expected 'version: {VERSION}' and a mapping 'suites'.", wrong)
-    if unknown := sorted(set(raw) - {"version", "suites"}):
-        raise whole.error(f"expected the keys version and suites only, got {', '.join(unknown)}.", unknown[0])
-    return {
-        str(name): _suite(bench, str(name), content, Place(f"suite {name}", file, ("suites", name)))
-        for name, content in raw["suites"].items()
-    }
+    return {name: _suite(bench, name, content, f"{shown}, suite {name}") for name, content in file.suites.items()}
 
 
-def _suite(bench: Bench, name: str, content: Any, place: Place) -> Suite:
+def _suite(bench: Bench, name: str, content: Any, where: str) -> Suite:
     if name in bench.by_name:
-        raise place.error("the name is an operator's; a suite needs one of its own.")
-
-    def entry(key: str, index: int) -> Place:
-        return Place(f"{place.words}, {key} entry {index + 1}", place.file, (*place.keys, key, index))
-
+        raise BenchmarkError(f"{where}: the name is an operator's; a suite needs one of its own")
     try:
         suite = msgspec.convert(content, Suite)
     except msgspec.ValidationError as error:
-        match path_in(str(error)):
-            case ["cases" | "targets" as key, int(index), *_]:
-                words = entry(key, index).words
-            case _:
-                words = place.words
-        raise replace(place, words=words).error(str(error)) from error
-    names: set[str] = set()
-    cases = []
+        raise BenchmarkError(f"{where}: {error}") from error
+    cases: dict[str, tuple[Case, list[str]]] = {}
     for index, group in enumerate(suite.cases):
-        where = entry("cases", index)
-        for case in expand(group, bench, where, suite.peers):
-            if case.name in names:
-                raise where.error(f"expected each case once, got {case.name} again.")
-            names.add(case.name)
-            cases.append((case, suite.peers if group.peers is None else group.peers))
+        entry = f"{where}, cases[{index}]"
+        for case in expand(group, bench, entry, suite.peers):
+            if case.name in cases:
+                raise BenchmarkError(f"{entry}: expected each case once, got {case.name} again")
+            cases[case.name] = case, suite.peers if group.peers is None else group.peers
     for index, target in enumerate(suite.targets):
-        _check_target(target, suite, cases, entry("targets", index))
+        _check_target(target, suite, cases.values(), f"{where}, targets[{index}]")
     return suite
 
 
-def expand(group: CaseGroup, bench: Bench, where: Place | str, suite_peers: list[str]) -> list[Case]:
-    """The cases of a group, each shape with each dtype.
-
-    Args:
-        group: the group.
-        bench: the package's declaration.
-        where: where the group stands, for messages.
-        suite_peers: the peers of a group that names none.
+def expand(group: CaseGroup, bench: Bench, where: str, suite_peers: list[str]) -> list[Case]:
+    """The cases of a group, each shape with each dtype; `where` is the group's place, for messages.
 
     Raises:
         BenchmarkError: an unknown operator, variant, peer, layout, dtype or shape.
     """
-    place = Place(where) if isinstance(where, str) else where
-    place.known("operator", "operator", [group.operator], list(bench.by_name))
+    check_known(where, "operator", [group.operator], bench.by_name)
     operator = bench.by_name[group.operator]
-    place.known("layout", "layout", [group.layout], list(LAYOUTS))
-    peers = suite_peers if group.peers is None else group.peers
-    place.known("peers", "peer", peers, [peer.name for peer in operator.peers])
-    if group.variants != ALL:
-        place.known("variants", "variant", list(group.variants), [AUTO, *operator.variants()])
-    shapes = place.parsed("shapes", group.shapes, parse_shape)
-    kinds = place.parsed("dtypes", group.dtypes, dtypes.parse)
+    check_known(where, "layout", [group.layout], LAYOUTS)
+    check_known(where, "peer", suite_peers if group.peers is None else group.peers, [p.name for p in operator.peers])
+    check_known(where, "variant", [] if group.variants == ALL else group.variants, [AUTO, *operator.variants()])
+    try:
+        shapes = [parse_shape(shape) for shape in group.shapes]
+        kinds = [dtypes.parse(dtype) for dtype in group.dtypes]
+    except ValueError as error:
+        raise BenchmarkError(f"{where}: {error}") from error
     return [Case(group.operator, shape, dtype, group.layout) for shape in shapes for dtype in kinds]
 
 
-def _check_target(target: Target, suite: Suite, cases: list[tuple[Case, list[str]]], where: Place) -> None:
+def _check_target(target: Target, suite: Suite, cases: Iterable[tuple[Case, list[str]]], where: str) -> None:
     if (target.at_least is None) == (target.at_most is None):
-        raise where.error("expected either at_least or at_most.")
+        raise BenchmarkError(f"{where}: expected either at_least or at_most")
     if target.of == "import":
-        where.known("operator", "imported module", [target.operator], suite.imports)
+        check_known(where, "imported module", [target.operator], suite.imports)
         return
-    where.parsed("shapes", target.shapes, parse_shape)
-    where.parsed("dtypes", target.dtypes, dtypes.parse)
-    held = [peers for case, peers in cases if target.applies(case)]
-    if not held:
-        raise where.error("expected a target for cases of this suite, got one that applies to none.")
-    if target.of in (CEILING, BANDWIDTH):
-        if suite.timer != "device":
-            raise where.error(f"{suite.timer} time has no {target.of}; expected a peer's name.")
-        return
-    for peers in held:
-        where.known("of", "peer", [target.of], [BEST_PEER, *peers] if peers else [])
+    try:
+        peers = [peers for case, peers in cases if target.applies(case)]
+    except ValueError as error:
+        raise BenchmarkError(f"{where}: {error}") from error
+    if not peers:
+        raise BenchmarkError(f"{where}: expected a target for cases of this suite, got one that applies to none")
+    if target.of not in (CEILING, BANDWIDTH):
+        for known in peers:
+            check_known(where, "peer", [target.of], [BEST_PEER, *known] if known else [])
+    elif suite.timer != "device":
+        raise BenchmarkError(f"{where}: {suite.timer} time has no {target.of}; expected a peer's name")
+
+
+def operator_suite(operator: OperatorBench, shapes: Iterable[str], kinds: Iterable[str]) -> Suite:
+    """An operator against all of its peers, as a suite."""
+    peers = [peer.name for peer in operator.peers]
+    group = CaseGroup(operator=operator.name, shapes=list(shapes), dtypes=list(kinds), peers=peers)
+    return Suite(about=operator.name, cases=[group], cpu=True)
 
 
 def suites_of(bench: Bench) -> dict[str, Suite]:
-    """The suites of a package, by name: those in its file, and two that no package has to write.
+    """The suites of a package, by name: those in its file, and two that are derived unless the file declares them.
 
-    `full` is every case of its suites, and `cold` its operators' first calls; a package that declares a suite of that
-    name has its own.
+    `full` is every case of its suites, and `cold` its operators' first calls.
 
     Raises:
         BenchmarkError: the file cannot be read, or is not what is expected.
     """
     declared = load_suites(bench)
-    # `smoke` is looked at last, so that a case of it has the peers and variants that another suite gives it.
+    # `smoke` comes last, so that a case of it has the peers and variants that another suite gives it.
     timed = [declared[name] for name in sorted(declared, key=lambda name: name == "smoke")]
     timed = [suite for suite in timed if suite.timer == "device"]
     full = Suite(
@@ -345,18 +266,11 @@ def suites_of(bench: Bench) -> dict[str, Suite]:
         targets=[target for suite in timed for target in suite.targets],
         targets_for=next((suite.targets_for for suite in timed if suite.targets_for), ""),
     )
+    first = [operator_suite(o, o.default_shapes[:1], o.default_dtypes[:1]) for o in bench.operators]
     cold = Suite(
         about="What the first call of a process costs, with empty caches and with kept ones, and what the next costs.",
-        cases=[
-            CaseGroup(
-                operator=operator.name,
-                shapes=list(operator.default_shapes[:1]),
-                dtypes=list(operator.default_dtypes[:1]),
-                peers=[peer.name for peer in operator.peers],
-            )
-            for operator in bench.operators
-        ],
+        cases=[group for suite in first for group in suite.cases],
         timer="cold",
         cpu=True,
     )
-    return {**declared, **{name: s for name, s in (("full", full), ("cold", cold)) if name not in declared}}
+    return declared | {name: suite for name, suite in (("full", full), ("cold", cold)) if name not in declared}

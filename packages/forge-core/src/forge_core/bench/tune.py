@@ -1,9 +1,9 @@
-"""The tuner: what each threshold of ``select_config`` is to be on this GPU.
+"""The tuner: measures each threshold of ``select_config`` on this GPU.
 
-For each threshold of a package, every candidate's choice runs on the cases around it, interleaved launch by launch as
-any contenders are.  Candidates that choose the same launch are one.  The candidate with the least geometric mean of
-time over the cases wins, but what is in force keeps its place unless it is beaten by more than a percent.  What was
-measured goes into a record, and what was chosen into the package's table for this GPU::
+For each threshold of a package, every candidate runs on the cases around it, interleaved launch by launch as any
+contenders are; candidates that choose the same launch are measured once.  The least geometric mean of time over the
+cases wins, but the value in force stays unless it is beaten by more than a percent.  The measurements go into a record,
+and the values into the package's table for this GPU::
 
     nox -s tune -- week0 --device cuda:0
 """
@@ -11,12 +11,11 @@ measured goes into a record, and what was chosen into the package's table for th
 from __future__ import annotations
 
 import datetime as dt
-import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import msgspec
@@ -37,7 +36,7 @@ from forge_core.timing.l2 import l2_policy
 
 __all__ = ["Outcome", "TuneRecord", "choose", "table_text", "tune"]
 
-#: What a candidate has to gain over the value in force.
+#: Gain over the value in force from which a candidate replaces it.
 WORTH = 0.01
 
 #: Takes a case and the candidates, and returns milliseconds for each.
@@ -45,12 +44,11 @@ Measure = Callable[[OperatorBench, Case, Threshold, Sequence[int]], dict[int, fl
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What was measured of one threshold.
+    """The outcome of one threshold.
 
     Attributes:
         name, about: the threshold's.
-        was: the value in force before.
-        value: the value that was chosen.
+        was, value: the value in force, and the value that was chosen.
         gain: time with `was` over time with `value`, the geometric mean over the cases.
         times_ms: for each case, the median time with each candidate.
         shares: for each candidate, its time over the chosen one's, the geometric mean over the cases.
@@ -66,7 +64,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class TuneRecord(msgspec.Struct, frozen=True):
-    """What the tuner leaves in ``docs/records``: the machine, how it was measured, and each threshold's outcome."""
+    """The tuner's record in ``docs/records``."""
 
     tune: str
     date: str
@@ -75,63 +73,52 @@ class TuneRecord(msgspec.Struct, frozen=True):
     thresholds: list[Outcome]
 
 
-@dataclass
-class DeviceMeasure:
-    """Measures candidates on a CUDA device.
+def _on_device(
+    thresholds: Thresholds,
+    device: torch.device,
+    operator: OperatorBench,
+    case: Case,
+    threshold: Threshold,
+    values: Sequence[int],
+) -> dict[int, float]:
+    """Milliseconds of each candidate on the current CUDA device; candidates that launch the same share a figure."""
+    policy = l2_policy("cold", device, query(device).l2_bytes)
+    what = (f"{case.name}, set {number}" for number in range(policy.sets(operator.traffic(case).total)))
+    sets = [operator.inputs(case, device, generator_for(device, seed=0, what=text)) for text in what]
+    want = operator.reference(*sets[0])
+    calls: dict[Any, tuple[int, Callable[..., Any]]] = {}
+    same: dict[int, int] = {}
+    for value in values:
+        call, launches = _planned_with(thresholds, operator, threshold, value, sets[0])
+        problem = operator.agree(sets[0], call(*sets[0]), want)
+        if problem:
+            raise BenchmarkError(f"wrong result with {threshold.name} = {value}: {problem}", case=case.name)
+        same[value] = calls.setdefault(launches, (value, call))[0]
+    run = time_interleaved(
+        {str(value): Contender(call, sets) for value, call in calls.values()},
+        timer=EventTimer(device),
+        policy=Policy(warmup_ms=100.0),
+        before=policy.before,
+    )
+    return {value: run.timings[str(twin)].median_ms for value, twin in same.items()}
 
-    Attributes:
-        thresholds: the package's.
-        device: the CUDA device, which has to be the current one.
-    """
 
-    thresholds: Thresholds
-    device: torch.device
-    method: str = field(init=False, default="")
+def _planned_with(
+    thresholds: Thresholds, operator: OperatorBench, threshold: Threshold, value: int, inputs: tuple[torch.Tensor, ...]
+) -> tuple[Callable[..., Any], Any]:
+    """The operator with a value of a threshold and a launch table of its own, and what it launches."""
+    table, keywords = launches_anew(operator)
 
-    def __call__(
-        self, operator: OperatorBench, case: Case, threshold: Threshold, values: Sequence[int]
-    ) -> dict[int, float]:
-        """Milliseconds of each candidate; candidates that launch the same share a figure."""
-        timer = EventTimer(self.device)
-        policy = l2_policy("cold", self.device, query(self.device).l2_bytes)
-        nbytes = operator.traffic(case).total
-        what = (f"{case.name}, set {number}" for number in range(policy.sets(nbytes)))
-        sets = [operator.inputs(case, self.device, generator_for(self.device, seed=0, what=text)) for text in what]
-        want = operator.reference(*sets[0])
-        calls: dict[Any, tuple[int, Callable[..., Any]]] = {}
-        same: dict[int, int] = {}
-        for value in values:
-            call, signature = self._planned_with(operator, threshold, value, sets[0])
-            problem = operator.agree(sets[0], call(*sets[0]), want)
-            if problem:
-                raise BenchmarkError(f"wrong result with {threshold.name} = {value}: {problem}", case=case.name)
-            same[value] = calls.setdefault(signature, (value, call))[0]
-        run = time_interleaved(
-            {str(value): Contender(call, sets) for value, call in calls.values()},
-            timer=timer,
-            policy=Policy(warmup_ms=100.0),
-            l2=policy.describe(nbytes),
-            before=policy.before,
-        )
-        self.method = timer.method
-        return {value: run.timings[str(twin)].median_ms for value, twin in same.items()}
+    def launch(*arguments: torch.Tensor) -> torch.Tensor:
+        with thresholds.override(threshold.name, value):
+            return table.launch(None, arguments, keywords)
 
-    def _planned_with(
-        self, operator: OperatorBench, threshold: Threshold, value: int, inputs: tuple[torch.Tensor, ...]
-    ) -> tuple[Callable[..., Any], Any]:
-        """The operator as it is with one threshold set, with a table of launches of its own; and what it launches."""
-        table, keywords = launches_anew(operator)
-
-        def launch(*arguments: torch.Tensor) -> torch.Tensor:
-            with self.thresholds.override(threshold.name, value):
-                return table.launch(None, arguments, keywords)
-
-        launch(*inputs)
-        return launch, tuple(table.launches())
+    launch(*inputs)
+    return launch, tuple(table.launches())
 
 
 def launches_anew(operator: OperatorBench) -> tuple[LaunchTable, dict[str, Any]]:
-    """An empty table of launches of the operator that a declaration calls, and the options that it calls it with."""
+    """An empty launch table of the operator that a declaration calls, and the options of that call."""
     call: Any = operator.call(AUTO)
     keywords: dict[str, Any] = {}
     if isinstance(call, partial):
@@ -142,11 +129,7 @@ def launches_anew(operator: OperatorBench) -> tuple[LaunchTable, dict[str, Any]]
 
 
 def cases_of(bench: Bench) -> int:
-    """How many cases the tuner measures for a package.
-
-    Raises:
-        BenchmarkError: the package declares no thresholds.
-    """
+    """How many cases the tuner measures for a package."""
     return sum(len(_cases(bench, threshold)) for threshold in _declared(bench).declared)
 
 
@@ -157,13 +140,7 @@ def tune(
     *,
     on_case: Callable[[str], None] = lambda name: None,
 ) -> tuple[TuneRecord, Path, str]:
-    """Measures every threshold of a package.
-
-    Args:
-        bench: the package's declaration.
-        device: the CUDA device to measure.
-        measure: measures candidates; by default on the device.
-        on_case: called with a text when a case of a threshold is done.
+    """Measures every threshold of a package, by default on the CUDA device.
 
     Returns:
         The record, the table's path, and the table's text; neither is written.
@@ -173,13 +150,32 @@ def tune(
     """
     thresholds = _declared(bench)
     figures = query(device)
-    taken = measure or DeviceMeasure(thresholds, device)
-    outcomes = [_one(bench, thresholds, threshold, figures, taken, on_case) for threshold in thresholds.declared]
+    measure = measure or partial(_on_device, thresholds, device)
+    outcomes = []
+    for threshold in thresholds.declared:
+        was = thresholds.value(threshold.name, figures)
+        values = tuple(dict.fromkeys((was, *threshold.candidates)))
+        times: dict[str, dict[int, float]] = {}
+        for case in _cases(bench, threshold):
+            times[case.name] = measure(bench.by_name[case.operator], case, threshold, values)
+            on_case(f"{threshold.name}, {case.name}")
+        value, means = choose(was, list(times.values()))
+        outcomes.append(
+            Outcome(
+                name=threshold.name,
+                about=threshold.about,
+                was=was,
+                value=value,
+                gain=round(means[was] / means[value], 4),
+                times_ms={case: {str(v): round(ms, 6) for v, ms in row.items()} for case, row in times.items()},
+                shares={str(v): round(mean / means[value], 4) for v, mean in means.items()},
+            )
+        )
     date = dt.datetime.now(dt.UTC).date().isoformat()
     record = TuneRecord(
         tune=bench.name,
         date=date,
-        method=getattr(taken, "method", ""),
+        method=EventTimer.method,
         environment=read_environment(device, [bench.package]),
         thresholds=outcomes,
     )
@@ -198,40 +194,12 @@ def _cases(bench: Bench, threshold: Threshold) -> list[Case]:
     return [case for group in groups for case in expand(group, bench, f"threshold {threshold.name}", [])]
 
 
-def _one(
-    bench: Bench,
-    thresholds: Thresholds,
-    threshold: Threshold,
-    figures: Device,
-    measure: Measure,
-    on_case: Callable[[str], None],
-) -> Outcome:
-    was = thresholds.value(threshold.name, figures)
-    values = tuple(dict.fromkeys((was, *threshold.candidates)))
-    times: dict[str, dict[int, float]] = {}
-    for case in _cases(bench, threshold):
-        times[case.name] = measure(bench.by_name[case.operator], case, threshold, values)
-        on_case(f"{threshold.name}, {case.name}")
-    value, means = choose(was, list(times.values()))
-    return Outcome(
-        name=threshold.name,
-        about=threshold.about,
-        was=was,
-        value=value,
-        gain=round(means[was] / means[value], 4),
-        times_ms={case: {str(v): round(ms, 6) for v, ms in row.items()} for case, row in times.items()},
-        shares={str(v): round(mean / means[value], 4) for v, mean in means.items()},
-    )
-
-
 def choose(was: int, times: Sequence[dict[int, float]]) -> tuple[int, dict[int, float]]:
-    """The candidate to take, and each one's geometric mean of time over the cases, relative to the one in force.
+    """The candidate to take, and the geometric mean of each one's time over that of `was`, the value in force.
 
-    Args:
-        was: the value in force, which is among the candidates.
-        times: for each case, the time with each candidate.
+    `times` has for each case the time with each candidate.
     """
-    means = {value: math.exp(sum(math.log(row[value] / row[was]) for row in times) / len(times)) for value in times[0]}
+    means = {value: geometric_mean([row[value] / row[was] for row in times]) for value in times[0]}
     best = min(means, key=lambda value: means[value])
     return (best if means[best] < 1 - WORTH else was), means
 

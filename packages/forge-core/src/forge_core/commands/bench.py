@@ -9,13 +9,11 @@ import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
-import torch
 from rich.console import Console
 
-from forge_core.bench import devices, exits, kernels, processes, report, runner
+from forge_core.bench import devices, kernels, processes, report, runner, summary
 from forge_core.bench import plan as planning
 from forge_core.bench.records import Record
 from forge_core.bench.schema import suites_of
@@ -23,7 +21,7 @@ from forge_core.commands import records
 from forge_core.device import query
 from forge_core.files import write_atomically
 from forge_core.progress import progress
-from forge_core.timing import TIMERS, Policy
+from forge_core.timing import TIMERS
 from forge_core.timing.l2 import POLICIES
 
 __all__ = ["bench"]
@@ -43,7 +41,7 @@ forge-cute bench report docs/records/h200  one HTML file and pictures
 Exit status: 0 all right, 1 a wrong result or an error, 2 a regression, 3 bad usage.
 """
 
-#: Options that a process of a spread run is given anew.
+#: Parameters that a process of a spread run does not take over.
 OWN = ("device_text", "devices_text", "json_path", "out", "share", "name")
 
 
@@ -59,22 +57,9 @@ class RunByDefault(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class Share(click.ParamType[tuple[int, int]]):
-    """A share of the cases: ``2/3`` is the second of three."""
-
-    name = "share"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
-        """The two numbers."""
-        match = re.fullmatch(r"(\d+)/(\d+)", str(value))
-        if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            self.fail(f"expected a share such as 1/2, got {value!r}", param, ctx)
-        return int(match[1]), int(match[2])
-
-
 @click.group(cls=RunByDefault, help=HELP)
 def bench() -> None:
-    """The group; what it says to a user stands in HELP."""
+    """The group; its help is HELP."""
 
 
 for command in records.COMMANDS:
@@ -100,18 +85,13 @@ for command in records.COMMANDS:
 @click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True)
 @click.option("--json", "json_path", metavar="FILE|-", help="Write the record there; '-' is standard output.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write record and Markdown to a folder.")
-@click.option("--share", type=Share(), hidden=True, help="This process's share of a spread run.")
+@click.option("--share", type=(int, int), hidden=True, help="This process's number, and how many share the cases.")
 @click.pass_context
 def run_command(
     ctx: click.Context,
+    /,
     name: str,
     backend: str | None,
-    packages: tuple[str, ...],
-    operators: tuple[str, ...],
-    variants: tuple[str, ...],
-    shapes: tuple[str, ...],
-    dtypes: tuple[str, ...],
-    peers: tuple[str, ...],
     device_text: str | None,
     devices_text: str | None,
     stopwatch: str,
@@ -123,30 +103,33 @@ def run_command(
     json_path: str | None,
     out: Path | None,
     share: tuple[int, int] | None,
+    **selected: tuple[str, ...],
 ) -> None:
     """Run a suite, or measure an operator.  Ctrl-C, or SIGTERM, ends the run and keeps what was measured."""
-    selection = planning.Selection(variants, shapes, dtypes, peers, packages, operators)
+    selection = planning.Selection(**selected)
     # With the record on standard output, everything for people goes to standard error.
     console = records.console(error=json_path == "-")
-    with exits.told(), exits.termination_interrupts() as interrupts:
+    with runner.Interrupts() as interrupts:
         run = planning.plan(planning.discover(), name, selection, commands=bench.commands)
         if share is not None:
             number, shares = share
-            run = replace(run, cases=run.cases[number - 1 :: shares], imports=run.imports if number == 1 else ())
-        spread_over = devices.several(devices_text, device_text)
-        if len(spread_over) > 1:
-            record = _spread(ctx, name, spread_over, repeats * len(run.cases) + len(run.imports))
+            run = replace(run, cases=run.cases[number::shares], imports=() if number else run.imports)
+        found = devices.chosen(device_text, devices_text, run)
+        device, total = found[0], repeats * len(run.cases) + len(run.imports)
+        if len(found) > 1:
+            record = _spread(ctx, name, [str(one) for one in found], total)
             interrupts.measured()
         else:
-            device = devices.chosen(spread_over[0] if spread_over else device_text, run)
-            chosen = backend or ("kernel" if device.type == "cuda" else "ref")
-            if chosen == "ref" and set(variants) - {"auto"}:
+            backend = backend or ("kernel" if device.type == "cuda" else "ref")
+            if backend == "ref" and set(selection.variants) - {"auto"}:
                 raise planning.UsageError("--variant names a kernel, and the backend is 'ref', which has none")
-            if chosen == "kernel" and device.type == "cuda":
+            if backend == "kernel" and device.type == "cuda":
                 kernels.ahead(kernels.kernels_of(run, query(device).arch))
-            policy = _policy(device, warmup, iterations)
-            options = runner.Options(device, chosen, policy, repeats, seed, stopwatch, l2)
-            with progress(repeats * len(run.cases) + len(run.imports)) as on_case:
+            policy = replace(runner.default_policy(device), iterations=iterations)
+            if warmup is not None:
+                policy = replace(policy, warmup=warmup, warmup_ms=0.0)
+            options = runner.Options(device, backend, policy, repeats, seed, stopwatch, l2)
+            with progress(total) as on_case:
 
                 def done(case: str) -> None:
                     on_case(case)
@@ -155,26 +138,26 @@ def run_command(
                 record = runner.run_all(run, options, on_case=done, on_measured=interrupts.measured)
         report.print_record(record, console)
         _write(record, json_path, out, console)
-    ctx.exit(exits.WRONG if record.errors or record.interrupted else exits.ALL_RIGHT)
+    ctx.exit(1 if record.errors or record.interrupted else 0)
 
 
 @bench.command("list")
 def list_command() -> None:
     """List the suites, the operators, their variants and peers."""
-    with exits.told():
-        for found in planning.discover():
-            for suite_name, suite in suites_of(found).items():
-                click.echo(f"suite     {suite_name:12} {suite.about} ({found.package})")
-            for operator in found.operators:
-                known = ", ".join(operator.variants())
-                versus = ", ".join(
-                    f"{peer.name} (needs {' and '.join(r.name for r in peer.requires)})" if peer.requires else peer.name
-                    for peer in operator.peers
-                )
-                click.echo(f"operator  {operator.name:12} variants: {known}; peers: {versus}")
+    for found in planning.discover():
+        for suite_name, suite in suites_of(found).items():
+            click.echo(f"suite     {suite_name:12} {suite.about} ({found.package})")
+        for operator in found.operators:
+            known = ", ".join(operator.variants())
+            versus = ", ".join(
+                f"{peer.name} (needs {' and '.join(r.name for r in peer.requires)})" if peer.requires else peer.name
+                for peer in operator.peers
+            )
+            click.echo(f"operator  {operator.name:12} variants: {known}; peers: {versus}")
 
 
-def _spread(ctx: click.Context, name: str, spread_over: list[str], total: int) -> Record:
+def _spread(ctx: click.Context, name: str, names: list[str], total: int) -> Record:
+    """Runs the same command on several devices, each with its share of the cases."""
     arguments = [name]
     for parameter in ctx.command.params:
         if isinstance(parameter, click.Option) and parameter.name not in OWN:
@@ -182,13 +165,7 @@ def _spread(ctx: click.Context, name: str, spread_over: list[str], total: int) -
             given = value if parameter.multiple else [] if value is None else [value]
             arguments += [part for one in given for part in (parameter.opts[-1], str(one))]
     with tempfile.TemporaryDirectory(prefix="forge-spread-") as folder, progress(total) as on_case:
-        shares = processes.spread(arguments, spread_over, Path(folder), on_case)
-    return processes.union(shares, spread_over)
-
-
-def _policy(device: torch.device, warmup: int | None, iterations: int | None) -> Policy:
-    policy = replace(runner.default_policy(device), iterations=iterations)
-    return policy if warmup is None else replace(policy, warmup=warmup, warmup_ms=0.0)
+        return summary.union(processes.spread(arguments, names, Path(folder), on_case), names)
 
 
 def _write(record: Record, json_path: str | None, out: Path | None, console: Console) -> None:

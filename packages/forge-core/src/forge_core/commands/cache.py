@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forge_core import device, settings
-from forge_core.bench import exits, kernels
+from forge_core.bench import kernels
 from forge_core.cache import bundle
 from forge_core.cache.files import tree_bytes
 from forge_core.cache.parallel import Request
@@ -268,8 +268,7 @@ def _requests(suites: tuple[str, ...], kernel: str | None, config: str | None, a
             return kernels.one(kernel, config, archs)
         except ValueError as error:
             raise click.UsageError(f"--config: {error}") from error
-    with exits.told():
-        return kernels.requests(suites, archs)
+    return kernels.requests(suites, archs)
 
 
 def _compile(store: Store, wanted: list[Request], *, jobs: int | None, as_json: bool) -> int:

@@ -7,18 +7,18 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 import torch
 from rich.console import Console
 
-from forge_core.bench import compare_text, devices, exits, pages, records, report, rerun
+from forge_core.bench import compare_text, devices, pages, processes, records, report
 from forge_core.bench import plan as planning
 from forge_core.bench.compare import compare
 from forge_core.bench.environment import stamp
 from forge_core.bench.plan import UsageError
+from forge_core.cli import REGRESSION
 from forge_core.files import write_atomically
 from forge_core.progress import progress
 
@@ -37,20 +37,13 @@ def console(*, error: bool = False) -> Console:
     return plain if plain.is_terminal else Console(stderr=error, width=240)
 
 
-class Percentage(click.ParamType[float]):
+def percentage(text: str) -> float:
     """A share, written ``5%`` or ``0.05``."""
-
-    name = "percentage"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The share as a number."""
-        if isinstance(value, float):
-            return value
-        match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*(%?)", str(value).strip())
-        share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
-        if not 0 < share < 1:
-            self.fail(f"expected a share between 0 and 1, such as 5% or 0.05, got {value!r}", param, ctx)
-        return share
+    match = re.fullmatch(r"(\d*\.?\d+)\s*(%?)", text.strip())
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not 0 < share < 1:
+        raise click.BadParameter(f"expected a share between 0 and 1, such as 5% or 0.05, got {text!r}")
+    return share
 
 
 record_argument = click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -60,14 +53,13 @@ record_argument = click.argument("record", type=click.Path(exists=True, dir_okay
 @record_argument
 def show_command(record: Path) -> None:
     """Print the tables of a record."""
-    with exits.told():
-        report.print_record(records.load(record), console())
+    report.print_record(records.load(record), console())
 
 
 @click.command("compare")
 @click.argument("old", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("new", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--fail-on-regression", "threshold", type=Percentage(), metavar="5%", help="Exit status 2 from here on.")
+@click.option("--fail-on-regression", "threshold", type=percentage, metavar="5%", help="Exit status 2 from here on.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="For a pull request.")
 @click.option("--commit-message", is_flag=True, help="The block that a kernel change's commit carries.")
 @click.option("--rerun/--no-rerun", "again", default=True, show_default=True, help="Measure the suspects again.")
@@ -88,20 +80,17 @@ def compare_command(
     old_source: Path | None,
 ) -> None:
     """Say what moved between two records, by their samples; the suspects are measured again where a GPU is there."""
-    with exits.told():
-        before, after = records.load(old), records.load(new)
-        for field in ("suite", "timer"):
-            pair = getattr(before, field), getattr(after, field)
-            if pair[0] != pair[1]:
-                raise UsageError(f"the records are of different {field}s, {pair[0]} and {pair[1]}")
-        if before.environment.gpu != after.environment.gpu:
-            raise UsageError(
-                f"the records are of different machines, {before.environment.gpu} and {after.environment.gpu}; times "
-                "of one say nothing about the other"
-            )
-        found = compare(before, after, threshold or DEFAULT_THRESHOLD)
-        if again:
-            found = rerun.confirm(found, old_source=old_source)
+    before, after = records.load(old), records.load(new)
+    for what, first, second in (
+        ("suites", before.suite, after.suite),
+        ("timers", before.timer, after.timer),
+        ("machines", before.environment.gpu, after.environment.gpu),
+    ):
+        if first != second:
+            raise UsageError(f"the records are of different {what}, {first} and {second}: expected the same")
+    found = compare(before, after, threshold or DEFAULT_THRESHOLD)
+    if again:
+        found = processes.confirm(found, old_source=old_source)
     if as_markdown:
         click.echo(compare_text.comparison_markdown(found), nl=False)
     elif commit_message:
@@ -109,8 +98,8 @@ def compare_command(
     else:
         compare_text.print_comparison(found, console())
     if found.broken:
-        ctx.exit(exits.WRONG)
-    ctx.exit(exits.REGRESSION if threshold is not None and found.regressions else exits.ALL_RIGHT)
+        ctx.exit(1)
+    ctx.exit(REGRESSION if threshold is not None and found.regressions else 0)
 
 
 def with_notes(found: Mapping[str, pages.Source], root: Path, *, enter: bool = False) -> list[pages.Source]:
@@ -161,39 +150,37 @@ def report_command(
 
     Without RECORD, the records are those in docs/records.  Of several records of a suite on one GPU the newest counts.
     """
-    with exits.told():
-        found = pages.newest(pages.gather(sources or (RECORDS,)))
-        entries = list(found.values())
-        if as_markdown:
-            click.echo("\n".join(report.markdown(entry.record) for entry in entries), nl=False)
-        for page in into:
-            for name in pages.fill(page, found):
-                click.echo(f"{page}: the block bench:{name} is now that of {found[name].path.name}")
-        if checkout or not (as_markdown or into):
-            from forge_core.bench.html import write_report  # the plotting library takes a second to import
+    found = pages.newest(pages.gather(sources or (RECORDS,)))
+    entries = list(found.values())
+    if as_markdown:
+        click.echo("\n".join(report.markdown(entry.record) for entry in entries), nl=False)
+    for page in into:
+        for name in pages.fill(page, found):
+            click.echo(f"{page}: the block bench:{name} is now that of {found[name].path.name}")
+    if checkout or not (as_markdown or into):
+        from forge_core.bench.html import write_report  # the plotting library takes a second to import
 
-            if checkout:
-                entries = with_notes(found, Path(), enter=True)
-            folder = out or (DOCS if checkout else RESULTS)
-            written = write_report(entries, folder)
-            if folder == DOCS:
-                # The page has every picture in it; as files, a checkout keeps those that its pages show.
-                for path in set(folder.glob("*.svg")) - pages.pictures(Path()):
-                    path.unlink()
-            for path in written:
-                if path.exists():
-                    click.echo(str(path))
+        if checkout:
+            entries = with_notes(found, Path(), enter=True)
+        folder = out or (DOCS if checkout else RESULTS)
+        written = write_report(entries, folder)
+        if folder == DOCS:
+            # The page has every picture in it; as files, a checkout keeps those that its pages show.
+            for path in set(folder.glob("*.svg")) - pages.pictures(Path()):
+                path.unlink()
+        for path in written:
+            if path.exists():
+                click.echo(str(path))
 
 
 @click.command("stamp")
 @record_argument
 def stamp_command(record: Path) -> None:
     """Write this checkout's commit into a record that was made from the same sources on a machine without git."""
-    with exits.told():
-        loaded = records.load(record)
-        stamped = msgspec.structs.replace(loaded, environment=stamp(loaded.environment))
-        write_atomically(record, stamped.dumps())
-        click.echo(f"{record}: made from commit {stamped.environment.commit}")
+    loaded = records.load(record)
+    stamped = msgspec.structs.replace(loaded, environment=stamp(loaded.environment))
+    write_atomically(record, stamped.dumps())
+    click.echo(f"{record}: made from commit {stamped.environment.commit}")
 
 
 @click.command("accuracy")
@@ -203,13 +190,12 @@ def accuracy_command(device_text: str, json_path: Path | None) -> None:
     """Time kernels that know how long they ran, by every timer: what the stopwatch itself is worth."""
     from forge_core.timing.accuracy import measure_accuracy
 
-    with exits.told():
-        rows = measure_accuracy(devices.gpu(device_text, "the timers of the GPU are what is tried here"))
-        for row in rows:
-            error = "" if row.error is None else f"  error {row.error:+.3f} us"
-            click.echo(f"{row.work:14} {row.timer:7} {row.median:10.3f} us{error}")
-        if json_path is not None:
-            write_atomically(json_path, json.dumps([row.as_dict() for row in rows], indent=1) + "\n")
+    rows = measure_accuracy(devices.gpu(device_text, "the timers of the GPU are what is tried here"))
+    for row in rows:
+        error = "" if row["error"] is None else f"  error {row['error']:+.3f} us"
+        click.echo(f"{row['work']:14} {row['timer']:7} {row['median']:10.3f} us{error}")
+    if json_path is not None:
+        write_atomically(json_path, json.dumps(rows, indent=1) + "\n")
 
 
 @click.command("tune")
@@ -228,21 +214,20 @@ def tune_command(week: str, device_text: str, record_folder: Path, dry_run: bool
     """Measure the thresholds of a package's select_config on this GPU, and write its table for it."""
     from forge_core.bench.tune import cases_of, tune
 
-    with exits.told():
-        package = planning.packages_named(planning.discover(), (week,))[0]
-        total = cases_of(package)
-        device = devices.gpu(device_text, "thresholds are measured on a GPU")
-        with torch.cuda.device(device), progress(total) as on_case:
-            record, path, text = tune(package, device, on_case=on_case)
-        record_folder.mkdir(parents=True, exist_ok=True)
-        saved = record_folder / f"tune-{week}-{path.stem}-{record.date}.json"
-        saved.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
-        click.echo(text, nl=False)
-        click.echo(f"record: {saved}", err=True)
-        if not dry_run:
-            path.parent.mkdir(exist_ok=True)
-            write_atomically(path, text)
-            click.echo(f"table: {path.parent.parent.name}/{path.parent.name}/{path.name}", err=True)
+    package = planning.packages_named(planning.discover(), (week,))[0]
+    total = cases_of(package)
+    device = devices.gpu(device_text, "thresholds are measured on a GPU")
+    with torch.cuda.device(device), progress(total) as on_case:
+        record, path, text = tune(package, device, on_case=on_case)
+    record_folder.mkdir(parents=True, exist_ok=True)
+    saved = record_folder / f"tune-{week}-{path.stem}-{record.date}.json"
+    saved.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
+    click.echo(text, nl=False)
+    click.echo(f"record: {saved}", err=True)
+    if not dry_run:
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, text)
+        click.echo(f"table: {path.parent.parent.name}/{path.parent.name}/{path.name}", err=True)
 
 
 COMMANDS: tuple[click.Command, ...] = (

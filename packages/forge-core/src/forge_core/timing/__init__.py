@@ -1,19 +1,26 @@
 """Timing of calls.
 
 ``interleave`` runs contenders launch by launch under one timer: ``events`` (CUDA events behind a backlog of GPU work,
-the default), ``graph`` (the same events inside a CUDA graph), ``cupti`` (the hardware's trace), or ``wall``
-(perf_counter, for the CPU).  ``l2`` prepares the cache before each launch, ``streams`` detects work on another stream,
-``host`` times the caller's thread, ``result`` holds the samples and refuses times below the roofline, ``accuracy``
-measures the timers themselves.
+the default), ``graph`` (the same events inside a CUDA graph), ``cupti`` (the hardware's trace), or ``host``'s
+``WallTimer`` for the CPU.  ``host`` also times the calling thread, ``l2`` prepares the cache before each launch,
+``streams`` detects work on another stream, ``result`` holds the samples and rejects times below the roofline,
+``accuracy`` measures the timers themselves.
 """
 
 from __future__ import annotations
 
-from forge_core.timing.host import host_time, host_times, import_times
-from forge_core.timing.interleave import Contender, Interleaved, Policy, Timer, launch_order, sets_for, time_interleaved
-from forge_core.timing.result import Timing, check_floor, floor_ms, quantile
+from collections.abc import Callable
+
+import torch
+
+from forge_core.timing.cupti import CuptiTimer
+from forge_core.timing.events import EventTimer
+from forge_core.timing.graph import GraphTimer
+from forge_core.timing.host import WallTimer, host_time, host_times, import_times
+from forge_core.timing.interleave import Contender, Interleaved, Policy, Timer, time_interleaved
+from forge_core.timing.l2 import sets_for
+from forge_core.timing.result import Timing, check_floor, floor_ms
 from forge_core.timing.streams import check_stream
-from forge_core.timing.wall import WallTimer
 
 __all__ = [
     "TIMERS",
@@ -29,15 +36,9 @@ __all__ = [
     "host_time",
     "host_times",
     "import_times",
-    "launch_order",
-    "quantile",
     "sets_for",
     "time_interleaved",
 ]
 
-#: The timers of the GPU by name: where each lives.
-TIMERS = {
-    "events": "forge_core.timing.events:EventTimer",
-    "graph": "forge_core.timing.graph:GraphTimer",
-    "cupti": "forge_core.timing.cupti:CuptiTimer",
-}
+#: The timers of a GPU, by name.
+TIMERS: dict[str, Callable[[torch.device], Timer]] = {"events": EventTimer, "graph": GraphTimer, "cupti": CuptiTimer}

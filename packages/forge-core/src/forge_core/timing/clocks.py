@@ -13,7 +13,7 @@ from forge_core.timing.result import Timing
 
 __all__ = ["UNEVEN_NOTE", "busy_cpu", "disturbances", "driver_version", "other_users", "slowed_by", "sm_clock_mhz"]
 
-#: Load average over cores from which a note says that the machine was shared.
+#: Load average per core from which the machine counts as shared.
 BUSY_SHARE = 0.5
 
 #: Spread from which samples count as uneven, and the words for it.
@@ -34,7 +34,7 @@ _Answer = TypeVar("_Answer")
 
 
 def _ask(question: Callable[[Any], _Answer], otherwise: _Answer) -> _Answer:
-    """What NVML answers, or ``otherwise`` where there is no NVML or it does not know."""
+    """NVML's answer, or `otherwise` without NVML or where it reports an error."""
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
@@ -47,7 +47,7 @@ def _ask(question: Callable[[Any], _Answer], otherwise: _Answer) -> _Answer:
 
 
 def _handle(nvml: Any, device: torch.device) -> Any:
-    # torch's index counts the devices that CUDA_VISIBLE_DEVICES leaves; the UUID names the same card to both sides.
+    # torch's index counts the devices in CUDA_VISIBLE_DEVICES, NVML's all; the UUID is the same in both.
     uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     return nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
@@ -86,7 +86,7 @@ def driver_version() -> str | None:
 
 
 def busy_cpu() -> str:
-    """A note where others keep much of the CPU busy, else ""; the load average of the last minute decides."""
+    """A note if the load average of the last minute is at least half the cores, else ""."""
     if not hasattr(os, "getloadavg"):
         return ""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
@@ -96,7 +96,7 @@ def busy_cpu() -> str:
 
 
 def disturbances(timings: Mapping[str, Timing], device: torch.device) -> list[str]:
-    """Notes on a measurement that has just ended: a clock that moved, a throttled GPU, uneven samples."""
+    """Notes on a measurement: a clock that moved, a throttled GPU, uneven samples."""
     notes = []
     moved = next((timing for timing in timings.values() if timing.clocks_moved), None)
     if moved is not None:

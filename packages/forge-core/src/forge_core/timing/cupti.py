@@ -43,10 +43,8 @@ class Span:
 def between_marks(spans: Sequence[Span], launches: int) -> list[float]:
     """Milliseconds between the marks around each launch.
 
-    Args:
-        spans: all work of the GPU, in any order: a mark, then for each launch what came before it, a mark, its own
-            work, and a mark.
-        launches: the number of launches.
+    `spans` are all work of the GPU, in any order: a mark, then for each launch what came before it, a mark, its own
+    work, and a mark.
 
     Raises:
         BenchmarkError: work on another stream, other marks than expected, or a launch without any work.
@@ -74,11 +72,7 @@ def between_marks(spans: Sequence[Span], launches: int) -> list[float]:
 
 
 class CuptiTimer(EventTimer):
-    """Times launches on the current stream of one CUDA device by the begin and end that CUPTI notes of each kernel.
-
-    Args:
-        device: the CUDA device; make it the current one before timing.
-    """
+    """Times launches by the begin and end that CUPTI records of each kernel; see :class:`EventTimer`."""
 
     method = "CUPTI through torch's profiler: from the begin of a launch's first kernel to the end of its last"
 
@@ -113,6 +107,6 @@ class CuptiTimer(EventTimer):
             spans.append(Span(event.name(), event.device_resource_id(), event.start_ns(), event.end_ns()))
         return spans
 
-    def empty_pair_ms(self, samples: int = 20) -> float:
+    def empty_pair_ms(self) -> float:
         """0: a sample begins and ends with its own kernels."""
         return 0.0

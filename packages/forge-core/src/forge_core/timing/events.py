@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import median
 
 import torch
 
 from forge_core.errors import BenchmarkError, UnsupportedError
 from forge_core.timing.clocks import sm_clock_mhz
-from forge_core.timing.result import quantile
 
 __all__ = ["EventTimer", "copy_past_l2"]
 
@@ -32,10 +32,7 @@ CALIBRATION_CYCLES = 2_000_000
 
 
 class EventTimer:
-    """Times launches on the current stream of one CUDA device.
-
-    Args:
-        device: the CUDA device; make it the current one before timing.
+    """Times launches on the current stream of one CUDA device, which has to be the current one.
 
     Attributes:
         discarded: batches that were thrown away because the backlog ran out.
@@ -71,11 +68,7 @@ class EventTimer:
     def batch(
         self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
     ) -> list[float]:
-        """Milliseconds of each launch.
-
-        Args:
-            launches: what to time.
-            before: enqueued before each launch and not part of its sample.
+        """Milliseconds of each launch; `before` is enqueued before each and is not part of its sample.
 
         Raises:
             BenchmarkError: the host could not enqueue the launches while the GPU was kept busy.
@@ -123,16 +116,15 @@ class EventTimer:
         torch.cuda.synchronize(self.device)
         return clock
 
-    def empty_pair_ms(self, samples: int = 20) -> float:
+    def empty_pair_ms(self) -> float:
         """The median of event pairs with nothing between them: part of every sample, and not subtracted."""
-        return quantile(self.batch([lambda: None] * samples), 0.5)
+        return median(self.batch([lambda: None] * 20))
 
 
 def copy_past_l2(device: torch.device, l2_bytes: int) -> Callable[[], object]:
     """The work before every timed launch of a cold L2: a copy of twice the L2's size.
 
-    It leaves nothing of what was in the L2, and the dirty lines that a well-behaved predecessor leaves.  After a kernel
-    that only reads, a launch would leave an L2's worth of its own writes to its successor and take over none.
+    It displaces what was in the L2 and leaves dirty lines, as a predecessor that writes does.
     """
     source = torch.randint(0, 256, (2 * l2_bytes,), dtype=torch.uint8, device=device)
     destination = torch.empty_like(source)

@@ -21,11 +21,7 @@ __all__ = ["GraphTimer"]
 
 
 class GraphTimer(EventTimer):
-    """Times launches inside a CUDA graph, on one CUDA device.
-
-    Args:
-        device: the CUDA device; make it the current one before timing.
-    """
+    """Times launches inside a CUDA graph; see :class:`EventTimer`."""
 
     method = "CUDA graph: each batch of launches captured with CUDA events around each launch, and replayed"
 

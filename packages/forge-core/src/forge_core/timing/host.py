@@ -1,4 +1,4 @@
-"""Host time of eager calls, which bounds programs of many small operators, and of imports."""
+"""Timing by the host's clock: calls on the CPU, the host time of eager calls on a GPU, and imports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import gc
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -14,10 +14,37 @@ from forge_core.errors import BenchmarkError
 from forge_core.timing.interleave import launch_order
 from forge_core.timing.result import Timing
 
-__all__ = ["host_time", "host_times", "import_times"]
+__all__ = ["WallTimer", "host_time", "host_times", "import_times"]
 
 HOST_METHOD = "perf_counter over batches of {batch} calls without synchronising; the stream is drained between batches"
 IMPORT_METHOD = "perf_counter around the import in a fresh process, after {after}"
+
+
+class WallTimer:
+    """Times calls that have finished when they return, as PyTorch's CPU operators do."""
+
+    method = "perf_counter around each call, on the CPU"
+    batch_launches = 16
+
+    def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock_ns = clock_ns
+
+    def batch(
+        self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
+    ) -> list[float]:
+        """Milliseconds of each launch; `before` is called before each and is not part of its sample."""
+        samples = []
+        for launch in launches:
+            if before is not None:
+                before()
+            start = self._clock_ns()
+            launch()
+            samples.append((self._clock_ns() - start) * 1e-6)
+        return samples
+
+    def clock_mhz(self) -> int | None:
+        """None: the CPU's clock is not read."""
+        return None
 
 
 def host_times(
@@ -25,13 +52,8 @@ def host_times(
 ) -> dict[str, Timing]:
     """Host time of each call, interleaved by batch: each sample is the mean of one batch, in milliseconds a call.
 
-    The device is drained between batches, so that the driver's queue (about a thousand launches) never fills.
-
-    Args:
-        calls: by name; each makes one eager call and drops its result.
-        batch: calls in a batch.
-        batches: batches of each.
-        warmup: batches of each that are not counted.
+    The device is drained between batches, so that the driver's queue (about a thousand launches) never fills.  `warmup`
+    batches of each are not counted.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     synchronize: Callable[[], None] = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
@@ -52,22 +74,16 @@ def host_times(
     finally:
         if collecting:
             gc.enable()
-    method = HOST_METHOD.format(batch=batch)
-    return {name: Timing(tuple(taken), method=method, warmup=warmup * batch) for name, taken in samples.items()}
+    return {name: Timing(tuple(taken), HOST_METHOD.format(batch=batch)) for name, taken in samples.items()}
 
 
-def host_time(call: Callable[[], object], *, batch: int = 50, batches: int = 40, warmup: int = 3) -> Timing:
-    """Host time of one call; ``.median_us`` is the figure.  See :func:`host_times` for the arguments."""
-    return host_times({"call": call}, batch=batch, batches=batches, warmup=warmup)["call"]
+def host_time(call: Callable[[], object], *, batch: int = 50, batches: int = 40) -> Timing:
+    """Host time of one call; see :func:`host_times`."""
+    return host_times({"call": call}, batch=batch, batches=batches)["call"]
 
 
 def import_times(module: str, *, after: str = "torch", repeats: int = 5) -> Timing:
-    """What importing a module adds to importing another, each time in a fresh process.
-
-    Args:
-        module: the module to import.
-        after: the module imported before the clock starts.
-        repeats: processes.
+    """Time of importing a module after another one, each time in a fresh process.
 
     Raises:
         BenchmarkError: the import failed; the message has the process's last line of error.
@@ -77,7 +93,7 @@ def import_times(module: str, *, after: str = "torch", repeats: int = 5) -> Timi
     for _ in range(repeats):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            lines = done.stderr.strip().splitlines() or ["no message"]
-            raise BenchmarkError(f"import {module} failed in a fresh process: {lines[-1]}")
-        samples.append(float(done.stdout.strip().splitlines()[-1]) * 1e3)
-    return Timing(tuple(samples), method=IMPORT_METHOD.format(after=after))
+            last = done.stderr.strip().rpartition("\n")[2]
+            raise BenchmarkError(f"import {module} failed in a fresh process: {last or 'no message'}")
+        samples.append(float(done.stdout.split()[-1]) * 1e3)
+    return Timing(tuple(samples), IMPORT_METHOD.format(after=after))

@@ -8,34 +8,40 @@ warm      the same contender runs untimed on the same buffers before each launch
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
 from forge_core.timing.events import copy_past_l2
-from forge_core.timing.interleave import sets_for
 
-__all__ = ["POLICIES", "L2Policy", "l2_policy"]
+__all__ = ["AS_FOUND", "POLICIES", "L2Policy", "l2_policy", "sets_for"]
 
 POLICIES = ("cold", "flushed", "warm")
 #: Buffer sets where they need not rotate; two, so that the outputs compared afterwards are of different sets.
 FIXED_SETS = 2
+#: Most buffer sets: a smaller case's data is displaced by what comes before each launch.
+MAX_SETS = 256
+#: How many times the L2's size passes between two uses of a buffer.
+L2_MULTIPLE = 3.0
+
+
+def sets_for(nbytes: int, l2_bytes: int) -> int:
+    """How many buffer sets, 2 to 256, make the L2 cold for launches that read and write `nbytes`."""
+    return max(2, min(1 + math.ceil(L2_MULTIPLE * l2_bytes / max(1, nbytes)), MAX_SETS))
 
 
 @dataclass(frozen=True)
 class L2Policy:
-    """How the L2 is prepared.
+    """How the L2 is prepared: one of :data:`POLICIES`, or ``"as found"`` on the CPU.
 
-    Attributes:
-        name: one of :data:`POLICIES`.
-        l2_bytes: the L2's size.
-        before: the work that comes before every launch; None for ``warm``, where it is the contender's own.
+    `before` is the work before every launch; None for ``warm``, where it is the contender's own call.
     """
 
     name: str
-    l2_bytes: int
-    before: Callable[[], object] | None
+    l2_bytes: int = 0
+    before: Callable[[], object] | None = None
 
     @property
     def warm(self) -> bool:
@@ -48,32 +54,30 @@ class L2Policy:
 
     def describe(self, nbytes: int) -> str:
         """The state of the L2 in words, for the record."""
+        if self.name == AS_FOUND.name:
+            return f"caches as found: {FIXED_SETS} buffer sets rotate"
         l2 = _megabytes(self.l2_bytes)
-        if self.name == "cold":
-            return (
-                f"cold: {self.sets(nbytes)} buffer sets of {_megabytes(nbytes)} rotate, and an untimed copy of twice "
-                f"the L2's {l2} comes before each launch"
-            )
-        if self.name == "flushed":
-            return f"flushed: zeros of four times the L2's {l2} are written before each launch"
-        return f"warm: the same contender runs untimed on the same buffers before each launch (L2 of {l2})"
+        how = {
+            "cold": f"{self.sets(nbytes)} buffer sets of {_megabytes(nbytes)} rotate, and an untimed copy of twice the "
+            f"L2's {l2} comes before each launch",
+            "flushed": f"zeros of four times the L2's {l2} are written before each launch",
+            "warm": f"the same contender runs untimed on the same buffers before each launch (L2 of {l2})",
+        }
+        return f"{self.name}: {how[self.name]}"
+
+
+AS_FOUND = L2Policy("as found")
 
 
 def _megabytes(count: int) -> str:
-    """Three digits, and no exponent: a record is read by people."""
     return f"{count / 1e6:.3g} MB" if count < 1e9 else f"{count / 1e6:,.0f} MB"
 
 
 def l2_policy(name: str, device: torch.device, l2_bytes: int) -> L2Policy:
-    """The policy of that name on a CUDA device.
-
-    Raises:
-        ValueError: an unknown name.
-    """
-    if name not in POLICIES:
-        raise ValueError(f"l2: expected one of {', '.join(POLICIES)}, got {name!r}.")
+    """The policy of that name on a CUDA device."""
+    before: Callable[[], object] | None = None
     if name == "cold":
-        return L2Policy(name, l2_bytes, copy_past_l2(device, l2_bytes))
-    if name == "flushed":
-        return L2Policy(name, l2_bytes, torch.empty(4 * l2_bytes, dtype=torch.uint8, device=device).zero_)
-    return L2Policy(name, l2_bytes, None)
+        before = copy_past_l2(device, l2_bytes)
+    elif name == "flushed":
+        before = torch.empty(4 * l2_bytes, dtype=torch.uint8, device=device).zero_
+    return L2Policy(name, l2_bytes, before)

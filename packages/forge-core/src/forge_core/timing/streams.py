@@ -37,18 +37,13 @@ def check_stream(
     case: str = "",
     contender: str = "",
 ) -> bool:
-    """Refuses a call that works on another stream than the current one.
+    """Raises the error of a call that works on another stream than the current one.
 
-    Args:
-        call: takes the inputs; it was called before and gave the right result.
-        inputs: on one CUDA device, which is the current one.
-        agree: takes the result and returns "" or what is wrong with it.
-        suite: the suite's name, for the message.
-        case: the case's name, for the message.
-        contender: the contender's name, for the message.
+    `call` takes the inputs, on the current CUDA device; it was called before and gave the right result.  `agree` takes
+    the result and returns "" or what is wrong with it.  The names are for the message.
 
     Returns:
-        Whether it could be told; it cannot of a call that synchronizes.
+        Whether it could be determined; it cannot for a call that synchronizes.
 
     Raises:
         BenchmarkError: the work landed on another stream.
