@@ -1,22 +1,23 @@
-"""The command ``forge-cute bench``: run, list, show, compare, report, tune, accuracy, stamp.
+"""The command ``forge-cute bench``: run, sweep, list, show, compare, report, tune, accuracy, stamp.
 
-Exit status: 0 all right, 1 a wrong result or an error, 2 a regression (of ``compare``), 3 bad usage.
+Exit status: 0 all right, 1 a wrong result or an error, 2 a regression or a gate that is not reached, 3 bad usage.
 """
 
 from __future__ import annotations
 
 import re
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import click
 from rich.console import Console
 
-from forge_core.bench import devices, kernels, processes, report, runner, summary
+from forge_core.bench import devices, kernels, processes, report, runner, summary, sweep
 from forge_core.bench import plan as planning
-from forge_core.bench.records import Record
-from forge_core.bench.schema import suites_of
+from forge_core.bench.records import Record, load
+from forge_core.bench.schema import check_known, suites_of
 from forge_core.commands import records
 from forge_core.device import query
 from forge_core.files import write_atomically
@@ -34,6 +35,7 @@ HELP = """Measure operators, show and report what was measured.
 forge-cute bench smoke                     a suite; short for `bench run smoke`
 forge-cute bench transpose --shape 8192x8192 --dtype bfloat16
 forge-cute bench week1 --devices all --out results
+forge-cute bench sweep softmax --seed 7    random problems beside all peers
 forge-cute bench compare OLD NEW --fail-on-regression 5%
 forge-cute bench report docs/records/h200  one HTML file and pictures
 
@@ -139,6 +141,75 @@ def run_command(
         report.print_record(record, console)
         _write(record, json_path, out, console)
     ctx.exit(1 if record.errors or record.interrupted else 0)
+
+
+@bench.command("sweep")
+@click.argument("name", metavar="OPERATOR")
+@click.option("--cases", "count", type=click.IntRange(min=1), default=200, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True, help="Of the cases.")
+@click.option("--dtype", "kinds", multiple=True, default=("float32", "bfloat16"), show_default=True)
+@click.option("--most-bytes", type=click.IntRange(min=2**11), default=2**30, show_default=True, help="Of the input.")
+@click.option("--device", "device_text", metavar="cuda:0|cpu", help="Default: the first GPU, if there is one.")
+@click.option("--limit", type=click.FloatRange(min=0), metavar="MINUTES", help="End after these minutes.")
+@click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path), help="The record; continued if there.")
+@click.option("--gate", type=float, metavar="0.97", help="Exit with status 2 if the 5th percentile is below.")
+@click.pass_context
+def sweep_command(
+    ctx: click.Context,
+    /,
+    name: str,
+    count: int,
+    seed: int,
+    kinds: tuple[str, ...],
+    most_bytes: int,
+    device_text: str | None,
+    limit: float | None,
+    path: Path | None,
+    gate: float | None,
+) -> None:
+    """Measure an operator on random problems beside all peers; --limit ends it, the same command continues it."""
+    found = [bench for bench in planning.discover() if name in bench.by_name]
+    known = [operator for bench in planning.discover() for operator in bench.by_name]
+    check_known("benchmarks", "operator", [name], known, planning.UsageError)
+    operator = found[0].by_name[name]
+    try:
+        cases = sweep.draw(operator, seed, count, kinds, most_bytes)
+    except ValueError as error:
+        raise planning.UsageError(str(error)) from None
+    run = sweep.plan(found[0], operator, cases, seed)
+    before = load(path) if path is not None and path.exists() else None
+    done = {case.name for case in before.cases} if before is not None else set()
+    run = replace(run, cases=tuple(planned for planned in run.cases if planned.case.name not in done))
+    record, ends = before, None if limit is None else time.monotonic() + 60 * limit
+    if run.cases:
+        (device, *_) = devices.chosen(device_text, None, run)
+        backend = "kernel" if device.type == "cuda" else "ref"
+        with runner.Interrupts() as interrupts, progress(len(run.cases)) as on_case:
+
+            def measured(case: str) -> None:
+                on_case(case)
+                interrupts.check()
+                if ends is not None and time.monotonic() >= ends:
+                    raise KeyboardInterrupt
+
+            options = runner.Options(device, backend, seed=seed)
+            record = runner.run_all(run, options, on_case=measured, on_measured=interrupts.measured)
+            record = record if before is None else sweep.continued(before, record)
+            if path is not None:
+                write_atomically(path, record.dumps())
+    console = records.console()
+    shown = sweep.tables(record) if record is not None else []
+    for table in shown:
+        console.print(table.rich(lambda row, cell: ""))
+    for problem in record.errors if record is not None else ():
+        console.print(problem, style="red", markup=False)
+    if record is not None and record.interrupted:
+        console.print(f"{len(record.not_run)} cases are left; the same command continues with --json.", markup=False)
+    if record is None or record.errors or record.interrupted:
+        ctx.exit(1)
+    if gate is not None and (reached := sweep.reached(record)) < gate:
+        console.print(f"The 5th percentile is {reached:.3f}, below the gate of {gate}.", style="red")
+        ctx.exit(records.REGRESSION)
 
 
 @bench.command("list")

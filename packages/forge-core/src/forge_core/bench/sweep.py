@@ -1,0 +1,177 @@
+"""Sweeps: an operator on random problems, beside all of its peers.
+
+A seed draws the cases: bytes log-uniform, then rows and columns, a batch, the dtype and the layout.  Each is measured
+as any case of a suite.  What a sweep reports are ratios to the fastest peer of each case and to the ceiling: by class
+of problem their geometric mean and 5th percentile, and the slowest cases with the variant that ran and why.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from forge_core import dtypes
+from forge_core.bench.declare import Bench, Case, OperatorBench
+from forge_core.bench.inputs import LAYOUTS
+from forge_core.bench.plan import PlannedCase, Run
+from forge_core.bench.records import CaseRecord, Record
+from forge_core.bench.report import Table
+from forge_core.bench.schema import AUTO, OURS
+from forge_core.errors import BenchmarkError
+
+__all__ = ["AUTOTUNED", "CLASSES", "continued", "draw", "plan", "reached", "tables"]
+
+#: Cases that are measured beside peers that autotune, which takes minutes a case.
+AUTOTUNED = 40
+#: How often each layout is drawn: as users have them.
+_WEIGHTS = dict(zip(LAYOUTS, (14, 2, 2, 2), strict=True))
+_LEAST_BYTES = 1024
+_MIB = 2**20
+
+#: Classes of problems; a case is of the first that applies.
+CLASSES: dict[str, Callable[[CaseRecord, int], bool]] = {
+    "small": lambda case, size: math.prod(case.shape) * size <= 2 * _MIB,
+    "strided": lambda case, size: case.layout in ("permuted", "sliced"),
+    "few rows": lambda case, size: math.prod(case.shape[:-1]) < 128,
+    "tall": lambda case, size: case.shape[-1] <= 64,
+    "long": lambda case, size: case.shape[-1] >= 32768,
+    "odd": lambda case, size: case.layout == "offset" or case.shape[-1] * size % 16 != 0,
+    "other": lambda case, size: True,
+}
+
+
+def draw(operator: OperatorBench, seed: int, count: int, kinds: Sequence[str], most_bytes: int) -> list[Case]:
+    """Random cases of an operator, all different; the same for the same arguments.
+
+    Args:
+        operator: the operator.
+        seed: of the draws.
+        count: how many cases.
+        kinds: the dtypes.
+        most_bytes: of the first input.
+    """
+    # Not of Python's hash, which differs from process to process.
+    choose, found = random.Random(f"{operator.name} {seed}"), dict[str, Case]()  # noqa: S311 - cases, no secret
+    while len(found) < count:
+        dtype = dtypes.parse(choose.choice(kinds))
+        elements = _log_uniform(choose, _LEAST_BYTES, most_bytes) // dtype.itemsize
+        columns = _log_uniform(choose, 1, elements)
+        shape = [max(1, elements // columns), columns]
+        if shape[0] > 4 and choose.random() < 0.2:
+            batch = _log_uniform(choose, 2, min(64, shape[0] // 2))
+            shape = [batch, shape[0] // batch, columns]
+        (layout,) = choose.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+        case = Case(operator.name, tuple(shape), dtype, layout)
+        found.setdefault(case.name, case)
+    return list(found.values())
+
+
+def _log_uniform(choose: random.Random, least: int, most: int) -> int:
+    return min(most, round(math.exp(choose.uniform(math.log(least), math.log(max(least, most))))))
+
+
+def plan(bench: Bench, operator: OperatorBench, cases: Sequence[Case], seed: int) -> Run:
+    """The cases as a run, beside all peers; those that autotune beside the first ``AUTOTUNED`` cases alone."""
+    every = tuple(peer.name for peer in operator.peers)
+    quick = tuple(name for name in every if "autotune" not in name)
+    planned = [
+        PlannedCase(bench, operator, case, (AUTO,), every if number < AUTOTUNED else quick)
+        for number, case in enumerate(cases)
+    ]
+    return Run(f"sweep {operator.name}", tuple(planned), cpu=True, packages=(bench.package,))
+
+
+def continued(before: Record, after: Record) -> Record:
+    """A sweep that was ended before all cases were measured, and the rest of it, as one record.
+
+    Raises:
+        BenchmarkError: the records are not of one sweep, of the same sources and machine.
+    """
+    for what, old, new in (
+        ("suite", before.suite, after.suite),
+        ("seed", before.seed, after.seed),
+        ("GPU", before.environment.gpu, after.environment.gpu),
+        ("sources", before.environment.sources, after.environment.sources),
+    ):
+        if old != new:
+            raise BenchmarkError(f"cannot continue the sweep: expected the same {what}, {old!r}, got {new!r}")
+    return msgspec.structs.replace(
+        after,
+        cases=[*before.cases, *after.cases],
+        seconds=round(before.seconds + after.seconds, 1),
+        notes=list(dict.fromkeys([*before.notes, *after.notes])),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ what it shows
+
+
+def tables(record: Record, worst: int = 10) -> list[Table]:
+    """The ratios by class of problem, and the cases with the lowest ones."""
+    rows, ratios = [], _ratios(record)
+    for name in ("all", *CLASSES):
+        own = [(ratio, case) for ratio, case in ratios if name in ("all", _class_of(case))]
+        if not own:
+            continue
+        of_peer = [ratio for ratio, _ in own]
+        of_copy = [ours.of_ceiling for _, case in own if (ours := case.contender(OURS)) and ours.of_ceiling]
+        rows.append(
+            {
+                "Class": name,
+                "Cases": str(len(own)),
+                "Of the best peer": f"{statistics.geometric_mean(of_peer):.3f}",
+                "5th percentile": f"{_quantile_5(of_peer):.3f}",
+                "Below 0.97": str(sum(ratio < 0.97 for ratio in of_peer)),
+                "Least": f"{min(of_peer):.3f}",
+                "Of the copy": f"{statistics.geometric_mean(of_copy):.3f}" if of_copy else "",
+            }
+        )
+    slowest = [_row(ratio, case) for ratio, case in sorted(ratios, key=lambda each: each[0])[:worst]]
+    name = record.suite.removeprefix("sweep ")
+    return [
+        Table.of(f"{name}: speedup over the fastest peer, {len(ratios)} random cases, seed {record.seed}", rows, 1),
+        Table.of(f"The {len(slowest)} slowest", slowest, 1),
+    ]
+
+
+def reached(record: Record) -> float:
+    """The 5th percentile of the speedups over the fastest peer, over all cases."""
+    return _quantile_5([ratio for ratio, _ in _ratios(record)])
+
+
+def _quantile_5(ratios: Sequence[float]) -> float:
+    return statistics.quantiles(ratios, n=20, method="inclusive")[0] if len(ratios) > 1 else ratios[0]
+
+
+def _ratios(record: Record) -> list[tuple[float, CaseRecord]]:
+    """The cases that have a peer, each with its ratio to the fastest one."""
+    found: list[tuple[float, CaseRecord]] = []
+    for case in record.cases:
+        ours: Any = case.contender(OURS)
+        if ours is not None and ours.of_best_peer is not None:
+            found.append((ours.of_best_peer, case))
+    if not found:
+        raise BenchmarkError(f"{record.suite}: expected at least one case with a peer, got none")
+    return found
+
+
+def _class_of(case: CaseRecord) -> str:
+    size = dtypes.parse(case.dtype).itemsize
+    return next(name for name, applies in CLASSES.items() if applies(case, size))
+
+
+def _row(ratio: float, case: CaseRecord) -> dict[str, str]:
+    ours: Any = case.contender(OURS)
+    return {
+        "Case": case.name.removeprefix(f"{case.operator} "),
+        "Class": _class_of(case),
+        "Ratio": f"{ratio:.3f}",
+        "Best peer": case.best_peer,
+        "Variant": ours.variant,
+        "Why": ours.why,
+    }

@@ -1,0 +1,118 @@
+"""Sweeps on the CPU: what is drawn, how a sweep is continued, what it reports, and the gate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from forge_core.bench import Peer, plan, sweep
+from forge_core.bench.records import load
+from forge_core.cli import BAD_USAGE, REGRESSION, main
+from forge_core.errors import BenchmarkError
+
+week2 = pytest.importorskip("forge_week2_softmax.bench")
+SOFTMAX = week2.BENCH.by_name["softmax"]
+SMALL = ("--device", "cpu", "--most-bytes", "50000")
+
+
+def run(*words):
+    return CliRunner().invoke(main, ["bench", "sweep", *map(str, words)])
+
+
+def test_a_seed_draws_the_same_cases_and_another_one_others():
+    drawn = sweep.draw(SOFTMAX, 7, 200, ("float32", "bfloat16"), 2**30)
+    assert drawn == sweep.draw(SOFTMAX, 7, 200, ("float32", "bfloat16"), 2**30)
+    assert len({case.name for case in drawn}) == 200
+    assert len(set(drawn) & set(sweep.draw(SOFTMAX, 8, 200, ("float32", "bfloat16"), 2**30))) < 20
+    assert all(2**9 <= case.nbytes <= 2**30 for case in drawn)
+    # Log-uniform: about as many below the geometric middle as above it.
+    assert 70 < sum(case.nbytes < 2**20 for case in drawn) < 130
+    assert {case.layout for case in drawn} == {"contiguous", "permuted", "offset", "sliced"}
+    assert {str(case.dtype) for case in drawn} == {"torch.float32", "torch.bfloat16"}
+    assert {len(case.shape) for case in drawn} == {2, 3}
+
+
+def test_peers_that_autotune_are_beside_the_first_cases_alone():
+    peers = (Peer("eager", lambda case: None), Peer("autotune", lambda case: None))
+    operator = replace(SOFTMAX, peers=peers)
+    planned = sweep.plan(week2.BENCH, operator, sweep.draw(operator, 0, 50, ("float32",), 2**20), 0).cases
+    assert [len(case.peers) for case in planned] == [2] * sweep.AUTOTUNED + [1] * (50 - sweep.AUTOTUNED)
+    assert isinstance(planned[0], plan.PlannedCase)
+
+
+def test_a_sweep_that_was_ended_is_continued_by_the_same_command(tmp_path):
+    path = tmp_path / "sweep.json"
+    command = ("softmax", "--cases", "4", "--seed", "3", *SMALL, "--json", path)
+    ended = run(*command, "--limit", "0")
+    assert ended.exit_code == 1
+    assert "3 cases are left" in ended.output
+    first = load(path)
+    assert first.interrupted
+    assert [len(first.cases), len(first.not_run)] == [1, 3]
+
+    done = run(*command)
+    assert done.exit_code == 0, done.output
+    whole = load(path)
+    assert not whole.interrupted
+    names = [case.name for case in sweep.draw(SOFTMAX, 3, 4, ("float32", "bfloat16"), 50000)]
+    assert [case.name for case in whole.cases] == names
+    assert whole.cases[0] == first.cases[0]
+    # Nothing is left: the record is shown again.
+    again = run(*command)
+    assert (again.exit_code, load(path)) == (0, whole)
+
+    by_class, slowest = sweep.tables(whole)
+    assert [row[:2] for row in by_class.rows] == [("all", "4"), ("small", "4")]
+    ratios = [float(row[slowest.head.index("Ratio")]) for row in slowest.rows]
+    assert ratios == sorted(ratios)
+    assert len(ratios) == 4
+    assert all(row[slowest.head.index("Best peer")] == "eager" for row in slowest.rows)
+
+    refused = run(*command, "--gate", "1000")
+    assert refused.exit_code == REGRESSION
+    assert "below the gate of 1000" in refused.output
+    assert run(*command, "--gate", "0").exit_code == 0
+
+    with pytest.raises(BenchmarkError, match="expected the same seed, 4, got 3"):
+        sweep.continued(msgspec.structs.replace(whole, seed=4), whole)
+
+
+@pytest.mark.parametrize(
+    "shape, layout, size, expected",
+    [
+        ((512, 512), "sliced", 4, "small"),
+        ((4096, 4096), "permuted", 4, "strided"),
+        ((16, 1048576), "contiguous", 4, "few rows"),
+        ((1048576, 64), "contiguous", 4, "tall"),
+        ((4096, 50257), "contiguous", 4, "long"),
+        ((4096, 4095), "contiguous", 4, "odd"),
+        ((4096, 4096), "offset", 4, "odd"),
+        ((8, 512, 4096), "contiguous", 4, "other"),
+    ],
+)
+def test_a_case_is_of_the_first_class_that_applies(shape, layout, size, expected):
+    case = msgspec.convert(
+        {
+            "name": "",
+            "package": "",
+            "operator": "",
+            "traffic": "",
+            "dtype": "float32",
+            "shape": list(shape),
+            "layout": layout,
+            "read": 0,
+            "written": 0,
+        },
+        sweep.CaseRecord,
+    )
+    assert next(name for name, applies in sweep.CLASSES.items() if applies(case, size)) == expected
+
+
+def test_an_unknown_operator_or_dtype_is_bad_usage():
+    for words, told in ((("softmaxx",), "Did you mean softmax"), (("softmax", "--dtype", "float12"), "float12")):
+        done = run(*words, *SMALL)
+        assert done.exit_code == BAD_USAGE
+        assert told in done.output
