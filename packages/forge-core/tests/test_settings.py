@@ -160,26 +160,21 @@ def test_use_settings_is_seen_by_its_own_thread_only():
     assert seen == [None]
 
 
-@pytest.mark.parametrize("text", [None, "", "ref", "kernel"])
-@pytest.mark.parametrize("override", [None, "ref", "kernel"])
-def test_the_fast_path_of_backend_agrees_with_current(monkeypatch, text, override):
-    if text is not None:
-        monkeypatch.setenv("FORGE_BACKEND", text)
-    assert settings.requested_backend() == settings.current().backend
-    with use_settings(backend=override):
-        assert settings.requested_backend() == settings.current().backend == override
-
-
-@pytest.mark.parametrize("text", [None, "", "0", "1", "yes"])
-def test_the_fast_path_of_debug_agrees_with_current(monkeypatch, text):
-    if text is not None:
-        monkeypatch.setenv("FORGE_DEBUG", text)
-    assert settings.debug_requested() is settings.current().debug
-    with use_settings(debug=True):
-        assert settings.debug_requested() is True
-
-
-def test_the_fast_path_refuses_a_wrong_value_too(monkeypatch):
-    monkeypatch.setenv("FORGE_BACKEND", "cuda")
-    with pytest.raises(SettingsError, match="FORGE_BACKEND"):
-        settings.requested_backend()
+@pytest.mark.parametrize(
+    ("field", "fast", "texts", "overrides"),
+    [
+        ("backend", settings.requested_backend, (None, "", "ref", "kernel"), (None, "ref", "kernel")),
+        ("debug", settings.debug_requested, (None, "", "0", "1", "yes"), (False, True)),
+    ],
+)
+def test_the_fast_paths_agree_with_current(monkeypatch, field, fast, texts, overrides):
+    for text in texts:
+        if text is not None:
+            monkeypatch.setenv(f"FORGE_{field.upper()}", text)
+        assert fast() == getattr(settings.current(), field)
+        for override in overrides:
+            with use_settings(**{field: override}):
+                assert fast() == getattr(settings.current(), field) == override
+    monkeypatch.setenv(f"FORGE_{field.upper()}", "cuda")
+    with pytest.raises(SettingsError, match=f"FORGE_{field.upper()}"):
+        fast()
