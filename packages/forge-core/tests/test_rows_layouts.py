@@ -1,8 +1,8 @@
-"""The index maps of the row kernels, for any configuration, length and shift: each element once, aligned, coalesced."""
+"""The thread-value layouts of the row kernels, tilings of neighboring rows, and the command that draws them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -16,17 +16,15 @@ from forge_core.device import SPECS
 from forge_core.errors import ArgumentError
 from forge_core.op import Explanation
 from forge_core.profiling.drawing import to_svg
-from forge_core.profiling.row_layouts import LAYOUTS, column_accesses, held_accesses, stream_accesses
+from forge_core.profiling.row_layouts import LAYOUTS
 from forge_core.rows import Binding, Fold, Operands, RowProgram, configurations
 from forge_core.rows.arguments import tiling
-from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
+from forge_core.rows.config import HeldConfig
 from forge_core.rows.plan import select
 from forge_core.rows.problem import Problem
-from forge_core.testing.index_maps import check_aligned, check_coalesced, check_conflicts, check_once
+from forge_core.testing.index_maps import check_aligned, check_coalesced, check_once
 
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
-DTYPES = st.sampled_from((torch.uint8, BF16, FP32, FP64))
-ALIGNS = st.sampled_from(("whole", "shifted", "element"))
 
 
 @dataclass(frozen=True)
@@ -51,111 +49,54 @@ def binding(dtype, out=None):
     return Binding(Centered(), (dtype, out or dtype), FP64 if dtype is FP64 else FP32)
 
 
-def a_row(draw, config, longest):
-    """A length up to ``longest`` vectors that the configuration's alignment allows, and a shift."""
-    vec, shifted = config.vec, config.align == "shifted"
-    length = draw(st.integers(2 * vec, max(2, longest) * vec)) if shifted else draw(st.integers(1, longest)) * vec
-    return length, draw(st.integers(0, vec - 1)) if shifted else 0
-
-
-def check(accesses, length, size, shift=0, *, more=0):
-    check_once(accesses, shift * size, (shift + length) * size)
-    check_aligned(accesses)
-    check_coalesced([a for a in accesses if a.name != "head and tail"], more=more)
-
-
-@settings(max_examples=80, deadline=None)
-@given(dtype=DTYPES, align=ALIGNS, lanes=st.sampled_from((0, 4, 32)), chunks=st.integers(1, 6), data=st.data())
-def test_a_row_that_is_held_is_read_once(dtype, align, lanes, chunks, data):
-    blocks = 1 if lanes else data.draw(st.sampled_from((1, 2, 16) if align == "element" else (0, 1, 2, 16)))
-    config = HeldConfig(binding(dtype), align, 128 if lanes else 96, chunks, 24, lanes=lanes, blocks=blocks)
-    threads, size = lanes or data.draw(st.sampled_from((32, 64, 96))), dtype.itemsize
-    length, shift = a_row(data.draw, config, threads * chunks * (blocks or 3))
-    ranks = range(blocks or -(-(length // config.vec) // (threads * chunks)))
-    found = [a for rank in ranks for a in held_accesses(config, length, size, threads=threads, shift=shift, rank=rank)]
-    check(found, length, size, shift, more=1)
-
-
-@settings(max_examples=60, deadline=None)
-@given(dtype=DTYPES, align=ALIGNS, chunks=st.integers(1, 4), parts=st.sampled_from((1, 2, 7)), data=st.data())
-def test_a_row_that_is_streamed_is_read_once_a_pass(dtype, align, chunks, parts, data):
-    config = StreamConfig(binding(dtype), align, 64, chunks, 24, parted=parts > 1)
-    (length, shift), size = a_row(data.draw, config, 900), dtype.itemsize
-    found = [a for p in range(parts) for a in stream_accesses(config, length, size, shift=shift, part=p, parts=parts)]
-    check(found, length, size, shift, more=1)
+@pytest.mark.parametrize("dtypes", [(BF16, BF16), (FP32, FP32), (FP64, FP64), (BF16, FP32)], ids=str)
+def test_every_listed_configuration_is_drawn_and_coalesces(dtypes):
+    for config in configurations(binding(*dtypes), SPECS["H200"]):
+        drawing = LAYOUTS[type(config)](config)
+        assert sum(panel.title.count(name) for panel in drawing.panels for name in (": x", ", y", ": y")) == 2
+        for panel in drawing.panels:
+            check_aligned(panel.accesses, what=panel.title)
+            several = panel.accesses[0].width < panel.row_bytes // 32  # accesses of a vector, which share its sectors
+            check_coalesced(panel.accesses, more=16 * several, what=panel.title)
+            if getattr(config, "blocks", 1) <= 1:
+                each = config.chunks * (getattr(config, "lanes", 0) or config.threads)
+                check_once(panel.accesses, 0, each * panel.row_bytes // 32, what=panel.title)
 
 
 @settings(max_examples=200, deadline=None)
 @given(
-    dtype=DTYPES, length=st.integers(2, 700), rows=st.integers(2, 300), shift=st.integers(0, 7), writes=st.booleans()
+    dtype=st.sampled_from((torch.uint8, BF16, FP32, FP64)),
+    length=st.integers(2, 700),
+    rows=st.integers(2, 300),
+    shift=st.integers(0, 7),
+    writes=st.booleans(),
 )
-def test_neighboring_rows_are_read_once(dtype, length, rows, shift, writes):
-    """By the configuration that selection takes: all tiles, all parts of them, of rows that begin anywhere."""
-    program, size = Centered() if writes else Total(), dtype.itemsize
+def test_tiles_have_every_row(dtype, length, rows, shift, writes):
+    """Of the configuration that selection takes for neighboring rows that begin anywhere."""
+    program = Centered() if writes else Total()
     x = torch.empty(shift + length * rows, dtype=dtype)[shift:].view(length, rows)
     y = x if writes else torch.empty(rows, dtype=dtype)
     problem = Problem.of(program.operands, (x, y), x.shape, (0,))
     bound = Binding.of(program, (dtype, dtype), FP64 if dtype is FP64 else FP32)
     _, config, _ = select("any", bound, problem, SPECS["H200"], "column")
-    tiles, shift = tiling(config, problem, SPECS["H200"]), 0
-    if config.align in ("shifted", "skewed"):
-        shift = x.data_ptr() % 16 // size
+    tiles = tiling(config, problem, SPECS["H200"])
     assert tiles.threads <= config.threads and tiles.threads * config.vec % tiles.width == 0
     assert tiles.tiles * tiles.rows >= rows
-    blocks = [(tile, part) for tile in range(tiles.tiles) for part in range(tiles.parts)]
-    found = [
-        access
-        for tile, part in blocks
-        for access in column_accesses(config, length, rows, size, tiles, shift=shift, tile=tile, part=part)
-    ]
-    check_once(found, shift * size, (shift + length * rows) * size)
-    check_aligned(found)
 
 
-def test_neighboring_rows_are_read_by_whole_sectors():
-    """Where they are contiguous memory, however many they are."""
-    for rows in (15, 16, 23, 242, 300):
-        x = torch.empty(100000, rows, dtype=BF16, device="meta")
-        problem = Problem.of(Centered().operands, (x, x), x.shape, (0,))
-        _, config, _ = select("any", binding(BF16), problem, SPECS["H200"])
-        assert isinstance(config, ColumnConfig)
-        tiles = tiling(config, problem, SPECS["H200"])
-        assert config.align == ("whole" if rows == 16 else "shifted") and tiles.threads > 200
-        check_coalesced(column_accesses(config, 2000, rows, 2, replace(tiles, parts=1)), more=1)
-
-
-def test_an_operand_of_wider_elements_is_read_in_several_accesses():
-    config = HeldConfig(binding(FP32, BF16), "shifted", 128, 2, 24, lanes=32)
-    found = held_accesses(config, 500, 4, shift=3)
-    check_once(found, 12, 2012)
-    check_aligned(found)
-    assert [a.width for a in found] == [16, 16, 16, 16, 4]
-
-
-def test_a_map_that_skips_an_element_is_refused():
-    config = HeldConfig(binding(FP32), "shifted", 128, 2, 24, lanes=32)
-    found = held_accesses(config, 201, 4, shift=3)
-    check_once(found, 12, 816)
-    with pytest.raises(AssertionError, match="4 of 804 bytes are not touched once"):
-        check_once([a for a in found if a.name != "head and tail"], 12, 816)
-
-
-@pytest.mark.parametrize("dtype", [BF16, FP32, FP64])
-def test_every_listed_configuration_is_drawn_and_coalesces(dtype):
-    for config in configurations(binding(dtype), SPECS["H200"]):
-        for panel in LAYOUTS[type(config)](config).panels:
-            if panel.shared:
-                check_conflicts(panel.accesses, what=panel.title)
-            else:
-                # Of skewed rows the ends of each tile are apart from one another.
-                found = [a for a in panel.accesses if config.align != "skewed" or a.name != "head and tail"]
-                check_coalesced(found, more=2 * (config.align in ("shifted", "skewed")), what=panel.title)
+@pytest.mark.parametrize("rows", [15, 16, 23, 242, 300])
+def test_neighboring_rows_of_contiguous_memory_have_most_threads(rows):
+    x = torch.empty(100000, rows, dtype=BF16, device="meta")
+    problem = Problem.of(Centered().operands, (x, x), x.shape, (0,))
+    _, config, _ = select("any", binding(BF16), problem, SPECS["H200"])
+    assert config.align == ("whole" if rows == 16 else "shifted")
+    assert tiling(config, problem, SPECS["H200"]).threads > 200
 
 
 def test_the_command_draws_a_row_kernel_of_any_package(monkeypatch, tmp_path):
     config, out = configurations(binding(BF16), SPECS["H200"])[0], tmp_path / "row.svg"
     told = Explanation("any::centered", "kernel", "held", config, "", "sm_90a", 0, 0, None)
-    monkeypatch.setattr(layout, "explained", lambda name, **options: told)
+    monkeypatch.setattr(layout, "explained", lambda **call: told)
     result = CliRunner().invoke(
         main, ["layout", "kernel", "c", "--shape", "64x16", "--dtype", "bf16", "--out", str(out)]
     )

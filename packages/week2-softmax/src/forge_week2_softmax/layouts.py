@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from forge_core.profiling.layouts import Access, Drawing, Panel
+from forge_core.profiling.layouts import Drawing, Panel, thread_value
 from forge_week2_softmax.config import NaiveConfig, OnlineConfig, SinglePassConfig
 
 __all__ = ["LAYOUTS"]
@@ -15,8 +15,7 @@ def _draw(config: Any) -> Drawing:
     """A row, of which a thread has every ``threads``-th vector, or element."""
     width = 16 if isinstance(config, SinglePassConfig) else config.dtype.itemsize * getattr(config, "vec", 1)
     threads, chunks = getattr(config, "lanes", 0) or config.threads, getattr(config, "chunks", 1)
-    turns = [tuple((c * threads + thread) * width for thread in range(threads)) for c in range(chunks)]
-    accesses = tuple(Access(f"from {places[0] // width}", places, width) for places in turns)
+    accesses = thread_value("accesses", (((threads,), (chunks,)), ((width,), (threads * width,))), width)
     return Drawing(config.kernel_name, (Panel("global memory: a row, read and written", 32 * width, accesses),))
 
 

@@ -1,32 +1,36 @@
-"""Index maps of a block's accesses, and the memory transactions that follow: sectors, lines, bank conflicts.
+"""The accesses of a block's threads to memory, and the transactions that follow: sectors, lines, bank conflicts.
 
 global    a warp's request touches 32-byte sectors and 128-byte lines; at least its bytes over 32 sectors
 shared    32 banks of 4 bytes; accesses of 16 bytes go by 8 lanes at a time, of 8 bytes by 16, others by 32; lanes
-that ask for the same word share it; each other word in a bank adds a wavefront (here: a pass)
+          that access the same word share it; each other word in a bank adds a wavefront (here: a pass)
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = [
     "Access",
     "Coalescing",
     "Conflicts",
     "Drawing",
+    "Layout",
     "Panel",
-    "block_slots",
     "coalescing",
     "conflicts",
-    "mailbox_slots",
     "swizzle",
     "swizzled_tile",
+    "thread_value",
     "tiled_copy",
 ]
 
 WARP, SECTOR, LINE, BANKS, WORD = 32, 32, 128, 32, 4
+
+#: A thread-value layout as ``cute.make_layout`` takes it: ((threads, values), (their strides)), each a tuple.
+Layout = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Access:
     """One instruction of a block's threads.
 
     Attributes:
-        name: what it is, for example ``"load 0"``.
+        name: what it is, for example ``"loads 0"``.
         places: for each thread the byte at which its access begins, or None where it has none.
         width: bytes of a thread's access: 1, 2, 4, 8 or 16.
         space: ``"global"`` or ``"shared"``.
@@ -45,9 +49,9 @@ class Access:
     width: int
     space: str = "global"
 
-    def warps(self) -> list[tuple[int | None, ...]]:
+    def warps(self) -> list[list[int | None]]:
         """The places of each warp that takes part."""
-        warps = (self.places[i : i + WARP] for i in range(0, len(self.places), WARP))
+        warps = (list(self.places[i : i + WARP]) for i in range(0, len(self.places), WARP))
         return [warp for warp in warps if any(place is not None for place in warp)]
 
 
@@ -172,42 +176,39 @@ def conflicts(*accesses: Access) -> Conflicts:
     return Conflicts(requests, sum(depths), len(depths), max(depths, default=1))
 
 
-def block_slots(threads: int, size: int) -> tuple[Access, Access]:
-    """The exchange of ``cute.exchange.reduce_row`` in a block: first lanes write a slot each, every lane reads one.
+def thread_value(
+    name: str,
+    layout: Layout,
+    width: int,
+    *,
+    vec: int = 1,
+    address: Callable[[int], int | None] = int,
+    space: str = "global",
+) -> tuple[Access, ...]:
+    """The accesses of a thread-value layout.
 
     Args:
-        threads: threads of the block: 32 times a power of two, 64 or more.
-        size: bytes of a slot.
+        name: names the accesses, which are numbered.
+        layout: from threads and their values to indices.
+        width: bytes of an access.
+        vec: values of an access, which are neighbors.
+        address: the byte of an index, or None where nothing is accessed; by default indices are bytes.
+        space: ``"global"`` or ``"shared"``.
     """
-    warps = threads // WARP
-    writes = tuple(thread // WARP * size if thread % WARP == 0 else None for thread in range(threads))
-    reads = tuple(thread % warps * size for thread in range(threads))
-    return Access("a warp's slot", writes, size, "shared"), Access("all slots", reads, size, "shared")
+    (threads, values), (thread_stride, value_stride) = layout
+    firsts = _indices(threads, thread_stride)
+    return tuple(
+        Access(f"{name} {i}", tuple(address(first + value) for first in firsts), width, space)
+        for i, value in enumerate(_indices(values, value_stride)[::vec])
+    )
 
 
-def mailbox_slots(threads: int, blocks: int, size: int) -> tuple[list[Access], list[Access]]:
-    """The exchange of ``cute.exchange.reduce_row`` in a cluster, in one block's shared memory.
-
-    Args:
-        threads: threads of a block.
-        blocks: blocks of the cluster.
-        size: bytes of a slot.
-
-    Returns:
-        For each block the access by which its warps write; and the reads, 32 slots at a time.
-    """
-    slots = threads // WARP * blocks
-    lanes = min(slots, WARP)
-    own = block_slots(threads, size)[0].places
-    writes = [
-        Access(f"slots of block {rank}", tuple(None if p is None else p + first for p in own), size, "shared")
-        for rank, first in enumerate(range(0, slots * size, threads // WARP * size))
-    ]
-    reads = [
-        Access(f"slots from {first}", tuple((t % lanes + first) * size for t in range(threads)), size, "shared")
-        for first in range(0, slots, lanes)
-    ]
-    return writes, reads
+def _indices(shape: Sequence[int], stride: Sequence[int]) -> list[int]:
+    """What a layout maps 0, 1, 2, ... to: the first mode is the fastest, as in CuTe."""
+    found = [0]
+    for size, step in zip(shape, stride, strict=True):
+        found = [index + i * step for i in range(size) for index in found]
+    return found
 
 
 def tiled_copy(
@@ -216,7 +217,7 @@ def tiled_copy(
     """The thread-value layout of a tiled copy of a row-major tile.
 
     Threads form a grid of ``threads[0]`` rows and ``threads[1]`` columns, and each has a block of ``values[0]`` rows
-    and ``values[1]`` neighbouring elements, as in ``cute.make_tiled_copy_tv``; a row of values is one access where it
+    and ``values[1]`` neighboring elements, as in ``cute.make_tiled_copy_tv``; a row of values is one access where it
     is 16 bytes or less, else several.
 
     Args:
@@ -229,26 +230,20 @@ def tiled_copy(
     Raises:
         ValueError: a row of the tile is longer than ``row_bytes``, or a thread's row cannot be cut into accesses.
     """
-    rows, columns = threads
-    across = values[1] * itemsize
+    (rows, columns), across = threads, values[1] * itemsize
     if columns * across > row_bytes:
         raise ValueError(
             f"expected a row of at least {columns * across} bytes for {columns} threads of {across}, got {row_bytes}"
         )
-    width = next((w for w in (16, 8, 4, 2, 1) if across % w == 0 and w <= across), 0)
-    if not width or width < itemsize:
+    width = next((w for w in (16, 8, 4, 2, 1) if across % w == 0), 0)
+    if width < itemsize:
         raise ValueError(f"expected values that are 1, 2, 4, 8 or 16 bytes or multiples of 16, got {across} bytes")
-    accesses: list[Access] = []
-    for down in range(values[0]):
-        for part in range(0, across, width):
-            places = []
-            for thread in range(rows * columns):
-                y, x = (thread % rows, thread // rows) if by_column else (thread // columns, thread % columns)
-                places.append((y * values[0] + down) * row_bytes + x * across + part)
-            accesses.append(Access(f"access {len(accesses)}", tuple(places), width))
+    modes = ((columns, across), (rows, values[0] * row_bytes))
+    shape, stride = zip(*(modes[::-1] if by_column else modes), strict=True)
+    layout = (shape, (across // width, values[0])), (stride, (width, row_bytes))
     order = "down the columns" if by_column else "along the rows"
     title = f"{rows} x {columns} threads, {values[0]} x {values[1]} elements of {itemsize} B each, numbered {order}"
-    return Drawing(title, (Panel("global memory", row_bytes, tuple(accesses)),))
+    return Drawing(title, (Panel("global memory", row_bytes, thread_value("access", layout, width)),))
 
 
 def swizzle(bits: int, base: int, shift: int) -> Callable[[int], int]:
@@ -274,22 +269,19 @@ def swizzle(bits: int, base: int, shift: int) -> Callable[[int], int]:
 def swizzled_tile(bits: int, base: int, shift: int, *, rows: int, row_bytes: int, width: int) -> Drawing:
     """A tile of shared memory under ``Swizzle<bits, base, shift>``, accessed along its rows and down its columns.
 
-    Each lane takes a chunk of ``width`` bytes: neighbouring chunks along a row, or the same chunk of one row each.
+    Each lane takes a chunk of ``width`` bytes: neighboring chunks along a row, or the same chunk of one row each.
 
     Raises:
         ValueError: no such swizzle, or a row that is not whole accesses.
     """
     if row_bytes % width or rows < 1:
         raise ValueError(f"expected rows of whole accesses of {width} bytes, got {rows} rows of {row_bytes}")
-    place = swizzle(bits, base, shift)
-    chunks = row_bytes // width
-    along = [(row, chunk) for row in range(rows) for chunk in range(chunks)]
-    down = [(row, chunk) for chunk in range(chunks) for row in range(rows)]
+    place, along, down = swizzle(bits, base, shift), (row_bytes // width, width), (rows, row_bytes)
     panels = []
-    for title, order in (("along the rows", along), ("down the columns", down)):
-        offsets = tuple(place(row * row_bytes + chunk * width) for row, chunk in order)
+    for title, (fast, slow) in (("along the rows", (along, down)), ("down the columns", (down, along))):
+        offsets = [place(chunk) for chunk in _indices(*zip(fast, slow, strict=True))]
         accesses = (
-            Access(f"warp access {i // WARP}", offsets[i : i + WARP], width, "shared")
+            Access(f"warp access {i // WARP}", tuple(offsets[i : i + WARP]), width, "shared")
             for i in range(0, len(offsets), WARP)
         )
         panels.append(Panel(f"shared memory, {title}", row_bytes, tuple(accesses)))
