@@ -14,11 +14,11 @@ from click.testing import CliRunner
 
 from forge_core import device
 from forge_core.cli import main
-from forge_core.commands.inspect import explained
+from forge_core.commands.find import explained, meta_tensor
 from forge_core.device import SPECS, Arch, spec_for
-from forge_core.errors import ArgumentError, CompileError, UnsupportedError
-from forge_core.profiling import sass
-from forge_core.profiling.cubin import RESERVED_SMEM, read_cubin
+from forge_core.errors import CompileError, UnsupportedError
+from forge_core.profiling import cubin
+from forge_core.profiling.cubin import RESERVED_SMEM, count_sass, disassemble, read_cubin
 from forge_core.profiling.geometry import RecordedLaunch, record_launches
 from forge_core.profiling.occupancy import LIMITS, occupancy
 from forge_core.profiling.ptx import count_instructions
@@ -254,7 +254,7 @@ def test_inspect_shows_what_was_chosen_and_what_it_takes(run, tmp_path):
         "0 bytes static, 2,112 dynamic",
         "occupancy    100.0 %",
         "ld.global 2; st.global 2; ld.shared 2; st.shared 2",
-        "1 barrier",
+        "in the code  shuffles 1, barriers 1",
         "67,108,864 at least: 33,554,432 read, 33,554,432 written",
         "A100 32.91   H100 20.02   H200 13.98   B200 8.39",
         "a floor for cold caches at the specified bandwidth, not a prediction",
@@ -295,7 +295,7 @@ def test_inspect_prints_ptx(run):
 
 
 def test_sass_needs_a_disassembler_and_says_which(run, monkeypatch):
-    monkeypatch.setattr(sass, "find_nvdisasm", lambda: None)
+    monkeypatch.setattr(cubin, "find_nvdisasm", lambda: None)
     status, text = run(*SMALL, "--variant", "naive", "--sass")
     assert status == 1 and "pip install nvidia-cuda-nvdisasm" in text
 
@@ -305,7 +305,7 @@ def test_a_disassembler_that_fails_is_an_error(tmp_path):
     tool.write_text("#!/bin/sh\necho 'nvdisasm fatal: unknown architecture' >&2; exit 3\n")
     tool.chmod(0o755)
     with pytest.raises(UnsupportedError, match=r"exit status 3.*unknown architecture.*-U nvidia-cuda-nvdisasm"):
-        sass.disassemble(b"x", str(tool))
+        disassemble(b"x", str(tool))
 
 
 def test_local_accesses_are_counted_in_a_disassembly():
@@ -316,7 +316,7 @@ def test_local_accesses_are_counted_in_a_disassembly():
         "        /*0020*/                   LDL R4, [R1] ;\n"
         "        /*0030*/                   LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;\n"
     )
-    assert sass.count_sass(text) == {
+    assert count_sass(text) == {
         "k_0": {
             "local loads": 1,
             "local stores": 1,
@@ -341,7 +341,7 @@ def test_what_cannot_be_inspected_says_why(run):
 def test_what_an_operator_does_not_take_is_bad_usage(run):
     for words, said in (
         (("inspect", "nothing", *SMALL[2:]), "expected one of copy, transpose"),
-        ((*SMALL, "--arg", "colour=1"), "expected arguments of forge_week0::transpose"),
+        ((*SMALL, "--arg", "colour=1"), "expected the arguments of forge_week0::transpose"),
         ((*SMALL[:-1], "float99"), "such as 4096x4096 and bfloat16"),
         ((*SMALL, "--layout", "diagonal"), "expected one of contiguous"),
         (("inspect", "reduce_sum", *SMALL[2:], "--arg", "dim=("), "expected a Python literal"),
@@ -388,7 +388,6 @@ def test_an_operator_of_several_dimensions_takes_its_arguments_by_name(run):
 
 def test_layouts_of_the_input_are_those_of_the_benchmarks():
     from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
-    from forge_core.commands.find import meta_tensor
 
     cpu = torch.device("cpu")
     for layout in LAYOUTS:
@@ -397,7 +396,7 @@ def test_layouts_of_the_input_are_those_of_the_benchmarks():
         )
         meta = meta_tensor((6, 10), torch.float32, layout)
         assert (meta.shape, meta.stride(), meta.storage_offset()) == (real.shape, real.stride(), real.storage_offset())
-    with pytest.raises(ArgumentError, match="for shape"):
+    with pytest.raises(ValueError, match="permuted"):
         meta_tensor((6,), torch.float32, "permuted")
 
 
@@ -407,9 +406,9 @@ def test_an_architecture_stands_for_its_largest_gpu():
 
 LINES = """
 import sys
-from forge_core.commands.find import explain_named
+from forge_core.commands.find import explained
 from forge_core.profiling.static import inspect_explained
-found = explain_named("transpose", shape="64x64", dtype="int8", variant="naive", arch="sm_90a")
+found = explained("transpose", shape="64x64", dtype="int8", variant="naive", arch="sm_90a")
 print(found.key)
 print(inspect_explained(found, arch="sm_90a").artefacts.ptx)
 """

@@ -1,14 +1,4 @@
-"""The command `forge-cute`.
-
-    forge-cute --version
-    forge-cute doctor [--json]          what this machine has, and what is wrong with it
-    forge-cute bench ...                benchmarks; see `forge-cute bench --help`
-    forge-cute inspect OPERATOR ...     what kernel a call would run and what it takes, without a GPU
-    forge-cute layout ...               thread-value layouts and swizzles as SVG, with their bank conflicts
-    forge-cute prove ...                what was proven of each kernel on a GPU, and whether it still holds
-    forge-cute cache ...                compiled kernels; see `forge-cute cache --help`
-    forge-cute new NAME ...             a package with a tested operator, from a template
-    forge-cute settings [--json]        the FORGE_* variables, what they do, their values, and the folders in use
+"""The command `forge-cute`; its `--help` lists what it has.
 
 Exit status: 0 all right, 1 an error or a finding, 3 bad usage; `bench compare` has 2 for a regression.
 
@@ -40,15 +30,15 @@ __all__ = ["ARCH", "BAD_USAGE", "REGRESSION", "did_you_mean", "main"]
 REGRESSION = 2
 BAD_USAGE = 3
 
-# The command's name, where it lives, and its line in the help.
+#: Commands that are imported at first use, of `forge_core.commands.NAME`: the name, and its line in the help.
 LAZY_COMMANDS = {
-    "doctor": ("forge_core.env_check.doctor:doctor", "Check this machine, and name the command that repairs it."),
-    "bench": ("forge_core.commands.bench:bench", "Measure operators and report what was measured."),
-    "inspect": ("forge_core.commands.inspect:inspect", "Show what kernel a call would run; needs no GPU."),
-    "layout": ("forge_core.commands.layout:layout", "Draw thread-value layouts and swizzles as SVG."),
-    "prove": ("forge_core.commands.prove:prove", "Prove kernels on a GPU; check anywhere what is proven."),
-    "new": ("forge_core.commands.new:new", "Make a package with a tested operator, from a template."),
-    "cache": ("forge_core.commands.cache:cache", "Show, check, warm and ship compiled kernels."),
+    "doctor": "Check this machine, and name the command that repairs it.",
+    "bench": "Measure operators and report what was measured.",
+    "inspect": "Show what kernel a call would run; needs no GPU.",
+    "layout": "Draw thread-value layouts and swizzles as SVG.",
+    "prove": "Prove kernels on a GPU; check anywhere what is proven.",
+    "new": "Make a package with a tested operator, from a template.",
+    "cache": "Show, check, warm and ship compiled kernels.",
 }
 
 
@@ -103,20 +93,14 @@ class Commands(click.Group):
         """The command, imported now if it has to be."""
         if cmd_name not in LAZY_COMMANDS:
             return super().get_command(ctx, cmd_name)
-        module, _, attribute = LAZY_COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = getattr(importlib.import_module(f"forge_core.commands.{cmd_name}"), cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in the help, in which a lazy command is described without being imported."""
-        rows = []
-        for name in self.list_commands(ctx):
-            if name in LAZY_COMMANDS:
-                rows.append((name, LAZY_COMMANDS[name][1]))
-            elif (command := self.get_command(ctx, name)) is not None:
-                rows.append((name, command.get_short_help_str(limit=100)))
+        own = {name: command.get_short_help_str(limit=100) for name, command in self.commands.items()}
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl(sorted({**own, **LAZY_COMMANDS}.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; what Forge found wrong is one message and exit status 1."""
@@ -166,7 +150,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, Arch):
         return f"{value}, {value.device.name}"
     if isinstance(value, tuple):
-        return os.pathsep.join(str(part) for part in value) or "none"
+        return os.pathsep.join(map(str, value)) or "none"
     return "none" if value is None else str(value)
 
 

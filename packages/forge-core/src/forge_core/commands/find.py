@@ -9,21 +9,49 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import click
 import torch
 
 from forge_core import dtypes, settings
 from forge_core.bench.declare import Bench, Case, OperatorBench, one_random_tensor
-from forge_core.bench.inputs import LAYOUTS, random_tensor
+from forge_core.bench.inputs import random_tensor
 from forge_core.bench.plan import discover
 from forge_core.bench.schema import parse_shape
-from forge_core.cli import did_you_mean
+from forge_core.cli import ARCH, did_you_mean
 from forge_core.errors import ArgumentError
 from forge_core.op import Explanation, Operator
 
-__all__ = ["explain_case", "explain_named", "known_names", "meta_tensor", "operators_of"]
+__all__ = ["call_options", "explain_case", "explained", "known_names", "meta_tensor", "operators_of"]
+
+
+def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise click.BadParameter(f"expected NAME=VALUE, got {text!r}", ctx=context, param=parameter)
+        pairs[name] = value
+    return pairs
+
+
+def call_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument and the options that name a call, as :func:`explained` takes them."""
+    for decorate in reversed(
+        (
+            click.argument("operator"),
+            click.option("--shape", required=True, help="The first input's sizes, for example 4096x4096."),
+            click.option("--dtype", required=True, help="Its dtype, for example bfloat16."),
+            click.option("--layout", default="contiguous", help="contiguous (default), permuted, offset or sliced."),
+            click.option("--arch", type=ARCH, default="sm_90a", help="The architecture, or a GPU such as H100."),
+            click.option("--variant", default="auto", show_default=True, help="The kernel to look at."),
+            click.option("--arg", "arguments", multiple=True, callback=_pairs, help="A further argument, NAME=VALUE."),
+        )
+    ):
+        command = decorate(command)
+    return command
 
 
 def operators_of(benches: Sequence[Bench]) -> dict[str, Operator]:
@@ -40,7 +68,7 @@ def operators_of(benches: Sequence[Bench]) -> dict[str, Operator]:
 
 
 def known_names(benches: Sequence[Bench]) -> list[str]:
-    """The names that :func:`explain_named` takes, each once: without those that are another with its namespace."""
+    """The names that :func:`explained` takes, each once: without those that are another with its namespace."""
     measured = [operator.name for bench in benches for operator in bench.operators]
     return list(dict.fromkeys([*measured, *(name for name in operators_of(benches) if "::" not in name)]))
 
@@ -49,17 +77,9 @@ def meta_tensor(shape: Sequence[int], dtype: torch.dtype, layout: str = "contigu
     """A tensor without memory, laid out as the benchmarks' inputs are.
 
     Raises:
-        ArgumentError: an unknown layout, or one that this shape cannot have.
+        ValueError: an unknown layout, or one that this shape cannot have.
     """
-    try:
-        return random_tensor(shape, dtype, device=torch.device("meta"), generator=torch.Generator(), layout=layout)
-    except ValueError as error:
-        raise ArgumentError(
-            op="inspect",
-            argument="layout",
-            expected=f"one of {', '.join(LAYOUTS)} for shape {tuple(shape)}",
-            got=layout,
-        ) from error
+    return random_tensor(shape, dtype, device=torch.device("meta"), generator=torch.Generator(), layout=layout)
 
 
 def explain_case(operator: OperatorBench, case: Case, variant: str, *, arch: str) -> Explanation:
@@ -77,8 +97,8 @@ def explain_case(operator: OperatorBench, case: Case, variant: str, *, arch: str
     return explanation
 
 
-def explain_named(
-    name: str,
+def explained(
+    operator: str,
     *,
     shape: str,
     dtype: str,
@@ -90,7 +110,7 @@ def explain_named(
     """What a call of the operator of that name would run.
 
     Args:
-        name: see the module's docstring.
+        operator: its name; see the module's docstring.
         shape: the first input's sizes, for example ``"4096x4096"``.
         dtype: its dtype, for example ``"bfloat16"``.
         layout: how it lies in memory, one of ``forge_core.bench.inputs.LAYOUTS``.
@@ -99,61 +119,40 @@ def explain_named(
         arguments: further arguments of an operator's call by name, as Python literals: ``{"dim": "-1"}``.
 
     Raises:
-        ArgumentError: no operator has that name, or it takes no such argument.
-        ForgeError: what the call itself would raise.
+        click.UsageError: there is no such operator, shape, dtype, layout or variant, or it takes no such arguments.
+        ForgeError: what else the call itself would raise.
     """
+    benches = discover()
+    benched = {each.name: each for bench in benches for each in bench.operators}
+    public = operators_of(benches)
+    if operator not in benched and operator not in public:
+        known = known_names(benches)
+        hint = did_you_mean(operator.rpartition("::")[2], known)
+        raise click.UsageError(f"OPERATOR: expected one of {', '.join(known)}, got {operator!r}. {hint}".rstrip())
     try:
         sizes, kind = parse_shape(shape), dtypes.parse(dtype)
+        x = meta_tensor(sizes, kind, layout)
     except ValueError as error:
-        raise ArgumentError(
-            op="inspect",
-            argument="shape or dtype",
-            expected="such as 4096x4096 and bfloat16",
-            got=f"{shape} {dtype}",
-            hint=str(error),
-        ) from error
-    benches = discover()
-    if not arguments:
-        for bench in benches:
-            if name in bench.by_name:
-                case = Case(name, sizes, kind, layout)
-                return explain_case(bench.by_name[name], case, variant, arch=arch)
-    operator = operators_of(benches).get(name)
-    if operator is None:
-        raise ArgumentError(
-            op="inspect",
-            argument="operator",
-            expected=f"one of {', '.join(known_names(benches))}",
-            got=repr(name),
-            hint=did_you_mean(name.rpartition("::")[2], known_names(benches)),
-        )
-    values = {key: _literal(key, text) for key, text in (arguments or {}).items()}
-    unknown = [key for key in values if key not in operator.schema.parameters]
-    if unknown:
-        raise ArgumentError(
-            op="inspect",
-            argument="arg",
-            expected=f"arguments of {operator.schema.text}",
-            got=", ".join(unknown),
-        )
-    if "variant" in operator.schema.parameters:
-        values["variant"] = variant
-    x = meta_tensor(sizes, kind, layout)
+        text = f"expected a shape, a dtype and a layout such as 4096x4096 and bfloat16, got {shape} {dtype} {layout}"
+        raise click.UsageError(f"{text}: {error}") from error
     try:
-        operator.schema.bind((x,), values)
-    except TypeError as error:  # as of a Python call whose arguments do not fit
-        raise ArgumentError(
-            op="inspect",
-            argument="arg",
-            expected=f"the arguments of {operator.schema.text}, each as --arg NAME=VALUE",
-            got=", ".join(f"{key}={value}" for key, value in values.items() if key != "variant") or "none",
-            hint=f"{error}.",
-        ) from error
-    return operator.explain(x, arch=arch, **values)
+        if operator in benched and not arguments:
+            return explain_case(benched[operator], Case(operator, sizes, kind, layout), variant, arch=arch)
+        schema = public[operator].schema
+        values = {key: _literal(key, text) for key, text in (arguments or {}).items()}
+        values |= {"variant": variant} if "variant" in schema.parameters else {}
+        try:
+            schema.bind((x,), values)
+        except TypeError as error:  # as of a Python call whose arguments do not fit
+            text = f"--arg: expected the arguments of {schema.text}, each as NAME=VALUE"
+            raise click.UsageError(f"{text}: {error}.") from error
+        return public[operator].explain(x, arch=arch, **values)
+    except ArgumentError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _literal(name: str, text: str) -> Any:
     try:
         return dtypes.parse(text) if name == "dtype" else ast.literal_eval(text)
     except (ValueError, SyntaxError) as error:
-        raise ArgumentError(op="inspect", argument=name, expected="a Python literal", got=repr(text)) from error
+        raise click.UsageError(f"--arg {name}: expected a Python literal, got {text!r}") from error

@@ -8,15 +8,12 @@ from typing import Any
 
 import click
 
-from forge_core.cli import ARCH
-from forge_core.commands.find import explain_named
+from forge_core.commands.find import call_options, explained
 from forge_core.device import Arch
-from forge_core.errors import ArgumentError
-from forge_core.op import Explanation
-from forge_core.profiling.sass import count_sass, disassemble
+from forge_core.profiling.cubin import count_sass, disassemble
 from forge_core.profiling.static import inspect_explained
 
-__all__ = ["explained", "inspect"]
+__all__ = ["inspect"]
 
 HELP = """Show what kernel a call would run, and what it takes: no GPU needed.
 
@@ -29,61 +26,17 @@ forge-cute inspect reduce_sum --shape 64x32x16 --dtype float16 --arg dim=[0,2]
 """
 
 
-def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for text in values:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise click.BadParameter(f"expected NAME=VALUE, got {text!r}", ctx=context, param=parameter)
-        pairs[name] = value
-    return pairs
-
-
-def explained(operator: str, **asked: Any) -> Explanation:
-    """What a call would run, as :func:`~forge_core.commands.find.explain_named` has it.
-
-    Raises:
-        click.UsageError: no such operator, or it does not take these arguments.
-        ForgeError: what else the call itself would raise.
-    """
-    try:
-        return explain_named(operator, **asked)
-    except ArgumentError as error:
-        raise click.UsageError(str(error)) from error
-
-
 @click.command(help=HELP)
-@click.argument("operator")
-@click.option("--shape", required=True, help="The first input's sizes, for example 4096x4096.")
-@click.option("--dtype", required=True, help="Its dtype, for example bfloat16.")
-@click.option("--layout", default="contiguous", show_default=True, help="contiguous, permuted, offset or sliced.")
-@click.option("--arch", type=ARCH, default="sm_90a", show_default=True, help="What to compile for, also as H100.")
-@click.option("--variant", default="auto", show_default=True, help="The kernel to look at.")
-@click.option("--arg", "arguments", multiple=True, callback=_pairs, help="A further argument, NAME=VALUE.")
+@call_options
 @click.option("--ptx", is_flag=True, help="Print the PTX instead.")
 @click.option("--sass", is_flag=True, help="Print the machine code instead; needs nvdisasm.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--cubin", type=click.Path(path_type=Path, dir_okay=False), help="Write the machine code to a file.")
-def inspect(
-    operator: str,
-    shape: str,
-    dtype: str,
-    layout: str,
-    arch: Arch,
-    variant: str,
-    arguments: dict[str, str],
-    ptx: bool,
-    sass: bool,
-    as_json: bool,
-    cubin: Path | None,
-) -> None:
+def inspect(ptx: bool, sass: bool, as_json: bool, cubin: Path | None, arch: Arch, **call: Any) -> None:
     """See :data:`HELP`."""
     if ptx + sass + as_json > 1:
         raise click.UsageError("--ptx, --sass and --json each print something else: name one of them")
-    explanation = explained(
-        operator, shape=shape, dtype=dtype, layout=layout, variant=variant, arch=arch, arguments=arguments
-    )
-    report = inspect_explained(explanation, arch=arch)
+    report = inspect_explained(explained(arch=arch, **call), arch=arch)
     if cubin is not None:
         cubin.write_bytes(report.artefacts.cubin)
     if ptx:

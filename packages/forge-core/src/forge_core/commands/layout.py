@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
 import importlib.util
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,7 @@ import click
 
 from forge_core import dtypes
 from forge_core.bench.plan import discover
-from forge_core.cli import ARCH
-from forge_core.commands.inspect import explained
-from forge_core.device import Arch
+from forge_core.commands.find import call_options, explained
 from forge_core.errors import ArgumentError
 from forge_core.profiling.drawing import to_svg
 from forge_core.profiling.layouts import Drawing, swizzled_tile, tiled_copy
@@ -44,51 +44,53 @@ def _pair(context: click.Context, parameter: click.Parameter, value: str) -> tup
     return int(rows), int(columns)
 
 
-def _show(drawing: Drawing, out: Path | None, as_json: bool) -> None:
-    if out is not None:
-        out.write_text(to_svg(drawing), encoding="utf-8")
-    if as_json:
-        panels = [
-            {"title": panel.title, "shared": panel.shared, "summary": panel.summary(), "accesses": len(panel.accesses)}
-            for panel in drawing.panels
-        ]
-        click.echo(json.dumps({"title": drawing.title, "panels": panels}, indent=2))
-        return
-    click.echo(drawing.title)
-    for panel in drawing.panels:
-        click.echo(f"  {panel.title}: {panel.summary()}")
-    if out is not None:
-        click.echo(f"written: {out}")
+def _shows(command: Callable[..., Drawing]) -> Callable[..., None]:
+    """A command that shows the drawing that it returns, and has the options of how."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
+    @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the SVG.")
+    @functools.wraps(command)
+    def show(*, out: Path | None, as_json: bool, **arguments: Any) -> None:
+        drawing = command(**arguments)
+        if out is not None:
+            out.write_text(to_svg(drawing), encoding="utf-8")
+        if as_json:
+            panels = [
+                {"title": p.title, "shared": p.shared, "summary": p.summary(), "accesses": len(p.accesses)}
+                for p in drawing.panels
+            ]
+            click.echo(json.dumps({"title": drawing.title, "panels": panels}, indent=2))
+            return
+        lines = [drawing.title, *(f"  {panel.title}: {panel.summary()}" for panel in drawing.panels)]
+        click.echo("\n".join([*lines, f"written: {out}"] if out is not None else lines))
+
+    return show
 
 
-def _output(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of what is shown, which :func:`_show` takes."""
-    out = click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the SVG.")
-    return out(click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")(command))
+@contextlib.contextmanager
+def _bad_usage() -> Iterator[None]:
+    """Values that make no drawing are bad usage."""
+    try:
+        yield
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 @layout.command("copy")
 @click.option("--threads", required=True, callback=_pair, help="Rows and columns of the threads, for example 16x8.")
-@click.option(
-    "--values", required=True, callback=_pair, help="Rows and columns of a thread's elements, for example 1x8."
-)
+@click.option("--values", required=True, callback=_pair, help="Rows and columns of a thread's elements, such as 1x8.")
 @click.option("--dtype", default="float32", show_default=True, help="The elements' dtype.")
 @click.option("--row-bytes", type=int, help="Distance from row to row of the tile; by default its width.")
 @click.option("--by-column", is_flag=True, help="Number the threads down the columns first.")
-@_output
+@_shows
 def copy(
-    threads: tuple[int, int], values: tuple[int, int], dtype: str, row_bytes: int | None, by_column: bool, **output: Any
-) -> None:
+    threads: tuple[int, int], values: tuple[int, int], dtype: str, row_bytes: int | None, **order: bool
+) -> Drawing:
     """The thread-value layout of a tiled copy of a row-major tile."""
-    try:
+    with _bad_usage():
         itemsize = dtypes.parse(dtype).itemsize
-        row_bytes = row_bytes or threads[1] * values[1] * itemsize
-        drawing = tiled_copy(
-            threads=threads, values=values, row_bytes=row_bytes, itemsize=itemsize, by_column=by_column
-        )
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    _show(drawing, **output)
+        pitch = row_bytes or threads[1] * values[1] * itemsize
+        return tiled_copy(threads=threads, values=values, row_bytes=pitch, itemsize=itemsize, **order)
 
 
 @layout.command("swizzle")
@@ -98,27 +100,20 @@ def copy(
 @click.option("--rows", type=click.IntRange(min=1), default=32, show_default=True, help="Rows of the tile.")
 @click.option("--row-bytes", type=click.IntRange(min=1), default=128, show_default=True, help="Bytes of a row.")
 @click.option("--width", type=click.Choice(["1", "2", "4", "8", "16"]), default="16", help="Bytes of a lane's access.")
-@_output
-def swizzle(bits: int, base: int, shift: int, rows: int, row_bytes: int, width: str, **output: Any) -> None:
+@_shows
+def swizzle(bits: int, base: int, shift: int, rows: int, row_bytes: int, width: str) -> Drawing:
     """A tile of shared memory under CuTe's Swizzle<bits, base, shift>; --bits 0 is none."""
-    try:
-        drawing = swizzled_tile(bits, base, shift, rows=rows, row_bytes=row_bytes, width=int(width))
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    _show(drawing, **output)
+    with _bad_usage():
+        return swizzled_tile(bits, base, shift, rows=rows, row_bytes=row_bytes, width=int(width))
 
 
 @layout.command("kernel")
-@click.argument("operator")
-@click.option("--shape", required=True, help="The first input's sizes.")
-@click.option("--dtype", required=True, help="Its dtype.")
-@click.option("--variant", default="auto", show_default=True, help="The kernel.")
-@click.option("--arch", type=ARCH, default="sm_90a", show_default=True, help="The architecture, or a GPU such as H100.")
-@_output
-def kernel(operator: str, shape: str, dtype: str, variant: str, arch: Arch, **output: Any) -> None:
+@call_options
+@_shows
+def kernel(**call: Any) -> Drawing:
     """The layouts of an operator's kernel: a row kernel's, or what its package's module ``layouts`` declares."""
-    explanation = explained(operator, shape=shape, dtype=dtype, variant=variant, arch=arch)
-    _show(kernel_drawing(explanation.config, explanation.variant or "ref"), **output)
+    explanation = explained(**call)
+    return kernel_drawing(explanation.config, explanation.variant or "ref")
 
 
 def kernel_drawing(config: Any, variant: str) -> Drawing:

@@ -1,22 +1,31 @@
-"""The resources of a compiled kernel, read from the cubin.
+"""What a cubin says: the resources of its kernels, and their machine code (SASS) by NVIDIA's nvdisasm.
 
 A cubin is an ELF object.  Its section ``.nv.info`` is a list of records (form, attribute, payload), in which the first
 word of a payload is the kernel's symbol; ``.nv.shared.NAME`` is as large as the kernel's static shared memory.  The
-figures are those of ``cuobjdump --dump-resource-usage``.
+resources are those of ``cuobjdump --dump-resource-usage``.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
+import re
 import struct
+import subprocess
+import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-__all__ = ["KernelResources", "read_cubin"]
+from forge_core.errors import UnsupportedError
+from forge_core.profiling.cuda_tools import find_tool
+
+__all__ = ["KernelResources", "count_sass", "disassemble", "find_nvdisasm", "read_cubin"]
 
 # Attributes of .nv.info records, and the one form whose payload has a length of its own.
 _SIZED = 4
@@ -26,6 +35,18 @@ _REQUIRED_THREADS = 0x10
 
 #: Bytes of each block's shared memory that the driver keeps, from sm_80 on; part of the section's size.
 RESERVED_SMEM = 1024
+
+_OPCODE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
+
+#: What is counted in SASS: the name, and its opcodes.
+KINDS: dict[str, tuple[str, ...]] = {
+    "local loads": ("LDL",),
+    "local stores": ("STL",),
+    "global loads": ("LDG",),
+    "global stores": ("STG",),
+    "shared loads": ("LDS", "LDSM"),
+    "shared stores": ("STS", "STSM"),
+}
 
 
 @dataclass(frozen=True)
@@ -64,52 +85,91 @@ def read_cubin(cubin: bytes) -> tuple[KernelResources, ...]:
         elf = ELFFile(io.BytesIO(cubin))
     except ELFError as error:
         raise ValueError(f"expected a cubin (a 64-bit ELF object), got {len(cubin)} bytes that are none") from error
-    sections = {section.name: section for section in elf.iter_sections()}
-    symbols: Any = sections.get(".symtab")
-    info = sections.get(".nv.info")
-    if symbols is None or info is None:
+    sections: dict[str, Any] = {section.name: section for section in elf.iter_sections()}
+    if not {".symtab", ".nv.info"} <= set(sections):
         raise ValueError("expected a cubin, got an ELF object without .nv.info")
-    registers: dict[str, int] = {}
-    frames: dict[str, int] = {}
-    for attribute, payload in _records(info.data()):
-        if attribute in (_REGISTERS, _FRAME_SIZE):
+    found: dict[int, dict[str, int]] = {_REGISTERS: {}, _FRAME_SIZE: {}}
+    for attribute, payload in _records(sections[".nv.info"]):
+        if attribute in found:
             symbol, value = struct.unpack_from("<II", payload)
-            name = symbols.get_symbol(symbol).name
-            (registers if attribute == _REGISTERS else frames)[name] = value
-    found = [
-        _kernel(name.removeprefix(".text."), sections, registers, frames)
-        for name in sections
-        if name.startswith(".text.") and f".nv.info.{name.removeprefix('.text.')}" in sections
-    ]
-    if not found:
+            found[attribute][sections[".symtab"].get_symbol(symbol).name] = value
+    kernels = []
+    for name in [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]:
+        text, shared = sections[f".text.{name}"], sections.get(f".nv.shared.{name}")
+        blocks = [p for kind, p in _records(sections[f".nv.info.{name}"]) if kind == _REQUIRED_THREADS]
+        kernels.append(
+            KernelResources(
+                name=name,
+                registers=found[_REGISTERS].get(name, text["sh_info"] >> 24),
+                stack_bytes=found[_FRAME_SIZE].get(name, 0),
+                static_smem=max(shared["sh_size"] - RESERVED_SMEM, 0) if shared is not None else 0,
+                barriers=text["sh_flags"] >> 20 & 0x7F,
+                block=struct.unpack_from("<III", blocks[0]) if blocks else None,
+                code_bytes=text["sh_size"],
+            )
+        )
+    if not kernels:
         raise ValueError("the cubin holds no kernel")
-    return tuple(found)
+    return tuple(kernels)
 
 
-def _kernel(name: str, sections: dict[str, Any], registers: dict[str, int], frames: dict[str, int]) -> KernelResources:
-    text = sections[f".text.{name}"]
-    block = None
-    for attribute, payload in _records(sections[f".nv.info.{name}"].data()):
-        if attribute == _REQUIRED_THREADS and len(payload) >= 12:
-            block = struct.unpack_from("<III", payload)
-    shared = sections.get(f".nv.shared.{name}")
-    static = max(shared["sh_size"] - RESERVED_SMEM, 0) if shared is not None else 0
-    return KernelResources(
-        name=name,
-        registers=registers.get(name, text["sh_info"] >> 24),
-        stack_bytes=frames.get(name, 0),
-        static_smem=static,
-        barriers=text["sh_flags"] >> 20 & 0x7F,
-        block=block,
-        code_bytes=text["sh_size"],
-    )
-
-
-def _records(table: bytes) -> Iterator[tuple[int, bytes]]:
+def _records(section: Any) -> Iterator[tuple[int, bytes]]:
     """The attribute and the payload of each record."""
-    at = 0
+    table, at = section.data(), 0
     while at + 4 <= len(table):
         form, attribute, length = struct.unpack_from("<BBH", table, at)
         size = length if form == _SIZED else 0
         yield attribute, table[at + 4 : at + 4 + size]
         at += 4 + size
+
+
+def find_nvdisasm() -> str | None:
+    """The disassembler of the wheel nvidia-cuda-nvdisasm, else of a CUDA installation; None where there is none."""
+    try:
+        files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    places = (Path(str(file.locate())) for file in files if file.name in ("nvdisasm", "nvdisasm.exe"))
+    return next((str(place) for place in places if place.is_file()), None) or find_tool("nvdisasm")
+
+
+def disassemble(cubin: bytes, tool: str | None = None) -> str:
+    """The machine code of a cubin as text.
+
+    Args:
+        cubin: the ELF object.
+        tool: the disassembler; by default what :func:`find_nvdisasm` finds.
+
+    Raises:
+        UnsupportedError: there is no disassembler, or it cannot read this cubin.
+    """
+    tool = tool or find_nvdisasm()
+    if tool is None:
+        raise UnsupportedError(
+            "SASS is read by NVIDIA's nvdisasm, which was found neither as a wheel nor in a CUDA installation. "
+            "Install it with: pip install nvidia-cuda-nvdisasm",
+            requirement="nvdisasm",
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        done = subprocess.run([tool, "-c", str(file)], capture_output=True, text=True, check=False)
+    if done.returncode != 0 or not done.stdout.strip():
+        said = (done.stderr.strip() or "nothing was printed").splitlines()[-1]
+        raise UnsupportedError(
+            f"{tool} could not read the cubin (exit status {done.returncode}): {said}. An nvdisasm as new as the "
+            "compiler is needed: pip install -U nvidia-cuda-nvdisasm",
+            requirement="a newer nvdisasm",
+        )
+    return done.stdout
+
+
+def count_sass(text: str) -> dict[str, dict[str, int]]:
+    """The static count of each of :data:`KINDS` in each kernel of a disassembly, by the kernel's name."""
+    parts = re.split(r"^\s*\.section\s+\.text\.([\w$]+)", text, flags=re.MULTILINE)
+    found: dict[str, dict[str, int]] = {}
+    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+        opcodes = Counter(opcode.partition(".")[0] for opcode in _OPCODE.findall(body))
+        found[name] = {kind: sum(opcodes[o] for o in names) for kind, names in KINDS.items()}
+        found[name]["instructions"] = sum(opcodes.values())
+    return found

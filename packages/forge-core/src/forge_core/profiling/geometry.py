@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from forge_core.errors import CompileError
 
 __all__ = ["RecordedLaunch", "record_launches"]
-
-# Objects hold objects whose kernels they launch too: a second pass is one deep.
-_DEPTH = 3
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,12 @@ class RecordedLaunch:
     @property
     def blocks(self) -> int:
         """Blocks of the grid."""
-        return self.grid[0] * self.grid[1] * self.grid[2]
+        return math.prod(self.grid)
 
     @property
     def threads(self) -> int:
         """Threads of a block."""
-        return self.block[0] * self.block[1] * self.block[2]
+        return math.prod(self.block)
 
 
 # Stands for a launch that does not mention dynamic shared memory; None means that the compiler finds it.
@@ -111,7 +109,7 @@ def record_launches(function: Any, arguments: tuple[Any, ...], *, pointers: int 
         CompileError: the launch cannot be worked out from these integers alone.
     """
     log: list[RecordedLaunch] = []
-    host = _plain(function, log, _DEPTH)
+    host = _on_host(function, log)
     call = inspect.unwrap(type(function).__call__)
     try:
         call(host, *(_NoAddress(_APART * (i + 1)) for i in range(pointers)), *arguments, None)
@@ -124,8 +122,11 @@ def record_launches(function: Any, arguments: tuple[Any, ...], *, pointers: int 
     return tuple(log)
 
 
-def _plain(thing: Any, log: list[RecordedLaunch], depth: int) -> Any:
-    """A copy of a kernel object whose kernels are recorders and whose traced methods are plain ones."""
+def _on_host(thing: Any, log: list[RecordedLaunch], depth: int = 3) -> Any:
+    """A copy of a kernel object whose kernels are recorders and whose traced methods are plain ones.
+
+    So are, to a depth, those of objects that it holds: it may launch the kernels of another pass.
+    """
     traced = {
         name: attribute
         for kind in reversed(type(thing).__mro__)
@@ -134,27 +135,21 @@ def _plain(thing: Any, log: list[RecordedLaunch], depth: int) -> Any:
     }
     if not traced:
         return thing
-    plain = copy.copy(thing)
+    host = copy.copy(thing)
     for name, attribute in traced.items():
-        if name == "__call__":
-            continue
-        is_kernel = getattr(attribute, "_decorator_kind", "kernel") == "kernel"
-        value = _Recorder(log) if is_kernel else inspect.unwrap(attribute).__get__(plain)
-        object.__setattr__(plain, name, value)
-    if depth:
-        for name, value in list(vars(plain).items()):
-            if name not in traced and hasattr(type(value), "__dict__"):
-                inner = _plain(value, log, depth - 1)
-                if inner is not value:
-                    object.__setattr__(plain, name, _called_plainly(inner))
-    return plain
-
-
-def _called_plainly(thing: Any) -> Any:
-    """A kernel object with an undecorated ``__call__``, which Python looks up in the class."""
-    kind = type(thing)
-    thing.__class__ = type(kind.__name__, (kind,), {"__call__": inspect.unwrap(kind.__call__)})
-    return thing
+        if name != "__call__":
+            is_kernel = getattr(attribute, "_decorator_kind", "kernel") == "kernel"
+            value = _Recorder(log) if is_kernel else inspect.unwrap(attribute).__get__(host)
+            object.__setattr__(host, name, value)
+    for name, value in list(vars(host).items()) if depth else ():
+        if name not in traced and hasattr(type(value), "__dict__"):
+            inner = _on_host(value, log, depth - 1)
+            if inner is not value:
+                # Python looks up __call__ in the class.
+                kind = type(inner)
+                inner.__class__ = type(kind.__name__, (kind,), {"__call__": inspect.unwrap(kind.__call__)})
+                object.__setattr__(host, name, inner)
+    return host
 
 
 def _plainly(value: Any) -> Any:
@@ -168,8 +163,7 @@ def _plainly(value: Any) -> Any:
 
 
 def _three(value: Any) -> tuple[int, int, int]:
-    sizes = [_integer(item) for item in value]
-    x, y, z = (*sizes, 1, 1, 1)[:3]
+    x, y, z = (*map(_integer, value), 1, 1, 1)[:3]
     return x, y, z
 
 

@@ -77,12 +77,10 @@ def occupancy(capability: tuple[int, int], *, threads: int, registers: int, smem
 
     Raises:
         UnsupportedError: the limits of this compute capability are not known.
-        ValueError: a count that no kernel has.
+        ValueError: no kernel has so many threads.
     """
-    if threads < 1 or threads > 1024 or registers < 0 or smem < 0:
-        raise ValueError(
-            f"expected a block of 1 to 1024 threads, got {threads} threads, {registers} registers, {smem} B"
-        )
+    if not 1 <= threads <= 1024:
+        raise ValueError(f"expected a block of 1 to 1024 threads, got {threads}")
     limits = LIMITS.get(capability)
     if limits is None:
         known = ", ".join(f"{major}.{minor}" for major, minor in LIMITS)
@@ -99,13 +97,8 @@ def occupancy(capability: tuple[int, int], *, threads: int, registers: int, smem
         "shared memory": limits.smem // _round_up(smem + RESERVED_SMEM, SMEM_UNIT),
     }
     blocks = min(allowed.values())
-    return Occupancy(
-        blocks=blocks,
-        warps=blocks * warps,
-        percent=100.0 * blocks * warps / limits.warps,
-        limiters=tuple(name for name, count in allowed.items() if count == blocks),
-        allowed=allowed,
-    )
+    limiters = tuple(name for name, count in allowed.items() if count == blocks)
+    return Occupancy(blocks, blocks * warps, 100.0 * blocks * warps / limits.warps, limiters, allowed)
 
 
 def _round_up(value: int, unit: int) -> int:

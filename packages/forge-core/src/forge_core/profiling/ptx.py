@@ -1,4 +1,4 @@
-"""Static counts of memory accesses and synchronisation in PTX: a loop's body counts once."""
+"""Static counts of memory accesses and synchronization in PTX: a loop's body counts once."""
 
 from __future__ import annotations
 
@@ -56,25 +56,17 @@ def count_instructions(ptx: str) -> dict[str, PtxCounts]:
     Raises:
         ValueError: the text holds no kernel.
     """
-    starts = [(match.group(1), match.start()) for match in _ENTRY.finditer(ptx)]
-    if not starts:
+    _, *parts = _ENTRY.split(ptx)
+    if not parts:
         raise ValueError("expected PTX with an .entry, found none")
-    ends = [begin for _, begin in starts[1:]] + [len(ptx)]
-    return {name: _count(ptx[begin:end]) for (name, begin), end in zip(starts, ends, strict=True)}
+    return {name: _count(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def _count(body: str) -> PtxCounts:
-    accesses: Counter[str] = Counter()
-    kinds: Counter[str] = Counter()
-    for opcode in _OPCODE.findall(body):
-        access = _access(opcode)
-        if access:
-            accesses[access] += 1
-        for kind, prefixes in KINDS.items():
-            if opcode.startswith(prefixes):
-                kinds[kind] += 1
-    for size in _COPY_BYTES.findall(body):
-        accesses[f"cp.async.{size}"] += 1
+    opcodes = _OPCODE.findall(body)
+    accesses = Counter(filter(None, map(_access, opcodes)))
+    accesses.update(f"cp.async.{size}" for size in _COPY_BYTES.findall(body))
+    kinds = Counter(kind for opcode in opcodes for kind, prefixes in KINDS.items() if opcode.startswith(prefixes))
     local = sum(int(size) for size in _LOCAL.findall(body))
     return PtxCounts(dict(sorted(accesses.items())), dict(kinds), local)
 
@@ -82,11 +74,8 @@ def _count(body: str) -> PtxCounts:
 def _access(opcode: str) -> str:
     """``"ld.global.16"`` for ``ld.global.nc.v4.b32``; empty for what is no access to global, shared or local memory."""
     kind, *words = opcode.split(".")
-    if kind not in ("ld", "st", "ldmatrix", "stmatrix"):
-        return ""
-    # shared::cta and shared::cluster: the second can be another block's.
     space = next((word for word in words if word.partition("::")[0] in ("global", "shared", "local")), None)
-    if space is None:
+    if kind not in ("ld", "st", "ldmatrix", "stmatrix") or space is None:
         return ""
     if kind in ("ldmatrix", "stmatrix"):
         count = next((int(word[1:]) for word in words if re.fullmatch(r"x\d", word)), 1)
@@ -95,5 +84,6 @@ def _access(opcode: str) -> str:
     if element is None:
         return ""
     lanes = next((int(word[1:]) for word in words if re.fullmatch(r"v[248]", word)), 1)
+    # shared::cta is a block's own shared memory, shared::cluster may be another block's.
     name = "cluster" if space == "shared::cluster" else space.partition("::")[0]
     return f"{kind}.{name}.{lanes * int(element.group(1)) // 8}"

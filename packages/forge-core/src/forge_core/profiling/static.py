@@ -76,7 +76,7 @@ class KernelReport:
         dynamic = "left to the compiler" if launch.dynamic_smem is None else f"{launch.dynamic_smem:,} dynamic"
         allowed = ", ".join(f"{name} {count}" for name, count in held.allowed.items())
         widths = [f"{kind} {', '.join(map(str, counts.widths(kind)))}" for kind in ACCESSES if counts.widths(kind)]
-        kinds = [f"{count} {name if count > 1 else _singular(name)}" for name, count in counts.kinds.items()]
+        kinds = [f"{name} {count}" for name, count in counts.kinds.items()]
         return f"""\
   kernel         {self.name}
     grid, block  {_sizes(launch.grid)} blocks of {_sizes(launch.block)} threads{cluster}; {waves:.2f} waves
@@ -112,37 +112,33 @@ class StaticReport:
         """The GPU whose multiprocessors are counted: the largest known one of that architecture, or near it."""
         return spec_for(self.arch)
 
-    @property
-    def floors_us(self) -> dict[str, float]:
-        """For each of :data:`FLOOR_GPUS` the least time; see :func:`floors_us`."""
-        return floors_us(self.call.read + self.call.written)
-
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON; without PTX and machine code."""
+        call = self.call
         return {
-            "operator": self.call.operator,
-            "variant": self.call.variant,
-            "config": {"type": type(self.call.config).__name__, **_fields(self.call.config)},
-            "why": self.call.why,
+            "operator": call.operator,
+            "variant": call.variant,
+            "config": {"type": type(call.config).__name__, **_plain(call.config)},
+            "why": call.why,
             "device": self.device.name,
             "arch": self.arch,
-            "bytes": {"read": self.call.read, "written": self.call.written},
-            "floors_us": {gpu: round(value, 3) for gpu, value in self.floors_us.items()},
+            "bytes": {"read": call.read, "written": call.written},
+            "floors_us": {gpu: round(value, 3) for gpu, value in floors_us(call.read + call.written).items()},
             "kernels": [kernel.as_dict() for kernel in self.kernels],
         }
 
     def text(self) -> str:
         """The report for a terminal: a block for the choice, one for each kernel, one for the bytes."""
         call, near = self.call, "" if self.device.arch == self.arch else ", the nearest known"
-        kernels = "\n".join(kernel.text(self.device) for kernel in self.kernels)
-        floors = "   ".join(f"{gpu} {_microseconds(value)}" for gpu, value in self.floors_us.items())
+        nbytes, kernels = call.read + call.written, "\n".join(kernel.text(self.device) for kernel in self.kernels)
+        floors = "   ".join(f"{gpu} {_microseconds(value)}" for gpu, value in floors_us(nbytes).items())
         return f"""\
 {call.operator}: variant {call.variant} on {self.arch} ({self.device.name}{near})
   why            {call.why}
   configuration  {call.config}
 
 {kernels}
-  bytes          {call.read + call.written:,} at least: {call.read:,} read, {call.written:,} written
+  bytes          {nbytes:,} at least: {call.read:,} read, {call.written:,} written
   floor, us      {floors}
                  a floor for cold caches at the specified bandwidth, not a prediction"""
 
@@ -176,18 +172,19 @@ def describe(artefacts: Artefacts, arch: str) -> tuple[KernelReport, ...]:
 
     Raises:
         CompileError: a launch's kernel is not in the cubin.
+        UnsupportedError: the architecture's limits are not known.
     """
+    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
+    if match is None:
+        raise UnsupportedError(f"{arch!r} is not an architecture such as 'sm_90a'.", requirement="a name like sm_90a")
+    capability = int(match.group(1)), int(match.group(2))
     resources = {kernel.name: kernel for kernel in read_cubin(artefacts.cubin)}
     counts = count_instructions(artefacts.ptx)
     reports = []
     for launch in artefacts.launches:
         name = symbol_of(launch, list(resources))
-        held = occupancy(
-            capability_of(arch),
-            threads=launch.threads,
-            registers=resources[name].registers,
-            smem=resources[name].static_smem + (launch.dynamic_smem or 0),
-        )
+        registers, smem = resources[name].registers, resources[name].static_smem + (launch.dynamic_smem or 0)
+        held = occupancy(capability, threads=launch.threads, registers=registers, smem=smem)
         reports.append(KernelReport(name, launch, resources[name], counts[name], held))
     return tuple(reports)
 
@@ -209,18 +206,6 @@ def symbol_of(launch: RecordedLaunch, symbols: list[str]) -> str:
     return found[0]
 
 
-def capability_of(arch: str) -> tuple[int, int]:
-    """The compute capability of an architecture: (9, 0) for ``"sm_90a"``.
-
-    Raises:
-        UnsupportedError: it is not written so.
-    """
-    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
-    if match is None:
-        raise UnsupportedError(f"{arch!r} is not an architecture such as 'sm_90a'.", requirement="a name like sm_90a")
-    return int(match.group(1)), int(match.group(2))
-
-
 def floors_us(nbytes: int) -> dict[str, float]:
     """For each of :data:`FLOOR_GPUS`, ``nbytes`` over the specified DRAM bandwidth, in microseconds.
 
@@ -229,13 +214,10 @@ def floors_us(nbytes: int) -> dict[str, float]:
     return {gpu: nbytes / SPECS[gpu].bandwidth_gbs / 1e3 for gpu in FLOOR_GPUS}
 
 
-def _fields(config: Any) -> dict[str, Any]:
-    return {f.name: _plain(getattr(config, f.name)) for f in dataclasses.fields(config)}
-
-
 def _plain(value: Any) -> Any:
+    """A value for JSON: of a dataclass its fields, of what JSON does not have the text."""
     if dataclasses.is_dataclass(value):
-        return _fields(value)
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return value if isinstance(value, (int, str, bool, type(None))) else str(value)
 
 
@@ -244,13 +226,7 @@ def _microseconds(value: float) -> str:
     return f"{value:.2f}" if value >= 1 else f"{value:.2g}" if value >= 0.0001 else "under 0.0001"
 
 
-def _singular(name: str) -> str:
-    return name.removesuffix("ies") + "y" if name.endswith("ies") else name.removesuffix("s")
-
-
-def _sizes(sizes: tuple[int, ...]) -> str:
+def _sizes(sizes: tuple[int, int, int]) -> str:
     """``"128 x 4"`` for (128, 4, 1)."""
-    kept = list(sizes)
-    while len(kept) > 1 and kept[-1] == 1:
-        kept.pop()
-    return " x ".join(f"{size:,}" for size in kept)
+    shown = " x ".join(f"{size:,}" for size in sizes)
+    return shown.removesuffix(" x 1").removesuffix(" x 1")

@@ -1,0 +1,7 @@
+"""The command ``forge-cute doctor``."""
+
+from __future__ import annotations
+
+from forge_core.env_check.doctor import doctor
+
+__all__ = ["doctor"]
