@@ -19,12 +19,10 @@ import pytest
 
 from forge_core.commands.layout import kernel_drawing
 from forge_core.errors import ArgumentError
-from forge_core.profiling import diagnosis
-from forge_core.profiling.diagnosis import RULES, Needed
-from forge_core.profiling.extraction import extract
+from forge_core.profiling.diagnosis import Needed, extract
 from forge_core.profiling.layouts import coalescing, conflicts
+from forge_core.profiling.ncu import ProfileError, read_profile
 from forge_core.profiling.occupancy import occupancy
-from forge_core.profiling.readers import read_profile
 from forge_week0_transpose.configs import NaiveConfig, RowsConfig, TiledConfig, VectorizedConfig
 
 FOLDER = Path(__file__).parents[2] / "docs" / "records" / "h200" / "profiling"
@@ -39,7 +37,7 @@ LEAST_REGISTERS = 16
 def tools(root):
     folder = str(root / "tools" / "profiling")
     sys.path.insert(0, folder)
-    names = ("common", "kernels", "ncu_extract", "notes", "record", "works")
+    names = ("kernels", "ncu_extract", "record", "run", "runners")
     yield {name: importlib.import_module(name) for name in names}
     sys.path.remove(folder)
     for name in [name for name in sys.modules if name.partition(".")[0] in names]:
@@ -162,16 +160,12 @@ def test_counts_from_the_index_maps_are_those_of_ncu(variant):
     panels = kernel_drawing(config, variant).panels
     sides = [panel for panel in panels if not panel.shared]
     for panel, kind in ((sides[0], "load"), (sides[-1], "store")):
-        found = [coalescing(access) for access in panel.accesses]
-        requests, sectors = sum(c.requests for c in found), sum(c.sectors for c in found)
-        assert profile.get(f"{kind}_sectors") / profile.get(f"{kind}_requests") == pytest.approx(
-            sectors / requests, rel=1e-3
-        )
-        used = 100 * sum(c.ideal for c in found) / sectors
-        assert profile.get(f"{kind}_used_pct") == pytest.approx(used, abs=0.01)
-    shared = [conflicts(access) for panel in panels if panel.shared for access in panel.accesses]
-    blocks = math.prod(launch["grid"])
-    assert profile.get("shared_wavefronts") == blocks * sum(c.passes for c in shared)
+        found = coalescing(*panel.accesses)
+        per_request = profile[f"{kind}_sectors"] / profile[f"{kind}_requests"]
+        assert per_request == pytest.approx(found.sectors_per_request, rel=1e-3)
+        assert profile[f"{kind}_used_pct"] == pytest.approx(found.used_pct, abs=0.01)
+    shared = [access for panel in panels if panel.shared for access in panel.accesses]
+    assert profile["shared_wavefronts"] == math.prod(launch["grid"]) * conflicts(*shared).passes
 
 
 # ---------------------------------------------------------------------------------------------------------- diagnosis
@@ -195,12 +189,12 @@ RULE_OF = {
 def test_the_diagnosis_names_each_planted_fault_first_and_none_in_its_sound_twin():
     seen = []
     for work, found in diagnosed("planted"):
-        rules = [finding.rule for finding in found.diagnosis.findings]
+        rules = list(found.diagnosis.findings)
         if work["case"]["sound"]:
             assert rules == [], (work["name"], found.diagnosis.text)
         else:
             assert rules[0] == RULE_OF[work["case"]["fault"]], (work["name"], found.diagnosis.text)
-            assert found.diagnosis.findings[0].sentence in found.diagnosis.text
+            assert found.diagnosis.findings[rules[0]] in found.diagnosis.text
             seen.append(work["case"]["fault"])
     assert seen == list(RULE_OF)
 
@@ -208,7 +202,7 @@ def test_the_diagnosis_names_each_planted_fault_first_and_none_in_its_sound_twin
 def test_the_naive_kernels_are_told_what_is_wrong_with_them():
     by_name = {(name, work["variant"]): found for name in ("week0", "week1") for work, found in diagnosed(name)}
     for name in ("week0", "week1"):
-        assert by_name[name, "naive"].diagnosis.findings[0].rule == "uncoalesced"
+        assert next(iter(by_name[name, "naive"].diagnosis.findings)) == "uncoalesced"
 
 
 @pytest.mark.parametrize(
@@ -222,7 +216,7 @@ def test_the_naive_kernels_are_told_what_is_wrong_with_them():
 def test_what_auto_picks_has_no_fault_and_is_bound_by_memory(name, variants):
     found = {work["variant"]: found.diagnosis for work, found in diagnosed(name)}
     for variant in variants:
-        assert [finding.rule for finding in found[variant].findings] == [], found[variant].text
+        assert found[variant].findings == {}, found[variant].text
         assert found[variant].bound == "DRAM"
 
 
@@ -245,19 +239,11 @@ def page(root):
     return (root / "docs" / "profiling.md").read_text(encoding="utf-8")
 
 
-def test_the_page_holds_what_the_records_say(tools, page):
-    assert re.findall(r"<!-- profile:(\w+) begin -->", page) == list(NAMES)
-    assert tools["notes"].filled(page) == page, "python tools/profiling/notes.py makes it anew"
-    assert tools["notes"].main(["--check"]) == 0
-
-
-def test_the_page_lists_the_rules_as_they_are(page):
-    rows = re.findall(
-        r"^\| ([^|]+) \| ([^|]+\?) \| ([^|]+) \|$", page.split("## The rules of the diagnosis")[1], re.MULTILINE
-    )
-    assert [name for name, *_ in rows] == [rule.name for rule in RULES]
-    for row in rows:
-        assert re.search(r"  +".join(map(re.escape, row)), diagnosis.__doc__), row
+def test_the_page_holds_what_the_rules_and_the_records_say(tools, page):
+    assert re.findall(r"<!-- profile:(\w+) begin -->", page) == ["rules", *NAMES]
+    assert tools["record"].filled(page) == page, "python tools/profiling/record.py makes it anew"
+    with pytest.raises(ValueError, match="expected one '<!-- profile:rules end -->'"):
+        tools["record"].filled(page.replace("<!-- profile:rules end -->", ""))
 
 
 @pytest.mark.parametrize("name", WEEKS)
@@ -270,15 +256,19 @@ def test_the_page_has_a_note_on_what_limits_each_variant(page, name):
 # ------------------------------------------------------------------------------------------------------------ command
 
 
+def extracted(tools, words):
+    return tools["run"].main(["ncu", "--extract", *words])
+
+
 def test_the_recorded_text_is_what_the_extraction_says_today(tools, capsys):
-    assert tools["ncu_extract"].main([str(FOLDER / "planted.csv")]) == 0
+    assert extracted(tools, [str(FOLDER / "planted.csv")]) == 0
     said = capsys.readouterr().out.rstrip("\n")
     kept = (FOLDER / "planted.txt").read_text().rstrip("\n")
-    assert kept == said or kept.startswith(said + "\n\n"), "python tools/profiling/ncu_extract.py makes it anew"
+    assert kept == said or kept.startswith(said + "\n\n"), "nox -s profile -- ncu --extract makes it anew"
 
 
 def test_one_kernel_as_json(tools, capsys):
-    assert tools["ncu_extract"].main([str(FOLDER / "planted.csv"), "--json", "--kernel", "reread_0"]) == 0
+    assert extracted(tools, [str(FOLDER / "planted.csv"), "--json", "--kernel", "reread_0"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["findings"] == ["re-read"] and found["needed"] == {"read": 2**28, "written": 2**28}
     words = [
@@ -291,13 +281,13 @@ def test_one_kernel_as_json(tools, capsys):
         "--written",
         str(2**28),
     ]
-    assert tools["ncu_extract"].main(words) == 0
+    assert extracted(tools, words) == 0
     assert json.loads(capsys.readouterr().out)[0]["findings"] == [], "told that it may read twice"
 
 
 def test_compare_sets_two_side_by_side(tools, capsys):
     paths = [str(FOLDER / "week0.csv"), str(FOLDER / "week0.csv")]
-    assert tools["ncu_extract"].main(["compare", *paths, "--kernel", "vectorized"]) == 0
+    assert extracted(tools, ["compare", *paths, "--kernel", "vectorized"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"A: {paths[0]}\nB: {paths[1]}\n") and text.count("Bound by the memory's bandwidth") == 2
 
@@ -305,20 +295,30 @@ def test_compare_sets_two_side_by_side(tools, capsys):
 def test_what_cannot_be_read_is_an_error(tools, tmp_path, capsys):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     for words in ([str(tmp_path / "x.csv")], [str(FOLDER / "week0.csv"), "--kernel", "nothing"]):
-        assert tools["ncu_extract"].main(words) == 2
-        assert "ProfileError" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        tools["ncu_extract"].main([str(FOLDER / "week0.csv"), "--read", "5"])
+        assert extracted(tools, words) == 2
+        assert capsys.readouterr().err.startswith("\ncannot profile: ")
+    assert extracted(tools, [str(FOLDER / "week0.csv"), "--read", "5"]) == 3
+    assert "--read and --written belong together" in capsys.readouterr().err
+
+
+def test_the_manifest_says_what_must_be_moved(tools, tmp_path):
+    file, load_needed = tmp_path / "m.json", tools["ncu_extract"].load_needed
+    file.write_text(json.dumps({"works": [{"kernels": ["split", "finish"], "read": 100, "written": 4}]}))
+    assert load_needed(file) == [("split", Needed(100, 4)), ("finish", Needed(0, 0))]
+    for broken in ("", "[]", '{"works": [{"kernels": []}, {}]}'):
+        file.write_text(broken)
+        with pytest.raises(ProfileError, match="expected the manifest"):
+            load_needed(file)
 
 
 def test_a_pruned_table_says_the_same(tools, tmp_path):
     file = FOLDER / "week0.csv"
     pruned = tmp_path / "week0.csv"
-    pruned.write_text(tools["ncu_extract"].prune(file))
+    pruned.write_text(tools["record"].prune(file))
     assert pruned.read_text() == file.read_text(), "the record is pruned already"
     rows = [[*row, "1"] for row in csv.reader(file.read_text().splitlines())]
     rows[0][-1] = "unknown__counter.sum"
     with (tmp_path / "wide.csv").open("w", newline="") as out:
         out.write("==PROF== Connected\n")
         csv.writer(out, quoting=csv.QUOTE_ALL).writerows(rows)
-    assert tools["ncu_extract"].prune(tmp_path / "wide.csv") == file.read_text()
+    assert tools["record"].prune(tmp_path / "wide.csv") == file.read_text()

@@ -15,8 +15,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from forge_core.profiling import cuda_tools
+from forge_core.profiling import cuda_tools, profiled_range
 
 STAND_IN = """#!{python}
 import json, os, sys
@@ -49,7 +50,7 @@ TABLE = (
 def tools(root):
     folder = str(root / "tools" / "profiling")
     sys.path.insert(0, folder)
-    names = ("common", "ncu", "ncu_extract", "nsys", "run", "sanitizer", "works", "workload")
+    names = ("ncu_extract", "run", "runners", "workload")
     yield {name: importlib.import_module(name) for name in names}
     sys.path.remove(folder)
     for name in names:
@@ -116,7 +117,7 @@ def test_sets(tools, stand_in, tmp_path):
     assert start(tools, tmp_path, "ncu", "week0", "--set", "full") == 0
     words = calls(stand_in)[0]["argv"]
     assert words[words.index("--set") + 1] == "full" and "--metrics" not in words
-    assert tools["ncu"].metrics_of("launch", None) == ["--section", "LaunchStats", "--section", "Occupancy"]
+    assert tools["runners"].metrics_of("launch", None) == ["--section", "LaunchStats", "--section", "Occupancy"]
 
 
 def test_lines_are_asked_of_the_compiler_in_the_profiled_process(tools, stand_in, tmp_path, monkeypatch):
@@ -174,7 +175,7 @@ def test_nsys_captures_the_range(tools, stand_in, tmp_path):
 def test_the_sanitizer_runs_each_tool_and_sums_up(tools, stand_in, tmp_path, capfd):
     (stand_in / "says").write_text("========= ERROR SUMMARY: 0 errors\n")
     assert start(tools, tmp_path, "sanitizer", "week1") == 0
-    assert [c["argv"][c["argv"].index("--tool") + 1] for c in calls(stand_in)] == list(tools["sanitizer"].TOOLS)
+    assert [c["argv"][c["argv"].index("--tool") + 1] for c in calls(stand_in)] == list(tools["runners"].SANITIZERS)
     assert {c["caching"] for c in calls(stand_in)} == {"1"}
     assert capfd.readouterr().out.count(": clean: 0 errors") == 4
 
@@ -223,13 +224,12 @@ def test_a_tool_is_found_under_cuda_home(tools, stand_in, tmp_path, monkeypatch)
     (home / "bin" / "ncu").symlink_to(stand_in / "ncu")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(home))
-    assert tools["common"].tool_at("ncu", install="") == str(home / "bin" / "ncu")
+    assert tools["runners"].program("ncu") == str(home / "bin" / "ncu")
 
 
 def test_bad_usage(tools, capsys):
-    for words in (["vtune"], ["ncu", "week0", "--", "python"], ["ncu", "--clock-control", "max"]):
-        with pytest.raises(SystemExit):
-            tools["run"].main(words)
+    for words in (["vtune"], ["ncu", "week0", "--", "python"], ["ncu", "--clock-control", "max"], []):
+        assert tools["run"].main(words) == 3
     assert "a command of your own stands instead of a package" in capsys.readouterr().err
 
 
@@ -250,47 +250,46 @@ def test_nox_passes_the_words_on(root):
 # ---------------------------------------------------------------------------------------------------------- workload
 
 
-class Log:
-    """Marks that write down what happens, in order."""
+@pytest.fixture
+def events(monkeypatch):
+    """What is called of torch.cuda, in order."""
+    found = []
+    for module, names in (
+        (torch.cuda, ("synchronize",)),
+        (torch.cuda.profiler, ("start", "stop")),
+        (torch.cuda.nvtx, ("range_push", "range_pop")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, lambda *args, name=name: found.append(" ".join((name, *args))))
+    return found
 
-    def __init__(self):
-        self.events = []
 
-    def __getattr__(self, name):
-        return lambda *args: self.events.append(" ".join((name, *args)))
-
-
-def test_warm_up_stays_outside_the_profiled_range(tools):
-    log = Log()
-
+def test_warm_up_stays_outside_the_profiled_range(tools, events):
     def work(name):
-        return tools["works"].Work(
+        return tools["workload"].Work(
             name=name, variant="v", why="", launches=(), read=100, written=100,
-            make=lambda device, number: (f"{name}{number}",), call=lambda x: log.events.append(f"call {x}"), case={},
+            make=lambda device, number: (f"{name}{number}",), call=lambda x: events.append(f"call {x}"), case={},
         )  # fmt: skip
 
-    tools["workload"].run([work("a"), work("b")], calls=3, device=None, l2_bytes=100, marks=log)
-    assert log.events == [
+    tools["workload"].run([work("a"), work("b")], calls=3, device=None, l2_bytes=100)
+    assert events == [
         "call a1", "call a1", "call b1", "call b1",
-        "synchronize", "start", "push forge",
-        "push a", "call a0", "call a1", "call a0", "synchronize", "pop",
-        "push b", "call b0", "call b1", "call b0", "synchronize", "pop",
-        "synchronize", "pop", "stop",
+        "synchronize", "start", "range_push forge",
+        "range_push a", "call a0", "call a1", "call a0", "synchronize", "range_pop",
+        "range_push b", "call b0", "call b1", "call b0", "synchronize", "range_pop",
+        "synchronize", "range_pop", "stop",
     ]  # fmt: skip
 
 
-def test_a_range_is_closed_when_its_call_fails():
-    from forge_core.profiling import profiled_range
-
-    log = Log()
-    with pytest.raises(ZeroDivisionError), profiled_range("x", log):
+def test_a_range_is_closed_when_its_call_fails(events):
+    with pytest.raises(ZeroDivisionError), profiled_range("x"):
         raise ZeroDivisionError
-    assert log.events == ["synchronize", "start", "push x", "pop", "stop"]
+    assert events == ["synchronize", "start", "range_push x", "range_pop", "stop"]
 
 
 def test_input_sets_exceed_the_l2_twice_and_no_more_than_needed(tools):
     sets = tools["workload"].sets_for
-    work = tools["works"].Work("w", "v", "", (), 30, 30, None, None, {})
+    work = tools["workload"].Work("w", "v", "", (), 30, 30, None, None, {})
     assert sets(work, 1, 60) == 1
     assert sets(work, 20, 60) == 3
     assert sets(work, 20, 10**6) == tools["workload"].MOST_SETS
@@ -305,7 +304,7 @@ def benches():
 
 
 def test_cases_by_words(tools, benches):
-    (work,), left_out = tools["works"].choose(
+    (work,), left_out = tools["workload"].choose(
         benches, "week0-transpose", "bfloat16 transpose 512x256", "tiled", arch="sm_90a"
     )
     assert work.name == "transpose 512x256 bfloat16 tiled" and left_out == []
@@ -314,14 +313,14 @@ def test_cases_by_words(tools, benches):
 
 
 def test_the_smoke_suite_is_the_default(tools, benches):
-    works, _ = tools["works"].choose(benches, "week1", None, "auto", arch="sm_90a")
+    works, _ = tools["workload"].choose(benches, "week1", None, "auto", arch="sm_90a")
     assert {work.case["operator"] for work in works} == {"sum_rows", "sum_columns"}
     assert all(work.launches for work in works)
 
 
 def test_all_variants_each_on_a_case_that_it_can_do(tools, benches):
     (bench,) = (bench for bench in benches if bench.name == "week0")
-    works, left_out = tools["works"].choose(benches, "week0", "transpose 256x256 float32", "all", arch="sm_90a")
+    works, left_out = tools["workload"].choose(benches, "week0", "transpose 256x256 float32", "all", arch="sm_90a")
     assert {work.variant for work in works} == set(bench.by_name["transpose"].variants())
     assert left_out == []
 
@@ -330,11 +329,20 @@ def test_what_does_not_exist_is_refused(tools, benches):
     from forge_core.bench.plan import UsageError
     from forge_core.errors import UnsupportedError
 
-    choose = tools["works"].choose
+    choose = tools["workload"].choose
     for package, case, variant, said in (
         ("week9", None, "auto", "no package is named 'week9'"),
-        ("week0", "softmax 4x4", "auto", "expected one operator of"),
-        ("week0", "transpose 4x4 float99", "auto", "'float99' is no operator"),
+        ("wek0", None, "auto", r"Did you mean week0"),
+        ("week0", "softmax 4x4", "auto", "no suite and no operator is named 'softmax'"),
+        (
+            "week0",
+            "transpose 4x4 float99",
+            "auto",
+            "expected one operator, .* got operator transpose, operator float99",
+        ),
+        ("week0", "4x4", "auto", "expected one operator, .* got shape 4x4"),
+        ("week0", "transpose 4x4 8x8", "auto", "got operator transpose, shape 4x4, shape 8x8"),
+        ("week0", "transpose 4x4", "skiny", "Did you mean skinny"),
         ("planted", "leak", "auto", "no planted fault is named 'leak'"),
     ):
         with pytest.raises(UsageError, match=said):

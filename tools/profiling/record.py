@@ -1,22 +1,30 @@
-"""Makes a record of a profile that can be kept: `record.py PROFILE.csv NAME [--into FOLDER]`.
+"""Makes a record of a profile that can be kept, and the tables of docs/profiling.md from all records.
+
+    record.py PROFILE.csv NAME [--into FOLDER]     the record, and the tables
+    record.py                                      the tables
 
     NAME.csv             the exported CSV without the columns that nothing here reads
     NAME.manifest.json   what was run, with the launches that were worked out on the host
     NAME.kernels.json    the names of each work's kernels, compiled here, and a digest of their PTX
 
 The tests compare what is read out of the machine code with what ncu said, for every kernel whose PTX is the recorded
-one, so the record has to be made from the sources that were profiled.
+one, so the record has to be made from the sources that were profiled.  A table stands between two comments of the page, `profile:NAME begin` and
+`profile:NAME end`; `profile:rules` is the table of the diagnosis' rules.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
+import io
 import json
-import sys
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from ncu_extract import extracts
 
 from forge_core import dtypes
 from forge_core.bench.declare import Case
@@ -25,14 +33,14 @@ from forge_core.bench.schema import parse_shape
 from forge_core.commands.find import explain_case
 from forge_core.profiling.compiled import Artefacts, compile_to_look_at
 from forge_core.profiling.cubin import read_cubin
+from forge_core.profiling.diagnosis import RULES, Extract, waits_for
+from forge_core.profiling.ncu import COUNTERS, STALL_PREFIX, STALLS
 
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from common import ROOT
-from ncu_extract import prune
-
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "records" / "h200" / "profiling"
+PAGE = ROOT / "docs" / "profiling.md"
+
+# ----------------------------------------------------------------------------------------------------------- a record
 
 
 def compile_work(case: dict[str, Any], *, arch: str) -> Artefacts:
@@ -63,26 +71,107 @@ def kernels_of(manifest: dict[str, Any], *, arch: str) -> list[dict[str, Any]]:
     return found
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def prune(path: Path) -> str:
+    """A raw CSV without the columns that nothing here reads."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith('"ID"'))
+    rows = list(csv.reader(lines[start:]))
+    wanted = {"ID", "Kernel Name", "device__attribute_display_name", *(m for each in COUNTERS.values() for m in each)}
+    kept = [i for i, name in enumerate(rows[0]) if name in wanted or name.startswith(STALL_PREFIX)]
+    out = io.StringIO()
+    writer = csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n")
+    writer.writerows([row[i] for i in kept] for row in rows if row)
+    return out.getvalue()
+
+
+# ----------------------------------------------------------------------------------------------------------- the page
+
+COLUMNS = (
+    "Variant", "Case", "Time, \N{MICRO SIGN}s", "DRAM", "L2", "SM", "Read", "Occupancy", "Limited by", "Waits for",
+    "Bound by", "Found",
+)  # fmt: skip
+
+
+def filled(text: str) -> str:
+    """The page with every table made anew.
+
+    Raises:
+        ValueError: the page has a beginning without its end.
+    """
+    for name in re.findall(r"<!-- profile:(\w+) begin -->", text):
+        begin, end = f"<!-- profile:{name} begin -->", f"<!-- profile:{name} end -->"
+        if text.count(end) != 1:
+            raise ValueError(f"{PAGE.name}: expected one {end!r}")
+        head, rest = text.split(begin)
+        text = f"{head}{begin}\n{_rules() if name == 'rules' else _launches(name)}\n{end}{rest.split(end)[1]}"
+    return text
+
+
+def _table(alignment: str, *rows: Sequence[str]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], alignment, *lines[1:]])
+
+
+def _rules() -> str:
+    rows = [(rule.name, rule.asks, rule.answers_from) for rule in RULES]
+    return _table("| --- | --- | --- |", ("Rule", "Asks", "Answers from"), *rows)
+
+
+def _launches(name: str) -> str:
+    """The table of one record."""
+    works = json.loads((FOLDER / f"{name}.manifest.json").read_text(encoding="utf-8"))["works"]
+    launched = [(work, number) for work in works for number, _ in enumerate(work["kernels"])]
+    rows = [_row(*one, found) for one, found in zip(launched, extracts(FOLDER / f"{name}.csv"), strict=True)]
+    return _table("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | --- | --- |", COLUMNS, *rows)
+
+
+def _row(work: dict[str, Any], number: int, found: Extract) -> list[str]:
+    case, profile = work["case"], found.profile
+    problem = " ".join(str(case[key]) for key in ("operator", "shape", "dtype") if key in case) or "planted"
+    if case.get("layout", "contiguous") != "contiguous":
+        problem += f", {case['layout']}"
+    read, needed = profile.get("dram_read"), found.needed.read if found.needed is not None else 0
+    waits, share = waits_for(found.stalls)
+    return [
+        f"{work['variant']}{'' if number == 0 else f', pass {number + 1}'}",
+        problem,
+        f"{found.figures['duration_us']:,.1f}",
+        *(_percent(profile.get(unit)) for unit in ("dram_pct", "l2_pct", "sm_pct")),
+        f"{read / needed:.2f} x" if read is not None and needed else "-",
+        f"{_percent(profile.get('occupancy_pct'))} of {_percent(profile.get('occupancy_max_pct'))}",
+        found.limiter,
+        f"{STALLS.get(waits, '-')}, {share:.0f} %",
+        found.diagnosis.bound,
+        ", ".join(found.diagnosis.findings) or "-",
+    ]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f} %"
+
+
+def main() -> None:
     """The program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("profile", type=Path, help="the CSV that `nox -s profile -- ncu` left, beside its manifest")
-    parser.add_argument("name", help="the record's name, for example week0")
+    parser.add_argument("profile", type=Path, nargs="?", help="the CSV that `nox -s profile -- ncu` left")
+    parser.add_argument("name", nargs="?", help="the record's name, for example week0")
     parser.add_argument("--arch", default="sm_90a", help="the architecture that was profiled")
     parser.add_argument("--into", type=Path, default=FOLDER, help="the folder")
-    options = parser.parse_args(argv)
-    options.into.mkdir(parents=True, exist_ok=True)
-    manifest_text = options.profile.with_suffix(".manifest.json").read_text(encoding="utf-8")
-    kernels = kernels_of(json.loads(manifest_text), arch=options.arch)
-    files = {
-        ".csv": prune(options.profile),
-        ".manifest.json": manifest_text,
-        ".kernels.json": json.dumps(kernels, indent=1) + "\n",
-    }
-    for ending, text in files.items():
-        (options.into / f"{options.name}{ending}").write_text(text, encoding="utf-8")
-    return 0
+    options = parser.parse_args()
+    if (options.profile is None) != (options.name is None):
+        parser.error("expected a profile and the record's name, or neither")
+    if options.profile is not None:
+        manifest = options.profile.with_suffix(".manifest.json").read_text(encoding="utf-8")
+        files = {
+            ".csv": prune(options.profile),
+            ".manifest.json": manifest,
+            ".kernels.json": json.dumps(kernels_of(json.loads(manifest), arch=options.arch), indent=1) + "\n",
+        }
+        options.into.mkdir(parents=True, exist_ok=True)
+        for ending, text in files.items():
+            (options.into / f"{options.name}{ending}").write_text(text, encoding="utf-8")
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,103 +1,81 @@
-"""`nox -s profile -- TOOL [PACKAGE] [--case WORDS] [--variant NAME] [--set NAMES] [-- COMMAND]`.
+"""Profiles cases of the benchmarks, or a command of your own: `nox -s profile -- TOOL ...`.
 
-    TOOL       ncu        the GPU's counters of each launch, and what limits it
-               nsys       the timeline
-               sanitizer  memcheck, racecheck, initcheck and synccheck; each is a TOOL of its own too
-               torch      PyTorch's profiler
-    PACKAGE    week0, week0-transpose, forge_week0_transpose, ..., or planted: the five planted faults; without it, all
-    --case     an operator, a shape, a dtype, a layout: "transpose 4096x4096 bfloat16"; without it, the suite smoke
-    --variant  auto, a variant's name, or all: each on the first case that it can do
-    --set      ncu: forge (default), launch, or a set of ncu's (basic, detailed, full); nsys: what to trace;
-               sanitizer: tools joined by commas
-    COMMAND    a command of your own, profiled from its start
-
-`nox -s profile -- ncu --extract REPORT [--json] [--kernel NAME]` reads a report that is there already, and
-`... -- ncu --extract compare A B` sets two side by side.
-
-Results go to profiles/, named by time, tool and case.  Exit status: 0; 1 the sanitizer found something; 2 it cannot be
-done here, and the message says what to do.
+Exit status: 0; 1 the sanitizer found something; 2 it cannot be done here, and the message says what to do; 3 bad usage.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-import ncu
+import click
 import ncu_extract
-import nsys
-import sanitizer
-from common import CANNOT, ROOT, CannotProfile, Request, watch_tool, written
+from runners import ROOT, RUNNERS, SANITIZERS, Request
 
-#: Calls of each work under torch's profiler.
-TORCH_CALLS = 20
+from forge_core.cli import BAD_USAGE
+from forge_core.errors import ForgeError
 
+#: Exit status where a tool is missing, may not do its work, or was asked for what does not exist.
+CANNOT = 2
 
-def torch_profiler(request: Request) -> int:
-    """Runs the workload under PyTorch's profiler, which works inside the process.
+HELP = """Profile cases of the benchmarks, or a command of your own that stands behind a further `--`.
 
-    Raises:
-        CannotProfile: a command of the user's own was given, or the workload failed.
-    """
-    if request.command:
-        raise CannotProfile("torch's profiler works inside a process: name a package or a case instead of a command")
-    stem = request.stem()
-    log, trace, manifest = (stem.with_suffix(end) for end in (".txt", ".trace.json", ".manifest.json"))
-    command = request.target(manifest, calls=TORCH_CALLS, more=["--torch-profiler", str(trace)])
-    watch_tool("torch profiler", command, log, request.environment())
-    sys.stdout.write(f"{written([log, trace])}\n")
-    return 0
+\b
+TOOL       ncu        the GPU's counters of each launch, and what limits it
+           nsys       the timeline
+           sanitizer  memcheck, racecheck, initcheck and synccheck; each is a TOOL of its own too
+           torch      PyTorch's profiler
+PACKAGE    week0, week0-transpose, forge_week0_transpose, ..., or planted: the five planted faults; without it, all
+
+`ncu --extract REPORT [--json] [--kernel NAME]` reads a report that is there already, and `ncu --extract compare A B`
+sets two side by side.  Results go to profiles/, named by time, tool and case.
+"""
 
 
-RUNNERS: dict[str, Callable[[Request], int]] = {
-    "ncu": ncu.run,
-    "nsys": nsys.run,
-    "sanitizer": sanitizer.run,
-    "torch": torch_profiler,
-}
+@click.command(help=HELP)
+@click.argument("tool", type=click.Choice([*RUNNERS, *SANITIZERS]), metavar="TOOL")
+@click.argument("package", required=False)
+@click.option("--case", help="An operator, a shape, a dtype, a layout: 'transpose 4096x4096'; else the suite smoke.")
+@click.option("--variant", default="auto", show_default=True, help="A name, or all: each on a case that it can do.")
+@click.option(
+    "--set",
+    "sets",
+    help="ncu: forge (default), launch, or one of ncu's own; nsys: what to trace; sanitizer: tools, with commas.",
+)
+@click.option("--kernel", help="Only kernels whose name holds this.")
+@click.option("--calls", type=int, help="Profiled calls of each case.")
+@click.option("--clock-control", type=click.Choice(["none", "base"]), default="none", help="ncu: leave the clocks.")
+@click.option("--lines", is_flag=True, help="Compile with line information, for the source page.")
+@click.option("--out", type=click.Path(path_type=Path), default=ROOT / "profiles", help="Where results go.")
+@click.pass_obj
+def command(own: tuple[str, ...], /, tool: str, sets: str | None, out: Path, **options: Any) -> int:
+    """The command; what it says to a user stands in HELP."""
+    if own and (options["package"] or options["case"]):
+        raise click.UsageError("a command of your own stands instead of a package and a case")
+    if tool in SANITIZERS:
+        tool, sets = "sanitizer", tool
+    return RUNNERS[tool](Request(tool=tool, sets=sets, command=own, out=out.resolve(), **options))
 
 
-def parse(words: Sequence[str]) -> Request:
-    """The request of a command line; what follows the first ``--`` is the user's own command."""
-    own = list(words[words.index("--") + 1 :]) if "--" in words else []
-    before = list(words[: words.index("--")]) if "--" in words else list(words)
-    parser = argparse.ArgumentParser(
-        prog="nox -s profile --", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("tool", choices=[*RUNNERS, *sanitizer.TOOLS], metavar="TOOL")
-    parser.add_argument("package", nargs="?", metavar="PACKAGE")
-    parser.add_argument("--case")
-    parser.add_argument("--variant", default="auto")
-    parser.add_argument("--set", dest="sets")
-    parser.add_argument("--kernel", help="only kernels whose name holds this")
-    parser.add_argument("--calls", type=int, help="profiled calls of each case")
-    parser.add_argument(
-        "--clock-control", default="none", choices=["none", "base"], help="ncu: leave the clocks (none)"
-    )
-    parser.add_argument("--lines", action="store_true", help="compile with line information, for the source page")
-    parser.add_argument("--out", type=Path, default=ROOT / "profiles", help="where results go")
-    options = parser.parse_intermixed_args(before)
-    if own and (options.package or options.case):
-        parser.error("a command of your own stands instead of a package and a case")
-    if options.tool in sanitizer.TOOLS:
-        options.tool, options.sets = "sanitizer", options.tool
-    return Request(**{**vars(options), "command": tuple(own), "out": options.out.resolve()})
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The program; see the module's docstring."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words[:2] == ["ncu", "--extract"]:
-        return ncu_extract.main(words[2:])
-    request = parse(words)
+def main(argv: Sequence[str]) -> int:
+    """The program."""
+    words = list(argv)
+    cut = words.index("--") if "--" in words else len(words)
+    before, own = words[:cut], tuple(words[cut + 1 :])
+    name, chosen = "nox -s profile --", command
+    if before[:2] == ["ncu", "--extract"]:
+        name, chosen, before = f"{name} ncu --extract", ncu_extract.command, before[2:]
     try:
-        return RUNNERS[request.tool](request)
-    except CannotProfile as error:
+        return int(chosen.main(before, prog_name=name, standalone_mode=False, obj=own) or 0)
+    except click.UsageError as error:
+        error.show()
+        return BAD_USAGE
+    except ForgeError as error:
         sys.stderr.write(f"\ncannot profile: {error}\n")
         return CANNOT
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -11,26 +11,269 @@ itself.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
+import math
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from forge_core import device as devices
-from forge_core.bench.plan import discover
-from forge_core.errors import ForgeError
-from forge_core.profiling.ranges import CudaMarks, profiled_range
+from forge_core import dtypes
+from forge_core.bench.declare import Bench, Case, OperatorBench
+from forge_core.bench.inputs import LAYOUTS, generator_for
+from forge_core.bench.plan import Selection, UsageError, discover, plan
+from forge_core.commands.find import explain_case
+from forge_core.errors import ForgeError, UnsupportedError
+from forge_core.profiling import profiled_range
+from forge_core.profiling.compiled import traceable
+from forge_core.profiling.geometry import RecordedLaunch, record_launches
 
-if __package__ in (None, ""):
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
+__all__ = ["PLANTED", "Work", "choose", "planted_works"]
 
-from works import PLANTED, Work, choose
+PLANTED = "planted"
+
+#: The suite whose cases are profiled where none is named.
+DEFAULT_SUITE = "smoke"
 
 WARM_UPS = 2
 MOST_SETS = 8
+
+Pair = tuple[OperatorBench, Case]
+
+
+@dataclass(frozen=True)
+class Work:
+    """One call to profile.
+
+    Attributes:
+        name: in words, for ranges and messages.
+        variant: the variant that runs.
+        why: why it runs.
+        launches: the kernels that it launches, in order: the names that they are given, grid, block, shared memory.
+        read: bytes that it must read.
+        written: bytes that it must write.
+        make: makes the inputs of one call on a device, from the number of the set.
+        call: takes them.
+        case: operator, shape, dtype and layout, and the variant asked for; what repeats this work.
+    """
+
+    name: str
+    variant: str
+    why: str
+    launches: tuple[RecordedLaunch, ...]
+    read: int
+    written: int
+    make: Callable[[torch.device, int], tuple[Any, ...]]
+    call: Callable[..., Any]
+    case: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for the manifest."""
+        return {
+            "name": self.name,
+            "variant": self.variant,
+            "why": self.why,
+            "kernels": [launch.name for launch in self.launches],
+            "launches": [dataclasses.asdict(launch) for launch in self.launches],
+            "read": self.read,
+            "written": self.written,
+            "case": self.case,
+        }
+
+
+# ----------------------------------------------------------------------------------------------- what is to be profiled
+
+
+def choose(
+    benches: Sequence[Bench], package: str | None, case: str | None, variant: str, *, arch: str
+) -> tuple[list[Work], list[str]]:
+    """The works that were asked for, and what was left out, in words.
+
+    Args:
+        benches: the packages' declarations.
+        package: ``week0``, ``week0-transpose``, ``forge_week0_transpose``, ``planted``; None for all packages.
+        case: an operator, a shape, a dtype and a layout in any order; what is left out is the operator's default.
+            None: the cases of the suite ``smoke``.
+        variant: ``"auto"``, a name, or ``"all"``: each variant on the first of those cases, or of the other suites'
+            cases, that it supports.
+        arch: the architecture of the GPU.
+
+    Raises:
+        UsageError: nothing has that name.
+        ForgeError: what the call itself would raise.
+    """
+    if package == PLANTED:
+        return planted_works(case), []
+    named = {name: bench for bench in benches for name in _names(bench)}
+    if package is not None and package not in named:
+        known = [*(bench.name for bench in benches), PLANTED]
+        text = f"no package is named {package!r}; packages that declare benchmarks: {', '.join(known)}"
+        raise UsageError.unknown(text, package, known)
+    chosen = list(benches) if package is None else [named[package]]
+    pairs = _pairs(chosen, case, () if variant in ("auto", "all") else (variant,))
+    tries = [(variant, [pair]) for pair in pairs]
+    if variant == "all" and pairs:
+        wide = pairs + _nearest(chosen, pairs[0][1])
+        operators = dict.fromkeys(operator for operator, _ in pairs)
+        tries = [(v, [pair for pair in wide if pair[0] is o]) for o in operators for v in o.variants()]
+    works, left_out = [], []
+    for name, candidates in tries:
+        refusals = []
+        for operator, found in candidates:
+            try:
+                works.append(_work(operator, found, name, arch))
+                break
+            except UnsupportedError as error:
+                if case is not None and variant != "all":  # it was named, so it is an error
+                    raise
+                refusals.append(f"{found.name} {name}: {error}")
+        else:
+            left_out.append(refusals[0])
+    if not works:
+        raise UsageError(f"no case can be run by variant {variant!r}: {'; '.join(left_out)}")
+    return works, left_out
+
+
+def _names(bench: Bench) -> tuple[str, ...]:
+    # The folder and the distribution are spelled with dashes.
+    module = bench.package
+    return (bench.name, module, module.replace("_", "-"), module.removeprefix("forge_").replace("_", "-"))
+
+
+def _pairs(benches: Sequence[Bench], case: str | None, variants: tuple[str, ...]) -> list[Pair]:
+    """The case of these words, or the suite's."""
+    if case is None:
+        return [(p.operator, p.case) for p in plan(benches, DEFAULT_SUITE, Selection(variants=variants)).cases]
+    kinds: dict[str, list[str]] = {"operator": [], "shape": [], "dtype": [], "layout": []}
+    for word in case.split():
+        kinds[_kind(word)].append(word)
+    if len(kinds["operator"]) != 1 or any(len(words) > 1 for words in kinds.values()):
+        got = ", ".join(f"{kind} {word}" for kind, words in kinds.items() for word in words)
+        raise UsageError(f"--case {case!r}: expected one operator, a shape, a dtype and a layout, got {got or 'none'}")
+    selection = Selection(variants=variants, shapes=tuple(kinds["shape"]), dtypes=tuple(kinds["dtype"]))
+    planned = plan(benches, kinds["operator"][0], selection).cases[0]
+    layout = (*kinds["layout"], LAYOUTS[0])[0]
+    return [(planned.operator, dataclasses.replace(planned.case, layout=layout))]
+
+
+def _kind(word: str) -> str:
+    if word in LAYOUTS:
+        return "layout"
+    if re.fullmatch(r"\d+(x\d+)*", word):
+        return "shape"
+    try:
+        dtypes.parse(word)
+    except ValueError:
+        return "operator"
+    return "dtype"
+
+
+def _nearest(benches: Sequence[Bench], asked: Case) -> list[Pair]:
+    """The cases of all suites, those of about the same size first: a variant on a tiny problem says little."""
+    pairs = [(p.operator, p.case) for p in plan(benches, "full", Selection()).cases]
+    pairs.sort(key=lambda pair: abs(math.log(pair[1].nbytes / asked.nbytes)))
+    # What only a misaligned or a permuted input asks for.
+    return pairs + [
+        (operator, dataclasses.replace(case, layout=layout))
+        for layout in LAYOUTS[1:]
+        for operator, case in pairs
+        if len(case.shape) > 1
+    ]
+
+
+def _work(operator: OperatorBench, case: Case, variant: str, arch: str) -> Work:
+    explanation = explain_case(operator, case, variant, arch=arch)
+    if explanation.builder is None:
+        raise UnsupportedError(f"{case.name}: no kernel runs: {explanation.why}", requirement="a kernel")
+    source, pointers = traceable(explanation.builder, explanation.config)
+
+    def make(device: torch.device, number: int) -> tuple[Any, ...]:
+        return operator.inputs(case, device, generator_for(device, seed=0, what=f"{case.name} set {number}"))
+
+    return Work(
+        name=f"{case.name} {explanation.variant}",
+        variant=str(explanation.variant),
+        why=explanation.why,
+        launches=record_launches(source.function, explanation.integers, pointers=pointers),
+        read=explanation.read,
+        written=explanation.written,
+        make=make,
+        call=operator.call(variant),
+        case={
+            "operator": case.operator,
+            "shape": case.shape_text,
+            "dtype": case.dtype_text,
+            "layout": case.layout,
+            "variant": variant,
+        },
+    )
+
+
+#: For each planted fault: elements, and elements of a block, with the fault and without.
+_PLANTED_SIZES: dict[str, tuple[int, int, int]] = {
+    "uncoalesced": (1 << 24, 1 << 14, 1 << 14),
+    "bank_conflicts": (1 << 22, 1 << 13, 1 << 13),
+    "spills": (1 << 24, 64 * 1024, 64 * 256),
+    "too_little_work": (1 << 20, 1 << 18, 1 << 10),
+    # 1056 blocks at once: 4 times the H200's L2, or a seventh of it.
+    "reread": (1 << 26, 1 << 16, 1 << 11),
+}
+
+
+def planted_works(only: str | None = None) -> list[Work]:
+    """The planted kernels, each fault followed by its sound twin.
+
+    Args:
+        only: one fault; None for all.
+
+    Raises:
+        UsageError: no fault has that name.
+    """
+    if only not in (None, *_PLANTED_SIZES):
+        raise UsageError(f"no planted fault is named {only!r}; faults: {', '.join(_PLANTED_SIZES)}")
+    works = []
+    for fault in _PLANTED_SIZES if only is None else (only,):
+        count, faulty, sound = _PLANTED_SIZES[str(fault)]
+        works.append(_planted(str(fault), count, faulty, sound=False))
+        works.append(_planted(str(fault), count, sound, sound=True))
+    return works
+
+
+def _planted(fault: str, count: int, slab: int, *, sound: bool) -> Work:
+    from kernels.planted import PlantedConfig, build
+
+    config = PlantedConfig(fault, sound)
+    source, pointers = traceable("kernels.planted:build", config)
+
+    def make(device: torch.device, number: int) -> tuple[Any, ...]:
+        x = torch.randn(count, device=device)
+        return x, torch.empty_like(x)
+
+    def call(x: torch.Tensor, y: torch.Tensor) -> None:
+        launch = build(config, arch=devices.query(x.device).arch)
+        launch(x.data_ptr(), y.data_ptr(), count, slab, torch.cuda.current_stream().cuda_stream)
+
+    return Work(
+        name=config.kernel_name,
+        variant=config.kernel_name,
+        why="planted",
+        launches=record_launches(source.function, (count, slab), pointers=pointers),
+        read=4 * count,
+        written=4 * count,
+        make=make,
+        call=call,
+        case={"fault": fault, "sound": sound, "count": count, "slab": slab},
+    )
+
+
+# -------------------------------------------------------------------------------------------------------- profiling it
 
 
 def sets_for(work: Work, calls: int, l2_bytes: int) -> int:
@@ -50,19 +293,25 @@ def prepare(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes
     return prepared
 
 
-def run(
-    works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int, marks: CudaMarks | None = None
+def make_calls(
+    works: Sequence[Work],
+    prepared: Sequence[Sequence[tuple[Any, ...]]],
+    calls: int,
+    mark: Callable[[str], AbstractContextManager[Any]],
 ) -> None:
-    """Warms everything up, then profiles: one profiled stretch, in which each work has a range of its name."""
-    marks = marks or CudaMarks()
-    prepared = prepare(works, calls=calls, device=device, l2_bytes=l2_bytes)
-    with profiled_range("forge", marks):
-        for work, inputs in zip(works, prepared, strict=True):
-            marks.push(work.name)
+    """Makes the calls, those of each work in a range of its name."""
+    for work, inputs in zip(works, prepared, strict=True):
+        with mark(work.name):
             for number in range(calls):
                 work.call(*inputs[number % len(inputs)])
-            marks.synchronize()
-            marks.pop()
+            torch.cuda.synchronize()
+
+
+def run(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int) -> None:
+    """Warms everything up, then makes the calls in one profiled stretch."""
+    prepared = prepare(works, calls=calls, device=device, l2_bytes=l2_bytes)
+    with profiled_range("forge"):
+        make_calls(works, prepared, calls, torch.cuda.nvtx.range)
 
 
 def with_torch_profiler(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int, trace: Path) -> str:
@@ -72,25 +321,21 @@ def with_torch_profiler(works: Sequence[Work], *, calls: int, device: torch.devi
     prepared = prepare(works, calls=calls, device=device, l2_bytes=l2_bytes)
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
-        for work, inputs in zip(works, prepared, strict=True):
-            with record_function(f"forge: {work.name}"):
-                for number in range(calls):
-                    work.call(*inputs[number % len(inputs)])
-        torch.cuda.synchronize()
+        make_calls(works, prepared, calls, lambda name: record_function(f"forge: {name}"))
     profiler.export_chrome_trace(str(trace))
     return str(profiler.key_averages().table(sort_by="device_time_total", row_limit=40, max_name_column_width=80))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> int:
     """The program; the runners start it."""
     parser = argparse.ArgumentParser(prog="workload.py", description=__doc__)
-    parser.add_argument("package", nargs="?", help=f"week0, week0-transpose, ..., {PLANTED}; without it, all")
-    parser.add_argument("--case", help="operator, shape, dtype and layout, for example 'transpose 4096x4096 bfloat16'")
-    parser.add_argument("--variant", default="auto", help="auto, a variant's name, or all")
+    parser.add_argument("package", nargs="?")
+    parser.add_argument("--case")
+    parser.add_argument("--variant", default="auto")
     parser.add_argument("--calls", type=int, default=1, help="profiled calls of each")
     parser.add_argument("--manifest", type=Path, help="where to write what is profiled, as JSON")
     parser.add_argument("--torch-profiler", type=Path, help="run under PyTorch's profiler and write its trace here")
-    options = parser.parse_args(argv)
+    options = parser.parse_args()
     try:
         if not torch.cuda.is_available():
             sys.stderr.write("profiling needs a CUDA GPU, and torch finds none; `forge-cute inspect` needs none\n")
@@ -103,13 +348,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.manifest is not None:
             content = {"gpu": gpu.name, "calls": options.calls, "works": [work.as_dict() for work in works]}
             options.manifest.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        how = {"calls": options.calls, "device": device, "l2_bytes": gpu.l2_bytes}
         if options.torch_profiler is not None:
-            table = with_torch_profiler(
-                works, calls=options.calls, device=device, l2_bytes=gpu.l2_bytes, trace=options.torch_profiler
-            )
-            sys.stdout.write(table + "\n")
+            sys.stdout.write(with_torch_profiler(works, **how, trace=options.torch_profiler) + "\n")
         else:
-            run(works, calls=options.calls, device=device, l2_bytes=gpu.l2_bytes)
+            run(works, **how)
     except ForgeError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 2

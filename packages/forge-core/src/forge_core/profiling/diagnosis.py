@@ -1,32 +1,22 @@
-"""What limits a kernel, by written rules.
+"""What limits a kernel, by written rules, and the figures of a profile as text.
 
-Each rule looks at a few figures of one profile and answers with a sentence that holds the figures, or with nothing.
-The first four name causes, the others what a cause may lead to (spills and strided accesses overflow the caches), so
-causes come first; then what explains more.  The diagnosis is what bounds the kernel, then the two first findings.  A
-rule whose figures are not in the report does not answer.
-
-    rule              asks                                                      answers from
-    spills            do warps load and store local memory?                     2 % of the instructions
-    uncoalesced       how many bytes of a touched sector are used?              less than 60 %, a tenth of all sectors
-    bank conflicts    how many passes of shared memory are due to conflicts?    25 % of them, and 5 % of the time
-    too little work   does every multiprocessor have a block?                   under 90 % of them
-    low occupancy     are there warps enough to wait?                           under 30 %, nothing at 60 % of peak
-    re-read           is more read than the operation must read?                25 % more, and a tenth of its bytes
-    re-written        is more written than it must write?                       25 % more, and a tenth of its bytes
-
-The thresholds lie well outside what the sound kernels of the recorded runs show; tests hold both sides.
+Each rule looks at a few figures of one launch and answers with a sentence that holds them, or with nothing; a rule
+whose figures are not in the report does not answer.  Causes come first, then what a cause may lead to (spills and
+strided accesses overflow the caches); among these, what explains more.  The diagnosis is what bounds the kernel, then
+the two first findings.  The thresholds lie well outside what the sound kernels of the recorded runs show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from operator import itemgetter
+from typing import Any
 
-from forge_core.profiling.counters import STALLS
-from forge_core.profiling.readers import KernelProfile, MissingFigure
+from forge_core.profiling.ncu import STALLS, KernelProfile, MissingFigure, ProfileError
 
-__all__ = ["RULES", "Diagnosis", "Finding", "Needed", "Rule", "diagnose", "limited_by", "waits_for"]
+__all__ = ["FIGURES", "RULES", "Diagnosis", "Extract", "Needed", "Rule", "compare_text", "diagnose", "extract"]
 
 
 @dataclass(frozen=True)
@@ -37,27 +27,41 @@ class Needed:
     written: int = 0
 
 
+#: The weight of a finding (how much it explains, from 0 up) and its sentence; None where there is none.
+Found = tuple[float, str] | None
+
+
 @dataclass(frozen=True)
 class Rule:
     """One rule.
 
     Attributes:
-        name: as in the table of the module's docstring.
-        find: the weight of a finding (how much it explains, from 0 up) and its sentence; None where there is none.
+        name: in a word or two.
+        asks: its question.
+        answers_from: the threshold, in words.
         cause: whether it names a cause, rather than what one may lead to.
+        find: what it finds in a launch whose operation must move so many bytes.
     """
 
     name: str
-    find: Callable[[KernelProfile, Needed], tuple[float, str] | None]
-    cause: bool = True
+    asks: str
+    answers_from: str
+    cause: bool
+    find: Callable[[KernelProfile, Needed], Found]
 
 
-@dataclass(frozen=True)
-class Finding:
-    """What a rule found: its name, and a sentence with the figures."""
+#: All rules; docs/profiling.md lists them.
+RULES: list[Rule] = []
 
-    rule: str
-    sentence: str
+
+def _rule(name: str, asks: str, answers_from: str, *, cause: bool = True) -> Callable[[Any], Any]:
+    """Adds the decorated function to the rules."""
+
+    def add(find: Callable[[KernelProfile, Needed], Found]) -> Callable[[KernelProfile, Needed], Found]:
+        RULES.append(Rule(name, asks, answers_from, cause, find))
+        return find
+
+    return add
 
 
 @dataclass(frozen=True)
@@ -67,12 +71,12 @@ class Diagnosis:
     Attributes:
         bound: "DRAM", "L2", "L1 and shared memory", "arithmetic", "latency" where nothing is near its peak, or
             "unknown" where the report holds no throughput.
-        findings: what the rules found, causes first.
+        findings: what the rules found: sentences by the rules' names, causes first.
         text: two or three sentences.
     """
 
     bound: str
-    findings: tuple[Finding, ...]
+    findings: dict[str, str]
     text: str
 
 
@@ -95,16 +99,13 @@ def diagnose(profile: KernelProfile, needed: Needed | None = None) -> Diagnosis:
     """
     ranked = []
     for rule in RULES:
-        try:
+        with contextlib.suppress(MissingFigure):
             found = rule.find(profile, needed or Needed())
-        except MissingFigure:
-            continue
-        if found is not None:
-            weight, sentence = found
-            ranked.append((not rule.cause, -weight, Finding(rule.name, sentence)))
-    findings = tuple(finding for *_, finding in sorted(ranked, key=itemgetter(0, 1)))
+            if found is not None:
+                ranked.append((not rule.cause, -found[0], rule.name, found[1]))
+    findings = {name: sentence for *_, name, sentence in sorted(ranked, key=itemgetter(0, 1))}
     bound, first = _bound(profile)
-    sentences = [first, *(finding.sentence for finding in findings[:2])]
+    sentences = [first, *findings.values()][:3]
     reason, share = waits_for(profile.stalls())
     if len(sentences) < 3 and reason:
         sentences.append(f"Its warps spend {share:.0f} % of their time waiting for {STALLS[reason]}.")
@@ -115,7 +116,7 @@ def _bound(profile: KernelProfile) -> tuple[str, str]:
     known = {unit: value for unit, name in UNITS.items() if (value := profile.get(name)) is not None}
     if not known:
         return "unknown", "The report holds no throughput, so what bounds the kernel is not known."
-    unit, value = max(known.items(), key=lambda item: item[1])
+    unit, value = max(known.items(), key=itemgetter(1))
     dram, l2 = known.get("DRAM", 0.0), known.get("L2", 0.0)
     if value < BOUND_FROM:
         shown = ", ".join(f"{key} {number:.0f} %" for key, number in known.items())
@@ -143,22 +144,20 @@ def limited_by(profile: KernelProfile) -> str:
     return " and ".join(text for text, value in found.items() if value == least)
 
 
-def _spills(profile: KernelProfile, _: Needed) -> tuple[float, str] | None:
+@_rule("spills", "do warps load and store local memory?", "2 % of the instructions")
+def _spills(profile: KernelProfile, _: Needed) -> Found:
     share = 100 * (profile["local_loads"] + profile["local_stores"]) / max(profile["instructions"], 1)
-    if share < 2:
-        return None
     registers = profile.get("registers")
     having = f" at {registers:.0f} registers a thread" if registers is not None else ""
-    return (
-        2 + share / 10,
-        (
-            f"Registers spill: {share:.0f} % of the instructions load or store local memory{having}; "
-            "keep fewer values alive, or allow more registers."
-        ),
+    sentence = (
+        f"Registers spill: {share:.0f} % of the instructions load or store local memory{having}; "
+        "keep fewer values alive, or allow more registers."
     )
+    return (2 + share / 10, sentence) if share >= 2 else None
 
 
-def _uncoalesced(profile: KernelProfile, _: Needed) -> tuple[float, str] | None:
+@_rule("uncoalesced", "how many bytes of a touched sector are used?", "less than 60 %, a tenth of all sectors")
+def _uncoalesced(profile: KernelProfile, _: Needed) -> Found:
     worst = (0.0, "", 0.0, 0.0)
     for kind in ("load", "store"):
         used, sectors, requests = (profile.get(f"{kind}_{name}") for name in ("used_pct", "sectors", "requests"))
@@ -167,88 +166,203 @@ def _uncoalesced(profile: KernelProfile, _: Needed) -> tuple[float, str] | None:
             worst = max(worst, (sectors * (100 - used) / 100, kind, sectors / requests, used), key=itemgetter(0))
     wasted, kind, per_request, used = worst
     # A few strided accesses beside many contiguous ones cost nothing: what counts is their part of all sectors.
-    everything = (profile.get("load_sectors") or 0) + (profile.get("store_sectors") or 0)
-    if not wasted or wasted / everything < 0.1:
-        return None
-    return (
-        1 + 4 * wasted / everything,
-        (
-            f"Its global {kind}s are not coalesced: a warp's request touches {per_request:.1f} sectors of 32 bytes and "
-            f"uses {used:.0f} % of them; let neighbouring lanes access neighbouring addresses."
-        ),
+    share = wasted / max((profile.get("load_sectors") or 0) + (profile.get("store_sectors") or 0), 1)
+    sentence = (
+        f"Its global {kind}s are not coalesced: a warp's request touches {per_request:.1f} sectors of 32 bytes and "
+        f"uses {used:.0f} % of them; let neighbouring lanes access neighbouring addresses."
     )
+    return (1 + 4 * share, sentence) if share >= 0.1 else None
 
 
-def _bank_conflicts(profile: KernelProfile, _: Needed) -> tuple[float, str] | None:
+@_rule("bank conflicts", "how many passes of shared memory are due to conflicts?", "25 % of them, and 5 % of the time")
+def _bank_conflicts(profile: KernelProfile, _: Needed) -> Found:
     total, ideal = profile.get("shared_wavefronts"), profile.get("shared_wavefronts_ideal")
     if total is None or ideal is None:
         total = profile["wavefronts_load"] + profile["wavefronts_store"]
         ideal = total - profile["conflicts_load"] - profile["conflicts_store"]
     share, busy = (total - ideal) / max(total, 1), profile.get("shared_pct")
-    if share < 0.25 or (busy is not None and busy < 5):
-        return None
-    return (
-        1 + 2 * share,
-        (
-            f"Shared memory has bank conflicts: {100 * share:.0f} % of its passes are repeats "
-            f"({total / max(ideal, 1):.1f} passes where 1 would do); pad or swizzle the tile."
-        ),
+    sentence = (
+        f"Shared memory has bank conflicts: {100 * share:.0f} % of its passes are repeats "
+        f"({total / max(ideal, 1):.1f} passes where 1 would do); pad or swizzle the tile."
     )
+    return (1 + 2 * share, sentence) if share >= 0.25 and (busy is None or busy >= 5) else None
 
 
-def _too_little_work(profile: KernelProfile, _: Needed) -> tuple[float, str] | None:
+@_rule("too little work", "does every multiprocessor have a block?", "under 90 % of them")
+def _too_little_work(profile: KernelProfile, _: Needed) -> Found:
     grid, sms = profile["grid"], profile["sms"]
-    if grid >= 0.9 * sms:
-        return None
-    return (
-        2 + 2 * (1 - grid / sms),
-        (
-            f"Too little parallelism: {grid:.0f} blocks leave {sms - grid:.0f} of {sms:.0f} multiprocessors idle; "
-            "split the work into more blocks."
-        ),
+    sentence = (
+        f"Too little parallelism: {grid:.0f} blocks leave {sms - grid:.0f} of {sms:.0f} multiprocessors idle; "
+        "split the work into more blocks."
     )
+    return (2 + 2 * (1 - grid / sms), sentence) if grid < 0.9 * sms else None
 
 
-def _low_occupancy(profile: KernelProfile, _: Needed) -> tuple[float, str] | None:
-    achieved, most = profile["occupancy_pct"], profile.get("occupancy_max_pct")
+@_rule("low occupancy", "are there warps enough to wait?", "under 30 %, nothing at 60 % of peak", cause=False)
+def _low_occupancy(profile: KernelProfile, _: Needed) -> Found:
+    achieved, most, limiter = profile["occupancy_pct"], profile.get("occupancy_max_pct"), limited_by(profile)
     units = [value for name in UNITS.values() if (value := profile.get(name)) is not None]
-    if achieved >= 30 or max(units, default=100.0) >= BOUND_FROM:
-        return None
-    limiter = limited_by(profile)
     limits = f" (at most {most:.0f} %, limited by {limiter})" if most is not None and limiter else ""
-    return 1.0, f"Too few warps to hide latency: {achieved:.0f} % of the warp slots are in use{limits}."
+    sentence = f"Too few warps to hide latency: {achieved:.0f} % of the warp slots are in use{limits}."
+    return (1.0, sentence) if achieved < 30 and max(units, default=100.0) < BOUND_FROM else None
 
 
-def _moves_more(moved: float, must: int, needed: Needed, verb: str, advice: str) -> tuple[float, str] | None:
-    # Beside a large input, a small output drowns in what else the GPU writes back.
-    if not must or moved < 1.25 * must or moved - must < 0.1 * (needed.read + needed.written):
-        return None
-    return (
-        1 + 2 * (moved / must - 1),
-        (
-            f"It {verb} DRAM {moved / must:.1f} times what it must ({moved / 1e6:.1f} MB where {must / 1e6:.1f} MB "
-            f"would do); {advice}."
-        ),
-    )
-
-
-def _reread(profile: KernelProfile, needed: Needed) -> tuple[float, str] | None:
+@_rule("re-read", "is more read than the operation must read?", "25 % more, and a tenth of its bytes", cause=False)
+def _reread(profile: KernelProfile, needed: Needed) -> Found:
     advice = "keep what is needed again on chip, or order the work so that it is still in the L2"
     return _moves_more(profile["dram_read"], needed.read, needed, "reads", advice)
 
 
-def _rewritten(profile: KernelProfile, needed: Needed) -> tuple[float, str] | None:
+@_rule("re-written", "is more written than it must write?", "25 % more, and a tenth of its bytes", cause=False)
+def _rewritten(profile: KernelProfile, needed: Needed) -> Found:
     advice = "write each byte once, in whole sectors"
     return _moves_more(profile["dram_written"], needed.written, needed, "writes", advice)
 
 
-#: The rules, in the order of the table above.
-RULES: tuple[Rule, ...] = (
-    Rule("spills", _spills),
-    Rule("uncoalesced", _uncoalesced),
-    Rule("bank conflicts", _bank_conflicts),
-    Rule("too little work", _too_little_work),
-    Rule("low occupancy", _low_occupancy, cause=False),
-    Rule("re-read", _reread, cause=False),
-    Rule("re-written", _rewritten, cause=False),
-)
+def _moves_more(moved: float, must: int, needed: Needed, verb: str, advice: str) -> Found:
+    # Beside a large input, a small output drowns in what else the GPU writes back.
+    if not must or moved < 1.25 * must or moved - must < 0.1 * (needed.read + needed.written):
+        return None
+    sentence = (
+        f"It {verb} DRAM {moved / must:.1f} times what it must ({moved / 1e6:.1f} MB where {must / 1e6:.1f} MB "
+        f"would do); {advice}."
+    )
+    return 1 + 2 * (moved / must - 1), sentence
+
+
+# ------------------------------------------------------------------------------------------------------------ figures
+
+#: A figure of a launch that divides by another may raise ZeroDivisionError, and then there is none.
+Read = Callable[[Any], float]
+
+#: The figures of an extract, in order: key, label, format, and how to read it of a :class:`KernelProfile`.
+FIGURES: tuple[tuple[str, str, str, Read], ...] = (
+    ("duration_us", "time, us", "{:,.2f}", lambda p: p["duration"] * 1e6),
+    ("memory_pct", "memory, % of peak", "{:.1f}", itemgetter("memory_pct")),
+    ("sm_pct", "multiprocessors, % of peak", "{:.1f}", itemgetter("sm_pct")),
+    ("dram_pct", "DRAM, % of peak", "{:.1f}", itemgetter("dram_pct")),
+    ("dram_read_mb", "DRAM read, MB", "{:,.3f}", lambda p: p["dram_read"] * 1e-6),
+    ("dram_written_mb", "DRAM written, MB", "{:,.3f}", lambda p: p["dram_written"] * 1e-6),
+    ("l2_hit_pct", "L2 hits, %", "{:.1f}", itemgetter("l2_hit_pct")),
+    ("l1_hit_pct", "L1 hits, %", "{:.1f}", itemgetter("l1_hit_pct")),
+    ("load_sectors_per_request", "sectors a load request", "{:.2f}", lambda p: p["load_sectors"] / p["load_requests"]),
+    ("store_sectors_per_request", "sectors a store request", "{:.2f}",
+     lambda p: p["store_sectors"] / p["store_requests"]),
+    ("load_used_pct", "bytes used of loaded sectors, %", "{:.1f}", itemgetter("load_used_pct")),
+    ("store_used_pct", "bytes used of stored sectors, %", "{:.1f}", itemgetter("store_used_pct")),
+    ("bank_conflicts", "bank conflicts", "{:,.0f}", lambda p: p["conflicts_load"] + p["conflicts_store"]),
+    ("shared_passes", "passes of shared memory to the ideal", "{:.2f}",
+     lambda p: p["shared_wavefronts"] / p["shared_wavefronts_ideal"]),
+    ("local_loads", "loads from local memory", "{:,.0f}", itemgetter("local_loads")),
+    ("local_stores", "stores to local memory", "{:,.0f}", itemgetter("local_stores")),
+    ("occupancy_pct", "occupancy achieved, %", "{:.1f}", itemgetter("occupancy_pct")),
+    ("occupancy_max_pct", "occupancy possible, %", "{:.1f}", itemgetter("occupancy_max_pct")),
+    ("registers", "registers a thread", "{:.0f}", itemgetter("registers")),
+    ("smem_static", "shared memory static, bytes", "{:,.0f}", itemgetter("smem_static")),
+    ("smem_dynamic", "shared memory dynamic, bytes", "{:,.0f}", itemgetter("smem_dynamic")),
+    ("grid", "blocks", "{:,.0f}", itemgetter("grid")),
+    ("block", "threads a block", "{:,.0f}", itemgetter("block")),
+    ("waves", "waves", "{:.2f}", itemgetter("waves")),
+    ("pipe_tensor_pct", "matrix units, %", "{:.1f}", itemgetter("pipe_tensor_pct")),
+    ("pipe_fma_pct", "FMA, %", "{:.1f}", itemgetter("pipe_fma_pct")),
+    ("pipe_alu_pct", "ALU, %", "{:.1f}", itemgetter("pipe_alu_pct")),
+    ("pipe_lsu_pct", "LSU, %", "{:.1f}", itemgetter("pipe_lsu_pct")),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Extract:
+    """What one launch's profile says.
+
+    Attributes:
+        profile: the launch.
+        needed: the bytes that it must move, where they are known.
+        figures: by the keys of :data:`FIGURES`, without those that the report does not hold.
+        limiter: what limits the occupancy.
+        stalls: what warps waited for, in percent, longest first.
+        diagnosis: what limits it.
+    """
+
+    profile: KernelProfile
+    needed: Needed | None
+    figures: dict[str, float]
+    limiter: str
+    stalls: tuple[tuple[str, float], ...]
+    diagnosis: Diagnosis
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "kernel": self.profile.name,
+            "figures": self.figures,
+            "needed": None if self.needed is None else asdict(self.needed),
+            "occupancy_limited_by": self.limiter,
+            "stalls_pct": dict(self.stalls),
+            "bound": self.diagnosis.bound,
+            "findings": list(self.diagnosis.findings),
+            "diagnosis": self.diagnosis.text,
+        }
+
+    def text(self) -> str:
+        """The figures and the diagnosis, for a terminal."""
+        beside = {"occupancy_max_pct": f"   limited by {self.limiter}"} if self.limiter else {}
+        if self.needed is not None:
+            beside["dram_read_mb"] = f"   must move {self.needed.read / 1e6:,.3f}"
+            beside["dram_written_mb"] = f"   must move {self.needed.written / 1e6:,.3f}"
+        lines = [self.profile.name]
+        for key, label, form, _ in FIGURES:
+            if key in self.figures:
+                lines.append(f"  {label:<38}{form.format(self.figures[key]):>16}{beside.get(key, '')}")
+        if self.stalls:
+            lines.append(f"  warps were: {', '.join(f'{reason} {share:.0f} %' for reason, share in self.stalls[:6])}")
+        return "\n".join([*lines, f"  {self.diagnosis.text}"])
+
+
+def extract(profile: KernelProfile, needed: Needed | None = None) -> Extract:
+    """The figures and the diagnosis of one launch."""
+    figures = {}
+    for key, _, _, read in FIGURES:
+        with contextlib.suppress(MissingFigure, ZeroDivisionError):
+            figures[key] = read(profile)
+    stalls = tuple((reason, share) for reason, share in profile.stalls() if share >= 0.5)
+    return Extract(profile, needed, figures, limited_by(profile), stalls, diagnose(profile, needed))
+
+
+def compare_text(a: Sequence[Extract], b: Sequence[Extract]) -> str:
+    """Two profiles side by side.
+
+    Launches are paired by name.  The others are paired by order where there are as many launches in both profiles, and
+    listed at the end where not.
+
+    Raises:
+        ProfileError: they hold different numbers of launches, and none of one name, so that no pairing is meant.
+    """
+    rest, pairs, alone = list(b), [], []
+    for left in a:
+        same = next((right for right in rest if right.profile.name == left.profile.name), None)
+        rest = [right for right in rest if right is not same]
+        pairs.append((left, same))
+    if len(a) == len(b):
+        pairs = [(left, right or rest.pop(0)) for left, right in pairs]
+    lines: list[str] = []
+    for left, right in pairs:
+        if right is None:
+            alone.append(left)
+            continue
+        names = dict.fromkeys((left.profile.name, right.profile.name))
+        lines += ["  |  ".join(names), f"  {'':<38}{'A':>16}{'B':>16}{'B / A':>9}"]
+        for key, label, form, _ in FIGURES:
+            x, y = left.figures.get(key), right.figures.get(key)
+            if x is not None or y is not None:
+                shown = [form.format(value) if value is not None else "-" for value in (x, y)]
+                ratio = f"{y / x:>9.2f}" if x and y is not None else ""
+                lines.append(f"  {label:<38}{shown[0]:>16}{shown[1]:>16}{ratio}")
+        lines += [f"  A: {left.diagnosis.text}", f"  B: {right.diagnosis.text}"]
+    if not lines:
+        raise ProfileError(
+            "expected two profiles with a kernel in common, or with as many launches as each other, got "
+            f"{len(a)} and {len(b)} launches of different kernels; name one kernel with --kernel."
+        )
+    sides = {"A": alone, "B": rest}
+    lines += [f"only in {side}: {', '.join(e.profile.name for e in found)}" for side, found in sides.items() if found]
+    return "\n".join(lines)

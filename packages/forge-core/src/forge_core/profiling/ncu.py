@@ -1,0 +1,309 @@
+"""What Nsight Compute counted: the counters that Forge reads, and the launches of a report or of an exported CSV.
+
+Each figure has a short name, which the rules and the report use, and the metrics that can give it: names change between
+architectures and versions, so the first one that a report holds is taken.  Values are in base units (bytes, seconds).
+
+A CSV has one of two forms: ``--page raw`` has a row for each kernel, a column for each metric, and a row of units below
+the names; the default page has a row for each kernel and metric.  A ``.ncu-rep`` is exported by ``ncu --import``.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+
+from forge_core.errors import ForgeError, UnsupportedError
+from forge_core.profiling.cuda_tools import find_tool
+
+__all__ = [
+    "COUNTERS",
+    "EXPORT",
+    "SECTIONS",
+    "STALLS",
+    "STALL_PREFIX",
+    "KernelProfile",
+    "MissingFigure",
+    "ProfileError",
+    "hottest_lines",
+    "metrics_to_collect",
+    "read_csv",
+    "read_profile",
+]
+
+_GLOBAL = "pipe_lsu_mem_global_op"
+_SHARED = "pipe_lsu_mem_shared_op"
+_USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op"
+_PEAK = "avg.pct_of_peak_sustained_elapsed"
+_ACTIVE = "avg.pct_of_peak_sustained_active"
+
+COUNTERS: dict[str, tuple[str, ...]] = {
+    "duration": ("gpu__time_duration.sum",),
+    # Throughputs, in percent of their peaks; l1 is L1 and shared memory.
+    "memory_pct": (f"gpu__compute_memory_throughput.{_PEAK}",),
+    "sm_pct": (f"sm__throughput.{_PEAK}",),
+    "dram_pct": (f"gpu__dram_throughput.{_PEAK}", f"dram__throughput.{_PEAK}"),
+    "l1_pct": (f"l1tex__throughput.{_ACTIVE}",),
+    "l2_pct": (f"lts__throughput.{_PEAK}",),
+    "dram_read": ("dram__bytes_read.sum",),
+    "dram_written": ("dram__bytes_write.sum",),
+    "l2_hit_pct": ("lts__t_sector_hit_rate.pct",),
+    "l1_hit_pct": ("l1tex__t_sector_hit_rate.pct",),
+    # Global memory: requests of a warp, the 32-byte sectors that they touch, and the bytes used of these.
+    "load_requests": (f"l1tex__t_requests_{_GLOBAL}_ld.sum",),
+    "load_sectors": (f"l1tex__t_sectors_{_GLOBAL}_ld.sum",),
+    "store_requests": (f"l1tex__t_requests_{_GLOBAL}_st.sum",),
+    "store_sectors": (f"l1tex__t_sectors_{_GLOBAL}_st.sum",),
+    "load_used_pct": (f"{_USED}_ld.pct",),
+    "store_used_pct": (f"{_USED}_st.pct",),
+    # Shared memory: wavefronts, those without bank conflicts, and their share of the most that the time allows.
+    "shared_wavefronts": ("memory_l1_wavefronts_shared",),
+    "shared_wavefronts_ideal": ("memory_l1_wavefronts_shared_ideal",),
+    "shared_pct": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed",),
+    "conflicts_load": (f"l1tex__data_bank_conflicts_{_SHARED}_ld.sum",),
+    "conflicts_store": (f"l1tex__data_bank_conflicts_{_SHARED}_st.sum",),
+    "wavefronts_load": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",),
+    "wavefronts_store": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",),
+    # Local memory, where spilled registers go.
+    "local_loads": ("smsp__inst_executed_op_local_ld.sum", "smsp__sass_inst_executed_op_local_ld.sum"),
+    "local_stores": ("smsp__inst_executed_op_local_st.sum", "smsp__sass_inst_executed_op_local_st.sum"),
+    "instructions": ("smsp__inst_executed.sum", "sm__inst_executed.sum"),
+    # The launch.
+    "occupancy_pct": (f"sm__warps_active.{_ACTIVE}",),
+    "occupancy_max_pct": ("sm__maximum_warps_per_active_cycle_pct",),
+    "registers": ("launch__registers_per_thread",),
+    "smem_static": ("launch__shared_mem_per_block_static",),
+    "smem_dynamic": ("launch__shared_mem_per_block_dynamic",),
+    "smem_driver": ("launch__shared_mem_per_block_driver",),
+    "smem_config": ("launch__shared_mem_config_size",),
+    "grid": ("launch__grid_size",),
+    "block": ("launch__block_size",),
+    "waves": ("launch__waves_per_multiprocessor",),
+    "sms": ("launch__sm_count", "device__attribute_multiprocessor_count"),
+    # Blocks per SM that each resource allows.
+    "limit_warps": ("launch__occupancy_limit_warps",),
+    "limit_blocks": ("launch__occupancy_limit_blocks",),
+    "limit_registers": ("launch__occupancy_limit_registers",),
+    "limit_shared": ("launch__occupancy_limit_shared_mem",),
+    "limit_barriers": ("launch__occupancy_limit_barriers",),
+    # Use of the pipelines.
+    "issue_pct": (f"smsp__issue_active.{_ACTIVE}", "smsp__issue_active.avg.pct"),
+    "pipe_tensor_pct": (
+        f"sm__pipe_tensor_cycles_active.{_ACTIVE}",
+        f"sm__inst_executed_pipe_tensor.{_ACTIVE}",
+        f"sm__pipe_tensor_op_hmma_cycles_active.{_ACTIVE}",
+    ),
+    "pipe_fma_pct": (f"sm__pipe_fma_cycles_active.{_ACTIVE}", f"sm__inst_executed_pipe_fma.{_ACTIVE}"),
+    "pipe_alu_pct": (f"sm__pipe_alu_cycles_active.{_ACTIVE}", f"sm__inst_executed_pipe_alu.{_ACTIVE}"),
+    "pipe_lsu_pct": (f"sm__inst_executed_pipe_lsu.{_ACTIVE}",),
+}
+
+STALL_PREFIX = "smsp__average_warps_issue_stalled_"
+STALL_SUFFIX = "_per_issue_active.ratio"
+
+#: What a warp can wait for: the word in ncu's metric, and what it means.
+STALLS: dict[str, str] = {
+    "long_scoreboard": "data from global or local memory",
+    "short_scoreboard": "data from shared memory or a slow unit",
+    "lg_throttle": "room in the queue for global and local memory",
+    "mio_throttle": "room in the queue for shared memory and special units",
+    "tex_throttle": "room in the queue for textures",
+    "barrier": "other warps at a barrier",
+    "membar": "a memory fence",
+    "wait": "a fixed latency",
+    "math_pipe_throttle": "a busy arithmetic unit",
+    "gmma": "the matrix units",
+    "no_instruction": "instructions to be fetched",
+    "no_instructions": "instructions to be fetched",
+    "branch_resolving": "a branch to be resolved",
+    "dispatch_stall": "the dispatcher",
+    "drain": "its stores to be done at its end",
+    "imc_miss": "constants to be fetched",
+    "sleeping": "the end of a sleep",
+    "not_selected": "its turn (other warps were ready)",
+    "selected": "nothing: it issued",
+    "misc": "something else",
+}
+
+#: The sections of ncu that hold these metrics.
+SECTIONS = (
+    "SpeedOfLight",
+    "LaunchStats",
+    "Occupancy",
+    "WarpStateStats",
+    "SchedulerStats",
+    "MemoryWorkloadAnalysis",
+    "MemoryWorkloadAnalysis_Tables",
+    "ComputeWorkloadAnalysis",
+    # Wavefronts of shared memory, actual and ideal, are counted by source line only.
+    "SourceCounters",
+)
+
+
+def metrics_to_collect() -> tuple[str, ...]:
+    """The metrics that the set ``forge`` asks ncu for by name, beside its sections."""
+    names = [metrics[0] for metrics in COUNTERS.values()]
+    names += [f"{STALL_PREFIX}{reason}{STALL_SUFFIX}" for reason in STALLS if reason != "no_instructions"]
+    return tuple(name for name in names if not name.startswith(("launch__", "device__", "memory_")))
+
+
+#: The words by which ncu prints a report as the CSV that is read here.
+EXPORT = ("--page", "raw", "--csv", "--print-units", "base")
+
+
+class ProfileError(ForgeError, ValueError):
+    """A profile cannot be read, or does not hold what is needed; the message says what was expected."""
+
+
+class MissingFigure(LookupError):  # noqa: N818 - no error: a report need not hold every figure
+    """A report does not hold a figure."""
+
+
+@dataclass(frozen=True)
+class KernelProfile:
+    """What was counted of one launch of a kernel: every number of the report by ncu's own name, in base units."""
+
+    name: str
+    metrics: dict[str, float] = field(repr=False)
+
+    def get(self, name: str) -> float | None:
+        """A figure by its short name in :data:`COUNTERS`, or None where the report does not hold it."""
+        return next((self.metrics[metric] for metric in COUNTERS[name] if metric in self.metrics), None)
+
+    def __getitem__(self, name: str) -> float:
+        """A figure by its short name.
+
+        Raises:
+            MissingFigure: the report does not hold it.
+        """
+        value = self.get(name)
+        if value is None:
+            raise MissingFigure(name)
+        return value
+
+    def stalls(self) -> list[tuple[str, float]]:
+        """What warps waited for: the word of :data:`STALLS` and its share in percent, longest first."""
+        reasons = {f"{STALL_PREFIX}{reason}{STALL_SUFFIX}": reason for reason in STALLS}
+        found = {reasons[name]: value for name, value in self.metrics.items() if name in reasons}
+        total = sum(found.values()) or 1.0
+        return sorted(((reason, 100 * value / total) for reason, value in found.items()), key=lambda item: -item[1])
+
+
+def read_profile(path: Path, *, ncu: str | None = None) -> list[KernelProfile]:
+    """The launches of a profile, in order.
+
+    Args:
+        path: a ``.csv`` that ncu wrote, or a ``.ncu-rep``.
+        ncu: the executable that exports a report; by default the installed one.
+
+    Raises:
+        ProfileError: the file does not exist, is neither, or holds no kernel.
+        UnsupportedError: a report, and there is no ncu.
+    """
+    if not path.is_file():
+        raise ProfileError(f"{path}: expected a profile (.ncu-rep or .csv), found no such file.")
+    if path.suffix == ".csv":
+        return read_csv(path.read_text(encoding="utf-8", errors="replace").splitlines(), str(path))
+    if path.suffix != ".ncu-rep":
+        raise ProfileError(f"{path}: expected a profile named *.ncu-rep or *.csv.")
+    executable = ncu or find_tool("ncu")
+    if executable is None:
+        raise UnsupportedError(
+            f"{path}: a report is exported by ncu, which was not found. Put Nsight Compute on the PATH, or export the "
+            f"report where it is: ncu --import {path.name} {' '.join(EXPORT)} > {path.stem}.csv",
+            requirement="ncu",
+        )
+    done = subprocess.run([executable, "--import", str(path), *EXPORT], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip() or "nothing was printed").splitlines()[-1]
+        raise ProfileError(f"{path}: ncu --import ended with exit status {done.returncode}: {said}")
+    return read_csv(done.stdout.splitlines(), str(path))
+
+
+def read_csv(lines: Iterable[str], source: str = "the CSV") -> list[KernelProfile]:
+    """The launches of a CSV in either of ncu's two forms; what ncu printed around the table is passed over.
+
+    Raises:
+        ProfileError: there is no table of ncu's, or no kernel in it.
+    """
+    table: list[str] = []
+    for line in lines:
+        if (table or line.lstrip("\ufeff").startswith('"ID"')) and line.strip() and not line.startswith("=="):
+            table.append(line)
+    if not table:
+        raise ProfileError(
+            f'{source}: expected a CSV of ncu\'s, which begins with a column "ID"; found none. '
+            "Export one with: ncu --import REPORT --page raw --csv"
+        )
+    header, *rows = csv.reader(table)
+    launches: dict[str, KernelProfile] = {}
+    units: dict[str, str] = {}
+    for row in rows:
+        cells = dict(zip(header, row, strict=False))
+        if not row[0].strip():  # the row of units has no ID
+            units = cells
+            continue
+        # A kernel's name without its return type and its arguments.
+        name = cells.get("Kernel Name", "").partition("(")[0].removeprefix("void ").strip()
+        metrics = launches.setdefault(row[0], KernelProfile(name, {})).metrics
+        if "Metric Name" in cells:  # the default page
+            units = {cells["Metric Name"]: cells["Metric Unit"]}
+            cells = {cells["Metric Name"]: cells["Metric Value"]}
+        for metric, text in cells.items():
+            try:
+                metrics[metric] = float(text.replace(",", "")) * _factor(units.get(metric, ""))
+            except ValueError:  # text, or "n/a"
+                continue
+    if not launches:
+        raise ProfileError(f"{source}: the table holds no kernel; was the kernel inside the profiled range?")
+    return list(launches.values())
+
+
+# Scaled units as ncu writes them: "Mbyte", "us", "nsecond", "Gbyte/second", "Kbyte/block".
+_SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_SCALED = re.compile(
+    r"(?:(?P<count>[KMGT])(?:byte|sector|cycle|inst|register|thread|block|warp|request)?|(?P<time>[mun])s(?:econd)?)"
+    r"(?:/.*)?"
+)
+
+
+def _factor(unit: str) -> float:
+    """How many base units one of ``unit`` is."""
+    match = _SCALED.fullmatch(unit)
+    return _SCALES[match["count"] or match["time"]] if match else 1.0
+
+
+def hottest_lines(lines: Iterable[str], *, most: int = 5) -> str:
+    """The ``most`` source lines of each kernel at which most samples found a warp, with their share of them.
+
+    Args:
+        lines: what ``ncu --import REPORT --page source --print-source cuda,sass --csv`` prints: a table for each kernel
+            and file, with a row for each line, followed by a row for each of its instructions.
+        most: lines of each kernel.
+    """
+    kernel, file, header = "", "", list[str]()
+    found: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    for row in csv.reader(lines):
+        if not row:
+            continue
+        if row[0] == "File Path":
+            file = PurePath(row[1]).name
+        elif row[0] == "Function Name":
+            kernel = row[1]
+        elif row[0] == "Line No":
+            header = row
+        elif row[0].isdigit() and "# Samples" in header:
+            samples = row[header.index("# Samples")]
+            if samples.isdigit() and int(samples):
+                found[kernel].append((int(samples), f"{file}:{row[0]}  {row[1].strip()}"))
+    shown: list[str] = []
+    for name, sampled in found.items():
+        total = sum(samples for samples, _ in sampled)
+        hottest = sorted(sampled, key=lambda line: -line[0])[:most]
+        shown.append(f"{name}: where its warps were seen")
+        shown += [f"  {100 * samples / total:5.1f} %  {line}" for samples, line in hottest]
+    return "\n".join(shown) or "no source lines: was the kernel compiled with line information?"

@@ -1,0 +1,295 @@
+"""The command lines of ncu, nsys, compute-sanitizer and torch's profiler, and what is read of what they write."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from ncu_extract import extracts, text_of
+
+from forge_core.errors import ForgeError
+from forge_core.profiling.cuda_tools import PLACES, find_tool
+from forge_core.profiling.ncu import EXPORT, SECTIONS, hottest_lines, metrics_to_collect
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKLOAD = Path(__file__).resolve().with_name("workload.py")
+
+#: Where each program comes from.
+INSTALL = {
+    "ncu": "Install Nsight Compute (part of the CUDA toolkit; https://developer.nvidia.com/nsight-compute).",
+    "nsys": "Install Nsight Systems (https://developer.nvidia.com/nsight-systems).",
+    "compute-sanitizer": "It is part of the CUDA toolkit (https://developer.nvidia.com/cuda-downloads).",
+}
+
+#: What a tool prints when it cannot work, whatever its exit status, and what to do about it.
+TROUBLES = {
+    r"ERR_NVGPUCTRPERM|permission to access NVIDIA GPU Performance Counters": (
+        "this user may not read the GPU's performance counters. Run as root, or have the administrator load the driver "
+        "with NVreg_RestrictProfilingToAdminUsers=0 (in a container: --cap-add=SYS_ADMIN)."
+    ),
+    r"Failed to initialize the profiler|LibraryNotLoaded|Failed to prepare kernel for profiling": (
+        "the profiler could not be initialized: this driver or this sandbox (gVisor, for one) gives no access to the "
+        "counters. Run on a machine with the plain driver."
+    ),
+    r"Device not supported": (
+        "the tool does not support this device or this sandbox. Run on a machine with the plain driver, with a tool as "
+        "new as the driver."
+    ),
+    r"target application returned an error code": (
+        "the profiled program ended with an error; it says which, in the lines above."
+    ),
+    r"No kernels were profiled": (
+        "no kernel ran inside the profiled range. With a command of your own, is --kernel right, and does it launch "
+        "anything?"
+    ),
+    r"another instance of Nsight|driver resource was unavailable|ERR_NVGPUCTR\b": (
+        "the counters are in use by another profiler (DCGM, another ncu). Stop it, or pause it: dcgmi profiling "
+        "--pause."
+    ),
+}
+
+
+class ToolError(ForgeError):
+    """Profiling cannot be done here; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asked for: ``run.py --help`` describes each option.
+
+    ``command`` is one of the user's own, which is profiled instead of cases.
+    """
+
+    tool: str
+    package: str | None
+    case: str | None
+    variant: str
+    sets: str | None
+    command: tuple[str, ...]
+    kernel: str | None
+    calls: int | None
+    clock_control: str
+    lines: bool
+    out: Path
+
+    def target(self, stem: Path, *, calls: int, more: Sequence[str] = ()) -> list[str]:
+        """The command that is profiled: the user's own, or the workload."""
+        if self.command:
+            return list(self.command)
+        words = [sys.executable, str(WORKLOAD), *([self.package] if self.package else [])]
+        words += ["--case", self.case] if self.case else []
+        words += ["--variant", self.variant, "--calls", str(self.calls or calls)]
+        return [*words, "--manifest", str(stem.with_suffix(".manifest.json")), *more]
+
+    def stem(self) -> Path:
+        """Where the results go: a name that says what and when, without an ending."""
+        what = Path(self.command[0]).name if self.command else self.case or self.package or "smoke"
+        parts = [self.tool, *([self.package] if self.package and self.case else []), what]
+        parts += [self.variant] if self.variant != "auto" and not self.command else []
+        words = re.sub(r"[^A-Za-z0-9_]+", "-", "-".join(parts)).strip("-")
+        self.out.mkdir(parents=True, exist_ok=True)
+        return self.out / f"{time.strftime('%Y%m%d-%H%M%S')}-{words}"
+
+
+def program(name: str) -> str:
+    """The path of a program.
+
+    Raises:
+        ToolError: it was not found.
+    """
+    found = find_tool(name)
+    if found is None:
+        places = ", ".join(PLACES)
+        raise ToolError(f"{name} was not found on the PATH, under CUDA_HOME, or in {places}. {INSTALL[name]}")
+    return found
+
+
+def watch(
+    command: Sequence[str], log: Path, request: Request, *, trusted: Sequence[int] = (), **variables: str
+) -> tuple[int, str]:
+    """Runs a tool, shows what it prints, keeps it in ``log``, and returns its exit status and its output.
+
+    Args:
+        command: the command line.
+        log: where its output goes.
+        request: what was asked for.
+        trusted: exit statuses that say all; at any other, 0 too, the output is searched for known troubles.
+        variables: of its environment, beside this process' own.
+
+    Raises:
+        ToolError: it printed a known trouble, or failed.
+    """
+    # A kernel that is compiled in the profiled process carries what it is compiled with, so line information is asked
+    # for here; the variable is part of the compile cache's key.
+    lines: Mapping[str, str] = {"CUTE_DSL_LINEINFO": "1"} if request.lines else {}
+    printed: list[str] = []
+    with (
+        log.open("w", encoding="utf-8") as file,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**os.environ, **lines, **variables},
+            cwd=ROOT,
+        ) as process,
+    ):
+        for line in cast("IO[str]", process.stdout):  # a pipe, as it was asked for
+            printed.append(line)
+            file.write(line)
+            sys.stdout.write(line)
+        status = process.wait()
+    output = "".join(printed)
+    if status not in trusted:
+        refuse_trouble(status, output, log, request.tool)
+    return status, output
+
+
+def printed_by(command: Sequence[str], log: Path) -> str:
+    """What a tool prints that reads its own report.
+
+    Raises:
+        ToolError: it failed.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        refuse_trouble(done.returncode, done.stdout + done.stderr, log, " ".join(command[:2]))
+    return done.stdout
+
+
+def refuse_trouble(status: int, output: str, log: Path, tool: str) -> None:
+    """Raises ToolError where the output names a known trouble, or the exit status says that the tool failed."""
+    for pattern, advice in TROUBLES.items():
+        if re.search(pattern, output):
+            raise ToolError(f"{tool}: {advice} (output in {log})")
+    if status != 0:
+        last = next((line for line in reversed(output.splitlines()) if line.strip()), "nothing was printed")
+        raise ToolError(f"{tool} ended with exit status {status}: {last.strip()} (output in {log})")
+
+
+def finish(said: str, *paths: Path) -> None:
+    """Prints what was found, and the files that are there."""
+    sys.stdout.write("\n".join(["", said, *(f"written: {path}" for path in paths if path.exists()), ""]))
+
+
+def metrics_of(sets: str | None, known: set[str] | None, *, lines: bool = False) -> list[str]:
+    """The words that tell ncu what to count.
+
+    Args:
+        sets: what ``--set`` says: ``forge`` (the default), ``launch``, or a set of ncu's own.
+        known: the counters that there are; a counter that ncu does not know would end the run.
+        lines: count by source line too.
+    """
+    if sets in (None, "forge"):
+        names = [name for name in metrics_to_collect() if known is None or name.partition(".")[0] in known]
+        return [*_sections(*SECTIONS), "--metrics", ",".join(names)]
+    chosen = _sections("LaunchStats", "Occupancy") if sets == "launch" else ["--set", str(sets)]
+    return [*chosen, *(_sections("SourceCounters") if lines else [])]
+
+
+def _sections(*names: str) -> list[str]:
+    return [word for name in names for word in ("--section", name)]
+
+
+def ncu(request: Request) -> int:
+    """Nsight Compute: what the GPU's counters say of each launch, and what follows from it."""
+    executable, stem, known = program("ncu"), request.stem(), None
+    log, report, table, text = (stem.with_suffix(end) for end in (".log", ".ncu-rep", ".csv", ".txt"))
+    manifest = stem.with_suffix(".manifest.json")
+    if request.sets in (None, "forge"):
+        done = subprocess.run([executable, "--query-metrics"], capture_output=True, text=True, check=False)
+        known = {line.split()[0] for line in done.stdout.splitlines() if "__" in line.partition(" ")[0]}
+        known = known if done.returncode == 0 and known else None  # ncu does not say
+    words = [executable, "--clock-control", request.clock_control, "--target-processes", "all", "--nvtx"]
+    # A command of the user's own need not mark its range; the workload does, and what is outside is not looked at.
+    words += ["--profile-from-start", "on" if request.command else "off"]
+    words += ["--kernel-name", f"regex:{request.kernel}"] if request.kernel else []
+    words += ["--import-source", "yes"] if request.lines else []
+    words += [*metrics_of(request.sets, known, lines=request.lines), "--force-overwrite", "--export", str(stem)]
+    watch([*words, *request.target(stem, calls=1)], log, request)
+    if not report.exists():
+        raise ToolError(f"ncu ended well and wrote no {report} (output in {log})")
+    read = [executable, "--import", str(report)]
+    table.write_text(printed_by([*read, *EXPORT], log), encoding="utf-8")
+    said = text_of(extracts(table))
+    if request.lines:
+        page = printed_by([*read, "--page", "source", "--print-source", "cuda,sass", "--csv"], log)
+        said += "\n\n" + hottest_lines(page.splitlines())
+    text.write_text(said + "\n", encoding="utf-8")
+    finish(said, report, table, text, manifest, log)
+    return 0
+
+
+def nsys(request: Request) -> int:
+    """Nsight Systems: when each launch runs, and what the host does meanwhile."""
+    executable, stem = program("nsys"), request.stem()
+    log, report, text = (stem.with_suffix(end) for end in (".log", ".nsys-rep", ".txt"))
+    words = [executable, "profile", "--trace", request.sets or "cuda,nvtx", "--sample", "none", "--cpuctxsw", "none"]
+    if not request.command:
+        words += ["--capture-range", "cudaProfilerApi", "--capture-range-end", "stop"]
+    words += ["--force-overwrite", "true", "--output", str(stem)]
+    watch([*words, *request.target(stem, calls=20)], log, request)  # enough calls to see a rhythm
+    if not report.exists():
+        raise ToolError(f"nsys ended well and wrote no {report} (output in {log})")
+    stats = ["stats", "--report", "cuda_gpu_kern_sum,nvtx_sum", "--force-export", "true", str(report)]
+    said = printed_by([executable, *stats], log)
+    text.write_text(said, encoding="utf-8")
+    finish(said, report, text, log)
+    return 0
+
+
+SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
+
+#: What a sanitizer ends with when it found something; the workload itself never ends so.
+FOUND = 86
+
+
+def sanitizer(request: Request) -> int:
+    """compute-sanitizer: accesses out of bounds, races, reads of what was never written, wrong barriers."""
+    asked = request.sets.split(",") if request.sets else SANITIZERS
+    if not set(asked) <= set(SANITIZERS):
+        raise ToolError(f"--set {request.sets}: expected one or several of {', '.join(SANITIZERS)}, with commas")
+    executable, stem = program("compute-sanitizer"), request.stem()
+    lines, logs = [], []
+    for tool in asked:
+        log = stem.with_name(f"{stem.name}-{tool}.log")
+        words = [executable, "--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all"]
+        # torch probes what a driver can do by calls that may fail; an error of a kernel is reported all the same.
+        words += ["--report-api-errors", "no"] if tool == "memcheck" else []
+        words += ["--kernel-name", f"kernel_substring={request.kernel}"] if request.kernel else []
+        # PyTorch hands out parts of large blocks, in which an access out of bounds is inside a block: switch that off.
+        variables = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+        command = [*words, *request.target(stem, calls=1)]
+        status, output = watch(command, log, request, trusted=(0, FOUND), **variables)
+        summary = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: (.*)", output)
+        if not summary:
+            refuse_trouble(status, output, log, tool)
+            raise ToolError(f"{tool} printed no summary (output in {log})")
+        clean = status == 0 and all(re.match(r"0 (errors|hazards)", said) for said in summary)
+        lines.append(f"{tool}: {'clean' if clean else 'FOUND'}: {summary[-1]}")
+        logs.append(log)
+    finish("\n".join(lines), *logs)
+    return int(any(": FOUND: " in line for line in lines))
+
+
+def torch(request: Request) -> int:
+    """PyTorch's profiler, which works inside the process."""
+    if request.command:
+        raise ToolError("torch's profiler works inside a process: name a package or a case instead of a command")
+    stem = request.stem()
+    log, trace = stem.with_suffix(".txt"), stem.with_suffix(".trace.json")
+    watch(request.target(stem, calls=20, more=["--torch-profiler", str(trace)]), log, request)
+    finish("", log, trace)
+    return 0
+
+
+#: The runners; each raises ToolError where its tool is missing, does not work here, or failed.
+RUNNERS: dict[str, Callable[[Request], int]] = {"ncu": ncu, "nsys": nsys, "sanitizer": sanitizer, "torch": torch}
