@@ -19,7 +19,7 @@ import pytest
 
 from forge_core.commands.layout import kernel_drawing
 from forge_core.errors import ArgumentError
-from forge_core.profiling.diagnosis import Needed, extract
+from forge_core.profiling.diagnosis import Needed, diagnose, limited_by
 from forge_core.profiling.layouts import coalescing, conflicts
 from forge_core.profiling.ncu import ProfileError, read_profile
 from forge_core.profiling.occupancy import occupancy
@@ -174,7 +174,7 @@ def test_counts_from_the_index_maps_are_those_of_ncu(variant):
 def diagnosed(name):
     for work, number, _, _, profile in record(name):
         needed = Needed(work["read"], work["written"]) if number == 0 else Needed(0, 0)
-        yield work, extract(profile, needed)
+        yield work, diagnose(profile, needed)
 
 
 RULE_OF = {
@@ -189,12 +189,12 @@ RULE_OF = {
 def test_the_diagnosis_names_each_planted_fault_first_and_none_in_its_sound_twin():
     seen = []
     for work, found in diagnosed("planted"):
-        rules = list(found.diagnosis.findings)
+        rules = list(found.findings)
         if work["case"]["sound"]:
-            assert rules == [], (work["name"], found.diagnosis.text)
+            assert rules == [], (work["name"], found.text)
         else:
-            assert rules[0] == RULE_OF[work["case"]["fault"]], (work["name"], found.diagnosis.text)
-            assert found.diagnosis.findings[rules[0]] in found.diagnosis.text
+            assert rules[0] == RULE_OF[work["case"]["fault"]], (work["name"], found.text)
+            assert found.findings[rules[0]] in found.text
             seen.append(work["case"]["fault"])
     assert seen == list(RULE_OF)
 
@@ -202,7 +202,7 @@ def test_the_diagnosis_names_each_planted_fault_first_and_none_in_its_sound_twin
 def test_the_naive_kernels_are_told_what_is_wrong_with_them():
     by_name = {(name, work["variant"]): found for name in ("week0", "week1") for work, found in diagnosed(name)}
     for name in ("week0", "week1"):
-        assert next(iter(by_name[name, "naive"].diagnosis.findings)) == "uncoalesced"
+        assert next(iter(by_name[name, "naive"].findings)) == "uncoalesced"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_the_naive_kernels_are_told_what_is_wrong_with_them():
     ],
 )
 def test_what_auto_picks_has_no_fault_and_is_bound_by_memory(name, variants):
-    found = {work["variant"]: found.diagnosis for work, found in diagnosed(name)}
+    found = {work["variant"]: found for work, found in diagnosed(name)}
     for variant in variants:
         assert found[variant].findings == {}, found[variant].text
         assert found[variant].bound == "DRAM"
@@ -228,7 +228,7 @@ def test_an_extract_has_every_figure_that_the_diagnosis_needs():
                 "bank_conflicts", "occupancy_pct", "occupancy_max_pct", "registers", "smem_dynamic", "local_loads",
                 "pipe_tensor_pct", "pipe_fma_pct", "pipe_alu_pct", "pipe_lsu_pct",
             } <= set(found.figures), found.profile.name  # fmt: skip
-            assert found.limiter and found.stalls and len(found.diagnosis.text) > 60
+            assert limited_by(found.profile) and found.stalls and len(found.text) > 60
 
 
 # --------------------------------------------------------------------------------------------------------------- page

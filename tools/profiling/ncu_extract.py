@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from forge_core.profiling.diagnosis import Extract, Needed, compare_text, extract
+from forge_core.profiling.diagnosis import Diagnosis, Needed, compare_text, diagnose
 from forge_core.profiling.ncu import KernelProfile, ProfileError, read_profile
 
 
@@ -35,10 +35,10 @@ def load_needed(path: Path) -> list[tuple[str, Needed]]:
         raise ProfileError(f"{path}: expected the manifest that a profiled workload writes: {error!r}") from error
 
 
-def extracts(
+def diagnoses(
     path: Path, *, manifest: Path | None = None, kernel: str | None = None, needed: Needed | None = None
-) -> list[Extract]:
-    """The extract of each launch of a profile.
+) -> list[Diagnosis]:
+    """What each launch of a profile says.
 
     Args:
         path: the profile.
@@ -56,7 +56,7 @@ def extracts(
     for profile in profiles:
         must = needed or _take(waiting, profile)
         if kernel is None or kernel in profile.name:
-            found.append(extract(profile, must))
+            found.append(diagnose(profile, must))
     if not found:
         names = ", ".join(dict.fromkeys(profile.name for profile in profiles))
         raise ProfileError(f"expected a kernel whose name holds {kernel!r}; the report has {names}.")
@@ -70,9 +70,9 @@ def _take(waiting: list[tuple[str, Needed]], profile: KernelProfile) -> Needed |
     return None if match is None else waiting.pop(match)[1]
 
 
-def text_of(found: Sequence[Extract]) -> str:
-    """Extracts as text."""
-    return "\n\n".join(each.text() for each in found)
+def text_of(found: Sequence[Diagnosis]) -> str:
+    """Diagnoses as text, with their figures."""
+    return "\n\n".join(each.report() for each in found)
 
 
 HELP = """Print what a .ncu-rep, or a .csv that ncu exported, says; or set two side by side.
@@ -93,7 +93,7 @@ nox -s profile -- ncu --extract compare A B [--kernel NAME]
 def command(words: tuple[str, ...], as_json: bool, read: int | None, written: int | None, **options: Any) -> None:
     """The command; what it says to a user stands in HELP."""
     if len(words) == 3 and words[0] == "compare":
-        a, b = (extracts(Path(word), **options) for word in words[1:])
+        a, b = (diagnoses(Path(word), **options) for word in words[1:])
         click.echo(f"A: {words[1]}\nB: {words[2]}\n{compare_text(a, b)}")
         return
     if len(words) > 1:
@@ -101,6 +101,6 @@ def command(words: tuple[str, ...], as_json: bool, read: int | None, written: in
     if (read is None) != (written is None):
         raise click.UsageError("--read and --written belong together")
     needed = Needed(read, written) if read is not None and written is not None else None
-    found = extracts(Path(words[0]), needed=needed, **options)
+    found = diagnoses(Path(words[0]), needed=needed, **options)
     text = json.dumps([each.as_dict() for each in found], indent=2) if as_json else text_of(found)
     click.echo(text)

@@ -8,8 +8,8 @@
     NAME.kernels.json    the names of each work's kernels, compiled here, and a digest of their PTX
 
 The tests compare what is read out of the machine code with what ncu said, for every kernel whose PTX is the recorded
-one, so the record has to be made from the sources that were profiled.  A table stands between two comments of the page, `profile:NAME begin` and
-`profile:NAME end`; `profile:rules` is the table of the diagnosis' rules.
+one, so the record has to be made from the sources that were profiled.  A table stands between two comments of the page,
+`profile:NAME begin` and `profile:NAME end`; `profile:rules` is the table of the diagnosis' rules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ncu_extract import extracts
+from ncu_extract import diagnoses
 
 from forge_core import dtypes
 from forge_core.bench.declare import Case
@@ -33,7 +33,7 @@ from forge_core.bench.schema import parse_shape
 from forge_core.commands.find import explain_case
 from forge_core.profiling.compiled import Artefacts, compile_to_look_at
 from forge_core.profiling.cubin import read_cubin
-from forge_core.profiling.diagnosis import RULES, Extract, waits_for
+from forge_core.profiling.diagnosis import RULES, Diagnosis, limited_by, waits_for
 from forge_core.profiling.ncu import COUNTERS, STALL_PREFIX, STALLS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,17 +121,17 @@ def _launches(name: str) -> str:
     """The table of one record."""
     works = json.loads((FOLDER / f"{name}.manifest.json").read_text(encoding="utf-8"))["works"]
     launched = [(work, number) for work in works for number, _ in enumerate(work["kernels"])]
-    rows = [_row(*one, found) for one, found in zip(launched, extracts(FOLDER / f"{name}.csv"), strict=True)]
+    rows = [_row(*one, found) for one, found in zip(launched, diagnoses(FOLDER / f"{name}.csv"), strict=True)]
     return _table("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | --- | --- |", COLUMNS, *rows)
 
 
-def _row(work: dict[str, Any], number: int, found: Extract) -> list[str]:
+def _row(work: dict[str, Any], number: int, found: Diagnosis) -> list[str]:
     case, profile = work["case"], found.profile
     problem = " ".join(str(case[key]) for key in ("operator", "shape", "dtype") if key in case) or "planted"
     if case.get("layout", "contiguous") != "contiguous":
         problem += f", {case['layout']}"
     read, needed = profile.get("dram_read"), found.needed.read if found.needed is not None else 0
-    waits, share = waits_for(found.stalls)
+    waits, share = waits_for(profile.stalls())
     return [
         f"{work['variant']}{'' if number == 0 else f', pass {number + 1}'}",
         problem,
@@ -139,10 +139,10 @@ def _row(work: dict[str, Any], number: int, found: Extract) -> list[str]:
         *(_percent(profile.get(unit)) for unit in ("dram_pct", "l2_pct", "sm_pct")),
         f"{read / needed:.2f} x" if read is not None and needed else "-",
         f"{_percent(profile.get('occupancy_pct'))} of {_percent(profile.get('occupancy_max_pct'))}",
-        found.limiter,
+        limited_by(profile),
         f"{STALLS.get(waits, '-')}, {share:.0f} %",
-        found.diagnosis.bound,
-        ", ".join(found.diagnosis.findings) or "-",
+        found.bound,
+        ", ".join(found.findings) or "-",
     ]
 
 

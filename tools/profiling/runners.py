@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from ncu_extract import extracts, text_of
+from ncu_extract import diagnoses, text_of
 
 from forge_core.errors import ForgeError
 from forge_core.profiling.cuda_tools import PLACES, find_tool
@@ -219,7 +219,7 @@ def ncu(request: Request) -> int:
         raise ToolError(f"ncu ended well and wrote no {report} (output in {log})")
     read = [executable, "--import", str(report)]
     table.write_text(printed_by([*read, *EXPORT], log), encoding="utf-8")
-    said = text_of(extracts(table))
+    said = text_of(diagnoses(table))
     if request.lines:
         page = printed_by([*read, "--page", "source", "--print-source", "cuda,sass", "--csv"], log)
         said += "\n\n" + hottest_lines(page.splitlines())

@@ -16,6 +16,7 @@ import forge_core
 from forge_core import cli
 from forge_core.bench.plan import discover
 from forge_core.commands.find import known_names
+from forge_core.device import SPECS
 from forge_core.env_check import facts as machine
 from forge_core.env_check.facts import Facts
 from forge_core.errors import BenchmarkError, UnsupportedError
@@ -123,6 +124,22 @@ def test_an_unknown_name_comes_with_the_nearest_ones(forge, words, hint, tmp_pat
     result = forge(*words)
     assert result.exit_code == 3
     assert re.search(rf"[^.]\. {re.escape(hint)}\n$", result.stderr)
+
+
+@pytest.mark.parametrize("words", [("inspect", "transpose"), ("layout", "kernel", "transpose")], ids=" ".join)
+@pytest.mark.parametrize("arch", ["sm_99", "sm_99a", "sm_90b", "GTX 1080"])
+def test_an_unknown_architecture_is_refused_before_anything_is_planned(forge, monkeypatch, words, arch):
+    for module in ("inspect", "layout"):
+        monkeypatch.setattr(f"forge_core.commands.{module}.explained", lambda **call: pytest.fail(f"planned {call}"))
+    result = forge(*words, *SMALL, "--arch", arch)
+    assert result.exit_code == 3
+    assert f"{arch.lower()}" in result.stderr.lower() and "RTX 4090" in result.stderr
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_every_known_gpu_is_an_architecture(name):
+    for written in (name, name.lower()):
+        assert cli.ARCH.convert(written, None, None).device is SPECS[name]
 
 
 def test_the_nearest_names_are_each_named_once():

@@ -9,7 +9,7 @@ import pytest
 
 from forge_core.errors import UnsupportedError
 from forge_core.profiling import ncu
-from forge_core.profiling.diagnosis import FIGURES, Needed, compare_text, diagnose, extract, limited_by
+from forge_core.profiling.diagnosis import FIGURES, Needed, compare_text, diagnose, limited_by
 from forge_core.profiling.ncu import (
     COUNTERS,
     STALLS,
@@ -226,9 +226,9 @@ def test_the_limiter_of_the_occupancy():
 
 
 def test_the_text_holds_every_figure_and_what_must_be_moved():
-    found = extract(profile(dram_read=5e6, dram_written=1e6, registers=68, limit_registers=3, limit_warps=8,
+    found = diagnose(profile(dram_read=5e6, dram_written=1e6, registers=68, limit_registers=3, limit_warps=8,
                             occupancy_max_pct=37.5), Needed(4_000_000, 1_000_000))  # fmt: skip
-    text = found.text()
+    text = found.report()
     assert re.search(r"DRAM read, MB +5\.000   must move 4\.000", text)
     assert re.search(r"occupancy possible, % +37\.5   limited by registers", text)
     assert re.search(r"registers a thread +68", text)
@@ -236,7 +236,7 @@ def test_the_text_holds_every_figure_and_what_must_be_moved():
 
 
 def test_two_profiles_side_by_side():
-    a, b = extract(profile(duration=10e-6, registers=32)), extract(profile(duration=5e-6, dram_pct=80))
+    a, b = diagnose(profile(duration=10e-6, registers=32)), diagnose(profile(duration=5e-6, dram_pct=80))
     text = compare_text([a], [b])
     assert re.search(r"time, us +10\.00 +5\.00 +0\.50$", text, re.MULTILINE)
     assert re.search(r"registers a thread +32 +-$", text, re.MULTILINE)
@@ -246,7 +246,7 @@ def test_two_profiles_side_by_side():
 
 def test_launches_are_paired_by_name_before_order():
     def named(name, duration):
-        return extract(KernelProfile(name, {"gpu__time_duration.sum": duration}))
+        return diagnose(KernelProfile(name, {"gpu__time_duration.sum": duration}))
 
     text = compare_text([named("x", 1e-6), named("y", 2e-6)], [named("y", 4e-6), named("z", 3e-6)])
     assert re.search(r"^x  \|  z$.*?1\.00 +3\.00 +3\.00$", text, re.MULTILINE | re.DOTALL)

@@ -223,6 +223,8 @@ def test_a_kernels_own_layout():
     assert "32.00 sectors a request, 12 % of them used" in text
     status, text = run("kernel", *case, "--variant", "shifted")
     assert status == 0 and text.count("no bank conflicts") == 2
+    status, text = run("kernel", "reduce_sum", "--shape", "8x4096", "--dtype", "float32", "--arg", "dim=1")
+    assert status == 0 and "global memory: x: 16.00 sectors a request, 100 % of them used" in text
 
 
 def test_a_kernel_without_a_map_is_named_with_those_that_have_one():

@@ -308,7 +308,7 @@ def test_a_disassembler_that_fails_is_an_error(tmp_path):
         disassemble(b"x", str(tool))
 
 
-def test_local_accesses_are_counted_in_a_disassembly():
+def test_accesses_are_counted_in_a_disassembly():
     text = (
         '\t.section\t.text.k_0,"ax",@progbits\n'
         "        /*0000*/                   LDC R1, c[0x0][0x28] ;\n"
@@ -316,17 +316,8 @@ def test_local_accesses_are_counted_in_a_disassembly():
         "        /*0020*/                   LDL R4, [R1] ;\n"
         "        /*0030*/                   LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;\n"
     )
-    assert count_sass(text) == {
-        "k_0": {
-            "local loads": 1,
-            "local stores": 1,
-            "global loads": 1,
-            "global stores": 0,
-            "shared loads": 0,
-            "shared stores": 0,
-            "instructions": 4,
-        }
-    }
+    (counts,) = count_sass(text).values()
+    assert {name: count for name, count in counts.items() if count} == {"instructions": 4, "LDG": 1, "STL": 1, "LDL": 1}
 
 
 def test_what_cannot_be_inspected_says_why(run):

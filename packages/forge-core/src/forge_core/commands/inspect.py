@@ -45,7 +45,7 @@ def inspect(ptx: bool, sass: bool, as_json: bool, cubin: Path | None, arch: Arch
         text = disassemble(report.artefacts.cubin)
         click.echo(text)
         for kernel, counts in count_sass(text).items():
-            click.echo(f"// {kernel}: " + ", ".join(f"{count} {name}" for name, count in counts.items()))
+            click.echo(f"// {kernel}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
     elif as_json:
         click.echo(json.dumps(report.as_dict(), indent=2))
     else:

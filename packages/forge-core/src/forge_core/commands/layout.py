@@ -122,19 +122,16 @@ def kernel_drawing(config: Any, variant: str) -> Drawing:
     Raises:
         ArgumentError: neither declares one.
     """
-    drawn: list[str] = []
+    maps: dict[type, Callable[[Any], Drawing]] = {}
     for name in (*(f"{bench.package}.layouts" for bench in discover()), "forge_core.profiling.row_layouts"):
-        if importlib.util.find_spec(name) is None:
-            continue
-        maps = importlib.import_module(name).LAYOUTS
-        drawn += [kind.__name__ for kind in maps]
-        if type(config) in maps:
-            drawing: Drawing = maps[type(config)](config)
-            return drawing
+        if importlib.util.find_spec(name) is not None:
+            maps |= importlib.import_module(name).LAYOUTS
+    if type(config) in maps:
+        return maps[type(config)](config)
     raise ArgumentError(
         op="layout",
         argument="variant",
-        expected=f"a kernel whose package declares its index maps: {', '.join(drawn)}",
+        expected=f"a kernel whose package declares its index maps: {', '.join(kind.__name__ for kind in maps)}",
         got=f"{variant!r} ({type(config).__name__})",
         hint="Declare its drawing in LAYOUTS of the package's module `layouts`.",
     )

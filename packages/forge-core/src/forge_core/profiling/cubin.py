@@ -38,15 +38,8 @@ RESERVED_SMEM = 1024
 
 _OPCODE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 
-#: What is counted in SASS: the name, and its opcodes.
-KINDS: dict[str, tuple[str, ...]] = {
-    "local loads": ("LDL",),
-    "local stores": ("STL",),
-    "global loads": ("LDG",),
-    "global stores": ("STG",),
-    "shared loads": ("LDS", "LDSM"),
-    "shared stores": ("STS", "STSM"),
-}
+#: The opcodes of memory accesses that are counted in SASS, global, shared and local.
+MEMORY_OPCODES = ("LDG", "STG", "LDS", "LDSM", "STS", "STSM", "LDL", "STL")
 
 
 @dataclass(frozen=True)
@@ -165,11 +158,10 @@ def disassemble(cubin: bytes, tool: str | None = None) -> str:
 
 
 def count_sass(text: str) -> dict[str, dict[str, int]]:
-    """The static count of each of :data:`KINDS` in each kernel of a disassembly, by the kernel's name."""
+    """The static count of instructions, and of each of :data:`MEMORY_OPCODES`, in each kernel of a disassembly."""
     parts = re.split(r"^\s*\.section\s+\.text\.([\w$]+)", text, flags=re.MULTILINE)
     found: dict[str, dict[str, int]] = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
         opcodes = Counter(opcode.partition(".")[0] for opcode in _OPCODE.findall(body))
-        found[name] = {kind: sum(opcodes[o] for o in names) for kind, names in KINDS.items()}
-        found[name]["instructions"] = sum(opcodes.values())
+        found[name] = {"instructions": opcodes.total(), **{opcode: opcodes[opcode] for opcode in MEMORY_OPCODES}}
     return found

@@ -16,7 +16,7 @@ from typing import Any
 
 from forge_core.profiling.ncu import STALLS, KernelProfile, MissingFigure, ProfileError
 
-__all__ = ["FIGURES", "RULES", "Diagnosis", "Extract", "Needed", "Rule", "compare_text", "diagnose", "extract"]
+__all__ = ["FIGURES", "RULES", "Diagnosis", "Needed", "Rule", "compare_text", "diagnose"]
 
 
 @dataclass(frozen=True)
@@ -64,22 +64,6 @@ def _rule(name: str, asks: str, answers_from: str, *, cause: bool = True) -> Cal
     return add
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """What limits a kernel.
-
-    Attributes:
-        bound: "DRAM", "L2", "L1 and shared memory", "arithmetic", "latency" where nothing is near its peak, or
-            "unknown" where the report holds no throughput.
-        findings: what the rules found: sentences by the rules' names, causes first.
-        text: two or three sentences.
-    """
-
-    bound: str
-    findings: dict[str, str]
-    text: str
-
-
 #: The units that can bound a kernel, and their throughput in percent of the peak.
 UNITS = {"DRAM": "dram_pct", "L2": "l2_pct", "L1 and shared memory": "l1_pct", "arithmetic": "sm_pct"}
 
@@ -88,28 +72,6 @@ BOUND_FROM = 60.0
 
 #: From this ratio of DRAM's percentage to the L2's on, a kernel streams through the L2, and DRAM is what bounds it.
 STREAMS_FROM = 0.6
-
-
-def diagnose(profile: KernelProfile, needed: Needed | None = None) -> Diagnosis:
-    """What limits a kernel, in two or three sentences.
-
-    Args:
-        profile: one launch.
-        needed: the bytes that the operation must move at least, where they are known.
-    """
-    ranked = []
-    for rule in RULES:
-        with contextlib.suppress(MissingFigure):
-            found = rule.find(profile, needed or Needed())
-            if found is not None:
-                ranked.append((not rule.cause, -found[0], rule.name, found[1]))
-    findings = {name: sentence for *_, name, sentence in sorted(ranked, key=itemgetter(0, 1))}
-    bound, first = _bound(profile)
-    sentences = [first, *findings.values()][:3]
-    reason, share = waits_for(profile.stalls())
-    if len(sentences) < 3 and reason:
-        sentences.append(f"Its warps spend {share:.0f} % of their time waiting for {STALLS[reason]}.")
-    return Diagnosis(bound, findings, " ".join(sentences))
 
 
 def _bound(profile: KernelProfile) -> tuple[str, str]:
@@ -271,24 +233,37 @@ FIGURES: tuple[tuple[str, str, str, Read], ...] = (
 
 
 @dataclass(frozen=True)
-class Extract:
+class Diagnosis:
     """What one launch's profile says.
 
     Attributes:
         profile: the launch.
         needed: the bytes that it must move, where they are known.
-        figures: by the keys of :data:`FIGURES`, without those that the report does not hold.
-        limiter: what limits the occupancy.
-        stalls: what warps waited for, in percent, longest first.
-        diagnosis: what limits it.
+        bound: "DRAM", "L2", "L1 and shared memory", "arithmetic", "latency" where nothing is near its peak, or
+            "unknown" where the report holds no throughput.
+        findings: what the rules found: sentences by the rules' names, causes first.
+        text: two or three sentences.
     """
 
     profile: KernelProfile
     needed: Needed | None
-    figures: dict[str, float]
-    limiter: str
-    stalls: tuple[tuple[str, float], ...]
-    diagnosis: Diagnosis
+    bound: str
+    findings: dict[str, str]
+    text: str
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """By the keys of :data:`FIGURES`, without those that the report does not hold."""
+        found = {}
+        for key, _, _, read in FIGURES:
+            with contextlib.suppress(MissingFigure, ZeroDivisionError):
+                found[key] = read(self.profile)
+        return found
+
+    @property
+    def stalls(self) -> dict[str, float]:
+        """What warps waited for, in percent, longest first."""
+        return {reason: share for reason, share in self.profile.stalls() if share >= 0.5}
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -296,39 +271,52 @@ class Extract:
             "kernel": self.profile.name,
             "figures": self.figures,
             "needed": None if self.needed is None else asdict(self.needed),
-            "occupancy_limited_by": self.limiter,
-            "stalls_pct": dict(self.stalls),
-            "bound": self.diagnosis.bound,
-            "findings": list(self.diagnosis.findings),
-            "diagnosis": self.diagnosis.text,
+            "occupancy_limited_by": limited_by(self.profile),
+            "stalls_pct": self.stalls,
+            "bound": self.bound,
+            "findings": list(self.findings),
+            "diagnosis": self.text,
         }
 
-    def text(self) -> str:
+    def report(self) -> str:
         """The figures and the diagnosis, for a terminal."""
-        beside = {"occupancy_max_pct": f"   limited by {self.limiter}"} if self.limiter else {}
+        figures, limiter, stalls = self.figures, limited_by(self.profile), list(self.stalls.items())
+        beside = {"occupancy_max_pct": f"   limited by {limiter}"} if limiter else {}
         if self.needed is not None:
             beside["dram_read_mb"] = f"   must move {self.needed.read / 1e6:,.3f}"
             beside["dram_written_mb"] = f"   must move {self.needed.written / 1e6:,.3f}"
         lines = [self.profile.name]
         for key, label, form, _ in FIGURES:
-            if key in self.figures:
-                lines.append(f"  {label:<38}{form.format(self.figures[key]):>16}{beside.get(key, '')}")
-        if self.stalls:
-            lines.append(f"  warps were: {', '.join(f'{reason} {share:.0f} %' for reason, share in self.stalls[:6])}")
-        return "\n".join([*lines, f"  {self.diagnosis.text}"])
+            if key in figures:
+                lines.append(f"  {label:<38}{form.format(figures[key]):>16}{beside.get(key, '')}")
+        if stalls:
+            lines.append(f"  warps were: {', '.join(f'{reason} {share:.0f} %' for reason, share in stalls[:6])}")
+        return "\n".join([*lines, f"  {self.text}"])
 
 
-def extract(profile: KernelProfile, needed: Needed | None = None) -> Extract:
-    """The figures and the diagnosis of one launch."""
-    figures = {}
-    for key, _, _, read in FIGURES:
-        with contextlib.suppress(MissingFigure, ZeroDivisionError):
-            figures[key] = read(profile)
-    stalls = tuple((reason, share) for reason, share in profile.stalls() if share >= 0.5)
-    return Extract(profile, needed, figures, limited_by(profile), stalls, diagnose(profile, needed))
+def diagnose(profile: KernelProfile, needed: Needed | None = None) -> Diagnosis:
+    """What a profile says: its figures, and what limits the kernel in two or three sentences.
+
+    Args:
+        profile: one launch.
+        needed: the bytes that the operation must move at least, where they are known.
+    """
+    ranked = []
+    for rule in RULES:
+        with contextlib.suppress(MissingFigure):
+            found = rule.find(profile, needed or Needed())
+            if found is not None:
+                ranked.append((not rule.cause, -found[0], rule.name, found[1]))
+    findings = {name: sentence for *_, name, sentence in sorted(ranked, key=itemgetter(0, 1))}
+    bound, first = _bound(profile)
+    sentences = [first, *findings.values()][:3]
+    reason, share = waits_for(profile.stalls())
+    if len(sentences) < 3 and reason:
+        sentences.append(f"Its warps spend {share:.0f} % of their time waiting for {STALLS[reason]}.")
+    return Diagnosis(profile, needed, bound, findings, " ".join(sentences))
 
 
-def compare_text(a: Sequence[Extract], b: Sequence[Extract]) -> str:
+def compare_text(a: Sequence[Diagnosis], b: Sequence[Diagnosis]) -> str:
     """Two profiles side by side.
 
     Launches are paired by name.  The others are paired by order where there are as many launches in both profiles, and
@@ -351,13 +339,14 @@ def compare_text(a: Sequence[Extract], b: Sequence[Extract]) -> str:
             continue
         names = dict.fromkeys((left.profile.name, right.profile.name))
         lines += ["  |  ".join(names), f"  {'':<38}{'A':>16}{'B':>16}{'B / A':>9}"]
+        figures = left.figures, right.figures
         for key, label, form, _ in FIGURES:
-            x, y = left.figures.get(key), right.figures.get(key)
+            x, y = (found.get(key) for found in figures)
             if x is not None or y is not None:
                 shown = [form.format(value) if value is not None else "-" for value in (x, y)]
                 ratio = f"{y / x:>9.2f}" if x and y is not None else ""
                 lines.append(f"  {label:<38}{shown[0]:>16}{shown[1]:>16}{ratio}")
-        lines += [f"  A: {left.diagnosis.text}", f"  B: {right.diagnosis.text}"]
+        lines += [f"  A: {left.text}", f"  B: {right.text}"]
     if not lines:
         raise ProfileError(
             "expected two profiles with a kernel in common, or with as many launches as each other, got "
