@@ -29,6 +29,7 @@ from forge_core import dtypes
 from forge_core.bench.declare import Bench, Case, OperatorBench
 from forge_core.bench.inputs import LAYOUTS, generator_for
 from forge_core.bench.plan import Selection, UsageError, discover, plan
+from forge_core.bench.schema import check_known
 from forge_core.commands.find import explain_case
 from forge_core.errors import ForgeError, UnsupportedError
 from forge_core.profiling import profiled_range
@@ -114,8 +115,7 @@ def choose(
     named = {name: bench for bench in benches for name in _names(bench)}
     if package is not None and package not in named:
         known = [*(bench.name for bench in benches), PLANTED]
-        text = f"no package is named {package!r}; packages that declare benchmarks: {', '.join(known)}"
-        raise UsageError.unknown(text, package, known)
+        check_known("profile", "package", [package], known, UsageError)
     chosen = list(benches) if package is None else [named[package]]
     pairs = _pairs(chosen, case, () if variant in ("auto", "all") else (variant,))
     tries = [(variant, [pair]) for pair in pairs]

@@ -18,6 +18,7 @@ from forge_core.bench import devices, kernels, processes, report, runner, summar
 from forge_core.bench import plan as planning
 from forge_core.bench.records import Record, load
 from forge_core.bench.schema import check_known, suites_of
+from forge_core.cli import REGRESSION
 from forge_core.commands import records
 from forge_core.device import query
 from forge_core.files import write_atomically
@@ -209,7 +210,7 @@ def sweep_command(
         ctx.exit(1)
     if gate is not None and (reached := sweep.reached(record)) < gate:
         console.print(f"The 5th percentile is {reached:.3f}, below the gate of {gate}.", style="red")
-        ctx.exit(records.REGRESSION)
+        ctx.exit(REGRESSION)
 
 
 @bench.command("list")
