@@ -279,7 +279,7 @@ def test_at_the_limit_what_was_written_comes_back(tool, plan, client, tmp_path):
 
 
 def test_a_run_that_dies_half_way_keeps_whole_files_and_no_parts(tool, plan, client, tmp_path, monkeypatch):
-    monkeypatch.setattr(tool.session, "LOOK", 0.1)
+    monkeypatch.setattr(tool.session, "POLL_SECONDS", 0.1)
     original = client.run
 
     def run(words, say):

@@ -120,7 +120,7 @@ def choose(
     pairs = _pairs(chosen, case, () if variant in ("auto", "all") else (variant,))
     tries = [(variant, [pair]) for pair in pairs]
     if variant == "all" and pairs:
-        wide = pairs + _nearest(chosen, pairs[0][1])
+        wide = _wider(chosen, pairs)
         operators = dict.fromkeys(operator for operator, _ in pairs)
         tries = [(v, [pair for pair in wide if pair[0] is o]) for o in operators for v in o.variants()]
     works, left_out = [], []
@@ -175,15 +175,16 @@ def _kind(word: str) -> str:
     return "dtype"
 
 
-def _nearest(benches: Sequence[Bench], asked: Case) -> list[Pair]:
-    """The cases of all suites, those of about the same size first: a variant on a tiny problem says little."""
-    pairs = [(p.operator, p.case) for p in plan(benches, "full", Selection()).cases]
-    pairs.sort(key=lambda pair: abs(math.log(pair[1].nbytes / asked.nbytes)))
+def _wider(benches: Sequence[Bench], pairs: list[Pair]) -> list[Pair]:
+    """These cases, then those of all suites, of about the same size first: a variant on a tiny problem says little."""
+    size = pairs[0][1].nbytes
+    others = [(p.operator, p.case) for p in plan(benches, "full", Selection()).cases]
+    wide = pairs + sorted(others, key=lambda pair: abs(math.log(pair[1].nbytes / size)))
     # What only a misaligned or a permuted input asks for.
-    return pairs + [
+    return wide + [
         (operator, dataclasses.replace(case, layout=layout))
         for layout in LAYOUTS[1:]
-        for operator, case in pairs
+        for operator, case in wide
         if len(case.shape) > 1
     ]
 

@@ -23,8 +23,8 @@ TOKENS = (
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """Turns Modal's errors into the remote run's."""
+def _remote_errors() -> Iterator[None]:
+    """Raises Modal's errors as RemoteError."""
     try:
         yield
     except modal.exception.AuthError as error:
@@ -48,7 +48,7 @@ class ModalClient:
     @contextmanager
     def machine(self, plan: Plan) -> Iterator[ModalMachine]:
         """Builds the image, starts the sandbox, and terminates it however the block ends."""
-        with _told(), ExitStack() as stack:
+        with _remote_errors(), ExitStack() as stack:
             stack.enter_context(modal.enable_output())
             staged = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forge-remote-")))
             app = modal.App(APP)
@@ -96,7 +96,7 @@ class ModalMachine:
 
     def run(self, words: Sequence[str], say: Say) -> int:
         """Runs a command in the repository; what it prints to either stream comes as one."""
-        with _told():
+        with _remote_errors():
             joined = ("sh", "-c", 'exec "$@" 2>&1', "sh", *words)
             process = self.sandbox.exec(*joined, workdir=SOURCES, env=dict(VARIABLES))
             for part in process.stdout:
@@ -105,5 +105,5 @@ class ModalMachine:
 
     def read(self, path: str) -> bytes:
         """The contents of a file."""
-        with _told():
+        with _remote_errors():
             return bytes(self.sandbox.filesystem.read_bytes(path))

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from plan import GPUS, GRACE, VENV, Plan
 
-#: Seconds between two looks for files that are whole.
-LOOK = 30.0
+#: Seconds from one poll of the files to the next.
+POLL_SECONDS = 30.0
 #: What GNU timeout ends with at the limit; 137 is a SIGKILL, after the grace or for want of memory.
 TIME_UP, KILLED = 124, 137
 NAME = (f"{VENV}/bin/python", "-c", "import torch; print(torch.cuda.get_device_name())")
@@ -69,18 +69,18 @@ def carry_out(plan: Plan, client: Client, say: Say) -> int:
         try:
             status = files.run(say)
         except RemoteError as error:
-            raise RemoteError(f"{error}\n{files.told()}") from error
+            raise RemoteError(f"{error}\n{files.summary()}") from error
         except KeyboardInterrupt:
-            say(f"\ninterrupted: the machine is given back; {files.told()}\n")
+            say(f"\ninterrupted: the machine is given back; {files.summary()}\n")
             raise
     if status == TIME_UP:
         raise RemoteError(
             f"the limit of {plan.minutes} minutes was reached: give it more --minutes or less to do; prove goes on "
-            f"where it ended by the same command, on the same GPU, driver and sources\n{files.told()}"
+            f"where it ended by the same command, on the same GPU, driver and sources\n{files.summary()}"
         )
     if status == KILLED:
-        raise RemoteError(f"the command was killed: out of memory, or it did not end at its limit\n{files.told()}")
-    say(f"\nexit status {status}; {files.told()}\n{plan.after if files.brought else ''}\n")
+        raise RemoteError(f"the command was killed: out of memory, or it did not end at its limit\n{files.summary()}")
+    say(f"\nexit status {status}; {files.summary()}\n{plan.after if files.brought else ''}\n")
     return status
 
 
@@ -99,7 +99,7 @@ def _check_gpu(plan: Plan, machine: Machine) -> None:
 class Files:
     """The files of a run: which changed there, and which of them came back.
 
-    While the command runs, a file comes back when two looks found it with the same size and time, so that none comes
+    While the command runs, a file comes back when two polls found it with the same size and time, so that none comes
     half-written; when the command has ended, every file does.  A file that was there before and is the same stays.
     """
 
@@ -112,28 +112,28 @@ class Files:
         self._one = threading.Lock()
 
     def run(self, say: Say) -> int:
-        """Runs the command; what is whole comes back meanwhile, and the rest in the end, however that comes."""
+        """Runs the command; whole files come back while it runs, the rest when it ends or fails."""
         over = threading.Event()
 
-        def looks() -> None:
-            while not over.wait(LOOK):
-                with suppress(RemoteError):  # the last look, or the command itself, tells what is wrong
-                    self.look()
+        def poll() -> None:
+            while not over.wait(POLL_SECONDS):
+                with suppress(RemoteError):  # the last poll, or the command itself, raises it too
+                    self.sync()
 
-        threading.Thread(target=looks, daemon=True).start()
+        threading.Thread(target=poll, daemon=True).start()
         try:
             status = self.machine.run([*START, *self.plan.command], say)
         except BaseException:
             with suppress(RemoteError):  # why it broke off says more
-                self.look(ended=self.machine.run(STOP, lambda _: None) == 0)
+                self.sync(ended=self.machine.run(STOP, lambda _: None) == 0)
             raise
         finally:
             over.set()
-        self.look(ended=True)
+        self.sync(ended=True)
         return status
 
-    def look(self, *, ended: bool = False) -> None:
-        """Brings back what is whole; all of it when the command has ended."""
+    def sync(self, *, ended: bool = False) -> None:
+        """Copies back the files that are whole; all of them when the command has ended."""
         with self._one:
             found = self._list()
             for path, stamp in found.items():
@@ -152,8 +152,8 @@ class Files:
                 self._local(path).unlink(missing_ok=True)
                 self.brought.pop(path, None)
 
-    def told(self) -> str:
-        """What came back, in words."""
+    def summary(self) -> str:
+        """The files that came back, a line each."""
         return "\n".join(["came back:" if self.brought else "nothing came back", *map(str, self.brought.values())])
 
     def _list(self) -> dict[str, str]:
