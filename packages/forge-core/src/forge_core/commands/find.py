@@ -24,7 +24,7 @@ from forge_core.cli import ARCH, did_you_mean
 from forge_core.errors import ArgumentError
 from forge_core.op import Explanation, Operator
 
-__all__ = ["call_options", "explain_case", "explained", "known_names", "meta_tensor", "operators_of"]
+__all__ = ["call_options", "explain_case", "explained", "meta_tensor", "operators_of"]
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -65,12 +65,6 @@ def operators_of(benches: Sequence[Bench]) -> dict[str, Operator]:
                 found.setdefault(name, value)
                 found.setdefault(value.schema.qualified, value)
     return found
-
-
-def known_names(benches: Sequence[Bench]) -> list[str]:
-    """The names that :func:`explained` takes, each once: without those that are another with its namespace."""
-    measured = [operator.name for bench in benches for operator in bench.operators]
-    return list(dict.fromkeys([*measured, *(name for name in operators_of(benches) if "::" not in name)]))
 
 
 def meta_tensor(shape: Sequence[int], dtype: torch.dtype, layout: str = "contiguous") -> torch.Tensor:
@@ -123,10 +117,11 @@ def explained(
         ForgeError: what else the call itself would raise.
     """
     benches = discover()
-    benched = {each.name: each for bench in benches for each in bench.operators}
+    benched = {} if arguments else {each.name: each for bench in benches for each in bench.operators}
     public = operators_of(benches)
-    if operator not in benched and operator not in public:
-        known = known_names(benches)
+    if operator not in {**benched, **public}:
+        # Each once: without those that are another with its namespace.
+        known = [name for name in {**benched, **public} if "::" not in name]
         hint = did_you_mean(operator.rpartition("::")[2], known)
         raise click.UsageError(f"OPERATOR: expected one of {', '.join(known)}, got {operator!r}. {hint}".rstrip())
     try:
@@ -136,7 +131,7 @@ def explained(
         text = f"expected a shape, a dtype and a layout such as 4096x4096 and bfloat16, got {shape} {dtype} {layout}"
         raise click.UsageError(f"{text}: {error}") from error
     try:
-        if operator in benched and not arguments:
+        if operator in benched:
             return explain_case(benched[operator], Case(operator, sizes, kind, layout), variant, arch=arch)
         schema = public[operator].schema
         values = {key: _literal(key, text) for key, text in (arguments or {}).items()}
