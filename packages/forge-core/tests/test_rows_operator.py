@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import partial
 
 import pytest
 import torch
 
+from forge_core.errors import UnsupportedError
 from forge_core.rows import Fold, Operands, RowProgram, rsqrt
 from forge_core.rows.operator import like, row_operator
 from forge_core.testing.battery import battery
@@ -73,6 +75,19 @@ def rms_norm(x, weight, dim=-1, eps=1e-5, *, variant="auto"):
 
 FORWARD = row_subject(rms_norm, **Y, terms=reference)
 BACKWARD = row_subject(rms_norm_dx, **DX, terms=partial(dx_reference, sign=1), differentiable=False)
+
+
+@pytest.mark.parametrize("subject", [FORWARD, BACKWARD], ids=lambda subject: subject.name)
+def test_every_kernel_supports_one_of_the_samples(subject):
+    supported = set()
+    for args in itertools.takewhile(lambda args: args[0].dtype is torch.bfloat16, subject.samples(torch.device("cpu"))):
+        for variant in subject.operator.variants():
+            try:
+                subject.operator.explain(*args, variant=variant, arch="sm_90a")
+            except UnsupportedError:
+                continue
+            supported.add(variant)
+    assert supported == set(subject.operator.variants())
 
 
 @pytest.mark.parametrize("check", battery(FORWARD, BACKWARD))

@@ -108,7 +108,9 @@ class Evidence:
         return self._files[root]
 
     def declarations(self, week: Week) -> dict[str, str]:
-        """By kernel, the digest of its operator's ``Subject(...)`` in the package's ``proofs`` and of the measurement.
+        """By kernel, the digest of its operator's declaration in the package's ``proofs`` and of the measurement.
+
+        A declaration is a call of ``Subject`` or ``row_subject`` whose first argument is the operator.
 
         Raises:
             ProofError: an operator's declaration is not found.
@@ -117,7 +119,9 @@ class Evidence:
         path = Path(locate(f"{week.package}.proofs"))
         declared = {}
         for node in ast.walk(definitions.module(path).tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "Subject" and node.args:
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            if ast.unparse(node.func).rpartition(".")[2] in ("Subject", "row_subject"):
                 declared[ast.unparse(node.args[0]).rpartition(".")[2]] = definitions.text(path, node)
         operators = {kernel.name: kernel.operator.rpartition("::")[2] for kernel in week.kernels}
         missing = sorted(set(operators.values()) - set(declared))

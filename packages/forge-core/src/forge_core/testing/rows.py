@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -84,9 +84,16 @@ def row_subject(
         magnitudes = terms(*(a.double().abs() if isinstance(a, torch.Tensor) else a for a in args))
         return magnitudes * (exact * (length / _A_THREAD + _ROUNDINGS))
 
+    def samples(device: torch.device) -> Iterator[tuple[Any, ...]]:
+        """Calls of which each kernel supports at least one; a kernel is asked for by name where they are measured."""
+        for dtype in dtypes:
+            for seed, case in enumerate(case for case in LAUNCHES if not case.kwargs):
+                if dims or not isinstance(case.args[0], tuple):
+                    yield (*make(case, dtype, device, seed), *case.args)
+
     return Subject(
         operator,
-        None,
+        samples,
         floor,
         cases=_CASES,
         launches=[case for case in LAUNCHES if dims or not isinstance(case.args[0], tuple)],
