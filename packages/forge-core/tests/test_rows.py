@@ -491,6 +491,20 @@ class Same(RowProgram):
 
 
 @dataclass(frozen=True)
+class MeanRemoved(RowProgram):
+    """The least that has a fold and a map, of one operand."""
+
+    operands = Operands(rows=("x",), writes=("y",))
+    folds = (Fold("sum", lambda v, row: v.x, masked=False),)
+
+    def constants(self, totals, row):
+        return totals[0] / row.count
+
+    def map(self, v, mean):
+        return (v.x - mean,)
+
+
+@dataclass(frozen=True)
 class TotalOrSame(Total):
     """A total that says what it is of one element."""
 
@@ -551,7 +565,8 @@ def test_a_kernel_is_read_on_a_screen_or_two():
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["A100", "H200", "B200", "RTX 5090"])
 @pytest.mark.parametrize(
-    "program, dtype", [(Scaled, BF16), (LayerNorm, BF16), (LayerNormBackward, FP32), (Total, BF16), (Total, FP32)]
+    "program, dtype",
+    [(Scaled, BF16), (MeanRemoved, BF16), (LayerNorm, BF16), (LayerNormBackward, FP32), (Total, BF16), (Total, FP32)],
 )
 def test_no_listed_kernel_spills(program, dtype, gpu):
     names = program.operands.tensors

@@ -250,7 +250,10 @@ class HeldConfig(RowConfig):
         """As of the other kernels; not where values have room in registers, and no exchange takes some."""
         values = self.chunks * self.vec * max(1, self.binding.compute.itemsize // 4) * len(self.binding.loaded)
         room = 65536 // (self.resident * self.threads) // 8 * 8
-        return super().forgets and not (self.lanes and values <= 0.8 * room)
+        # A lone row operand under a plain fold is kept whole from the fold to the map, beside what the map makes of it.
+        program = self.binding.program
+        share = 0.65 if program.merge == "each" and len(self.binding.loaded) == 1 else 0.8
+        return super().forgets and not (self.lanes and values <= share * room)
 
     def in_flight(self, vectors: int, rows: int, sm_count: int) -> float:
         """Bytes that a multiprocessor holds at once of rows that blocks hold: in the mean of all waves.
