@@ -22,6 +22,7 @@ from click.testing import CliRunner
 from forge_core.bench import pages, records
 from forge_core.bench.html import data, stamp_of, theme, write_report
 from forge_core.bench.html.plots import of_operator
+from forge_core.cli import main
 from forge_core.commands.bench import bench as command
 from forge_core.errors import BenchmarkError
 from forge_core.files import write_atomically
@@ -333,7 +334,7 @@ def test_the_command_writes_the_page_and_says_what_it_lacks(tmp_path, monkeypatc
     assert (out / "host-softmax-latency-dark.svg").exists()
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "matplotlib" else real(name, *a))
-    result = CliRunner().invoke(command, ["report", str(HOST), "--out", str(out)])
+    result = CliRunner().invoke(main, ["bench", "report", str(HOST), "--out", str(out)])
     assert result.exit_code == 1
     assert "pip install 'forge-cute-core[report]'" in result.output
 

@@ -107,11 +107,13 @@ class Commands(click.Group):
         try:
             with _one_bad_usage():
                 return super().invoke(ctx)
+        except click.UsageError:
+            raise
         except ForgeError as error:
             if _traceback_wanted():
                 raise
             click.echo(f"{type(error).__name__}: {error}", err=True)
-            ctx.exit(getattr(error, "exit_status", 1))
+            ctx.exit(1)
 
 
 def _traceback_wanted() -> bool:

@@ -6,6 +6,8 @@ import importlib.metadata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import click
+
 from forge_core import dtypes
 from forge_core.bench.declare import Bench, Case, OperatorBench
 from forge_core.bench.schema import (
@@ -19,7 +21,7 @@ from forge_core.bench.schema import (
     parse_shape,
     suites_of,
 )
-from forge_core.cli import BAD_USAGE, did_you_mean
+from forge_core.cli import did_you_mean
 from forge_core.errors import BenchmarkError
 
 __all__ = ["PlannedCase", "Run", "Selection", "UsageError", "discover", "packages_named", "plan"]
@@ -28,10 +30,16 @@ __all__ = ["PlannedCase", "Run", "Selection", "UsageError", "discover", "package
 GROUP = "forge.bench"
 
 
-class UsageError(BenchmarkError):
-    """What was asked for does not exist; the message lists what does."""
+class UsageError(BenchmarkError, click.UsageError):
+    """What was asked for does not exist; the message lists what does.  A command shows it with its usage."""
 
-    exit_status = BAD_USAGE
+    def __init__(self, message: str) -> None:
+        click.UsageError.__init__(self, message)
+
+    @classmethod
+    def unknown(cls, message: str, name: str, known: Iterable[str]) -> UsageError:
+        """The error of an unknown name, with the nearest known ones."""
+        return cls(". ".join(filter(None, [message, did_you_mean(name, known)])))
 
 
 @dataclass(frozen=True)
@@ -144,8 +152,7 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection, *, commands:
             f"no suite and no operator is named {name!r}; suites: {', '.join(suites) or 'none'}; "
             f"operators: {', '.join(operators) or 'none'}"
         )
-        near = did_you_mean(name, [*commands, *suites, *operators])
-        raise UsageError(". ".join(filter(None, [text, near])))
+        raise UsageError.unknown(text, name, [*commands, *suites, *operators])
     cases = [
         planned
         for planned in _planned(name, found, selection)

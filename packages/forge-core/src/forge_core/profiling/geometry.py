@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,16 +40,6 @@ class RecordedLaunch:
     options: tuple[tuple[str, bool | int | str], ...] = ()
     arguments: tuple[Any, ...] = ()
     states_smem: bool = True
-
-    @property
-    def blocks(self) -> int:
-        """Blocks of the grid."""
-        return math.prod(self.grid)
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return math.prod(self.block)
 
 
 # Stands for a launch that does not mention dynamic shared memory; None means that the compiler finds it.

@@ -10,6 +10,7 @@ all of it -> theoretical occupancy; bytes over the specified bandwidth -> the le
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +73,7 @@ class KernelReport:
         """The kernel for a terminal; ``device`` counts the multiprocessors."""
         launch, resources, counts, held = self.launch, self.resources, self.counts, self.occupancy
         cluster = f", clusters of {_sizes(launch.cluster)}" if launch.cluster != (1, 1, 1) else ""
-        waves = launch.blocks / max(held.blocks * device.sm_count, 1)
+        waves = math.prod(launch.grid) / max(held.blocks * device.sm_count, 1)
         dynamic = "left to the compiler" if launch.dynamic_smem is None else f"{launch.dynamic_smem:,} dynamic"
         allowed = ", ".join(f"{name} {count}" for name, count in held.allowed.items())
         widths = [f"{kind} {', '.join(map(str, counts.widths(kind)))}" for kind in ACCESSES if counts.widths(kind)]
@@ -184,7 +185,7 @@ def describe(artefacts: Artefacts, arch: str) -> tuple[KernelReport, ...]:
     for launch in artefacts.launches:
         name = symbol_of(launch, list(resources))
         registers, smem = resources[name].registers, resources[name].static_smem + (launch.dynamic_smem or 0)
-        held = occupancy(capability, threads=launch.threads, registers=registers, smem=smem)
+        held = occupancy(capability, threads=math.prod(launch.block), registers=registers, smem=smem)
         reports.append(KernelReport(name, launch, resources[name], counts[name], held))
     return tuple(reports)
 
