@@ -328,7 +328,7 @@ def test_the_numbers_behind_the_plots_are_the_record_s(shown):
 
 def test_the_command_writes_the_page_and_says_what_it_lacks(tmp_path, monkeypatch):
     out = tmp_path / "out"
-    result = CliRunner().invoke(command, ["report", str(HOST), "--out", str(out)])
+    result = CliRunner().invoke(main, ["bench", "report", str(HOST), "--out", str(out)])
     assert result.exit_code == 0, result.output
     assert str(out / "index.html") in result.output.splitlines()
     assert (out / "host-softmax-latency-dark.svg").exists()
