@@ -290,21 +290,14 @@ class Store:
         root = self.folder()
         if root is None:
             raise FileNotFoundError(errno.ENOENT, "the folder was removed", str(self.root))
-        file = OBJECTS[0] if image.linked else OBJECTS[1]
+        file, digest = OBJECTS[0] if image.linked else OBJECTS[1], hashlib.sha256(image.data).hexdigest()
+        date = dt.datetime.now(dt.UTC).replace(microsecond=0).isoformat()
         described = {
             "format": FORMAT,
             "digest": key.digest,
             "key": key.describe(),
-            "object": {
-                "file": file,
-                "bytes": len(image.data),
-                "sha256": hashlib.sha256(image.data).hexdigest(),
-                "symbol": key.symbol,
-            },
-            "compiled": {
-                "seconds": round(image.seconds, 4),
-                "date": dt.datetime.now(dt.UTC).replace(microsecond=0).isoformat(),
-            },
+            "object": {"file": file, "bytes": len(image.data), "sha256": digest, "symbol": key.symbol},
+            "compiled": {"seconds": round(image.seconds, 4), "date": date},
         }
         work = Path(tempfile.mkdtemp(dir=make_private(root / "work")))
         try:
