@@ -346,8 +346,7 @@ class Store:
 
     def sweep(self) -> list[Path]:
         """Removes what killed processes left in work/, and old locks; returns what was removed."""
-        root = self.folder()
-        removed = []
+        root, removed = self.folder(), []
         for path in [*root.glob("work/*"), *root.glob("locks/*")] if root is not None else []:
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - path.lstat().st_mtime >= LEFTOVER_S:
