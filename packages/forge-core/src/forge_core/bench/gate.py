@@ -49,7 +49,7 @@ def near(
 
     Args:
         subject: the declaration, whose ``floor`` is the derived bound.
-        inputs: the tensors of the call, all of one shape.
+        inputs: the tensors of the call.  Those of the first one's rank are cut; others, such as a weight, stay whole.
         args: the further arguments of the call.
         got: the result.
         want: the reference's result, for shape and dtype.
@@ -64,7 +64,8 @@ def near(
         with torch.no_grad():
             for start in range(0, size, step):
                 length = min(step, size - start)
-                parts = [x.detach().narrow(dim, start, length) for x in inputs]
+                parts = [x.detach() for x in inputs]
+                parts = [x.narrow(dim, start, length) if x.ndim == inputs[0].ndim else x for x in parts]
                 subject.judge(got.narrow(result_dim, start, length), (*parts, *args), {}, f"part from {start}")
     except AssertionError as wrong:
         return str(wrong)

@@ -120,6 +120,21 @@ def tables(record: Record, operator: str = "") -> list[Table]:
     return [*found, _variants_table(operator, several, host=host)] if several else found
 
 
+def compared(cases: Sequence[CaseRecord]) -> list[CaseRecord]:
+    """The cases that count as a comparison with peers.
+
+    Variants beside each other are measured beside eager alone, so a case of one peer counts only if the operator has no
+    case of several.  A peer that was left out because it does not support the shape was asked for.
+    """
+
+    def asked(case: CaseRecord) -> int:
+        peers = {contender.name for contender in case.contenders if contender.kind == "peer"}
+        return len(peers | {name for name in (*case.left_out, *case.wrong) if not name.startswith(OURS)})
+
+    least = min(2, max(map(asked, cases), default=0))
+    return [case for case in cases if asked(case) >= least]
+
+
 def summary(records: Sequence[Record]) -> Table:
     """Speed-up over the best peers and share of the ceiling, a row for each operator of each record."""
     rows = []
@@ -128,7 +143,7 @@ def summary(records: Sequence[Record]) -> Table:
             every = [case for case in record.cases if case.operator == operator]
             cases = [case for case in every if not case.error]
             row = {"operator": operator, "suite": record.suite, "cases": str(len(every))}
-            ours = [contender for case in cases if (contender := case.contender(OURS))]
+            ours = [contender for case in compared(cases) if (contender := case.contender(OURS))]
             speedups = [one.of_best_peer if one.gbs else 1 / one.of_best_peer for one in ours if one.of_best_peer]
             shares = [one.of_ceiling for one in ours if one.of_ceiling]
             for name, ratios in (("speed-up", speedups), ("of ceiling", shares)):

@@ -8,7 +8,7 @@
     )
     def rms_norm(x, weight, dim=-1, eps=1e-5, *, variant="auto"):
         '''The public docstring.'''
-        return rows.like("rms_norm", RMSNorm(), x=x, weight=weight, dim=dim)
+        return like("rms_norm", RMSNorm(), x=x, weight=weight, dim=dim)
 
 Tensors and numbers of the schema are the program's operands by name; ``dim`` names the dims that make a row.
 """

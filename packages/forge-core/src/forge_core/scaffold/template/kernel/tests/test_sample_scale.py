@@ -23,6 +23,15 @@ def test_conformance(check):
     check()
 
 
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+def test_small_calls():
+    """What compute-sanitizer runs, which slows a kernel down a lot."""
+    rows = torch.randn(31, 7, device="cuda")
+    for x in (torch.randn(5, 64, device="cuda"), rows, rows.t()):
+        torch.testing.assert_close(sample_scale(x, 1.5).cpu(), x.cpu() * 1.5)
+
+
 @pytest.mark.parametrize("arch", ARCHES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_kernel_compiles_as_declared(dtype, arch):

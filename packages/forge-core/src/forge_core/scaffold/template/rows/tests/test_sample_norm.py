@@ -8,6 +8,7 @@ from forge_sample_rows import sample_norm
 from forge_sample_rows.proofs import PROOFS
 
 from forge_core.device import ARCHES
+from forge_core.errors import UnsupportedError
 from forge_core.testing import battery
 from forge_core.testing.expectations import assert_as_declared, compiled_for
 from forge_core.testing.rows_expected import EXPECTED
@@ -16,6 +17,21 @@ from forge_core.testing.rows_expected import EXPECTED
 @pytest.mark.parametrize("check", battery(*PROOFS.subjects))
 def test_conformance(check):
     check()
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("variant", ["auto", *sample_norm.variants()])
+def test_small_calls(variant):
+    """What compute-sanitizer runs, which slows a kernel down a lot."""
+    for shape, dim in (((5, 64), -1), ((3, 301), -1), ((40, 6), 0), ((1, 40000), -1)):
+        x = torch.randn(shape, device="cuda")
+        try:
+            y = sample_norm(x, dim, variant=variant)
+        except UnsupportedError:  # this variant is for others of these shapes
+            assert variant != "auto"
+            continue
+        torch.testing.assert_close(y.cpu(), sample_norm(x.cpu(), dim), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("arch", ARCHES)

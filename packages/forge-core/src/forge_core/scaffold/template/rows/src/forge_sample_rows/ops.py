@@ -11,16 +11,16 @@ from forge_sample_rows.program import SampleNorm
 __all__ = ["sample_norm"]
 
 #: The arguments as PyTorch's schemas have them; tensors and numbers are the program's operands by name.
-SCHEMA = "(Tensor x, int dim=-1, float eps=1e-6, *, str variant='auto') -> Tensor"
+SCHEMA = "(Tensor x, int dim=-1, float eps=1e-5, *, str variant='auto') -> Tensor"
 
 
 @row_operator(
     f"forge_sample_rows::sample_norm{SCHEMA}",
     program=SampleNorm(),
     reference=ref.sample_norm,
-    gradient="reference",  # or {"x": the row operator of the gradient}: docs/rows.md
+    gradient="reference",  # or {"x": the row operator that computes the gradient of x}
 )
-def sample_norm(x: torch.Tensor, dim: int = -1, eps: float = 1e-6, *, variant: str = "auto") -> torch.Tensor:
+def sample_norm(x: torch.Tensor, dim: int = -1, eps: float = 1e-5, *, variant: str = "auto") -> torch.Tensor:
     """``x / sqrt(mean(x^2) + eps)`` along a dim.
 
     Args:
