@@ -163,7 +163,8 @@ def forge_cute(words, *, whole):
                 return f"{parameter.name} is missing"
             if given and not isinstance(parameter.type, click.Path):
                 parameter.type_cast_value(context, value)
-            is_name = given and parameter.name in ("operator", "name") and not value.isupper()
+            # What `new` names is not there yet.
+            is_name = given and command.name != "new" and parameter.name in ("operator", "name") and not value.isupper()
             if is_name and value not in measurable():
                 return f"no suite or operator {value!r}"
     except click.UsageError as error:

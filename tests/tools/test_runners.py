@@ -331,7 +331,7 @@ def test_what_does_not_exist_is_refused(tools, benches):
 
     choose = tools["workload"].choose
     for package, case, variant, said in (
-        ("week9", None, "auto", "no package is named 'week9'"),
+        ("week9", None, "auto", "no package 'week9'; packages: week0"),
         ("wek0", None, "auto", r"Did you mean week0"),
         ("week0", "softmax 4x4", "auto", "no suite and no operator is named 'softmax'"),
         (

@@ -341,7 +341,7 @@ def test_the_version_of_a_peer_s_package_is_recorded(invoke):
     [
         (3, "nothing", "is named 'nothing'; suites: cold, full, gpu, latency, quick; operators: swap"),
         (3, "qiuck", "operators: swap. Did you mean quick?"),
-        (3, "swpa", "operators: swap. Did you mean swap?"),
+        (3, "swpa", "Did you mean swap or sweep?"),
         (3, "lits", "operators: swap. Did you mean list?"),
         (3, "quick --variant narrow", "quick: no variant 'narrow'; variants: auto, naive, wide, all"),
         (3, "swap --variant narrow", "swap: no variant 'narrow'; variants: auto, naive, wide, all"),

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forge_core.cache import KernelKey
-from forge_core.cache.key import canonical, dsl_environment, modules_of, same_key, tag, untag
+from forge_core.cache.key import canonical, dsl_environment, modules_of, same_tag, tag, untag
 from forge_core.cache.sources import fingerprint
 from forge_core.cache.toolchain import host_levels, levels_of, toolchain
 
@@ -89,8 +89,8 @@ def key_of(config, **changes):
 @given(values, values)
 @settings(max_examples=400, deadline=None)
 def test_keys_are_equal_exactly_when_the_configurations_are(a, b):
-    assert (key_of(a).digest == key_of(b).digest) == exactly(a, b) == same_key(a, b)
-    assert same_key(a, copy.deepcopy(a))
+    assert (key_of(a).digest == key_of(b).digest) == exactly(a, b) == same_tag(a, b)
+    assert same_tag(a, copy.deepcopy(a))
 
 
 @given(values)
@@ -171,10 +171,10 @@ def test_an_object_made_for_a_lower_level_is_looked_for_and_never_one_for_a_high
     levels = ("linux-x86_64-v1", "linux-x86_64-v2", "linux-x86_64-v3")
     monkeypatch.setattr("forge_core.cache.key.host_levels", lambda: levels)
     key = key_of(Inner())
-    assert [other.host for other in key.equivalents()] == list(reversed(levels))
+    assert [other.host for other in key.compatible_keys()] == list(reversed(levels))
     middle = dataclasses.replace(key, host=levels[1])
-    assert [other.host for other in middle.equivalents()] == [levels[1], levels[0]]
-    assert len({other.digest for other in key.equivalents()}) == 3
+    assert [other.host for other in middle.compatible_keys()] == [levels[1], levels[0]]
+    assert len({other.digest for other in key.compatible_keys()}) == 3
 
 
 # ---------------------------------------------------------------------------------------------------- the toolchain

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_core import use_settings
 from forge_core.op import Launch, guard, table
-from forge_core.op.eager import DIFFERENT, NOT_SERVED, EagerPath
+from forge_core.op.eager import NOT_SERVED, REFRESH_EVERY, EagerPath
 from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 from forge_core.op.table import LaunchTable
@@ -346,7 +346,7 @@ def test_a_like_of_the_last_call_inside_a_transform(asked: tuple[EagerPath, list
 def test_a_like_of_the_last_call_without_a_gradient_to_record(asked: tuple[EagerPath, list[str]]) -> None:
     path, answers = asked
     x = torch.randn(3, 4, requires_grad=True)
-    for _ in range(DIFFERENT):
+    for _ in range(REFRESH_EVERY):
         assert path.call((x, 3), {}).requires_grad
     answers.clear()
     assert path.call((x, 3), {}).requires_grad
@@ -373,10 +373,10 @@ def test_calls_of_two_kinds_in_turns(asked: tuple[EagerPath, list[str]], monkeyp
     alike = guard.alike
     monkeypatch.setattr(guard, "alike", lambda x: (written.append(x.shape), alike(x))[1])
     a, b = torch.randn(3, 4), torch.randn(5)
-    for _ in range(3 * DIFFERENT):
+    for _ in range(3 * REFRESH_EVERY):
         assert torch.equal(path.call((a, 3), {}), a * 3)
         assert torch.equal(path.call((b, 3), {}), b * 3)
-    assert 3 * DIFFERENT <= len(answers) <= 3 * DIFFERENT + 3, "one of the two is like the last"
+    assert 3 * REFRESH_EVERY <= len(answers) <= 3 * REFRESH_EVERY + 3, "one of the two is like the last"
     assert len(written) == 3
 
 

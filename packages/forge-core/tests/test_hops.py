@@ -12,7 +12,7 @@ import torch
 
 from forge_core.cache import CompileCached, Compiled
 from forge_core.device import SPECS, Device
-from forge_core.op.eager import DIFFERENT, EagerPath
+from forge_core.op.eager import REFRESH_EVERY, EagerPath
 from forge_core.rows import Binding, configurations
 
 week2 = pytest.importorskip("forge_week2_softmax")
@@ -70,7 +70,7 @@ def planted(pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Com
     builder: CompileCached[Any] = CompileCached(local, compiler=compiler)
     pretend_gpu(builder)
     path = EagerPath(week2.softmax._rules, week2.softmax.table.anew())
-    monkeypatch.setattr(week2.softmax, "_call_past", path.call)
+    monkeypatch.setattr(week2.softmax, "_fast_call", path.call)
     return week2.softmax, builder, compiler
 
 
@@ -84,7 +84,7 @@ def test_a_first_call_takes_16_hops_and_a_repeated_one_3(planted: tuple[Any, Com
     ours = hops([name for name in first if "row_operator" not in name])
     assert len(ours) + 2 <= 16, ours  # and `plain_cuda` and `builder_at`, which are planted here
     assert not any("KernelKey" in name for name in first), "its configuration is that of the call before"
-    for _ in range(DIFFERENT):  # until the call is compared with the last one alone
+    for _ in range(REFRESH_EVERY):  # until the call is compared with the last one alone
         softmax(x)
     again = hops(entered(lambda: softmax(x)))
     assert again == [

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_core.errors import ArgumentError, DimError, DTypeError
 from forge_core.op import guard
-from forge_core.op.eager import DIFFERENT, NOT_SERVED
+from forge_core.op.eager import NOT_SERVED, REFRESH_EVERY
 from forge_core.settings import use_settings
 
 week1 = pytest.importorskip("forge_week1_reduce")
@@ -72,7 +72,7 @@ def test_a_bad_call_is_refused_each_time() -> None:
 
 def repeated(x: torch.Tensor, *dim: int) -> None:
     """Calls until the call is compared with the last one alone."""
-    for _ in range(2 * DIFFERENT):
+    for _ in range(2 * REFRESH_EVERY):
         week2.softmax(x, *dim)
 
 

@@ -78,7 +78,9 @@ def test_every_configuration_has_a_declaration():
 
 @pytest.mark.parametrize("arch", BUILT)
 def test_a_spill_brought_in(arch):
-    told = normed.explain(torch.empty(32768, 1024, dtype=BF16, device="meta"), torch.empty(1024), arch=arch)
+    told = normed.explain(
+        torch.empty(32768, 1024, dtype=BF16, device="meta"), torch.empty(1024, device="meta"), arch=arch
+    )
     crowded = replace(told.config, chunks=16 * told.config.chunks)
     found = violations(compiled_for(told.builder, crowded, arch), EXPECTED, crowded, arch)
     assert [each.figure for each in found] == ["bytes spilled"]

@@ -1,6 +1,6 @@
 """Forge, week 1: reductions, at the memory's speed.
 
-Importing this package imports torch and no compiler: the CuTe DSL is imported by the first call on a GPU.
+Importing this package imports torch and no compiler: the CuTe DSL is imported when a kernel has to be compiled.
 """
 
 from __future__ import annotations

@@ -60,21 +60,19 @@ def open_bundle(folder: Path, named_by: str) -> Store:
         CacheError: there is no bundle, or one of another format.
     """
     _check_format(folder, f"{named_by} names {folder}", f"Make one with: forge-cute cache build --out {folder}")
-    return Store(folder, frozen=True, way_out=f"Remove the permission with: chmod -R go-w {folder}")
+    return Store(folder, frozen=True, remedy=f"Remove the permission with: chmod -R go-w {folder}")
 
 
-def _check_format(folder: Path, told: str, way_out: str) -> None:
+def _check_format(folder: Path, told: str, remedy: str) -> None:
     try:
         written: Any = json.loads((folder / MANIFEST).read_bytes())["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CacheError(
-            f"{told}: expected a bundle of kernels, got {type(error).__name__} for {MANIFEST}: {error}. {way_out}",
+            f"{told}: expected a bundle of kernels, got {type(error).__name__} for {MANIFEST}: {error}. {remedy}",
             folder=str(folder),
         ) from error
     if written != FORMAT:
-        raise CacheError(
-            f"{told}: expected a bundle of format {FORMAT}, got {written!r}. {way_out}", folder=str(folder)
-        )
+        raise CacheError(f"{told}: expected a bundle of format {FORMAT}, got {written!r}. {remedy}", folder=str(folder))
 
 
 def check_target(out: Path) -> None:

@@ -22,8 +22,8 @@ from typing import Any, Generic, TypeVar
 from forge_core import settings
 from forge_core.cache import bundle
 from forge_core.cache.compile import Compiled, Compiler, Traceable, compile_options
-from forge_core.cache.files import tell_once
-from forge_core.cache.key import KernelKey, canonical, modules_of, resolve, same_key, tag
+from forge_core.cache.files import warn_once
+from forge_core.cache.key import KernelKey, canonical, modules_of, object_at, same_tag, tag
 from forge_core.cache.sources import Sources, fingerprint
 from forge_core.cache.store import Entry, Store, user_store
 from forge_core.cache.toolchain import require_dsl
@@ -98,7 +98,7 @@ class CompileCached(Generic[Config]):
         except TypeError:  # unhashable, so it holds a value that cannot be part of a key, which `_key` names
             known = found = None
         # Equal configurations can have different keys: 1 and True.
-        if found is not None and same_key(known, config):
+        if found is not None and same_tag(known, config):
             if log.isEnabledFor(logging.DEBUG):
                 log.debug("cache hit: %s [%s] %s", self.name, arch, found.key.digest[:12])
             return found
@@ -162,7 +162,7 @@ class CompileCached(Generic[Config]):
         if self._build is not None:
             return self
         require_dsl(self.name)
-        builder: Any = resolve(self.name)
+        builder: Any = object_at(self.name)
         if not isinstance(builder, CompileCached) or builder.name != self.name:
             got = builder.name if isinstance(builder, CompileCached) else type(builder).__name__
             raise CompileError(f"{self.name}: expected the import path of a @compile_cached builder, got {got}")
@@ -216,7 +216,7 @@ class CompileCached(Generic[Config]):
         try:
             entry = self._publish(compiled, sources, store)
         except CompileError as error:  # the kernel runs in this process all the same
-            tell_once(f"publish {error}", "%s", error)
+            warn_once(f"publish {error}", "%s", error)
             return compiled
         # What is stored is what runs, in this process as in every later one.
         return self._load(entry, "compiled") or compiled
@@ -234,8 +234,8 @@ class CompileCached(Generic[Config]):
             told = f"{changed} changed after this process started. Restart to have it cached."
             raise CompileError(f"{self.name} is not stored: {told}")
         if differs := difference(sources):
-            way_out = "Undo that, or make the change in the source and restart, to have it cached."
-            raise CompileError(f"{self.name} is not stored: {differs}. {way_out}")
+            remedy = "Undo that, or make the change in the source and restart, to have it cached."
+            raise CompileError(f"{self.name} is not stored: {differs}. {remedy}")
         return store.publish(compiled.key, self._compiler.image(compiled))
 
     def _load(self, entry: Entry | None, origin: str) -> Compiled | None:
@@ -248,7 +248,7 @@ class CompileCached(Generic[Config]):
         except ForgeError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the loader raises, the kernel can be compiled
-            tell_once(f"load {entry.object}", "the compiled kernel %s cannot be loaded: %s", entry.object, error)
+            warn_once(f"load {entry.object}", "the compiled kernel %s cannot be loaded: %s", entry.object, error)
             return None
         log.debug("loaded: %s [%s] in %.1f ms", entry.object, origin, (time.perf_counter() - start) * 1e3)
         return Compiled(launch=launch, key=entry.key, seconds=entry.seconds, origin=origin, owner=owner)
@@ -280,7 +280,7 @@ def find_entries(key: KernelKey, store: Store | None) -> Iterator[tuple[Entry, s
         CacheError: a folder is not safe to load native code from, or what is named as a bundle is none.
     """
     for each in _stores(store):
-        for candidate in key.equivalents():
+        for candidate in key.compatible_keys():
             entry = each.find(candidate)
             if entry is not None:
                 yield entry, "bundle" if each.frozen else "cache"

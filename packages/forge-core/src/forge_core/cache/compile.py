@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forge_core.cache.files import tell_once
+from forge_core.cache.files import warn_once
 from forge_core.cache.key import KernelKey
 from forge_core.cache.store import Image
 from forge_core.cache.toolchain import require_dsl, require_runtime, runtime_library
@@ -145,7 +145,7 @@ class Compiler:
                     f"{compiled.key.name}: the compiled kernel cannot be exported: {error}", key=compiled.key.digest
                 ) from error
             if why := _link(path.parent):
-                tell_once(
+                warn_once(
                     "linker",
                     "compiled kernels are stored as they are, because %s. A new process then imports the DSL to load "
                     "them, which takes two seconds.",

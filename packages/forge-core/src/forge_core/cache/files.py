@@ -16,14 +16,14 @@ from pathlib import Path
 
 from forge_core.errors import CacheError
 
-__all__ = ["check_private", "make_private", "remove_tree", "tell_once", "tree_bytes", "write_new"]
+__all__ = ["check_private", "make_private", "remove_tree", "tree_bytes", "warn_once", "write_new"]
 
 log = logging.getLogger("forge_core")
 
 _told: set[str] = set()
 
 
-def tell_once(subject: str, message: str, *args: object) -> None:
+def warn_once(subject: str, message: str, *args: object) -> None:
     """Logs a warning, once per process and subject."""
     if subject not in _told:
         _told.add(subject)
@@ -63,7 +63,7 @@ class _UnsafeError(Exception):
     """What must not be trusted, and why."""
 
 
-def check_private(path: Path, *, way_out: str) -> Path:
+def check_private(path: Path, *, remedy: str) -> Path:
     """Resolves a path that native code may be loaded from.
 
     The file or folder must belong to this user or to root and must not be writable by others; no folder above it may be
@@ -72,7 +72,7 @@ def check_private(path: Path, *, way_out: str) -> Path:
 
     Args:
         path: an existing file or folder, or a link to one.
-        way_out: what to do if it is not safe, as a full sentence.
+        remedy: what to do if it is not safe, as a full sentence.
 
     Raises:
         CacheError: another user can change it.
@@ -92,7 +92,7 @@ def check_private(path: Path, *, way_out: str) -> Path:
             _check_owner(target)
             _check_mode(target)
     except _UnsafeError as error:
-        raise CacheError(f"{path}: {error}, so no native code is loaded from it. {way_out}", folder=str(path)) from None
+        raise CacheError(f"{path}: {error}, so no native code is loaded from it. {remedy}", folder=str(path)) from None
     return Path(os.path.realpath(step))
 
 

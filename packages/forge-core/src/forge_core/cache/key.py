@@ -22,7 +22,7 @@ import torch
 
 from forge_core.cache.toolchain import host_levels, toolchain
 
-__all__ = ["KernelKey", "canonical", "dsl_environment", "modules_of", "resolve", "same_key", "tag", "untag"]
+__all__ = ["KernelKey", "canonical", "dsl_environment", "modules_of", "object_at", "same_tag", "tag", "untag"]
 
 # CUTE_DSL_* variables that say where or how much is written, not what is generated.  Any other one enters the key.
 _NOT_IN_KEY = {
@@ -67,15 +67,15 @@ def tag(value: Any) -> Any:
     )
 
 
-def same_key(a: Any, b: Any) -> bool:
+def same_tag(a: Any, b: Any) -> bool:
     """Whether :func:`tag` gives the same for two values; to ``==``, 1 and True are equal."""
     kind = type(a)
     if a is b or kind is not type(b):
         return a is b
     if kind is tuple:
-        return len(a) == len(b) and all(map(same_key, a, b))
+        return len(a) == len(b) and all(map(same_tag, a, b))
     if dataclasses.is_dataclass(kind):
-        return all(same_key(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(kind))
+        return all(same_tag(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(kind))
     return bool(a == b)
 
 
@@ -99,15 +99,15 @@ def untag(tagged: Any) -> Any:
         case ["dtype", str(name)] if isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)
         case ["enum", str(path), str(name)]:
-            return resolve(path)[name]
+            return object_at(path)[name]
         case ["tuple", list(items)]:
             return tuple(untag(item) for item in items)
         case ["dataclass", str(path), dict(fields)]:
-            return resolve(path)(**{name: untag(value) for name, value in fields.items()})
+            return object_at(path)(**{name: untag(value) for name, value in fields.items()})
     raise TypeError(f"not a tagged value: {json.dumps(tagged)[:200]}")
 
 
-def resolve(path: str) -> Any:
+def object_at(path: str) -> Any:
     """Imports what a path ``"module:qualname"`` names."""
     module, _, qualname = path.partition(":")
     return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
@@ -169,7 +169,7 @@ class KernelKey:
         """The name of the function in the object, which is of this key alone."""
         return f"forge_{self.digest[:24]}"
 
-    def equivalents(self) -> Iterator[KernelKey]:
+    def compatible_keys(self) -> Iterator[KernelKey]:
         """This key, and those of objects that run here as well: compiled for a lower level of this processor."""
         yield self
         levels = host_levels()

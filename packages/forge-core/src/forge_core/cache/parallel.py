@@ -75,7 +75,7 @@ class Outcome:
     error: str = ""
 
 
-class _Order(TypedDict):
+class _JobSpec(TypedDict):
     """What the server reads from its stdin."""
 
     requests: list[tuple[str, str, Any, str]]  # digest of the key, builder, tagged configuration, architecture
@@ -130,7 +130,7 @@ def compile_all(
                 done(key.digest, {"status": "present", "seconds": found.seconds, "bytes": found.bytes})
     missing = {digest: request for digest, request in wanted.items() if digest not in outcomes}
     if missing:
-        order = _Order(
+        order = _JobSpec(
             requests=[(digest, each.builder, tag(each.config), each.arch) for digest, each in missing.items()],
             jobs=jobs or default_jobs(),
             timeout_s=TIMEOUT_S,
@@ -144,7 +144,7 @@ def compile_all(
     return [outcomes[digest] for digest in wanted]
 
 
-def _run_server(order: _Order, on_answer: Callable[[str, dict[str, Any]], None]) -> str:
+def _run_server(order: _JobSpec, on_answer: Callable[[str, dict[str, Any]], None]) -> str:
     """Calls back with the digest and the answer of each request; returns how the server ended.
 
     An exception, of Ctrl-C for example, ends the server and its workers.
@@ -198,7 +198,7 @@ def _serve() -> None:
     # What kernels or libraries print must not be taken for an answer.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    order: _Order = json.load(sys.stdin)
+    order: _JobSpec = json.load(sys.stdin)
     signal.setitimer(signal.ITIMER_REAL, order["timeout_s"])
     for module in sorted({builder.partition(":")[0] for _, builder, _, _ in order["requests"]}):
         # The worker that needs it imports it again, and fails.
@@ -228,7 +228,7 @@ def _serve() -> None:
 
 
 def _fork(
-    order: _Order, request: tuple[str, str, Any, str], answer: IO[bytes], said: IO[bytes], answers: TextIO
+    order: _JobSpec, request: tuple[str, str, Any, str], answer: IO[bytes], said: IO[bytes], answers: TextIO
 ) -> int:
     """Forks a worker, which writes its answer to a file and exits with status 0; returns its process id."""
     pid = os.fork()
@@ -253,7 +253,7 @@ def _fork(
         os._exit(status)
 
 
-def _compile(order: _Order, digest: str, path: str, tagged: Any, arch: str) -> dict[str, Any]:
+def _compile(order: _JobSpec, digest: str, path: str, tagged: Any, arch: str) -> dict[str, Any]:
     try:
         with settings.use_settings(debug=order["debug"]):
             # Imported before its key is made, so that a change of the sources in between is noticed.

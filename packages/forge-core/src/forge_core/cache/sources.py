@@ -67,12 +67,12 @@ class _Module(NamedTuple):
     folders: tuple[str, ...]  # of a package's submodules
 
 
-def fingerprint(roots: Iterable[str], *, boundary: tuple[str, ...] = _BOUNDARY) -> Sources | None:
+def fingerprint(roots: Iterable[str], *, excluded: tuple[str, ...] = _BOUNDARY) -> Sources | None:
     """The fingerprint of modules and of all that they import from the project.
 
     Args:
         roots: full names of modules; none of them is imported.
-        boundary: packages that are not followed.
+        excluded: packages that are not followed.
 
     Returns:
         None if a root has no source file, as in an interactive session.
@@ -86,7 +86,7 @@ def fingerprint(roots: Iterable[str], *, boundary: tuple[str, ...] = _BOUNDARY) 
     while waiting:
         name = waiting.pop()
         top = name.partition(".")[0]
-        if name in seen or top in _NOT_FOLLOWED or any(f"{name}.".startswith(f"{each}.") for each in boundary):
+        if name in seen or top in _NOT_FOLLOWED or any(f"{name}.".startswith(f"{each}.") for each in excluded):
             continue
         seen.add(name)
         module = _locate(name)

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from forge_core import settings
-from forge_core.cache.files import check_private, make_private, remove_tree, tell_once, tree_bytes, write_new
+from forge_core.cache.files import check_private, make_private, remove_tree, tree_bytes, warn_once, write_new
 from forge_core.cache.key import KernelKey, modules_of
 from forge_core.cache.sources import fingerprint
 from forge_core.cache.toolchain import host_levels, toolchain
@@ -153,14 +153,14 @@ class Store:
         root: the folder; made when something is written.
         max_bytes: above it the least recently used entries are removed; 0 is no limit.
         frozen: nothing in it is ever changed: a bundle that is installed.
-        way_out: what to do if the folder is not safe, as a full sentence.
+        remedy: what to do if the folder is not safe, as a full sentence.
     """
 
-    def __init__(self, root: Path, *, max_bytes: int = 0, frozen: bool = False, way_out: str = "") -> None:
+    def __init__(self, root: Path, *, max_bytes: int = 0, frozen: bool = False, remedy: str = "") -> None:
         self.root = root
         self.max_bytes = max_bytes
         self.frozen = frozen
-        self._way_out = way_out or "Choose another folder by FORGE_CACHE_DIR, or remove that one."
+        self._way_out = remedy or "Choose another folder by FORGE_CACHE_DIR, or remove that one."
 
     @classmethod
     def of_user(cls, cache_dir: Path, *, max_bytes: int) -> Store:
@@ -177,7 +177,7 @@ class Store:
             OSError: it cannot be accessed.
         """
         try:
-            folder = check_private(self.root, way_out=self._way_out)
+            folder = check_private(self.root, remedy=self._way_out)
         except FileNotFoundError:
             return None
         if not folder.is_dir():
@@ -201,7 +201,7 @@ class Store:
             # Before the checksum, which whoever can write to an entry can make right.
             for path in (folder.parent, folder, folder / DESCRIPTION, *(folder / name for name in OBJECTS)):
                 if path.exists():
-                    check_private(path, way_out=self._way_out)
+                    check_private(path, remedy=self._way_out)
             entry = Entry.read(folder, check=True)
             now = time.time()
             if not self.frozen and now - entry.used > _USE_STEP_S:
@@ -210,10 +210,10 @@ class Store:
         except FileNotFoundError:
             return None
         except OSError as error:
-            tell_once(f"read {self.root}", "compiled kernels cannot be read from %s: %s", self.root, error)
+            warn_once(f"read {self.root}", "compiled kernels cannot be read from %s: %s", self.root, error)
             return None
         except Damaged as error:
-            tell_once(f"damaged {folder}", "the compiled kernel %s is damaged and is not used: %s", folder, error)
+            warn_once(f"damaged {folder}", "the compiled kernel %s is damaged and is not used: %s", folder, error)
             if not self.frozen:
                 with contextlib.suppress(OSError):  # a read-only folder
                     self.remove(folder)
@@ -253,9 +253,9 @@ class Store:
                 lock = filelock.FileLock(path, LOCK_TIMEOUT_S, mode=0o600)
                 held.enter_context(lock.acquire(poll_interval=0.02))
             except filelock.Timeout:
-                tell_once(f"lock {key.digest}", "waited %.0f s for another process to compile a kernel", LOCK_TIMEOUT_S)
+                warn_once(f"lock {key.digest}", "waited %.0f s for another process to compile a kernel", LOCK_TIMEOUT_S)
             except (OSError, NotImplementedError) as error:
-                tell_once(f"locks {self.root}", "no locks in the compile cache %s: %s", self.root, error)
+                warn_once(f"locks {self.root}", "no locks in the compile cache %s: %s", self.root, error)
             yield
 
     def publish(self, key: KernelKey, image: Image) -> Entry | None:
@@ -274,7 +274,7 @@ class Store:
                 self.evict(self.max_bytes, keep=key.digest)
         except OSError as error:
             hint = " (disk full)" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
-            tell_once(
+            warn_once(
                 f"write {self.root} {error.errno}",
                 "compiled kernels cannot be stored in %s%s: %s. They are kept for this process only; "
                 "FORGE_CACHE_DIR names another folder, FORGE_CACHE=0 switches the cache off.",

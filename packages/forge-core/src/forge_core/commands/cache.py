@@ -322,7 +322,7 @@ def build(
     ctx: click.Context, /, archs: tuple[str, ...], out: Path, jobs: int | None, as_json: bool, **asked: Any
 ) -> None:
     """Compile the kernels of suites into a bundle that other machines load; needs no GPU."""
-    store = Store(out, way_out="Choose another folder by --out.")
+    store = Store(out, remedy="Choose another folder by --out.")
     bundle.check_target(out)
     status = _compile(store, _requests(**asked, archs=archs), jobs=jobs, as_json=as_json)
     bundle.finish(store)

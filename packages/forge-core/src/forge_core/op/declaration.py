@@ -67,7 +67,7 @@ class Operator(ByName):
         self._rules = rules
         self.table = LaunchTable(rules)
         self._eager = EagerPath(rules, self.table)
-        self._call_past = self._eager.call
+        self._fast_call = self._eager.call
         library = _libraries.get(self.schema.namespace)
         if library is None:
             # Kept for the life of the process: an operator whose library is collected vanishes.
@@ -87,7 +87,7 @@ class Operator(ByName):
             args, kwargs = self.schema.traced(args, kwargs)
             result = self._op(*args, **kwargs)
             return result
-        result = self._call_past(args, kwargs)
+        result = self._fast_call(args, kwargs)
         if result is not NOT_SERVED:
             return result
         everything = (*args, *kwargs.values())

@@ -39,7 +39,7 @@ Ready: TypeAlias = tuple[Bound, int, tuple[Any, ...]]
 NOT_SERVED = object()
 
 #: The snapshot of the last call is refreshed at every so many mismatches.
-DIFFERENT = 16
+REFRESH_EVERY = 16
 
 
 class EagerPath:
@@ -71,7 +71,7 @@ class EagerPath:
         if len(args) < self._positions:
             return NOT_SERVED
         on_cuda = guard.plain_cuda(args[0])
-        if not (self._launches.by_kernels() if on_cuda else self._launches.referred()):
+        if not (self._launches.by_kernels() if on_cuda else self._launches.no_backend_override()):
             return NOT_SERVED
         is_plain = guard.plain_cuda if on_cuda else guard.plain_cpu
         needs_gradient = False
@@ -124,13 +124,13 @@ def _of_one_tensor(
                                  the key has the device, and a real tensor is never conjugated, only negated
 
     Refreshing the snapshot of the last call costs what five matches save, so it is refreshed only at every
-    ``DIFFERENT`` th mismatch: alternating shapes do not refresh it over and over.
+    ``REFRESH_EVERY`` th mismatch: alternating shapes do not refresh it over and over.
     """
     ready: dict[Any, Ready] = {}
     last: tuple[Callable[[object], bool], int, int | None, Any, Ready | None] = (guard.nothing, 0, None, None, None)
     # The same of the last call of a CPU tensor that needs no gradient, with the reference that served it.
     referred: tuple[Callable[..., Any], int | None, Any, Callable[..., Any]] = guard.nothing, None, None, guard.nothing
-    different = 0
+    mismatches = 0
     second = schema.parameters[1] if schema.positional > 1 else ""
     optional, defaults = schema.parameters[1 : schema.positional], schema.defaults
     ambient = launches.ambient
@@ -141,7 +141,7 @@ def _of_one_tensor(
     log, root, debug, mask = table.log, logging.getLogger(), logging.DEBUG, ALIGNMENT_MASK
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        nonlocal last, referred, different
+        nonlocal last, referred, mismatches
         count = len(args)
         if kwargs:
             other = kwargs.get(second) if count == len(kwargs) == 1 else None
@@ -186,11 +186,11 @@ def _of_one_tensor(
             if x.is_cpu and not guard.plain_cuda(x):
                 output = on_cpu(args, kwargs)
                 if output is not NOT_SERVED and not x.requires_grad:
-                    if different % DIFFERENT == 0:
+                    if mismatches % REFRESH_EVERY == 0:
                         (name,), run = launches.referring(args if not kwargs else (x, other), {})
                         around = None if ambient is None else ambient()
                         referred = (guard.alike(x), other, around, lambda x: run(**{name: x}))
-                    different += 1
+                    mismatches += 1
                 return output
             try:
                 address = x.data_ptr()
@@ -215,7 +215,7 @@ def _of_one_tensor(
                 bound = launches.find(None, args, {})
                 index, rest = x.get_device(), (*args[1:], *[defaults[name] for name in optional[len(args) - 1 :]])
                 found = (bound, index, rest)
-                if bound.special:
+                if bound.needs_general_path:
                     if x.requires_grad and grad_enabled():
                         return NOT_SERVED if record is None else record(x, found)
                     return launches.run(bound, None, (x,))
@@ -228,9 +228,9 @@ def _of_one_tensor(
                     return otherwise(args, kwargs)
                 if (log.level or root.level) <= debug:
                     launches.log_hit(bound)
-            if different % DIFFERENT == 0:
+            if mismatches % REFRESH_EVERY == 0:
                 last = (guard.alike(x), address & mask, other, key[-1], found)
-            different += 1
+            mismatches += 1
         if x.requires_grad and grad_enabled():
             return NOT_SERVED if record is None else record(x, found)
         out = new(bound.shape, bound.strides, bound.dtype)
@@ -277,7 +277,7 @@ def _recorders(
 
     def forward_ready(ctx: Any, x: torch.Tensor, ready: Ready) -> torch.Tensor:
         bound, index, others = ready
-        if bound.special:
+        if bound.needs_general_path:
             output = launches.run(bound, None, (x,))
         else:
             output = table._new(bound.shape, bound.strides, bound.dtype)

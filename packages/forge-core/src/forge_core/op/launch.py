@@ -17,7 +17,7 @@ class Variant:
     """One kernel of an operator: where it lives, and its one idea.
 
     Attributes:
-        path: ``"module:attribute"`` of the ``@compile_cached`` builder; imported at first use.
+        path: ``"module:attribute"`` of the ``@compile_cached`` builder; imported when a kernel has to be compiled.
         idea: one sentence for tables and ``variants()``.
     """
 

@@ -76,7 +76,7 @@ class Bound:
     name: str  # the variant, for the log
     workspace: int = 0
     numbered: bool = False
-    special: bool = False  # more is to be done than to pass the pointers of one input and the output
+    needs_general_path: bool = False  # more is to be done than to pass the pointers of one input and the output
     plan: Launch | None = None  # what was planned; None where there is nothing to do
 
 
@@ -118,8 +118,8 @@ class LaunchTable:
             return True
         return (settings.requested_backend() or self.chosen) != "ref"
 
-    def referred(self) -> bool:
-        """Whether nothing is chosen that a call on CPU tensors would have to ask about."""
+    def no_backend_override(self) -> bool:
+        """Whether no backend was set, neither for the operator nor in the settings."""
         return self.chosen is None and settings.untouched()
 
     def resolve(self, device: torch.device, variant: str) -> str:
@@ -290,7 +290,14 @@ class LaunchTable:
         debug = settings.debug_requested()
         if output.numel() == 0:
             return Bound(
-                tuple(output.shape), output.stride(), output.dtype, _nothing, (), debug, "nothing to do", special=True
+                tuple(output.shape),
+                output.stride(),
+                output.dtype,
+                _no_op_launch,
+                (),
+                debug,
+                "nothing to do",
+                needs_general_path=True,
             )
         target = devices.query(args[0].device)
         plan = self._rules.plan(target, output, *named.values())
@@ -306,7 +313,7 @@ class LaunchTable:
             name=plan.variant,
             workspace=plan.workspace,
             numbered=plan.numbered,
-            special=debug or plan.workspace > 0 or len(self._schema.tensors) > 1,
+            needs_general_path=debug or plan.workspace > 0 or len(self._schema.tensors) > 1,
             plan=plan,
         )
 
@@ -325,7 +332,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin_anew_after_fork)
 
 
-def _nothing(*arguments: Any) -> None:
+def _no_op_launch(*arguments: Any) -> None:
     """The launch of a call whose output is empty."""
 
 

@@ -96,7 +96,7 @@ class Evidence:
 
     def _closure(self, root: str) -> frozenset[str]:
         if root not in self._files:
-            found = fingerprint([root], boundary=())
+            found = fingerprint([root], excluded=())
             if found is None:
                 raise ProofError(f"{root}: expected a module with a source file; without it nothing can be validated")
             # Where other packages are installed, and so whether they are followed, differs from machine to machine.

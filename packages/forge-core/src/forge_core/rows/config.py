@@ -126,7 +126,7 @@ class RowConfig:
         return max(1, warps * 32 // self.threads)
 
     @property
-    def forgets(self) -> bool:
+    def rematerializes(self) -> bool:
         """Whether elements of 8 or 16 bits are converted again at each use, rather than wait as values."""
         return self.vec > 1
 
@@ -246,14 +246,14 @@ class HeldConfig(RowConfig):
         return sum((self.vec * n // 4 + 8) * (len(binding.loaded) - 1 + (n > 2)) for n in sizes)
 
     @property
-    def forgets(self) -> bool:
+    def rematerializes(self) -> bool:
         """As of the other kernels; not where values have room in registers, and no exchange takes some."""
         values = self.chunks * self.vec * max(1, self.binding.compute.itemsize // 4) * len(self.binding.loaded)
         room = 65536 // (self.resident * self.threads) // 8 * 8
         # A lone row operand under a plain fold is kept whole from the fold to the map, beside what the map makes of it.
         program = self.binding.program
         share = 0.65 if program.merge == "each" and len(self.binding.loaded) == 1 else 0.8
-        return super().forgets and not (self.lanes and values <= share * room)
+        return super().rematerializes and not (self.lanes and values <= share * room)
 
     def in_flight(self, vectors: int, rows: int, sm_count: int) -> float:
         """Bytes that a multiprocessor holds at once of rows that blocks hold: in the mean of all waves.

@@ -302,7 +302,7 @@ class RowKernel(RowConfig):
             zero = zero & bits(totals[-1])
         for piece in pieces:
             piece.epoch.zero = zero
-        for rX in (r for piece in pieces for r in piece.held if self.forgets):
+        for rX in (r for piece in pieces for r in piece.held if self.rematerializes):
             if rX.element_type.width in (8, 16):
                 opaque(rX, zero)
 
