@@ -141,9 +141,10 @@ def summary(records: Sequence[Record]) -> Table:
     for record in records:
         for operator in dict.fromkeys(case.operator for case in record.cases):
             every = [case for case in record.cases if case.operator == operator]
-            cases = [case for case in every if not case.error]
-            row = {"operator": operator, "suite": record.suite, "cases": str(len(every))}
-            ours = [contender for case in compared(cases) if (contender := case.contender(OURS))]
+            cases = compared([case for case in every if not case.error])
+            count = len(cases) + sum(bool(case.error) for case in every)
+            row = {"operator": operator, "suite": record.suite, "cases": str(count)}
+            ours = [contender for case in cases if (contender := case.contender(OURS))]
             speedups = [one.of_best_peer if one.gbs else 1 / one.of_best_peer for one in ours if one.of_best_peer]
             shares = [one.of_ceiling for one in ours if one.of_ceiling]
             for name, ratios in (("speed-up", speedups), ("of ceiling", shares)):
