@@ -253,6 +253,7 @@ CHANGES = {
     "constant of an equal value": lambda m: _setter(m, SCALE=3.0),
     "constant that equals everything": lambda m: _setter(m, SCALE=Anything()),
     "infinity": lambda m: _setter(m, NEGATIVE=float("inf")),
+    "constant whose operand is deleted": lambda m: (_setter(m, NEGATIVE=float("inf")), delattr(m, "math")),
     "element of a table": lambda m: m.SIZES.update({m.torch.float16: 4}),
     "order of a table": lambda m: m.SIZES.update({m.torch.float16: m.SIZES.pop(m.torch.float16)}),
     "set": lambda m: _setter(m, WHOLE=frozenset({1})),

@@ -232,17 +232,20 @@ def _evaluates_to(node: ast.expr, value: Any, names: Mapping[str, Any]) -> bool:
 
 
 def _evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
-    """The value of an expression, or _UNKNOWN if it calls something that may have side effects."""
+    """The value of an expression, or _UNKNOWN if it calls something that may have side effects.
+
+    Any error of the evaluation is raised: a constant that can no longer be computed is not what its source says.
+    """
     for call in ast.walk(node):
         if isinstance(call, ast.Call):
-            called = _evaluate(call.func, names)
+            try:
+                called = _evaluate(call.func, names)
+            except NameError:  # a variable of a comprehension
+                return _UNKNOWN
             if not any(called is each for each in _PURE):
                 return _UNKNOWN
     expression = ast.fix_missing_locations(ast.Expression(node))
-    try:
-        return eval(compile(expression, "<expression>", "eval", dont_inherit=True), dict(names))  # noqa: S307
-    except Exception:  # noqa: BLE001 - a name that is bound in a comprehension, or was deleted
-        return _UNKNOWN
+    return eval(compile(expression, "<expression>", "eval", dont_inherit=True), dict(names))  # noqa: S307
 
 
 def _same(value: Any, expected: Any) -> bool:
