@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import gzip
 import hashlib
 import json
+import lzma
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,15 +155,15 @@ def data(root: Path, glob: str, pattern: str, new: str) -> dict:
 
 
 def record(root: Path, change: str, seal: bool) -> dict:
-    path = next(root.glob("docs/records/*/proof.json.gz"))
-    content = json.loads(gzip.decompress(path.read_bytes()))
+    path = next(root.glob("docs/records/*/proof.json.xz"))
+    content = json.loads(lzma.decompress(path.read_bytes()))
     RECORD[change](content)
     if seal:
         for proof in content["proofs"]:
             proof["seal"] = digest({name: value for name, value in proof.items() if name != "seal"})
         seals = [[f"{proof['operator']}/{proof['variant']}", proof["seal"]] for proof in content["proofs"]]
         content["seal"] = digest([content["gpu"], [content["device"], content["weeks"]], seals])
-    return {path: gzip.compress(json.dumps(content).encode(), mtime=0)}
+    return {path: lzma.compress(json.dumps(content).encode())}
 
 
 def digest(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import os
 import stat
 import subprocess
@@ -27,24 +28,26 @@ def test_a_file_is_made_with_its_folders(tmp_path):
     assert [each.name for each in path.parent.iterdir()] == ["record.json"]
 
 
-def test_a_file_whose_name_says_so_is_packed(tmp_path):
+@pytest.mark.parametrize("suffix, unpack", [(".gz", gzip.decompress), (".xz", lzma.decompress)])
+def test_a_file_whose_name_says_so_is_packed(suffix, unpack, tmp_path):
     text = "".join(f"{i % 7}\u00e9\n" for i in range(1000))
-    plain, packed = tmp_path / "record.json", tmp_path / "record.json.gz"
+    plain, packed = tmp_path / "record.json", tmp_path / f"record.json{suffix}"
     write_atomically(plain, text)
     write_atomically(packed, text)
     assert read_unpacked(plain) == read_unpacked(packed) == plain.read_bytes() == text.encode()
     first = packed.read_bytes()
-    assert gzip.decompress(first) == text.encode() and len(first) < len(text) / 10
+    assert unpack(first) == text.encode() and len(first) < len(text) / 10
     write_atomically(packed, text)
     assert packed.read_bytes() == first
 
 
+@pytest.mark.parametrize("suffix", ["gz", "xz"])
 @pytest.mark.parametrize("spoil", [lambda data: data[:-9], lambda data: b"{}", lambda data: data[:40] + b"\0" * 40])
-def test_a_packed_file_that_is_damaged_is_an_error_that_names_it(tmp_path, spoil):
-    path = tmp_path / "record.json.gz"
+def test_a_packed_file_that_is_damaged_is_an_error_that_names_it(tmp_path, spoil, suffix):
+    path = tmp_path / f"record.json.{suffix}"
     write_atomically(path, "".join(map(str, range(1000))))
     path.write_bytes(spoil(path.read_bytes()))
-    with pytest.raises(OSError, match=r"(?s)record\.json\.gz"):
+    with pytest.raises(OSError, match=rf"(?s)record\.json\.{suffix}: expected a file packed by {suffix}"):
         read_unpacked(path)
 
 

@@ -406,7 +406,7 @@ def test_a_missing_sanitizer_is_said(monkeypatch):
     "gpu, folder", [("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100-80gb-hbm3"), ("Tesla V100", "tesla-v100")]
 )
 def test_the_folder_of_a_gpu(gpu, folder):
-    assert path_of(ROOT, gpu) == ROOT / folder / "proof.json.gz"
+    assert path_of(ROOT, gpu) == ROOT / folder / "proof.json.xz"
 
 
 # --------------------------------------------------------------------------------------------------- the real weeks

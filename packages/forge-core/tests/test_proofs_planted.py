@@ -124,7 +124,7 @@ class Tree:
         )
         self.week = Week("tiny", "tiny_week", "tests", kernels)
         self.records = root / "docs/records"
-        self.path = self.records / "h200/proof.json.gz"
+        self.path = self.records / "h200/proof.json.xz"
         self.state = root / "results/proofs"
         self.evidence = Tiny(root)
 
@@ -362,7 +362,7 @@ def test_what_the_check_says_of_an_edited_record(proven, change, red, reason):
     found = findings(proven)
     assert sorted(found) == red
     assert all(reason in text for text in found.values())
-    assert all("restore docs/records/h200/proof.json.gz" in text for name, text in found.items() if "h200" in name)
+    assert all("restore docs/records/h200/proof.json.xz" in text for name, text in found.items() if "h200" in name)
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_any_changed_line_breaks_a_seal_and_a_file_that_is_no_record_is_an_error
         assert findings(proven), old
     for broken in ("", "[]", "{}", text.replace('"schema_version":3', '"schema_version":2'), text[:-200]):
         write_atomically(proven.path, broken)
-        with pytest.raises(ProofError, match=r"proof\.json\.gz: expected a "):
+        with pytest.raises(ProofError, match=r"proof\.json\.xz: expected a "):
             records_in(proven.records)
 
 

@@ -1,8 +1,9 @@
-"""Files that are whole or not there, and packed where their names end in ``.gz``."""
+"""Files that are whole or not there, and packed where their names end in ``.gz`` or ``.xz``."""
 
 from __future__ import annotations
 
 import gzip
+import lzma
 import os
 import secrets
 import stat
@@ -10,9 +11,6 @@ import zlib
 from pathlib import Path
 
 __all__ = ["read_unpacked", "write_atomically"]
-
-#: How the name of a packed file ends.
-PACKED = ".gz"
 
 
 def read_unpacked(path: Path) -> bytes:
@@ -22,24 +20,28 @@ def read_unpacked(path: Path) -> bytes:
         OSError: it cannot be read, or is packed and damaged.
     """
     data = path.read_bytes()
-    if path.suffix != PACKED:
-        return data
     try:
-        return gzip.decompress(data)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise OSError(f"{path}: expected a file packed by gzip: {error}") from error
+        if path.suffix == ".gz":
+            return gzip.decompress(data)
+        if path.suffix == ".xz":
+            return lzma.decompress(data)
+    except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise OSError(f"{path}: expected a file packed by {path.suffix[1:]}: {error}") from error
+    return data
 
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes a file so that a reader finds the old one or the new one, whole; folders that lack are made.
 
-    A file whose name ends in ``.gz`` is packed; the same text gives the same bytes.  A link is followed and a file
-    keeps its mode.  What is no file, a pipe or a device, is written to as it is; so is a file in a folder in which none
-    can be made.
+    A file whose name ends in ``.gz`` or ``.xz`` is packed; the same text gives the same bytes.  A link is followed and
+    a file keeps its mode.  What is no file, a pipe or a device, is written to as it is; so is a file in a folder in
+    which none can be made.
     """
     data = text.encode()
-    if path.suffix == PACKED:
+    if path.suffix == ".gz":
         data = gzip.compress(data, mtime=0)
+    elif path.suffix == ".xz":
+        data = lzma.compress(data)
     # Before links are followed: /dev/stdout is one to something that has no name.
     mode = path.stat().st_mode if path.exists() else None
     if mode is not None and not (stat.S_ISREG(mode) and os.access(path.resolve().parent, os.W_OK)):

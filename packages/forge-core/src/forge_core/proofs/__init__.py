@@ -4,7 +4,7 @@
     definitions  digests of test functions and declarations, independent of names
     calls        a call as text, and the launch that is planned for it
     evidence     all that a record binds to, recomputed from the checkout without a GPU
-    record       docs/records/<gpu>/proof.json.gz
+    record       docs/records/<gpu>/proof.json.xz
     check        whether the checkout still gives what was validated
     chunks       one process of a validation: its command and its result; `observe` and `measure` run inside it
     merge        from the results of a package's processes to its entries in the record

@@ -1,4 +1,4 @@
-"""The record of a GPU: docs/records/<gpu>/proof.json.gz, a :class:`Record` as JSON.
+"""The record of a GPU: docs/records/<gpu>/proof.json.xz, a :class:`Record` as JSON.
 
 A proof's seal is the SHA-256 of its content, the record's that of the proofs' seals, the weeks' tests and the GPU's
 specification.  Seals detect edits; they are no signatures, since whoever edits a record can compute them anew.
@@ -19,7 +19,7 @@ from forge_core.proofs.declare import ProofError, digest_of
 
 __all__ = ["FILE", "Error", "Proof", "ProofRun", "Record", "WeekTests", "load", "path_of", "stamped"]
 
-FILE = "proof.json.gz"
+FILE = "proof.json.xz"
 
 
 class Error(msgspec.Struct, frozen=True):
@@ -153,7 +153,7 @@ def load(path: Path) -> Record:
 
 
 def path_of(records: Path, gpu: str, name: str = FILE) -> Path:
-    """The path of a file on a GPU in a folder of records: for ``"NVIDIA H200"`` ``records/h200/proof.json.gz``."""
+    """The path of a file on a GPU in a folder of records: for ``"NVIDIA H200"`` ``records/h200/proof.json.xz``."""
     return records / re.sub(r"[^a-z0-9]+", "-", gpu.lower().removeprefix("nvidia")).strip("-") / name
 
 
