@@ -21,6 +21,7 @@ from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
 from forge_core.op import Launch
 from forge_core.op.schema import Schema
+from forge_core.op.table import LaunchTable
 from forge_core.proofs import Subject, Week
 from forge_core.proofs import chunks as executing
 from forge_core.proofs import measure as measuring
@@ -177,7 +178,9 @@ def test_what_is_measured_of_a_kernel(operator, floor, problem, errors):
 
 def test_a_week_is_measured_without_what_is_declared_absent(tmp_path, monkeypatch):
     week = Week("tiny", "tiny", "tests", (), (Subject(Doubling(), samples, absent={"wide": "it has no rows"}),))
+    bind = LaunchTable._bind
     [(test, shown)] = measure_week(week, CPU).items()
+    assert LaunchTable._bind is bind, "launches are observed while it measures only"
     assert test == measured("tiny::double/plain")
     assert (shown["outcome"], shown["launched"]) == ("passed", {"tiny::double/plain": {}})
     assert measure_week(week, CPU, ["tiny::double/other"]) == {}

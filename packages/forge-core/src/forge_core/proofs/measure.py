@@ -7,6 +7,7 @@ Each result has to meet the policy of ``tolerances``, or have the reference's bi
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -34,17 +35,17 @@ def measure_week(week: Week, device: torch.device, kernels: Sequence[str] = ()) 
         By test id (``declare.measured``) outcome, reason and launched as for any test; ``errors``, by dtype the largest
         error, absolute, relative to the largest result, and as a share of what the policy allows; ``repeats``.
     """
-    watch = Watch()
     found = {}
-    for subject in week.subjects:
-        for variant in subject.operator.variants():
-            name = f"{subject.operator.schema.qualified}/{variant}"
-            if variant not in subject.absent and (not kernels or name in kernels):
-                watch.launched = {name: {}}
-                figures = measure(subject, variant, device)
-                problem = figures.pop("problem")
-                outcome = {"outcome": "failed" if problem else "passed", "reason": problem}
-                found[measured(name)] = {**outcome, "launched": watch.launched, **figures}
+    with contextlib.closing(Watch()) as watch:
+        for subject in week.subjects:
+            for variant in subject.operator.variants():
+                name = f"{subject.operator.schema.qualified}/{variant}"
+                if variant not in subject.absent and (not kernels or name in kernels):
+                    watch.launched = {name: {}}
+                    figures = measure(subject, variant, device)
+                    problem = figures.pop("problem")
+                    outcome = {"outcome": "failed" if problem else "passed", "reason": problem}
+                    found[measured(name)] = {**outcome, "launched": watch.launched, **figures}
     return found
 
 

@@ -27,7 +27,7 @@ PROPERTY = "forge_launched"
 
 
 class Watch:
-    """Observes all launches that are bound from now on in this process.
+    """Observes all launches that are bound in this process, from now on until it is closed.
 
     Attributes:
         launched: kernel -> calls as text -> the digest of what was passed on; the running test starts with none.
@@ -36,6 +36,7 @@ class Watch:
     def __init__(self) -> None:
         self.launched: dict[str, dict[str, str]] = {}
         watch, bind = self, table.LaunchTable._bind
+        self._bind = bind
         # One wrapper for each compiled kernel and name: callers compare kernels by identity.
         known: dict[tuple[str, int], Callable[..., Any]] = {}
 
@@ -56,6 +57,10 @@ class Watch:
             return replace(bound, launch=known.setdefault((name, id(kernel)), launch))
 
         table.LaunchTable._bind = watched  # type: ignore[method-assign]
+
+    def close(self) -> None:
+        """Observes no more; launches that were bound meanwhile still are observed."""
+        table.LaunchTable._bind = self._bind  # type: ignore[method-assign]
 
 
 class _Plugin:
@@ -128,4 +133,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Starts to watch before the first operator is called."""
-    config.pluginmanager.register(_Plugin(config), "forge-proofs")
+    plugin = _Plugin(config)
+    config.pluginmanager.register(plugin, "forge-proofs")
+    config.add_cleanup(plugin.watch.close)
