@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -172,14 +172,14 @@ def select(
 
 
 def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal:
-    found = _fits(binding, problem, device)
-    measured = thresholds().on(device)
-    held = _held(problem, device, found, measured)
-    vectors = problem.length // problem.alignment.vec
-    few = problem.rows * 16 <= device.sm_count and vectors >= measured["grid_vectors"]
+    held = _held(binding, problem, device)
+    few = problem.rows * 16 <= device.sm_count
     if isinstance(held, HeldConfig) and not few:
         return "held", held, _why(held, problem)
-    grid = _grid(problem, device, found)
+    measured = thresholds().on(device)
+    if isinstance(held, HeldConfig) and problem.length // problem.alignment.vec < measured["grid_vectors"]:
+        return "held", held, _why(held, problem)
+    grid = _grid(binding, problem, device)
     if isinstance(grid, HeldConfig):
         return "grid", grid, f"{problem.rows} rows of {problem.length} elements over the whole GPU"
     if isinstance(held, HeldConfig):
@@ -209,24 +209,42 @@ def _listed(binding: Binding, device: Device, kernel: type[Config], *aligns: str
     return tuple(c for c in configurations(binding, device) if isinstance(c, kernel) and c.align in aligns)
 
 
-def _fits(binding: Binding, problem: Problem, device: Device) -> list[HeldConfig] | Refusal:
-    """Configurations of the kernel that holds rows, or a Refusal."""
+@functools.lru_cache(maxsize=4096)
+def _held_groups(binding: Binding, device: Device, *aligns: str) -> tuple[list[HeldConfig], ...]:
+    """Configurations that hold rows: whole ones; shifted ones; those staged in shared memory.
+
+    Of each, lanes come first, in the order of the rows that they can hold; then blocks and clusters.
+    """
+    groups: tuple[list[HeldConfig], ...] = ([], [], [])
+    for config in sorted(
+        _listed(binding, device, HeldConfig, *aligns), key=lambda c: (not c.lanes, c.lanes and (c.capacity, c.threads))
+    ):
+        if not config.in_grid:
+            groups[2 if config.staged else config.align != "whole"].append(config)
+    return groups
+
+
+def _aligns(problem: Problem) -> tuple[str, ...] | Refusal:
+    """The alignments of configurations that can hold rows of a problem, or a Refusal."""
     if problem.kind in ("strided", "outer"):
         return Refusal("contiguous rows", "rows of another stride")
-    rows, length = problem.rows, problem.length
-    if length == 0:
+    if problem.length == 0:
         return Refusal("rows that have elements", "none")
     if len(problem.kept) > MANY_DIMS:
         return Refusal(f"rows numbered by at most {MANY_DIMS} dims", str(len(problem.kept)))
     kind, vec = problem.alignment.kind, problem.alignment.vec
     if kind == "whole" and len(problem.kept) > 1:
-        kind = "shifted" if length >= 2 * vec else "element"
-    kinds = (kind, "shifted") if kind == "whole" else (kind,)  # whole rows may be read as shifted ones
-    listed = _listed(binding, device, HeldConfig, *kinds)
-    fits = [c for c in listed if c.blocks == 0 or c.capacity >= (length // c.vec or 1)]
-    if max(rows, length) >= _LIMIT >> 10:  # below, no limit of 32 bits can be reached, even by clusters
+        kind = "shifted" if problem.length >= 2 * vec else "element"
+    return (kind, "shifted") if kind == "whole" else (kind,)  # whole rows may be read as shifted ones
+
+
+def _fitting(configs: Iterable[HeldConfig], problem: Problem) -> list[HeldConfig]:
+    """Those that a problem's rows fit in."""
+    length = problem.length
+    fits = [c for c in configs if c.blocks == 0 or c.capacity >= (length // c.vec or 1)]
+    if max(problem.rows, length) >= _LIMIT >> 10:  # below, no limit of 32 bits can be reached, even by clusters
         fits = [c for c in fits if _counts(c, problem)]
-    return fits or Refusal("rows that fit in registers and shared memory", f"{length} elements")
+    return fits
 
 
 def _counts(config: HeldConfig, problem: Problem) -> bool:
@@ -237,28 +255,31 @@ def _counts(config: HeldConfig, problem: Problem) -> bool:
     return blocks and short and (rows < _LIMIT or len(problem.kept) == 1)
 
 
-def _held(
-    problem: Problem, device: Device, found: list[HeldConfig] | Refusal, measured: Mapping[str, int]
-) -> HeldConfig | Refusal:
-    """The kernel that holds a row in lanes, a block or a cluster, of those ``_fits`` found, or a Refusal."""
-    if isinstance(found, Refusal):
-        return found
-    fits = [config for config in found if not config.in_grid]
-    # Prefer whole configurations, then shifted ones; stage in shared memory only where nothing else fits.
-    whole = [config for config in fits if config.align == "whole"]
-    fits = whole or [config for config in fits if not config.staged] or fits
-    if not fits:
+def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Refusal:
+    """The kernel that holds a row in lanes, a block or a cluster, or a Refusal."""
+    aligns = _aligns(problem)
+    if isinstance(aligns, Refusal):
+        return aligns
+    for group in _held_groups(binding, device, *aligns):
+        fits = _fitting(group, problem)
+        if fits:
+            break
+    else:
         return Refusal("rows that fit in registers and shared memory", f"{problem.length} elements")
-    in_lanes = [config for config in fits if config.lanes]
-    if in_lanes:
-        return min(in_lanes, key=lambda config: (config.capacity, config.threads))
-    if problem.rows * 16 <= device.sm_count:  # few rows: as many multiprocessors as can take part
+    if fits[0].lanes:
+        return fits[0]
+    rows, sm_count, vectors = problem.rows, device.sm_count, problem.length // fits[0].vec or 1
+    if rows * 16 <= sm_count:  # few rows: as many multiprocessors as can take part
         return max(fits, key=lambda config: (-config.chunks, config.blocks))
-    rows, sm_count, vectors = problem.rows, device.sm_count, max(1, problem.length // fits[0].vec)
-    spread, almost, enough = (measured[name] for name in ("spread_vectors", "almost_bytes", "enough_bytes"))
+    measured = thresholds().on(device)
+    spread, almost, enough = measured["spread_vectors"], measured["almost_bytes"], measured["enough_bytes"]
+    best: HeldConfig = fits[0]
     best_rank: tuple[float, ...] = ()
     for config in fits:
-        blocks, held = config.blocks, config.in_flight(vectors, rows, sm_count)
+        blocks = config.blocks
+        if best_rank[:2] == (sm_count, True) and blocks > best.blocks:
+            continue  # its rank is lower, whatever it holds
+        held = config.in_flight(vectors, rows, sm_count)
         # Where rows are fewer than multiprocessors, blocks with enough of a row each are spread over more of them.
         busy = rows * (blocks if vectors >= spread * blocks else 1)
         # The more blocks exchange, the longer it takes, which bytes of other rows are to hide.
@@ -268,13 +289,15 @@ def _held(
     return best
 
 
-def _grid(problem: Problem, device: Device, found: list[HeldConfig] | Refusal) -> HeldConfig | Refusal:
-    """The kernel that holds rows in all blocks of the GPU, of those ``_fits`` found, or a Refusal."""
-    if isinstance(found, Refusal):
-        return found
+def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Refusal:
+    """The kernel that holds rows in all blocks of the GPU, or a Refusal."""
+    aligns = _aligns(problem)
+    if isinstance(aligns, Refusal):
+        return aligns
     if problem.rows * 2 > device.sm_count:
         return Refusal(f"at most {device.sm_count // 2} rows, half of the multiprocessors", str(problem.rows))
-    fits = [c for c in found if c.in_grid and row_parts(c, problem, device) * problem.rows <= device.sm_count]
+    fits = _fitting((c for c in _listed(binding, device, HeldConfig, *aligns) if c.in_grid), problem)
+    fits = [c for c in fits if row_parts(c, problem, device) * problem.rows <= device.sm_count]
     if not fits:
         return Refusal("rows that fit in the GPU's registers", f"{problem.rows} of {problem.length} elements")
     return min(fits, key=lambda c: (c.align != "whole", c.chunks))
@@ -333,10 +356,8 @@ _CHOOSE: Mapping[str, Callable[[Binding, Problem, Device], RowConfig | Refusal]]
     "stream": _stream,
     "column": _column,
     "split": _split,
-    "grid": lambda binding, problem, device: _grid(problem, device, _fits(binding, problem, device)),
-    "held": lambda binding, problem, device: _held(
-        problem, device, _fits(binding, problem, device), thresholds().on(device)
-    ),
+    "grid": _grid,
+    "held": _held,
 }
 
 

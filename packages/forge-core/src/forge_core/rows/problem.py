@@ -18,8 +18,9 @@ metadata: no tensor is read, no GPU is needed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -33,16 +34,14 @@ ACCESS = 16
 VEC = 8
 
 
-@dataclass(frozen=True)
-class Dim:
+class Dim(NamedTuple):
     """One dim: its size, and a stride in elements for each operand."""
 
     size: int
     strides: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Alignment:
+class Alignment(NamedTuple):
     """How rows lie relative to 16-byte boundaries.
 
     Attributes:
@@ -145,11 +144,11 @@ class Problem:
         if not self.moving:
             return Alignment("element", 1)
         vec = min(VEC, ACCESS // min([self.itemsizes[i] for i in self.moving]))
-        begins = {i: self._begins(i, self.kept) for i in self.stepping}
         # Bytes of an access are a power of two, and so are elements.
         widths = {i: min(vec, ACCESS // self.itemsizes[i]) for i in self.stepping}
-        if self.length % vec == 0 and not [n for i in self.stepping for n in begins[i] if n % widths[i]]:
+        if self.length % vec == 0 and not [i for i in widths if self._unit(i, self.kept) % widths[i]]:
             return Alignment("whole", vec)
+        begins = {i: self._begins(i, self.kept) for i in self.moving}
         lead = next(begins[i] for i in self.moving if widths[i] == vec)
         shifts = [(n - at) % widths[i] for i in self.moving for n, at in zip(begins[i], lead, strict=True)]
         if self.length >= 2 * vec and not any(shifts):
@@ -161,12 +160,16 @@ class Problem:
         steps = [dim.strides[place] for dim in dims if dim.size > 1]
         return [self.offsets[place] // self.itemsizes[place], *steps]
 
+    def _unit(self, place: int, dims: Sequence[Dim]) -> int:
+        """The largest number that all of these are multiples of; 0 where all are 0."""
+        return math.gcd(*self._begins(place, dims))
+
     def aligned_columns(self, vec: int) -> bool:
         """Whether ``vec`` neighboring rows of an ``outer`` problem are one aligned vector in every operand."""
         if self.kind != "outer" or self.kept[-1].size % vec:
             return False
         others = (*self.kept[:-1], *self.reduced)
-        return not [n for i in self.operands.other_places for n in self._begins(i, others) if n % vec]
+        return not [i for i in self.operands.other_places if self._unit(i, others) % vec]
 
     def contiguous_columns(self, vec: int) -> bool:
         """Whether all neighboring rows of an ``outer`` problem are contiguous memory, to be read by aligned vectors."""
