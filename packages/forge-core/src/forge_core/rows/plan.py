@@ -213,14 +213,13 @@ def _listed(binding: Binding, device: Device, kernel: type[Config], *aligns: str
 def _held_groups(binding: Binding, device: Device, *aligns: str) -> tuple[list[HeldConfig], ...]:
     """Configurations that hold rows: whole ones; shifted ones; those staged in shared memory.
 
-    Of each, lanes come first, in the order of the rows that they can hold; then blocks and clusters.
+    Of each, lanes come first, in the order of the rows that they can hold; then blocks, then clusters by their size.
     """
     groups: tuple[list[HeldConfig], ...] = ([], [], [])
-    for config in sorted(
-        _listed(binding, device, HeldConfig, *aligns), key=lambda c: (not c.lanes, c.lanes and (c.capacity, c.threads))
-    ):
-        if not config.in_grid:
-            groups[2 if config.staged else config.align != "whole"].append(config)
+    held = [config for config in _listed(binding, device, HeldConfig, *aligns) if not config.in_grid]
+    lanes = sorted([c for c in held if c.lanes], key=lambda c: (c.capacity, c.threads))
+    for config in lanes + sorted([c for c in held if not c.lanes], key=lambda c: c.blocks):
+        groups[2 if config.staged else config.align != "whole"].append(config)
     return groups
 
 
@@ -278,7 +277,7 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
     for config in fits:
         blocks = config.blocks
         if best_rank[:2] == (sm_count, True) and blocks > best.blocks:
-            continue  # its rank is lower, whatever it holds
+            break  # ranks are lower from here on
         held = config.in_flight(vectors, rows, sm_count)
         # Where rows are fewer than multiprocessors, blocks with enough of a row each are spread over more of them.
         busy = rows * (blocks if vectors >= spread * blocks else 1)

@@ -120,8 +120,8 @@ class Problem:
             offsets.append(t.data_ptr() % ACCESS)
         kept: list[Dim] = []
         reduced: list[Dim] = []
-        for i, (size, *own) in enumerate(zip(shape, *strides, strict=True)):
-            (reduced if i in dims else kept).append(Dim(size, tuple(own)))
+        for i, own in enumerate(zip(*strides, strict=True)):
+            (reduced if i in dims else kept).append(Dim(shape[i], own))
         return cls(
             operands,
             _canonical(kept) or (Dim(1, (0,) * len(strides)),),
