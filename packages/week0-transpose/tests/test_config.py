@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 
 from forge_core.device import SPECS, Device
-from forge_core.errors import ArgumentError, UnsupportedError
-from forge_week0_transpose.config import (
-    COPY_VARIANTS,
-    TILE_SIZES,
-    TILED_ONLY,
-    TRANSPOSE_VARIANTS,
-    plan,
-    select_config,
-)
+from forge_core.errors import UnsupportedError
+from forge_week0_transpose.config import TILE_SIZES, VARIANTS, plan
 from forge_week0_transpose.configs import (
     NaiveConfig,
     RealignedConfig,
@@ -25,11 +19,15 @@ from forge_week0_transpose.configs import (
     UnalignedConfig,
     VectorizedConfig,
 )
-from forge_week0_transpose.problem import Problem, contiguous_strides
+from forge_week0_transpose.problem import Problem
 from forge_week0_transpose.thresholds import THRESHOLDS
 
 H200 = SPECS["H200"]
 DEVICES = list(SPECS.values())
+
+
+def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(max(size, 1) for size in shape[i + 1 :]) for i in range(len(shape)))
 
 
 def transposition(*shape: int, size: int = 4, pitch: int = 0, src_address: int = 0, dst_address: int = 0) -> Problem:
@@ -52,7 +50,7 @@ def wide(config: object) -> bool:
 
 
 def auto(problem: Problem, device: Device = H200) -> object:
-    return select_config("transpose", problem, device)[0]
+    return plan("transpose", problem, device).config
 
 
 # ---- which kernel --------------------------------------------------------------------------------------------------
@@ -143,7 +141,7 @@ def test_strided_on_both_sides_is_naive() -> None:
 
 def test_empty_problems_plan_without_a_crash() -> None:
     for shape in ((0, 4), (4, 0), (2, 0, 3)):
-        for op, table in (("transpose", TRANSPOSE_VARIANTS), ("copy", COPY_VARIANTS), ("copy_transpose", TILED_ONLY)):
+        for op, table in VARIANTS.items():
             for name in table:
                 assert plan(op, transposition(*shape), H200, name).variant == name
 
@@ -221,7 +219,7 @@ def test_blocks_walk_along_columns_where_input_rows_alone_share_lines(
     ],
 )
 def test_tiles_that_two_dimensions_of_a_grid_cannot_hold_are_numbered(shape: tuple[int, ...], flat: bool) -> None:
-    config = select_config("transpose", transposition(*shape), H200, "vectorized")[0]
+    config = plan("transpose", transposition(*shape), H200, "vectorized").config
     assert isinstance(config, VectorizedConfig)
     assert config.by_columns is (shape[-1] == 1000)
     assert config.flat is flat
@@ -253,12 +251,12 @@ def test_tiles_that_do_not_fit_a_device_are_passed_over() -> None:
 
 def test_2_to_the_32_elements_need_wide_numbers() -> None:
     strided = [Problem.make((n, 2), (4, 2), (2, 1), 1) for n in (2**31 - 1, 2**31)]
-    assert [wide(select_config("copy", p, H200, "naive")[0]) for p in strided] == [False, True]
+    assert [wide(plan("copy", p, H200, "naive").config) for p in strided] == [False, True]
     pitched = [Problem.make((n, 16), (32, 1), (16, 1), 1) for n in (2**32 - 1, 2**32)]
     # Sixteen bytes become one element, and the rows a strided run of them.
     assert [p.itemsize for p in pitched] == [16, 16]
     rows = [Problem.make((n, 48), (64, 1), (48, 1), 1) for n in (2**32 // 3, 2**32 // 3 + 1)]
-    assert [wide(select_config("copy", p, H200)[0]) for p in rows] == [False, True]
+    assert [wide(plan("copy", p, H200).config) for p in rows] == [False, True]
 
 
 def test_a_side_of_2_to_the_31_elements_is_tiled_as_any_other() -> None:
@@ -291,8 +289,7 @@ def test_a_side_of_2_to_the_31_elements_is_tiled_as_any_other() -> None:
     ],
 )
 def test_rows_are_copied_as_wide_as_they_are_aligned(problem: Problem, expected: RowsConfig | RealignedConfig) -> None:
-    config, _ = select_config("copy", problem, H200)
-    assert config == expected
+    assert plan("copy", problem, H200).config == expected
 
 
 def test_copy_of_a_permuted_tensor_is_a_transposition() -> None:
@@ -341,7 +338,7 @@ def test_tiled_takes_any_layout() -> None:
 # ---- by name -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TRANSPOSE_VARIANTS)
+@pytest.mark.parametrize("name", VARIANTS["transpose"])
 def test_a_named_variant_is_what_runs(name: str) -> None:
     problems = {
         "skinny": transposition(3, 1 << 16),
@@ -351,16 +348,16 @@ def test_a_named_variant_is_what_runs(name: str) -> None:
     }
     launch = plan("transpose", problems.get(name, transposition(64, 64)), H200, name)
     assert launch.variant == name
-    assert launch.builder == TRANSPOSE_VARIANTS[name].path
+    assert launch.builder == VARIANTS["transpose"][name].path
     assert name in launch.why
 
 
 def test_an_aligned_copy_is_never_realigned_however_long() -> None:
     for count in (1 << 20, (1 << 29) - 1, 1 << 29, 1 << 30, 1 << 32):
         problem = Problem.make((count,), (1,), (1,), 4)
-        assert isinstance(select_config("copy", problem, H200)[0], RowsConfig)
+        assert isinstance(plan("copy", problem, H200).config, RowsConfig)
     odd = Problem.make((1 << 30,), (1,), (1,), 2, src_address=2)
-    assert isinstance(select_config("copy", odd, H200)[0], RealignedConfig)
+    assert isinstance(plan("copy", odd, H200).config, RealignedConfig)
 
 
 @pytest.mark.parametrize("name", ["tiled", "vectorized", "shifted"])
@@ -376,15 +373,6 @@ def test_tile_size_is_taken(size: int) -> None:
     assert config == TiledConfig(4, size)
 
 
-def test_unknown_names_and_sizes() -> None:
-    with pytest.raises(ArgumentError, match=r"transpose: argument 'variant': expected 'auto' or one of 'naive', .*'x'"):
-        plan("transpose", transposition(4, 4), H200, "x")
-    with pytest.raises(ArgumentError, match=r"copy: argument 'variant'.*got 'tiled'"):
-        plan("copy", transposition(4, 4), H200, "tiled")
-    with pytest.raises(ArgumentError, match=r"copy_transpose: argument 'tile_size': expected 16 or 32, got 24"):
-        plan("copy_transpose", transposition(4, 4), H200, "tiled", tile_size=24)
-
-
 @pytest.mark.parametrize(
     ("name", "problem", "reason"),
     [
@@ -396,7 +384,7 @@ def test_unknown_names_and_sizes() -> None:
         (
             "vectorized",
             Problem.make((6, 11), (21, 2), (11, 1), 4),
-            r"a batched matrix transpose; got a permutation of 2 dims",
+            r"a batched matrix transpose; got another permutation",
         ),
     ],
 )
@@ -429,5 +417,5 @@ def test_thresholds_are_what_the_choice_goes_by(
     found = []
     for value in (low, high):
         with THRESHOLDS.override(name, value):
-            found.append(select_config("transpose", transposition(*shape, size=size), H200)[0])
+            found.append(plan("transpose", transposition(*shape, size=size), H200).config)
     assert found[0] != found[1]

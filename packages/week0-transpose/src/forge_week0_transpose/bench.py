@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -27,15 +27,6 @@ def _moved_once(case: Case) -> Traffic:
     return Traffic(case.nbytes, case.nbytes, "each element is read once and written once")
 
 
-def _call(operator: Operator) -> Callable[[str], Callable[..., torch.Tensor]]:
-    # The plain call for auto, as a user writes it: a wrapper would be part of the host time.
-    return lambda variant: operator if variant == "auto" else partial(operator, variant=variant)
-
-
-def _explain(operator: Operator) -> Callable[[tuple[torch.Tensor, ...], str], Any]:
-    return lambda inputs, variant: operator.explain(*inputs, variant=variant)
-
-
 def _eager_transpose(case: Case) -> Callable[..., torch.Tensor]:
     # What a user writes: `.t()` where there are two dimensions, which is also cheaper on the host.
     if len(case.shape) == 2:
@@ -43,12 +34,17 @@ def _eager_transpose(case: Case) -> Callable[..., torch.Tensor]:
     return lambda x: x.transpose(-1, -2).contiguous()
 
 
-def _eager_copy(case: Case) -> Callable[..., torch.Tensor]:
-    return torch.clone
-
-
-def _copy_into_new(case: Case) -> Callable[..., torch.Tensor]:
-    return lambda x: torch.empty_like(x).copy_(x)
+def _measured(operator: Operator, *peers: Peer) -> OperatorBench:
+    return OperatorBench(
+        name=operator.schema.name,
+        # The plain call for auto, as a user writes it: a wrapper would be part of the host time.
+        call=lambda variant: operator if variant == "auto" else partial(operator, variant=variant),
+        variants=operator.variants,
+        explain=lambda inputs, variant: operator.explain(*inputs, variant=variant),
+        reference=getattr(ref, operator.schema.name),
+        traffic=_moved_once,
+        peers=peers,
+    )
 
 
 BENCH = Bench(
@@ -56,26 +52,15 @@ BENCH = Bench(
     package="forge_week0_transpose",
     suites=Path(__file__).with_name("suites.yaml"),
     operators=(
-        OperatorBench(
-            name="copy",
-            call=_call(ops.copy),
-            variants=ops.copy.variants,
-            explain=_explain(ops.copy),
-            reference=ref.copy,
-            traffic=_moved_once,
-            peers=(Peer("eager", _eager_copy), Peer("copy_", _copy_into_new)),
+        _measured(
+            ops.copy,
+            Peer("eager", lambda case: torch.clone),
+            Peer("copy_", lambda case: lambda x: torch.empty_like(x).copy_(x)),
         ),
-        OperatorBench(
-            name="transpose",
-            call=_call(ops.transpose),
-            variants=ops.transpose.variants,
-            explain=_explain(ops.transpose),
-            reference=ref.transpose,
-            traffic=_moved_once,
-            peers=(
-                Peer("eager", _eager_transpose),
-                Peer("compile", compiled(lambda x: x.transpose(-1, -2).contiguous()), requires=(CUDA_GPU, TRITON)),
-            ),
+        _measured(
+            ops.transpose,
+            Peer("eager", _eager_transpose),
+            Peer("compile", compiled(lambda x: x.transpose(-1, -2).contiguous()), requires=(CUDA_GPU, TRITON)),
         ),
     ),
     thresholds=THRESHOLDS,

@@ -1,30 +1,20 @@
-"""Which kernel does a problem, and how it is configured.
+"""The variants, each with its one entry in :data:`KERNELS`, and which of them does a problem.
 
-:func:`select_config` is a pure function of a :class:`~forge_week0_transpose.problem.Problem` and a
+:func:`plan` is a pure function of a :class:`~forge_week0_transpose.problem.Problem` and a
 :class:`~forge_core.device.Device`: no GPU is asked, so the tests assert the branch it takes for a device they do not
-have.  :func:`plan` adds the arguments of the launch.
-
-    rows     contiguous on both sides      rows        16 bytes a thread, or as wide as the alignment allows
-                                           realigned   rows that begin anywhere
-    matrix   a transposition               skinny      2 to 8 rows or columns, and long
-                                           vectorized  input rows of whole 8- or 16-byte words, output rows of 16
-                                           shifted     rows that begin anywhere
-                                           naive       small matrices in a batch
-    gather   anything else                 naive
+have.  What it decides by was measured on an H200 (docs/lab/week0.md), ``thresholds`` on each GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from forge_core.choice import Refusal, refuse
 from forge_core.device import Device
-from forge_core.errors import ArgumentError
 from forge_core.op.launch import Launch, Variant
-from forge_week0_transpose import choices
-from forge_week0_transpose.choices import TILE_SIZES
 from forge_week0_transpose.configs import (
     CHUNK,
     NaiveConfig,
@@ -38,174 +28,309 @@ from forge_week0_transpose.configs import (
 from forge_week0_transpose.problem import Dim, Matrix, Problem
 from forge_week0_transpose.thresholds import THRESHOLDS
 
-__all__ = [
-    "COPY_VARIANTS",
-    "TILED_ONLY",
-    "TILE_SIZES",
-    "TRANSPOSE_VARIANTS",
-    "Config",
-    "builder",
-    "plan",
-    "select_config",
-]
+__all__ = ["KERNELS", "MAX_LINES", "TILE_SIZES", "UNROLL", "VARIANTS", "Kernel", "plan"]
 
-Form = TypeVar("Form")
+#: Edges of the tiled kernel, in elements.
+TILE_SIZES = (16, 32)
 
-Config = NaiveConfig | RealignedConfig | RowsConfig | TiledConfig | VectorizedConfig | UnalignedConfig | SkinnyConfig
-Numbers = tuple[int | tuple[int, ...], ...]
+#: The longest short side that the skinny kernel takes; one kernel is compiled for each.
+MAX_LINES = 8
+
+#: Elements of a thread where nothing but the naive kernel is left: as many reads in flight.
+UNROLL = 8
+
+#: Blocks of a grid, and of its second and its third dimension.
+MAX_BLOCKS, MAX_OUTER = 2**31 - 1, 65535
+
+#: Bytes of a line of memory; rows or columns from which places are 64-bit integers, as a tile may reach over a matrix.
+LINE, WIDE = 128, 2**31 - 2**12
+
+#: Share of a tile that a matrix must fill on average, or its elements are moved by ``naive``; and the share for one of
+#: at least LONG tiles one way, which follow one another.
+MIN_FILL, MIN_FILL_LONG, LONG = 0.25, 0.0625, 8
+
+#: Bytes of a row from which ``realigned`` beats ``rows``, for each width that the alignment leaves.
+MIN_REALIGNED: Mapping[int, int] = {1: 32, 2: 32, 4: 128, 8: 256}
+
+#: For each element size, largest tile first: row_chunks, col_chunks, the widest load, and the tiles for each
+#: multiprocessor below which the next entry is taken, None for the threshold.
+VECTORIZED_TILES: Mapping[int, tuple[tuple[int, int, int, int | None], ...]] = {
+    1: ((16, 16, 16, None), (8, 16, 8, 0), (8, 8, 8, 0)),
+    2: ((16, 16, 16, None), (8, 16, 16, 1), (8, 16, 8, 0), (8, 8, 16, 0)),
+    4: ((16, 16, 16, None), (8, 16, 16, 0), (8, 8, 16, 0)),
+    **dict.fromkeys((8, 16), ((16, 16, 16, None), (16, 8, 16, 0), (8, 8, 16, 0))),
+}
+
+#: The same for bytes that can only be loaded by 8 or 4.
+NARROW_TILES = ((8, 32, 8, 4), (8, 16, 8, 0), (8, 8, 8, 0))
+
+#: For each element size, and for shifted input rows or not, largest tile first: row_chunks, col_chunks, the blocks that
+#: a multiprocessor must be able to hold, and the tiles for each below which the next entry is taken, None for the
+#: threshold.
+UNALIGNED_TILES: Mapping[tuple[int, bool], tuple[tuple[int, int, int, int | None], ...]] = {
+    **dict.fromkeys(((1, True), (8, True)), ((16, 8, 3, None), (8, 8, 4, 0))),
+    (2, True): ((16, 8, 5, None), (8, 8, 4, 0)),
+    (4, True): ((16, 16, 3, None), (16, 8, 3, 0), (8, 8, 4, 0)),
+    (1, False): ((32, 8, 3, None), (16, 8, 3, 0), (8, 8, 4, 0)),
+    **dict.fromkeys(((2, False), (4, False), (8, False)), ((32, 16, 2, None), (16, 8, 3, 0), (8, 8, 4, 0))),
+}
+
+TOO_MANY = Refusal(f"at most {MAX_BLOCKS} tiles, a block each", "more")
+NO_MATRIX = Refusal("a batched matrix transpose", "another permutation")
+NO_ROWS = Refusal("rows that are contiguous in input and output", "a permutation")
+
+C = TypeVar("C")
+Tiles = TypeVar("Tiles", bound=VectorizedConfig)
+#: A configuration, and the integers of its launch: sizes and strides, in elements unless the kernel says otherwise.
+Choice = tuple[C, tuple[int | tuple[int, ...], ...]] | Refusal
 
 
-@dataclass(frozen=True)
-class _Kernel:
-    """How a kernel is built, configured and launched.
-
-    Attributes:
-        variant: the builder's path, and the idea.
-        choose: the configuration for a problem, a device and the tile size asked for.
-        arguments: the integers of a launch: sizes and strides, in elements unless the kernel says otherwise.
-    """
-
-    variant: Variant
-    choose: Callable[[Problem, Device, int | None], Any]
-    arguments: Callable[[Any, Problem], Numbers]
-
-
-def _of_matrix(
-    choose: Callable[[Problem, Matrix, Device], Any], plain: Callable[[int], Any]
-) -> Callable[[Problem, Device, int | None], Any]:
-    """For a kernel that does matrix transpositions only; ``plain`` for an empty problem: all can write nothing."""
-
-    def chosen(problem: Problem, device: Device, tile_size: int | None) -> Any:
-        matrix = problem.matrix()
-        if problem.numel == 0:
-            return plain(min(problem.itemsize, 8))
-        if matrix is None:
-            return Refusal("a batched matrix transpose", f"a permutation of {len(problem.dims)} dims")
-        return choose(problem, matrix, device)
-
-    return chosen
-
-
-def _suiting(form: Form | None, config: Config, problem: Problem) -> Form:
-    if form is None:
-        raise ValueError(f"{type(config).__name__} is not for a problem of kind {problem.kind!r}: {problem}")
-    return form
+def _count(dims: Iterable[Dim]) -> int:
+    """How many entries some dimensions have together."""
+    return math.prod(dim.size for dim in dims)
 
 
 def _flat(dims: tuple[Dim, ...], unit: int = 1) -> tuple[int, ...]:
     """The number of entries, then size and strides in units of ``unit`` elements of each dimension, innermost first."""
-    return (choices.count(dims), *(n for d in reversed(dims) for n in (d.size, d.src // unit, d.dst // unit)))
+    return (_count(dims), *(n for d in reversed(dims) for n in (d.size, d.src // unit, d.dst // unit)))
 
 
-def _naive_arguments(config: NaiveConfig, problem: Problem) -> Numbers:
-    return (_flat(problem.dims or (Dim(1, 0, 0),)),)
+def _naive(problem: Problem, device: Device, items: int = 1) -> Choice[NaiveConfig]:
+    """Does every problem."""
+    rank, wide = max(len(problem.dims), 1), problem.numel >= 2**32
+    return NaiveConfig(problem.itemsize, rank, wide=wide, items=items), (_flat(problem.dims or (Dim(1, 0, 0),)),)
 
 
-def _rows_arguments(config: RowsConfig, problem: Problem) -> Numbers:
-    rows = _suiting(problem.rows(), config, problem)
-    nbytes, each = rows.length * problem.itemsize, config.width // problem.itemsize
-    return (-(-nbytes // config.width), nbytes // (config.tail or config.width), _flat(rows.outer, each))
-
-
-def _realigned_arguments(config: RealignedConfig, problem: Problem) -> Numbers:
-    rows = _suiting(problem.rows(), config, problem)
-    return (rows.length, rows.length + sum((dim.size - 1) * dim.src for dim in rows.outer), _flat(rows.outer))
-
-
-def _tiled_arguments(config: TiledConfig, problem: Problem) -> Numbers:
+def _tiled(problem: Problem, device: Device, tile_size: int | None = None) -> Choice[TiledConfig]:
+    """Takes any strides."""
     m = problem.any_matrix()
-    return (m.rows, m.cols, m.src_pitch, m.src_step, m.dst_step, m.dst_pitch, _flat(m.batch))
+    # Tiles of 32 fill whole 32-byte sectors at every width; 16 wastes less of a small matrix.
+    edge = tile_size or (32 if min(m.rows, m.cols) > 16 else 16)
+    if _tile_count(m, (edge, edge)) > MAX_BLOCKS:
+        return TOO_MANY
+    integers = (m.rows, m.cols, m.src_pitch, m.src_step, m.dst_step, m.dst_pitch, _flat(m.batch))
+    return TiledConfig(problem.itemsize, edge, len(m.batch)), integers
 
 
-def _skinny_arguments(config: SkinnyConfig, problem: Problem) -> Numbers:
-    matrix = _suiting(problem.matrix(), config, problem)
-    if config.gather:
-        return (matrix.cols, matrix.src_pitch, _flat(matrix.batch))
-    return (matrix.rows, matrix.dst_pitch, _flat(matrix.batch))
+def _rows(problem: Problem, device: Device) -> Choice[RowsConfig]:
+    """By accesses as wide as every row's begin and end allow."""
+    if (rows := problem.rows()) is None:
+        return NO_ROWS
+    (length, outer), tail = rows, 0
+    width, nbytes = min(problem.src_vector((), outer), problem.dst_vector((), outer)), length * problem.itemsize
+    if nbytes % width:
+        # Rows that end inside a chunk: narrower accesses beat a branch in each.
+        narrow = min(nbytes & -nbytes, width)
+        width, tail = (narrow, 0) if outer else (width, narrow)
+    chunks = -(-nbytes // width)
+    config = RowsConfig(width, len(outer), tail, wide=chunks * _count(outer) >= 2**32)
+    return config, (chunks, nbytes // (tail or width), _flat(outer, width // problem.itemsize))
 
 
-def _matrix_arguments(config: VectorizedConfig, problem: Problem) -> Numbers:
-    matrix = _suiting(problem.matrix(), config, problem)
-    return (matrix.rows, matrix.cols, matrix.src_pitch, matrix.dst_pitch, _flat(matrix.batch))
+def _realigned(problem: Problem, device: Device) -> Choice[RealignedConfig]:
+    """By aligned chunks wherever rows begin."""
+    if (rows := problem.rows()) is None:
+        return NO_ROWS
+    (length, outer), size = rows, problem.itemsize
+    if size > 8:  # such elements lie on 16-byte boundaries
+        return Refusal("elements of at most 8 bytes", f"{size}")
+    chunks = -(-(length * size + 2 * (CHUNK - 1)) // CHUNK) * _count(outer)
+    extent = length + sum((dim.size - 1) * dim.src for dim in outer)
+    return RealignedConfig(size, len(outer), wide=chunks >= 2**32), (length, extent, _flat(outer))
 
 
-def _variant(module: str, idea: str, build: str = "build") -> Variant:
-    return Variant(f"forge_week0_transpose.kernels.{module}:{build}", idea)
+def _skinny(problem: Problem, device: Device) -> Choice[SkinnyConfig]:
+    """Few rows into a dense output, or few columns out of a dense input."""
+    if (m := problem.matrix()) is None:
+        return NO_MATRIX
+    size, source, result = problem.itemsize, (m.rows, m.src_pitch), (m.cols, m.dst_pitch)
+    for gather, (lines, pitch), (length, run_pitch) in ((True, source, result), (False, result, source)):
+        if not 2 <= lines <= MAX_LINES or run_pitch != lines or size > 8:
+            continue
+        src, dst = problem.src_vector([pitch] * gather, m.batch), problem.dst_vector([pitch] * (not gather), m.batch)
+        line, run = (src, dst) if gather else (dst, src)
+        config = SkinnyConfig(size, lines, gather, line, run, len(m.batch))
+        if length >= config.tile[1]:
+            many = -(-length // config.tile[1]) * _count(m.batch) > MAX_BLOCKS
+            return TOO_MANY if many else (config, (length, pitch, _flat(m.batch)))
+    needs = (
+        f"2 to {MAX_LINES} rows (output dense) or columns (input dense), a block long, of elements of at most 8 bytes"
+    )
+    return Refusal(needs, f"a matrix of {m.rows}x{m.cols}, elements of {size} bytes")
 
 
-_KERNELS: Mapping[type, _Kernel] = {
-    NaiveConfig: _Kernel(
-        _variant("naive", "one thread an element; does every problem"),
-        lambda problem, device, tile: choices.naive(problem),
-        _naive_arguments,
+def _widths(problem: Problem, m: Matrix) -> tuple[int, int]:
+    """Bytes of the widest access in which every row begins and ends, in the input and in the output."""
+    return problem.src_vector((m.src_pitch, m.cols), m.batch), problem.dst_vector((m.dst_pitch, m.rows), m.batch)
+
+
+def _vectorized(problem: Problem, device: Device) -> Choice[VectorizedConfig]:
+    """The largest tile of which there are enough."""
+    if (m := problem.matrix()) is None:
+        return NO_MATRIX
+    size, (src, dst) = problem.itemsize, _widths(problem, m)
+    least = max(4, size)
+    if min(src, dst) < least:
+        got = f"multiples of {src} in the input, of {dst} in the output"
+        return Refusal(f"rows that begin and end at multiples of {least} bytes", got)
+    enough = THRESHOLDS.value(f"large_tiles_{size}", device)
+    tiles = NARROW_TILES if size == 1 and src < CHUNK else VECTORIZED_TILES[size]
+    configs = [
+        (VectorizedConfig(size, row_chunks, col_chunks, min(width, src), dst, len(m.batch)), stated)
+        for row_chunks, col_chunks, width, stated in tiles
+    ]
+    return _largest(configs, enough, m, device)
+
+
+def _shifted(problem: Problem, device: Device) -> Choice[UnalignedConfig]:
+    """The largest tile of which there are enough, shifting the sides that need it."""
+    if (m := problem.matrix()) is None:
+        return NO_MATRIX
+    size, (src, dst) = problem.itemsize, _widths(problem, m)
+    if size > 8:
+        return Refusal("elements of at most 8 bytes", f"{size}")
+    if src < CHUNK and (m.src_pitch < m.cols or m.cols * size < CHUNK):
+        return Refusal("input rows of at least 16 bytes that do not overlap", f"{m.cols * size} bytes")
+    shifts = {"src_shift": src < CHUNK, "dst_shift": dst < CHUNK}
+    configs = []
+    for row_chunks, col_chunks, blocks, stated in UNALIGNED_TILES[size, src < CHUNK]:
+        # Before Hopper the 64 registers that two blocks leave are too few for 2-byte elements.
+        room = 1 if size == 2 and blocks == 2 and device.capability < (9, 0) else blocks
+        config = UnalignedConfig(size, row_chunks, col_chunks, batch_rank=len(m.batch), **shifts, room=room)
+        configs.append((config, stated))
+    return _largest(configs, THRESHOLDS.value("unaligned_tiles", device), m, device)
+
+
+def _largest(configs: list[tuple[Tiles, int | None]], enough: int, m: Matrix, device: Device) -> Choice[Tiles]:
+    """The first configuration of which there are enough tiles, or the last, and how its blocks find their places."""
+    for config, stated in configs:
+        tiles_per_sm = enough if stated is None else stated
+        # A tile that is only taken where there are many must not reach over the matrix; a smaller one may, by its size.
+        overhang = 1 if tiles_per_sm > 1 else 2
+        if (
+            config.tile[0] <= overhang * m.rows
+            and config.tile[1] <= overhang * m.cols
+            and _tile_count(m, config.tile) >= tiles_per_sm * device.sm_count
+            and config.smem_bytes <= device.smem_per_block
+        ):
+            break
+    if _tile_count(m, config.tile) > MAX_BLOCKS:
+        return TOO_MANY
+    # Down the rows, neighbors in time extend the same output rows.  But where the input's rows do not begin at lines of
+    # memory, tiles side by side share a line in each row, which is fetched again if the neighbor comes late.
+    down, along = -(-m.rows // config.tile[0]), -(-m.cols // config.tile[1])
+    src_shares, dst_shares = (pitch * config.itemsize % LINE != 0 for pitch in (m.src_pitch, m.dst_pitch))
+    by_columns = src_shares and not dst_shares and 1 < along <= THRESHOLDS.value("columns_beside", device)
+    flat, wide = max(down if by_columns else along, _count(m.batch)) > MAX_OUTER, max(m.rows, m.cols) >= WIDE
+    integers = (m.rows, m.cols, m.src_pitch, m.dst_pitch, _flat(m.batch))
+    return replace(config, by_columns=by_columns, flat=flat, wide=wide), integers
+
+
+def _tile_count(m: Matrix, tile: tuple[int, int]) -> int:
+    """Tiles of a batch of matrices, the incomplete ones at the edges included."""
+    return -(-m.rows // tile[0]) * -(-m.cols // tile[1]) * _count(m.batch)
+
+
+def _pays(m: Matrix, found: Choice[Tiles], wanted: Callable[[Tiles], bool]) -> bool:
+    """Whether a configuration was found, and as wanted, whose tiles the matrix fills well enough."""
+    if isinstance(found, Refusal) or not wanted(found[0]):
+        return False
+    down, along = (size / edge for size, edge in zip((m.rows, m.cols), found[0].tile, strict=True))
+    fill = down / math.ceil(down) * along / math.ceil(along)
+    return fill >= (MIN_FILL_LONG if max(down, along) >= LONG else MIN_FILL)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A variant.
+
+    Attributes:
+        name: as a variant of ``transpose``.
+        idea: in one line.
+        config: the class of its configurations.
+        choose: the configuration for a problem on a device and the integers of the launch, or a ``Refusal``.
+        registers: of a thread, at most; by 32 all threads of a multiprocessor can be resident.
+        copy: the name as a variant of ``copy``, to which a permuted input is a transposition.
+        build: the builder in ``kernels``.
+    """
+
+    name: str
+    idea: str
+    config: type
+    choose: Callable[[Problem, Device], Choice[Any]]
+    registers: Callable[[Any], int] = lambda config: 32
+    copy: str = "permuted_{name}"
+    build: str = "{name}:build"
+
+    @property
+    def variant(self) -> Variant:
+        """What an operator declares."""
+        return Variant(f"forge_week0_transpose.kernels.{self.build.format(name=self.name)}", self.idea)
+
+
+#: Slowest first; the last five each have the problems they are for.
+KERNELS = (
+    Kernel(
+        "naive",
+        "one thread an element; does every problem",
+        NaiveConfig,
+        _naive,
+        # Each element in flight has two 64-bit addresses.
+        lambda c: 32 if c.items == 1 else 16 + (10 if c.wide else 8) * c.items,
+        copy="naive",
     ),
-    TiledConfig: _Kernel(
-        _variant("tiled", "a padded tile of shared memory, an element a thread and step"),
-        lambda problem, device, tile: choices.tiled(problem, tile),
-        _tiled_arguments,
+    Kernel(
+        "tiled",
+        "a padded tile of shared memory, an element a thread and step",
+        TiledConfig,
+        _tiled,
+        lambda c: 32 if c.itemsize < CHUNK else 40,
     ),
-    UnalignedConfig: _Kernel(
-        _variant("unaligned", "rows that begin anywhere: aligned 16-byte accesses, shifted on chip"),
-        _of_matrix(choices.unaligned, UnalignedConfig),
-        _matrix_arguments,
+    Kernel(
+        "shifted",
+        "rows that begin anywhere: aligned 16-byte accesses, shifted on chip",
+        UnalignedConfig,
+        _shifted,
+        # Its chunks, twice where they are shifted, and a 64-bit address for each.
+        lambda c: 60 + 4 * c.vec * (1 + c.src_shift),
+        build="unaligned:build",
     ),
-    SkinnyConfig: _Kernel(
-        _variant("skinny", "2 to 8 rows or columns: interleaved in registers, stored as one run"),
-        _of_matrix(choices.skinny, lambda size: SkinnyConfig(size, 2, gather=True)),
-        _skinny_arguments,
+    Kernel(
+        "skinny",
+        "2 to 8 rows or columns: interleaved in registers, stored as one run",
+        SkinnyConfig,
+        _skinny,
+        # What goes by less than a register takes one for each element.
+        lambda c: 40 + max(5, CHUNK // c.line_width) * c.lines,
     ),
-    VectorizedConfig: _Kernel(
-        _variant("vectorized", "16 bytes a thread on both sides, transposed in registers"),
-        _of_matrix(choices.vectorized, VectorizedConfig),
-        _matrix_arguments,
+    Kernel(
+        "vectorized",
+        "16 bytes a thread on both sides, transposed in registers",
+        VectorizedConfig,
+        _vectorized,
+        lambda c: 56 + c.vec * c.src_width // 4,
     ),
-    RealignedConfig: _Kernel(
-        _variant("rows", "contiguous rows that begin anywhere: aligned chunks, shifted", "build_realigned"),
-        lambda problem, device, tile: choices.realigned(problem),
-        _realigned_arguments,
+    Kernel(
+        "realigned",
+        "contiguous rows that begin anywhere: aligned chunks, shifted",
+        RealignedConfig,
+        _realigned,
+        copy="realigned",
+        build="rows:build_realigned",
     ),
-    RowsConfig: _Kernel(
-        _variant("rows", "16 bytes a thread, for rows that are contiguous on both sides"),
-        lambda problem, device, tile: choices.rows(problem),
-        _rows_arguments,
+    Kernel(
+        "rows", "16 bytes a thread, for rows that are contiguous on both sides", RowsConfig, _rows, copy="vectorized"
     ),
+)
+
+_TABLES: Mapping[str, Mapping[str, Kernel]] = {
+    "transpose": {kernel.name: kernel for kernel in KERNELS},
+    "copy": {kernel.copy.format(name=kernel.name): kernel for kernel in KERNELS},
+    "copy_transpose": {"tiled": KERNELS[1]},
 }
 
-_TRANSPOSE: Mapping[str, type] = {
-    "naive": NaiveConfig,
-    "tiled": TiledConfig,
-    "shifted": UnalignedConfig,
-    "skinny": SkinnyConfig,
-    "vectorized": VectorizedConfig,
-    "realigned": RealignedConfig,
-    "rows": RowsConfig,
-}
-
-#: The configurations of each operator's variants.
-_TABLES: Mapping[str, Mapping[str, type]] = {
-    "transpose": _TRANSPOSE,
-    # A permuted input is a transposition.
-    "copy": {
-        "naive": NaiveConfig,
-        **{f"permuted_{name}": _TRANSPOSE[name] for name in ("tiled", "shifted", "skinny", "vectorized")},
-        "realigned": RealignedConfig,
-        "vectorized": RowsConfig,
-    },
-    "copy_transpose": {"tiled": TiledConfig},
-}
-
-
-def builder(config: Config) -> str:
-    """The path of what compiles a configuration."""
-    return _KERNELS[type(config)].variant.path
-
-
-def _variants(op: str) -> Mapping[str, Variant]:
-    return {name: _KERNELS[kind].variant for name, kind in _TABLES[op].items()}
-
-
-#: The kernels of each operator, slowest first; the last five of ``transpose`` each have the problems they are for.
-TRANSPOSE_VARIANTS, COPY_VARIANTS, TILED_ONLY = (_variants(op) for op in _TABLES)
+#: The variants of each operator.
+VARIANTS = {op: {name: kernel.variant for name, kernel in table.items()} for op, table in _TABLES.items()}
 
 
 def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_size: int | None = None) -> Launch:
@@ -219,94 +344,55 @@ def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_
         tile_size: the tiled kernel's edge, 16 or 32; chosen where None.
 
     Returns:
-        The kernel, its configuration and the integers it is launched with.
+        The kernel, its configuration and the integers it is launched with.  Without elements nothing is launched, and
+        the kernel is ``naive`` whichever was asked for.
 
     Raises:
-        ArgumentError: the operator has no such variant, or the tile size is none of :data:`TILE_SIZES`.
         UnsupportedError: the named variant cannot do this problem; the message says which can.
     """
-    config, why = select_config(op, problem, device, variant, tile_size)
+    table, why = _TABLES[op], f"variant={variant!r} was asked for"
+    found: Choice[Any]
+    if problem.numel == 0:
+        found, why = _naive(problem, device), "there are no elements"
+    elif variant == "auto":
+        found, why = _automatic(problem, device)
+    elif tile_size is not None:
+        found = _tiled(problem, device, tile_size)
+    else:
+        found = table[variant].choose(problem, device)
+    if isinstance(found, Refusal):
+        able = [name for name, kernel in table.items() if not isinstance(kernel.choose(problem, device), Refusal)]
+        refuse(op, variant, found, able)
+    config, integers = found
+    chosen = next(kernel for kernel in KERNELS if kernel.config is type(config))
     return Launch(
-        variant=next(name for name, kind in _TABLES[op].items() if kind is type(config)),
-        builder=builder(config),
+        variant=next(name for name, kernel in table.items() if kernel is chosen) if variant == "auto" else variant,
+        builder=chosen.variant.path,
         config=config,
-        arguments=_KERNELS[type(config)].arguments(config, problem)
-        if problem.numel
-        else (),  # an empty output launches nothing
+        arguments=integers,
         why=why + THRESHOLDS.note(device),
         read=problem.read_bytes,
         written=problem.nbytes,
     )
 
 
-def select_config(
-    op: str, problem: Problem, device: Device, variant: str = "auto", tile_size: int | None = None
-) -> tuple[Config, str]:
-    """The configuration of a kernel for a problem, and why it was chosen; the arguments are those of :func:`plan`."""
-    table = _TABLES[op]
-    if tile_size is not None and tile_size not in TILE_SIZES:
-        raise ArgumentError(op=op, argument="tile_size", expected=" or ".join(map(str, TILE_SIZES)), got=str(tile_size))
-    if variant == "auto":
-        return _automatic(problem, device)
-    if variant not in table:
-        raise ArgumentError(
-            op=op,
-            argument="variant",
-            expected=f"'auto' or one of {', '.join(map(repr, table))}",
-            got=repr(variant),
-            hint=f"{op}.variants() says what each does.",
-        )
-    found = _try(table[variant], problem, device, tile_size)
-    if isinstance(found, Refusal):
-        able = [name for name, kind in table.items() if not isinstance(_try(kind, problem, device), Refusal)]
-        refuse(op, variant, found, able)
-    return found, f"variant={variant!r} was asked for"
-
-
-def _try(kind: type, problem: Problem, device: Device, tile_size: int | None = None) -> Config | Refusal:
-    """The configuration of one kernel for a problem, or a Refusal."""
-    found: Config | Refusal = _KERNELS[kind].choose(problem, device, tile_size)
-    return found
-
-
-def _automatic(problem: Problem, device: Device) -> tuple[Config, str]:
-    rows, matrix = choices.rows(problem), problem.matrix()
-    if isinstance(rows, RowsConfig):
-        realigned = choices.realigned(problem)
-        if isinstance(realigned, RealignedConfig) and choices.prefers_realigned(problem, rows):
-            return realigned, f"rows contiguous on both sides, aligned to {rows.width} bytes only"
-        return rows, f"rows contiguous on both sides, moved {rows.width} bytes a thread"
-    if matrix is not None:
-        return _transposition(problem, matrix, device)
-    return choices.naive(problem, items=choices.UNROLL), "neither rows nor columns are contiguous on both sides"
-
-
-def _transposition(problem: Problem, matrix: Matrix, device: Device) -> tuple[Config, str]:
-    skinny = choices.skinny(problem, matrix, device)
-    if isinstance(skinny, SkinnyConfig):
-        side = "rows" if skinny.gather else "columns"
-        return skinny, f"only {skinny.lines} {side}, so the {side} are interleaved in registers"
-    src, dst = choices.widths(problem, matrix)
-    vectorized = choices.vectorized(problem, matrix, device)
-    if (
-        isinstance(vectorized, VectorizedConfig)
-        # H200, 2026-11-21: rows of 8-byte words on both sides reach 0.72 to 0.86 of a copy at 8190x8198 and the like,
-        # shifted ones 0.88 to 0.91; where only the input's are, at 32768x1000 int8, it is 0.91 against 0.84.
-        and src >= CHUNK // 2
-        and dst == CHUNK
-        and choices.fills(matrix, vectorized)
-    ):
-        return vectorized, (
-            f"rows of whole {vectorized.src_width}-byte words in and {vectorized.dst_width}-byte words out, "
-            f"tile {vectorized.tile[0]}x{vectorized.tile[1]}"
-        )
-    unaligned = choices.unaligned(problem, matrix, device)
-    if (
-        isinstance(unaligned, UnalignedConfig)
-        and (unaligned.src_shift or unaligned.dst_shift)
-        and choices.fills(matrix, unaligned)
-    ):
-        sides = [name for name, shift in (("input", unaligned.src_shift), ("output", unaligned.dst_shift)) if shift]
-        return unaligned, f"{' and '.join(sides)} rows do not begin and end at 16-byte boundaries"
-    why = f"matrices of {matrix.rows}x{matrix.cols} fill too little of a tile"
-    return choices.naive(problem, items=choices.UNROLL), why
+def _automatic(problem: Problem, device: Device) -> tuple[Choice[Any], str]:
+    """Rows where both sides have them, else a transposition, else elements."""
+    contiguous, m, why = problem.rows(), problem.matrix(), "neither rows nor columns are contiguous on both sides"
+    rows = _rows(problem, device)
+    if contiguous is not None and not isinstance(rows, Refusal):
+        width = rows[0].width
+        if contiguous[0] * problem.itemsize >= MIN_REALIGNED.get(width, math.inf):
+            return _realigned(problem, device), f"rows contiguous on both sides, aligned to {width} bytes only"
+        return rows, f"rows contiguous on both sides, moved {width} bytes a thread"
+    if m is not None:
+        skinny, vectorized, shifted = _skinny(problem, device), _vectorized(problem, device), _shifted(problem, device)
+        if not isinstance(skinny, Refusal):
+            return skinny, f"only {skinny[0].lines} {'rows' if skinny[0].gather else 'columns'}, and long"
+        # Of 8-byte words on both sides shifting is faster.
+        if _pays(m, vectorized, lambda c: c.src_width >= CHUNK // 2 and c.dst_width == CHUNK):
+            return vectorized, "rows of whole 8- or 16-byte words in, and of 16-byte words out"
+        if _pays(m, shifted, lambda c: c.src_shift or c.dst_shift):
+            return shifted, "rows do not begin and end at 16-byte boundaries"
+        why = f"matrices of {m.rows}x{m.cols} fill too little of a tile"
+    return _naive(problem, device, UNROLL), why

@@ -1,25 +1,21 @@
-"""What the kernels of week 0 are compiled for, and the layouts by which their threads move a tile.
+"""What the kernels of week 0 are compiled for, how their threads move a tile, and what their code must look like.
 
 A configuration is a frozen dataclass that imports no compiler; the kernel of ``kernels/`` is a subclass of it.  Sizes,
 strides and addresses are arguments of the launch, so that another shape never compiles another kernel.
-
-A layout is a pair (shape, stride), as ``cute.make_layout`` takes them.  A *thread-value* layout maps a thread of the
-block and the number of its element to m + n * tile_m, the place in a tile (tile_m, tile_n) of the matrix (M, N):
-kernels partition by it, and ``layouts`` draws it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = [
     "CHUNK",
-    "Layout",
     "NaiveConfig",
     "RealignedConfig",
     "RowsConfig",
     "SkinnyConfig",
+    "Step",
     "TiledConfig",
     "UnalignedConfig",
     "VectorizedConfig",
@@ -28,8 +24,38 @@ __all__ = [
 #: Bytes of the widest access of a thread.
 CHUNK = 16
 
-#: Shape and stride.
+#: Shape and stride, as ``cute.make_layout`` takes them.
 Layout = tuple[tuple[Any, ...], tuple[Any, ...]]
+
+#: A swizzle that changes nothing.
+PLAIN = (0, 4, 3)
+
+
+class Step(NamedTuple):
+    """The accesses of a block to a tile (tile_m, tile_n) in one memory, by which kernels partition it.
+
+    Attributes:
+        title: what is done; the last word names the accesses.
+        layout: maps a thread of the block and the number of its element to m + n * tile_m, the place in the tile.
+        tile: (tile_m, tile_n).
+        strides: elements in memory from one m to the next, and from one n; a row is the larger of them, and what is
+            outside it belongs to another tile.
+        width: bytes of an access.
+        swizzle: bits, base and shift over bytes of shared memory; None in global memory.
+        edge: bytes of the accesses where a whole one does not fit; 0 if it always does.
+        shifted: a thread also accesses the next 16 bytes, unless its row ends.
+        run: the tile is one contiguous run.
+    """
+
+    title: str
+    layout: Layout
+    tile: tuple[int, int]
+    strides: tuple[int, int]
+    width: int
+    swizzle: tuple[int, int, int] | None = None
+    edge: int = 0
+    shifted: bool = False
+    run: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,6 +75,15 @@ class NaiveConfig:
     wide: bool = False
     items: int = 1
     threads: int = 256
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """A warp of a transposition reads down a column, of rows longer than a line of memory, and writes a row."""
+        size, warp, tile = self.itemsize, (((32,), (1,)), ((1,), (0,))), (32, 1)
+        return (
+            Step("input rows of 1024 bytes: loads", warp, tile, (1024 // size, 1), size),
+            Step("an output row: stores", warp, tile, (1, 32), size),
+        )
 
     @property
     def kernel_name(self) -> str:
@@ -76,6 +111,18 @@ class RowsConfig:
     threads: int = 128
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an element: the kernel sees a chunk as one."""
+        return self.width
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """One chunk a thread, the same place on both sides."""
+        title, tile = "loads and stores", (self.threads, 1)
+        layout = ((self.threads,), (1,)), ((1,), (0,))
+        return (Step(title, layout, tile, (1, self.threads), self.width, edge=self.tail, run=True),)
+
+    @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
         tail = f"_tail{self.tail}B" if self.tail else ""
@@ -97,6 +144,16 @@ class RealignedConfig:
     rank: int = 0
     wide: bool = False
     threads: int = 128
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """An aligned chunk of the output a thread, from the two aligned chunks of the input that hold its bytes."""
+        vec, size = CHUNK // self.itemsize, self.itemsize
+        layout, count = (((self.threads,), (vec,)), ((vec,), (1,))), self.threads * vec
+        return (
+            Step("input: loads", layout, (count, 1), (1, count), CHUNK, edge=size, shifted=True, run=True),
+            Step("output: stores", layout, (count, 1), (1, count), CHUNK, edge=size, run=True),
+        )
 
     @property
     def kernel_name(self) -> str:
@@ -121,26 +178,23 @@ class TiledConfig:
     threads: int = 256
 
     @property
-    def load_layout(self) -> Layout:
-        """Neighboring threads have neighboring elements of an input row."""
-        lines = self.threads // self.tile
-        return ((self.tile, lines), (1, self.tile // lines)), ((self.tile, 1), (0, lines))
-
-    @property
-    def store_layout(self) -> Layout:
-        """Neighboring threads have neighboring elements of an output row."""
-        lines = self.threads // self.tile
-        return ((self.tile, lines), (1, self.tile // lines)), ((1, self.tile), (0, lines * self.tile))
-
-    @property
-    def shared_layout(self) -> Layout:
-        """The tile in shared memory: rows with an element of padding."""
-        return (self.tile, self.tile), (self.tile + 1, 1)
-
-    @property
     def smem_bytes(self) -> int:
-        """Shared memory of a block."""
+        """Shared memory of a block: rows with an element of padding."""
         return self.tile * (self.tile + 1) * self.itemsize
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Neighboring threads have neighboring elements of an input row, then of an output row."""
+        size, edge, tile, lines = self.itemsize, self.tile, (self.tile, self.tile), self.threads // self.tile
+        threads, values = (edge, lines), (1, edge // lines)
+        load = (threads, values), ((edge, 1), (0, lines))
+        store = (threads, values), ((1, edge), (0, lines * edge))
+        return (
+            Step("input: loads", load, tile, (edge, 1), size),
+            Step("rows: writes", load, tile, (edge + 1, 1), size, PLAIN),
+            Step("columns: reads", store, tile, (edge + 1, 1), size, PLAIN),
+            Step("output: stores", store, tile, (1, edge), size),
+        )
 
     @property
     def kernel_name(self) -> str:
@@ -174,25 +228,20 @@ class VectorizedConfig:
     flat: bool = False
     wide: bool = False
 
+    #: Blocks that a multiprocessor must have registers for: for more the compiler spills.
+    room = 1
+    #: Whether rows may begin between 16-byte boundaries.
+    src_shift = dst_shift = False
+
     @property
     def vec(self) -> int:
         """Elements of a chunk."""
         return CHUNK // self.itemsize
 
     @property
-    def dst_vec(self) -> int:
-        """Elements of a store."""
-        return self.dst_width // self.itemsize
-
-    @property
     def cols(self) -> int:
-        """Elements of a load."""
+        """Elements of a load, of which a thread has one in ``vec`` rows."""
         return self.src_width // self.itemsize
-
-    @property
-    def halo(self) -> int:
-        """Rows behind the tile's own that are loaded."""
-        return 0
 
     @property
     def loaded(self) -> tuple[int, int]:
@@ -201,38 +250,18 @@ class VectorizedConfig:
 
     @property
     def tile(self) -> tuple[int, int]:
-        """Rows from one tile to the next, and columns."""
-        return self.loaded[0] - self.halo, self.loaded[1]
+        """Rows from one tile to the next, of which a shifted output needs a chunk more, and columns."""
+        return self.loaded[0] - self.vec * self.dst_shift, self.loaded[1]
 
     @property
     def threads(self) -> int:
-        """Threads of a block, each of which loads ``cols`` columns of ``vec`` rows."""
+        """Threads of a block."""
         return self.row_chunks * self.col_chunks
 
     @property
-    def load_layout(self) -> Layout:
-        """Neighboring threads have neighboring loads of an input row, and each ``vec`` rows."""
-        m, v, c = self.loaded[0], self.vec, self.cols
-        return ((self.col_chunks, self.row_chunks), (c, v)), ((c * m, v), (m, 1))
-
-    @property
-    def put_layout(self) -> Layout:
-        """The same elements, by columns."""
-        (threads, (c, v)), (places, (along, down)) = self.load_layout
-        return (threads, (v, c)), (places, (down, along))
-
-    @property
-    def store_layout(self) -> Layout:
-        """Neighboring threads have neighboring stores of an output row."""
-        m, n = self.loaded
-        w = self.dst_vec
-        lines = self.threads * w // m
-        return ((m // w, lines), (w, n // lines)), ((w, m), (1, m * lines))
-
-    @property
-    def shared_layout(self) -> Layout:
-        """The tile in shared memory: output rows."""
-        return self.loaded, (1, self.loaded[0])
+    def smem_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.loaded[0] * self.loaded[1] * self.itemsize
 
     @property
     def swizzle(self) -> tuple[int, int, int]:
@@ -244,32 +273,31 @@ class VectorizedConfig:
         return 3, 4, (self.row_chunks * self.cols).bit_length() - 1
 
     @property
-    def smem_bytes(self) -> int:
-        """Shared memory of a block."""
-        return self.loaded[0] * self.loaded[1] * self.itemsize
-
-    @property
-    def blocks_per_sm(self) -> int:
-        """Blocks that a multiprocessor must have registers for.
-
-        One, so that the compiler does not press the registers of a thread for more: it spilled for that in the 2-byte
-        kernel, whose share of a copy at 16384x16384 rose from 0.94 to 0.99 without (H200, 2026-11-21).
-        """
-        return 1
+    def steps(self) -> tuple[Step, ...]:
+        """Neighboring threads have neighboring loads of input rows, then neighboring stores of output rows."""
+        size, v, c, (m, n), i, o = self.itemsize, self.vec, self.cols, self.loaded, self.src_shift, self.dst_shift
+        w, threads, places = self.dst_width // size, (self.col_chunks, self.row_chunks), (c * m, v)
+        lines = self.threads * w // m
+        load = (threads, (c, v)), (places, (m, 1))
+        put = (threads, (v, c)), (places, (1, m))
+        store = ((m // w, lines), (w, n // lines)), ((w, m), (1, m * lines))
+        return (
+            Step("input rows: loads", load, (m, n), (n + v * i, 1), self.src_width, None, size * i, i),
+            Step("transposed: writes", put, (m, n), (1, m), CHUNK, self.swizzle),
+            Step("output rows: reads", store, (m, n), (1, m), self.dst_width, self.swizzle, 0, o),
+            Step("output rows: stores", store, (m, n), (1, self.tile[0]), self.dst_width, None, size * o),
+        )
 
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
         flags = {"_cols": self.by_columns, "_flat": self.flat, "_wide": self.wide}
-        return self._name + f"_b{self.batch_rank}" + "".join(name for name, on in flags.items() if on)
+        return f"transpose_{self._name}_b{self.batch_rank}" + "".join(name for name, on in flags.items() if on)
 
     @property
     def _name(self) -> str:
-        return f"transpose_vectorized_{self._size}_ld{self.src_width}_st{self.dst_width}"
-
-    @property
-    def _size(self) -> str:
-        return f"{self.itemsize}B_{self.tile[0]}x{self.tile[1]}"
+        size = f"{self.itemsize}B_{self.tile[0]}x{self.tile[1]}"
+        return f"vectorized_{size}_ld{self.src_width}_st{self.dst_width}"
 
 
 @dataclass(frozen=True)
@@ -287,23 +315,9 @@ class UnalignedConfig(VectorizedConfig):
     room: int = 2
 
     @property
-    def halo(self) -> int:
-        """Rows behind the tile's own that are loaded."""
-        return self.vec if self.dst_shift else 0
-
-    @property
-    def group(self) -> int:
-        """Chunks that a thread reads from shared memory before it stores them."""
-        return min(self.vec, 8)
-
-    @property
-    def blocks_per_sm(self) -> int:
-        """Blocks that a multiprocessor must have registers for."""
-        return self.room
-
-    @property
     def _name(self) -> str:
-        return f"transpose_unaligned_{self._size}_{'src' if self.src_shift else ''}{'dst' if self.dst_shift else ''}"
+        size = f"{self.itemsize}B_{self.tile[0]}x{self.tile[1]}"
+        return f"unaligned_{size}_{'src' * self.src_shift}{'dst' * self.dst_shift}"
 
 
 @dataclass(frozen=True)
@@ -329,43 +343,31 @@ class SkinnyConfig:
     threads: int = 32
 
     @property
-    def vec(self) -> int:
-        """Elements of a chunk."""
-        return CHUNK // self.itemsize
-
-    @property
     def tile(self) -> tuple[int, int]:
         """Lines, and elements of each in a tile."""
-        return self.lines, self.threads * self.vec
-
-    @property
-    def line_layout(self) -> Layout:
-        """A chunk of each line a thread."""
-        return ((self.threads,), (self.vec, self.lines)), ((self.vec * self.lines,), (self.lines, 1))
-
-    @property
-    def own_layout(self) -> Layout:
-        """The same elements in the order of the run: its neighboring chunks."""
-        return ((self.threads,), (self.vec, self.lines)), ((self.vec * self.lines,), (1, self.vec))
-
-    @property
-    def run_layout(self) -> Layout:
-        """Neighboring threads have neighboring chunks of the run."""
-        return ((self.threads,), (self.vec, self.lines)), ((self.vec,), (1, self.vec * self.threads))
-
-    @property
-    def swizzle(self) -> tuple[int, int, int]:
-        """Bits, base and shift over bytes, so that threads ``lines`` chunks apart do not share banks.
-
-        An odd distance visits all eight chunks of 128 bytes.  An even one, 2^a times an odd number, comes back to its
-        first one after 8 / 2^a threads, an odd multiple of 128 bytes on, whose number mod 2^a is another each time.
-        """
-        return (self.lines & -self.lines).bit_length() - 1, 4, 3
+        return self.lines, self.threads * CHUNK // self.itemsize
 
     @property
     def smem_bytes(self) -> int:
         """Shared memory of a block."""
         return self.threads * self.lines * CHUNK
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """A chunk of each line a thread; in shared memory its chunks of the run, then neighboring chunks of the run."""
+        size, n, tile, v = self.itemsize, self.lines, self.tile, CHUNK // self.itemsize
+        threads, values, run = (self.threads,), (v, n), (1, n)
+        lines = (threads, values), ((v * n,), (n, 1))
+        own = (threads, values), ((v * n,), (1, v))
+        spread = (threads, values), ((v,), (1, v * self.threads))
+        across, along = ("loads", "stores") if self.gather else ("stores", "loads")
+        steps = (
+            Step(f"{n} lines: {across}", lines, tile, (tile[1], 1), self.line_width, edge=size),
+            Step("a thread's own chunks", own, tile, run, CHUNK, PLAIN, run=True),
+            Step("neighboring chunks", spread, tile, run, CHUNK, PLAIN, run=True),
+            Step(f"the run: {along}", spread, tile, run, self.run_width, edge=size, run=True),
+        )
+        return steps if self.gather else steps[::-1]
 
     @property
     def kernel_name(self) -> str:

@@ -6,6 +6,7 @@ call.  What runs is decided by ``config.plan``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,9 +15,9 @@ from forge_core import checks
 from forge_core.device import Device
 from forge_core.dtypes import MOVABLE
 from forge_core.errors import ShapeError
-from forge_core.op import Launch, operator
+from forge_core.op import Launch, Operator, operator
 from forge_week0_transpose import ref
-from forge_week0_transpose.config import COPY_VARIANTS, TILE_SIZES, TILED_ONLY, TRANSPOSE_VARIANTS, plan
+from forge_week0_transpose.config import TILE_SIZES, VARIANTS, plan
 from forge_week0_transpose.problem import Problem
 
 __all__ = ["copy", "copy_transpose", "transpose", "transpose_out"]
@@ -33,78 +34,29 @@ def _new_transposed(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty((*x.shape[:-2], x.shape[-1], x.shape[-2]))
 
 
-def _plan_copy(device: Device, out: torch.Tensor, x: torch.Tensor, variant: str) -> Launch:
-    return plan("copy", Problem.copy(x, out), device, variant)
+def _moving(schema: str, plan: Callable[..., Launch], rank: int, **rules: Any) -> Callable[[Any], Operator]:
+    """Declares an operator that moves elements, which is linear, of tensors that have at least ``rank`` dims."""
+    name = schema.partition("::")[2].partition("(")[0]
+
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, *args: Any, **options: Any) -> Any:
+        if x.ndim - 1 < rank:
+            expected = f"at least {rank} dimensions in each example"
+            raise ShapeError(op=name, argument="x", expected=expected, got=f"{x.ndim - 1}")
+        # Any leading batch is taken, so the mapped dimension becomes the first.
+        return _OPERATORS[name](x.movedim(in_dims[0] or 0, 0), *args, **options), 0
+
+    def jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
+        return _OPERATORS[name](**call | tangents)
+
+    reference, variants = getattr(ref, name), VARIANTS[name]
+    return operator(schema, reference=reference, plan=plan, variants=variants, vmap=vmap, jvp=jvp, **rules)
 
 
-def _plan_transpose(device: Device, out: torch.Tensor, x: torch.Tensor, variant: str) -> Launch:
-    return plan("transpose", Problem.transpose(x, out), device, variant)
-
-
-def _plan_copy_transpose(device: Device, out: torch.Tensor, x: torch.Tensor, tile_size: int) -> Launch:
-    return plan("copy_transpose", Problem.transpose(x, out), device, "tiled", tile_size=tile_size)
-
-
-# The operators below are named in their own rules, so the rules are functions of their own.
-
-
-def _copy_backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-    return grad
-
-
-def _transpose_backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-    return transpose(grad)
-
-
-def _copy_transpose_setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    ctx.tile_size = inputs[1]
-
-
-def _copy_transpose_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-    return copy_transpose(grad, ctx.tile_size), None
-
-
-def _batched(x: torch.Tensor, in_dims: tuple[int | None, ...], *, op: str, rank: int) -> torch.Tensor:
-    """Any leading batch is taken, so the mapped dimension becomes the first; ``rank`` is what one example needs."""
-    if x.ndim - 1 < rank:
-        raise ShapeError(
-            op=op, argument="x", expected=f"at least {rank} dimensions in each example", got=f"{x.ndim - 1}"
-        )
-    return x.movedim(in_dims[0] or 0, 0)
-
-
-def _copy_jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
-    return copy(**call | tangents)
-
-
-def _transpose_jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
-    return transpose(**call | tangents)
-
-
-def _copy_transpose_jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
-    return copy_transpose(**call | tangents)
-
-
-def _copy_vmap(info: Any, in_dims: Any, x: torch.Tensor, *, variant: str = "auto") -> tuple[torch.Tensor, int]:
-    return copy(_batched(x, in_dims, op="copy", rank=0), variant=variant), 0
-
-
-def _transpose_vmap(info: Any, in_dims: Any, x: torch.Tensor, *, variant: str = "auto") -> tuple[torch.Tensor, int]:
-    return transpose(_batched(x, in_dims, op="transpose", rank=2), variant=variant), 0
-
-
-def _copy_transpose_vmap(info: Any, in_dims: Any, x: torch.Tensor, tile_size: int = 16) -> tuple[torch.Tensor, int]:
-    return copy_transpose(_batched(x, in_dims, op="copy_transpose", rank=2), tile_size), 0
-
-
-@operator(
+@_moving(
     "forge_week0::copy(Tensor x, *, str variant='auto') -> Tensor",
-    reference=ref.copy,
-    plan=_plan_copy,
-    variants=COPY_VARIANTS,
-    backward=_copy_backward,
-    vmap=_copy_vmap,
-    jvp=_copy_jvp,
+    plan=lambda device, out, x, variant: plan("copy", Problem.of(x, out), device, variant),
+    rank=0,
+    backward=lambda ctx, grad: grad,
 )
 def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     """A new contiguous tensor with the values of ``x``.
@@ -126,14 +78,11 @@ def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     return x.new_empty(x.shape)
 
 
-@operator(
+@_moving(
     "forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor",
-    reference=ref.transpose,
-    plan=_plan_transpose,
-    variants=TRANSPOSE_VARIANTS,
-    backward=_transpose_backward,
-    vmap=_transpose_vmap,
-    jvp=_transpose_jvp,
+    plan=lambda device, out, x, variant: plan("transpose", Problem.of(x, out, transposed=True), device, variant),
+    rank=2,
+    backward=lambda ctx, grad: _OPERATORS["transpose"](grad),
 )
 def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     """A new contiguous tensor with the last two dimensions of ``x`` swapped.
@@ -158,15 +107,20 @@ def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     return _new_transposed(x)
 
 
-@operator(
+def _plan_tiled(device: Device, out: torch.Tensor, x: torch.Tensor, tile_size: int) -> Launch:
+    return plan("copy_transpose", Problem.of(x, out, transposed=True), device, "tiled", tile_size)
+
+
+def _keep_tile_size(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.tile_size = inputs[1]
+
+
+@_moving(
     "forge_week0::copy_transpose(Tensor x, int tile_size=16) -> Tensor",
-    reference=ref.copy_transpose,
-    plan=_plan_copy_transpose,
-    variants=TILED_ONLY,
-    setup_context=_copy_transpose_setup,
-    backward=_copy_transpose_backward,
-    vmap=_copy_transpose_vmap,
-    jvp=_copy_transpose_jvp,
+    plan=_plan_tiled,
+    rank=2,
+    setup_context=_keep_tile_size,
+    backward=lambda ctx, grad: (_OPERATORS["copy_transpose"](grad, ctx.tile_size), None),
 )
 def copy_transpose(x: torch.Tensor, tile_size: int = 16) -> torch.Tensor:
     """The course's name for ``transpose`` by the tiled kernel.
@@ -185,6 +139,10 @@ def copy_transpose(x: torch.Tensor, tile_size: int = 16) -> torch.Tensor:
     _check_input("copy_transpose", x, rank=2)
     checks.one_of("copy_transpose", "tile_size", tile_size, TILE_SIZES)
     return _new_transposed(x)
+
+
+#: By name, for the rules above, which call the public operators.
+_OPERATORS: dict[str, Operator] = {"copy": copy, "transpose": transpose, "copy_transpose": copy_transpose}
 
 
 def transpose_out(x: torch.Tensor, out: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:

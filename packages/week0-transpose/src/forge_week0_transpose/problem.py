@@ -8,7 +8,7 @@ transposed tensor *is* a linear copy.
     shape and both strides
       -> dimensions of size 1 dropped
       -> ordered by the output's stride, largest first
-      -> neighbours merged wherever both strides allow it
+      -> neighbors merged wherever both strides allow it
       -> a short innermost run of bytes widened into one element
       -> classified: rows | matrix | gather
 
@@ -17,39 +17,26 @@ This is plain arithmetic on integers: no tensor is read, no GPU is needed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Dim", "Matrix", "Problem", "Rows", "alignment_of", "contiguous_strides"]
+__all__ = ["Dim", "Matrix", "Problem"]
 
 #: The widest access of a thread, in bytes; an alignment beyond it is not worth knowing.
 MAX_ALIGN = 16
 
 
-@dataclass(frozen=True)
-class Dim:
+class Dim(NamedTuple):
     """One dimension: its size, and its strides in elements on both sides."""
 
     size: int
     src: int
     dst: int
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A problem whose rows are contiguous on both sides.
-
-    Attributes:
-        length: elements of a row.
-        outer: the other dimensions, outermost first; empty for one contiguous run.
-    """
-
-    length: int
-    outer: tuple[Dim, ...]
 
 
 @dataclass(frozen=True)
@@ -121,15 +108,10 @@ class Problem:
             src_address: the source's first byte; only its alignment is kept.
             dst_address: the destination's first byte; 0 stands for a fresh allocation.
         """
-        numel = 1
-        for size in shape:
-            numel *= size
-        dims = [
-            Dim(size, src, dst) for size, src, dst in zip(shape, src_strides, dst_strides, strict=True) if size != 1
-        ]
-        src_align, dst_align = alignment_of(src_address), alignment_of(dst_address)
+        src_align, dst_align, numel = alignment_of(src_address), alignment_of(dst_address), math.prod(shape)
         if numel == 0:
             return cls((Dim(0, 1, 1),), itemsize, src_align, dst_align, 0)
+        dims = [Dim(*dim) for dim in zip(shape, src_strides, dst_strides, strict=True) if dim[0] != 1]
         unit = min(itemsize, src_align, dst_align)
         if unit < itemsize:  # A view of foreign memory: move each element as several words.
             parts = itemsize // unit
@@ -137,33 +119,14 @@ class Problem:
             numel, itemsize = numel * parts, unit
         # The source's stride breaks ties, so that two spellings of one problem give one form.
         dims.sort(key=lambda d: (d.dst, d.src), reverse=True)
-        problem = cls(tuple(_merge(dims)), itemsize, src_align, dst_align, numel)
-        return _widen(problem)
+        return _widen(cls(_merge(dims), itemsize, src_align, dst_align, numel))
 
     @classmethod
-    def transpose(cls, x: torch.Tensor, out: torch.Tensor) -> Problem:
-        """The transposition of the last two dimensions of ``x`` into ``out``; only their metadata is read."""
-        stride = x.stride()
-        return cls.make(
-            out.shape,
-            (*stride[:-2], stride[-1], stride[-2]),
-            out.stride(),
-            x.element_size(),
-            src_address=x.data_ptr(),
-            dst_address=out.data_ptr(),
-        )
-
-    @classmethod
-    def copy(cls, x: torch.Tensor, out: torch.Tensor) -> Problem:
-        """The copy of ``x`` into ``out``; only their metadata is read."""
-        return cls.make(
-            out.shape,
-            x.stride(),
-            out.stride(),
-            x.element_size(),
-            src_address=x.data_ptr(),
-            dst_address=out.data_ptr(),
-        )
+    def of(cls, x: torch.Tensor, out: torch.Tensor, *, transposed: bool = False) -> Problem:
+        """The copy of ``x``, or of its transposition of the last two dims, into ``out``; reads only their metadata."""
+        strides = (*x.stride()[:-2], x.stride(-1), x.stride(-2)) if transposed else x.stride()
+        addresses = {"src_address": x.data_ptr(), "dst_address": out.data_ptr()}
+        return cls.make(out.shape, strides, out.stride(), x.element_size(), **addresses)
 
     @property
     def nbytes(self) -> int:
@@ -173,88 +136,61 @@ class Problem:
     @property
     def read_bytes(self) -> int:
         """Bytes of the source that must be read at least: an expanded dimension is read once."""
-        elements = 1
-        for dim in self.dims:
-            elements *= dim.size if dim.src else min(dim.size, 1)
-        return elements * self.itemsize
+        return math.prod(d.size if d.src else min(d.size, 1) for d in self.dims) * self.itemsize
 
-    @property
-    def kind(self) -> str:
-        """``"empty"``, ``"rows"``, ``"matrix"`` or ``"gather"``."""
-        if self.numel == 0:
-            return "empty"
-        if self.rows() is not None:
-            return "rows"
-        return "gather" if self.matrix() is None else "matrix"
-
-    def rows(self) -> Rows | None:
-        """The problem as contiguous rows, or None where the innermost dimension is not contiguous on both sides."""
-        if not self.dims:
-            return Rows(1, ())
-        inner = self.dims[-1]
-        return Rows(inner.size, self.dims[:-1]) if inner.src == 1 and inner.dst == 1 else None
+    def rows(self) -> tuple[int, tuple[Dim, ...]] | None:
+        """The elements of rows that are contiguous on both sides, and the other dims, outermost first; or None."""
+        *outer, inner = self.dims or (Dim(1, 1, 1),)
+        return (inner.size, tuple(outer)) if inner.src == 1 and inner.dst == 1 else None
 
     def matrix(self) -> Matrix | None:
         """The problem as a batch of matrix transpositions, or None where it is none."""
-        if self.numel == 0 or len(self.dims) < 2 or self.dims[-1].dst != 1 or self.dims[-1].src == 1:
+        *outer, inner = self.dims or (Dim(1, 1, 1),)
+        columns = [d for d in outer if d.src == 1]
+        if inner.dst != 1 or inner.src == 1 or not columns:
             return None
-        inner = self.dims[-1]
         # Overlapping views can have several dimensions of stride 1; the longest makes the best rows.
-        found = max(
-            (i for i, d in enumerate(self.dims[:-1]) if d.src == 1), key=lambda i: self.dims[i].size, default=None
-        )
-        if found is None:
-            return None
-        batch = tuple(d for i, d in enumerate(self.dims[:-1]) if i != found)
-        return Matrix(inner.size, self.dims[found].size, inner.src, self.dims[found].dst, batch)
+        return self._matrix(max(columns, key=lambda d: d.size))
 
     def any_matrix(self) -> Matrix:
         """The problem as a batch of matrices with whatever steps it has, for a kernel that takes any.
 
         The rows are along the output's smallest stride, the columns along the smallest source stride that is left.
         """
-        found = self.matrix()
-        if found is not None:
-            return found
+        columns = min(self.dims[:-1], key=lambda d: (d.src == 0, d.src), default=Dim(1, 0, 0))
+        return self.matrix() or self._matrix(columns)
+
+    def _matrix(self, columns: Dim) -> Matrix:
         *outer, inner = self.dims or (Dim(1, 1, 1),)
-        columns = min(outer, key=lambda d: (d.src == 0, d.src), default=Dim(1, 0, 0))
         batch = tuple(d for d in outer if d is not columns)
         return Matrix(inner.size, columns.size, inner.src, columns.dst, batch, columns.src, inner.dst)
 
-    def src_vector(self, distances: Sequence[int]) -> int:
+    def src_vector(self, distances: Iterable[int], dims: Iterable[Dim] = ()) -> int:
         """Bytes of the widest access that every source address allows.
 
         Args:
-            distances: in elements, every distance that the addresses are sums of.
+            distances: in elements: with the strides of ``dims``, all that the addresses are sums of.
+            dims: dimensions.
         """
-        return min(self.src_align, *(alignment_of(d * self.itemsize) for d in distances), MAX_ALIGN)
+        every = (*distances, *(d.src for d in dims))
+        return min(self.src_align, *(alignment_of(d * self.itemsize) for d in every), MAX_ALIGN)
 
-    def dst_vector(self, distances: Sequence[int]) -> int:
+    def dst_vector(self, distances: Iterable[int], dims: Iterable[Dim] = ()) -> int:
         """Bytes of the widest access that every destination address allows; see :meth:`src_vector`."""
-        return min(self.dst_align, *(alignment_of(d * self.itemsize) for d in distances), MAX_ALIGN)
+        every = (*distances, *(d.dst for d in dims))
+        return min(self.dst_align, *(alignment_of(d * self.itemsize) for d in every), MAX_ALIGN)
 
 
-def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a contiguous tensor of ``shape``, in elements."""
-    strides = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return tuple(reversed(strides))
-
-
-def _merge(dims: list[Dim]) -> list[Dim]:
+def _merge(dims: Iterable[Dim]) -> tuple[Dim, ...]:
     """Joins an outer dimension with the next inner one where stepping past the inner's end is the outer's step."""
     merged: list[Dim] = []
     for dim in dims:
-        if merged:
-            outer = merged[-1]
-            if outer.src == dim.src * dim.size and outer.dst == dim.dst * dim.size:
-                merged[-1] = Dim(outer.size * dim.size, dim.src, dim.dst)
-                continue
-        merged.append(dim)
-    return merged
+        outer = merged[-1] if merged else None
+        if outer and (outer.src, outer.dst) == (dim.src * dim.size, dim.dst * dim.size):
+            merged[-1] = Dim(outer.size * dim.size, dim.src, dim.dst)
+        else:
+            merged.append(dim)
+    return tuple(merged)
 
 
 def _widen(problem: Problem) -> Problem:
@@ -263,14 +199,11 @@ def _widen(problem: Problem) -> Problem:
     The run becomes the element of a matrix or of rows around it: (..., N, 2) fp32 permuted is a matrix of 8-byte
     elements.
     """
-    if len(problem.dims) < 2:
-        return problem
-    inner = problem.dims[-1]
+    *outer, inner = problem.dims or (Dim(1, 0, 0),)
     wide = inner.size * problem.itemsize
-    if inner.src != 1 or inner.dst != 1 or wide not in (2, 4, 8, 16):
+    if not outer or (inner.src, inner.dst) != (1, 1) or wide not in (2, 4, 8, 16):
         return problem
-    outer = problem.dims[:-1]
     if wide > min(problem.src_align, problem.dst_align) or any(d.src % inner.size or d.dst % inner.size for d in outer):
         return problem
-    dims = [Dim(d.size, d.src // inner.size, d.dst // inner.size) for d in outer]
-    return replace(problem, dims=tuple(_merge(dims)), itemsize=wide, numel=problem.numel // inner.size)
+    dims = _merge(Dim(d.size, d.src // inner.size, d.dst // inner.size) for d in outer)
+    return replace(problem, dims=dims, itemsize=wide, numel=problem.numel // inner.size)

@@ -32,7 +32,7 @@ from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
 from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.configs import NaiveConfig
-from forge_week0_transpose.kernels.tensors import example_arguments, place, tensor, unsigned
+from forge_week0_transpose.kernels.tensors import UNSIGNED, place, tensor, traceable
 
 __all__ = ["Naive", "build"]
 
@@ -55,7 +55,7 @@ class Naive(NaiveConfig):
         check(((pX.toint() | pY.toint()) & (self.itemsize - 1)) == 0, "both tensors begin at whole elements")
         mX, mY = (tensor(p, self.itemsize, dims[1::3], dims[2 + i :: 3]) for i, p in enumerate((pX, pY)))
         first = Int64(block) * (self.items * self.threads) + thread
-        rX, places = cute.make_rmem_tensor(self.items, unsigned(self.itemsize)), []
+        rX, places = cute.make_rmem_tensor(self.items, UNSIGNED[self.itemsize]), []
         for i in cutlass.range_constexpr(self.items):
             # Past the end the last element is read again instead of branching, so that all reads are in flight.
             index = cutlass.min(first + i * self.threads, count - 1)
@@ -71,4 +71,4 @@ class Naive(NaiveConfig):
 @compile_cached
 def build(config: NaiveConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(Naive(**vars(config)), example_arguments(rank=config.rank), name=config.kernel_name)
+    return traceable(Naive(**vars(config)), 0, config.rank)

@@ -39,7 +39,7 @@ from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, head_elements, load_unaligned
 from forge_core.cute.memory import GLOBAL, name_kernel
 from forge_week0_transpose.configs import CHUNK, RealignedConfig, RowsConfig
-from forge_week0_transpose.kernels.tensors import example_arguments, place, tensor, unsigned
+from forge_week0_transpose.kernels.tensors import UNSIGNED, place, tensor, traceable
 
 __all__ = ["Realigned", "Rows", "build", "build_realigned"]
 
@@ -110,9 +110,9 @@ class Realigned(RealignedConfig):
             vec = CHUNK // size
             begin = at[0] * vec - Int64(-head_elements(gY, vec) & (vec - 1))
             whole = (begin >= 0) & (begin + vec <= length)
-            rX = cute.make_rmem_tensor(vec, unsigned(size))
+            rX = cute.make_rmem_tensor(vec, UNSIGNED[size])
             load_unaligned(cute.make_tensor(gX.iterator, cute.make_layout(left)), begin, rX, whole)
-            start = cute.make_ptr(unsigned(size), (gY.iterator + begin).toint(), GLOBAL, assumed_align=CHUNK)
+            start = cute.make_ptr(UNSIGNED[size], (gY.iterator + begin).toint(), GLOBAL, assumed_align=CHUNK)
             copy_if(rX, cute.make_tensor(start, cute.make_layout(vec)), whole)
             if not whole:
                 for i in cutlass.range(cutlass.max(begin, Int64(0)), cutlass.min(begin + vec, length)):
@@ -122,10 +122,10 @@ class Realigned(RealignedConfig):
 @compile_cached
 def build(config: RowsConfig) -> Traceable:
     """What to compile for rows of whole chunks."""
-    return Traceable(Rows(**vars(config)), example_arguments(wide=2, rank=config.rank), name=config.kernel_name)
+    return traceable(Rows(**vars(config)), 2, config.rank)
 
 
 @compile_cached
 def build_realigned(config: RealignedConfig) -> Traceable:
     """What to compile for rows that begin anywhere."""
-    return Traceable(Realigned(**vars(config)), example_arguments(wide=2, rank=config.rank), name=config.kernel_name)
+    return traceable(Realigned(**vars(config)), 2, config.rank)

@@ -14,9 +14,9 @@ How the data moves.  V = 16 / itemsize elements are a chunk of 16 bytes.  For N 
     r2 [c0 c1 c2 c3]...       c0 c1 c2 c3     c2a3b3c3
 
     mX, mY (N, L)                 both sides, of which one has the strides (pitch, 1), the other (1, N)
-    tLgL   ((w, V / w * N), 1, 1) a thread's chunk of each line of the tile
-    tOsX   ((V, N), 1, 1)         in shared memory its own chunks of the run, swizzled: no bank conflicts
-    tRsX   ((V, N), 1, 1)         neighboring threads' chunks of the run
+    tXgX   ((w, V / w * N), 1, 1) a thread's chunk of each line of the tile
+    tXsX   ((V, N), 1, 1)         in shared memory its own chunks of the run; of even N some share banks
+    tYsX   ((V, N), 1, 1)         neighboring threads' chunks of the run
 
 Few columns go the other way.  Loads ask the L2 to evict their lines last, as in ``vectorized``.
 
@@ -39,15 +39,8 @@ from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
 from forge_core.cute.copy import load_policy
 from forge_core.cute.memory import name_kernel
-from forge_week0_transpose.configs import CHUNK, SkinnyConfig
-from forge_week0_transpose.kernels.tensors import (
-    example_arguments,
-    matrices,
-    permute,
-    shared_tile,
-    tile_at,
-    tiled_copy,
-)
+from forge_week0_transpose.configs import SkinnyConfig
+from forge_week0_transpose.kernels.tensors import matrices, permute, shared_tile, tile_at, tiled_copy, traceable
 from forge_week0_transpose.kernels.words import deinterleave, interleave
 
 __all__ = ["Skinny", "build"]
@@ -86,41 +79,25 @@ class Skinny(SkinnyConfig):
     @cute.jit
     def move(self, mX: cute.Tensor, mY: cute.Tensor, origin: tuple, thread: Int32):
         """A whole tile."""
-        sX, widths = shared_tile(self, (self.tile, (1, self.lines))), (self.line_width, self.run_width)
-        layouts = (self.line_layout, self.run_layout)
-        if cutlass.const_expr(not self.gather):
-            layouts, widths = layouts[::-1], widths[::-1]
-        gX, gY = (tile_at(m, origin, self.tile, w // self.itemsize) for m, w in zip((mX, mY), widths, strict=True))
+        load, put, get, store = self.steps
+        gX, gY = (tile_at(m, origin, self.tile, s.width // self.itemsize) for m, s in ((mX, load), (mY, store)))
+        dtype, sX = gX.element_type, shared_tile(put, gX.element_type)
 
-        load, part = tiled_copy(CopyG2ROp(), gX.element_type, widths[0], layouts[0], self.tile, thread)
+        load, part = tiled_copy(CopyG2ROp(), dtype, load, thread)
         tXgX = part.partition_S(gX)
-        tXrX = cute.make_rmem_tensor(tXgX.shape, gX.element_type)
+        tXrX = cute.make_rmem_tensor(tXgX.shape, dtype)
         cute.copy(load, tXgX, tXrX, cache_policy=load_policy())
         if cutlass.const_expr(self.gather):
             self.shuffle(interleave, tXrX)
-        put, part = tiled_copy(
-            CopyUniversalOp(),
-            gX.element_type,
-            CHUNK,
-            self.own_layout if self.gather else self.run_layout,
-            self.tile,
-            thread,
-        )
+        put, part = tiled_copy(CopyUniversalOp(), dtype, put, thread)
         tXsX = part.partition_D(sX)
         cute.copy(put, cute.make_tensor(tXrX.iterator, cute.make_layout(tXsX.shape)), tXsX)
         cute.arch.sync_threads()
 
-        get, part = tiled_copy(
-            CopyUniversalOp(),
-            gX.element_type,
-            CHUNK,
-            self.run_layout if self.gather else self.own_layout,
-            self.tile,
-            thread,
-        )
-        store, whole = tiled_copy(CopyUniversalOp(), gX.element_type, widths[1], layouts[1], self.tile, thread)
+        get, part = tiled_copy(CopyUniversalOp(), dtype, get, thread)
+        store, whole = tiled_copy(CopyUniversalOp(), dtype, store, thread)
         tYsX, tYgY = part.partition_S(sX), whole.partition_D(gY)
-        tYrY = cute.make_rmem_tensor(tYgY.shape, gX.element_type)
+        tYrY = cute.make_rmem_tensor(tYgY.shape, dtype)
         cute.copy(get, tYsX, cute.make_tensor(tYrY.iterator, cute.make_layout(tYsX.shape)))
         if cutlass.const_expr(not self.gather):
             self.shuffle(deinterleave, tYrY)
@@ -137,4 +114,4 @@ class Skinny(SkinnyConfig):
 @compile_cached
 def build(config: SkinnyConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(Skinny(**vars(config)), example_arguments(wide=2, rank=config.batch_rank), name=config.kernel_name)
+    return traceable(Skinny(**vars(config)), 2, config.batch_rank)

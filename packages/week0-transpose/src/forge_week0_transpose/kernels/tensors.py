@@ -1,10 +1,7 @@
 """The operands as CuTe tensors; addresses by hand, since a pointer's alignment is stated where it is made.
 
-Elements are integers of their width, whatever they mean.
-
-mX    (M, N)         the input; elements are unsigned integers of their width
-mY    (M, N)         the output, transposed: both are seen in the input's coordinates
-gX    (tile)         a tile of either; a kernel states what its accesses are aligned to, which the host looked at
+Elements are unsigned integers of their width, whatever they mean.  mX (M, N), the input, and mY (M, N), the output, are
+both seen in the input's coordinates; gX and gY are a tile of them.
 """
 
 from __future__ import annotations
@@ -17,13 +14,13 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int64, Uint8, Uint16, Uint32, Uint64, Uint128
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute import memory as core
+from forge_core.cache import Traceable
 from forge_core.cute.check import check
-from forge_core.cute.memory import GLOBAL
-from forge_week0_transpose.configs import Layout
+from forge_core.cute.memory import GLOBAL, example_arguments
+from forge_week0_transpose.configs import PLAIN, Step
 
 __all__ = [
-    "example_arguments",
+    "UNSIGNED",
     "inside",
     "matrices",
     "permute",
@@ -32,13 +29,11 @@ __all__ = [
     "tensor",
     "tile_at",
     "tiled_copy",
-    "unsigned",
+    "traceable",
 ]
 
-
-def unsigned(size: int) -> Any:
-    """The unsigned integer of ``size`` bytes."""
-    return {1: Uint8, 2: Uint16, 4: Uint32, 8: Uint64, 16: Uint128}[size]
+#: By bytes.
+UNSIGNED = {1: Uint8, 2: Uint16, 4: Uint32, 8: Uint64, 16: Uint128}
 
 
 def place(index: Any, sizes: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -55,28 +50,20 @@ def place(index: Any, sizes: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def tensor(pointer: Any, size: int, shape: tuple[Any, ...], stride: tuple[Any, ...]) -> cute.Tensor:
     """A tensor of elements of ``size`` bytes; strides are 64-bit integers, in elements."""
-    start = cute.make_ptr(unsigned(size), pointer.toint(), GLOBAL, assumed_align=size)
+    start = cute.make_ptr(UNSIGNED[size], pointer.toint(), GLOBAL, assumed_align=size)
     return cute.make_tensor(start, cute.make_layout(shape, stride=stride))
 
 
 def matrices(
     pointers: tuple[Any, Any], size: int, shape: tuple[Any, Any], strides: tuple[Any, Any], batch: Any, entry: Any
-) -> tuple[cute.Tensor, ...]:
-    """Both matrices, mX and mY, of one entry of a batch: (M, N).
+) -> list[cute.Tensor]:
+    """Both matrices, mX and mY, of one entry of a batch, from pointers, bytes of an element and strides of each.
 
-    Args:
-        pointers: to the input and to the output.
-        size: bytes of an element.
-        shape: rows and columns.
-        strides: of the input and of the output.
-        batch: the number of entries, then for each dimension, innermost first, its size and its two strides.
-        entry: which one.
+    ``batch`` has the number of entries, then for each dimension, innermost first, its size and its two strides.
     """
-    found, at = [], place(entry, batch[1::3])
-    for side in range(2):
-        whole = tensor(pointers[side], size, (*shape, *batch[1::3]), (*strides[side], *batch[2 + side :: 3]))
-        found.append(whole[(None, None, *at)])
-    return tuple(found)
+    at, sizes = place(entry, batch[1::3]), (*shape, *batch[1::3])
+    sides = zip(pointers, strides, (batch[2::3], batch[3::3]), strict=True)
+    return [tensor(p, size, sizes, own + outer)[(None, None, *at)] for p, own, outer in sides]
 
 
 def tile_at(mat: cute.Tensor, origin: tuple[Any, Any], tile: tuple[int, int], vec: int = 1) -> cute.Tensor:
@@ -90,28 +77,23 @@ def tile_at(mat: cute.Tensor, origin: tuple[Any, Any], tile: tuple[int, int], ve
     return cute.make_tensor(start, cute.make_layout(tile, stride=stride))
 
 
-def shared_tile(config: Any, layout: Layout, swizzle: tuple[int, int, int] = (0, 4, 3)) -> cute.Tensor:
+def shared_tile(step: Step, dtype: Any) -> cute.Tensor:
     """A tile in shared memory, all that the block has of it."""
-    return SmemAllocator().allocate_tensor(
-        unsigned(config.itemsize),
-        cute.make_layout(layout[0], stride=layout[1]),
-        byte_alignment=128,
-        swizzle=cute.make_swizzle(*swizzle),
-    )
+    layout, swizzle = cute.make_layout(step.tile, stride=step.strides), cute.make_swizzle(*(step.swizzle or PLAIN))
+    return SmemAllocator().allocate_tensor(dtype, layout, byte_alignment=128, swizzle=swizzle)
 
 
-def tiled_copy(op: Any, dtype: Any, width: int, layout: Layout, tile: tuple[int, int], thread: Any) -> Any:
-    """A copy by accesses of ``width`` bytes, and a thread's part by a thread-value layout of the tile."""
-    atom = cute.make_copy_atom(op, dtype, num_bits_per_copy=8 * width)
-    copy = cute.make_tiled_copy(atom, cute.make_layout(layout[0], stride=layout[1]), tile)
+def tiled_copy(op: Any, dtype: Any, step: Step, thread: Any) -> tuple[Any, Any]:
+    """The copy of a step, and a thread's part of the tile."""
+    atom = cute.make_copy_atom(op, dtype, num_bits_per_copy=8 * step.width)
+    copy = cute.make_tiled_copy(atom, cute.make_layout(step.layout[0], stride=step.layout[1]), step.tile)
     return copy, copy.get_slice(thread)
 
 
 def inside(tXcX: cute.Tensor, first: tuple[Any, Any], shape: tuple[Any, Any]) -> cute.Tensor:
     """For each access of a thread to the tile at ``first`` whether it begins inside the matrix."""
-    accesses = tXcX.shape[0][1]
-    tXpX = cute.make_rmem_tensor((accesses, 1, 1), Boolean)
-    for i in range(accesses):
+    tXpX = cute.make_rmem_tensor((tXcX.shape[0][1], 1, 1), Boolean)
+    for i in range(tXcX.shape[0][1]):
         row, col = (place + c for place, c in zip(first, tXcX[(0, i), 0, 0], strict=True))
         tXpX[i] = (row < shape[0]) & (col < shape[1])
     return tXpX
@@ -122,6 +104,7 @@ def permute(a: Any, b: Any, selector: int) -> Any:
     return Uint32(cute.arch.prmt(a, b, selector))
 
 
-def example_arguments(*, wide: int = 0, rank: int = 0) -> tuple[Any, ...]:
-    """What a kernel is traced with: two pointers, 64-bit integers, ``rank`` dimensions, and a stream."""
-    return core.example_arguments(wide=wide, tuples=(1 + 3 * rank,))
+def traceable(kernel: Any, integers: int, dims: int) -> Traceable:
+    """What to compile: a kernel whose launch takes two pointers, 64-bit integers, and ``dims`` dimensions."""
+    arguments = example_arguments(wide=integers, tuples=(1 + 3 * dims,))
+    return Traceable(kernel, arguments, name=kernel.kernel_name)

@@ -34,13 +34,13 @@ from forge_core.cute.check import check
 from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.configs import TiledConfig
 from forge_week0_transpose.kernels.tensors import (
-    example_arguments,
+    UNSIGNED,
     inside,
     matrices,
     shared_tile,
     tile_at,
     tiled_copy,
-    unsigned,
+    traceable,
 )
 
 __all__ = ["Tiled", "build"]
@@ -67,21 +67,22 @@ class Tiled(TiledConfig):
     @cute.kernel
     def kernel(self, pX: cute.Pointer, pY: cute.Pointer, shape: tuple, strides: tuple, tiles: tuple, batch: tuple):
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
-        rest, dtype, tile = block // tiles[0], unsigned(self.itemsize), (self.tile, self.tile)
+        rest, dtype, tile = block // tiles[0], UNSIGNED[self.itemsize], (self.tile, self.tile)
         origin = (Int64(rest % tiles[1]) * self.tile, Int64(block % tiles[0]) * self.tile)
         check((origin[0] < shape[0]) & (origin[1] < shape[1]), "the tile begins inside the matrix")
         mats = matrices((pX, pY), self.itemsize, shape, strides, batch, rest // tiles[1])
         (gX, gY), cX = (tile_at(mat, origin, tile) for mat in mats), cute.make_identity_tensor(tile)
-        sX = shared_tile(self, self.shared_layout)
+        load, write, _, store = self.steps
+        sX = shared_tile(write, dtype)
 
-        load, part = tiled_copy(CopyUniversalOp(), dtype, self.itemsize, self.load_layout, tile, thread)
+        load, part = tiled_copy(CopyUniversalOp(), dtype, load, thread)
         tXgX, tXsX, tXpX = part.partition_S(gX), part.partition_D(sX), inside(part.partition_S(cX), origin, shape)
         tXrX = cute.make_rmem_tensor(tXgX.shape, dtype)
         cute.copy(load, tXgX, tXrX, pred=tXpX)
         cute.copy(load, tXrX, tXsX)
         cute.arch.sync_threads()
 
-        store, part = tiled_copy(CopyUniversalOp(), dtype, self.itemsize, self.store_layout, tile, thread)
+        store, part = tiled_copy(CopyUniversalOp(), dtype, store, thread)
         tYsX, tYgY, tYpY = part.partition_S(sX), part.partition_D(gY), inside(part.partition_S(cX), origin, shape)
         tYrY = cute.make_rmem_tensor(tYgY.shape, dtype)
         cute.copy(store, tYsX, tYrY)
@@ -91,4 +92,4 @@ class Tiled(TiledConfig):
 @compile_cached
 def build(config: TiledConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(Tiled(**vars(config)), example_arguments(wide=6, rank=config.batch_rank), name=config.kernel_name)
+    return traceable(Tiled(**vars(config)), 6, config.batch_rank)

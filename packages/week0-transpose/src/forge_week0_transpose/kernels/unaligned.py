@@ -39,7 +39,7 @@ from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, load_policy, shift_bytes
 from forge_core.cute.memory import GLOBAL
 from forge_week0_transpose.configs import CHUNK, UnalignedConfig
-from forge_week0_transpose.kernels.tensors import example_arguments, tile_at, tiled_copy
+from forge_week0_transpose.kernels.tensors import tile_at, tiled_copy, traceable
 from forge_week0_transpose.kernels.vectorized import Vectorized
 
 __all__ = ["Unaligned", "build"]
@@ -51,7 +51,7 @@ class Unaligned(UnalignedConfig, Vectorized):
     def load(self, mX: cute.Tensor, shape: tuple[Any, Any], origin: tuple[Any, Any], thread: Any) -> cute.Tensor:
         """A thread's rows of the tile; beyond an edge the nearest row or chunk is loaded instead of branching."""
         check((mX.stride[0] >= shape[1]) | (not self.src_shift), "shifted input rows do not overlap")
-        _, part = tiled_copy(CopyG2ROp(), mX.element_type, CHUNK, self.load_layout, self.loaded, thread)
+        _, part = tiled_copy(CopyG2ROp(), mX.element_type, self.steps[0], thread)
         m, n = part.partition_S(cute.make_identity_tensor(self.loaded))[0]
         policy, atom = load_policy(), cute.make_copy_atom(CopyG2ROp(), Uint32, num_bits_per_copy=128)
         parts, last, skips = 1 + self.src_shift, (self.end(mX, shape) & -CHUNK) - CHUNK, []
@@ -94,20 +94,21 @@ class Unaligned(UnalignedConfig, Vectorized):
             Vectorized.store(self, sX, mY, shape, origin, thread)
             return
         gY, cX = tile_at(mY, origin, self.loaded), cute.make_identity_tensor(self.loaded)
-        copy, part = tiled_copy(CopyUniversalOp(), gY.element_type, CHUNK, self.store_layout, self.loaded, thread)
+        copy, part = tiled_copy(CopyUniversalOp(), gY.element_type, self.steps[3], thread)
         tYsX, tYgY, tYcX = part.partition_S(sX), part.partition_D(gY), part.partition_D(cX)
         # The next chunk of a row is the next thread's; the row's last thread stores nothing.
         last = thread % self.row_chunks == self.row_chunks - 1
         tNsX = copy.get_slice(thread + Int32(cutlass.select_(last, Int32(0), Int32(1)))).partition_S(sX)
+        group = min(self.vec, 8)  # chunks that are read before they are stored
         for i in range(self.vec):
-            if i % self.group == 0:
-                rPairs = [cute.make_rmem_tensor((self.vec, 2), gY.element_type) for _ in range(self.group)]
+            if i % group == 0:
+                rPairs = [cute.make_rmem_tensor((self.vec, 2), gY.element_type) for _ in range(group)]
                 for h, rPair in enumerate(rPairs):
                     cute.autovec_copy(tYsX[(None, i + h), 0, 0], rPair[None, 0])
                     cute.autovec_copy(tNsX[(None, i + h), 0, 0], rPair[None, 1])
             start, (m, n) = tYgY[(None, i), 0, 0].iterator.toint(), tYcX[(0, i), 0, 0]
             skip, rChunk = Int32(-start) & (CHUNK - 1), cute.make_rmem_tensor(self.vec, gY.element_type)
-            shift_bytes(cute.recast_tensor(rPairs[i % self.group], Uint32), skip, rChunk)
+            shift_bytes(cute.recast_tensor(rPairs[i % group], Uint32), skip, rChunk)
             end = origin[0] + m + skip // self.itemsize + self.vec
             whole = (end <= shape[0]) & (m < self.tile[0]) & (origin[1] + n < shape[1])
             copy_if(cute.recast_tensor(rChunk, Uint32), chunk(start + skip), whole)
@@ -144,6 +145,4 @@ def chunk(address: Int64) -> cute.Tensor:
 @compile_cached
 def build(config: UnalignedConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(
-        Unaligned(**vars(config)), example_arguments(wide=4, rank=config.batch_rank), name=config.kernel_name
-    )
+    return traceable(Unaligned(**vars(config)), 4, config.batch_rank)

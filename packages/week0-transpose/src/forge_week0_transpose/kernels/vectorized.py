@@ -40,15 +40,7 @@ from forge_core.cute.check import check
 from forge_core.cute.copy import load_policy
 from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.configs import VectorizedConfig
-from forge_week0_transpose.kernels.tensors import (
-    example_arguments,
-    inside,
-    matrices,
-    permute,
-    shared_tile,
-    tile_at,
-    tiled_copy,
-)
+from forge_week0_transpose.kernels.tensors import inside, matrices, permute, shared_tile, tile_at, tiled_copy, traceable
 from forge_week0_transpose.kernels.words import interleave
 
 __all__ = ["CARVEOUT", "Vectorized", "build"]
@@ -74,7 +66,7 @@ class Vectorized(VectorizedConfig):
             grid=grid,
             block=(self.threads, 1, 1),
             smem=self.smem_bytes,
-            min_blocks_per_mp=self.blocks_per_sm,
+            min_blocks_per_mp=self.room,
             preferred_smem_carveout=CARVEOUT,
             stream=stream,
         )
@@ -95,7 +87,7 @@ class Vectorized(VectorizedConfig):
 
         # In by rows, transposed in registers, out by columns, which are the output's rows.
         thread, shape, origin = cute.arch.thread_idx()[0], (rows, cols), (row, col)
-        sX = shared_tile(self, self.shared_layout, self.swizzle)
+        sX = shared_tile(self.steps[1], mX.element_type)
         self.put(self.load(mX, shape, origin, thread), sX, thread)
         self.mend(sX, mX, shape, origin, thread)
         cute.arch.sync_threads()
@@ -104,7 +96,7 @@ class Vectorized(VectorizedConfig):
     def load(self, mX: cute.Tensor, shape: tuple[Any, Any], origin: tuple[Any, Any], thread: Any) -> cute.Tensor:
         """A thread's rows of the tile that begins at ``origin``; all loads are in flight at once."""
         gX, cX = tile_at(mX, origin, self.loaded, self.cols), cute.make_identity_tensor(self.loaded)
-        load, part = tiled_copy(CopyG2ROp(), gX.element_type, self.src_width, self.load_layout, self.loaded, thread)
+        load, part = tiled_copy(CopyG2ROp(), gX.element_type, self.steps[0], thread)
         tXgX, tXcX = part.partition_S(gX), part.partition_S(cX)
         tXrX = cute.make_rmem_tensor(tXgX.shape, gX.element_type)
         cute.copy(load, tXgX, tXrX, pred=inside(tXcX, origin, shape), cache_policy=load_policy())
@@ -114,7 +106,7 @@ class Vectorized(VectorizedConfig):
         """Writes rows of registers by columns, a chunk each, into shared memory."""
         rX, words = cute.recast_tensor(tXrX, Uint32), self.src_width // 4
         rows = [[rX[words * k + w] for w in range(words)] for k in range(self.vec)]
-        put, part = tiled_copy(CopyUniversalOp(), sX.element_type, 16, self.put_layout, self.loaded, thread)
+        put, part = tiled_copy(CopyUniversalOp(), sX.element_type, self.steps[1], thread)
         tXsX = part.partition_D(sX)
         tXrT = cute.make_rmem_tensor(tXsX.shape, sX.element_type)
         rT = cute.recast_tensor(tXrT, Uint32)
@@ -132,10 +124,9 @@ class Vectorized(VectorizedConfig):
         self, sX: cute.Tensor, mY: cute.Tensor, shape: tuple[Any, Any], origin: tuple[Any, Any], thread: Any
     ) -> None:
         """Writes the columns of the tile that begins at ``origin``."""
-        gY, cX = tile_at(mY, origin, self.loaded, self.dst_vec), cute.make_identity_tensor(self.loaded)
-        store, part = tiled_copy(
-            CopyUniversalOp(), gY.element_type, self.dst_width, self.store_layout, self.loaded, thread
-        )
+        width = self.dst_width // self.itemsize
+        gY, cX = tile_at(mY, origin, self.loaded, width), cute.make_identity_tensor(self.loaded)
+        store, part = tiled_copy(CopyUniversalOp(), gY.element_type, self.steps[3], thread)
         tYsX, tYgY, tYcX = part.partition_S(sX), part.partition_D(gY), part.partition_D(cX)
         tYrY = cute.make_rmem_tensor(tYgY.shape, gY.element_type)
         cute.copy(store, tYsX, tYrY)
@@ -145,6 +136,4 @@ class Vectorized(VectorizedConfig):
 @compile_cached
 def build(config: VectorizedConfig) -> Traceable:
     """What to compile for a configuration."""
-    return Traceable(
-        Vectorized(**vars(config)), example_arguments(wide=4, rank=config.batch_rank), name=config.kernel_name
-    )
+    return traceable(Vectorized(**vars(config)), 4, config.batch_rank)

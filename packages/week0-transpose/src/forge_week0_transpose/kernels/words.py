@@ -9,9 +9,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
-from forge_week0_transpose.configs import CHUNK
-
-__all__ = ["deinterleave", "gather_bytes", "interleave"]
+__all__ = ["deinterleave", "interleave"]
 
 #: permute(a, b, selector): nibble i of the selector names the byte of b:a that becomes byte i (PTX prmt.b32).
 Permute = Callable[[Any, Any, int], Any]
@@ -44,62 +42,42 @@ def interleave(lines: Sequence[Sequence[Any]], itemsize: int, permute: Permute) 
         return [run[i : i + 4] for i in range(0, len(run), 4)]
 
     def source(byte: int) -> tuple[Any, int]:
-        element, part = divmod(byte, itemsize)
-        column, line = divmod(element, count)
+        (column, line), part = divmod(byte // itemsize, count), byte % itemsize
         place = column * itemsize + part
         return lines[line][place // 4], place % 4
 
-    return _words(count * words // 4, source, permute)
+    return _gather(count * words // 4, source, permute)
 
 
 def deinterleave(run: Sequence[Sequence[Any]], itemsize: int, permute: Permute) -> list[list[Any]]:
     """The inverse of :func:`interleave`: N neighboring chunks of a run as one chunk of each of N lines."""
     count = len(run)
-    items = CHUNK // itemsize
 
     def source(byte: int) -> tuple[Any, int]:
-        element, part = divmod(byte, itemsize)
-        line, column = divmod(element, items)
+        (line, column), part = divmod(byte // itemsize, 16 // itemsize), byte % itemsize
         place = (column * count + line) * itemsize + part
-        return run[place // CHUNK][place % CHUNK // 4], place % 4
+        return run[place // 16][place % 16 // 4], place % 4
 
-    return _words(count, source, permute)
-
-
-def _words(chunks: int, source: Callable[[int], tuple[Any, int]], permute: Permute) -> list[list[Any]]:
-    return [
-        [gather_bytes([source(CHUNK * chunk + 4 * word + byte) for byte in range(4)], permute) for word in range(4)]
-        for chunk in range(chunks)
-    ]
+    return _gather(count, source, permute)
 
 
-def gather_bytes(sources: Sequence[tuple[Any, int]], permute: Permute) -> Any:
-    """One word from four bytes.
+def _gather(chunks: int, source: Callable[[int], tuple[Any, int]], permute: Permute) -> list[list[Any]]:
+    """Chunks of which ``source`` names, for each byte, the word that holds it and its place there."""
+    words = [_word([source(4 * i + byte) for byte in range(4)], permute) for i in range(4 * chunks)]
+    return [words[i : i + 4] for i in range(0, len(words), 4)]
 
-    Args:
-        sources: for each byte of the result, lowest first, the word that holds it and its place there (0 to 3).
-        permute: the byte permutation of two words.
-    """
-    distinct: list[Any] = []
-    for word, _ in sources:
-        if not any(word is other for other in distinct):
-            distinct.append(word)
 
-    def place(word: Any) -> int:
-        return next(i for i, other in enumerate(distinct) if other is word)
-
-    if len(distinct) == 1:
-        if all(byte == i for i, (_, byte) in enumerate(sources)):
-            return distinct[0]
-        return permute(distinct[0], distinct[0], _selector([byte for _, byte in sources]))
-    result = permute(
-        distinct[0],
-        distinct[1],
-        _selector([byte + 4 * place(word) if place(word) < 2 else 0 for word, byte in sources]),
-    )
-    for index in range(2, len(distinct)):
-        taken = [byte + 4 if place(word) == index else i for i, (word, byte) in enumerate(sources)]
-        result = permute(result, distinct[index], _selector(taken))
+def _word(sources: Sequence[tuple[Any, int]], permute: Permute) -> Any:
+    """One word from four bytes, lowest first."""
+    found = list({id(word): word for word, _ in sources}.values())
+    bytes_ = [([id(each) for each in found].index(id(word)), byte) for word, byte in sources]
+    if bytes_ == [(0, 0), (0, 1), (0, 2), (0, 3)]:
+        return found[0]
+    select = [byte + 4 * number if number < 2 else 0 for number, byte in bytes_]
+    result = permute(found[0], found[min(1, len(found) - 1)], _selector(select))
+    for more in range(2, len(found)):
+        select = [byte + 4 if number == more else i for i, (number, byte) in enumerate(bytes_)]
+        result = permute(result, found[more], _selector(select))
     return result
 
 

@@ -1,0 +1,241 @@
+"""Every kernel compiles for every architecture without a GPU, to the code that its entry in ``KERNELS`` declares.
+
+Each configuration is compiled for sm_90a; each kernel is compiled for every architecture, the element's width changing
+from one architecture to the next.  The cases are independent, so ``pytest -n`` spreads them over processes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import forge_week0_transpose as week0
+from forge_core.device import ARCHES
+from forge_core.settings import use_settings
+from forge_core.testing.expectations import (
+    Expect,
+    Violation,
+    assert_as_declared,
+    assert_choices_as_declared,
+    compiled_for,
+    violations,
+)
+from forge_core.testing.inputs import matrix_to_plan
+from forge_week0_transpose.config import KERNELS
+from forge_week0_transpose.configs import (
+    NaiveConfig,
+    RealignedConfig,
+    RowsConfig,
+    SkinnyConfig,
+    TiledConfig,
+    UnalignedConfig,
+    VectorizedConfig,
+)
+
+pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+
+import cutlass.cute as cute  # after the check that it is there
+
+from forge_week0_transpose.kernels import tensors, vectorized
+
+#: For each variant what its kernel takes for granted, and configurations that have all forms of its code.
+EXAMPLES: dict[str, tuple[str, list[Any]]] = {
+    "naive": (
+        "an element's number is below their count",
+        [*(NaiveConfig(size, rank) for rank, size in enumerate((4, 1, 2, 8, 16), 1)), NaiveConfig(4, 3, True, 4)],
+    ),
+    "tiled": (
+        "the tile begins inside the matrix",
+        [TiledConfig(4, 16, 1), TiledConfig(1, 32), TiledConfig(2, 16), TiledConfig(8, 32, 2), TiledConfig(16, 32)],
+    ),
+    "shifted": (
+        "shifted input rows do not overlap",
+        [
+            UnalignedConfig(4, room=3),
+            UnalignedConfig(2, 16, 8, room=5),
+            UnalignedConfig(1, 16, 8, room=3),
+            UnalignedConfig(8, 8, 8, batch_rank=1, dst_shift=False),
+            UnalignedConfig(2, 16, 8, by_columns=True, dst_shift=False, room=5),
+            UnalignedConfig(1, 32, 8, src_shift=False, room=3),
+            UnalignedConfig(2, 32, 16, src_shift=False),
+            UnalignedConfig(4, 32, 16, src_shift=False, wide=True),
+        ],
+    ),
+    "skinny": (
+        "a tile begins at a multiple of an access's width",
+        [
+            SkinnyConfig(4, 3, True),
+            SkinnyConfig(2, 8, False),
+            SkinnyConfig(1, 2, True, 4, 16),
+            SkinnyConfig(8, 3, False, 8, 16, 1),
+        ],
+    ),
+    "vectorized": (
+        "rows lie multiples of an access's width apart",
+        [
+            VectorizedConfig(4),
+            VectorizedConfig(1),
+            VectorizedConfig(2),
+            VectorizedConfig(4, 8, 16),
+            VectorizedConfig(8, 8, 16, batch_rank=1),
+            VectorizedConfig(16, batch_rank=2),
+            VectorizedConfig(1, 8, 8, 4, 8),
+            VectorizedConfig(2, 8, 8, 8, 4),
+            VectorizedConfig(2, by_columns=True),
+            VectorizedConfig(4, 8, 16, batch_rank=1, flat=True),
+            VectorizedConfig(1, 8, 8, 4, 16, by_columns=True, flat=True),
+            VectorizedConfig(2, wide=True),
+        ],
+    ),
+    "realigned": (
+        "the row lies inside the source",
+        [RealignedConfig(4, 1), RealignedConfig(2), RealignedConfig(1, 1), RealignedConfig(8, 0, True)],
+    ),
+    "rows": (
+        "the chunk begins inside the row",
+        [
+            RowsConfig(16),
+            RowsConfig(16, 0, 1),
+            RowsConfig(8, 1),
+            RowsConfig(4, 2),
+            RowsConfig(2, 1),
+            RowsConfig(1, 1, 0, True),
+        ],
+    ),
+}
+
+BUILDERS = {kernel.config: kernel.variant.path for kernel in KERNELS}
+CONFIGS = [configs for _, configs in EXAMPLES.values()]
+CASES: list[tuple[Any, str]] = [(config, "sm_90a") for configs in CONFIGS for config in configs] + [
+    (configs[i % len(configs)], arch) for configs in CONFIGS for i, arch in enumerate(ARCHES) if arch != "sm_90a"
+]
+
+
+def expect(config: Any, arch: str) -> Expect:
+    """A barrier between the writes and the reads of a tile, and one before a shifted input's last elements go in."""
+    (kernel,) = (kernel for kernel in KERNELS if kernel.config is type(config))
+    loads, stores = ((s.width, s.edge) if s.edge else (s.width,) for s in (config.steps[0], config.steps[-1]))
+    if all(step.swizzle is None for step in config.steps):
+        return Expect(kernel.registers(config), loads=loads, stores=stores)
+    barriers = 1 + config.steps[0].shifted
+    return Expect(kernel.registers(config), config.smem_bytes, loads, stores, barriers)
+
+
+EXPECTED = dict.fromkeys(BUILDERS, expect)
+
+
+def test_every_variant_has_examples() -> None:
+    assert {name: type(configs[0]) for name, (_, configs) in EXAMPLES.items()} == {k.name: k.config for k in KERNELS}
+
+
+def accesses(ptx: str) -> Counter[str]:
+    """How often each width of access to each memory occurs: ``{"ld.global.16": 4, ...}``."""
+    found: Counter[str] = Counter()
+    pattern = r"\b(ld|st)\.(global|shared|local)(?:\.nc|\.L\d::\w+)*(?:\.v(\d))?\.[bufs](\d+)\b"
+    for kind, space, lanes, bits in re.findall(pattern, ptx):
+        found[f"{kind}.{space}.{int(lanes or 1) * int(bits) // 8}"] += 1
+    return found
+
+
+@pytest.mark.parametrize("config, arch", CASES, ids=[f"{c.kernel_name}-{a}" for c, a in CASES])
+def test_compiles_as_it_declares(config: Any, arch: str) -> None:
+    made = compiled_for(BUILDERS[type(config)], config, arch)
+    assert_as_declared(made, EXPECTED, config, arch)
+    ptx = made.ptx
+    found = accesses(ptx)
+    assert f".target {arch}" in ptx
+    assert f".entry {config.kernel_name}" in ptx
+    assert ".local" not in ptx
+    assert "cutlass" not in re.findall(r"\.entry (\w+)", ptx)[0]
+    held = ptx.count("ld.global.L2::cache_hint")
+    if isinstance(config, RealignedConfig):
+        assert (found["ld.global.16"], found["st.global.16"]) == (2, 1)
+    elif isinstance(config, VectorizedConfig):
+        loads = config.vec * (1 + config.src_shift)
+        assert found[f"ld.global.{config.src_width}"] == held == loads
+        assert found[f"st.global.{config.dst_width}"] == config.steps[3].layout[0][1][1]
+        assert found["st.shared.16"] == config.cols
+        assert ptx.count("createpolicy.fractional.L2::evict_last") == 1
+        if type(config) is VectorizedConfig and config.batch_rank < 2:
+            assert ("div.u32" in ptx or "rem.u32" in ptx) == config.flat, "only numbers of tiles need a division"
+    elif isinstance(config, SkinnyConfig):
+        assert held == config.lines * 16 // config.steps[0].width
+
+
+def a_call(choose: random.Random) -> Any:
+    dtype = choose.choice((torch.int8, torch.bfloat16, torch.float32, torch.float64, torch.complex128))
+    return choose.choice((week0.transpose, week0.transpose, week0.copy)), (matrix_to_plan(choose, dtype),), {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_chosen_for_any_matrix_is_as_declared(seed: int) -> None:
+    assert_choices_as_declared(a_call, EXPECTED, seed=seed, count=30)
+
+
+def as_bytes(message: str) -> str:
+    """A string constant as PTX spells it."""
+    return ", ".join(str(byte) for byte in message.encode())
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_assertions_are_compiled_in_for_debugging_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    message, (config, *_) = EXAMPLES[name]
+    path, _, attribute = BUILDERS[type(config)].partition(":")
+    kernel = importlib.import_module(path)
+    build = getattr(kernel, attribute)
+    with use_settings(debug=True):
+        debug = build.compile(config, arch="sm_90a").ptx
+    plain = build.compile(config, arch="sm_90a").ptx
+    for place in (kernel, tensors):
+        monkeypatch.setattr(place, "check", lambda condition, message: None)
+    without = build.compile(config, arch="sm_90a").ptx
+    assert "trap;" in debug
+    assert as_bytes(message) in debug
+    assert as_bytes(f"{path.rpartition('.')[2]}.py") in debug, "a failed check says where it stands"
+    assert "trap" not in plain
+    assert "printf" not in plain
+    assert plain == without, "a check that is compiled out leaves nothing behind"
+
+
+# ---- planted: what compiles to worse code than declared is refused, and named
+
+
+def found(compiled: Any, declared: Any = None) -> dict[str, Violation]:
+    made = compiled_for(BUILDERS[type(compiled)], compiled, "sm_90a")
+    return {each.figure: each for each in violations(made, EXPECTED, declared or compiled, "sm_90a")}
+
+
+@pytest.mark.parametrize("narrow", [VectorizedConfig(4, 8, 8, 8, 16), VectorizedConfig(4, 8, 8, 16, 4)], ids=str)
+def test_a_narrowed_access(narrow: VectorizedConfig) -> None:
+    wide = replace(narrow, src_width=16, dst_width=16)
+    violation = found(narrow, declared=wide)["widths of loads" if narrow.src_width < 16 else "widths of stores"]
+    assert violation.declared == "16 bytes"
+    assert violation.got == f"{min(narrow.src_width, narrow.dst_width)} bytes"
+
+
+def test_one_more_barrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = vectorized.interleave
+
+    def shuffle_and_wait(*args: Any) -> Any:
+        cute.arch.sync_threads()
+        return right(*args)
+
+    monkeypatch.setattr(vectorized, "interleave", shuffle_and_wait)
+    assert found(VectorizedConfig(4)).keys() == {"barriers"}
+
+
+def test_a_spill_brought_in() -> None:
+    right = UnalignedConfig(1)
+    # Twice the blocks on a multiprocessor leave a thread half the registers, which cannot hold its elements.
+    crowded = replace(right, room=4 * right.room)
+    violation = found(crowded)["bytes spilled"]
+    assert int(violation.got) > 0
+    assert (violation.declared, violation.config) == ("at most 0", crowded)
