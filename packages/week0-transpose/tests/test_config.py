@@ -309,26 +309,6 @@ def test_arguments_are_elements() -> None:
     assert launch.why
 
 
-def test_batch_dimensions_come_innermost_first() -> None:
-    problem = Problem.make((3, 5, 64, 32), (2048, 8192, 1, 64), contiguous_strides((3, 5, 64, 32)), 4)
-    matrix = problem.matrix()
-    assert matrix is not None
-    launch = plan("transpose", problem, H200)
-    assert launch.arguments[-1] == (15, 5, 8192, 2048, 3, 2048, 10240)
-
-
-def test_realigned_arguments_say_where_the_source_ends() -> None:
-    launch = plan("copy", Problem.make((64, 511), (512, 1), (511, 1), 2), H200)
-    assert launch.arguments == (511, 63 * 512 + 511, (64, 64, 512, 511))
-
-
-def test_skinny_arguments_name_the_long_side() -> None:
-    gather = plan("transpose", transposition(3, 4096), H200)
-    assert gather.arguments == (4096, 4096, (1,))
-    scatter = plan("transpose", transposition(4096, 3), H200)
-    assert scatter.arguments == (4096, 4096, (1,))
-
-
 def test_tiled_takes_any_layout() -> None:
     strided = Problem.make((6, 11), (21, 2), (11, 1), 4)
     launch = plan("copy_transpose", strided, H200, "tiled", 16)

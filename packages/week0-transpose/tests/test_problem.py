@@ -164,9 +164,8 @@ def test_alignment(address: int, expected: int) -> None:
 
 def test_vectors_are_bounded_by_every_distance() -> None:
     problem = Problem.make((10, 6), (1, 12), (6, 1), 4)
-    assert problem.src_vector([12]) == 16
-    assert problem.src_vector([12, 10]) == 8
-    assert problem.dst_vector([6, 3]) == 4
+    assert problem.widths([12], [6, 3]) == (16, 4)
+    assert problem.widths([12, 10], [], [Dim(5, 16, 2)]) == (8, 8)
 
 
 @st.composite

@@ -117,7 +117,7 @@ def _rows(problem: Problem, device: Device) -> Choice[RowsConfig]:
     if (rows := problem.rows()) is None:
         return NO_ROWS
     (length, outer), tail = rows, 0
-    width, nbytes = min(problem.src_vector((), outer), problem.dst_vector((), outer)), length * problem.itemsize
+    width, nbytes = min(problem.widths((), (), outer)), length * problem.itemsize
     if nbytes % width:
         # Rows that end inside a chunk: narrower accesses beat a branch in each.
         narrow = min(nbytes & -nbytes, width)
@@ -147,7 +147,7 @@ def _skinny(problem: Problem, device: Device) -> Choice[SkinnyConfig]:
     for gather, (lines, pitch), (length, run_pitch) in ((True, source, result), (False, result, source)):
         if not 2 <= lines <= MAX_LINES or run_pitch != lines or size > 8:
             continue
-        src, dst = problem.src_vector([pitch] * gather, m.batch), problem.dst_vector([pitch] * (not gather), m.batch)
+        src, dst = problem.widths([pitch] * gather, [pitch] * (not gather), m.batch)
         line, run = (src, dst) if gather else (dst, src)
         config = SkinnyConfig(size, lines, gather, line, run, len(m.batch))
         if length >= config.tile[1]:
@@ -159,16 +159,11 @@ def _skinny(problem: Problem, device: Device) -> Choice[SkinnyConfig]:
     return Refusal(needs, f"a matrix of {m.rows}x{m.cols}, elements of {size} bytes")
 
 
-def _widths(problem: Problem, m: Matrix) -> tuple[int, int]:
-    """Bytes of the widest access in which every row begins and ends, in the input and in the output."""
-    return problem.src_vector((m.src_pitch, m.cols), m.batch), problem.dst_vector((m.dst_pitch, m.rows), m.batch)
-
-
 def _vectorized(problem: Problem, device: Device) -> Choice[VectorizedConfig]:
     """The largest tile of which there are enough."""
     if (m := problem.matrix()) is None:
         return NO_MATRIX
-    size, (src, dst) = problem.itemsize, _widths(problem, m)
+    size, (src, dst) = problem.itemsize, problem.widths((m.src_pitch, m.cols), (m.dst_pitch, m.rows), m.batch)
     least = max(4, size)
     if min(src, dst) < least:
         got = f"multiples of {src} in the input, of {dst} in the output"
@@ -186,7 +181,7 @@ def _shifted(problem: Problem, device: Device) -> Choice[UnalignedConfig]:
     """The largest tile of which there are enough, shifting the sides that need it."""
     if (m := problem.matrix()) is None:
         return NO_MATRIX
-    size, (src, dst) = problem.itemsize, _widths(problem, m)
+    size, (src, dst) = problem.itemsize, problem.widths((m.src_pitch, m.cols), (m.dst_pitch, m.rows), m.batch)
     if size > 8:
         return Refusal("elements of at most 8 bytes", f"{size}")
     if src < CHUNK and (m.src_pitch < m.cols or m.cols * size < CHUNK):
@@ -338,14 +333,10 @@ def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_
 
     Args:
         op: ``"transpose"``, ``"copy"`` or ``"copy_transpose"``: whose variants are meant, and for messages.
-        problem: the canonical problem.
+        problem: the canonical problem; without elements nothing is launched, and ``naive`` stands for any variant.
         device: the GPU it runs on.
-        variant: ``"auto"``, or a name in the operator's table.
+        variant: ``"auto"``, or one of the operator's.
         tile_size: the tiled kernel's edge, 16 or 32; chosen where None.
-
-    Returns:
-        The kernel, its configuration and the integers it is launched with.  Without elements nothing is launched, and
-        the kernel is ``naive`` whichever was asked for.
 
     Raises:
         UnsupportedError: the named variant cannot do this problem; the message says which can.

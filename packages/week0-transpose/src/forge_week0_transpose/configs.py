@@ -2,24 +2,17 @@
 
 A configuration is a frozen dataclass that imports no compiler; the kernel of ``kernels/`` is a subclass of it.  Sizes,
 strides and addresses are arguments of the launch, so that another shape never compiles another kernel.
+
+Fields that several have: ``itemsize``, bytes of an element: 1, 2, 4, 8 or, unless its class says otherwise, 16;
+``rank`` or ``batch_rank``, dimensions around a row or a matrix; ``wide``, places are 64-bit integers, needed from 2^32
+elements or chunks on, or from 2^31 rows or columns; ``threads`` of a block.  ``steps`` are what the kernel does, in
+order: the first one loads, the last one stores.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-__all__ = [
-    "CHUNK",
-    "NaiveConfig",
-    "RealignedConfig",
-    "RowsConfig",
-    "SkinnyConfig",
-    "Step",
-    "TiledConfig",
-    "UnalignedConfig",
-    "VectorizedConfig",
-]
 
 #: Bytes of the widest access of a thread.
 CHUNK = 16
@@ -58,16 +51,20 @@ class Step(NamedTuple):
     run: bool = False
 
 
+def _run(title: str, threads: int, size: int, width: int, **others: Any) -> Step:
+    """Neighboring threads access neighboring bytes."""
+    vec = width // size
+    layout = ((threads,), (vec,)), ((vec,), (1,))
+    return Step(title, layout, (threads * vec, 1), (1, threads * vec), width, run=True, **others)
+
+
 @dataclass(frozen=True)
 class NaiveConfig:
     """``kernels/naive.py``.
 
     Attributes:
-        itemsize: bytes of an element: 1, 2, 4, 8 or 16.
-        rank: dimensions of the canonical problem, at least one.
-        wide: elements are numbered by 64-bit integers, needed from 2^32 on.
+        rank: all dimensions, at least one.
         items: elements of a thread, a block's width apart; more than one where no other kernel can do the problem.
-        threads: of a block.
     """
 
     itemsize: int
@@ -98,10 +95,7 @@ class RowsConfig:
 
     Attributes:
         width: bytes of a thread's access: 1, 2, 4, 8 or 16.
-        rank: outer dimensions.
         tail: width of the accesses that copy an incomplete last chunk; 0 where every row is whole chunks.
-        wide: chunks are numbered by 64-bit integers, needed from 2^32 on.
-        threads: of a block.
     """
 
     width: int
@@ -118,9 +112,7 @@ class RowsConfig:
     @property
     def steps(self) -> tuple[Step, ...]:
         """One chunk a thread, the same place on both sides."""
-        title, tile = "loads and stores", (self.threads, 1)
-        layout = ((self.threads,), (1,)), ((1,), (0,))
-        return (Step(title, layout, tile, (1, self.threads), self.width, edge=self.tail, run=True),)
+        return (_run("loads and stores", self.threads, self.width, self.width, edge=self.tail),)
 
     @property
     def kernel_name(self) -> str:
@@ -131,14 +123,7 @@ class RowsConfig:
 
 @dataclass(frozen=True)
 class RealignedConfig:
-    """``kernels/rows.py``, of rows that begin anywhere.
-
-    Attributes:
-        itemsize: bytes of an element: 1, 2, 4 or 8.
-        rank: outer dimensions.
-        wide: chunks are numbered by 64-bit integers, needed from 2^32 on.
-        threads: of a block.
-    """
+    """``kernels/rows.py``, of rows that begin anywhere; elements of at most 8 bytes."""
 
     itemsize: int
     rank: int = 0
@@ -148,12 +133,9 @@ class RealignedConfig:
     @property
     def steps(self) -> tuple[Step, ...]:
         """An aligned chunk of the output a thread, from the two aligned chunks of the input that hold its bytes."""
-        vec, size = CHUNK // self.itemsize, self.itemsize
-        layout, count = (((self.threads,), (vec,)), ((vec,), (1,))), self.threads * vec
-        return (
-            Step("input: loads", layout, (count, 1), (1, count), CHUNK, edge=size, shifted=True, run=True),
-            Step("output: stores", layout, (count, 1), (1, count), CHUNK, edge=size, run=True),
-        )
+        size, threads = self.itemsize, self.threads
+        loads = _run("input: loads", threads, size, CHUNK, edge=size, shifted=True)
+        return loads, _run("output: stores", threads, size, CHUNK, edge=size)
 
     @property
     def kernel_name(self) -> str:
@@ -166,10 +148,8 @@ class TiledConfig:
     """``kernels/tiled.py``.
 
     Attributes:
-        itemsize: bytes of an element: 1, 2, 4, 8 or 16.
         tile: edge of the square tile, in elements: 16 or 32.
-        batch_rank: dimensions around the matrix.
-        threads: of a block, a multiple of ``tile``.
+        threads: a multiple of ``tile``.
     """
 
     itemsize: int
@@ -207,15 +187,12 @@ class VectorizedConfig:
     """``kernels/vectorized.py``.
 
     Attributes:
-        itemsize: bytes of an element: 1, 2, 4, 8 or 16.
         row_chunks: 16-byte chunks of an output row in the tile, a multiple of 8.
         col_chunks: loads of ``src_width`` bytes of an input row in the tile, a multiple of 8.
         src_width: bytes of a thread's load: 16, 8 or 4, not below the element.
         dst_width: bytes of a thread's store, likewise.
-        batch_rank: dimensions around the matrix.
         by_columns: blocks walk along the input's columns before they move down its rows.
         flat: the grid has one dimension, since another would be too long.
-        wide: places in the matrix are 64-bit integers, needed for 2^31 rows or columns and more.
     """
 
     itemsize: int
@@ -322,16 +299,13 @@ class UnalignedConfig(VectorizedConfig):
 
 @dataclass(frozen=True)
 class SkinnyConfig:
-    """``kernels/skinny.py``; a tile is (lines, elements of each), so that places are those of the run.
+    """``kernels/skinny.py``, of elements of at most 8 bytes; a tile is (lines, elements of each), as a run has them.
 
     Attributes:
-        itemsize: bytes of an element: 1, 2, 4 or 8.
         lines: the short side, 2 to 8.
         gather: the short side is the rows: lines are read and a run is written; otherwise the inverse.
         line_width: bytes of an access to a line: 16 or less, not below the element.
         run_width: bytes of an access to the run, likewise.
-        batch_rank: dimensions around the matrix.
-        threads: of a block.
     """
 
     itemsize: int

@@ -34,9 +34,14 @@ def _new_transposed(x: torch.Tensor) -> torch.Tensor:
     return x.new_empty((*x.shape[:-2], x.shape[-1], x.shape[-2]))
 
 
-def _moving(schema: str, plan: Callable[..., Launch], rank: int, **rules: Any) -> Callable[[Any], Operator]:
-    """Declares an operator that moves elements, which is linear, of tensors that have at least ``rank`` dims."""
+def _moving(schema: str, **rules: Any) -> Callable[[Any], Operator]:
+    """Declares an operator that moves elements, which is linear, and transposes the last two dims unless it is copy."""
     name = schema.partition("::")[2].partition("(")[0]
+    rank = 0 if name == "copy" else 2
+
+    def planned(device: Device, out: torch.Tensor, x: torch.Tensor, option: Any) -> Launch:
+        variant, tile_size = ("tiled", option) if name == "copy_transpose" else (option, None)
+        return plan(name, Problem.of(x, out, transposed=rank == 2), device, variant, tile_size)
 
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, *args: Any, **options: Any) -> Any:
         if x.ndim - 1 < rank:
@@ -49,13 +54,11 @@ def _moving(schema: str, plan: Callable[..., Launch], rank: int, **rules: Any) -
         return _OPERATORS[name](**call | tangents)
 
     reference, variants = getattr(ref, name), VARIANTS[name]
-    return operator(schema, reference=reference, plan=plan, variants=variants, vmap=vmap, jvp=jvp, **rules)
+    return operator(schema, reference=reference, plan=planned, variants=variants, vmap=vmap, jvp=jvp, **rules)
 
 
 @_moving(
     "forge_week0::copy(Tensor x, *, str variant='auto') -> Tensor",
-    plan=lambda device, out, x, variant: plan("copy", Problem.of(x, out), device, variant),
-    rank=0,
     backward=lambda ctx, grad: grad,
 )
 def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
@@ -80,8 +83,6 @@ def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
 
 @_moving(
     "forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor",
-    plan=lambda device, out, x, variant: plan("transpose", Problem.of(x, out, transposed=True), device, variant),
-    rank=2,
     backward=lambda ctx, grad: _OPERATORS["transpose"](grad),
 )
 def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
@@ -107,18 +108,12 @@ def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     return _new_transposed(x)
 
 
-def _plan_tiled(device: Device, out: torch.Tensor, x: torch.Tensor, tile_size: int) -> Launch:
-    return plan("copy_transpose", Problem.of(x, out, transposed=True), device, "tiled", tile_size)
-
-
 def _keep_tile_size(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
     ctx.tile_size = inputs[1]
 
 
 @_moving(
     "forge_week0::copy_transpose(Tensor x, int tile_size=16) -> Tensor",
-    plan=_plan_tiled,
-    rank=2,
     setup_context=_keep_tile_size,
     backward=lambda ctx, grad: (_OPERATORS["copy_transpose"](grad, ctx.tile_size), None),
 )

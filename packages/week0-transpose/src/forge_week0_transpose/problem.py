@@ -165,20 +165,19 @@ class Problem:
         batch = tuple(d for d in outer if d is not columns)
         return Matrix(inner.size, columns.size, inner.src, columns.dst, batch, columns.src, inner.dst)
 
-    def src_vector(self, distances: Iterable[int], dims: Iterable[Dim] = ()) -> int:
-        """Bytes of the widest access that every source address allows.
+    def widths(self, src: Iterable[int], dst: Iterable[int], dims: Sequence[Dim] = ()) -> tuple[int, int]:
+        """Bytes of the widest accesses that all addresses of the source allow, and all of the destination.
 
         Args:
-            distances: in elements: with the strides of ``dims``, all that the addresses are sums of.
+            src: in elements: with the strides of ``dims``, all that the source's addresses are sums of.
+            dst: likewise.
             dims: dimensions.
         """
-        every = (*distances, *(d.src for d in dims))
-        return min(self.src_align, *(alignment_of(d * self.itemsize) for d in every), MAX_ALIGN)
-
-    def dst_vector(self, distances: Iterable[int], dims: Iterable[Dim] = ()) -> int:
-        """Bytes of the widest access that every destination address allows; see :meth:`src_vector`."""
-        every = (*distances, *(d.dst for d in dims))
-        return min(self.dst_align, *(alignment_of(d * self.itemsize) for d in every), MAX_ALIGN)
+        source, result = (*src, *(d.src for d in dims)), (*dst, *(d.dst for d in dims))
+        return (
+            min(self.src_align, *(alignment_of(d * self.itemsize) for d in source), MAX_ALIGN),
+            min(self.dst_align, *(alignment_of(d * self.itemsize) for d in result), MAX_ALIGN),
+        )
 
 
 def _merge(dims: Iterable[Dim]) -> tuple[Dim, ...]:

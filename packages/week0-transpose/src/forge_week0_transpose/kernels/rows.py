@@ -37,7 +37,7 @@ from cutlass import Int32, Int64, Uint32
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, head_elements, load_unaligned
-from forge_core.cute.memory import GLOBAL, name_kernel
+from forge_core.cute.memory import elements_at, name_kernel
 from forge_week0_transpose.configs import CHUNK, RealignedConfig, RowsConfig
 from forge_week0_transpose.kernels.tensors import UNSIGNED, place, tensor, traceable
 
@@ -112,8 +112,7 @@ class Realigned(RealignedConfig):
             whole = (begin >= 0) & (begin + vec <= length)
             rX = cute.make_rmem_tensor(vec, UNSIGNED[size])
             load_unaligned(cute.make_tensor(gX.iterator, cute.make_layout(left)), begin, rX, whole)
-            start = cute.make_ptr(UNSIGNED[size], (gY.iterator + begin).toint(), GLOBAL, assumed_align=CHUNK)
-            copy_if(rX, cute.make_tensor(start, cute.make_layout(vec)), whole)
+            copy_if(rX, elements_at((gY.iterator + begin).toint(), UNSIGNED[size], vec), whole)
             if not whole:
                 for i in cutlass.range(cutlass.max(begin, Int64(0)), cutlass.min(begin + vec, length)):
                     gY[i] = gX[i]

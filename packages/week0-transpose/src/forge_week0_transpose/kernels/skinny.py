@@ -33,7 +33,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
-from cutlass.cute.nvgpu import CopyG2ROp, CopyUniversalOp
+from cutlass.cute.nvgpu import CopyG2ROp
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
@@ -83,19 +83,19 @@ class Skinny(SkinnyConfig):
         gX, gY = (tile_at(m, origin, self.tile, s.width // self.itemsize) for m, s in ((mX, load), (mY, store)))
         dtype, sX = gX.element_type, shared_tile(put, gX.element_type)
 
-        load, part = tiled_copy(CopyG2ROp(), dtype, load, thread)
+        load, part = tiled_copy(load, dtype, thread, CopyG2ROp)
         tXgX = part.partition_S(gX)
         tXrX = cute.make_rmem_tensor(tXgX.shape, dtype)
         cute.copy(load, tXgX, tXrX, cache_policy=load_policy())
         if cutlass.const_expr(self.gather):
             self.shuffle(interleave, tXrX)
-        put, part = tiled_copy(CopyUniversalOp(), dtype, put, thread)
+        put, part = tiled_copy(put, dtype, thread)
         tXsX = part.partition_D(sX)
         cute.copy(put, cute.make_tensor(tXrX.iterator, cute.make_layout(tXsX.shape)), tXsX)
         cute.arch.sync_threads()
 
-        get, part = tiled_copy(CopyUniversalOp(), dtype, get, thread)
-        store, whole = tiled_copy(CopyUniversalOp(), dtype, store, thread)
+        get, part = tiled_copy(get, dtype, thread)
+        store, whole = tiled_copy(store, dtype, thread)
         tYsX, tYgY = part.partition_S(sX), whole.partition_D(gY)
         tYrY = cute.make_rmem_tensor(tYgY.shape, dtype)
         cute.copy(get, tYsX, cute.make_tensor(tYrY.iterator, cute.make_layout(tYsX.shape)))

@@ -12,6 +12,7 @@ from typing import Any
 
 import cutlass.cute as cute
 from cutlass import Boolean, Int64, Uint8, Uint16, Uint32, Uint64, Uint128
+from cutlass.cute.nvgpu import CopyUniversalOp
 from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable
@@ -83,9 +84,9 @@ def shared_tile(step: Step, dtype: Any) -> cute.Tensor:
     return SmemAllocator().allocate_tensor(dtype, layout, byte_alignment=128, swizzle=swizzle)
 
 
-def tiled_copy(op: Any, dtype: Any, step: Step, thread: Any) -> tuple[Any, Any]:
+def tiled_copy(step: Step, dtype: Any, thread: Any, op: Any = CopyUniversalOp) -> tuple[Any, Any]:
     """The copy of a step, and a thread's part of the tile."""
-    atom = cute.make_copy_atom(op, dtype, num_bits_per_copy=8 * step.width)
+    atom = cute.make_copy_atom(op(), dtype, num_bits_per_copy=8 * step.width)
     copy = cute.make_tiled_copy(atom, cute.make_layout(step.layout[0], stride=step.layout[1]), step.tile)
     return copy, copy.get_slice(thread)
 

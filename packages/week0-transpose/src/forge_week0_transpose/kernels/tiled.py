@@ -27,7 +27,6 @@ from typing import Any
 
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
-from cutlass.cute.nvgpu import CopyUniversalOp
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
@@ -75,14 +74,14 @@ class Tiled(TiledConfig):
         load, write, _, store = self.steps
         sX = shared_tile(write, dtype)
 
-        load, part = tiled_copy(CopyUniversalOp(), dtype, load, thread)
+        load, part = tiled_copy(load, dtype, thread)
         tXgX, tXsX, tXpX = part.partition_S(gX), part.partition_D(sX), inside(part.partition_S(cX), origin, shape)
         tXrX = cute.make_rmem_tensor(tXgX.shape, dtype)
         cute.copy(load, tXgX, tXrX, pred=tXpX)
         cute.copy(load, tXrX, tXsX)
         cute.arch.sync_threads()
 
-        store, part = tiled_copy(CopyUniversalOp(), dtype, store, thread)
+        store, part = tiled_copy(store, dtype, thread)
         tYsX, tYgY, tYpY = part.partition_S(sX), part.partition_D(gY), inside(part.partition_S(cX), origin, shape)
         tYrY = cute.make_rmem_tensor(tYgY.shape, dtype)
         cute.copy(store, tYsX, tYrY)

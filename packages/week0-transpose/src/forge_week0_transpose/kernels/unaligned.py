@@ -32,12 +32,12 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
-from cutlass.cute.nvgpu import CopyG2ROp, CopyUniversalOp
+from cutlass.cute.nvgpu import CopyG2ROp
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, load_policy, shift_bytes
-from forge_core.cute.memory import GLOBAL
+from forge_core.cute.memory import elements_at
 from forge_week0_transpose.configs import CHUNK, UnalignedConfig
 from forge_week0_transpose.kernels.tensors import tile_at, tiled_copy, traceable
 from forge_week0_transpose.kernels.vectorized import Vectorized
@@ -48,10 +48,10 @@ __all__ = ["Unaligned", "build"]
 class Unaligned(UnalignedConfig, Vectorized):
     """The kernel of a configuration."""
 
-    def load(self, mX: cute.Tensor, shape: tuple[Any, Any], origin: tuple[Any, Any], thread: Any) -> cute.Tensor:
+    def load(self, mX: cute.Tensor, shape: tuple, origin: tuple, thread: Any) -> cute.Tensor:
         """A thread's rows of the tile; beyond an edge the nearest row or chunk is loaded instead of branching."""
         check((mX.stride[0] >= shape[1]) | (not self.src_shift), "shifted input rows do not overlap")
-        _, part = tiled_copy(CopyG2ROp(), mX.element_type, self.steps[0], thread)
+        _, part = tiled_copy(self.steps[0], mX.element_type, thread, CopyG2ROp)
         m, n = part.partition_S(cute.make_identity_tensor(self.loaded))[0]
         policy, atom = load_policy(), cute.make_copy_atom(CopyG2ROp(), Uint32, num_bits_per_copy=128)
         parts, last, skips = 1 + self.src_shift, (self.end(mX, shape) & -CHUNK) - CHUNK, []
@@ -61,7 +61,7 @@ class Unaligned(UnalignedConfig, Vectorized):
             start = (mX.iterator + cute.crd2idx((row, origin[1] + n), mX.layout)).toint()
             skips.append(Int32(start) & (CHUNK - 1))
             for i in range(parts):
-                gChunk = chunk(cutlass.min((start & -CHUNK) + CHUNK * i, last))
+                gChunk = elements_at(cutlass.min((start & -CHUNK) + CHUNK * i, last), Uint32, 4)
                 cute.copy(atom, gChunk, tXrX[(None, i), k], cache_policy=policy)
         if not self.src_shift:
             return tXrX
@@ -86,15 +86,13 @@ class Unaligned(UnalignedConfig, Vectorized):
         """The address behind the last element of a matrix."""
         return (mX.iterator + cute.crd2idx((shape[0] - 1, shape[1]), mX.layout)).toint()
 
-    def store(
-        self, sX: cute.Tensor, mY: cute.Tensor, shape: tuple[Any, Any], origin: tuple[Any, Any], thread: Any
-    ) -> None:
+    def store(self, sX: cute.Tensor, mY: cute.Tensor, shape: tuple, origin: tuple, thread: Any) -> None:
         """Writes the aligned chunks of the tile's output rows, and the ends of those rows."""
         if not self.dst_shift:
             Vectorized.store(self, sX, mY, shape, origin, thread)
             return
         gY, cX = tile_at(mY, origin, self.loaded), cute.make_identity_tensor(self.loaded)
-        copy, part = tiled_copy(CopyUniversalOp(), gY.element_type, self.steps[3], thread)
+        copy, part = tiled_copy(self.steps[3], gY.element_type, thread)
         tYsX, tYgY, tYcX = part.partition_S(sX), part.partition_D(gY), part.partition_D(cX)
         # The next chunk of a row is the next thread's; the row's last thread stores nothing.
         last = thread % self.row_chunks == self.row_chunks - 1
@@ -111,7 +109,7 @@ class Unaligned(UnalignedConfig, Vectorized):
             shift_bytes(cute.recast_tensor(rPairs[i % group], Uint32), skip, rChunk)
             end = origin[0] + m + skip // self.itemsize + self.vec
             whole = (end <= shape[0]) & (m < self.tile[0]) & (origin[1] + n < shape[1])
-            copy_if(cute.recast_tensor(rChunk, Uint32), chunk(start + skip), whole)
+            copy_if(cute.recast_tensor(rChunk, Uint32), elements_at(start + skip, Uint32, 4), whole)
         self.store_ends(sX, mY, shape, origin, thread)
 
     @cute.jit
@@ -135,11 +133,6 @@ class Unaligned(UnalignedConfig, Vectorized):
                     if (behind >= first) & (behind < first + self.tile[0]):
                         for row in cutlass.range(head + behind, rows):
                             column[row] = line[Int32(row - first)]
-
-
-def chunk(address: Int64) -> cute.Tensor:
-    """The four words at a 16-byte boundary."""
-    return cute.make_tensor(cute.make_ptr(Uint32, address, GLOBAL, assumed_align=CHUNK), cute.make_layout(4))
 
 
 @compile_cached

@@ -14,11 +14,8 @@ row by ``col_chunks`` loads of an input row; each thread owns V rows of a load. 
     tXsX   ((V, cols), 1, 1)      a chunk of each column
     tYsX   ((w, stores), 1, 1)    stores: neighboring threads have neighboring accesses of an output row
 
-The L2 is asked to evict last what is loaded: rows that share lines or sectors find them there, and what is evicted in
-their place are finished output rows, which have to go to memory anyway.  Blocks walk down the input's rows first, so
-that neighbors in time extend the same output rows; ``by_columns`` turns that round for input rows that share lines of
-memory.  A tile's place comes from the grid's dimensions, and all that stands before the first load is what finding its
-address needs: a small matrix is mostly start-up.
+Loads ask the L2 to evict their lines last.  Blocks walk down the input's rows first, so that neighbors in time extend
+the same output rows; ``by_columns`` turns that round for input rows that share lines of memory (docs/week0.md).
 
 Bytes moved: each input and output byte once, 2 * B * M * N * itemsize; the bound is DRAM bandwidth.
 
@@ -33,7 +30,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
-from cutlass.cute.nvgpu import CopyG2ROp, CopyUniversalOp
+from cutlass.cute.nvgpu import CopyG2ROp
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
@@ -93,10 +90,10 @@ class Vectorized(VectorizedConfig):
         cute.arch.sync_threads()
         self.store(sX, mY, shape, origin, thread)
 
-    def load(self, mX: cute.Tensor, shape: tuple[Any, Any], origin: tuple[Any, Any], thread: Any) -> cute.Tensor:
+    def load(self, mX: cute.Tensor, shape: tuple, origin: tuple, thread: Any) -> cute.Tensor:
         """A thread's rows of the tile that begins at ``origin``; all loads are in flight at once."""
         gX, cX = tile_at(mX, origin, self.loaded, self.cols), cute.make_identity_tensor(self.loaded)
-        load, part = tiled_copy(CopyG2ROp(), gX.element_type, self.steps[0], thread)
+        load, part = tiled_copy(self.steps[0], gX.element_type, thread, CopyG2ROp)
         tXgX, tXcX = part.partition_S(gX), part.partition_S(cX)
         tXrX = cute.make_rmem_tensor(tXgX.shape, gX.element_type)
         cute.copy(load, tXgX, tXrX, pred=inside(tXcX, origin, shape), cache_policy=load_policy())
@@ -106,7 +103,7 @@ class Vectorized(VectorizedConfig):
         """Writes rows of registers by columns, a chunk each, into shared memory."""
         rX, words = cute.recast_tensor(tXrX, Uint32), self.src_width // 4
         rows = [[rX[words * k + w] for w in range(words)] for k in range(self.vec)]
-        put, part = tiled_copy(CopyUniversalOp(), sX.element_type, self.steps[1], thread)
+        put, part = tiled_copy(self.steps[1], sX.element_type, thread)
         tXsX = part.partition_D(sX)
         tXrT = cute.make_rmem_tensor(tXsX.shape, sX.element_type)
         rT = cute.recast_tensor(tXrT, Uint32)
@@ -115,18 +112,14 @@ class Vectorized(VectorizedConfig):
                 rT[4 * j + w] = column[w]
         cute.copy(put, tXrT, tXsX)
 
-    def mend(
-        self, sX: cute.Tensor, mX: cute.Tensor, shape: tuple[Any, Any], origin: tuple[Any, Any], thread: Any
-    ) -> None:
+    def mend(self, sX: cute.Tensor, mX: cute.Tensor, shape: tuple, origin: tuple, thread: Any) -> None:
         """What loads left out is put into shared memory: nothing."""
 
-    def store(
-        self, sX: cute.Tensor, mY: cute.Tensor, shape: tuple[Any, Any], origin: tuple[Any, Any], thread: Any
-    ) -> None:
+    def store(self, sX: cute.Tensor, mY: cute.Tensor, shape: tuple, origin: tuple, thread: Any) -> None:
         """Writes the columns of the tile that begins at ``origin``."""
         width = self.dst_width // self.itemsize
         gY, cX = tile_at(mY, origin, self.loaded, width), cute.make_identity_tensor(self.loaded)
-        store, part = tiled_copy(CopyUniversalOp(), gY.element_type, self.steps[3], thread)
+        store, part = tiled_copy(self.steps[3], gY.element_type, thread)
         tYsX, tYgY, tYcX = part.partition_S(sX), part.partition_D(gY), part.partition_D(cX)
         tYrY = cute.make_rmem_tensor(tYgY.shape, gY.element_type)
         cute.copy(store, tYsX, tYrY)
