@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 
@@ -320,16 +321,14 @@ def test_tiled_takes_any_layout() -> None:
 
 @pytest.mark.parametrize("name", VARIANTS["transpose"])
 def test_a_named_variant_is_what_runs(name: str) -> None:
-    problems = {
-        "skinny": transposition(3, 1 << 16),
-        "rows": Problem.make((64, 64), (64, 1), (64, 1), 4),
-        "realigned": Problem.make((64, 64), (64, 1), (64, 1), 4),
-        "shifted": transposition(101, 103),
-    }
-    launch = plan("transpose", problems.get(name, transposition(64, 64)), H200, name)
-    assert launch.variant == name
-    assert launch.builder == VARIANTS["transpose"][name].path
-    assert name in launch.why
+    rows, launches = Problem.make((64, 64), (64, 1), (64, 1), 4), []
+    for problem in (transposition(64, 64), transposition(3, 1 << 16), transposition(101, 103), rows):
+        with contextlib.suppress(UnsupportedError):
+            launches.append(plan("transpose", problem, H200, name))
+    assert launches, "some of these problems are what the variant is for"
+    for launch in launches:
+        assert (launch.variant, launch.builder) == (name, VARIANTS["transpose"][name].path)
+        assert name in launch.why
 
 
 def test_an_aligned_copy_is_never_realigned_however_long() -> None:
