@@ -41,16 +41,7 @@ def max_cluster(device: Device) -> int:
 
 
 def require_known(op: str, variant: str, variants: Collection[str]) -> None:
-    """Raises unless ``variant`` is among an operator's.
-
-    Args:
-        op: the operator's name.
-        variant: what was asked for.
-        variants: the operator's; ``"auto"`` is not among them.
-
-    Raises:
-        ArgumentError: it is not.
-    """
+    """Raises ArgumentError unless ``variant`` is among an operator's; ``"auto"`` is not among them."""
     if variant not in variants:
         raise ArgumentError(
             op=op,
@@ -62,17 +53,7 @@ def require_known(op: str, variant: str, variants: Collection[str]) -> None:
 
 
 def refuse(op: str, variant: str, reason: Refusal, supported: Iterable[str]) -> NoReturn:
-    """Raises for a variant that was asked for by name and does not support the problem.
-
-    Args:
-        op: the operator's name.
-        variant: the one that was asked for.
-        reason: why it does not.
-        supported: the variants that do.
-
-    Raises:
-        UnsupportedError: always.
-    """
+    """Raises UnsupportedError for a variant that was asked for by name; the message lists those that can."""
     raise UnsupportedError(
         f"{op}: variant {variant!r} was asked for, and it {reason}. "
         f"Variants that can do this call: {', '.join(map(repr, supported)) or 'none'}; or leave variant='auto'.",

@@ -16,7 +16,7 @@ from forge_core.errors import UnsupportedError
 if TYPE_CHECKING:  # imported at the first query: settings and the doctor need this module where torch is missing
     import torch
 
-__all__ = ["ARCHES", "MIN_CAPABILITY", "SPECS", "Arch", "Device", "arch_of", "query", "spec_for"]
+__all__ = ["ARCHES", "MIN_CAPABILITY", "SPECS", "Arch", "Device", "arch_of", "capability_of", "query", "spec_for"]
 
 #: The oldest compute capability whose kernels Forge compiles; the CuTe DSL refuses sm_75.
 MIN_CAPABILITY = (8, 0)
@@ -156,18 +156,26 @@ class Arch(str):
         return arch
 
 
-def _figures_of(arch: str) -> Device:
-    match = re.fullmatch(r"sm_(\d+)(\d)([af]?)", arch)
+def capability_of(arch: str) -> tuple[int, int]:
+    """The compute capability of an architecture, whatever its suffix: (9, 0) of ``"sm_90a"``.
+
+    Raises:
+        UnsupportedError: it is not written as an architecture.
+    """
+    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
     if match is None:
         raise UnsupportedError(
             f"{arch!r} is not an architecture such as 'sm_90a', nor a known GPU: {', '.join(SPECS)}.",
             requirement="a name like sm_90a",
         )
-    major, minor, suffix = int(match.group(1)), int(match.group(2)), match.group(3)
-    capability, known = (major, minor), (*ARCHES, *_OTHER_ARCHES)
+    return int(match[1]), int(match[2])
+
+
+def _figures_of(arch: str) -> Device:
+    capability, known = capability_of(arch), (*ARCHES, *_OTHER_ARCHES)
     # The targets of a whole generation, with f, begin at sm_100.
-    spelled = suffix in ("", "a" if major >= 9 else "", "f" if major >= 10 else "")
-    if arch_of(capability) not in known or not spelled:
+    suffixes = ("", "a" if capability[0] >= 9 else "", "f" if capability[0] >= 10 else "")
+    if arch_of(capability) not in known or arch.lstrip("sm_0123456789") not in suffixes:
         raise UnsupportedError(
             f"{arch} is not known to Forge; known architectures: {', '.join(known)}; GPUs: {', '.join(SPECS)}.",
             requirement="a known architecture",

@@ -22,6 +22,8 @@ expects Python's own exceptions working.  A message always says what was expecte
 
 from __future__ import annotations
 
+import functools
+
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
@@ -70,13 +72,8 @@ class ArgumentError(ForgeError, ValueError):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Keyword-only arguments do not survive the default pickling, and errors cross process borders in tests.
-        return _rebuild_argument_error, (type(self), self.op, self.argument, self.expected, self.got, self.hint)
-
-
-def _rebuild_argument_error(
-    kind: type[ArgumentError], op: str, argument: str, expected: str, got: str, hint: str
-) -> ArgumentError:
-    return kind(op=op, argument=argument, expected=expected, got=got, hint=hint)
+        names = ("op", "argument", "expected", "got", "hint")
+        return functools.partial(type(self), **{name: getattr(self, name) for name in names}), ()
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
@@ -155,15 +152,7 @@ class CacheError(ForgeError, RuntimeError):
     """A folder of compiled kernels cannot be used: another user could write to it, or it is not what it should be.
 
     Nothing was loaded from it and nothing was written to it.
-
-    Args:
-        message: what is wrong, and the way out.
-        folder: the folder.
     """
-
-    def __init__(self, message: str, *, folder: str = "") -> None:
-        self.folder = folder
-        super().__init__(message)
 
 
 class BenchmarkError(ForgeError, RuntimeError):

@@ -17,18 +17,20 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 from forge_core.device import Arch
 from forge_core.errors import SettingsError, UnsupportedError
 
 __all__ = [
+    "BYTES",
     "VARIABLES",
     "Settings",
     "Variable",
     "check_names",
     "current",
     "debug_requested",
+    "parse_bytes",
     "requested_backend",
     "untouched",
     "use_settings",
@@ -57,32 +59,80 @@ class Variable:
         return PREFIX + self.field.upper()
 
 
+#: What :func:`parse_bytes` takes, in words.
+BYTES = "a number of bytes such as 500M or 2G; 0 for no limit"
+_ARCHES = "an architecture such as 'sm_90a', or a GPU such as 'H100'"
+
+
+def _parse_bool(text: str) -> bool:
+    word = text.strip().lower()
+    if word in TRUE_WORDS:
+        return True
+    if word in FALSE_WORDS:
+        return False
+    raise ValueError(text)
+
+
+_SWITCH = _parse_bool, "0 or 1"
+
+
+def _parse_backend(text: str) -> str:
+    word = text.strip().lower()
+    if word not in BACKENDS:
+        raise ValueError(text)
+    return word
+
+
+def parse_bytes(text: str) -> int:
+    """A number of bytes, written with or without a unit of powers of 1024; raises ValueError for other text."""
+    word = text.strip().lower().removesuffix("b").removesuffix("i")
+    scale = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}.get(word[-1:], 1)
+    number = word[:-1].rstrip() if scale > 1 else word
+    if not number.isdigit():
+        raise ValueError(text)
+    return int(number) * scale
+
+
+def _parse_folder(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # no such user
+        raise ValueError(text) from error
+
+
+def _parse_folders(text: str) -> tuple[Path, ...]:
+    return tuple(_parse_folder(part) for part in text.split(os.pathsep) if part)
+
+
 @dataclass(frozen=True)
 class Settings:
-    """What can be set from outside.  Each field's default is the behaviour with no variable set.
+    """What can be set from outside: each field by a variable, ``backend`` by FORGE_BACKEND; see :data:`VARIABLES`.
 
-    Attributes:
-        backend: ``"kernel"``, ``"ref"``, or None: kernels for CUDA tensors, the reference for CPU tensors.
-        debug: compile with line information and device assertions, and synchronise after each launch.
-        arch: the architecture to compile for where no GPU decides it, for example ``"sm_90a"``; also a GPU that
-            :mod:`forge_core.device` knows, for example ``"H100"``.
-        require_gpu: GPU tests fail instead of being skipped where there is no GPU.
-        cache_dir: the folder of Forge's files; None is the user's cache folder by ``platformdirs``.
-        cache: whether compiled kernels are kept on disk and looked up there.
-        cache_max_bytes: when the kernels on disk take more, the least recently used ones are removed; 0 is no limit.
-        bundles: folders of kernels that were compiled ahead of time, looked up after the cache.
-        jit: whether a kernel that is in neither may be compiled; otherwise it is a MissingKernelError.
+    Each field's default is the behaviour with no variable set.  None for ``backend`` is kernels for CUDA tensors and
+    the reference for CPU tensors, for ``cache_dir`` the user's cache folder by ``platformdirs``.
     """
 
-    backend: str | None = None
-    debug: bool = False
-    arch: str | None = None
-    require_gpu: bool = False
-    cache_dir: Path | None = None
-    cache: bool = True
-    cache_max_bytes: int = 2 * 2**30
-    bundles: tuple[Path, ...] = ()
-    jit: bool = True
+    backend: Annotated[
+        str | None,
+        (_parse_backend, "'kernel' or 'ref'", "the backend of every operator: kernels, or the PyTorch reference"),
+    ] = None
+    debug: Annotated[
+        bool, (*_SWITCH, "line information and device assertions in kernels; synchronise after each launch")
+    ] = False
+    arch: Annotated[str | None, (Arch.parse, _ARCHES, "the architecture to compile for where no GPU decides it")] = None
+    require_gpu: Annotated[bool, (*_SWITCH, "GPU tests fail instead of being skipped where there is no GPU")] = False
+    cache_dir: Annotated[
+        Path | None, (_parse_folder, "a folder", "the folder of Forge's files (default: the user's cache folder)")
+    ] = None
+    cache: Annotated[bool, (*_SWITCH, "whether compiled kernels are kept on disk")] = True
+    cache_max_bytes: Annotated[
+        int, (parse_bytes, BYTES, "above it the least recently used kernels on disk are removed")
+    ] = 2 * 2**30
+    bundles: Annotated[
+        tuple[Path, ...],
+        (_parse_folders, "folders, separated as in PATH", "folders of kernels compiled ahead of time"),
+    ] = ()
+    jit: Annotated[bool, (*_SWITCH, "whether a kernel that is nowhere to be found may be compiled")] = True
 
     def __post_init__(self) -> None:
         if self.backend is not None and self.backend not in BACKENDS:
@@ -116,73 +166,9 @@ class Settings:
         return cls(**values)
 
 
-def _parse_bool(text: str) -> bool:
-    word = text.strip().lower()
-    if word in TRUE_WORDS:
-        return True
-    if word in FALSE_WORDS:
-        return False
-    raise ValueError(text)
-
-
-def _parse_backend(text: str) -> str:
-    word = text.strip().lower()
-    if word not in BACKENDS:
-        raise ValueError(text)
-    return word
-
-
-def _parse_bytes(text: str) -> int:
-    word = text.strip().lower().removesuffix("b").removesuffix("i")
-    scale = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}.get(word[-1:], 1)
-    number = word[:-1].rstrip() if scale > 1 else word
-    if not number.isdigit():
-        raise ValueError(text)
-    return int(number) * scale
-
-
-def _parse_folder(text: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:  # no such user
-        raise ValueError(text) from error
-
-
-def _parse_folders(text: str) -> tuple[Path, ...]:
-    return tuple(_parse_folder(part) for part in text.split(os.pathsep) if part)
-
-
-#: Every variable that Forge reads, in one table; README shows it.
-VARIABLES: tuple[Variable, ...] = (
-    Variable(
-        "backend",
-        _parse_backend,
-        "'kernel' or 'ref'",
-        "the backend of every operator: kernels, or the PyTorch reference",
-    ),
-    Variable(
-        "debug",
-        _parse_bool,
-        "0 or 1",
-        "line information and device assertions in kernels; synchronise after each launch",
-    ),
-    Variable(
-        "arch",
-        Arch.parse,
-        "an architecture such as 'sm_90a', or a GPU such as 'H100'",
-        "the architecture to compile for where no GPU decides it",
-    ),
-    Variable("require_gpu", _parse_bool, "0 or 1", "GPU tests fail instead of being skipped where there is no GPU"),
-    Variable("cache_dir", _parse_folder, "a folder", "the folder of Forge's files (default: the user's cache folder)"),
-    Variable("cache", _parse_bool, "0 or 1", "whether compiled kernels are kept on disk"),
-    Variable(
-        "cache_max_bytes",
-        _parse_bytes,
-        "a number of bytes such as 500M or 2G; 0 for no limit",
-        "above it the least recently used kernels on disk are removed",
-    ),
-    Variable("bundles", _parse_folders, "folders, separated as in PATH", "folders of kernels compiled ahead of time"),
-    Variable("jit", _parse_bool, "0 or 1", "whether a kernel that is nowhere to be found may be compiled"),
+#: Every variable that Forge reads.
+VARIABLES = tuple(
+    Variable(name, *hint.__metadata__[0]) for name, hint in get_type_hints(Settings, include_extras=True).items()
 )
 
 
@@ -250,20 +236,21 @@ def untouched() -> bool:
     )
 
 
-def requested_backend() -> str | None:
-    """The ``backend`` field alone, as :func:`current` would give it, in a fraction of the time."""
-    changes = _overrides.get()
-    if "backend" in changes:
-        backend: str | None = changes["backend"]
-        return backend
-    text = os.environ.get("FORGE_BACKEND") if _raw is None else _raw.get(b"FORGE_BACKEND")
-    return current().backend if text else None
+def _requested(name: str) -> Callable[[], Any]:
+    variable = f"{PREFIX}{name.upper()}"
+    raw, default = variable.encode(), getattr(Settings, name)
+
+    def requested() -> Any:
+        changes = _overrides.get()
+        if name in changes:
+            return changes[name]
+        text = os.environ.get(variable) if _raw is None else _raw.get(raw)
+        return getattr(current(), name) if text else default
+
+    return requested
 
 
-def debug_requested() -> bool:
-    """The ``debug`` field alone, as :func:`current` would give it, in a fraction of the time."""
-    changes = _overrides.get()
-    if "debug" in changes:
-        return bool(changes["debug"])
-    text = os.environ.get("FORGE_DEBUG") if _raw is None else _raw.get(b"FORGE_DEBUG")
-    return current().debug if text else False
+#: The ``backend`` field alone, as :func:`current` would give it, in a fraction of the time.
+requested_backend: Callable[[], str | None] = _requested("backend")
+#: The ``debug`` field alone, likewise.
+debug_requested: Callable[[], bool] = _requested("debug")

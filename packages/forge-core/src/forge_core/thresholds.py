@@ -99,29 +99,19 @@ class Thresholds:
     folder: Path
     declared: tuple[Threshold, ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_defaults", {threshold.name: threshold.default for threshold in self.declared})
-
     def on(self, device: Device) -> Mapping[str, int]:
         """All thresholds on a device, by name.
 
         Raises:
             ThresholdError: a table cannot be read.
         """
-        table, overridden = _nearest(self.folder, device), _overrides().get()
-        values: dict[str, int] = dict(self._defaults)  # type: ignore[attr-defined]  # set in __post_init__
-        if table is not None:
-            values.update({name: value for name, value in table.values.items() if name in values})
-        values.update({name: value for (week, name), value in overridden.items() if week == self.week})
-        return values
+        table = _nearest(self.folder, device)
+        measured = table.values if table is not None else {}
+        overridden = {name: value for (week, name), value in _overrides().get().items() if week == self.week}
+        return {t.name: overridden.get(t.name, measured.get(t.name, t.default)) for t in self.declared}
 
     def value(self, name: str, device: Device) -> int:
-        """The threshold on a device.
-
-        Raises:
-            KeyError: no threshold is declared by that name.
-            ThresholdError: a table cannot be read.
-        """
+        """One of :meth:`on`; raises KeyError where none is declared by that name."""
         return self.on(device)[name]
 
     def note(self, device: Device) -> str:

@@ -68,11 +68,10 @@ def _check_format(folder: Path, told: str, remedy: str) -> None:
         written: Any = json.loads((folder / MANIFEST).read_bytes())["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CacheError(
-            f"{told}: expected a bundle of kernels, got {type(error).__name__} for {MANIFEST}: {error}. {remedy}",
-            folder=str(folder),
+            f"{told}: expected a bundle of kernels, got {type(error).__name__} for {MANIFEST}: {error}. {remedy}"
         ) from error
     if written != FORMAT:
-        raise CacheError(f"{told}: expected a bundle of format {FORMAT}, got {written!r}. {remedy}", folder=str(folder))
+        raise CacheError(f"{told}: expected a bundle of format {FORMAT}, got {written!r}. {remedy}")
 
 
 def check_target(out: Path) -> None:
@@ -96,13 +95,12 @@ def finish(store: Store) -> dict[str, Any]:
         remove_tree(root / name)
     entries = [found for found in store.entries() if isinstance(found, Entry)]
     if not entries:
-        raise CacheError(f"{root}: nothing was compiled, so there is no bundle.", folder=str(root))
+        raise CacheError(f"{root}: nothing was compiled, so there is no bundle.")
     unlinked = [entry for entry in entries if not entry.linked]
     if unlinked:
         raise CacheError(
             f"{root}: {len(unlinked)} kernels could not be linked, because this machine has no linker, so they could "
-            "not be loaded without the DSL. Install binutils and build anew.",
-            folder=str(root),
+            "not be loaded without the DSL. Install binutils and build anew."
         )
     told = {
         "format": FORMAT,

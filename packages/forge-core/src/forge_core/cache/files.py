@@ -92,7 +92,7 @@ def check_private(path: Path, *, remedy: str) -> Path:
             _check_owner(target)
             _check_mode(target)
     except _UnsafeError as error:
-        raise CacheError(f"{path}: {error}, so no native code is loaded from it. {remedy}", folder=str(path)) from None
+        raise CacheError(f"{path}: {error}, so no native code is loaded from it. {remedy}") from None
     return Path(os.path.realpath(step))
 
 

@@ -181,10 +181,7 @@ class Store:
         except FileNotFoundError:
             return None
         if not folder.is_dir():
-            raise CacheError(
-                f"{self.root} is not a folder, so no native code is loaded from it. {self._way_out}",
-                folder=str(self.root),
-            )
+            raise CacheError(f"{self.root} is not a folder, so no native code is loaded from it. {self._way_out}")
         return folder
 
     def find(self, key: KernelKey) -> Entry | None:

@@ -207,11 +207,10 @@ def verify(ctx: click.Context, folder: Path | None, as_json: bool) -> None:
 
 
 def _bytes(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
-    variable = next(v for v in settings.VARIABLES if v.field == "cache_max_bytes")
     try:
-        return None if text is None else variable.parse(text)
+        return None if text is None else settings.parse_bytes(text)
     except ValueError:
-        raise click.BadParameter(f"expected {variable.takes}, got {text!r}", ctx, parameter) from None
+        raise click.BadParameter(f"expected {settings.BYTES}, got {text!r}", ctx, parameter) from None
 
 
 @cache.command("prune")
