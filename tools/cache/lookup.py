@@ -35,7 +35,7 @@ class Config:
 
 
 class _NoCompiler:
-    def compile(self, build: Any, config: Any, key: Any, *, keep_ptx: bool = False) -> Compiled:
+    def compile(self, build: Any, config: Any, key: Any, *, keep: bool = False) -> Compiled:
         return Compiled(launch=print, key=key, seconds=0.0)
 
 

@@ -33,8 +33,7 @@ from forge_core.bench.schema import check_known
 from forge_core.commands.find import explain_case
 from forge_core.errors import ForgeError, UnsupportedError
 from forge_core.profiling import profiled_range
-from forge_core.profiling.compiled import traceable
-from forge_core.profiling.geometry import RecordedLaunch, record_launches
+from forge_core.profiling.compiled import RecordedLaunch, record_launches, traceable
 
 __all__ = ["PLANTED", "Work", "choose", "planted_works"]
 

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from forge_core.cache import files, sources
-from forge_core.cache.store import Store
+from forge_core.cache.store import FORMAT, Store
 from forge_core.device import SPECS
 from forge_core.op import guard, table
 from forge_core.settings import VARIABLES
@@ -49,8 +49,6 @@ from PROJECT.configs import Config
 from PROJECT.helper import SCALE
 
 from forge_core.cache import Compiled, CompileCached
-from forge_core.cache.store import Image
-
 
 def note(what):
     with open(os.environ["FAKE_LOG"], "a") as log:
@@ -64,14 +62,14 @@ def launcher(text):
 class Fake:
     # Objects are texts: the symbol, and what the kernel computes.
 
-    def compile(self, build, config, key, *, keep_ptx=False):
+    def compile(self, build, config, key, *, keep=False):
         note(f"compiled {config.tile} {key.arch}")
         time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
         text = f"{key.symbol} {build(config)} {key.arch} ".ljust(5000, "x")
         return Compiled(launch=launcher(text), key=key, seconds=0.5, owner=text)
 
     def image(self, compiled):
-        return Image(compiled.owner.encode(), linked=True, seconds=compiled.seconds)
+        return compiled.owner.encode(), True
 
     def load(self, path, symbol, *, linked):
         text = path.read_text()
@@ -168,7 +166,7 @@ class Project:
 
     @property
     def store(self) -> Store:
-        return Store.of_user(self.cache, max_bytes=0)
+        return Store(self.cache / f"kernels-{FORMAT}")
 
     def edit(self, old: str, new: str) -> None:
         """Changes the source of the kernels, before they are imported."""

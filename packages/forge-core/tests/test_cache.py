@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from forge_core import toolchain as toolchains
 from forge_core.cache import CompileCached, Compiled, KernelKey, Traceable, compile_cached, compile_lock
-from forge_core.cache import toolchain as toolchains
 from forge_core.errors import CompileError, UnsupportedError
 from forge_core.settings import use_settings
 
@@ -30,7 +30,7 @@ class Counting:
     def __init__(self):
         self.made = []
 
-    def compile(self, build, config, key, *, keep_ptx=False):
+    def compile(self, build, config, key, *, keep=False):
         self.made.append((config, key.arch, "--enable-assertions" in key.options))
         return Compiled(launch=lambda *args: args, key=key, seconds=0.0)
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from forge_core.cache import KernelKey
 from forge_core.cache.key import canonical, dsl_environment, modules_of, same_tag, tag, untag
 from forge_core.cache.sources import fingerprint
-from forge_core.cache.toolchain import host_levels, levels_of, toolchain
+from forge_core.toolchain import host_levels, levels_of, toolchain
 
 
 class Order(enum.Enum):
@@ -195,7 +195,7 @@ def test_the_toolchain_is_what_importlib_finds():
 
 
 def test_only_the_cuda_variant_in_use_is_in_the_key(monkeypatch, tmp_path):
-    from forge_core.cache import toolchain as module
+    from forge_core import toolchain as module
 
     for name in ("nvidia_cutlass_dsl", "nvidia_cutlass_dsl_libs_cu12", "nvidia_cutlass_dsl_libs_cu13", "other"):
         (tmp_path / f"{name}-4.9.dist-info").mkdir()

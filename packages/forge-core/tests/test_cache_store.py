@@ -22,7 +22,7 @@ import pytest
 
 from forge_core.cache import files
 from forge_core.cache import store as storing
-from forge_core.cache.store import Entry, Image, Store
+from forge_core.cache.store import Entry, Store
 from forge_core.errors import CacheError, CompileError, MissingKernelError
 from forge_core.settings import use_settings
 
@@ -226,7 +226,7 @@ def _publish_and_remove(project, until):
     store = project.store
     text = f"{key.symbol} 48 ".ljust(200_000, "x").encode()
     while time.time() < until:
-        store.publish(key, Image(text, linked=True, seconds=1.0))
+        store.publish(key, text, linked=True, seconds=1.0)
         store.remove(store.root / ARCH / key.digest)
 
 
@@ -326,7 +326,7 @@ def test_every_single_bit_of_an_entry_counts_or_does_not_matter(project):
     """Whatever bit flips: what is found is the kernel as it was written, or nothing."""
     key = project.build.key(project.config(), arch=ARCH)
     store = project.store
-    store.publish(key, Image(f"{key.symbol} 48".encode(), linked=True, seconds=1.0))
+    store.publish(key, f"{key.symbol} 48".encode(), linked=True, seconds=1.0)
     folder = store.root / ARCH / key.digest
     written = (folder / "kernel.so").read_bytes()
     refused = 0
@@ -363,7 +363,7 @@ def test_without_locks_all_works_and_is_told_once(project, monkeypatch, caplog):
 
 def test_an_object_that_does_not_load_is_compiled_anew_and_stays(project, caplog):
     key = project.build.key(project.config(), arch=ARCH)
-    project.store.publish(key, Image(b"something else", linked=True, seconds=1.0))
+    project.store.publish(key, b"something else", linked=True, seconds=1.0)
     assert project.build.get(project.config(), arch=ARCH).launch() == 48
     assert "cannot be loaded: undefined symbol" in caplog.text
     assert project.store.find(key).object.read_bytes() == b"something else"
@@ -371,7 +371,7 @@ def test_an_object_that_does_not_load_is_compiled_anew_and_stays(project, caplog
 
 def test_an_object_that_does_not_load_and_may_not_be_compiled_is_not_said_to_be_missing(project, caplog):
     key = project.build.key(project.config(), arch=ARCH)
-    entry = project.store.publish(key, Image(b"something else", linked=True, seconds=1.0))
+    entry = project.store.publish(key, b"something else", linked=True, seconds=1.0)
     with use_settings(jit=False), pytest.raises(MissingKernelError, match="is stored, and cannot be loaded") as caught:
         project.build.get(project.config(), arch=ARCH)
     assert str(entry.object) in str(caught.value)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from forge_core.profiling.compiled import Artefacts
+from forge_core.profiling.compiled import Artefacts, RecordedLaunch
 from forge_core.profiling.cubin import KernelResources
-from forge_core.profiling.geometry import RecordedLaunch
 from forge_core.profiling.occupancy import occupancy
 from forge_core.profiling.ptx import PtxCounts
 from forge_core.profiling.static import KernelReport

@@ -59,7 +59,7 @@ class Planted:
     def __init__(self) -> None:
         self.keys: list[Any] = []
 
-    def compile(self, build: Any, config: Any, key: Any, *, keep_ptx: bool = False) -> Compiled:
+    def compile(self, build: Any, config: Any, key: Any, *, keep: bool = False) -> Compiled:
         self.keys.append(key)
         return Compiled(lambda *arguments: None, key, 0.0)
 

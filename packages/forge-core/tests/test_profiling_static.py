@@ -18,8 +18,8 @@ from forge_core.commands.find import explained, meta_tensor
 from forge_core.device import SPECS, Arch, spec_for
 from forge_core.errors import CompileError, UnsupportedError
 from forge_core.profiling import cubin
+from forge_core.profiling.compiled import RecordedLaunch, record_launches
 from forge_core.profiling.cubin import RESERVED_SMEM, count_sass, disassemble, read_cubin
-from forge_core.profiling.geometry import RecordedLaunch, record_launches
 from forge_core.profiling.occupancy import LIMITS, occupancy
 from forge_core.profiling.ptx import count_instructions
 from forge_core.profiling.static import floors_us, symbol_of

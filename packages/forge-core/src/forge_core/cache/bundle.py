@@ -15,16 +15,16 @@ import datetime as dt
 import functools
 import importlib.metadata
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import forge_core
 from forge_core import settings
-from forge_core.cache.files import remove_tree
 from forge_core.cache.store import FORMAT, Entry, Store
-from forge_core.cache.toolchain import package_folder
 from forge_core.errors import CacheError
 from forge_core.files import write_atomically
+from forge_core.toolchain import package_folder
 
 __all__ = ["GROUP", "check_target", "finish", "installed", "open_bundle"]
 
@@ -92,7 +92,7 @@ def finish(store: Store) -> dict[str, Any]:
     """
     root = store.root
     for name in ("work", "locks"):
-        remove_tree(root / name)
+        shutil.rmtree(root / name, ignore_errors=True)
     entries = [found for found in store.entries() if isinstance(found, Entry)]
     if not entries:
         raise CacheError(f"{root}: nothing was compiled, so there is no bundle.")

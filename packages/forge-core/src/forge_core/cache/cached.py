@@ -26,8 +26,8 @@ from forge_core.cache.files import warn_once
 from forge_core.cache.key import KernelKey, canonical, modules_of, object_at, same_tag, tag
 from forge_core.cache.sources import Sources, fingerprint
 from forge_core.cache.store import Entry, Store, user_store
-from forge_core.cache.toolchain import require_dsl
 from forge_core.errors import CompileError, ForgeError, MissingKernelError
+from forge_core.toolchain import require_dsl
 
 __all__ = ["CompileCached", "build_command", "builder_at", "compile_cached", "compile_lock", "find_entries"]
 
@@ -116,7 +116,7 @@ class CompileCached(Generic[Config]):
         return self._key(config, arch)[0]
 
     def compile(self, config: Config, *, arch: str) -> Compiled:
-        """Compiles anew, without the cache, and keeps the PTX; needs no GPU.
+        """Compiles anew, without the cache, and keeps PTX and machine code; needs no GPU.
 
         Raises:
             UnsupportedError: the CuTe DSL is not installed.
@@ -124,7 +124,7 @@ class CompileCached(Generic[Config]):
         """
         builder = self.imported()
         with compile_lock():
-            return builder._compile(config, self.key(config, arch=arch), keep_ptx=True)
+            return builder._compile(config, self.key(config, arch=arch), keep=True)
 
     def ensure(self, config: Config, *, arch: str, store: Store) -> tuple[Entry, bool]:
         """Makes sure that a kernel is in a store, without loading it.
@@ -221,10 +221,10 @@ class CompileCached(Generic[Config]):
         # What is stored is what runs, in this process as in every later one.
         return self._load(entry, "compiled") or compiled
 
-    def _compile(self, config: Config, key: KernelKey, *, keep_ptx: bool = False) -> Compiled:
+    def _compile(self, config: Config, key: KernelKey, *, keep: bool = False) -> Compiled:
         if self._build is None:
             raise CompileError(f"{self.name}: the builder is not imported")
-        return self._compiler.compile(self._build, config, key, keep_ptx=keep_ptx)
+        return self._compiler.compile(self._build, config, key, keep=keep)
 
     def _publish(self, compiled: Compiled, sources: Sources, store: Store) -> Entry | None:
         """Stores a kernel; raises CompileError if its key does not describe it."""
@@ -236,7 +236,8 @@ class CompileCached(Generic[Config]):
         if differs := difference(sources):
             remedy = "Undo that, or make the change in the source and restart, to have it cached."
             raise CompileError(f"{self.name} is not stored: {differs}. {remedy}")
-        return store.publish(compiled.key, self._compiler.image(compiled))
+        data, linked = self._compiler.image(compiled)
+        return store.publish(compiled.key, data, linked=linked, seconds=compiled.seconds)
 
     def _load(self, entry: Entry | None, origin: str) -> Compiled | None:
         """Loads an entry; None, and a warning once, if it does not load here."""

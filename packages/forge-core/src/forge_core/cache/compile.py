@@ -25,9 +25,8 @@ from typing import Any
 
 from forge_core.cache.files import warn_once
 from forge_core.cache.key import KernelKey
-from forge_core.cache.store import Image
-from forge_core.cache.toolchain import require_dsl, require_runtime, runtime_library
 from forge_core.errors import CompileError
+from forge_core.toolchain import require_dsl, require_runtime, runtime_library
 
 __all__ = ["Compiled", "Compiler", "Traceable", "compile_options", "find_linker"]
 
@@ -68,6 +67,7 @@ class Compiled:
         seconds: what compiling took, in this process or another.
         origin: ``"compiled"`` by this process, ``"cache"`` or ``"bundle"``.
         ptx: the generated PTX, if it was asked for.
+        cubin: the machine code, likewise.
         owner: the DSL's compiled object, or the loaded module, which must outlive the function.
     """
 
@@ -75,7 +75,8 @@ class Compiled:
     key: KernelKey
     seconds: float
     origin: str = "compiled"
-    ptx: str | None = None
+    ptx: str = ""
+    cubin: bytes = b""
     owner: Any = field(default=None, repr=False)
 
 
@@ -94,9 +95,9 @@ class Compiler:
     """The CuTe DSL; the cache's tests put a fake in its place."""
 
     def compile(
-        self, build: Callable[[Any], Traceable], config: Any, key: KernelKey, *, keep_ptx: bool = False
+        self, build: Callable[[Any], Traceable], config: Any, key: KernelKey, *, keep: bool = False
     ) -> Compiled:
-        """Traces and compiles; needs no GPU.
+        """Traces and compiles, and keeps PTX and machine code if asked to; needs no GPU.
 
         Raises:
             UnsupportedError: the CuTe DSL is not installed.
@@ -108,13 +109,11 @@ class Compiler:
         start = time.perf_counter()
         try:
             source = build(config)
-            # The DSL writes the PTX to a file, by default into the current folder.
+            # The DSL writes what it keeps to files, by default into the current folder.
             with tempfile.TemporaryDirectory() as folder:
-                options = key.options
-                if keep_ptx:
-                    options += f" --keep-ptx --dump-dir={folder}"
+                options = key.options + (f" --keep-ptx --keep-cubin --dump-dir={folder}" if keep else "")
                 compiled = cute.compile(source.function, *source.arguments, options=options)
-                ptx = compiled.__ptx__ if keep_ptx else None
+                ptx, cubin = (compiled.__ptx__, bytes(compiled.__cubin__)) if keep else ("", b"")
         except Exception as error:
             raise CompileError(
                 f"{key.name}: {config} does not compile for {key.arch}: {error}", key=key.digest
@@ -124,12 +123,11 @@ class Compiler:
         # The wrapper that the DSL returns handles keyword arguments in Python; the function inside does not.
         unwrap = getattr(compiled, "__tvm_ffi_object__", None)
         inside = unwrap() if unwrap is not None else None
-        return Compiled(
-            launch=compiled if inside is None else inside, key=key, seconds=seconds, ptx=ptx, owner=compiled
-        )
+        launch = compiled if inside is None else inside
+        return Compiled(launch=launch, key=key, seconds=seconds, ptx=ptx, cubin=cubin, owner=compiled)
 
-    def image(self, compiled: Compiled) -> Image:
-        """Exports the object and links it.
+    def image(self, compiled: Compiled) -> tuple[bytes, bool]:
+        """The object, and whether it is linked: loadable without the DSL.
 
         Raises:
             CompileError: it cannot be exported.
@@ -151,8 +149,8 @@ class Compiler:
                     "them, which takes two seconds.",
                     why,
                 )
-                return Image(path.read_bytes(), linked=False, seconds=compiled.seconds)
-            return Image(path.with_suffix(".so").read_bytes(), linked=True, seconds=compiled.seconds)
+                return path.read_bytes(), False
+            return path.with_suffix(".so").read_bytes(), True
 
     def load(self, path: Path, symbol: str, *, linked: bool) -> tuple[Callable[..., Any], Any]:
         """Loads the function ``symbol`` of an object, which imports the DSL if it is not linked.

@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from forge_core.errors import CacheError
 
-__all__ = ["check_private", "make_private", "remove_tree", "tree_bytes", "warn_once", "write_new"]
+__all__ = ["check_private", "make_private", "tree_bytes", "warn_once", "write_new"]
 
 log = logging.getLogger("forge_core")
 
@@ -54,15 +54,6 @@ def tree_bytes(folder: Path) -> int:
     return total
 
 
-def remove_tree(folder: Path) -> None:
-    """Removes a folder and its contents, if it is there."""
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-class _UnsafeError(Exception):
-    """What must not be trusted, and why."""
-
-
 def check_private(path: Path, *, remedy: str) -> Path:
     """Resolves a path that native code may be loaded from.
 
@@ -81,36 +72,34 @@ def check_private(path: Path, *, remedy: str) -> Path:
     if not hasattr(os, "geteuid"):  # no POSIX permissions, and no kernels either: the DSL needs Linux
         return path
     path.stat()  # not missing, and no loop of links
+    for why in _unsafe(path):
+        raise CacheError(f"{path}: {why}, so no native code is loaded from it. {remedy}")
+    return Path(os.path.realpath(path))
+
+
+def _unsafe(path: Path) -> Iterator[str]:
+    """Where another user can change what a path leads to, in words."""
     step = path
-    try:
-        while step.is_symlink():
-            _check_owner(step)
-            _check_parents(step)
-            step = step.parent / step.readlink()
-        _check_parents(step)
-        for target in [step] if step == path or step.is_dir() else [step, step.parent]:
-            _check_owner(target)
-            _check_mode(target)
-    except _UnsafeError as error:
-        raise CacheError(f"{path}: {error}, so no native code is loaded from it. {remedy}") from None
-    return Path(os.path.realpath(step))
+    while step.is_symlink():
+        yield from (*_foreign(step), *_in_open_folder(step))
+        step = step.parent / step.readlink()
+    yield from _in_open_folder(step)
+    for target in [step] if step == path or step.is_dir() else [step, step.parent]:
+        yield from _foreign(target)
+        mode = target.lstat().st_mode
+        if mode & (stat.S_IWGRP | stat.S_IWOTH):
+            yield f"{target} can be written by other users (mode {stat.S_IMODE(mode):o})"
 
 
-def _check_owner(path: Path) -> None:
+def _foreign(path: Path) -> Iterator[str]:
     owner = path.lstat().st_uid
     if owner not in (os.geteuid(), 0):
-        raise _UnsafeError(f"{path} belongs to user {owner}")
+        yield f"{path} belongs to user {owner}"
 
 
-def _check_mode(path: Path) -> None:
-    mode = path.lstat().st_mode
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise _UnsafeError(f"{path} can be written by other users (mode {stat.S_IMODE(mode):o})")
-
-
-def _check_parents(path: Path) -> None:
+def _in_open_folder(path: Path) -> Iterator[str]:
     real = Path(os.path.realpath(path.parent))
     for parent in (real, *real.parents):
         mode = parent.lstat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise _UnsafeError(f"{path} is in {parent}, which every user can write to (mode {stat.S_IMODE(mode):o})")
+            yield f"{path} is in {parent}, which every user can write to (mode {stat.S_IMODE(mode):o})"

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from forge_core.cache.toolchain import host_levels, toolchain
+from forge_core.toolchain import host_levels, toolchain
 
 __all__ = ["KernelKey", "canonical", "dsl_environment", "modules_of", "object_at", "same_tag", "tag", "untag"]
 

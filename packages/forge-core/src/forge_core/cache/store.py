@@ -22,6 +22,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -30,13 +31,13 @@ from pathlib import Path
 from typing import Any
 
 from forge_core import settings
-from forge_core.cache.files import check_private, make_private, remove_tree, tree_bytes, warn_once, write_new
+from forge_core.cache.files import check_private, make_private, tree_bytes, warn_once, write_new
 from forge_core.cache.key import KernelKey, modules_of
 from forge_core.cache.sources import fingerprint
-from forge_core.cache.toolchain import host_levels, toolchain
 from forge_core.errors import CacheError
+from forge_core.toolchain import host_levels, toolchain
 
-__all__ = ["FORMAT", "Damaged", "Entry", "Image", "Store", "user_store"]
+__all__ = ["FORMAT", "Damaged", "Entry", "Store", "user_store"]
 
 #: Changes when an entry is written differently, or when the same key would be compiled differently.
 FORMAT = 1
@@ -60,43 +61,17 @@ class Damaged(Exception):  # noqa: N818 - not an error for the caller: a damaged
 
 
 @dataclass(frozen=True)
-class Image:
-    """A compiled object before it is written.
-
-    Attributes:
-        data: the object file.
-        linked: whether it can be loaded without the DSL.
-        seconds: what compiling it took.
-    """
-
-    data: bytes
-    linked: bool
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Entry:
-    """A kernel on disk.
-
-    Attributes:
-        key: what it was built from.
-        folder: its folder.
-        file: the object's name in there.
-        bytes: the object's size.
-        sha256: the object's checksum.
-        seconds: what compiling took.
-        made: when it was compiled, in UTC.
-        used: when it was last used, in seconds since the epoch, to a minute.
-    """
+    """A kernel on disk: its object has so many bytes and that checksum, and took so many seconds to compile."""
 
     key: KernelKey
     folder: Path
-    file: str
+    file: str  # the object's name in there
     bytes: int
     sha256: str
     seconds: float
-    made: str
-    used: float
+    made: str  # the date in UTC
+    used: float  # in seconds since the epoch, to a minute
 
     @classmethod
     def read(cls, folder: Path, *, check: bool) -> Entry:
@@ -163,9 +138,10 @@ class Store:
         self._way_out = remedy or "Choose another folder by FORGE_CACHE_DIR, or remove that one."
 
     @classmethod
-    def of_user(cls, cache_dir: Path, *, max_bytes: int) -> Store:
-        """The cache in a folder of Forge's files."""
-        return cls(cache_dir / f"kernels-{FORMAT}", max_bytes=max_bytes)
+    def of_user(cls) -> Store:
+        """The cache in the folder of the settings in force, switched on or not."""
+        current = settings.current()
+        return cls(current.folder / f"kernels-{FORMAT}", max_bytes=current.cache_max_bytes)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -255,8 +231,14 @@ class Store:
                 warn_once(f"locks {self.root}", "no locks in the compile cache %s: %s", self.root, error)
             yield
 
-    def publish(self, key: KernelKey, image: Image) -> Entry | None:
+    def publish(self, key: KernelKey, data: bytes, *, linked: bool, seconds: float) -> Entry | None:
         """Writes an entry, unless there is one.
+
+        Args:
+            key: of the kernel.
+            data: the object file.
+            linked: whether it can be loaded without the DSL.
+            seconds: what compiling it took.
 
         Returns:
             The entry, or None if it could not be written; a warning says so once.
@@ -265,7 +247,7 @@ class Store:
             CacheError: the folder is not safe.
         """
         try:
-            self._write(key, image)
+            self._write(key, data, OBJECTS[0] if linked else OBJECTS[1], seconds)
             entry = self.find(key)
             if self.max_bytes:
                 self.evict(self.max_bytes, keep=key.digest)
@@ -282,23 +264,23 @@ class Store:
             return None
         return entry
 
-    def _write(self, key: KernelKey, image: Image) -> None:
+    def _write(self, key: KernelKey, data: bytes, file: str, seconds: float) -> None:
         make_private(self.root)
         root = self.folder()
         if root is None:
             raise FileNotFoundError(errno.ENOENT, "the folder was removed", str(self.root))
-        file, digest = OBJECTS[0] if image.linked else OBJECTS[1], hashlib.sha256(image.data).hexdigest()
+        digest = hashlib.sha256(data).hexdigest()
         date = dt.datetime.now(dt.UTC).replace(microsecond=0).isoformat()
         described = {
             "format": FORMAT,
             "digest": key.digest,
             "key": key.describe(),
-            "object": {"file": file, "bytes": len(image.data), "sha256": digest, "symbol": key.symbol},
-            "compiled": {"seconds": round(image.seconds, 4), "date": date},
+            "object": {"file": file, "bytes": len(data), "sha256": digest, "symbol": key.symbol},
+            "compiled": {"seconds": round(seconds, 4), "date": date},
         }
         work = Path(tempfile.mkdtemp(dir=make_private(root / "work")))
         try:
-            write_new(work / file, image.data)
+            write_new(work / file, data)
             write_new(work / DESCRIPTION, (json.dumps(described, indent=1) + "\n").encode())
             try:
                 work.rename(make_private(root / key.arch) / key.digest)
@@ -306,7 +288,7 @@ class Store:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
         finally:
-            remove_tree(work)
+            shutil.rmtree(work, ignore_errors=True)
 
     def remove(self, folder: Path) -> bool:
         """Removes an entry in one step, so that no reader finds half of it; False if it was gone."""
@@ -316,7 +298,7 @@ class Store:
         except FileNotFoundError:
             return False
         finally:
-            remove_tree(trash)
+            shutil.rmtree(trash, ignore_errors=True)
         return True
 
     def evict(self, max_bytes: int, *, keep: str = "") -> list[Path]:
@@ -347,7 +329,7 @@ class Store:
         for path in [*root.glob("work/*"), *root.glob("locks/*")] if root is not None else []:
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - path.lstat().st_mtime >= LEFTOVER_S:
-                    remove_tree(path) if path.is_dir() else path.unlink()
+                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
                     removed.append(path)
         return removed
 
@@ -393,5 +375,4 @@ def _is_stale(key: KernelKey) -> bool:
 
 def user_store() -> Store | None:
     """The user's cache under the settings in force; None if it is switched off."""
-    current = settings.current()
-    return Store.of_user(current.folder, max_bytes=current.cache_max_bytes) if current.cache else None
+    return Store.of_user() if settings.current().cache else None

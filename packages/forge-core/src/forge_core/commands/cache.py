@@ -61,8 +61,7 @@ def _store(folder: Path | None = None) -> Store:
     """The user's cache, switched on or not; or a bundle."""
     if folder is not None:
         return bundle.open_bundle(folder, "--bundle")
-    current = settings.current()
-    return Store.of_user(current.folder, max_bytes=current.cache_max_bytes)
+    return Store.of_user()
 
 
 def _intact(store: Store) -> Iterator[Entry]:

@@ -10,7 +10,6 @@ import base64
 import ctypes
 import hashlib
 import importlib.metadata
-import importlib.util
 import platform
 import re
 import sys
@@ -25,6 +24,7 @@ from forge_core.device import MIN_CAPABILITY, arch_of
 from forge_core.env_check.probe import KernelRun, run_in_child
 from forge_core.errors import SettingsError
 from forge_core.profiling.cuda_tools import find_tool
+from forge_core.toolchain import driver_cuda, installed_variants, load_library, package_folder
 
 __all__ = ["Driver", "Dsl", "Facts", "Gpu", "Torch", "collect", "read_dsl"]
 
@@ -107,7 +107,8 @@ class Facts:
 def collect(*, kernels: bool = True) -> Facts:
     """Reads everything that the check looks at; ``kernels``: also compiles a kernel, and runs it on each GPU."""
     torch, gpus = _torch()
-    dsl = _dsl()
+    cuda, (version, gpu_count) = driver_cuda(), _ask_nvml()
+    dsl = read_dsl(importlib.metadata.distributions(), package_folder("nvidia_cutlass_dsl"))
     try:
         current, settings_error = settings.current(), None
     except SettingsError as error:
@@ -124,7 +125,7 @@ def collect(*, kernels: bool = True) -> Facts:
         executable=sys.executable,
         forge=_version("forge-cute-core") or "from source",
         torch=torch,
-        driver=_driver(),
+        driver=Driver(version or _version_from_proc(), f"{cuda[0]}.{cuda[1]}" if cuda else None, gpu_count),
         gpus=gpus,
         dsl=dsl,
         tvm_ffi=_version("apache-tvm-ffi"),
@@ -176,28 +177,9 @@ def _torch() -> tuple[Torch, tuple[Gpu, ...]]:
     return Torch(version=str(torch.__version__), cuda=torch.version.cuda, arches=arches), gpus
 
 
-def _library(*names: str) -> ctypes.CDLL | None:
-    for name in names:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
-    return None
-
-
-def _driver() -> Driver:
-    cuda = None
-    number = ctypes.c_int(0)
-    libcuda = _library("libcuda.so.1", "nvcuda.dll")
-    if libcuda is not None and libcuda.cuDriverGetVersion(ctypes.byref(number)) == 0 and number.value:
-        cuda = f"{number.value // 1000}.{number.value % 1000 // 10}"
-    version, count = _ask_nvml()
-    return Driver(version or _version_from_proc(), cuda, count)
-
-
 def _ask_nvml() -> tuple[str | None, int]:
     """The driver's version and the number of GPUs."""
-    nvml = _library("libnvidia-ml.so.1", "nvml.dll")
+    nvml = load_library("libnvidia-ml.so.1", "nvml.dll")
     if nvml is None or nvml.nvmlInit_v2() != 0:
         return None, 0
     try:
@@ -218,12 +200,6 @@ def _version_from_proc() -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------------- the DSL
-
-
-def _dsl() -> Dsl:
-    spec = importlib.util.find_spec("nvidia_cutlass_dsl")
-    places = spec.submodule_search_locations if spec is not None else None
-    return read_dsl(importlib.metadata.distributions(), Path(places[0]) if places else None)
 
 
 def read_dsl(distributions: Iterable[importlib.metadata.Distribution], package: Path | None) -> Dsl:
@@ -255,10 +231,7 @@ def read_dsl(distributions: Iterable[importlib.metadata.Distribution], package: 
             missing.append(file_name)
         elif _hash(path, mode) != value:
             altered.append(file_name)
-    # The DSL itself finds its libraries by the CUDA version in their names.
-    libraries = package.glob("dsl_packages/cutlass/_mlir/_mlir_libs/_cutlass_ir.cu*.so") if package is not None else ()
-    numbers = {int(match[1]) for file in libraries if (match := re.match(r"_cutlass_ir\.cu(\d+)\.", file.name))}
-    return Dsl(dict(sorted(found.items())), tuple(sorted(numbers)), tuple(altered), tuple(mixed), tuple(missing))
+    return Dsl(dict(sorted(found.items())), installed_variants(package), tuple(altered), tuple(mixed), tuple(missing))
 
 
 def _hash(path: Path, mode: str) -> str:

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from forge_core.device import MIN_CAPABILITY
 from forge_core.env_check.facts import Facts, Gpu
+from forge_core.toolchain import DSL_RANGE, FFI_MINIMUM
 
 __all__ = ["Finding", "Level", "diagnose", "minimum_driver", "torch_supports"]
 
@@ -40,8 +41,6 @@ class Finding:
 _DRIVERS = (("13", "580.65.06"), ("12.9", "575.51.03"), ("12", "525.60.13"))
 
 _TORCH_MINIMUM = "2.9"
-_DSL_RANGE = ">=4.8,<5"
-_FFI_MINIMUM = "0.1.11"
 _DRIVER_COMMAND = "sudo apt-get install nvidia-driver-580"
 
 #: The level, the message and, of faults and warnings, the command that repairs it.
@@ -159,7 +158,7 @@ def _gpu(facts: Facts, gpu: Gpu) -> _Found:
 def _dsl_command(facts: Facts, *, version: str | None = None, fresh: bool = False) -> str:
     """The command that installs the DSL with the libraries that torch's CUDA asks for."""
     extra = "[cu13]" if _numbers(facts.torch.cuda or "") >= (13,) else ""
-    install = f"pip install 'nvidia-cutlass-dsl{extra}{f'=={version}' if version else _DSL_RANGE}'"
+    install = f"pip install 'nvidia-cutlass-dsl{extra}{f'=={version}' if version else DSL_RANGE}'"
     # Files that two distributions own survive a reinstallation, so a mix has to be uninstalled first.
     return f"pip uninstall -y {' '.join(facts.dsl.distributions)} && {install}" if fresh else install
 
@@ -177,7 +176,7 @@ def _dsl(facts: Facts) -> Iterator[_Found]:
             yield Level.NOTE, "kernels need Linux: operators use the CPU reference"
         return
     if not (4, 8) <= _numbers(version) < (5,):
-        message = f"CuTe DSL {version} is not supported: {_DSL_RANGE} is needed"
+        message = f"CuTe DSL {version} is not supported: {DSL_RANGE} is needed"
         yield Level.FAULT, message, _dsl_command(facts, fresh=True)
         return
     broken = list(_dsl_files(facts, version))
@@ -220,12 +219,12 @@ def _dsl_files(facts: Facts, version: str) -> Iterator[str]:
 
 
 def _ffi(facts: Facts) -> Iterator[_Found]:
-    repair = f"pip install 'apache-tvm-ffi>={_FFI_MINIMUM}'"
+    repair = f"pip install 'apache-tvm-ffi>={FFI_MINIMUM}'"
     if facts.tvm_ffi is None:
         if facts.system == "linux":
             yield Level.FAULT, "TVM-FFI is not installed", repair
-    elif _numbers(facts.tvm_ffi) < _numbers(_FFI_MINIMUM):
-        yield Level.FAULT, f"TVM-FFI {facts.tvm_ffi} is too old: {_FFI_MINIMUM} or newer is needed", repair
+    elif _numbers(facts.tvm_ffi) < _numbers(FFI_MINIMUM):
+        yield Level.FAULT, f"TVM-FFI {facts.tvm_ffi} is too old: {FFI_MINIMUM} or newer is needed", repair
     else:
         dlpack = f"torch-c-dlpack-ext {facts.dlpack_ext}" if facts.dlpack_ext else "no torch-c-dlpack-ext (optional)"
         yield Level.OK, f"TVM-FFI {facts.tvm_ffi}, {dlpack}"

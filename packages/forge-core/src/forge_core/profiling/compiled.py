@@ -1,18 +1,47 @@
-"""Compiling a kernel to inspect it: its PTX, its cubin and its launches; needs no GPU."""
+"""Compiling a kernel to inspect it: its PTX, its cubin and its launches; needs no GPU.
+
+A kernel class's ``__call__`` is a ``@cute.jit`` method that calculates grids from the launch's integers and launches
+one or several kernels.  Its arithmetic is plain, so it runs as Python over plain integers, on a copy of the object in
+which every kernel is replaced by a recorder.
+"""
 
 from __future__ import annotations
 
-import tempfile
+import copy
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from forge_core.cache import Traceable, compile_lock, require_dsl
-from forge_core.cache.compile import compile_options
+from forge_core import settings
+from forge_core.cache import Traceable, builder_at
 from forge_core.errors import CompileError
-from forge_core.op.launch import load
-from forge_core.profiling.geometry import RecordedLaunch, record_launches
 
-__all__ = ["Artefacts", "compile_to_look_at", "traceable"]
+__all__ = ["Artefacts", "RecordedLaunch", "compile_to_look_at", "record_launches", "traceable"]
+
+
+@dataclass(frozen=True)
+class RecordedLaunch:
+    """What one kernel would be launched with.
+
+    Attributes:
+        name: the name that the kernel is given, which its symbol begins with; empty where it is given none.
+        grid: blocks along x, y, z.
+        block: threads along x, y, z.
+        cluster: blocks of a cluster along x, y, z.
+        dynamic_smem: bytes of dynamic shared memory of a block; None where the compiler is left to find it.
+        options: further options of the launch, such as ``cooperative``, by name.
+        arguments: what the kernel is passed: integers and tuples of them; for a pointer, a number of its own.
+        states_smem: whether the launch gives a number of bytes; if not, ``dynamic_smem`` is 0.
+    """
+
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    cluster: tuple[int, int, int]
+    dynamic_smem: int | None
+    options: tuple[tuple[str, bool | int | str], ...] = ()
+    arguments: tuple[Any, ...] = ()
+    states_smem: bool = True
 
 
 @dataclass(frozen=True)
@@ -26,7 +55,8 @@ class Artefacts:
 
 def traceable(builder: str, config: Any) -> tuple[Traceable, int]:
     """What a builder would compile for a configuration, and the number of pointers that its arguments begin with."""
-    source: Traceable = load(builder).__wrapped__(config)  # type: ignore[attr-defined]  # of functools.update_wrapper
+    wrapper: Any = builder_at(builder).imported()
+    source: Traceable = wrapper.__wrapped__(config)
     return source, sum(type(argument).__name__.lower().endswith("pointer") for argument in source.arguments)
 
 
@@ -43,18 +73,130 @@ def compile_to_look_at(builder: str, config: Any, arguments: tuple[Any, ...] | N
         UnsupportedError: the CuTe DSL is not installed.
         CompileError: the kernel does not compile, or its launch cannot be worked out.
     """
-    require_dsl(builder)
     source, pointers = traceable(builder, config)
     if arguments is None:
         traced = source.arguments[pointers:-1]  # the last is the stream
         arguments = tuple(tuple(1 for _ in a) if isinstance(a, tuple) else 1 for a in traced)
     launches = record_launches(source.function, arguments, pointers=pointers)
-    import cutlass.cute as cute
+    with settings.use_settings(debug=False):
+        compiled = builder_at(builder).compile(config, arch=arch)
+    return Artefacts(compiled.ptx, compiled.cubin, launches)
 
-    with compile_lock(), tempfile.TemporaryDirectory() as folder:
-        options = f"{compile_options(arch=arch, debug=False)} --keep-ptx --keep-cubin --dump-dir={folder}"
-        try:
-            compiled = cute.compile(source.function, *source.arguments, options=options)
-            return Artefacts(compiled.__ptx__, bytes(compiled.__cubin__), launches)
-        except Exception as error:  # the DSL raises what its passes raise
-            raise CompileError(f"{builder}: {config} does not compile for {arch}: {error}") from error
+
+# Stands for a launch that does not mention dynamic shared memory; None means that the compiler finds it.
+_UNSTATED = "not stated"
+
+# Distance of the addresses of two pointers: no offset leads from one to another.
+_APART = 2**50
+
+
+class _NoAddress(int):
+    """An invalid address in place of a pointer, on which no grid depends."""
+
+    def toint(self) -> int:
+        return int(self)
+
+
+class _Recorder:
+    """Replaces a kernel: logs its launch, with its name and arguments."""
+
+    def __init__(self, log: list[RecordedLaunch]) -> None:
+        self._log = log
+        self._name = ""
+        self._arguments: tuple[Any, ...] = ()
+
+    def set_name_prefix(self, prefix: str, **_: Any) -> None:
+        self._name = prefix
+
+    def __call__(self, *args: Any, **named: Any) -> _Recorder:
+        self._arguments = _plainly([*args, *named.values()])
+        return self
+
+    def launch(self, *, grid: Any, block: Any, cluster: Any = None, smem: Any = _UNSTATED, **others: Any) -> None:
+        self._log.append(
+            RecordedLaunch(
+                name=self._name,
+                grid=_three(grid),
+                block=_three(block),
+                cluster=_three(cluster or (1, 1, 1)),
+                dynamic_smem=None if smem is None else 0 if smem is _UNSTATED else _integer(smem),
+                options=tuple(sorted((k, v) for k, v in others.items() if isinstance(v, (bool, int, str)))),
+                arguments=self._arguments,
+                states_smem=smem is not _UNSTATED,
+            )
+        )
+
+
+def record_launches(function: Any, arguments: tuple[Any, ...], *, pointers: int = 2) -> tuple[RecordedLaunch, ...]:
+    """The launches that a kernel object's ``__call__`` would make, in order.
+
+    Args:
+        function: the object that ``Traceable.function`` holds.
+        arguments: the launch's integers and tuples of integers, without pointers and stream.
+        pointers: how many pointers come before them.
+
+    Raises:
+        CompileError: the launch cannot be worked out from these integers alone.
+    """
+    log: list[RecordedLaunch] = []
+    host = _on_host(function, log)
+    call = inspect.unwrap(type(function).__call__)
+    try:
+        call(host, *(_NoAddress(_APART * (i + 1)) for i in range(pointers)), *arguments, None)
+    except Exception as error:  # whatever the class's own host code raises, in the one place that runs it
+        raise CompileError(
+            f"{type(function).__name__}: the launch cannot be worked out on the host: {error!r}"
+        ) from error
+    if not log:
+        raise CompileError(f"{type(function).__name__}: its __call__ launches no kernel that could be recorded")
+    return tuple(log)
+
+
+def _on_host(thing: Any, log: list[RecordedLaunch], depth: int = 3) -> Any:
+    """A copy of a kernel object whose kernels are recorders and whose traced methods are plain ones.
+
+    So are, to a depth, those of objects that it holds: it may launch the kernels of another pass.
+    """
+    traced = {
+        name: attribute
+        for kind in reversed(type(thing).__mro__)
+        for name, attribute in vars(kind).items()
+        if getattr(attribute, "_decorator_kind", None) in ("kernel", "jit") or hasattr(attribute, "set_name_prefix")
+    }
+    if not traced:
+        return thing
+    host = copy.copy(thing)
+    for name, attribute in traced.items():
+        if name != "__call__":
+            is_kernel = getattr(attribute, "_decorator_kind", "kernel") == "kernel"
+            value = _Recorder(log) if is_kernel else inspect.unwrap(attribute).__get__(host)
+            object.__setattr__(host, name, value)
+    for name, value in list(vars(host).items()) if depth else ():
+        if name not in traced and hasattr(type(value), "__dict__"):
+            inner = _on_host(value, log, depth - 1)
+            if inner is not value:
+                # Python looks up __call__ in the class.
+                kind = type(inner)
+                inner.__class__ = type(kind.__name__, (kind,), {"__call__": inspect.unwrap(kind.__call__)})
+                object.__setattr__(host, name, inner)
+    return host
+
+
+def _plainly(value: Any) -> Any:
+    """Nested tuples of integers; the text of what is neither, such as None."""
+    if isinstance(value, (tuple, list)):
+        return tuple(_plainly(item) for item in value)
+    try:
+        return _integer(value)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def _three(value: Any) -> tuple[int, int, int]:
+    x, y, z = (*map(_integer, value), 1, 1, 1)[:3]
+    return x, y, z
+
+
+def _integer(value: Any) -> int:
+    # The DSL's integers keep a constant in .value.
+    return int(getattr(value, "value", value))

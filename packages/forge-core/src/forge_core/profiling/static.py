@@ -18,9 +18,8 @@ from typing import Any
 from forge_core.device import SPECS, Device, spec_for
 from forge_core.errors import CompileError, UnsupportedError
 from forge_core.op import Explanation
-from forge_core.profiling.compiled import Artefacts, compile_to_look_at
+from forge_core.profiling.compiled import Artefacts, RecordedLaunch, compile_to_look_at
 from forge_core.profiling.cubin import KernelResources, read_cubin
-from forge_core.profiling.geometry import RecordedLaunch
 from forge_core.profiling.occupancy import Occupancy, occupancy
 from forge_core.profiling.ptx import PtxCounts, count_instructions
 

@@ -191,7 +191,7 @@ def _launched(device: Device, key: tuple[str, str]) -> Launched:
 
 
 def _launch_digest(launch: Launch) -> str:
-    from forge_core.profiling.geometry import record_launches
+    from forge_core.profiling.compiled import record_launches
 
     function, pointers = _source(launch.builder, launch.config)
     kernels = record_launches(function, launch.arguments, pointers=pointers)

@@ -15,15 +15,23 @@ from pathlib import Path
 from forge_core.errors import UnsupportedError
 
 __all__ = [
-    "cuda_variant",
+    "DSL_RANGE",
+    "FFI_MINIMUM",
+    "driver_cuda",
     "host_levels",
+    "installed_variants",
     "levels_of",
+    "load_library",
     "package_folder",
     "require_dsl",
     "require_runtime",
     "runtime_library",
     "toolchain",
 ]
+
+#: The versions of the CuTe DSL and of TVM-FFI that Forge works with.
+DSL_RANGE = ">=4.8,<5"
+FFI_MINIMUM = "0.1.11"
 
 _RUNTIME = "libcute_dsl_runtime.so"
 
@@ -45,7 +53,7 @@ def _require(name: str, modules: Iterable[str], why: str) -> None:
     if missing:
         raise UnsupportedError(
             f"{name}: {why}, and {' and '.join(missing)} cannot be imported. "
-            "Install it with: pip install 'nvidia-cutlass-dsl>=4.8,<5' 'apache-tvm-ffi>=0.1.11' "
+            f"Install it with: pip install 'nvidia-cutlass-dsl{DSL_RANGE}' 'apache-tvm-ffi>={FFI_MINIMUM}' "
             "(Linux only; elsewhere the CPU reference works).",
             requirement="nvidia-cutlass-dsl and apache-tvm-ffi",
         )
@@ -77,31 +85,37 @@ def package_folder(name: str) -> Path | None:
     return Path(locations[0]) if locations else None
 
 
+def installed_variants(folder: Path | None) -> tuple[int, ...]:
+    """The CUDA major versions whose compiler library is in the folder of the package ``nvidia_cutlass_dsl``."""
+    # The DSL itself finds its libraries by the CUDA version in their names.
+    files = folder.glob("dsl_packages/cutlass/_mlir/_mlir_libs/_cutlass_ir.cu*.so") if folder is not None else ()
+    return tuple(sorted({int(found[1]) for file in files if (found := re.match(r"_cutlass_ir\.cu(\d+)\.", file.name))}))
+
+
+def load_library(*names: str) -> ctypes.CDLL | None:
+    """The first of some shared libraries that can be loaded."""
+    for name in names:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    return None
+
+
+def driver_cuda() -> tuple[int, int] | None:
+    """The newest CUDA version that the driver serves, such as (13, 0); asking for it creates no context."""
+    number, libcuda = ctypes.c_int(0), load_library("libcuda.so.1", "nvcuda.dll")
+    if libcuda is None or libcuda.cuDriverGetVersion(ctypes.byref(number)) != 0 or not number.value:
+        return None
+    return number.value // 1000, number.value % 1000 // 10
+
+
 @functools.cache
 def cuda_variant() -> str | None:
     """``"cu12"`` or ``"cu13"``: the newest installed one that the driver can run; None where there is none."""
-    folder = package_folder("nvidia_cutlass_dsl")
-    if folder is None:
-        return None
-    libraries = folder / "dsl_packages" / "cutlass" / "_mlir" / "_mlir_libs"
-    installed = {
-        int(match.group(1))
-        for entry in libraries.glob("_cutlass_ir.cu*.so")
-        if (match := re.match(r"_cutlass_ir\.cu(\d+)\.", entry.name))
-    }
-    driver = _driver_major()
-    usable = {major for major in installed if driver is None or major <= driver}
+    driver = driver_cuda()
+    usable = [v for v in installed_variants(package_folder("nvidia_cutlass_dsl")) if driver is None or v <= driver[0]]
     return f"cu{max(usable)}" if usable else None
-
-
-def _driver_major() -> int | None:
-    """The CUDA version that the driver supports; asking for it creates no context."""
-    version = ctypes.c_int(0)
-    try:
-        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError):
-        return None
-    return None if failed else version.value // 1000
 
 
 @functools.cache
