@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 import forge_core
 from forge_core import cli
-from forge_core.device import SPECS
 from forge_core.env_check import facts as machine
 from forge_core.env_check.facts import Facts
 from forge_core.errors import BenchmarkError, UnsupportedError
@@ -133,12 +132,6 @@ def test_an_unknown_architecture_is_refused_before_anything_is_planned(forge, mo
     result = forge(*words, *SMALL, "--arch", arch)
     assert result.exit_code == 3
     assert f"{arch.lower()}" in result.stderr.lower() and "RTX 4090" in result.stderr
-
-
-@pytest.mark.parametrize("name", SPECS)
-def test_every_known_gpu_is_an_architecture(name):
-    for written in (name, name.lower()):
-        assert cli.ARCH.convert(written, None, None).device is SPECS[name]
 
 
 def test_the_nearest_names_are_each_named_once(forge):

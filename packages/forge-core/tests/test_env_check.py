@@ -215,8 +215,8 @@ PLANTED = {
         FFI,
     ),
     "a kernel that does not compile": (
-        plant(CPU, kernels=(KernelRun("sm_90a", error="CompileError: no (exit status 1)"),)),
-        "a kernel for sm_90a failed: CompileError: no (exit status 1)",
+        plant(CPU, kernels=(KernelRun("sm_90a", error="exit status 1: CompileError: no"),)),
+        "a kernel for sm_90a failed: exit status 1: CompileError: no",
         FRESH,
     ),
     "a kernel with a wrong result": (
@@ -436,7 +436,7 @@ def test_the_check_outlives_a_child_that_dies(tmp_path):
     fake.write_text("#!/bin/sh\necho 'Fatal: all is lost' >&2\nkill -SEGV $$\n")
     fake.chmod(0o755)
     run = probe.run_in_child("sm_90a", None, python=str(fake))
-    assert run == KernelRun("sm_90a", None, None, "Fatal: all is lost (signal 11)")
+    assert run == KernelRun("sm_90a", None, None, "signal 11: Fatal: all is lost")
 
 
 WITHOUT_TORCH = """
@@ -476,7 +476,7 @@ def test_a_compiler_that_refuses_is_reported():
     run = probe.run_in_child("sm_75", None)
     assert run.seconds is None
     assert "sm_75" in run.error
-    assert run.error.endswith("(exit status 1)")
+    assert run.error.startswith("exit status 1: ")
 
 
 @pytest.mark.gpu

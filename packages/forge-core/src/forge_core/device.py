@@ -16,7 +16,18 @@ from forge_core.errors import UnsupportedError
 if TYPE_CHECKING:  # imported at the first query: settings and the doctor need this module where torch is missing
     import torch
 
-__all__ = ["ARCHES", "MIN_CAPABILITY", "SPECS", "Arch", "Device", "arch_of", "capability_of", "query", "spec_for"]
+__all__ = [
+    "ARCHES",
+    "MIN_CAPABILITY",
+    "SPECS",
+    "Arch",
+    "Device",
+    "arch_of",
+    "archs_here",
+    "capability_of",
+    "query",
+    "spec_for",
+]
 
 #: The oldest compute capability whose kernels Forge compiles; the CuTe DSL refuses sm_75.
 MIN_CAPABILITY = (8, 0)
@@ -115,6 +126,14 @@ def query(device: torch.device | int) -> Device:
         l2_bytes=properties.L2_cache_size,
         bandwidth_gbs=_specified_bandwidth(properties.name, capability),
     )
+
+
+def archs_here() -> tuple[str, ...]:
+    """The targets of the GPUs that torch can use; none where there is no GPU."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return tuple(sorted({query(torch.device("cuda", index)).arch for index in range(count)}))
 
 
 def _specified_bandwidth(name: str, capability: tuple[int, int]) -> float:

@@ -43,19 +43,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Compiles ahead, once: the workers of pytest-xdist find the kernels in the cache."""
     names = session.config.getoption("--forge-warm")
     if names and not hasattr(session.config, "workerinput"):
+        from forge_core import device
         from forge_core.bench import kernels
 
-        kernels.ahead(kernels.requests(names, [settings.current().arch or _gpu_arch()]))
-
-
-def _gpu_arch() -> str:
-    import torch
-
-    from forge_core import device
-
-    if not torch.cuda.is_available():
-        raise pytest.UsageError("--forge-warm: no GPU tells the architecture; name one by FORGE_ARCH")
-    return device.query(torch.device("cuda")).arch
+        named = settings.current().arch
+        archs = device.archs_here() if named is None else [named]
+        if not archs:
+            raise pytest.UsageError("--forge-warm: no GPU tells the architecture; name one by FORGE_ARCH")
+        kernels.ahead(kernels.requests(names, archs))
 
 
 def pytest_configure(config: pytest.Config) -> None:

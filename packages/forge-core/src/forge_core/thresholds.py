@@ -34,49 +34,27 @@ class ThresholdError(ForgeError, ValueError):
 
 @dataclass(frozen=True)
 class Probe:
-    """What the tuner measures to decide a threshold: cases on both sides of it.
-
-    Attributes:
-        operator: the operator's name in the package's benchmarks.
-        shapes: for example ``("64x131072",)``.
-        dtypes: for example ``("float32",)``.
-    """
+    """What the tuner measures to decide a threshold: cases of the package's benchmarks on both sides of it."""
 
     operator: str
-    shapes: tuple[str, ...]
-    dtypes: tuple[str, ...]
+    shapes: tuple[str, ...]  # for example ("64x131072",)
+    dtypes: tuple[str, ...]  # for example ("float32",)
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """One number.
-
-    Attributes:
-        name: in the tables.
-        default: where no table has it.
-        about: what it decides.
-        candidates: the values that the tuner tries.
-        probes: what it measures them on.
-    """
+    """One number."""
 
     name: str
-    default: int
-    about: str
-    candidates: tuple[int, ...]
-    probes: tuple[Probe, ...]
+    default: int  # where no table has it
+    about: str  # what it decides
+    candidates: tuple[int, ...]  # the values that the tuner tries
+    probes: tuple[Probe, ...]  # what it measures them on
 
 
 @dataclass(frozen=True)
 class Table:
-    """What was measured on one GPU.
-
-    Attributes:
-        device: the GPU's name.
-        capability: its compute capability.
-        sm_count: its multiprocessors.
-        date: of the measurement.
-        values: by threshold.
-    """
+    """What was measured on one GPU: values by threshold, with the GPU's name and the date."""
 
     device: str
     capability: tuple[int, int]
@@ -87,16 +65,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Thresholds:
-    """The thresholds of a package.
+    """The thresholds of a package."""
 
-    Attributes:
-        week: the package's short name, as the tuner takes it.
-        folder: where the tables are.
-        declared: the thresholds.
-    """
-
-    week: str
-    folder: Path
+    week: str  # the package's short name, as the tuner takes it
+    folder: Path  # where the tables are
     declared: tuple[Threshold, ...]
 
     def on(self, device: Device) -> Mapping[str, int]:
@@ -111,7 +83,7 @@ class Thresholds:
         return {t.name: overridden.get(t.name, measured.get(t.name, t.default)) for t in self.declared}
 
     def value(self, name: str, device: Device) -> int:
-        """One of :meth:`on`; raises KeyError where none is declared by that name."""
+        """One threshold on a device; raises KeyError where none is declared by that name."""
         return self.on(device)[name]
 
     def note(self, device: Device) -> str:

@@ -30,8 +30,9 @@ from forge_core import settings
 from forge_core.cache.cached import builder_at
 from forge_core.cache.key import tag, untag
 from forge_core.cache.store import Store
+from forge_core.processes import how_it_ended
 
-__all__ = ["Outcome", "Request", "compile_all", "default_jobs"]
+__all__ = ["Outcome", "Request", "compile_all"]
 
 # A worker takes about a gigabyte.
 _MAX_JOBS = 16
@@ -41,13 +42,7 @@ TIMEOUT_S = 900.0
 
 @dataclass(frozen=True)
 class Request:
-    """One kernel to be compiled.
-
-    Attributes:
-        builder: ``"module:qualname"`` of the ``@compile_cached`` builder.
-        config: the configuration.
-        arch: the architecture.
-    """
+    """One kernel to be compiled, by ``"module:qualname"`` of its ``@compile_cached`` builder."""
 
     builder: str
     config: Any
@@ -56,23 +51,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a request.
-
-    Attributes:
-        request: what was asked for.
-        digest: the kernel's key.
-        status: ``"compiled"``, ``"present"`` or ``"failed"``.
-        seconds: what compiling took, now or earlier; 0 if it failed.
-        bytes: the object's size.
-        error: why it failed.
-    """
+    """What came of a request."""
 
     request: Request
-    digest: str
-    status: str = "failed"
-    seconds: float = 0.0
-    bytes: int = 0
-    error: str = ""
+    digest: str  # of the kernel's key
+    status: str = "failed"  # or "compiled", or "present"
+    seconds: float = 0.0  # what compiling took, now or earlier; 0 if it failed
+    bytes: int = 0  # the object's size
+    error: str = ""  # why it failed
 
 
 class _JobSpec(TypedDict):
@@ -86,12 +72,6 @@ class _JobSpec(TypedDict):
     debug: bool
 
 
-def default_jobs() -> int:
-    """The processors that this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(usable, _MAX_JOBS))
-
-
 def compile_all(
     requests: Iterable[Request],
     store: Store,
@@ -101,11 +81,8 @@ def compile_all(
 ) -> list[Outcome]:
     """Makes sure that kernels are in a store; worker processes compile those that are missing.
 
-    Args:
-        requests: the kernels; equal requests count once.
-        store: where they are stored.
-        jobs: how many workers; by default one for each processor.
-        on_done: called for each kernel when it is done.
+    Equal requests count once; ``jobs`` is by default one for each processor; ``on_done`` is called for each kernel when
+    it is done.
 
     Returns:
         The outcomes in the order of the requests; a kernel that fails does not stop the others.
@@ -130,9 +107,10 @@ def compile_all(
                 done(key.digest, {"status": "present", "seconds": found.seconds, "bytes": found.bytes})
     missing = {digest: request for digest, request in wanted.items() if digest not in outcomes}
     if missing:
+        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         order = _JobSpec(
             requests=[(digest, each.builder, tag(each.config), each.arch) for digest, each in missing.items()],
-            jobs=jobs or default_jobs(),
+            jobs=jobs or min(processors, _MAX_JOBS),
             timeout_s=TIMEOUT_S,
             store=str(store.root.absolute()),
             max_bytes=store.max_bytes,
@@ -182,13 +160,9 @@ def _run_server(order: _JobSpec, on_answer: Callable[[str, dict[str, Any]], None
 
 
 def _how_it_ended(status: int, said: IO[bytes]) -> str:
-    """An exit status, or minus a signal, and the last line of what the process wrote."""
-    how = f"signal {-status}" if status < 0 else f"exit status {status}"
-    if status == -signal.SIGALRM:
-        how += " (it took too long)"
     said.seek(max(0, said.seek(0, os.SEEK_END) - 4096))
-    lines = [line.strip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
-    return f"{how}: {lines[-1]}" if lines else how
+    how = how_it_ended(status, said.read().decode(errors="replace"))
+    return f"{how} (it took too long)" if status == -signal.SIGALRM else how
 
 
 # ------------------------------------------------------------------------------------------------------ the server

@@ -41,14 +41,11 @@ _NOT_FOLLOWED = frozenset({"cutlass", "cuda", "tvm_ffi", "torch", "nvidia_cutlas
 
 @dataclass(frozen=True)
 class Sources:
-    """What a kernel is built from.
+    """What a kernel is built from."""
 
-    Attributes:
-        pairs: module and SHA-256 of its source, or top-level package and ``distribution==version``; sorted.
-        files: path, time of the last change in ns (of content or metadata) and size of each source file.
-    """
-
+    #: Module and SHA-256 of its source, or top-level package and ``distribution==version``; sorted.
     pairs: tuple[tuple[str, str], ...]
+    #: Path, time of the last change in ns (of content or metadata) and size of each source file.
     files: tuple[tuple[str, int, int], ...]
 
     def changed(self) -> str | None:

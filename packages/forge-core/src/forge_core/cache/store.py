@@ -146,12 +146,7 @@ class Store:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def folder(self) -> Path | None:
-        """The folder without links, or None if there is none.
-
-        Raises:
-            CacheError: it is not safe to load native code from.
-            OSError: it cannot be accessed.
-        """
+        """The folder without links, or None; raises CacheError if it is not safe to load native code from."""
         try:
             folder = check_private(self.root, remedy=self._way_out)
         except FileNotFoundError:
@@ -336,15 +331,12 @@ class Store:
     def prune(
         self, *, max_bytes: int = 0, older_than_days: float | None = None, stale: bool = False
     ) -> dict[str, list[Path]]:
-        """Removes what is of no use.
+        """Removes what is of no use; returns what was removed, by reason.
 
         Args:
             max_bytes: the least recently used entries are removed until the rest takes no more; 0 is no limit.
             older_than_days: remove entries that were not used for so long.
             stale: remove entries that this installation cannot use.
-
-        Returns:
-            What was removed, by reason.
 
         Raises:
             CacheError: the folder is not safe.

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
 from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
@@ -331,10 +330,7 @@ def build(
 
 def _own_archs() -> tuple[str, ...]:
     named = settings.current().arch
-    if named is not None:
-        return (named,)
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    found = {device.query(torch.device("cuda", index)).arch for index in range(count)}
+    found = device.archs_here() if named is None else (named,)
     if not found:
         raise click.UsageError("no GPU tells the architecture; name one, for example --arch sm_90a")
-    return tuple(sorted(found))
+    return found

@@ -101,16 +101,7 @@ def explained(
     arch: str,
     arguments: Mapping[str, str] | None = None,
 ) -> Explanation:
-    """What a call of the operator of that name would run.
-
-    Args:
-        operator: its name; see the module's docstring.
-        shape: the first input's sizes, for example ``"4096x4096"``.
-        dtype: its dtype, for example ``"bfloat16"``.
-        layout: how it lies in memory, one of ``forge_core.bench.inputs.LAYOUTS``.
-        variant: ``"auto"`` or a variant's name.
-        arch: for example ``"sm_90a"``, or a GPU such as ``"H100"``; see :class:`forge_core.device.Arch`.
-        arguments: further arguments of an operator's call by name, as Python literals: ``{"dim": "-1"}``.
+    """What a call of the operator of that name would run; the arguments are those of :func:`call_options`.
 
     Raises:
         click.UsageError: there is no such operator, shape, dtype, layout or variant, or it takes no such arguments.
@@ -134,7 +125,7 @@ def explained(
         if operator in benched:
             return explain_case(benched[operator], Case(operator, sizes, kind, layout), variant, arch=arch)
         schema = public[operator].schema
-        values = {key: _literal(key, text) for key, text in (arguments or {}).items()}
+        values = {key: _value(key, text) for key, text in (arguments or {}).items()}
         values |= {"variant": variant} if "variant" in schema.parameters else {}
         try:
             schema.bind((x,), values)
@@ -146,7 +137,7 @@ def explained(
         raise click.UsageError(str(error)) from error
 
 
-def _literal(name: str, text: str) -> Any:
+def _value(name: str, text: str) -> Any:
     try:
         return dtypes.parse(text) if name == "dtype" else ast.literal_eval(text)
     except (ValueError, SyntaxError) as error:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import importlib.util
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import click
 from forge_core import dtypes
 from forge_core.bench.plan import discover
 from forge_core.commands.find import call_options, explained
-from forge_core.errors import ArgumentError
+from forge_core.errors import ArgumentError, ForgeError
 from forge_core.profiling.drawing import to_svg
 from forge_core.profiling.layouts import Drawing, swizzled_tile, tiled_copy
 
@@ -51,7 +50,12 @@ def _shows(command: Callable[..., Drawing]) -> Callable[..., None]:
     @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the SVG.")
     @functools.wraps(command)
     def show(*, out: Path | None, as_json: bool, **arguments: Any) -> None:
-        drawing = command(**arguments)
+        try:
+            drawing = command(**arguments)
+        except ForgeError:
+            raise
+        except ValueError as error:  # values that make no drawing
+            raise click.UsageError(str(error)) from error
         if out is not None:
             out.write_text(to_svg(drawing), encoding="utf-8")
         if as_json:
@@ -67,15 +71,6 @@ def _shows(command: Callable[..., Drawing]) -> Callable[..., None]:
     return show
 
 
-@contextlib.contextmanager
-def _bad_usage() -> Iterator[None]:
-    """Values that make no drawing are bad usage."""
-    try:
-        yield
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-
-
 @layout.command("copy")
 @click.option("--threads", required=True, callback=_pair, help="Rows and columns of the threads, for example 16x8.")
 @click.option("--values", required=True, callback=_pair, help="Rows and columns of a thread's elements, such as 1x8.")
@@ -87,10 +82,9 @@ def copy(
     threads: tuple[int, int], values: tuple[int, int], dtype: str, row_bytes: int | None, **order: bool
 ) -> Drawing:
     """The thread-value layout of a tiled copy of a row-major tile."""
-    with _bad_usage():
-        itemsize = dtypes.parse(dtype).itemsize
-        pitch = row_bytes or threads[1] * values[1] * itemsize
-        return tiled_copy(threads=threads, values=values, row_bytes=pitch, itemsize=itemsize, **order)
+    itemsize = dtypes.parse(dtype).itemsize
+    pitch = row_bytes or threads[1] * values[1] * itemsize
+    return tiled_copy(threads=threads, values=values, row_bytes=pitch, itemsize=itemsize, **order)
 
 
 @layout.command("swizzle")
@@ -103,8 +97,7 @@ def copy(
 @_shows
 def swizzle(bits: int, base: int, shift: int, rows: int, row_bytes: int, width: str) -> Drawing:
     """A tile of shared memory under CuTe's Swizzle<bits, base, shift>; --bits 0 is none."""
-    with _bad_usage():
-        return swizzled_tile(bits, base, shift, rows=rows, row_bytes=row_bytes, width=int(width))
+    return swizzled_tile(bits, base, shift, rows=rows, row_bytes=row_bytes, width=int(width))
 
 
 @layout.command("kernel")

@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from forge_core.processes import how_it_ended
+
 __all__ = ["KernelRun", "compile_and_run", "run_in_child"]
 
 # Prime, so that the last block is not full, and more than one block.
@@ -70,10 +72,7 @@ def run_in_child(arch: str, gpu: int | None, *, python: str = sys.executable) ->
     lines = done.stdout.splitlines()
     if done.returncode == 0 and lines:
         return msgspec.json.decode(lines[-1], type=KernelRun)
-    said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-    last = said[-1] if said else "nothing was printed"
-    ended = f"signal {-done.returncode}" if done.returncode < 0 else f"exit status {done.returncode}"
-    return KernelRun(arch, gpu, error=f"{last} ({ended})")
+    return KernelRun(arch, gpu, error=how_it_ended(done.returncode, done.stdout + done.stderr))
 
 
 if __name__ == "__main__":

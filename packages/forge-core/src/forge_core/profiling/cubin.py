@@ -23,6 +23,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from forge_core.errors import UnsupportedError
+from forge_core.processes import how_it_ended
 from forge_core.profiling.cuda_tools import find_tool
 
 __all__ = ["KernelResources", "count_sass", "disassemble", "find_nvdisasm", "read_cubin"]
@@ -44,25 +45,15 @@ MEMORY_OPCODES = ("LDG", "STG", "LDS", "LDSM", "STS", "STSM", "LDL", "STL")
 
 @dataclass(frozen=True)
 class KernelResources:
-    """The resources of one kernel of a cubin.
-
-    Attributes:
-        name: the kernel's symbol.
-        registers: of a thread.
-        stack_bytes: of a thread's stack frame in local memory: spilled registers and local arrays.
-        static_smem: bytes of static shared memory of a block, without the driver's share.
-        barriers: named barriers of a block.
-        block: the block's size where the kernel requires one, else None.
-        code_bytes: bytes of instructions.
-    """
+    """The resources of one kernel of a cubin, by its symbol."""
 
     name: str
-    registers: int
-    stack_bytes: int
-    static_smem: int
-    barriers: int
-    block: tuple[int, int, int] | None
-    code_bytes: int
+    registers: int  # of a thread
+    stack_bytes: int  # of a thread's stack frame in local memory: spilled registers and local arrays
+    static_smem: int  # bytes of a block, without the driver's share
+    barriers: int  # named barriers of a block
+    block: tuple[int, int, int] | None  # the block's size where the kernel requires one
+    code_bytes: int  # of instructions
 
 
 def read_cubin(cubin: bytes) -> tuple[KernelResources, ...]:
@@ -127,11 +118,7 @@ def find_nvdisasm() -> str | None:
 
 
 def disassemble(cubin: bytes, tool: str | None = None) -> str:
-    """The machine code of a cubin as text.
-
-    Args:
-        cubin: the ELF object.
-        tool: the disassembler; by default what :func:`find_nvdisasm` finds.
+    """The machine code of a cubin as text, by ``tool`` or what :func:`find_nvdisasm` finds.
 
     Raises:
         UnsupportedError: there is no disassembler, or it cannot read this cubin.
@@ -148,10 +135,9 @@ def disassemble(cubin: bytes, tool: str | None = None) -> str:
         file.write_bytes(cubin)
         done = subprocess.run([tool, "-c", str(file)], capture_output=True, text=True, check=False)
     if done.returncode != 0 or not done.stdout.strip():
-        said = (done.stderr.strip() or "nothing was printed").splitlines()[-1]
         raise UnsupportedError(
-            f"{tool} could not read the cubin (exit status {done.returncode}): {said}. An nvdisasm as new as the "
-            "compiler is needed: pip install -U nvidia-cuda-nvdisasm",
+            f"{tool} could not read the cubin ({how_it_ended(done.returncode, done.stderr)}). An nvdisasm as new as "
+            "the compiler is needed: pip install -U nvidia-cuda-nvdisasm",
             requirement="a newer nvdisasm",
         )
     return done.stdout

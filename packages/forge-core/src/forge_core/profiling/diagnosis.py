@@ -33,20 +33,12 @@ Found = tuple[float, str] | None
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule.
-
-    Attributes:
-        name: in a word or two.
-        asks: its question.
-        answers_from: the threshold, in words.
-        cause: whether it names a cause, rather than what one may lead to.
-        find: what it finds in a launch whose operation must move so many bytes.
-    """
+    """One rule, in words, and what it finds in a launch whose operation must move so many bytes."""
 
     name: str
     asks: str
-    answers_from: str
-    cause: bool
+    answers_from: str  # the threshold
+    cause: bool  # rather than what a cause may lead to
     find: Callable[[KernelProfile, Needed], Found]
 
 
@@ -97,9 +89,9 @@ def waits_for(stalls: Iterable[tuple[str, float]]) -> tuple[str, float]:
 
 def limited_by(profile: KernelProfile) -> str:
     """The resources that limit the occupancy, in words; empty where the report does not say."""
-    names = {"limit_warps": "warps", "limit_blocks": "block slots", "limit_registers": "registers",
-             "limit_shared": "shared memory", "limit_barriers": "barriers"}  # fmt: skip
-    found = {text: value for name, text in names.items() if (value := profile.get(name)) is not None}
+    names = {"warps": "warps", "blocks": "block slots", "registers": "registers", "shared": "shared memory"}
+    names["barriers"] = "barriers"
+    found = {text: value for name, text in names.items() if (value := profile.get(f"limit_{name}")) is not None}
     if found.get("barriers") == found.get("block slots"):
         found.pop("barriers", None)  # a kernel with one barrier or none: what is counted is the block slots again
     least = min(found.values(), default=None)

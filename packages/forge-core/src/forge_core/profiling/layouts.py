@@ -57,19 +57,12 @@ class Access:
 
 @dataclass(frozen=True)
 class Coalescing:
-    """What the warps of accesses to global memory touch, added up.
+    """What the warps of accesses to global memory touch, added up."""
 
-    Attributes:
-        requests: warps that take part.
-        sectors: 32-byte sectors that they touch.
-        ideal: the fewest sectors that could hold their bytes.
-        lines: 128-byte lines that they touch.
-    """
-
-    requests: int
-    sectors: int
-    ideal: int
-    lines: int
+    requests: int  # warps that take part
+    sectors: int  # of 32 bytes
+    ideal: int  # the fewest sectors that could hold their bytes
+    lines: int  # of 128 bytes
 
     @property
     def sectors_per_request(self) -> float:
@@ -84,19 +77,12 @@ class Coalescing:
 
 @dataclass(frozen=True)
 class Conflicts:
-    """The wavefronts of the warps of accesses to shared memory, added up.
+    """The wavefronts of the warps of accesses to shared memory, added up."""
 
-    Attributes:
-        requests: warps that take part.
-        passes: wavefronts that they take.
-        ideal: wavefronts without bank conflicts.
-        worst: the highest number of words in one bank of a wavefront; 1 without conflicts.
-    """
-
-    requests: int
-    passes: int
-    ideal: int
-    worst: int
+    requests: int  # warps that take part
+    passes: int  # wavefronts
+    ideal: int  # wavefronts without bank conflicts
+    worst: int  # the highest number of words in one bank of a wavefront; 1 without conflicts
 
     @property
     def extra(self) -> int:
@@ -106,13 +92,7 @@ class Conflicts:
 
 @dataclass(frozen=True)
 class Panel:
-    """One tile in one memory, drawn as rows of bytes.
-
-    Attributes:
-        title: in words.
-        row_bytes: bytes of a row of the tile.
-        accesses: the instructions, in the order in which the kernel makes them; all to one memory.
-    """
+    """One tile in one memory, drawn as rows of bytes; the accesses in the order in which the kernel makes them."""
 
     title: str
     row_bytes: int
@@ -280,10 +260,8 @@ def swizzled_tile(bits: int, base: int, shift: int, *, rows: int, row_bytes: int
     panels = []
     for title, (fast, slow) in (("along the rows", (along, down)), ("down the columns", (down, along))):
         offsets = [place(chunk) for chunk in _indices(*zip(fast, slow, strict=True))]
-        accesses = (
-            Access(f"warp access {i // WARP}", tuple(offsets[i : i + WARP]), width, "shared")
-            for i in range(0, len(offsets), WARP)
-        )
-        panels.append(Panel(f"shared memory, {title}", row_bytes, tuple(accesses)))
+        warps = [tuple(offsets[i : i + WARP]) for i in range(0, len(offsets), WARP)]
+        accesses = tuple(Access(f"warp access {i}", places, width, "shared") for i, places in enumerate(warps))
+        panels.append(Panel(f"shared memory, {title}", row_bytes, accesses))
     name = f"Swizzle<{bits}, {base}, {shift}>: {rows} rows of {row_bytes} bytes, {width} bytes a lane"
     return Drawing(name, tuple(panels))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from forge_core.errors import ForgeError, UnsupportedError
+from forge_core.processes import how_it_ended
 from forge_core.profiling.cuda_tools import find_tool
 
 __all__ = [
@@ -219,8 +220,9 @@ def read_profile(path: Path, *, ncu: str | None = None) -> list[KernelProfile]:
         )
     done = subprocess.run([executable, "--import", str(path), *EXPORT], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip() or "nothing was printed").splitlines()[-1]
-        raise ProfileError(f"{path}: ncu --import ended with exit status {done.returncode}: {said}")
+        raise ProfileError(
+            f"{path}: ncu --import ended with {how_it_ended(done.returncode, done.stdout + done.stderr)}"
+        )
     return read_csv(done.stdout.splitlines(), str(path))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from forge_core.errors import UnsupportedError
 from forge_core.profiling.cubin import RESERVED_SMEM
 
-__all__ = ["LIMITS", "Limits", "Occupancy", "occupancy"]
+__all__ = ["LIMITS", "Occupancy", "occupancy"]
 
 WARP = 32
 KIB = 1024
@@ -24,26 +24,17 @@ LEAST_REGISTERS = 16
 SMEM_UNIT = 128
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What an SM of one compute capability holds: resident warps, resident blocks, bytes of shared memory."""
-
-    warps: int
-    blocks: int
-    smem: int
-
-
-#: By compute capability.
-LIMITS: dict[tuple[int, int], Limits] = {
-    (8, 0): Limits(64, 32, 164 * KIB),
-    (8, 6): Limits(48, 16, 100 * KIB),
-    (8, 7): Limits(48, 16, 164 * KIB),
-    (8, 9): Limits(48, 24, 100 * KIB),
-    (9, 0): Limits(64, 32, 228 * KIB),
-    (10, 0): Limits(64, 32, 228 * KIB),
-    (10, 3): Limits(64, 32, 228 * KIB),
-    (12, 0): Limits(48, 24, 100 * KIB),
-    (12, 1): Limits(48, 24, 100 * KIB),
+#: What an SM of each compute capability holds: resident warps, resident blocks, bytes of shared memory.
+LIMITS = {
+    (8, 0): (64, 32, 164 * KIB),
+    (8, 6): (48, 16, 100 * KIB),
+    (8, 7): (48, 16, 164 * KIB),
+    (8, 9): (48, 24, 100 * KIB),
+    (9, 0): (64, 32, 228 * KIB),
+    (10, 0): (64, 32, 228 * KIB),
+    (10, 3): (64, 32, 228 * KIB),
+    (12, 0): (48, 24, 100 * KIB),
+    (12, 1): (48, 24, 100 * KIB),
 }
 
 
@@ -81,24 +72,24 @@ def occupancy(capability: tuple[int, int], *, threads: int, registers: int, smem
     """
     if not 1 <= threads <= 1024:
         raise ValueError(f"expected a block of 1 to 1024 threads, got {threads}")
-    limits = LIMITS.get(capability)
-    if limits is None:
+    if capability not in LIMITS:
         known = ", ".join(f"{major}.{minor}" for major, minor in LIMITS)
         raise UnsupportedError(
             f"the occupancy rules of compute capability {capability[0]}.{capability[1]} are not known; known: {known}.",
             requirement="a known compute capability",
         )
+    most_warps, most_blocks, most_smem = LIMITS[capability]
     warps = -(-threads // WARP)
     per_warp = _round_up(max(registers, LEAST_REGISTERS) * WARP, REGISTER_UNIT)
     allowed = {
-        "warps": limits.warps // warps,
-        "blocks": limits.blocks,
+        "warps": most_warps // warps,
+        "blocks": most_blocks,
         "registers": REGISTERS // PARTS // per_warp * PARTS // warps,
-        "shared memory": limits.smem // _round_up(smem + RESERVED_SMEM, SMEM_UNIT),
+        "shared memory": most_smem // _round_up(smem + RESERVED_SMEM, SMEM_UNIT),
     }
     blocks = min(allowed.values())
     limiters = tuple(name for name, count in allowed.items() if count == blocks)
-    return Occupancy(blocks, blocks * warps, 100.0 * blocks * warps / limits.warps, limiters, allowed)
+    return Occupancy(blocks, blocks * warps, 100.0 * blocks * warps / most_warps, limiters, allowed)
 
 
 def _round_up(value: int, unit: int) -> int:

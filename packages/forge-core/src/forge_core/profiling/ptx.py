@@ -31,18 +31,12 @@ KINDS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class PtxCounts:
-    """The counts of one kernel's PTX.
+    """The counts of one kernel's PTX."""
 
-    Attributes:
-        accesses: by kind, state space and bytes a thread: ``{"ld.global.16": 4}``; an asynchronous copy to shared
-            memory is ``cp.async.16``.
-        kinds: by the names of :data:`KINDS`, without those that do not occur.
-        local_bytes: bytes of local arrays that the source declares; a stack frame beyond them is spills.
-    """
-
+    #: By kind, state space and bytes a thread: ``{"ld.global.16": 4}``; a copy to shared memory is ``cp.async.16``.
     accesses: dict[str, int]
-    kinds: dict[str, int]
-    local_bytes: int
+    kinds: dict[str, int]  # by the names of KINDS, without those that do not occur
+    local_bytes: int  # of local arrays that the source declares; a stack frame beyond them is spills
 
     def widths(self, access: str) -> list[int]:
         """The bytes of a thread's accesses of one kind, for example ``"ld.global"``, widest first."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
-from forge_core.device import SPECS, Device, spec_for
+import msgspec
+
+from forge_core.device import SPECS, Device, capability_of, spec_for
 from forge_core.errors import CompileError, UnsupportedError
 from forge_core.op import Explanation
 from forge_core.profiling.compiled import Artefacts, RecordedLaunch, compile_to_look_at
@@ -93,14 +94,7 @@ limited by {" and ".join(held.limiters)}
 
 @dataclass(frozen=True)
 class StaticReport:
-    """What is known of a call's kernels without running them.
-
-    Attributes:
-        call: what the call would run, and why.
-        arch: the architecture that it is compiled for.
-        artefacts: what compiling it gave.
-        kernels: the launch's kernels in order.
-    """
+    """What is known of a call's kernels without running them; the kernels in the order of their launches."""
 
     call: Explanation
     arch: str
@@ -118,7 +112,7 @@ class StaticReport:
         return {
             "operator": call.operator,
             "variant": call.variant,
-            "config": {"type": type(call.config).__name__, **_plain(call.config)},
+            "config": {"type": type(call.config).__name__, **msgspec.to_builtins(call.config, enc_hook=str)},
             "why": call.why,
             "device": self.device.name,
             "arch": self.arch,
@@ -144,11 +138,7 @@ class StaticReport:
 
 
 def inspect_explained(explanation: Explanation, *, arch: str) -> StaticReport:
-    """The static report of a call.
-
-    Args:
-        explanation: what ``Operator.explain`` answered for ``arch``.
-        arch: for example ``"sm_90a"``.
+    """The static report of a call, from what ``Operator.explain`` answered for ``arch``.
 
     Raises:
         UnsupportedError: the call runs no kernel, or the CuTe DSL is not installed.
@@ -174,17 +164,13 @@ def describe(artefacts: Artefacts, arch: str) -> tuple[KernelReport, ...]:
         CompileError: a launch's kernel is not in the cubin.
         UnsupportedError: the architecture's limits are not known.
     """
-    match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
-    if match is None:
-        raise UnsupportedError(f"{arch!r} is not an architecture such as 'sm_90a'.", requirement="a name like sm_90a")
-    capability = int(match.group(1)), int(match.group(2))
     resources = {kernel.name: kernel for kernel in read_cubin(artefacts.cubin)}
     counts = count_instructions(artefacts.ptx)
     reports = []
     for launch in artefacts.launches:
         name = symbol_of(launch, list(resources))
         registers, smem = resources[name].registers, resources[name].static_smem + (launch.dynamic_smem or 0)
-        held = occupancy(capability, threads=math.prod(launch.block), registers=registers, smem=smem)
+        held = occupancy(capability_of(arch), threads=math.prod(launch.block), registers=registers, smem=smem)
         reports.append(KernelReport(name, launch, resources[name], counts[name], held))
     return tuple(reports)
 
@@ -212,13 +198,6 @@ def floors_us(nbytes: int) -> dict[str, float]:
     A lower bound where no byte is in a cache, not a prediction.
     """
     return {gpu: nbytes / SPECS[gpu].bandwidth_gbs / 1e3 for gpu in FLOOR_GPUS}
-
-
-def _plain(value: Any) -> Any:
-    """A value for JSON: of a dataclass its fields, of what JSON does not have the text."""
-    if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    return value if isinstance(value, (int, str, bool, type(None))) else str(value)
 
 
 def _microseconds(value: float) -> str:
