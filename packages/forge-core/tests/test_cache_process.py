@@ -544,6 +544,8 @@ def test_a_failed_kernel_is_exit_status_1_and_named(project, forge):
     command = ["warm", "--arch", ARCH, "--kernel", project.path, "--config", config, "-j", "1"]
     text = forge(*command, status=1)
     assert "failed: " in text and project.path in text and "the worker ended: exit status 3" in text
+    text = forge("build", *command[1:], "--out", str(project.base / "out"), status=1)
+    assert "the worker ended: exit status 3" in text and "so there is no bundle" in text
 
 
 def test_the_kernels_of_the_suites_are_known_without_a_gpu_or_the_compiler(project):

@@ -9,11 +9,12 @@ the rest does not work.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import importlib.metadata
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +25,7 @@ from forge_core import settings
 from forge_core.device import Arch
 from forge_core.errors import ForgeError, SettingsError, UnsupportedError
 
-__all__ = ["ARCH", "BAD_USAGE", "REGRESSION", "did_you_mean", "main"]
+__all__ = ["ARCH", "BAD_USAGE", "REGRESSION", "answers", "did_you_mean", "main"]
 
 #: The exit statuses of all commands; a regression, found by `bench compare`, has the number that click gives bad usage.
 REGRESSION = 2
@@ -73,6 +74,21 @@ def _one_bad_usage() -> Iterator[None]:
         # An attribute of the class in click; here it is the error's own.
         vars(error)["exit_code"] = BAD_USAGE
         raise
+
+
+def answers(command: Callable[..., tuple[Any, ...]]) -> Callable[..., None]:
+    """A command that returns plain values, the same as lines for people, and perhaps its exit status; adds --json."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @click.pass_context
+    @functools.wraps(command)
+    def answer(ctx: click.Context, /, *, as_json: bool, **options: Any) -> None:
+        told, lines, *status = command(**options)
+        for line in [json.dumps(told, indent=2, default=str)] if as_json else lines:
+            click.echo(line)
+        ctx.exit(*status)
+
+    return answer
 
 
 class Commands(click.Group):
@@ -131,21 +147,19 @@ def main() -> None:
 
 
 @main.command("settings")
-@click.option("--json", "as_json", is_flag=True, help="Print the values as JSON.")
-def show_settings(as_json: bool) -> None:
+@answers
+def show_settings() -> tuple[dict[str, Any], Iterable[str]]:
     """Show the FORGE_* variables, what they do, the values in force, and the folders in use."""
     current = settings.current()
     origins = {v.name: "environment" if os.environ.get(v.name) else "default" for v in settings.VARIABLES}
     values = {v.name: getattr(current, v.field) for v in settings.VARIABLES}
     places = _places(current)
-    if as_json:
-        click.echo(json.dumps({**values, "origins": origins, "places": places}, indent=2, default=str))
-        return
+    lines = []
     for variable in settings.VARIABLES:
-        click.echo(f"{variable.name} = {_shown(values[variable.name])} ({origins[variable.name]})")
-        click.echo(f"    {variable.help}; takes {variable.takes}")
-    for place in places:
-        click.echo(f"{place['what']}: {place['place']} ({place['origin']})")
+        lines.append(f"{variable.name} = {_shown(values[variable.name])} ({origins[variable.name]})")
+        lines.append(f"    {variable.help}; takes {variable.takes}")
+    lines += [f"{place['what']}: {place['place']} ({place['origin']})" for place in places]
+    return {**values, "origins": origins, "places": places}, lines
 
 
 def _shown(value: Any) -> str:

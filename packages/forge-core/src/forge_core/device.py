@@ -44,25 +44,15 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, as far as kernels and stopwatches need to know it.
+    """A GPU, as far as kernels and stopwatches need to know it."""
 
-    Attributes:
-        name: the vendor's name.
-        capability: compute capability as (major, minor).
-        sm_count: streaming multiprocessors.
-        smem_per_block: shared memory that one block can have, in bytes, opt-in included.
-        smem_per_sm: shared memory of one multiprocessor, in bytes.
-        l2_bytes: size of the L2 cache, in bytes.
-        bandwidth_gbs: specified DRAM bandwidth in GB/s (1e9 bytes a second); a ceiling no cold read can pass.
-    """
-
-    name: str
-    capability: tuple[int, int]
-    sm_count: int
-    smem_per_block: int
-    smem_per_sm: int
+    name: str  # the vendor's
+    capability: tuple[int, int]  # compute capability as (major, minor)
+    sm_count: int  # streaming multiprocessors
+    smem_per_block: int  # shared memory that one block can have, in bytes, opt-in included
+    smem_per_sm: int  # shared memory of one multiprocessor, in bytes
     l2_bytes: int
-    bandwidth_gbs: float
+    bandwidth_gbs: float  # specified for DRAM in GB/s (1e9 bytes a second); a ceiling no cold read can pass
 
     @property
     def sm_threads(self) -> int:

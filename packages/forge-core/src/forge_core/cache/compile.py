@@ -59,24 +59,17 @@ class Traceable:
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled kernel.
+    """A compiled kernel."""
 
-    Attributes:
-        launch: the native function; takes pointers as integers, integers, and the stream as an integer.
-        key: what it was built from.
-        seconds: what compiling took, in this process or another.
-        origin: ``"compiled"`` by this process, ``"cache"`` or ``"bundle"``.
-        ptx: the generated PTX, if it was asked for.
-        cubin: the machine code, likewise.
-        owner: the DSL's compiled object, or the loaded module, which must outlive the function.
-    """
-
-    launch: Callable[..., Any]
+    launch: Callable[
+        ..., Any
+    ]  # the native function; takes pointers as integers, integers, and the stream as an integer
     key: KernelKey
-    seconds: float
-    origin: str = "compiled"
-    ptx: str = ""
-    cubin: bytes = b""
+    seconds: float  # what compiling took, in this process or another
+    origin: str = "compiled"  # by this process; or "cache", "bundle"
+    ptx: str = ""  # if it was asked for
+    cubin: bytes = b""  # likewise
+    #: The DSL's compiled object, or the loaded module, which must outlive the function.
     owner: Any = field(default=None, repr=False)
 
 

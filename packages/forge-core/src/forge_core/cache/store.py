@@ -227,13 +227,7 @@ class Store:
             yield
 
     def publish(self, key: KernelKey, data: bytes, *, linked: bool, seconds: float) -> Entry | None:
-        """Writes an entry, unless there is one.
-
-        Args:
-            key: of the kernel.
-            data: the object file.
-            linked: whether it can be loaded without the DSL.
-            seconds: what compiling it took.
+        """Writes an object that took so many seconds to compile, unless there is one; see :attr:`Entry.linked`.
 
         Returns:
             The entry, or None if it could not be written; a warning says so once.

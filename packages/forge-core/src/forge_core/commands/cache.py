@@ -25,7 +25,7 @@ from forge_core.cache import bundle
 from forge_core.cache.files import tree_bytes
 from forge_core.cache.parallel import Request
 from forge_core.cache.store import Damaged, Entry, Store, user_store
-from forge_core.cli import ARCH
+from forge_core.cli import ARCH, answers
 from forge_core.errors import CacheError
 
 __all__ = ["cache"]
@@ -39,7 +39,8 @@ forge-cute cache build --arch sm_90a --suite week1 --out BUNDLE
 """
 
 _arch = click.option("--arch", type=ARCH, help="Only this architecture.")
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+# Plain values for --json, and the same as lines.
+_Answer = tuple[Any, Iterable[str]]
 _bundle = click.option(
     "--bundle", "folder", type=click.Path(file_okay=False, path_type=Path), help="Look at a bundle, not at the cache."
 )
@@ -48,12 +49,6 @@ _bundle = click.option(
 @click.group(help=HELP)
 def cache() -> None:
     """The group; its help is HELP."""
-
-
-def _print(told: Any, lines: Iterable[str], *, as_json: bool) -> None:
-    """Prints plain values as JSON, or the same for people."""
-    for line in [json.dumps(told, indent=1)] if as_json else lines:
-        click.echo(line)
 
 
 def _store(folder: Path | None = None) -> Store:
@@ -110,13 +105,14 @@ def _plain(entry: Entry) -> dict[str, Any]:
 @_arch
 @click.option("--kernel", "text", default="", help="Only builders whose name contains this text.")
 @_bundle
-@_json
-def ls(arch: str | None, text: str, folder: Path | None, as_json: bool) -> None:
+@answers
+def ls(arch: str | None, text: str, folder: Path | None) -> _Answer:
     """List the kernels, the last used first."""
     store = _store(folder)
     found = [e for e in _intact(store) if arch in (None, e.key.arch) and text in e.key.name]
     rows = [_plain(entry) for entry in sorted(found, key=lambda entry: -entry.used)]
-    if rows and not as_json:
+
+    def lines() -> Iterator[str]:
         table = Table(box=None, pad_edge=False)
         for head in ("key", "arch", "kernel", "config", "size", "compiled in", "used"):
             table.add_column(head, no_wrap=head != "config", overflow="fold")
@@ -124,18 +120,20 @@ def ls(arch: str | None, text: str, folder: Path | None, as_json: bool) -> None:
             kernel, used = row["builder"].removesuffix(":build"), row["used"][:16].replace("T", " ")
             cells = row["digest"][:12], row["arch"], kernel, row["config"], decimal(row["bytes"])
             table.add_row(*map(Text, (*cells, f"{row['compile_s']:.2f} s", used)))
-        # Nothing is cut off in a file or a pipe.
-        console = Console()
-        (console if console.is_terminal else Console(width=400)).print(table)
-    total = sum(row["bytes"] for row in rows)
-    _print(rows, [f"{len(rows)} kernels, {decimal(total)}, in {store.root}"], as_json=as_json)
+        if rows:
+            # Nothing is cut off in a file or a pipe.
+            console = Console()
+            (console if console.is_terminal else Console(width=400)).print(table)
+        yield f"{len(rows)} kernels, {decimal(sum(row['bytes'] for row in rows))}, in {store.root}"
+
+    return rows, lines()
 
 
 @cache.command("info")
 @click.argument("key")
 @_bundle
-@_json
-def info(key: str, folder: Path | None, as_json: bool) -> None:
+@answers
+def info(key: str, folder: Path | None) -> _Answer:
     """Show one kernel and its whole key; KEY is the beginning of its digest."""
     found = [entry for entry in _intact(_store(folder)) if entry.key.digest.startswith(key)]
     if len(found) != 1:
@@ -152,12 +150,12 @@ def info(key: str, folder: Path | None, as_json: bool) -> None:
             else:
                 yield f"{name + ':':11} {value}"
 
-    _print(told | {"key": parts}, lines(), as_json=as_json)
+    return told | {"key": parts}, lines()
 
 
 @cache.command("stats")
-@_json
-def stats(as_json: bool) -> None:
+@answers
+def stats() -> _Answer:
     """Count the kernels by architecture and by builder."""
     current, store = settings.current(), _store()
     found = list(store.entries())
@@ -183,22 +181,20 @@ def stats(as_json: bool) -> None:
         *(f"  {count:5}  {name}" for group in ("by_arch", "by_kernel") for name, count in told[group].items()),
         *(f"bundle {folder}" for folder in told["bundles"]),
     ]
-    _print(told, lines, as_json=as_json)
+    return told, lines
 
 
 @cache.command("verify")
 @_bundle
-@_json
-@click.pass_context
-def verify(ctx: click.Context, folder: Path | None, as_json: bool) -> None:
+@answers
+def verify(folder: Path | None) -> tuple[Any, Iterable[str], int]:
     """Check every kernel's description and checksum; exit status 1 if one is damaged."""
     checked = list(_store(folder).entries(check=True))
     damaged = [{"folder": str(e.folder), "damage": str(e)} for e in checked if isinstance(e, Damaged)]
     sound = len(checked) - len(damaged)
     lines = [f"damaged: {one['folder']}: {one['damage']}" for one in damaged]
     lines += [f"{sound} sound, {len(damaged)} damaged. A damaged kernel is never loaded; it is compiled again."]
-    _print({"sound": sound, "damaged": damaged}, lines, as_json=as_json)
-    ctx.exit(1 if damaged else 0)
+    return {"sound": sound, "damaged": damaged}, lines, 1 if damaged else 0
 
 
 # -------------------------------------------------------------------------------------------------------- remove
@@ -217,28 +213,27 @@ def _bytes(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
 )
 @click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Remove what was not used since.")
 @click.option("--stale", is_flag=True, help="Remove what this installation cannot use: other versions, other sources.")
-@_json
-def prune(max_bytes: int | None, older_than: float | None, stale: bool, as_json: bool) -> None:
+@answers
+def prune(max_bytes: int | None, older_than: float | None, stale: bool) -> _Answer:
     """Remove what is of no use: leftovers, damaged kernels, and what the options say."""
     store = _store()
     limit = store.max_bytes if max_bytes is None else max_bytes
     removed = store.prune(max_bytes=limit, older_than_days=older_than, stale=stale)
     counts = ", ".join(f"{len(paths)} {reason}" for reason, paths in removed.items() if paths)
     told = {reason: [str(path) for path in paths] for reason, paths in removed.items()}
-    _print(told, [f"removed: {counts or 'nothing'}"], as_json=as_json)
+    return told, [f"removed: {counts or 'nothing'}"]
 
 
 @cache.command("clear")
 @_arch
-@_json
-def clear(arch: str | None, as_json: bool) -> None:
+@answers
+def clear(arch: str | None) -> _Answer:
     """Remove all kernels; they are compiled again when they are needed."""
     store = _store()
     chosen = [found.folder for found in store.entries() if arch in (None, found.folder.parent.name)]
     freed = sum(map(tree_bytes, chosen))
     count = sum(map(store.remove, chosen))
-    line = f"removed {count} kernels, {decimal(freed)}, from {store.root}"
-    _print({"removed": count, "bytes": freed}, [line], as_json=as_json)
+    return {"removed": count, "bytes": freed}, [f"removed {count} kernels, {decimal(freed)}, from {store.root}"]
 
 
 # ------------------------------------------------------------------------------------------------ warm and build
@@ -247,7 +242,6 @@ def clear(arch: str | None, as_json: bool) -> None:
 def _compiling(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the options of :func:`_compile`."""
     for option in (
-        _json,
         click.option("-j", "--jobs", type=click.IntRange(min=1), help="Worker processes. Default: the processors."),
         click.option("--config", metavar="JSON", help="Its configuration, as a MissingKernelError prints it."),
         click.option("--kernel", metavar="MODULE:NAME", help="One kernel instead of suites, with --config."),
@@ -268,8 +262,8 @@ def _requests(suites: tuple[str, ...], kernel: str | None, config: str | None, a
     return kernels.requests(suites, archs)
 
 
-def _compile(store: Store, wanted: list[Request], *, jobs: int | None, as_json: bool) -> int:
-    """Compiles kernels into a store, and prints what came of it; returns the exit status."""
+def _compile(store: Store, wanted: list[Request], *, jobs: int | None) -> tuple[dict[str, Any], list[str], int]:
+    """Compiles kernels into a store; returns what came of it, the same as lines, and the exit status."""
     start = time.perf_counter()
     outcomes = kernels.compile_shown(wanted, store, jobs=jobs)
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]
@@ -292,8 +286,7 @@ def _compile(store: Store, wanted: list[Request], *, jobs: int | None, as_json: 
         f"({told['compile_s']:.1f} s of compiling), {told['present']} were there, {len(failed)} failed; "
         f"{decimal(told['bytes'])} in {store.root}"
     )
-    _print(told, [*(click.style(line, fg="red") for line in wrong), text], as_json=as_json)
-    return 1 if failed else 0
+    return told, [*(click.style(line, fg="red") for line in wrong), text], 1 if failed else 0
 
 
 @cache.command("warm")
@@ -301,31 +294,31 @@ def _compile(store: Store, wanted: list[Request], *, jobs: int | None, as_json: 
     "--arch", "archs", type=ARCH, multiple=True, help="Default: that of the GPUs here, or FORGE_ARCH; repeatable."
 )
 @_compiling
-@click.pass_context
-def warm(ctx: click.Context, /, archs: tuple[str, ...], jobs: int | None, as_json: bool, **asked: Any) -> None:
+@answers
+def warm(archs: tuple[str, ...], jobs: int | None, **asked: Any) -> tuple[Any, Iterable[str], int]:
     """Compile the kernels of suites into the cache, several at a time; needs no GPU."""
     store = user_store()
     if store is None:
         raise CacheError("FORGE_CACHE=0 switches the cache off, so there is nothing to warm.")
-    ctx.exit(_compile(store, _requests(**asked, archs=archs or _own_archs()), jobs=jobs, as_json=as_json))
+    return _compile(store, _requests(**asked, archs=archs or _own_archs()), jobs=jobs)
 
 
 @cache.command("build")
 @click.option("--arch", "archs", type=ARCH, multiple=True, required=True, help="As sm_90a, or as H100; repeatable.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="The bundle's folder.")
 @_compiling
-@click.pass_context
-def build(
-    ctx: click.Context, /, archs: tuple[str, ...], out: Path, jobs: int | None, as_json: bool, **asked: Any
-) -> None:
+@answers
+def build(archs: tuple[str, ...], out: Path, jobs: int | None, **asked: Any) -> tuple[Any, Iterable[str], int]:
     """Compile the kernels of suites into a bundle that other machines load; needs no GPU."""
     store = Store(out, remedy="Choose another folder by --out.")
     bundle.check_target(out)
-    status = _compile(store, _requests(**asked, archs=archs), jobs=jobs, as_json=as_json)
-    bundle.finish(store)
-    if not as_json:
-        click.echo(f"bundle: {out}; use it with FORGE_BUNDLES={out.absolute()}")
-    ctx.exit(status)
+    told, lines, status = _compile(store, _requests(**asked, archs=archs), jobs=jobs)
+    try:
+        bundle.finish(store)
+    except CacheError as error:  # said beside the kernels that failed
+        click.echo(f"{type(error).__name__}: {error}", err=True)
+        return told, lines, 1
+    return told, [*lines, f"bundle: {out}; use it with FORGE_BUNDLES={out.absolute()}"], status
 
 
 def _own_archs() -> tuple[str, ...]:

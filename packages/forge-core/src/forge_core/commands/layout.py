@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import click
 
 from forge_core import dtypes
 from forge_core.bench.plan import discover
+from forge_core.cli import answers
 from forge_core.commands.find import call_options, explained
 from forge_core.errors import ArgumentError, ForgeError
 from forge_core.profiling.drawing import to_svg
@@ -44,12 +44,12 @@ def _pair(context: click.Context, parameter: click.Parameter, value: str) -> tup
 
 
 def _shows(command: Callable[..., Drawing]) -> Callable[..., None]:
-    """A command that shows the drawing that it returns, and has the options of how."""
+    """A command that shows the drawing that it returns, and writes it where --out says."""
 
-    @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
     @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the SVG.")
+    @answers
     @functools.wraps(command)
-    def show(*, out: Path | None, as_json: bool, **arguments: Any) -> None:
+    def show(*, out: Path | None, **arguments: Any) -> tuple[Any, list[str]]:
         try:
             drawing = command(**arguments)
         except ForgeError:
@@ -58,15 +58,12 @@ def _shows(command: Callable[..., Drawing]) -> Callable[..., None]:
             raise click.UsageError(str(error)) from error
         if out is not None:
             out.write_text(to_svg(drawing), encoding="utf-8")
-        if as_json:
-            panels = [
-                {"title": p.title, "shared": p.shared, "summary": p.summary(), "accesses": len(p.accesses)}
-                for p in drawing.panels
-            ]
-            click.echo(json.dumps({"title": drawing.title, "panels": panels}, indent=2))
-            return
-        lines = [drawing.title, *(f"  {panel.title}: {panel.summary()}" for panel in drawing.panels)]
-        click.echo("\n".join([*lines, f"written: {out}"] if out is not None else lines))
+        panels = [
+            {"title": p.title, "shared": p.shared, "summary": p.summary(), "accesses": len(p.accesses)}
+            for p in drawing.panels
+        ]
+        lines = [drawing.title, *(f"  {panel['title']}: {panel['summary']}" for panel in panels)]
+        return {"title": drawing.title, "panels": panels}, [*lines, f"written: {out}"] if out is not None else lines
 
     return show
 

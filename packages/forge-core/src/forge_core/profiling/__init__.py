@@ -20,9 +20,6 @@ def profiled_range(name: str) -> Iterator[None]:
     What ran before the block has ended when profiling starts, and the block has ended when profiling stops.  A profiler
     that was told to wait (``ncu --profile-from-start off``, ``nsys --capture-range cudaProfilerApi``) sees this block
     and nothing else.
-
-    Args:
-        name: the NVTX range's name.
     """
     import torch  # not at import: the doctor imports this package where torch is missing
 

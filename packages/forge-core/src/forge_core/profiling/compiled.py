@@ -21,27 +21,16 @@ __all__ = ["Artefacts", "RecordedLaunch", "compile_to_look_at", "record_launches
 
 @dataclass(frozen=True)
 class RecordedLaunch:
-    """What one kernel would be launched with.
+    """What one kernel would be launched with; sizes along x, y, z."""
 
-    Attributes:
-        name: the name that the kernel is given, which its symbol begins with; empty where it is given none.
-        grid: blocks along x, y, z.
-        block: threads along x, y, z.
-        cluster: blocks of a cluster along x, y, z.
-        dynamic_smem: bytes of dynamic shared memory of a block; None where the compiler is left to find it.
-        options: further options of the launch, such as ``cooperative``, by name.
-        arguments: what the kernel is passed: integers and tuples of them; for a pointer, a number of its own.
-        states_smem: whether the launch gives a number of bytes; if not, ``dynamic_smem`` is 0.
-    """
-
-    name: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    cluster: tuple[int, int, int]
-    dynamic_smem: int | None
-    options: tuple[tuple[str, bool | int | str], ...] = ()
-    arguments: tuple[Any, ...] = ()
-    states_smem: bool = True
+    name: str  # that the kernel is given, which its symbol begins with; empty where it is given none
+    grid: tuple[int, int, int]  # blocks
+    block: tuple[int, int, int]  # threads
+    cluster: tuple[int, int, int]  # blocks of a cluster
+    dynamic_smem: int | None  # bytes of a block; None where the compiler is left to find it
+    options: tuple[tuple[str, bool | int | str], ...] = ()  # further ones, such as cooperative, by name
+    arguments: tuple[Any, ...] = ()  # integers and tuples of them; for a pointer, a number of its own
+    states_smem: bool = True  # whether the launch gives a number of bytes; if not, dynamic_smem is 0
 
 
 @dataclass(frozen=True)

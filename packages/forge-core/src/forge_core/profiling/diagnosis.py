@@ -226,22 +226,14 @@ FIGURES: tuple[tuple[str, str, str, Read], ...] = (
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What one launch's profile says.
-
-    Attributes:
-        profile: the launch.
-        needed: the bytes that it must move, where they are known.
-        bound: "DRAM", "L2", "L1 and shared memory", "arithmetic", "latency" where nothing is near its peak, or
-            "unknown" where the report holds no throughput.
-        findings: what the rules found: sentences by the rules' names, causes first.
-        text: two or three sentences.
-    """
+    """What one launch's profile says."""
 
     profile: KernelProfile
     needed: Needed | None
+    #: One of UNITS, "latency" where nothing is near its peak, or "unknown" where the report holds no throughput.
     bound: str
-    findings: dict[str, str]
-    text: str
+    findings: dict[str, str]  # sentences by the rules' names, causes first
+    text: str  # two or three sentences
 
     @property
     def figures(self) -> dict[str, float]:
@@ -287,12 +279,7 @@ class Diagnosis:
 
 
 def diagnose(profile: KernelProfile, needed: Needed | None = None) -> Diagnosis:
-    """What a profile says: its figures, and what limits the kernel in two or three sentences.
-
-    Args:
-        profile: one launch.
-        needed: the bytes that the operation must move at least, where they are known.
-    """
+    """What the profile of a launch says: its figures, and what limits the kernel in two or three sentences."""
     ranked = []
     for rule in RULES:
         with contextlib.suppress(MissingFigure):

@@ -35,19 +35,12 @@ Layout = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Access:
-    """One instruction of a block's threads.
-
-    Attributes:
-        name: what it is, for example ``"loads 0"``.
-        places: for each thread the byte at which its access begins, or None where it has none.
-        width: bytes of a thread's access: 1, 2, 4, 8 or 16.
-        space: ``"global"`` or ``"shared"``.
-    """
+    """One instruction of a block's threads, such as ``"loads 0"``."""
 
     name: str
-    places: tuple[int | None, ...]
-    width: int
-    space: str = "global"
+    places: tuple[int | None, ...]  # for each thread the byte at which its access begins, or None where it has none
+    width: int  # bytes of a thread's access: 1, 2, 4, 8 or 16
+    space: str = "global"  # or "shared"
 
     def warps(self) -> list[list[int | None]]:
         """The places of each warp that takes part."""

@@ -40,21 +40,13 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """The blocks that an SM holds, and what keeps it from holding more.
-
-    Attributes:
-        blocks: resident blocks.
-        warps: resident warps.
-        percent: resident warps as a share of all warp slots.
-        limiters: what allows no more blocks: some of the keys of ``allowed``.
-        allowed: blocks by "warps", "blocks", "registers" and "shared memory", each alone.
-    """
+    """The blocks that an SM holds, and what keeps it from holding more."""
 
     blocks: int
     warps: int
-    percent: float
-    limiters: tuple[str, ...]
-    allowed: dict[str, int]
+    percent: float  # resident warps as a share of all warp slots
+    limiters: tuple[str, ...]  # what allows no more blocks: some of the keys of allowed
+    allowed: dict[str, int]  # blocks by "warps", "blocks", "registers" and "shared memory", each alone
 
 
 def occupancy(capability: tuple[int, int], *, threads: int, registers: int, smem: int) -> Occupancy:

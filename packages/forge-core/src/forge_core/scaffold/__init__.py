@@ -27,27 +27,16 @@ TEMPLATE = Path(__file__).with_name("template")
 
 @dataclass(frozen=True)
 class Names:
-    """The names of a package and of its operator; as Copier's answers.
+    """The names of a package and of its operator; as Copier's answers."""
 
-    Attributes:
-        kind: one of ``KINDS``.
-        name: of its folder.
-        distribution: what pip installs.
-        module: what Python imports; also the namespace of its operator.
-        operator: the operator's name.
-        class_name: of the row program or of the kernel.
-        suite: of its benchmarks and proofs.
-        tests: the folder of its tests, from where ``forge-cute prove`` runs.
-    """
-
-    kind: str
-    name: str
-    distribution: str
-    module: str
+    kind: str  # one of KINDS
+    name: str  # of its folder
+    distribution: str  # what pip installs
+    module: str  # what Python imports; also the namespace of its operator
     operator: str
-    class_name: str
-    suite: str
-    tests: str
+    class_name: str  # of the row program or of the kernel
+    suite: str  # of its benchmarks and proofs
+    tests: str  # the folder of its tests, from where `forge-cute prove` runs
 
     @classmethod
     def of(
@@ -86,14 +75,7 @@ class Names:
 
 
 def create(names: Names, into: Path) -> Path:
-    """Makes a package: the whole of it, or nothing.
-
-    Args:
-        names: of the package.
-        into: the folder that gets it as a subfolder.
-
-    Returns:
-        The package's folder.
+    """Makes a package as a subfolder of ``into``, the whole of it or nothing; returns its folder.
 
     Raises:
         ArgumentError: a name that is taken; nothing is written.
