@@ -187,21 +187,26 @@ class Project:
 
 
 @pytest.fixture
-def project(monkeypatch, request):
+def no_variables(monkeypatch):
+    """No FORGE_* variable is set."""
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable.name, raising=False)
+
+
+@pytest.fixture
+def project(no_variables, monkeypatch, request):
     """An importable project with a fake compiler, a cache folder of its own, and no FORGE_* variable."""
     texts = {"__init__": "", "helper": HELPER, "configs": CONFIGS, "kernels": KERNELS}
     yield from _project(monkeypatch, request, texts)
 
 
 @pytest.fixture
-def real_project(monkeypatch, request):
+def real_project(no_variables, monkeypatch, request):
     """The same with one kernel for the real compiler."""
     yield from _project(monkeypatch, request, {"__init__": "", "configs": REAL_CONFIGS, "kernels": REAL_KERNELS})
 
 
 def _project(monkeypatch, request, texts) -> Iterator[Project]:
-    for variable in VARIABLES:
-        monkeypatch.delenv(variable.name, raising=False)
     name = f"fake_kernels_{abs(hash(request.node.nodeid)) % 10**9}"
     base = Path(tempfile.mkdtemp(prefix="forge-test-"))
     base.chmod(0o755)

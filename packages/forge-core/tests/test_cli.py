@@ -19,11 +19,7 @@ from forge_core.env_check.facts import Facts
 from forge_core.errors import BenchmarkError, UnsupportedError
 from forge_core.settings import VARIABLES, Settings
 
-
-@pytest.fixture(autouse=True)
-def _no_variables(monkeypatch):
-    for variable in VARIABLES:
-        monkeypatch.delenv(variable.name, raising=False)
+pytestmark = pytest.mark.usefixtures("no_variables")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from forge_core import device
 from forge_core.cli import main
-from forge_core.commands.find import explained, meta_tensor
+from forge_core.commands.find import explained
 from forge_core.device import SPECS, Arch, spec_for
 from forge_core.errors import CompileError, UnsupportedError
 from forge_core.profiling import cubin
@@ -378,17 +378,17 @@ def test_an_operator_of_several_dimensions_takes_its_arguments_by_name(run):
 
 
 def test_layouts_of_the_input_are_those_of_the_benchmarks():
-    from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
+    from forge_core.bench.inputs import LAYOUTS, random_tensor
 
-    cpu = torch.device("cpu")
+    def tensor(shape, layout, device):
+        device = torch.device(device)
+        return random_tensor(shape, torch.float32, device=device, generator=torch.Generator(), layout=layout)
+
     for layout in LAYOUTS:
-        real = random_tensor(
-            (6, 10), torch.float32, device=cpu, generator=generator_for(cpu, seed=0, what="x"), layout=layout
-        )
-        meta = meta_tensor((6, 10), torch.float32, layout)
+        real, meta = (tensor((6, 10), layout, device) for device in ("cpu", "meta"))
         assert (meta.shape, meta.stride(), meta.storage_offset()) == (real.shape, real.stride(), real.storage_offset())
     with pytest.raises(ValueError, match="permuted"):
-        meta_tensor((6,), torch.float32, "permuted")
+        tensor((6,), "permuted", "meta")
 
 
 LINES = """

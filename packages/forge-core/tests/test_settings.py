@@ -12,11 +12,7 @@ from forge_core.device import SPECS, spec_for
 from forge_core.errors import SettingsError
 from forge_core.settings import VARIABLES, Settings, use_settings
 
-
-@pytest.fixture(autouse=True)
-def _no_variables(monkeypatch):
-    for variable in VARIABLES:
-        monkeypatch.delenv(variable.name, raising=False)
+pytestmark = pytest.mark.usefixtures("no_variables")
 
 
 def test_without_variables_all_is_default():

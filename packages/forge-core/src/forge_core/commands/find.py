@@ -16,7 +16,7 @@ import click
 import torch
 
 from forge_core import dtypes, settings
-from forge_core.bench.declare import Bench, Case, OperatorBench, one_random_tensor
+from forge_core.bench.declare import Bench, Case, OperatorBench
 from forge_core.bench.inputs import random_tensor
 from forge_core.bench.plan import discover
 from forge_core.bench.schema import parse_shape
@@ -24,7 +24,7 @@ from forge_core.cli import ARCH, did_you_mean
 from forge_core.errors import ArgumentError
 from forge_core.op import Explanation, Operator
 
-__all__ = ["call_options", "explain_case", "explained", "meta_tensor", "operators_of"]
+__all__ = ["call_options", "explain_case", "explained", "operators_of"]
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -67,15 +67,6 @@ def operators_of(benches: Sequence[Bench]) -> dict[str, Operator]:
     return found
 
 
-def meta_tensor(shape: Sequence[int], dtype: torch.dtype, layout: str = "contiguous") -> torch.Tensor:
-    """A tensor without memory, laid out as the benchmarks' inputs are.
-
-    Raises:
-        ValueError: an unknown layout, or one that this shape cannot have.
-    """
-    return random_tensor(shape, dtype, device=torch.device("meta"), generator=torch.Generator(), layout=layout)
-
-
 def explain_case(operator: OperatorBench, case: Case, variant: str, *, arch: str) -> Explanation:
     """What a case of the benchmarks would run on ``arch``; no memory of the case's size is taken.
 
@@ -83,9 +74,7 @@ def explain_case(operator: OperatorBench, case: Case, variant: str, *, arch: str
         ForgeError: what the call itself would raise.
     """
     # Meta tensors have shapes, strides and storage offsets, which is all that the choice of a kernel depends on.
-    inputs: tuple[torch.Tensor, ...] = (meta_tensor(case.shape, case.dtype, case.layout),)
-    if operator.inputs is not one_random_tensor:
-        inputs = operator.inputs(case, torch.device("meta"), torch.Generator())
+    inputs = operator.inputs(case, torch.device("meta"), torch.Generator())
     with settings.use_settings(arch=arch):
         explanation: Explanation = operator.explain(inputs, variant)
     return explanation
@@ -117,7 +106,7 @@ def explained(
         raise click.UsageError(f"OPERATOR: expected one of {', '.join(known)}, got {operator!r}. {hint}".rstrip())
     try:
         sizes, kind = parse_shape(shape), dtypes.parse(dtype)
-        x = meta_tensor(sizes, kind, layout)
+        x = random_tensor(sizes, kind, device=torch.device("meta"), generator=torch.Generator(), layout=layout)
     except ValueError as error:
         text = f"expected a shape, a dtype and a layout such as 4096x4096 and bfloat16, got {shape} {dtype} {layout}"
         raise click.UsageError(f"{text}: {error}") from error

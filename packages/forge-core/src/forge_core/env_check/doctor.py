@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
+from typing import Any
 
 import click
 import msgspec
 
+from forge_core.cli import answers
 from forge_core.env_check import facts as machine
-from forge_core.env_check.facts import Facts
 from forge_core.env_check.findings import Finding, Level, diagnose
 
-__all__ = ["as_json", "as_text", "doctor", "healthy"]
+__all__ = ["as_text", "doctor", "healthy"]
 
 
 def healthy(findings: list[Finding]) -> bool:
@@ -31,17 +31,11 @@ def as_text(findings: list[Finding]) -> str:
     return "\n".join([*lines, broken if faults else "healthy"])
 
 
-def as_json(facts: Facts, findings: list[Finding]) -> str:
-    """Facts, findings and the verdict."""
-    told = {"healthy": healthy(findings), "findings": findings, "facts": facts}
-    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
-
-
 @click.command()
-@click.option("--json", is_flag=True, help="Print facts and findings as JSON.")
-def doctor(json: bool) -> None:
+@answers
+def doctor() -> tuple[dict[str, Any], list[str], int]:
     """Check this machine, and give the command that repairs each fault."""
     facts = machine.collect()
     findings = diagnose(facts)
-    click.echo(as_json(facts, findings) if json else as_text(findings))
-    sys.exit(0 if healthy(findings) else 1)
+    told = {"healthy": healthy(findings), "findings": findings, "facts": facts}
+    return msgspec.to_builtins(told), [as_text(findings)], 0 if healthy(findings) else 1
