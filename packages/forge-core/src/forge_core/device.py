@@ -25,6 +25,7 @@ __all__ = [
     "arch_of",
     "archs_here",
     "capability_of",
+    "gpu_count",
     "query",
     "spec_for",
 ]
@@ -118,12 +119,16 @@ def query(device: torch.device | int) -> Device:
     )
 
 
-def archs_here() -> tuple[str, ...]:
-    """The targets of the GPUs that torch can use; none where there is no GPU."""
+def gpu_count() -> int:
+    """How many GPUs torch can use; counting creates no CUDA context."""
     import torch
 
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return tuple(sorted({query(torch.device("cuda", index)).arch for index in range(count)}))
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def archs_here() -> tuple[str, ...]:
+    """The targets of the GPUs that torch can use; none where there is no GPU."""
+    return tuple(sorted({query(index).arch for index in range(gpu_count())}))
 
 
 def _specified_bandwidth(name: str, capability: tuple[int, int]) -> float:

@@ -70,9 +70,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _need_gpus(count: int) -> None:
-    import torch
+    from forge_core import device
 
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    found = device.gpu_count()
     if found >= count:
         return
     reason = "No GPU devices found" if found == 0 else f"{count} GPUs are needed, {found} found"
@@ -107,12 +107,9 @@ def pytest_report_header(config: pytest.Config) -> Iterable[str]:
     """Says what the tests run on."""
     import torch
 
-    yield f"forge: torch {torch.__version__}, {_gpu_text()}, FORGE_REQUIRE_GPU={int(settings.current().require_gpu)}"
+    from forge_core import device
 
-
-def _gpu_text() -> str:
     # Naming the GPU would create a CUDA context in every worker; counting does not.
-    import torch
-
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return f"{count} GPU(s)" if count else "no GPU"
+    count = device.gpu_count()
+    gpus, required = f"{count} GPU(s)" if count else "no GPU", int(settings.current().require_gpu)
+    yield f"forge: torch {torch.__version__}, {gpus}, FORGE_REQUIRE_GPU={required}"

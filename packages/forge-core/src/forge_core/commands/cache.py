@@ -51,11 +51,9 @@ def cache() -> None:
     """The group; its help is HELP."""
 
 
-def _store(folder: Path | None = None) -> Store:
-    """The user's cache, switched on or not; or a bundle."""
-    if folder is not None:
-        return bundle.open_bundle(folder, "--bundle")
-    return Store.of_user()
+def _store(folder: Path | None) -> Store:
+    """A bundle, or the user's cache, switched on or not."""
+    return Store.of_user() if folder is None else bundle.open_bundle(folder, "--bundle")
 
 
 def _intact(store: Store) -> Iterator[Entry]:
@@ -157,7 +155,7 @@ def info(key: str, folder: Path | None) -> _Answer:
 @answers
 def stats() -> _Answer:
     """Count the kernels by architecture and by builder."""
-    current, store = settings.current(), _store()
+    current, store = settings.current(), Store.of_user()
     found = list(store.entries())
     entries = [entry for entry in found if isinstance(entry, Entry)]
     told: dict[str, Any] = {
@@ -216,7 +214,7 @@ def _bytes(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
 @answers
 def prune(max_bytes: int | None, older_than: float | None, stale: bool) -> _Answer:
     """Remove what is of no use: leftovers, damaged kernels, and what the options say."""
-    store = _store()
+    store = Store.of_user()
     limit = store.max_bytes if max_bytes is None else max_bytes
     removed = store.prune(max_bytes=limit, older_than_days=older_than, stale=stale)
     counts = ", ".join(f"{len(paths)} {reason}" for reason, paths in removed.items() if paths)
@@ -229,7 +227,7 @@ def prune(max_bytes: int | None, older_than: float | None, stale: bool) -> _Answ
 @answers
 def clear(arch: str | None) -> _Answer:
     """Remove all kernels; they are compiled again when they are needed."""
-    store = _store()
+    store = Store.of_user()
     chosen = [found.folder for found in store.entries() if arch in (None, found.folder.parent.name)]
     freed = sum(map(tree_bytes, chosen))
     count = sum(map(store.remove, chosen))

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from forge_core import settings
-from forge_core.device import MIN_CAPABILITY, arch_of
+from forge_core.device import MIN_CAPABILITY, arch_of, gpu_count
 from forge_core.env_check.probe import KernelRun, run_in_child
 from forge_core.errors import SettingsError
 from forge_core.profiling.cuda_tools import find_tool
@@ -171,9 +171,10 @@ def _torch() -> tuple[Torch, tuple[Gpu, ...]]:
     # torch warns of an old driver or an unsupported GPU; the findings say both, each with its command.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         arches = tuple(torch.cuda.get_arch_list())
-        gpus = tuple(Gpu(i, torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i)) for i in range(count))
+        gpus = tuple(
+            Gpu(i, torch.cuda.get_device_name(i), torch.cuda.get_device_capability(i)) for i in range(gpu_count())
+        )
     return Torch(version=str(torch.__version__), cuda=torch.version.cuda, arches=arches), gpus
 
 
