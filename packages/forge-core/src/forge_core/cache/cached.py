@@ -23,7 +23,7 @@ from forge_core import settings
 from forge_core.cache import bundle
 from forge_core.cache.compile import Compiled, Compiler, Traceable, compile_options
 from forge_core.cache.files import warn_once
-from forge_core.cache.key import KernelKey, canonical, modules_of, object_at, same_tag, tag
+from forge_core.cache.key import KernelKey, canonical, modules_of, object_at, same, tag
 from forge_core.cache.sources import Sources, fingerprint
 from forge_core.cache.store import Entry, Store, user_store
 from forge_core.errors import CompileError, ForgeError, MissingKernelError
@@ -98,7 +98,7 @@ class CompileCached(Generic[Config]):
         except TypeError:  # unhashable, so it holds a value that cannot be part of a key, which `_key` names
             known = found = None
         # Equal configurations can have different keys: 1 and True.
-        if found is not None and same_tag(known, config):
+        if found is not None and same(known, config):
             if log.isEnabledFor(logging.DEBUG):
                 log.debug("cache hit: %s [%s] %s", self.name, arch, found.key.digest[:12])
             return found

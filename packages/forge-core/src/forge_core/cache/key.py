@@ -22,7 +22,7 @@ import torch
 
 from forge_core.toolchain import host_levels, toolchain
 
-__all__ = ["KernelKey", "canonical", "dsl_environment", "modules_of", "object_at", "same_tag", "tag", "untag"]
+__all__ = ["KernelKey", "canonical", "dsl_environment", "modules_of", "object_at", "same", "tag", "untag"]
 
 # CUTE_DSL_* variables that say where or how much is written, not what is generated.  Any other one enters the key.
 _NOT_IN_KEY = {
@@ -67,15 +67,25 @@ def tag(value: Any) -> Any:
     )
 
 
-def same_tag(a: Any, b: Any) -> bool:
-    """Whether :func:`tag` gives the same for two values; to ``==``, 1 and True are equal."""
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are equal and of the same types, with all that they hold; to ``==``, 1 and True are equal.
+
+    For what :func:`tag` takes: whether it gives the same for both.
+    """
     kind = type(a)
     if a is b or kind is not type(b):
         return a is b
-    if kind is tuple:
-        return len(a) == len(b) and all(map(same_tag, a, b))
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(same, a, b))
     if dataclasses.is_dataclass(kind):
-        return all(same_tag(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(kind))
+        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(kind))
+    match a:
+        case float():  # -0.0 and 0.0 differ, and a NaN is itself
+            return repr(a) == repr(b)
+        case dict():  # in order: a loop over it is traced in order
+            return same(list(a.items()), list(b.items()))
+        case set() | frozenset():
+            return same(sorted(a, key=repr), sorted(b, key=repr))
     return bool(a == b)
 
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forge_core.cache.key import same
 from forge_core.cache.sources import Sources
 
 __all__ = ["difference"]
@@ -165,7 +166,7 @@ class _Comparison:
                 base = importlib.util.resolve_name("." * node.level + (node.module or ""), self.module.__package__)
                 # The package may bind another object to the name of a submodule.
                 found = getattr(sys.modules.get(base), alias.name, None), sys.modules.get(f"{base}.{alias.name}")
-                return any(_same(value, each) for each in found)
+                return any(same(value, each) for each in found)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 return self._is_function(path, node, value, names)
             case ast.Lambda():
@@ -228,7 +229,7 @@ _UNKNOWN = object()
 def _evaluates_to(node: ast.expr, value: Any, names: Mapping[str, Any]) -> bool:
     """Whether a value is that of an expression; also if the expression's value is not known."""
     expected = _evaluate(node, names)
-    return expected is _UNKNOWN or _same(value, expected)
+    return expected is _UNKNOWN or same(value, expected)
 
 
 def _evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
@@ -246,21 +247,3 @@ def _evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
                 return _UNKNOWN
     expression = ast.fix_missing_locations(ast.Expression(node))
     return eval(compile(expression, "<expression>", "eval", dont_inherit=True), dict(names))  # noqa: S307
-
-
-def _same(value: Any, expected: Any) -> bool:
-    """Whether two values are equal and of the same types, including those of their elements."""
-    if value is expected:
-        return True
-    if type(value) is not type(expected):
-        return False
-    match value:
-        case float():  # -0.0 and 0.0 differ, and a NaN is itself
-            return repr(value) == repr(expected)
-        case tuple() | list():
-            return len(value) == len(expected) and all(map(_same, value, expected))
-        case dict():  # in order: a loop over it is traced in order
-            return _same(list(value.items()), list(expected.items()))
-        case set() | frozenset():
-            return _same(sorted(value, key=repr), sorted(expected, key=repr))
-    return bool(value == expected)
