@@ -84,8 +84,8 @@ def check_target(out: Path) -> None:
         _check_format(out, f"--out {out} is not empty", "Choose another folder, or empty it.")
 
 
-def finish(store: Store) -> dict[str, Any]:
-    """Writes ``bundle.json``, and removes what only building the bundle needed; returns what was written.
+def finish(store: Store) -> None:
+    """Writes ``bundle.json``, and removes what only building the bundle needed.
 
     Raises:
         CacheError: there are no kernels, or some that cannot be loaded without the DSL.
@@ -116,4 +116,3 @@ def finish(store: Store) -> dict[str, Any]:
     # A cache is private to its user; a bundle is read by other users than the one who installed it.
     for path in [root, *root.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
-    return told
