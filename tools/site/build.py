@@ -1,6 +1,8 @@
-"""Builds the site: all pages, a page for each operator, the API, the report.  `nox -s docs` calls it.
+"""Builds the site: all pages, a page for each operator and each step of the course, the API, the report.
 
-    build.py OUT      OUT/site/index.html, to be opened from the file system
+`nox -s docs` calls it.
+
+    build.py OUT      OUT/site/index.html, to be opened from the file system; OUT/notebooks, the course's steps
 
 The sources lie as in the repository, so that links between pages hold; every link inside the site is checked.
 """
@@ -17,6 +19,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import jupytext
 from sphinx.cmd.build import build_main
 from sphinx.ext.napoleon.docstring import GoogleDocstring
 
@@ -38,6 +41,7 @@ MODULES = (
 #: The parts of the table of contents, as Sphinx's patterns.
 CONTENTS = {
     "Start": ("docs/settings", "docs/glossary", "CONTRIBUTING"),
+    "Course": ("docs/intro/README", "docs/intro/[0-9]*"),
     "Weeks": ("docs/week*", "packages/*/README"),
     "Operators": ("operators/*",),
     "Guides": ("docs/rows", "docs/testing", "docs/measurement", "docs/profiling", "docs/proofs", "docs/cache"),
@@ -53,6 +57,8 @@ def main(out: Path) -> int:
     shutil.rmtree(out, ignore_errors=True)
     source, site = out / "_sources_of_the_site", out / "site"
     _mirror(source)
+    for step in sorted((ROOT / "docs" / "intro").glob("[0-9]*.py")):
+        _write(source / "docs" / "intro" / f"{step.stem}.md", _step(step, out / "notebooks"))
     records, report = source / "_extra" / "docs" / "records", source / "_extra" / REPORT
     shutil.copytree(source / "docs" / "records", records)
     shown = in_order(with_notes(pages.newest(pages.gather([records])), ROOT))
@@ -91,12 +97,23 @@ def _mirror(source: Path) -> None:
 
 
 def _linked(page: Path) -> str:
-    """A page's text, in which a link to a folder is its name: a site has pages only."""
+    """A page's text, in which a link to a folder is its name: a site has pages only, one for each step of the course."""
 
     def linked(link: re.Match[str]) -> str:
         return link[1] if (page.parent / link[2]).is_dir() else link[0]
 
-    return re.sub(r"\[([^\]]*)\]\(([^)#:]+)\)", linked, page.read_text(encoding="utf-8"))
+    text = re.sub(r"\[([^\]]*)\]\(([^)#:]+)\)", linked, page.read_text(encoding="utf-8"))
+    return re.sub(r"(?<=[(/])(\d\d_\w+)\.py\)", r"\1.md)", text)
+
+
+def _step(step: Path, notebooks: Path) -> str:
+    """The page of a step of the course, with what it prints; its notebook is written too."""
+    notebook = jupytext.read(step, fmt="py:percent")
+    notebooks.mkdir(parents=True, exist_ok=True)
+    jupytext.write(notebook, notebooks / f"{step.stem}.ipynb")
+    cells = [c.source if c.cell_type == "markdown" else f"```python\n{c.source}\n```" for c in notebook.cells]
+    expected = (step.parent / "expected" / f"{step.stem}.txt").read_text(encoding="utf-8")
+    return "\n\n".join([*cells, "## What it prints without a GPU", f"```text\n{expected}```\n"])
 
 
 def _measured() -> dict[str, str]:

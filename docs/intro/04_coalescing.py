@@ -1,0 +1,133 @@
+# %% [markdown]
+# # Step 4: coalescing
+#
+# The kernel of step 2 moves the right bytes and asks for them in the wrong way. You learn what memory makes of a warp's
+# load, how to see it before there is a GPU, and how to number threads so that nothing is wasted.
+#
+#     python docs/intro/04_coalescing.py
+
+# %%
+from pathlib import Path
+from typing import Any
+
+import course
+import cutlass
+import cutlass.cute as cute
+import torch
+from cutlass import Float32
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+
+from forge_core.bench.records import load
+from forge_core.profiling.layouts import coalescing, thread_value
+
+# %% [markdown]
+# ## A request and its sectors
+#
+# The 32 lanes of a warp load together: one *request*. Memory answers in *sectors* of 32 bytes. A request for 32 fp32
+# elements needs 128 bytes, which is 4 sectors, if they are neighbors, and up to 32 sectors if each is somewhere else.
+#
+# Which lane reads which byte is a thread-value layout, ((threads), (values)):((strides)), in bytes here. For rows of
+# 8192 elements, the first 4 loads of a thread:
+#
+#     naive     ((32),(4)):((32768),(4))      lane t reads row t: lanes lie a whole row apart
+#     a warp    ((32),(4)):((4),(128))        lanes are neighbors, and the next load begins 32 elements on
+#
+# Predict the sectors of a request of each, and the share of their bytes that is used.
+
+# %%
+for name, lane, value in (("naive", 32768, 4), ("a warp a row", 4, 128), ("every second element", 8, 256)):
+    found = coalescing(*thread_value("load", (((32,), (4,)), ((lane,), (value,))), 4))
+    print(
+        f"  {name:21} {found.sectors_per_request:4.0f} sectors a request, {found.used_pct:5.1f} % of their bytes used"
+    )
+
+# %% [markdown]
+# `forge-cute layout` draws the same, of any layout or of a kernel:
+#
+#     forge-cute layout kernel sum_rows --shape 4096x8192 --dtype float32 --variant naive --out naive.svg
+#     forge-cute layout copy --threads 1x32 --values 1x4 --dtype float32 --out copy.svg
+#
+# Are the other bytes of a sector lost? Not at once: they wait in the L1 for the thread's next loads. But 64 warps of 32
+# lanes hold 2048 sectors there, 64 KB, and what is evicted before its turn is read again.
+#
+# ## A warp a row
+#
+# Neighboring lanes, neighboring elements: lane t adds up elements t, t + 32, t + 64, ... Then 32 lanes have a part of
+# the row each, and the parts must meet. `warp_reduction_sum` exchanges registers between lanes by shuffles, in 5 steps:
+#
+#     lane      0    1    2    3    ...          xor 16, 8, 4, 2, 1: after each, groups of lanes agree
+
+
+# %%
+@cute.kernel
+def warp_kernel(mX: cute.Tensor, mY: cute.Tensor):
+    thread, block = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
+    lane, row = thread % 32, block * 4 + thread // 32
+    if row < mX.shape[0]:
+        gX, total = mX[row, None], Float32(0)
+        for i in cutlass.range(lane, mX.shape[1], 32):
+            total += gX[i]
+        total = cute.arch.warp_reduction_sum(total)
+        if lane == 0:
+            mY[row] = total
+
+
+@cute.jit
+def warp_a_row(mX: cute.Tensor, mY: cute.Tensor, stream: Any):
+    warp_kernel.set_name_prefix("warp_a_row", remove_cutlass_symbol=True, keep_mangled_name=False)
+    blocks = cute.ceil_div(mX.shape[0], 4)
+    warp_kernel(mX, mY).launch(grid=(blocks, 1, 1), block=(128, 1, 1), stream=stream)
+
+
+rows, columns = cute.sym_int(), cute.sym_int()
+x = make_fake_tensor(Float32, (rows, columns), (cute.sym_int64(), 1), memspace=cute.AddressSpace.gmem, assumed_align=4)
+y = make_fake_tensor(Float32, (rows,), (1,), memspace=cute.AddressSpace.gmem, assumed_align=4)
+compiled = course.compile(warp_a_row, x, y, make_fake_stream(use_tvm_ffi_env_stream=True))
+course.inspect(compiled)
+
+# %% [markdown]
+# ## What it brings
+#
+# Week 1's first two rungs differ by this, and by how many blocks there are to work on it. From its record, sums over
+# rows of 16384 x 8192:
+
+# %%
+path = max((Path(__file__).parents[1] / "records" / "h200").glob("week1-*.json.gz"))
+for case in load(path).cases:
+    if case.operator == "sum_rows" and case.shape == [16384, 8192]:
+        for variant in ("naive", "shared"):
+            found = case.contender(f"forge:{variant}")
+            assert found is not None
+            print(f"  {case.dtype:8} {variant:6} {found.gbs:5.0f} GB/s, {found.of_ceiling:.2f} of a copy")
+print(f"  from {path.relative_to(Path(__file__).parents[2])}")
+
+# %% [markdown]
+# ## Question
+#
+# The same matrix, but the sum is over its first dim: y[j] is the sum of column j. Which of the two kernels reads
+# coalesced now, if "row" is what it adds up?
+#
+# <details><summary>Answer</summary>
+#
+# `naive`: thread t adds up column t, and at each step neighboring threads read neighboring elements of one row of the
+# matrix. The warp would walk down a column, 32 sectors a request. So the order of memory decides who shares what, not
+# the word in the operator's name: Forge's engine asks for strides, never for the last dim
+# ([rows.md](../rows.md#kernels)).
+#
+# </details>
+
+# %% [markdown]
+# ## On a GPU
+
+# %%
+M, N = 16384, 8192
+moved = 4 * M * N + 4 * M
+print(f"  {M} x {N} predicted: {moved:,} bytes")
+device = course.device()
+if device is not None:
+    x, y = torch.randn(M, N, device=device), torch.empty(M, device=device)
+    compiled(x, y)
+    torch.testing.assert_close(y.double(), x.double().sum(1), rtol=1e-4, atol=1e-1)
+    print("  a warp a row")
+    course.measure(lambda: compiled(x, y), moved)
+course.finish(__file__)

@@ -1,0 +1,137 @@
+# %% [markdown]
+# # Step 6: 128 bits, and enough of them
+#
+# Coalesced loads of 4 bytes still leave bandwidth unused. You learn why (Little's law), the two remedies (16 bytes a
+# load, several loads before the first is used), how a thread-value layout says so, and what to do with rows that are
+# not a multiple of anything.
+#
+#     python docs/intro/06_vectors.py
+
+# %%
+from typing import Any
+
+import course
+import cutlass
+import cutlass.cute as cute
+import torch
+from cutlass import Float32
+from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+
+from forge_core.cute.copy import partition, vector_predicate
+from forge_core.device import SPECS
+
+THREADS, VEC, CHUNKS = 256, 4, 4
+
+# %% [markdown]
+# ## Little's law
+#
+# What is under way equals rate times delay: to receive 4.8 TB/s while each byte takes some 700 ns, 3.4 MB must have
+# been asked for at any moment. Shared among 132 multiprocessors that is 25 KB each. Predict what blocks of 256 threads
+# have in flight, 8 of them on a multiprocessor:
+
+# %%
+spec, DELAY = SPECS["H200"], 700e-9
+needed = spec.bandwidth_gbs * 1e9 * DELAY / spec.sm_count
+print(f"  needed on each multiprocessor of an {spec.name}: {needed / 1024:.0f} KB")
+for name, width, loads in (("4 bytes, one load", 4, 1), ("2 bytes, one load", 2, 1), ("16 bytes, four loads", 16, 4)):
+    flight = 8 * THREADS * width * loads
+    print(f"  {name:21} {flight / 1024:4.0f} KB in flight, {min(1, flight / needed):4.0%} of the bandwidth")
+
+# %% [markdown]
+# Whether four loads are in flight is the compiler's choice, and yours: it may issue the next load only if nothing that
+# lies in between could be what it loads, and if there are registers to hold it. So load first, into registers, and fold
+# afterwards.
+#
+# ## The layout
+#
+#     tXgX  ((vec, 1), chunks):((1, vec), T * vec)      a thread's vectors of a tile: t, t + T, t + 2T, ...
+#
+#     lane 0    lane 1    lane 2    ...                 T threads, then the next chunk
+#     |x x x x |x x x x |x x x x |                      16 bytes a lane, 512 a warp: 16 sectors a request, all used
+#
+# ## Tails
+#
+# A row of 1000 elements has 250 vectors, and the tile has 1024. Lanes behind the end load nothing: a *predicate* on
+# each copy. Registers of lanes that load nothing hold the identity, 0 for a sum, and the fold need not know. What the
+# predicate compares are coordinates: first + thread * vec + chunk * T * vec < N.
+
+
+# %%
+@cute.kernel
+def vector_kernel(mX: cute.Tensor, mY: cute.Tensor):
+    thread, row = cute.arch.thread_idx()[0], cute.arch.block_idx()[0]
+    gX, length = mX[row, None], mX.shape[1]
+    rAcc = cute.make_rmem_tensor(VEC, Float32)
+    rAcc.fill(0.0)
+    for first in cutlass.range(0, length, THREADS * VEC * CHUNKS, unroll=1):
+        load, tXgX = partition(gX, first, VEC, THREADS, CHUNKS, thread, load=True)
+        tXrX = cute.make_rmem_tensor((tXgX.shape[0], CHUNKS), Float32)
+        tXrX.fill(0.0)
+        for c in cutlass.range_constexpr(CHUNKS):  # all loads of the tile
+            inside = first + thread * VEC + c * THREADS * VEC < length
+            cute.copy(load, tXgX[None, c], tXrX[None, c], pred=vector_predicate(tXgX, inside))
+        for c in cutlass.range_constexpr(CHUNKS):  # then all additions
+            rAcc.store(rAcc.load() + tXrX[None, c].load().reshape(VEC))
+    total = cute.arch.warp_reduction_sum((rAcc[0] + rAcc[2]) + (rAcc[1] + rAcc[3]))
+    sAcc = cutlass.memory.SmemAllocator().allocate_tensor(Float32, cute.make_layout(THREADS // 32), byte_alignment=16)
+    if thread % 32 == 0:
+        sAcc[thread // 32] = total
+    cute.arch.sync_threads()
+    if thread == 0:
+        mY[row] = sAcc.load().reduce(cute.ReductionOp.ADD, Float32(0), 0)
+
+
+@cute.jit
+def vectors(mX: cute.Tensor, mY: cute.Tensor, stream: Any):
+    vector_kernel.set_name_prefix("vectors", remove_cutlass_symbol=True, keep_mangled_name=False)
+    vector_kernel(mX, mY).launch(grid=(mX.shape[0], 1, 1), block=(THREADS, 1, 1), smem=64, stream=stream)
+
+
+# %% [markdown]
+# A vector must begin at a multiple of its 16 bytes. The fake tensor promises it: rows begin there, because the stride
+# is a multiple of 4 elements and so is the address of the first.
+
+# %%
+rows, columns = cute.sym_int(), cute.sym_int(divisibility=VEC)
+gmem, stride = cute.AddressSpace.gmem, (cute.sym_int64(divisibility=VEC), 1)
+x = make_fake_tensor(Float32, (rows, columns), stride, memspace=gmem, assumed_align=16)
+y = make_fake_tensor(Float32, (rows,), (1,), memspace=gmem, assumed_align=4)
+compiled = course.compile(vectors, x, y, make_fake_stream(use_tvm_ffi_env_stream=True))
+course.inspect(compiled)
+
+# %% [markdown]
+# Four loads of 16 bytes in the loop, issued one after the other: that is what `ld.global.16` counts, since a loop's
+# body counts once. Of the pair "16 bytes" and "four in flight" the first also divides the number of load instructions
+# by four, which is what bf16 needs most: [`vectorized`](../week1.md#ladder) is this kernel in week 1
+# ([file](../../packages/week1-reduce/src/forge_week1_reduce/kernels/vectorized.py)).
+#
+# ## Question
+#
+# Rows of 8191 fp32 elements: the first begins at a multiple of 16 bytes, the second 4 bytes before one. Which of these
+# is right: (a) loads of 4 bytes, (b) a copy to an aligned buffer first, (c) something else?
+#
+# <details><summary>Answer</summary>
+#
+# (c): each row has single elements up to its first boundary, whole vectors from there on, and single elements at its
+# end. Forge calls such rows *shifted* ([rows.md](../rows.md)): head and tail are at most 3 elements each, and the
+# vectors between them are as fast as those of aligned rows. A copy would move three times the bytes; loads of 4 bytes
+# have a quarter in flight.
+#
+# </details>
+
+# %% [markdown]
+# ## On a GPU
+
+# %%
+SHAPES = ((16384, 8192), (16384, 1000))
+for M, N in SHAPES:
+    print(f"  {M} x {N} predicted: {4 * M * N + 4 * M:,} bytes")
+device = course.device()
+if device is not None:
+    for M, N in SHAPES:
+        x, y = torch.randn(M, N, device=device), torch.empty(M, device=device)
+        compiled(x, y)
+        torch.testing.assert_close(y.double(), x.double().sum(1), rtol=1e-4, atol=1e-1)
+        print(f"  vectors, {M} x {N}")
+        course.measure(lambda x=x, y=y: compiled(x, y), 4 * M * N + 4 * M)
+course.finish(__file__)

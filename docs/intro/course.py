@@ -1,0 +1,109 @@
+"""What the steps of the course share: the GPU, compiling, what the compiler made of a kernel, timing, recorded output.
+
+A step that is run on a GPU with ``--record`` keeps what it prints from its call of :func:`device` on in
+``h200/<step>.txt``; without a GPU :func:`finish` prints that.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from forge_core.device import query
+from forge_core.profiling.cubin import read_cubin
+from forge_core.profiling.ptx import count_instructions
+from forge_core.timing import TIMERS, Contender, Policy, time_interleaved
+from forge_core.timing.l2 import l2_policy
+
+__all__ = ["RECORDED", "arch", "compile", "device", "finish", "inspect", "measure"]
+
+#: Where recorded output is.
+RECORDED = Path(__file__).with_name("h200")
+
+_recorded = io.StringIO()
+
+
+class _Both(io.TextIOBase):
+    """Writes to the terminal and to what is recorded."""
+
+    def write(self, text: str) -> int:
+        """Writes a text to both."""
+        _recorded.write(text)
+        return sys.__stdout__.write(text) if sys.__stdout__ else 0
+
+
+def device() -> torch.device | None:
+    """The current CUDA device, or None where there is none; on one, what is printed from here on can be recorded."""
+    if not torch.cuda.is_available():
+        return None
+    sys.stdout = _Both()
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def arch() -> str:
+    """The architecture to compile for: the GPU's, or an H200's."""
+    return query(torch.cuda.current_device()).arch if torch.cuda.is_available() else "sm_90a"
+
+
+def compile(function: Any, *arguments: Any) -> Any:  # noqa: A001 - `course.compile` beside `cute.compile`
+    """Compiles a function of CuTe for :func:`arch`; the result has its PTX and its cubin."""
+    import cutlass.cute as cute
+
+    with tempfile.TemporaryDirectory() as folder:
+        options = f"--enable-tvm-ffi --gpu-arch {arch()} --keep-ptx --keep-cubin --dump-dir={folder}"
+        return cute.compile(function, *arguments, options=options)
+
+
+def inspect(compiled: Any) -> None:
+    """Prints registers, spills, accesses and synchronization of each kernel of what :func:`compile` returned."""
+    counts = count_instructions(compiled.__ptx__)
+    for kernel in read_cubin(bytes(compiled.__cubin__)):
+        count = counts[kernel.name]
+        spilled = max(kernel.stack_bytes - count.local_bytes, 0)
+        found = ", ".join(f"{number} {name}" for name, number in (*count.accesses.items(), *count.kinds.items()))
+        print(f"  {kernel.name}: {kernel.registers} registers, {spilled} bytes spilled; {found}")
+
+
+def measure(call: Callable[[], object], bytes_moved: int) -> float:
+    """Times a call, interleaved with a copy of as many bytes, each with a cold L2; prints and returns microseconds.
+
+    Args:
+        call: launches on the current stream; what it reads was not written by a call just before.
+        bytes_moved: bytes that it must move at least; the copy reads one half and writes the other.
+    """
+    gpu = torch.device("cuda", torch.cuda.current_device())
+    l2 = query(gpu).l2_bytes
+    source = torch.randint(0, 256, (max(1, bytes_moved // 2),), dtype=torch.uint8, device=gpu)
+    target = torch.empty_like(source)
+    contenders = {
+        "call": Contender(call, [()]),
+        "copy": Contender(lambda: target.copy_(source), [()]),
+    }
+    policy, before = Policy(warmup_ms=50.0), l2_policy("cold", gpu, l2).before
+    timed = time_interleaved(contenders, timer=TIMERS["events"](gpu), policy=policy, before=before).timings
+    taken, copied = timed["call"].median_us, timed["copy"].median_us
+    print(f"    {taken:.1f} us, {bytes_moved / taken / 1e3:.0f} GB/s, {copied / taken:.2f} of the speed of a copy")
+    return taken
+
+
+def finish(file: str) -> None:
+    """Ends a step: keeps its output where that was asked for, or prints what is recorded where there is no GPU."""
+    step = Path(file).stem
+    record = RECORDED / f"{step}.txt"
+    if torch.cuda.is_available():
+        if sys.argv[1:] == ["--record"]:
+            versions = f"torch {torch.__version__}, CuTe DSL {importlib.metadata.version('nvidia-cutlass-dsl')}"
+            RECORDED.mkdir(exist_ok=True)
+            record.write_text(f"{torch.cuda.get_device_name()}, {versions}\n{_recorded.getvalue()}", encoding="utf-8")
+    elif record.is_file():
+        title, _, text = record.read_text(encoding="utf-8").partition("\n")
+        print(f"recorded on {title}:\n{text}", end="")
+    else:
+        print(f"no output of an H200 is recorded yet; there: python docs/intro/{step}.py --record")
