@@ -97,7 +97,7 @@ def _mirror(source: Path) -> None:
 
 
 def _linked(page: Path) -> str:
-    """A page's text: a link to a folder is its name, since a site has pages only, and one to a step leads to its page."""
+    """A page's text: a link to a folder is its name, for a site has pages only; one to a step leads to its page."""
 
     def linked(link: re.Match[str]) -> str:
         return link[1] if (page.parent / link[2]).is_dir() else link[0]
