@@ -6,6 +6,7 @@ all dtypes of a width.  Kernels that calculate use :func:`cute_dtype`.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,17 +48,15 @@ CUTE_NAMES: Mapping[torch.dtype, str] = {
     torch.float64: "Float64",
 }
 
-#: Every dtype whose elements are 1, 2, 4, 8 or 16 whole bytes: what data-movement operators take.
+# Several elements in a byte, or raw bits, or values that mean nothing without their scale; though torch gives them an
+# itemsize.
+_NOT_MOVABLE = re.compile(r"q.*|bits.*|u?int[1-7]|.*_x\d+")
+
+#: Every dtype of torch whose elements are 1, 2, 4, 8 or 16 whole bytes: what data-movement operators take.
 MOVABLE: frozenset[torch.dtype] = frozenset(
-    {
-        *CUTE_NAMES,
-        torch.float8_e4m3fnuz,
-        torch.float8_e5m2fnuz,
-        torch.float8_e8m0fnu,
-        torch.complex32,
-        torch.complex64,
-        torch.complex128,
-    }
+    dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and not _NOT_MOVABLE.fullmatch(str(dtype).removeprefix("torch."))
 )
 
 _SHORT = {
