@@ -116,3 +116,8 @@ def test_an_unknown_operator_or_dtype_is_bad_usage():
         done = run(*words, *SMALL)
         assert done.exit_code == BAD_USAGE
         assert told in done.output
+
+
+@pytest.mark.parametrize("name", ["week2", "forge_week2_softmax", "forge-week2-softmax", "week2-softmax"])
+def test_a_package_goes_by_any_of_its_names(name):
+    assert plan.packages_named(plan.discover(), [name]) == [week2.BENCH]

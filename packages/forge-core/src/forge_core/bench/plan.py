@@ -183,12 +183,17 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection, *, commands:
 
 
 def packages_named(benches: Sequence[Bench], names: Sequence[str]) -> list[Bench]:
-    """The packages of these names (a week, an import name, or a distribution's name); all of them for no names.
+    """The packages of these names; all of them for no names.
+
+    A name is a week's, an import name, a distribution's name, or that of its folder: ``week2-softmax``.
 
     Raises:
         UsageError: no package has one of the names.
     """
-    known = {bench.name: {bench.name, bench.package, bench.package.replace("_", "-")} for bench in benches}
+    known = {}
+    for bench in benches:
+        distribution = bench.package.replace("_", "-")
+        known[bench.name] = {bench.name, bench.package, distribution, distribution.removeprefix("forge-")}
     unknown = [name for name in names if not any(name in own for own in known.values())]
     check_known("benchmarks", "package", unknown, known, UsageError)
     return [bench for bench in benches if not names or known[bench.name] & set(names)]
