@@ -540,6 +540,8 @@ def test_what_cannot_be_done_is_refused_with_the_way_out():
         plan("scaled", binding, problem, H200, "fastest")
     many = torch.empty((2,) * 20, device="meta").permute(*range(19, -1, -1))
     problem = problem_of(many, (19,), out=torch.empty((2,) * 20, device="meta"))
+    with pytest.raises(UnsupportedError, match=r"variant 'grid'.*needs rows; got none"):
+        centered((0, 1 << 20), FP32, "grid")
     with pytest.raises(UnsupportedError, match=r"at most 16 dims.*contiguous\(\)"):
         plan("scaled", binding_of(problem, FP32), problem, H200)
 

@@ -293,6 +293,8 @@ def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
     aligns = _aligns(problem)
     if isinstance(aligns, Refusal):
         return aligns
+    if problem.rows == 0:
+        return Refusal("rows", "none")
     if problem.rows * 2 > device.sm_count:
         return Refusal(f"at most {device.sm_count // 2} rows, half of the multiprocessors", str(problem.rows))
     fits = _fitting((c for c in _listed(binding, device, HeldConfig, *aligns) if c.in_grid), problem)
