@@ -64,7 +64,7 @@ PLANTS = {
     "a variant deleted": ([("edit", "week1-reduce/src:LADDER", r'^ *"shuffle": .*\n', "")], "it is declared no more"),
     "settings that ask for the reference": (
         [
-            ("edit", "requested_backend", r"^    changes = ", "    return 'ref'\n    changes = "),
+            ("edit", "_requested", r"^(?=        changes = )", "        return name == 'backend' and 'ref'\n"),
             ("edit", "untouched", r"^    return ", "    return False and "),
         ],
         NOTHING,

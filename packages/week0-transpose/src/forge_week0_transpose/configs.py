@@ -12,7 +12,7 @@ order: the first one loads, the last one stores.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 #: Bytes of the widest access of a thread.
 CHUNK = 16
@@ -24,7 +24,8 @@ Layout = tuple[tuple[Any, ...], tuple[Any, ...]]
 PLAIN = (0, 4, 3)
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True)
+class Step:
     """The accesses of a block to a tile (tile_m, tile_n) in one memory, by which kernels partition it.
 
     Attributes:
