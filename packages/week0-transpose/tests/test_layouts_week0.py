@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -143,7 +144,7 @@ def test_a_layout_that_skips_a_chunk_is_refused(monkeypatch: pytest.MonkeyPatch)
     config = VectorizedConfig(4, 8, 8)
     *others, store = config.steps
     (threads, values), (places, steps) = store.layout
-    skipping = store._replace(layout=((threads, values), ((places[0], 2 * places[1]), steps)))
+    skipping = replace(store, layout=((threads, values), ((places[0], 2 * places[1]), steps)))
     monkeypatch.setattr(VectorizedConfig, "steps", (*others, skipping))
     with pytest.raises(AssertionError, match=r"are not touched once|outside"):
         check_once(panels(config)[3].accesses, 0, config.smem_bytes)
