@@ -48,7 +48,7 @@ def find_packages() -> list[Package]:
 
 def find_documents() -> list[Path]:
     """The pages that people read, less records."""
-    patterns = ("*.md", "docs/*.md", "docs/lab/*.md", "packages/*/*.md")
+    patterns = ("*.md", "docs/*.md", "docs/lab/*.md", "docs/intro/*.md", "packages/*/*.md")
     return sorted(page for pattern in patterns for page in ROOT.glob(pattern))
 
 

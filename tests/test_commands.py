@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import click
+import jupytext
 import pytest
 from click.testing import CliRunner
 
@@ -20,6 +21,7 @@ from forge_core.bench import plan
 from forge_core.bench.schema import suites_of
 
 ROOT = Path(__file__).parents[1]
+STEPS = sorted(ROOT.glob("docs/intro/[0-9]*.py"))
 BLOCK = re.compile(r"^(?P<fence>```+)(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=fence) *$", re.DOTALL | re.MULTILINE)
 #: Blocks that are marked by their indentation.
 INDENTED = re.compile(r"(?<=\n\n)(?:    \S[^\n]*\n)+")
@@ -57,15 +59,22 @@ my_operator, samples, floor = PROOFS.subjects[0].operator, PROOFS.subjects[0].sa
 }
 
 
+def text_of(page):
+    """A page; of a step of the course, the cells that are prose."""
+    if page.suffix == ".md":
+        return page.read_text(encoding="utf-8")
+    cells = jupytext.read(page, fmt="py:percent").cells
+    return "\n\n".join(f"{cell.source}\n" for cell in cells if cell.cell_type == "markdown")
+
+
 def blocks(page, *languages):
     """The fenced blocks of a page in some languages."""
-    found = BLOCK.finditer(page.read_text(encoding="utf-8"))
-    return [block["text"] for block in found if block["language"] in languages]
+    return [block["text"] for block in BLOCK.finditer(text_of(page)) if block["language"] in languages]
 
 
 def prose(page):
     """A page without its fenced blocks."""
-    return BLOCK.sub("", page.read_text(encoding="utf-8"))
+    return BLOCK.sub("", text_of(page))
 
 
 def lines(block):
@@ -172,10 +181,21 @@ def forge_cute(words, *, whole):
     return ""
 
 
+def flaws(page, sessions):
+    """The commands of a page, in its blocks and its prose, that are wrong."""
+    found = {command: flaw(command, sessions) for command in commands(page)}
+    found |= {span: flaw(span, sessions, whole=False) for span in spans(page)}
+    return {command: wrong for command, wrong in found.items() if wrong}
+
+
 def test_every_command_is_one_that_exists(document, sessions):
-    flaws = {command: found for command in commands(document) if (found := flaw(command, sessions))}
-    flaws |= {span: found for span in spans(document) if (found := flaw(span, sessions, whole=False))}
-    assert flaws == {}
+    assert flaws(document, sessions) == {}
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.stem)
+def test_every_command_of_a_step_is_one_that_exists(step, sessions):
+    assert f"python docs/intro/{step.name}" in commands(step)
+    assert flaws(step, sessions) == {}
 
 
 @pytest.mark.parametrize(
@@ -201,8 +221,8 @@ def test_a_planted_command_is_refused(command, sessions):
 def test_what_needs_no_gpu_runs(documents, tmp_path, monkeypatch):
     pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
     monkeypatch.chdir(tmp_path)
-    prefix = "forge-cute "
-    shown = {command.removeprefix(prefix) for page in documents for command in commands(page) if prefix in command}
+    prefix, pages = "forge-cute ", [*documents, *STEPS]
+    shown = {command.removeprefix(prefix) for page in pages for command in commands(page) if prefix in command}
     for start in RUN:
         assert any(command.startswith(start) for command in shown), start
     for command in sorted(command for command in shown if command.startswith(RUN)):

@@ -20,7 +20,8 @@ def terms(root):
 
 
 def sources(root):
-    for pattern in ("packages/*/src/**/*.py", "packages/*/README.md", "docs/*.md", "*.md", "tools/**/*.py"):
+    code = ("packages/*/src/**/*.py", "tools/**/*.py", "docs/intro/*.py")
+    for pattern in (*code, "packages/*/README.md", "docs/*.md", "docs/intro/*.md", "*.md"):
         yield from (path for path in root.glob(pattern) if path.name != "glossary.md")
 
 
