@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import re
+import subprocess
+import sys
 
+import jupytext
 import pytest
 
 from forge_core.bench import pages
@@ -79,3 +83,34 @@ def test_a_benchmark_under_another_name_belongs_to_its_operator(build):
     measured = build._measured()
     assert {measured[name] for name in ("sum_rows", "sum_columns")} == {"reduce_sum"}
     assert measured["softmax_grad"] == "softmax"
+
+
+def test_a_step_s_page_has_its_cells_and_what_it_prints_and_links_to_steps_lead_to_pages(build, root, tmp_path):
+    step = root / "docs" / "intro" / "04_coalescing.py"
+    page = build._step(step, tmp_path)
+    assert page.startswith("# Step 4: ")
+    assert "```python\nfrom pathlib import Path\n" in page
+    assert (step.parent / "expected" / "04_coalescing.txt").read_text(encoding="utf-8") in page
+    assert "sys.path" not in page
+    readme = build._linked(step.parent / "README.md")
+    assert "(04_coalescing.md)" in readme and "(04_coalescing.py)" not in readme
+
+
+def test_a_notebook_of_a_step_runs_where_it_lies(build, root, tmp_path):
+    """Its cells, one after the other in its folder, print what the step does."""
+    build._step(root / "docs" / "intro" / "04_coalescing.py", tmp_path / "notebooks")
+    notebook = jupytext.read(tmp_path / "notebooks" / "04_coalescing.ipynb")
+    cells = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    (tmp_path / "notebooks" / "cells.py").write_text(cells, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "cells.py"],
+        cwd=tmp_path / "notebooks",
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = (root / "docs" / "intro" / "expected" / "04_coalescing.txt").read_text(encoding="utf-8")
+    assert expected.splitlines()[0] in done.stdout
+    assert expected.splitlines()[-1] in done.stdout

@@ -10,6 +10,7 @@ The sources lie as in the repository, so that links between pages hold; every li
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import shutil
 import subprocess
@@ -109,9 +110,13 @@ def _linked(page: Path) -> str:
 def _step(step: Path, notebooks: Path) -> str:
     """The page of a step of the course, with what it prints; its notebook is written too."""
     notebook = jupytext.read(step, fmt="py:percent")
+    cells = [c.source if c.cell_type == "markdown" else f"```python\n{c.source}\n```" for c in notebook.cells]
+    # A notebook has no file of its own, and is not beside what a step imports.
+    beside = Path(os.path.relpath(step.parent, notebooks)).as_posix()
+    paths = f'# %%\nimport sys\n\n__file__ = "{beside}/{step.name}"\nsys.path.insert(0, "{beside}")'
+    notebook.cells[1:1] = jupytext.reads(paths, fmt="py:percent").cells
     notebooks.mkdir(parents=True, exist_ok=True)
     jupytext.write(notebook, notebooks / f"{step.stem}.ipynb")
-    cells = [c.source if c.cell_type == "markdown" else f"```python\n{c.source}\n```" for c in notebook.cells]
     expected = (step.parent / "expected" / f"{step.stem}.txt").read_text(encoding="utf-8")
     return "\n\n".join([*cells, "## What it prints without a GPU", f"```text\n{expected}```\n"])
 
