@@ -1,6 +1,6 @@
 """What the steps of the course share: the GPU, compiling, what the compiler made of a kernel, timing, recorded output.
 
-A step that is run on a GPU with ``--record`` keeps what it prints from its call of :func:`device` on in
+A step that is run on an H200 with ``--record`` keeps what it prints from its first call of :func:`device` on in
 ``h200/<step>.txt``; without a GPU :func:`finish` prints that.
 """
 
@@ -40,11 +40,14 @@ class _Both(io.TextIOBase):
 
 
 def device() -> torch.device | None:
-    """The current CUDA device, or None where there is none; on one, what is printed from here on can be recorded."""
-    if not torch.cuda.is_available():
-        return None
-    sys.stdout = _Both()
-    return torch.device("cuda", torch.cuda.current_device())
+    """The current CUDA device, or None where there is none; with ``--record``, what is printed from here on is kept."""
+    gpu = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else None
+    if "--record" in sys.argv and not isinstance(sys.stdout, _Both):
+        name = "no CUDA GPU" if gpu is None else torch.cuda.get_device_name(gpu)
+        if "H200" not in name:
+            raise SystemExit(f"--record: expected an NVIDIA H200, got {name}")
+        sys.stdout = _Both()
+    return gpu
 
 
 def arch() -> str:
@@ -97,11 +100,12 @@ def finish(file: str) -> None:
     """Ends a step: keeps its output where that was asked for, or prints what is recorded where there is no GPU."""
     step = Path(file).stem
     record = RECORDED / f"{step}.txt"
-    if torch.cuda.is_available():
-        if sys.argv[1:] == ["--record"]:
-            versions = f"torch {torch.__version__}, CuTe DSL {importlib.metadata.version('nvidia-cutlass-dsl')}"
-            RECORDED.mkdir(exist_ok=True)
-            record.write_text(f"{torch.cuda.get_device_name()}, {versions}\n{_recorded.getvalue()}", encoding="utf-8")
+    if isinstance(sys.stdout, _Both):
+        versions = f"torch {torch.__version__}, CuTe DSL {importlib.metadata.version('nvidia-cutlass-dsl')}"
+        RECORDED.mkdir(exist_ok=True)
+        record.write_text(f"{torch.cuda.get_device_name()}, {versions}\n{_recorded.getvalue()}", encoding="utf-8")
+    elif torch.cuda.is_available():
+        return
     elif record.is_file():
         title, _, text = record.read_text(encoding="utf-8").partition("\n")
         print(f"recorded on {title}:\n{text}", end="")
