@@ -86,6 +86,18 @@ compiled = course.compile(warp_a_row, x, y, make_fake_stream(use_tvm_ffi_env_str
 course.inspect(compiled)
 
 # %% [markdown]
+# The exchange needs no GPU to be checked. At each step lane t adds what lane t ^ offset has. Afterwards all lanes have
+# the sum of the row, in the same bits: of a pair that exchanges, both add the same two numbers.
+
+# %%
+x = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0))
+lanes, parts = torch.arange(32), torch.stack([x[:, lane::32].sum(1) for lane in range(32)])
+for offset in (16, 8, 4, 2, 1):
+    parts = parts + parts[lanes ^ offset]
+torch.testing.assert_close(parts[0].double(), x.double().sum(1), rtol=1e-5, atol=1e-4)
+print(f"  after 5 steps all lanes have the same bits: {torch.equal(parts, parts[:1].expand_as(parts))}")
+
+# %% [markdown]
 # ## What it brings
 #
 # Week 1's first two rungs differ by this, and by how many blocks there are to work on it. From its record, sums over

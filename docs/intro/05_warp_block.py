@@ -111,6 +111,24 @@ for compiled in kernels.values():
     course.inspect(compiled)
 
 # %% [markdown]
+# Eight barriers, and one. Both orders of additions, checked on the CPU with what 256 threads have of four rows:
+
+# %%
+x = torch.randn(4, 8192, generator=torch.Generator().manual_seed(0))
+own = torch.stack([x[:, thread::THREADS].sum(1) for thread in range(THREADS)])
+tree, warps = own, own.reshape(-1, 32, 4)
+while len(tree) > 1:
+    tree = tree[: len(tree) // 2] + tree[len(tree) // 2 :]
+for offset in (16, 8, 4, 2, 1):
+    warps = warps + warps[:, torch.arange(32) ^ offset]
+shuffled = warps[:, 0]  # lane 0 of each warp
+for offset in (4, 2, 1):
+    shuffled = shuffled + shuffled[torch.arange(THREADS // 32) ^ offset]
+for name, found in (("tree", tree[0]), ("shuffle", shuffled[0])):
+    torch.testing.assert_close(found.double(), x.double().sum(1), rtol=1e-5, atol=1e-3)
+    print(f"  {name}: the sums of {len(found)} rows are right")
+
+# %% [markdown]
 # ## Banks
 #
 # Shared memory has 32 banks of 4 bytes. Lanes that want different words of one bank wait for each other. The tree above

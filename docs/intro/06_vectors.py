@@ -88,6 +88,20 @@ def vectors(mX: cute.Tensor, mY: cute.Tensor, stream: Any):
 
 
 # %% [markdown]
+# Does each element belong to exactly one vector of one thread, whatever the length? Coordinates are integers, and a CPU
+# can count them:
+
+# %%
+threads, chunks = torch.arange(THREADS)[:, None], torch.arange(CHUNKS)
+for length in (8192, 1000, 4):
+    tiles = torch.arange(0, length, THREADS * VEC * CHUNKS)[:, None, None]
+    at = (tiles + threads * VEC + chunks * THREADS * VEC).flatten()
+    inside = at < length
+    read = at[inside, None] + torch.arange(VEC)
+    assert torch.equal(read.flatten().sort().values, torch.arange(length))
+    print(f"  rows of {length}: {int(inside.sum())} of {len(at)} vectors are loaded, each element once")
+
+# %% [markdown]
 # A vector must begin at a multiple of its 16 bytes. The fake tensor promises it: rows begin there, because the stride
 # is a multiple of 4 elements and so is the address of the first.
 

@@ -209,7 +209,7 @@ print(f"  two symbols: y has 7 elements, and the one behind it became {room[7].i
 # %%
 rows, columns = 16384, 8192
 moved = 4 * rows * columns + 4 * rows
-print(f"  predicted: {moved:,} bytes")
+print(f"  {rows} x {columns} predicted: {moved:,} bytes")
 gpu = course.device()
 if gpu is not None:
     x = torch.randn(rows, columns, device=gpu)

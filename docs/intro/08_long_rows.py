@@ -37,7 +37,7 @@ from forge_core.device import SPECS
 # %%
 M, N, THREADS, PARTS = 8, 1 << 22, 256, 64
 spec, moved = SPECS["H200"], 4 * M * N + 4 * M
-print(f"  {M} x {N} fp32: {moved:,} bytes, at least {moved / spec.bandwidth_gbs / 1e3:.1f} us on an {spec.name}")
+print(f"  {M} x {N} predicted: {moved:,} bytes, at least {moved / spec.bandwidth_gbs / 1e3:.1f} us on an {spec.name}")
 for name, blocks in (("a block a row", M), ("a cluster of 16 a row", 16 * M), (f"{PARTS} parts a row", PARTS * M)):
     busy = min(blocks, spec.sm_count)
     print(f"  {name:22} {blocks:4} blocks on {busy:3} of {spec.sm_count} multiprocessors, {blocks * 16:5} KB in flight")

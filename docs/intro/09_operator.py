@@ -115,7 +115,7 @@ print(f"  gradcheck: {torch.autograd.gradcheck(mean_square, (x,))}")
 rows, columns = 16384, 8192
 moved = 4 * rows * columns + 4 * rows
 call = mean_square.explain(torch.empty(rows, columns, device="meta"), arch=course.arch())
-print(f"  predicted {moved:,} bytes, planned {call.read + call.written:,}")
+print(f"  {rows} x {columns} predicted: {moved:,} bytes, planned {call.read + call.written:,} bytes")
 print(f"  {call.variant}: {call.why}")
 (kernel,) = inspect_explained(call, arch=course.arch()).kernels
 print(f"  {kernel.resources.registers} registers, global loads of {kernel.counts.widths('ld.global')} bytes")

@@ -49,7 +49,9 @@ from forge_core.rows.operator import like, row_operator
 M, N = 16384, 8192
 moved = 2 * 4 * M * N
 for name, reads in (("naive", 3), ("online", 2), ("single_pass", 1)):
-    print(f"  {name:11} x read {reads} times: {4 * M * N * (reads + 1):,} bytes, {(reads + 1) / 2} of the least")
+    print(
+        f"  {name:11} {M} x {N} read {reads} times: {4 * M * N * (reads + 1):,} bytes, {(reads + 1) / 2} of the least"
+    )
 
 # %% [markdown]
 # ## The pair
