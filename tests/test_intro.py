@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jupytext
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 INTRO = ROOT / "docs" / "intro"
@@ -78,6 +79,18 @@ def test_what_is_recorded_on_a_gpu_is_shown_without_one(tmp_path):
     assert re.fullmatch(r"NVIDIA H200, torch \S+, CuTe DSL \S+", title)
     assert text == "behind\nagain\n"
     assert step() == f"{printed}recorded on {title}:\n{text}"
+
+
+def test_sums_are_checked_before_they_are_measured(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(INTRO)
+    course = importlib.import_module("course")
+    monkeypatch.setattr(course, "device", lambda: torch.device("cpu"))
+    monkeypatch.setattr(course, "measure", lambda call, moved: print(f"    measured {moved} bytes"))
+    course.time_sums({"right": lambda x, y: torch.sum(x, 1, out=y)}, (8, 6))
+    told = ["  8 x 6 predicted: 224 bytes", "  right, 8 x 6", "    measured 224 bytes"]
+    assert capsys.readouterr().out.splitlines() == told
+    with pytest.raises(AssertionError):
+        course.time_sums({"does nothing": lambda x, y: None}, (8, 6))
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.stem)

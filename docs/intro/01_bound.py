@@ -13,6 +13,12 @@ import torch
 from forge_core.device import SPECS
 
 # %% [markdown]
+# ## A few words first
+#
+# A GPU runs threads in *warps* of 32; a thread of a warp is a *lane*. Warps make up *blocks*, and a block runs on one
+# *multiprocessor*, of which an H200 has 132, each with room for 64 warps. All share one L2 cache, behind which lies the
+# memory, DRAM. The [glossary](../glossary.md) has the other terms.
+#
 # ## Bytes
 #
 # `torch.sum(x, -1)` of a matrix of M rows and N columns reads each element once and writes one result for each row. No
@@ -50,15 +56,16 @@ for rows, columns, dtype in (
 M, N = 16384, 8192
 moved = bytes_of_sum(M, N, torch.float32)
 for gpu in SPECS.values():
-    print(f"  {gpu.name:26} {gpu.bandwidth_gbs:6.0f} GB/s: {moved / gpu.bandwidth_gbs / 1e3:6.1f} us at least")
+    print(f"  {gpu.name:26} {gpu.bandwidth_gbs:6.0f} GB/s: {moved / gpu.bandwidth_gbs / 1e3:7.2f} us at least")
 
 # %% [markdown]
 # ## The ceiling
 #
 # No program reaches the figure of the data sheet: memory refreshes, and its pages are opened and closed. What can be
-# reached, a copy of as many bytes shows, measured in the same run on the same GPU: half of the bytes read, half
-# written. Forge calls it the *ceiling*, and gives every bandwidth as a share of it too
-# ([measurement.md](../measurement.md)).
+# reached, a copy of as many bytes shows, measured in the same run on the same GPU. Forge calls it the *ceiling*, and
+# gives every bandwidth as a share of it too ([measurement.md](../measurement.md)). It is a yardstick and no limit: half
+# of a copy's bytes are written, and a kernel that only reads may pass it by a few per cent. Nothing passes the data
+# sheet.
 #
 # Small tensors are another matter. A launch takes a few microseconds whatever it does, and 4 MB would stay in an L2
 # cache of 60 MB: two reasons why a time of 1 us would be a mistake of the measurement. That is step 3.

@@ -23,7 +23,8 @@ from forge_core.timing import host_time
 # ## The kernel
 #
 # `@cute.kernel` is what each thread runs. In CuTe's grammar of names `mX` is the whole tensor in memory, `gX` the part
-# of it that a block or thread works on. Indexing with `None` keeps a mode: `mX[row, None]` is a row, itself a tensor.
+# of it that a block or thread works on. A layout is written shape:stride, so that element (i, j) of `(M, N):(N, 1)` is
+# at i * N + j; its dims are called modes. Indexing with `None` keeps a mode: `mX[row, None]` is a row, itself a tensor.
 #
 #     mX  (M, N):(N, 1)             thread 0   row 0   [x x x x x x ...
 #     gX  (N):(1)                   thread 1   row 1   [x x x x x x ...
@@ -70,8 +71,12 @@ compiled = course.compile(naive, x, y, make_fake_stream(use_tvm_ffi_env_stream=T
 course.inspect(compiled)
 
 # %% [markdown]
-# The compiler unrolled the loop, and the kernel has what it needs: registers, no spills, loads of 4 bytes. Nothing here
-# says that it is slow. The next steps do.
+# This counts instructions in the code, whatever is executed: the loop is unrolled, and the turns that are left over
+# have loads of their own. `ld.global.4` is a load of 4 bytes from global memory, and a *spill* a register that had to
+# be kept in memory, for want of registers. The number behind the name tells apart the launches of a program.
+#
+# All is in order, and the kernel is slow: a multiprocessor has 4 of 64 warps, and each load is scattered over memory.
+# Steps 4 and 6 show what that costs.
 #
 # ## What a call costs
 #
@@ -88,8 +93,8 @@ course.inspect(compiled)
 #
 # Eight: 1024 rows are 8 blocks of 128 threads, and a block runs on one multiprocessor. A matrix of 16384 rows has 128
 # blocks, which is a block each, 4 warps where 64 would fit. [Week 1's `naive`](../week1.md#ladder) is this kernel, for
-# more dtypes and any strides; its
-# [file](../../packages/week1-reduce/src/forge_week1_reduce/kernels/naive.py) reads the same.
+# more dtypes and any strides; its [file](../../packages/week1-reduce/src/forge_week1_reduce/kernels/naive.py) reads the
+# same.
 #
 # </details>
 

@@ -15,7 +15,6 @@ import cutlass
 import cutlass.cute as cute
 import torch
 from cutlass import Float32
-from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
 from forge_core.bench.records import load
 from forge_core.profiling.layouts import coalescing, thread_value
@@ -32,7 +31,8 @@ from forge_core.profiling.layouts import coalescing, thread_value
 #     naive     ((32),(4)):((32768),(4))      lane t reads row t: lanes lie a whole row apart
 #     a warp    ((32),(4)):((4),(128))        lanes are neighbors, and the next load begins 32 elements on
 #
-# Predict the sectors of a request of each, and the share of their bytes that is used.
+# Read: in `naive`, load v of lane t begins at byte t * 32768 + v * 4. Predict the sectors of a request of each, and the
+# share of their bytes that is used.
 
 # %%
 for name, lane, value in (("naive", 32768, 4), ("a warp a row", 4, 128), ("every second element", 8, 256)):
@@ -47,15 +47,16 @@ for name, lane, value in (("naive", 32768, 4), ("a warp a row", 4, 128), ("every
 #     forge-cute layout kernel sum_rows --shape 4096x8192 --dtype float32 --variant naive --out naive.svg
 #     forge-cute layout copy --threads 1x32 --values 1x4 --dtype float32 --out copy.svg
 #
-# Are the other bytes of a sector lost? Not at once: they wait in the L1 for the thread's next loads. But 64 warps of 32
-# lanes hold 2048 sectors there, 64 KB, and what is evicted before its turn is read again.
+# Are the other bytes of a sector lost? They wait in the L1 for the thread's next loads: at 4 warps a multiprocessor 128
+# sectors, 4 KB, which fit. But for each request the L1 looks up 32 lines where one would do: the profile of week 1's
+# `naive` in [step 10](10_ship.py) shows what is busy.
 #
 # ## A warp a row
 #
 # Neighboring lanes, neighboring elements: lane t adds up elements t, t + 32, t + 64, ... Then 32 lanes have a part of
 # the row each, and the parts must meet. `warp_reduction_sum` exchanges registers between lanes by shuffles, in 5 steps:
 #
-#     lane      0    1    2    3    ...          xor 16, 8, 4, 2, 1: after each, groups of lanes agree
+#     step      16, 8, 4, 2, 1                   after the first, lanes t and t + 16 have the same; after all, all 32
 
 
 # %%
@@ -79,10 +80,7 @@ def warp_a_row(mX: cute.Tensor, mY: cute.Tensor, stream: Any):
     warp_kernel(mX, mY).launch(grid=(blocks, 1, 1), block=(128, 1, 1), stream=stream)
 
 
-rows, columns = cute.sym_int(), cute.sym_int()
-x = make_fake_tensor(Float32, (rows, columns), (cute.sym_int64(), 1), memspace=cute.AddressSpace.gmem, assumed_align=4)
-y = make_fake_tensor(Float32, (rows,), (1,), memspace=cute.AddressSpace.gmem, assumed_align=4)
-compiled = course.compile(warp_a_row, x, y, make_fake_stream(use_tvm_ffi_env_stream=True))
+compiled = course.compile(warp_a_row, *course.fake_sum())  # the fake tensors and the stream of step 2
 course.inspect(compiled)
 
 # %% [markdown]
@@ -100,8 +98,9 @@ print(f"  after 5 steps all lanes have the same bits: {torch.equal(parts, parts[
 # %% [markdown]
 # ## What it brings
 #
-# Week 1's first two rungs differ by this, and by how many blocks there are to work on it. From its record, sums over
-# rows of 16384 x 8192:
+# Week 1 has a *ladder* of kernels, each rung faster than the one below. Its first two differ by neighboring lanes, by a
+# block for each row, and by four loads before the branch; the kernel above has the first of these only. From week 1's
+# record, sums over rows of 16384 x 8192:
 
 # %%
 path = max((Path(__file__).parents[1] / "records" / "h200").glob("week1-*.json.gz"))
@@ -114,6 +113,11 @@ for case in load(path).cases:
 print(f"  from {path.relative_to(Path(__file__).parents[2])}")
 
 # %% [markdown]
+# In bf16 an element is half as wide, so as many loads ask for half the bytes at a time: step 6.
+#
+# To try: share a row among 8 lanes instead of 32. How many sectors has a request then, and how many shuffles are left?
+# (4, one of each of four rows; and 3.) Change the kernel and run the step again.
+#
 # ## Question
 #
 # The same matrix, but the sum is over its first dim: y[j] is the sum of column j. Which of the two kernels reads
@@ -132,14 +136,5 @@ print(f"  from {path.relative_to(Path(__file__).parents[2])}")
 # ## On a GPU
 
 # %%
-M, N = 16384, 8192
-moved = 4 * M * N + 4 * M
-print(f"  {M} x {N} predicted: {moved:,} bytes")
-device = course.device()
-if device is not None:
-    x, y = torch.randn(M, N, device=device), torch.empty(M, device=device)
-    compiled(x, y)
-    torch.testing.assert_close(y.double(), x.double().sum(1), rtol=1e-4, atol=1e-1)
-    print("  a warp a row")
-    course.measure(lambda: compiled(x, y), moved)
+course.time_sums({"a warp a row": compiled}, (16384, 8192))
 course.finish(__file__)

@@ -14,7 +14,6 @@ import cutlass
 import cutlass.cute as cute
 import torch
 from cutlass import Float32
-from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 from cutlass.memory import SmemAllocator
 
 from forge_core.profiling.layouts import conflicts, thread_value
@@ -25,7 +24,7 @@ THREADS = 256
 # ## A tree in shared memory
 #
 # Why a block and not a warp? 4096 rows of a warp each are 4096 warps, of which a GPU of 132 multiprocessors would hold
-# 8448: half of it idles. A block of 8 warps a row fills it.
+# 8448: half of its room for warps is empty. Blocks of 8 warps a row fill it.
 #
 # Shared memory is seen by all threads of a block, in any order. What one writes another may read only behind a
 # *barrier*, at which every thread waits for all others:
@@ -35,7 +34,8 @@ THREADS = 256
 #     half 2    +2   +3                                     barrier
 #     half 1    +1                                          thread 0 has the row's
 #
-# Predict: how many barriers does a block of 256 threads meet?
+# Predict: how many barriers does a block of 256 threads meet? `const_expr` and `range_constexpr` are evaluated while
+# the kernel is compiled, so the loop below is written out; `cutlass.range` stays a loop.
 
 
 # %%
@@ -99,10 +99,7 @@ def launch(mX: cute.Tensor, mY: cute.Tensor, kernel: cutlass.Constexpr, name: cu
     kernel(mX, mY).launch(grid=(mX.shape[0], 1, 1), block=(THREADS, 1, 1), smem=4 * THREADS, stream=stream)
 
 
-rows, columns = cute.sym_int(), cute.sym_int()
-x = make_fake_tensor(Float32, (rows, columns), (cute.sym_int64(), 1), memspace=cute.AddressSpace.gmem, assumed_align=4)
-y = make_fake_tensor(Float32, (rows,), (1,), memspace=cute.AddressSpace.gmem, assumed_align=4)
-stream = make_fake_stream(use_tvm_ffi_env_stream=True)
+x, y, stream = course.fake_sum()
 kernels = {
     name: course.compile(launch, x, y, kernel, name, stream)
     for name, kernel in (("tree", tree_kernel), ("shuffle", shuffle_kernel))
@@ -111,7 +108,11 @@ for compiled in kernels.values():
     course.inspect(compiled)
 
 # %% [markdown]
-# Eight barriers, and one. Both orders of additions, checked on the CPU with what 256 threads have of four rows:
+# Eight barriers, and one. One shuffle of each kernel is not in its text: it makes a number uniform for the warp. Four
+# loads are in the code, but not in flight together: behind each of them is a test for the end of the row. Week 1's
+# kernels clamp the index and keep four totals instead.
+#
+# Both orders of additions, checked on the CPU with what 256 threads have of four rows:
 
 # %%
 x = torch.randn(4, 8192, generator=torch.Generator().manual_seed(0))
@@ -132,13 +133,17 @@ for name, found in (("tree", tree[0]), ("shuffle", shuffled[0])):
 # ## Banks
 #
 # Shared memory has 32 banks of 4 bytes. Lanes that want different words of one bank wait for each other. The tree above
-# halves with neighbors far apart, so that lanes stay side by side; the other textbook order, `sAcc[2 * s * thread]`,
-# spreads the lanes over ever fewer banks:
+# adds words that lie far apart, so that lanes stay side by side. The other textbook order adds neighbors first, and
+# thread t works on `sAcc[2 * s * t]`: the stride doubles as the threads that work are halved.
 
 # %%
-for step in (1, 2, 4, 8, 16, 32):
-    found = conflicts(*thread_value("load", (((32,), (1,)), ((4 * step,), (1,))), 4, space="shared"))
-    print(f"  lanes {step:2} words apart: {found.passes:2} {'pass' if found.passes == 1 else 'passes'}")
+for s in (1, 2, 4, 8, 16, 32, 64, 128):
+    lanes = min(32, THREADS // (2 * s))  # of a warp, that work
+    far, near = (
+        conflicts(*thread_value("load", (((lanes,), (1,)), ((4 * step,), (1,))), 4, space="shared"))
+        for step in (1, 2 * s)
+    )
+    print(f"  {lanes:2} lanes, side by side: {far.passes} pass; {2 * s:3} words apart: {near.passes}")
 
 # %% [markdown]
 # ## Question
@@ -161,17 +166,5 @@ for step in (1, 2, 4, 8, 16, 32):
 # The same number of elements as long rows and as short ones.
 
 # %%
-SHAPES = ((16384, 8192), (524288, 256))
-for M, N in SHAPES:
-    print(f"  {M} x {N} predicted: {4 * M * N + 4 * M:,} bytes")
-device = course.device()
-if device is not None:
-    for M, N in SHAPES:
-        x, y = torch.randn(M, N, device=device), torch.empty(M, device=device)
-        for name, compiled in kernels.items():
-            y.zero_()
-            compiled(x, y)
-            torch.testing.assert_close(y.double(), x.double().sum(1), rtol=1e-4, atol=1e-1)
-            print(f"  {name}, {M} x {N}")
-            course.measure(lambda f=compiled, x=x, y=y: f(x, y), 4 * M * N + 4 * M)
+course.time_sums(kernels, (16384, 8192), (524288, 256))
 course.finish(__file__)

@@ -1,13 +1,15 @@
 # %% [markdown]
 # # Step 6: 128 bits, and enough of them
 #
-# Coalesced loads of 4 bytes still leave bandwidth unused. You learn why (Little's law), the two remedies (16 bytes a
-# load, several loads before the first is used), how a thread-value layout says so, and what to do with rows that are
-# not a multiple of anything.
+# Coalesced, but one small load at a time: that leaves bandwidth unused. You learn why (Little's law), the two remedies
+# (16 bytes a load, several loads before the first is used), how a thread-value layout says so, and what to do with rows
+# that are not a multiple of anything.
 #
 #     python docs/intro/06_vectors.py
 
 # %%
+import re
+from pathlib import Path
 from typing import Any
 
 import course
@@ -15,8 +17,8 @@ import cutlass
 import cutlass.cute as cute
 import torch
 from cutlass import Float32
-from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
 
+from forge_core.bench.records import load as load_record
 from forge_core.cute.copy import partition, vector_predicate
 from forge_core.device import SPECS
 
@@ -33,11 +35,17 @@ THREADS, VEC, CHUNKS = 256, 4, 4
 spec, DELAY = SPECS["H200"], 700e-9
 needed = spec.bandwidth_gbs * 1e9 * DELAY / spec.sm_count
 print(f"  needed on each multiprocessor of an {spec.name}: {needed / 1024:.0f} KB")
-for name, width, loads in (("4 bytes, one load", 4, 1), ("2 bytes, one load", 2, 1), ("16 bytes, four loads", 16, 4)):
-    flight = 8 * THREADS * width * loads
-    print(f"  {name:21} {flight / 1024:4.0f} KB in flight, {min(1, flight / needed):4.0%} of the bandwidth")
+for width in (2, 4, 16):
+    for loads in (1, 4):
+        flight = 8 * THREADS * width * loads
+        share = min(1, flight / needed)
+        print(f"  {width:2} bytes by {loads}: {flight / 1024:4.0f} KB in flight, {share:4.0%} of the bandwidth")
 
 # %% [markdown]
+# So four loads of 4 bytes would do for fp32, and not for bf16, whose elements have 2. Week 1's `shared` and `shuffle`
+# have four, and its record below agrees. Loads of 16 bytes do for both, with a quarter and an eighth of the
+# instructions.
+#
 # Whether four loads are in flight is the compiler's choice, and yours: it may issue the next load only if nothing that
 # lies in between could be what it loads, and if there are registers to hold it. So load first, into registers, and fold
 # afterwards.
@@ -51,9 +59,11 @@ for name, width, loads in (("4 bytes, one load", 4, 1), ("2 bytes, one load", 2,
 #
 # ## Tails
 #
-# A row of 1000 elements has 250 vectors, and the tile has 1024. Lanes behind the end load nothing: a *predicate* on
-# each copy. Registers of lanes that load nothing hold the identity, 0 for a sum, and the fold need not know. What the
-# predicate compares are coordinates: first + thread * vec + chunk * T * vec < N.
+# A row of 1000 elements has 250 vectors; the *tile*, what the block loads at a time, has 1024. Lanes behind the end
+# load nothing: a *predicate* on each copy. Registers of lanes that load nothing hold the identity, 0 for a sum, and the
+# fold need not know. What the predicate compares are coordinates: first + thread * vec + chunk * T * vec < N.
+# `partition` of `forge_core.cute` gives the copy instruction and a thread's vectors of the tile, and `vector_predicate`
+# has the same answer for all elements of one.
 
 
 # %%
@@ -106,19 +116,27 @@ for length in (8192, 1000, 4):
 # is a multiple of 4 elements and so is the address of the first.
 
 # %%
-rows, columns = cute.sym_int(), cute.sym_int(divisibility=VEC)
-gmem, stride = cute.AddressSpace.gmem, (cute.sym_int64(divisibility=VEC), 1)
-x = make_fake_tensor(Float32, (rows, columns), stride, memspace=gmem, assumed_align=16)
-y = make_fake_tensor(Float32, (rows,), (1,), memspace=gmem, assumed_align=4)
-compiled = course.compile(vectors, x, y, make_fake_stream(use_tvm_ffi_env_stream=True))
+compiled = course.compile(vectors, *course.fake_sum(VEC))
 course.inspect(compiled)
+order = re.findall(r"\b(ld\.global|add\S*\.f32)", compiled.__ptx__)
+last_load = len(order) - order[::-1].index("ld.global")
+first_addition = next(i for i, word in enumerate(order) if word.startswith("add"))
+print(f"  all loads come before the first addition: {last_load <= first_addition}")
 
 # %% [markdown]
-# Four loads of 16 bytes in the loop, issued one after the other: that is what `ld.global.16` counts, since a loop's
-# body counts once. Of the pair "16 bytes" and "four in flight" the first also divides the number of load instructions
-# by four, which is what bf16 needs most: [`vectorized`](../week1.md#ladder) is this kernel in week 1
-# ([file](../../packages/week1-reduce/src/forge_week1_reduce/kernels/vectorized.py)).
-#
+# `print(compiled.__ptx__)` shows the code that the counts are of. [`vectorized`](../week1.md#ladder) is this kernel in
+# week 1 ([file](../../packages/week1-reduce/src/forge_week1_reduce/kernels/vectorized.py)); its whole ladder at
+# 16384 x 8192, as shares of a copy:
+
+# %%
+path = max((Path(__file__).parents[1] / "records" / "h200").glob("week1-*.json.gz"))
+cases = [c for c in load_record(path).cases if c.operator == "sum_rows" and c.shape == [16384, 8192]]
+for rung in ("naive", "shared", "shuffle", "vectorized"):
+    shares = {case.dtype: case.contender(f"forge:{rung}").of_ceiling for case in cases}
+    print(f"  {rung:10} " + ", ".join(f"{dtype} {share:.2f}" for dtype, share in shares.items()))
+print(f"  from {path.relative_to(Path(__file__).parents[2])}")
+
+# %% [markdown]
 # ## Question
 #
 # Rows of 8191 fp32 elements: the first begins at a multiple of 16 bytes, the second 4 bytes before one. Which of these
@@ -128,8 +146,8 @@ course.inspect(compiled)
 #
 # (c): each row has single elements up to its first boundary, whole vectors from there on, and single elements at its
 # end. Forge calls such rows *shifted* ([rows.md](../rows.md)): head and tail are at most 3 elements each, and the
-# vectors between them are as fast as those of aligned rows. A copy would move three times the bytes; loads of 4 bytes
-# have a quarter in flight.
+# vectors between them are as fast as those of aligned rows. A copy would move three times the bytes. Four
+# loads of 4 bytes are just enough in flight for fp32, and take four times the instructions.
 #
 # </details>
 
@@ -137,15 +155,5 @@ course.inspect(compiled)
 # ## On a GPU
 
 # %%
-SHAPES = ((16384, 8192), (16384, 1000))
-for M, N in SHAPES:
-    print(f"  {M} x {N} predicted: {4 * M * N + 4 * M:,} bytes")
-device = course.device()
-if device is not None:
-    for M, N in SHAPES:
-        x, y = torch.randn(M, N, device=device), torch.empty(M, device=device)
-        compiled(x, y)
-        torch.testing.assert_close(y.double(), x.double().sum(1), rtol=1e-4, atol=1e-1)
-        print(f"  vectors, {M} x {N}")
-        course.measure(lambda x=x, y=y: compiled(x, y), 4 * M * N + 4 * M)
+course.time_sums({"vectors": compiled}, (16384, 8192), (16384, 1000))
 course.finish(__file__)

@@ -47,8 +47,9 @@ def walk(compiled: Any, mX: Any) -> list[list[int]]:
 
 
 # %% [markdown]
-# `from_dlpack` takes a layout as it finds it: static. `mark_layout_dynamic` leaves shapes and strides to the call.
-# Compile both for a tensor of (4, 6), then call them with one of (3, 4), which has 12 elements.
+# `from_dlpack` takes a layout as it finds it: static. `mark_layout_dynamic` leaves shapes and strides to the call, but
+# for the stride 1 of the contiguous dim; `?{i64}` is a number of 64 bits. Compile both for a tensor of (4, 6), then
+# call them with one of (3, 4), which has 12 elements.
 
 # %%
 first, other, seen = torch.zeros(4, 6), torch.zeros(3, 4), torch.zeros(8, 8, dtype=torch.int32)
@@ -162,7 +163,9 @@ for name, compiled in kernels.items():
 
 # %% [markdown]
 # Without the promise a vector is four loads of 4 bytes, since nothing says that it begins at a multiple of 16. The
-# static kernel has its turns counted out: right for one shape, and refused for each other one.
+# static kernel knows how many turns it takes, and has a loop with one load; the others are unrolled, and turns that are
+# left over have loads of their own: what is counted is code, and no speed. The static kernel refuses each other shape:
+# with `--enable-tvm-ffi` static sizes are checked at each call, as they were not above.
 #
 # Strides are `sym_int64`: offsets of a matrix of more than 2^31 elements do not fit 32 bits, and a 32-bit stride would
 # overflow without a word. Forge's kernels go one step further and take strides and lengths as plain arguments

@@ -31,8 +31,9 @@ from forge_core.device import SPECS
 # ## Who works?
 #
 # What is read decides the least time, and by Little's law the bytes in flight decide whether it is reached: an H200
-# wants some 25 KB of them on each multiprocessor ([week 1](../week1.md#what-decides)). A block of 256 threads with four
-# loads of 16 bytes each in flight has 16 KB.
+# wants some 25 KB of them on each multiprocessor ([week 1](../week1.md#what-decides)), 3300 KB in all. A block of 256
+# threads with four loads of 16 bytes each in flight has 16 KB: an upper limit here, since the `walk` below leaves it to
+# the compiler which loads are issued before the first addition.
 
 # %%
 M, N, THREADS, PARTS = 8, 1 << 22, 256, 64
@@ -40,7 +41,8 @@ spec, moved = SPECS["H200"], 4 * M * N + 4 * M
 print(f"  {M} x {N} predicted: {moved:,} bytes, at least {moved / spec.bandwidth_gbs / 1e3:.1f} us on an {spec.name}")
 for name, blocks in (("a block a row", M), ("a cluster of 16 a row", 16 * M), (f"{PARTS} parts a row", PARTS * M)):
     busy = min(blocks, spec.sm_count)
-    print(f"  {name:22} {blocks:4} blocks on {busy:3} of {spec.sm_count} multiprocessors, {blocks * 16:5} KB in flight")
+    where = f"at most {busy:3} of {spec.sm_count} multiprocessors"
+    print(f"  {name:22} {blocks:4} blocks on {where}, {blocks * 16:5} KB in flight")
 
 # %% [markdown]
 # ## One row, several blocks
@@ -75,9 +77,11 @@ def walk(gX: cute.Tensor, place: Int32, turn: Int32):
 #     ...                      |         |    ...
 #     block 15  w0 w1 .. w7 --'          '--> sAcc of block 15  [ 128 totals ] -> shuffles -> the row's
 #
-# An mbarrier in each block counts the bytes that arrive, so nobody waits longer than it must. `open_exchange` and
-# `reduce_row` of [`forge_core.cute.exchange`](../../packages/forge-core/src/forge_core/cute/exchange.py) are this
-# drawing; with `blocks=1` they are the exchange of a block.
+# An mbarrier, a barrier in shared memory that counts arriving bytes, tells each block when it has all, so nobody waits
+# longer than it must. `Sharers` says who shares a row: how many threads of a block, of at most how many, in how many
+# blocks, and which of these this one is. `open_exchange` and `reduce_row` of
+# [`forge_core.cute.exchange`](../../packages/forge-core/src/forge_core/cute/exchange.py) are this drawing; with
+# `blocks=1` they are the exchange of a block.
 
 
 # %%
@@ -192,8 +196,9 @@ for name, sums in (("atomic", atomic(totals[orders])), ("tree", tree(slots))):
 
 # %% [markdown]
 # A result that changes from run to run cannot be tested bit by bit, hides a race behind "rounding", and makes a
-# training run impossible to repeat. The tree costs nothing: the same additions, in an order that is fixed, and its
-# error grows with the depth of the tree instead of its size. All of Forge's reductions are such trees.
+# training run impossible to repeat. The tree costs nothing: the same additions, in an order that is fixed by
+# construction, and its error grows with the depth of the tree instead of its size. In all of Forge's reductions a
+# thread adds up its own elements in a fixed order, and threads and blocks meet in such trees.
 #
 # ## Question
 #
@@ -201,9 +206,9 @@ for name, sums in (("atomic", atomic(totals[orders])), ("tree", tree(slots))):
 #
 # <details><summary>Answer</summary>
 #
-# As far as bits go, yes: integer addition is associative, also where it wraps, so every order gives the same. A maximum
-# is too. What remains is that y has to be 0 before the first block arrives, which is another launch or a memset, and
-# that all blocks of a row queue at one address.
+# As far as bits go, yes: integer addition is associative, also where it wraps, so every order gives the same. So does
+# every order of a maximum. What remains is that y has to be 0 before the first block arrives, which is another launch
+# or a memset, and that all blocks of a row queue at one address.
 #
 # The same launch could instead *count* its blocks with an integer atomic, and the last one to finish adds up the parts
 # in order. [Week 1](../week1.md#what-decides) says why Forge has no such counter in global memory.
@@ -235,8 +240,10 @@ if gpu is not None:
         course.measure(call, moved)
 
 # %% [markdown]
-# Forge's own kernels take the same two ways; which one follows from rows, lengths and the GPU
-# ([what decides](../week2.md#what-decides), [the engine's kernels](../rows.md#kernels)). From week 1's record:
+# Forge's own kernels take the same two ways. `held` keeps a row in the registers of lanes, a block or a cluster;
+# `split` cuts it into parts, where a cluster is too small or the rows are too few for all multiprocessors. Which one
+# follows from rows, lengths and the GPU ([what decides](../week2.md#what-decides), [the engine's
+# kernels](../rows.md#kernels)), and `reduce_sum.explain(x)` says why. From week 1's record:
 
 # %%
 path = max((Path(__file__).parents[1] / "records" / "h200").glob("week1-*.json.gz"))

@@ -31,6 +31,9 @@ from forge_core.testing.rows import row_subject
 #     fold       what each element contributes to its row     x * x
 #     results    once a row, from the total                    total / count
 #     map        for each element, given the total             (none here; the gradient has one)
+#
+# `v.x` is an element of x and `row` what is known of its row. `constants` are computed once a row and handed to `map`.
+# An operand in `scalars` is read once a row, one in `results` is written once a row, one in `writes` for each element.
 
 
 # %%
@@ -95,7 +98,8 @@ def mean_square(x: torch.Tensor, dim: int = -1, *, variant: str = "auto") -> tor
 
 
 # %% [markdown]
-# The fake at work: tensors on the device `meta` have no data, and wrong calls are refused before anything is launched.
+# `like` checks a call and allocates its output. The fake at work: tensors on the device `meta` have no data, and wrong
+# calls are refused before anything is launched. `gradcheck` compares the two references, for on a CPU they serve.
 
 # %%
 print(f"  fake: {tuple(mean_square(torch.empty(4096, 8192, device='meta')).shape)}")
@@ -118,7 +122,8 @@ call = mean_square.explain(torch.empty(rows, columns, device="meta"), arch=cours
 print(f"  {rows} x {columns} predicted: {moved:,} bytes, planned {call.read + call.written:,} bytes")
 print(f"  {call.variant}: {call.why}")
 (kernel,) = inspect_explained(call, arch=course.arch()).kernels
-print(f"  {kernel.resources.registers} registers, global loads of {kernel.counts.widths('ld.global')} bytes")
+widths = ", ".join(map(str, kernel.counts.widths("ld.global")))
+print(f"  {kernel.resources.registers} registers, global loads of {widths} bytes")
 
 # %% [markdown]
 # ## The battery
@@ -130,7 +135,7 @@ print(f"  {kernel.resources.registers} registers, global loads of {kernel.counts
 #
 # A test that cannot fail shows nothing. So faults are planted, and the check that has to find one fails unless it does.
 # Some are planted in every operator; ours is one that this kernel could have: it divides by the length in whole
-# vectors.
+# vectors, of 8 elements as 16-bit dtypes have them.
 
 
 # %%
@@ -176,6 +181,10 @@ print(f"  caught:     {', '.join(dict.fromkeys(caught))}")
 print(f"  need a GPU: {', '.join(name for name in dict.fromkeys(later) if name not in held + caught)}")
 
 # %% [markdown]
+# `values` and the names next to it compare results; `fake_strides`, `opcheck`, `fullgraph` and `export` concern what
+# PyTorch is told; [testing.md](../testing.md#what-is-checked) has each. A fault that is caught is a wrong operator that
+# its check refused; the last one is ours.
+#
 # ## Question
 #
 # PyTorch's own `torch.testing.assert_close` allows bf16 a relative error of 1.6 %. Would it have found our fault on
@@ -210,10 +219,10 @@ if gpu is not None:
     course.measure(lambda: mean_square(x), moved)
 
 # %% [markdown]
-# What you have written here is what `nox -s new -- week3-norm --operator rms_norm` writes into a package: program,
-# reference, operator, proofs, bench ([rows.md](../rows.md), [CONTRIBUTING.md](../../CONTRIBUTING.md#add-a-package)).
-# Week 1's `reduce_sum`, `mean`, `amax`, `amin` and `prod` are one such program
-# ([`program.py`](../../packages/week1-reduce/src/forge_week1_reduce/program.py)).
+# Program, reference and operator are what `nox -s new -- week3-norm --operator rms_norm` writes into a package, with
+# what this step left out: proofs and a benchmark ([rows.md](../rows.md),
+# [CONTRIBUTING.md](../../CONTRIBUTING.md#add-a-package)). Week 1's `reduce_sum`, `mean`, `amax`, `amin` and `prod` are
+# one such program ([`program.py`](../../packages/week1-reduce/src/forge_week1_reduce/program.py)).
 
 # %%
 course.finish(__file__)

@@ -39,7 +39,9 @@ RECORDS = Path(__file__).parents[1] / "records" / "h200"
 # grid, shared memory, integers) and the PTX of each kernel. Both are recomputed without a GPU by
 # `nox -s proofs` and compared ([proofs.md](../proofs.md#what-a-proof-binds-to)).
 #
-# Three versions of one kernel: as it was; tidied up; with four additions in another order.
+# A *builder* makes a kernel for a *configuration*, a dataclass of what it is compiled for. `normalised` drops from PTX
+# what may differ: comments, line numbers, versions and names. Three versions of one kernel: as it was; tidied up; with
+# its three additions in another order.
 
 
 # %%
@@ -130,9 +132,14 @@ for variant, told in profiles("week1").items():
 print("  from docs/records/h200/profiling: sums of the rows of 4096 x 8192 bf16")
 
 # %% [markdown]
-# `held` is nearest the peak with the fewest warps: occupancy is a means to have bytes in flight, and eight loads of 16
-# bytes a thread are another. "Waiting for global memory" is no finding either: a kernel at the memory's bandwidth has
-# nothing else to do. The same command profiles yours: `nox -s profile -- ncu week1`.
+# Two figures want an explanation. That of the L1 counts only multiprocessors that have work: the 32 busy ones of
+# `naive` are at 85 % of theirs, while DRAM is counted over the whole GPU. And `shared` counts as bound by the memory
+# because the L2, at 64 %, is beyond the 60 % from which a unit is said to limit; that DRAM is at 52 % says how much is
+# left to gain.
+#
+# Of the three that are near the peak, `held` is nearest, with the fewest warps: occupancy is a means to have bytes in
+# flight, and eight loads of 16 bytes a thread are another. "Waiting for global memory" is no finding either: a kernel
+# at the memory's bandwidth has nothing else to do. The same command profiles yours: `nox -s profile -- ncu week1`.
 
 # %% [markdown]
 # ## Ship: no compiler on the other side

@@ -98,8 +98,10 @@ print(f"  commutative, bit by bit: {all(map(torch.equal, combine(p, q), combine(
 print(f"  (-inf, 0) is the identity: {same(combine(p, nothing), p)}")
 
 # %% [markdown]
-# Bit by bit, because two lanes that exchange their pairs combine them in either order and must agree. Now a row: cut it
-# into threads, a pair for each, and merge these in a tree. Rows that begin with 1000 show why m is subtracted.
+# Bit by bit, because two threads that exchange their pairs combine them in either order and must agree. (Lanes of a
+# warp agree in another way: they find their common maximum first, and then add up sums below it.) Now a row: cut it
+# into threads, a pair for each, and merge these in a tree. The first eight rows, with 1000 added to each element, show
+# why m is subtracted.
 
 
 # %%
@@ -205,7 +207,8 @@ compiled = course.compile(Softmax(), fake(rows, columns), fake(rows, columns), s
 course.inspect(compiled)
 
 # %% [markdown]
-# Eight loads of 16 bytes and no other read of x. The rungs of week 2 are this story with one thing changed each:
+# Eight loads of 16 bytes and no other read of x; `votes` are the maxima of a warp, which an instruction finds. The
+# rungs of week 2 are this story with one thing changed each:
 #
 # - [`naive.py`](../../packages/week2-softmax/src/forge_week2_softmax/kernels/naive.py): the three passes, an exchange
 #   for the maximum and one for the sum.
@@ -226,10 +229,13 @@ for one in case.contenders:
 print(f"  from {path.relative_to(Path(__file__).parents[2])}")
 
 # %% [markdown]
+# More than a copy is no mistake: a copy is a yardstick, and only the floor of step 3 may not be passed.
+#
 # ## The row program
 #
 # Without the movement, a softmax is two folds, constants and a map. `merge` names the pair, and promises that the sum
 # may be taken below the maximum of a part: that lets the engine cut rows among lanes, blocks, clusters and launches.
+# `outside` is what lanes behind the end of a row see, and `gradient="reference"` differentiates the reference.
 # Week 2's [`program.py`](../../packages/week2-softmax/src/forge_week2_softmax/program.py) adds log_softmax, logsumexp
 # and the gradients.
 
@@ -271,6 +277,7 @@ def softmax(x: torch.Tensor, dim: int = -1, *, variant: str = "auto") -> torch.T
     return like("softmax", SoftmaxProgram(), x=x, dim=dim)
 
 
+torch.testing.assert_close(softmax(x), x.softmax(-1))  # on a CPU, by the reference
 for shape, dim in (((32768, 128), -1), ((M, N), -1), ((4096, 65536), -1), ((1, 1 << 20), -1), ((1000, 64), 0)):
     call = softmax.explain(torch.empty(shape, device="meta"), dim, arch=course.arch())
     registers = [kernel.resources.registers for kernel in inspect_explained(call, arch=course.arch()).kernels]
@@ -278,10 +285,13 @@ for shape, dim in (((32768, 128), -1), ((M, N), -1), ((4096, 65536), -1), ((1, 1
     print(f"    {call.why}")
 
 # %% [markdown]
+# `grid` is one launch in which all blocks of the GPU share the rows; `column` has neighboring rows in neighboring
+# threads. The vectors of a thread are what it has registers for, used or not.
+#
 # ## Question
 #
-# A thread of our kernel sums below its own maximum, and pairs are exchanged once. One could exchange the maximum first,
-# then sum below the row's, and exchange the sum. What does each cost, and where is the second better?
+# A thread of our kernel sums below its own maximum, and warps exchange pairs once. One could exchange the maximum
+# first, then sum below the row's, and exchange the sum. What does each cost, and where is the second better?
 #
 # <details><summary>Answer</summary>
 #

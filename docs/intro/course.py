@@ -11,6 +11,7 @@ import io
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from forge_core.profiling.ptx import count_instructions
 from forge_core.timing import TIMERS, Contender, Policy, time_interleaved
 from forge_core.timing.l2 import l2_policy
 
-__all__ = ["RECORDED", "arch", "compile", "device", "finish", "inspect", "measure"]
+__all__ = ["RECORDED", "arch", "compile", "device", "fake_sum", "finish", "inspect", "measure", "time_sums"]
 
 #: Where recorded output is.
 RECORDED = Path(__file__).with_name("h200")
@@ -64,6 +65,22 @@ def compile(function: Any, *arguments: Any) -> Any:  # noqa: A001 - `course.comp
         return cute.compile(function, *arguments, options=options)
 
 
+def fake_sum(vec: int = 1) -> tuple[Any, Any, Any]:
+    """What a sum of rows is compiled for: x (M, N) and y (M), fake tensors of fp32 as in step 2, and a stream.
+
+    Args:
+        vec: elements of a vector; rows begin at multiples of it, and are whole multiples long.
+    """
+    from cutlass import AddressSpace, Float32, cute
+    from cutlass.cute.runtime import make_fake_stream, make_fake_tensor
+
+    rows, columns, stride = cute.sym_int(), cute.sym_int(divisibility=vec), cute.sym_int64(divisibility=vec)
+    gmem = AddressSpace.gmem
+    x = make_fake_tensor(Float32, (rows, columns), (stride, 1), memspace=gmem, assumed_align=4 * vec)
+    y = make_fake_tensor(Float32, (rows,), (1,), memspace=gmem, assumed_align=4)
+    return x, y, make_fake_stream(use_tvm_ffi_env_stream=True)
+
+
 def inspect(compiled: Any) -> None:
     """Prints registers, spills, accesses and synchronization of each kernel of what :func:`compile` returned."""
     counts = count_instructions(compiled.__ptx__)
@@ -94,6 +111,21 @@ def measure(call: Callable[[], object], bytes_moved: int) -> float:
     taken, copied = timed["call"].median_us, timed["copy"].median_us
     print(f"    {taken:.1f} us, {bytes_moved / taken / 1e3:.0f} GB/s, {copied / taken:.2f} of the speed of a copy")
     return taken
+
+
+def time_sums(kernels: dict[str, Callable[..., object]], *shapes: tuple[int, int]) -> None:
+    """Predicts the bytes of sums over rows of fp32; on a GPU checks and measures each kernel, as in step 2."""
+    for rows, columns in shapes:
+        print(f"  {rows} x {columns} predicted: {4 * (rows * columns + rows):,} bytes")
+    gpu = device()
+    for rows, columns in shapes if gpu is not None else ():
+        x, y = torch.randn(rows, columns, device=gpu), torch.empty(rows, device=gpu)
+        for name, kernel in kernels.items():
+            y.zero_()
+            kernel(x, y)
+            torch.testing.assert_close(y.double(), x.double().sum(1), rtol=1e-4, atol=1e-1)
+            print(f"  {name}, {rows} x {columns}")
+            measure(partial(kernel, x, y), 4 * (rows * columns + rows))
 
 
 def finish(file: str) -> None:
