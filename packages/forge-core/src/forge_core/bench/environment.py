@@ -56,6 +56,16 @@ class Environment(msgspec.Struct, frozen=True):
         """Whether `commit` is a commit, and not the reason why there is none."""
         return re.fullmatch(r"[0-9a-f]{40}", self.commit) is not None
 
+    @property
+    def machine(self) -> str:
+        """The GPU's name, or "CPU"."""
+        return self.gpu if self.device == "cuda" else "CPU"
+
+    def revision(self, unknown: str) -> str:
+        """The beginning of the commit, or `unknown`, and whether there were changes."""
+        name = self.commit[:12] if self.has_commit else unknown
+        return f"{name} with changes" if self.dirty else name
+
 
 def read_environment(device: torch.device, packages: Sequence[str], peers: Iterable[str] = ()) -> Environment:
     """The environment of a run: its device, the packages measured by import name, the distributions of the peers."""

@@ -21,7 +21,7 @@ from forge_core.bench.records import Record
 from forge_core.errors import BenchmarkError
 from forge_core.files import read_unpacked, write_atomically
 
-__all__ = ["Source", "fill", "gather", "newest", "pictures"]
+__all__ = ["Source", "fill", "gather", "in_order", "newest", "pictures", "stamp_of"]
 
 #: A record that is not the one to show, such as week0-2026-11-21-again.json: its name goes on behind the date.
 FURTHER = re.compile(r"\d{4}-\d{2}-\d{2}-.+\.json(\.gz)?$")
@@ -105,6 +105,16 @@ def newest(found: Iterable[Source]) -> dict[str, Source]:
     if len(machines) > 1:
         raise BenchmarkError(f"the records are of several machines, {' and '.join(machines)}: name those of one")
     return chosen
+
+
+def in_order(sources: Iterable[Source]) -> list[Source]:
+    """The records as a report shows them: device time, host time, and smoke last."""
+    return sorted(sources, key=lambda e: (e.record.suite == "smoke", e.record.timer != "device", e.title))
+
+
+def stamp_of(sources: Iterable[Source]) -> str:
+    """What a report is made from: each record's file and the beginning of its SHA-256."""
+    return "; ".join(sorted(f"{entry.path.name} {entry.digest}" for entry in sources))
 
 
 def pictures(root: Path) -> set[Path]:

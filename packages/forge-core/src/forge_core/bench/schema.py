@@ -47,6 +47,7 @@ __all__ = [
     "our_name",
     "parse_shape",
     "suites_of",
+    "variant_of",
 ]
 
 #: The name of our operator's `auto` among the contenders; a variant is ``forge:<variant>``.
@@ -140,6 +141,12 @@ class Suite(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 def our_name(variant: str) -> str:
     """A variant's name among the contenders."""
     return OURS if variant == AUTO else f"{OURS}:{variant}"
+
+
+def variant_of(name: str) -> str:
+    """The variant of a contender of that name; "" for a peer and for the ceiling."""
+    first, _, variant = name.partition(":")
+    return (variant or AUTO) if first == OURS else ""
 
 
 def parse_shape(text: str | int) -> tuple[int, ...]:

@@ -248,9 +248,8 @@ def _write(record: Record, json_path: str | None, out: Path | None, console: Con
         write_atomically(Path(json_path), text)
         console.print(f"record: {json_path}", highlight=False)
     if out is not None:
-        machine = record.environment.gpu if record.environment.device == "cuda" else "cpu"
         stamp = re.sub(r"\D", "", record.date[:19])
-        stem = re.sub(r"[^a-z0-9]+", "-", f"{record.suite} {machine} {stamp}".lower())
+        stem = re.sub(r"[^a-z0-9]+", "-", f"{record.suite} {record.environment.machine} {stamp}".lower())
         write_atomically(out / f"{stem}.json", text)
         write_atomically(out / f"{stem}.md", report.markdown(record))
         console.print(f"record: {out / stem}.json and .md", highlight=False)

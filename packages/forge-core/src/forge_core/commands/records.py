@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from collections.abc import Mapping
@@ -13,12 +14,13 @@ import msgspec
 import torch
 from rich.console import Console
 
-from forge_core.bench import compare_text, devices, pages, processes, records, report
+from forge_core.bench import devices, pages, processes, records, report
 from forge_core.bench import plan as planning
-from forge_core.bench.compare import compare
+from forge_core.bench.compare import commit_message, compare, comparison_markdown, print_comparison
 from forge_core.bench.environment import stamp
 from forge_core.bench.plan import UsageError
 from forge_core.cli import REGRESSION
+from forge_core.errors import UnsupportedError
 from forge_core.files import write_atomically
 from forge_core.progress import progress
 
@@ -61,7 +63,7 @@ def show_command(record: Path) -> None:
 @click.argument("new", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--fail-on-regression", "threshold", type=percentage, metavar="5%", help="Exit status 2 from here on.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="For a pull request.")
-@click.option("--commit-message", is_flag=True, help="The block that a kernel change's commit carries.")
+@click.option("--commit-message", "as_commit", is_flag=True, help="The block that a kernel change's commit carries.")
 @click.option("--rerun/--no-rerun", "again", default=True, show_default=True, help="Measure the suspects again.")
 @click.option(
     "--old-source",
@@ -75,7 +77,7 @@ def compare_command(
     new: Path,
     threshold: float | None,
     as_markdown: bool,
-    commit_message: bool,
+    as_commit: bool,
     again: bool,
     old_source: Path | None,
 ) -> None:
@@ -92,11 +94,11 @@ def compare_command(
     if again:
         found = processes.confirm(found, old_source=old_source)
     if as_markdown:
-        click.echo(compare_text.comparison_markdown(found), nl=False)
-    elif commit_message:
-        click.echo(compare_text.commit_message(found), nl=False)
+        click.echo(comparison_markdown(found), nl=False)
+    elif as_commit:
+        click.echo(commit_message(found), nl=False)
     else:
-        compare_text.print_comparison(found, console())
+        print_comparison(found, console())
     if found.broken:
         ctx.exit(1)
     ctx.exit(REGRESSION if threshold is not None and found.regressions else 0)
@@ -158,6 +160,12 @@ def report_command(
         for name in pages.fill(page, found):
             click.echo(f"{page}: the block bench:{name} is now that of {found[name].path.name}")
     if checkout or not (as_markdown or into):
+        if lacking := [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]:
+            raise UnsupportedError(
+                f"the report needs {' and '.join(lacking)}, not installed here. Install with: "
+                "pip install 'forge-cute-core[report]'; the tables need nothing: --markdown",
+                requirement=lacking[0],
+            )
         from forge_core.bench.html import write_report  # the plotting library takes a second to import
 
         if checkout:
