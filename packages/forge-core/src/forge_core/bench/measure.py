@@ -192,7 +192,7 @@ class _Measurement:
         want = self.operator.reference(*inputs)
         for name, call in calls.items():
             agrees = partial(self.operator.wrong, name, inputs, want=want)
-            names = {"suite": self.context.suite, "case": self.case.name, "contender": name}
+            names = {"suite": self.context.suite, "case": self.case.name, "peer": name}
             if not check_stream(call, inputs, agrees, **names):
                 note = f"{name} waits for the GPU, so the stream that it works on was not checked."
                 self.outcome.notes.append(note)
@@ -221,7 +221,7 @@ class _Measurement:
             if problem:
                 self.refuse("in a timed launch", name, problem)
         for name, timing in run.timings.items():
-            check_floor(timing, outcome.floor_ms, suite=context.suite, case=self.case.name, contender=name)
+            check_floor(timing, outcome.floor_ms, suite=context.suite, case=self.case.name, peer=name)
         outcome.timings = run.timings
 
 
