@@ -25,8 +25,10 @@ from forge_core.bench.records import ContenderRecord, Record
 from forge_core.bench.report import Table
 from forge_core.bench.schema import AUTO, variant_of
 
-__all__ = ["Change", "Comparison", "commit_message", "compare", "comparison_markdown", "print_comparison"]
+__all__ = ["THRESHOLD", "Change", "Comparison", "commit_message", "compare", "comparison_markdown", "print_comparison"]
 
+#: The share from which a slower case is a regression.
+THRESHOLD = 0.05
 DRAWS = 2000
 CONFIDENCE = 0.99
 #: The significance level of the rank test.
@@ -132,8 +134,8 @@ class Comparison:
         return median(c.control for c in self.changes) if self.changes else 0.0
 
 
-def compare(old: Record, new: Record, threshold: float = 0.05) -> Comparison:
-    """Compares two records of the same suite; `threshold` is the share from which a slower case is a regression."""
+def compare(old: Record, new: Record, threshold: float = THRESHOLD) -> Comparison:
+    """Compares two records of the same suite."""
     before = {case.name: case for case in old.cases}
     after = {case.name: case for case in new.cases}
     versions = ("torch", "triton", "cuda", "driver")

@@ -119,9 +119,8 @@ def _checkout(package: str) -> tuple[str, bool | None]:
         return NOT_READ, None
     if not _tracked(folder):
         return "not a checkout", None
-    commit = _git(folder, "rev-parse", "HEAD")
     status = _git(folder, "status", "--porcelain")
-    return commit or NOT_READ, None if status is None else bool(status)
+    return _git(folder, "rev-parse", "HEAD") or NOT_READ, None if status is None else bool(status)
 
 
 def _tracked(folder: Path) -> bool:
@@ -131,9 +130,8 @@ def _tracked(folder: Path) -> bool:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     """The output of git in a folder; None if it fails or is not installed."""
-    command = ["git", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)  # noqa: S607 - the user's own git
     except FileNotFoundError:
         return None
     return done.stdout.strip() if done.returncode == 0 else None

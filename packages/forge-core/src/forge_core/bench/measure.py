@@ -232,18 +232,17 @@ def willing_peers(planned: PlannedCase, context: Context, outcome: Outcome) -> l
         BenchmarkError: a peer that was asked for by name cannot run.
     """
     willing = []
-    for name in planned.peers:
-        peer = planned.operator.peer(name)
-        if peer is None:
-            raise BenchmarkError(f"{planned.operator.name} has no peer {name!r}", suite=context.suite)
+    for peer in planned.peers:
         missing = peer.missing(context.device)
         text = f"needs {' and '.join(missing)}" if missing else peer.unable(planned.case)
         if not text:
             willing.append(peer)
         elif planned.peers_asked:
-            raise BenchmarkError(f"peer {name} {text}", suite=context.suite, case=planned.case.name, peer=name)
+            raise BenchmarkError(
+                f"peer {peer.name} {text}", suite=context.suite, case=planned.case.name, peer=peer.name
+            )
         else:
-            outcome.left_out[name] = text
+            outcome.left_out[peer.name] = text
     return willing
 
 

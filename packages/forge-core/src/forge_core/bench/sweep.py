@@ -75,12 +75,11 @@ def _log_uniform(choose: random.Random, least: int, most: int) -> int:
     return min(most, round(math.exp(choose.uniform(math.log(least), math.log(max(least, most))))))
 
 
-def plan(bench: Bench, operator: OperatorBench, cases: Sequence[Case], seed: int) -> Run:
+def plan(bench: Bench, operator: OperatorBench, cases: Sequence[Case]) -> Run:
     """The cases as a run, beside all peers; those that autotune beside the first ``AUTOTUNED`` cases alone."""
-    every = tuple(peer.name for peer in operator.peers)
-    quick = tuple(name for name in every if "autotune" not in name)
+    quick = tuple(peer for peer in operator.peers if "autotune" not in peer.name)
     planned = [
-        PlannedCase(bench, operator, case, (AUTO,), every if number < AUTOTUNED else quick)
+        PlannedCase(bench, operator, case, (AUTO,), operator.peers if number < AUTOTUNED else quick)
         for number, case in enumerate(cases)
     ]
     return Run(f"sweep {operator.name}", tuple(planned), cpu=True, packages=(bench.package,))
