@@ -51,7 +51,6 @@ class Change:
     """One of our contenders in one case, in both records.
 
     Attributes:
-        case, contender: their names.
         old_ms, new_ms: the median times, in milliseconds.
         change: the new time over the old one, divided by that of the controls, minus 1.
         low, high: the confidence interval of `change`.
@@ -95,7 +94,6 @@ class Comparison:
 
     Attributes:
         threshold: the share from which a slower case is a regression.
-        changes: one for each of our contenders that both measured.
         gone, added: cases that only the old, or only the new record has.
         broken: cases that are errors in the new record, with the error.
         notes: differences of versions and settings.

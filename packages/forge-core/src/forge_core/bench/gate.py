@@ -89,9 +89,9 @@ def check(
     """Checks every contender on inputs that none has seen.
 
     Args:
-        calls: the contenders by name; each takes the inputs, as the reference does.
+        calls: the contenders by name; each takes the inputs.
         inputs: the inputs.
-        reference: the reference.
+        reference: takes the inputs, too.
         agree: takes a contender's name, the inputs, its result and the reference's; returns "" or what is wrong.
         refuse: takes the name of a contender that is wrong or raised, and what is wrong or the error.
 

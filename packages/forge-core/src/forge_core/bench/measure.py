@@ -46,7 +46,6 @@ class Context:
         timer: takes the samples of device time.
         run: the number of this run of the suite, from 0; each run has data of its own.
         host: whether host time is measured instead of device time.
-        l2: how the L2 is prepared before every timed launch.
     """
 
     suite: str
@@ -62,18 +61,12 @@ class Context:
 
 @dataclass
 class Outcome:
-    """The outcome of measuring a case once.
+    """The outcome of measuring a case once: what a :class:`CaseRecord` has, of one run.
 
     Attributes:
         timings: by contender; ours first, then the peers, then the ceiling.
-        described: of each of ours ``variant``, ``config`` and ``why``, as a record has them.
+        described: of each of ours ``variant``, ``config`` and ``why``.
         first_call_s: seconds of each contender's first call, compiling included.
-        left_out: contenders that were left out, and why.
-        wrong: peers that gave a wrong result or an error, and which; they have no timings.
-        floor_ms: the time below which a sample is rejected; 0 for none.
-        l2: the state of the cache before each launch.
-        notes: what disturbed the measurement, and what could not be checked.
-        cold: the first calls, by contender; of suites with the timer ``cold``.
     """
 
     timings: dict[str, Timing] = field(default_factory=dict)

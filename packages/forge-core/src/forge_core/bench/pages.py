@@ -34,8 +34,6 @@ class Source:
     """A record and its file.
 
     Attributes:
-        record: the record.
-        path: the file.
         digest: the beginning of its text's SHA-256.
         name: what a page calls it; "" for its suite.
         note: which kernels it was measured on, in a sentence.
@@ -85,8 +83,7 @@ def _is_record(path: Path) -> bool:
 def newest(found: Iterable[Source]) -> dict[str, Source]:
     """Of each suite, the newest record; of a suite that several packages have, the newest of each.
 
-    Returns:
-        By the name on the page: the suite's, or, where there are several of it, with that of the packages.
+    They are named as a page names them: by the suite, or, where there are several of it, with that of the packages.
 
     Raises:
         BenchmarkError: the records are of several machines; one page shows one.
@@ -125,14 +122,9 @@ def pictures(root: Path) -> set[Path]:
 
 
 def fill(page: Path, found: Mapping[str, Source]) -> list[str]:
-    """Puts the tables of records, as Markdown, between their markers on a page.
+    """Puts the tables of records, as Markdown, between their markers on a page; returns the names of these records.
 
-    Args:
-        page: the page.
-        found: the records by the names that markers have.
-
-    Returns:
-        The names whose tables the page has.
+    `found` has the records by the names that markers have.
 
     Raises:
         BenchmarkError: the page cannot be read, or does not have both markers of a record once each, in this order.

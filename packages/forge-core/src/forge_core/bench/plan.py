@@ -25,18 +25,6 @@ from forge_core.bench.schema import (
 from forge_core.cli import did_you_mean
 from forge_core.errors import BenchmarkError
 
-__all__ = [
-    "PlannedCase",
-    "Run",
-    "Selection",
-    "UsageError",
-    "devices_of",
-    "discover",
-    "gpu_named",
-    "packages_named",
-    "plan",
-]
-
 #: The entry-point group in which packages name their :class:`~forge_core.bench.declare.Bench`.
 GROUP = "forge.bench"
 
@@ -65,8 +53,6 @@ class PlannedCase:
     """One case, with its contenders.
 
     Attributes:
-        variants: the variants to run, ``auto`` first where it is among them.
-        peers: the peers to run against.
         targets: what ``auto`` is to reach here.
         lenient: variants that came from "all": one that does not support the case is left out, instead of an error.
         peers_asked: whether the peers were asked for by name: then a missing requirement is an error.
@@ -84,10 +70,9 @@ class PlannedCase:
 
 @dataclass(frozen=True)
 class Run:
-    """What one call of the bench measures.
+    """What one call of the bench measures: a suite, or an operator.
 
     Attributes:
-        name: the suite's or the operator's name.
         timer: ``"device"``, ``"host"`` or ``"cold"``.
         cpu: whether it runs on the CPU by default where there is no GPU.
         imports: modules whose import is timed, with the targets for each.

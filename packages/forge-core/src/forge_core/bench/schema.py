@@ -30,26 +30,6 @@ from forge_core.bench.inputs import LAYOUTS
 from forge_core.cli import did_you_mean
 from forge_core.errors import BenchmarkError
 
-__all__ = [
-    "ALL",
-    "AUTO",
-    "BANDWIDTH",
-    "BEST_PEER",
-    "CEILING",
-    "OURS",
-    "CaseGroup",
-    "Suite",
-    "Target",
-    "check_known",
-    "expand",
-    "load_suites",
-    "operator_suite",
-    "our_name",
-    "parse_shape",
-    "suites_of",
-    "variant_of",
-]
-
 #: The name of our operator's `auto` among the contenders; a variant is ``forge:<variant>``.
 OURS = "forge"
 AUTO = "auto"
@@ -60,14 +40,9 @@ BEST_PEER = "best_peer"
 
 
 class CaseGroup(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Cases that differ in shape and dtype only.
+    """Cases that differ in shape (``"4096x4096"``) and dtype (``"bfloat16"``) only.
 
-    Attributes:
-        operator: the operator's name.
-        shapes, dtypes: for example ``"4096x4096"`` and ``"bfloat16"``.
-        layout: one of ``forge_core.bench.inputs.LAYOUTS``.
-        variants: the variants to run beside each other, or ``"all"``: auto and every variant there is.
-        peers: the peers; without it, the suite's.
+    `variants` run beside each other; ``"all"`` is auto and every variant there is.  Without `peers` it has the suite's.
     """
 
     operator: str
@@ -79,7 +54,7 @@ class CaseGroup(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Target(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
-    """What ``auto`` is to reach on some cases.
+    """What ``auto`` is to reach on some cases, without `shapes` and `dtypes` on all.
 
     Attributes:
         operator: the operator's name; or, with `of` ``import``, the module's.
@@ -87,7 +62,6 @@ class Target(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defau
         at_least: the least bandwidth, as a share of that of `of`; or in GB/s itself.
         at_most: the most time: host time as a multiple of that of `of`, or seconds of import.
         met_from: the measured share that counts as `at_least` reached; without it, `at_least` itself.
-        shapes, dtypes: the cases it holds for; without them, all.
     """
 
     operator: str
@@ -114,17 +88,19 @@ class Target(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defau
         return at_least is not None and value >= at_least
 
 
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    version: Literal[1]
+    suites: dict[str, Any]
+
+
 class Suite(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One suite.
 
     Attributes:
         about: one sentence.
-        cases: what to run.
-        peers: the peers, unless a group of cases names its own.
         timer: ``"device"``; ``"host"``, the time of the calling thread; or ``"cold"``, a process's first call.
         cpu: whether it runs on the CPU by default where there is no GPU.
         imports: modules whose import is timed.
-        targets: what is to be reached.
         targets_for: the GPU of the targets, for example ``"NVIDIA H200"``; on another they are not judged.
     """
 
@@ -154,11 +130,6 @@ def parse_shape(text: str | int) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(x\d+)*", str(text)):
         raise ValueError(f"expected a shape such as 4096x4096, got {text!r}")
     return tuple(int(size) for size in str(text).split("x"))
-
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    version: Literal[1]
-    suites: dict[str, Any]
 
 
 def check_known(

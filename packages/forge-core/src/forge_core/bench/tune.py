@@ -44,11 +44,9 @@ Measure = Callable[[OperatorBench, Case, Threshold, Sequence[int]], dict[int, fl
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome of one threshold.
+    """The outcome of one threshold: the value in force, `was`, and the one that was chosen.
 
     Attributes:
-        name, about: the threshold's.
-        was, value: the value in force, and the value that was chosen.
         gain: time with `was` over time with `value`, the geometric mean over the cases.
         times_ms: for each case, the median time with each candidate.
         shares: for each candidate, its time over the chosen one's, the geometric mean over the cases.
