@@ -113,27 +113,16 @@ def check(
             refuse(name, error)
             continue
         took = time.perf_counter() - start
-        problem = _shares_memory(got, inputs) or agree(name, pristine, got, want)
-        changed = _changed(inputs, pristine)
-        if problem or changed:
-            refuse(name, problem or changed)
+        problem = agree(name, pristine, got, want)
+        if got.numel() and any(got.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for x in inputs):
+            problem = "the result shares its memory with an input; expected memory of its own"
+        for number, (x, before) in enumerate(zip(inputs, pristine, strict=True)):
+            if exact(x, before):
+                problem = problem or f"input {number} was changed by the call"
+                x.detach().copy_(before)
+        if problem:
+            refuse(name, problem)
         else:
             seconds[name] = took
-        if changed:
-            for x, before in zip(inputs, pristine, strict=True):
-                x.detach().copy_(before)
         del got
     return seconds
-
-
-def _shares_memory(got: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> str:
-    if got.numel() and any(got.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for x in inputs):
-        return "the result shares its memory with an input; expected memory of its own"
-    return ""
-
-
-def _changed(inputs: tuple[torch.Tensor, ...], pristine: tuple[torch.Tensor, ...]) -> str:
-    for number, (x, before) in enumerate(zip(inputs, pristine, strict=True)):
-        if exact(x, before):
-            return f"input {number} was changed by the call"
-    return ""

@@ -11,7 +11,6 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -28,6 +27,8 @@ __all__ = ["AUTOTUNED", "CLASSES", "continued", "draw", "plan", "reached", "tabl
 
 #: Cases that are measured beside peers that autotune, which takes minutes a case.
 AUTOTUNED = 40
+#: Cases that are shown for their low ratios.
+WORST = 10
 #: How often each layout is drawn: as users have them.
 _WEIGHTS = dict(zip(LAYOUTS, (14, 2, 2, 2), strict=True))
 _LEAST_BYTES = 1024
@@ -46,14 +47,9 @@ CLASSES: dict[str, Callable[[CaseRecord, int], bool]] = {
 
 
 def draw(operator: OperatorBench, seed: int, count: int, kinds: Sequence[str], most_bytes: int) -> list[Case]:
-    """Random cases of an operator, all different; the same for the same arguments.
+    """Random cases of an operator, all different, whose first input has at most `most_bytes`.
 
-    Args:
-        operator: the operator.
-        seed: of the draws.
-        count: how many cases.
-        kinds: the dtypes.
-        most_bytes: of the first input.
+    They are the same for the same arguments; ValueError for an unknown dtype among `kinds`.
     """
     # Not of Python's hash, which differs from process to process.
     choose, found = random.Random(f"{operator.name} {seed}"), dict[str, Case]()  # noqa: S311 - cases, no secret
@@ -110,7 +106,7 @@ def continued(before: Record, after: Record) -> Record:
 # ------------------------------------------------------------------------------------------------------ what it shows
 
 
-def tables(record: Record, worst: int = 10) -> list[Table]:
+def tables(record: Record) -> list[Table]:
     """The ratios by class of problem, and the cases with the lowest ones."""
     rows, ratios = [], _ratios(record)
     for name in ("all", *CLASSES):
@@ -119,18 +115,28 @@ def tables(record: Record, worst: int = 10) -> list[Table]:
             continue
         of_peer = [ratio for ratio, _ in own]
         of_copy = [ours.of_ceiling for _, case in own if (ours := case.contender(OURS)) and ours.of_ceiling]
-        rows.append(
-            {
-                "Class": name,
-                "Cases": str(len(own)),
-                "Of the best peer": f"{statistics.geometric_mean(of_peer):.3f}",
-                "5th percentile": f"{_quantile_5(of_peer):.3f}",
-                "Below 0.97": str(sum(ratio < 0.97 for ratio in of_peer)),
-                "Least": f"{min(of_peer):.3f}",
-                "Of the copy": f"{statistics.geometric_mean(of_copy):.3f}" if of_copy else "",
-            }
-        )
-    slowest = [_row(ratio, case) for ratio, case in sorted(ratios, key=lambda each: each[0])[:worst]]
+        row = {
+            "Class": name,
+            "Cases": str(len(own)),
+            "Of the best peer": f"{statistics.geometric_mean(of_peer):.3f}",
+            "5th percentile": f"{_quantile_5(of_peer):.3f}",
+            "Below 0.97": str(sum(ratio < 0.97 for ratio in of_peer)),
+            "Least": f"{min(of_peer):.3f}",
+            "Of the copy": f"{statistics.geometric_mean(of_copy):.3f}" if of_copy else "",
+        }
+        rows.append(row)
+    slowest = [
+        {
+            "Case": case.name.removeprefix(f"{case.operator} "),
+            "Class": _class_of(case),
+            "Ratio": f"{ratio:.3f}",
+            "Best peer": case.best_peer,
+            "Variant": ours.variant,
+            "Why": ours.why,
+        }
+        for ratio, case in sorted(ratios, key=lambda each: each[0])[:WORST]
+        if (ours := case.contender(OURS))
+    ]
     name = record.suite.removeprefix("sweep ")
     return [
         Table.of(f"{name}: speedup over the fastest peer, {len(ratios)} random cases, seed {record.seed}", rows, 1),
@@ -149,11 +155,8 @@ def _quantile_5(ratios: Sequence[float]) -> float:
 
 def _ratios(record: Record) -> list[tuple[float, CaseRecord]]:
     """The cases that have a peer, each with its ratio to the fastest one."""
-    found: list[tuple[float, CaseRecord]] = []
-    for case in record.cases:
-        ours: Any = case.contender(OURS)
-        if ours is not None and ours.of_best_peer is not None:
-            found.append((ours.of_best_peer, case))
+    both = [(case, case.contender(OURS)) for case in record.cases]
+    found = [(ours.of_best_peer, case) for case, ours in both if ours is not None and ours.of_best_peer is not None]
     if not found:
         raise BenchmarkError(f"{record.suite}: expected at least one case with a peer, got none")
     return found
@@ -162,15 +165,3 @@ def _ratios(record: Record) -> list[tuple[float, CaseRecord]]:
 def _class_of(case: CaseRecord) -> str:
     size = dtypes.parse(case.dtype).itemsize
     return next(name for name, applies in CLASSES.items() if applies(case, size))
-
-
-def _row(ratio: float, case: CaseRecord) -> dict[str, str]:
-    ours: Any = case.contender(OURS)
-    return {
-        "Case": case.name.removeprefix(f"{case.operator} "),
-        "Class": _class_of(case),
-        "Ratio": f"{ratio:.3f}",
-        "Best peer": case.best_peer,
-        "Variant": ours.variant,
-        "Why": ours.why,
-    }
