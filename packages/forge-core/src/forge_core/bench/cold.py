@@ -39,6 +39,8 @@ from forge_core.timing.host import fresh_process
 __all__ = ["Asked", "First", "measure_cold", "run", "start"]
 
 METHOD = "perf_counter in fresh processes, around the first call and its synchronisation; caches empty, then kept"
+#: The variables that name folders of caches; quack keeps its cache among the temporary files.
+CACHES = ("TMPDIR", "FORGE_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
 #: Processes of each kind, for each contender.
 PROCESSES = 3
 #: Calls once the kernel is in memory, of which the median is taken.
@@ -75,14 +77,8 @@ def measure_cold(planned: plan.PlannedCase, context: Context) -> Outcome:
         empty, kept = [], []
         for _ in range(context.policy.iterations or PROCESSES):
             with tempfile.TemporaryDirectory(prefix="forge-cold-") as folder:
-                Path(folder, "temporary").mkdir()
-                caches = {
-                    "TMPDIR": f"{folder}/temporary",
-                    "FORGE_CACHE_DIR": f"{folder}/forge",
-                    "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-                    "TRITON_CACHE_DIR": f"{folder}/triton",
-                    "CUDA_CACHE_PATH": f"{folder}/cuda",
-                }
+                caches = {variable: f"{folder}/{variable}" for variable in CACHES}
+                Path(caches["TMPDIR"]).mkdir()
                 empty.append(start(asked, caches))
                 kept.append(start(asked, caches))
         outcome.cold[name] = Cold(
