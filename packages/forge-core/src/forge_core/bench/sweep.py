@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 from collections.abc import Callable, Sequence
+from statistics import geometric_mean
 
 import msgspec
 
@@ -22,6 +22,7 @@ from forge_core.bench.records import CaseRecord, Record
 from forge_core.bench.report import Table
 from forge_core.bench.schema import AUTO, OURS
 from forge_core.errors import BenchmarkError
+from forge_core.timing.result import quantile
 
 __all__ = ["AUTOTUNED", "CLASSES", "continued", "draw", "plan", "reached", "tables"]
 
@@ -118,11 +119,11 @@ def tables(record: Record) -> list[Table]:
         row = {
             "Class": name,
             "Cases": str(len(own)),
-            "Of the best peer": f"{statistics.geometric_mean(of_peer):.3f}",
-            "5th percentile": f"{_quantile_5(of_peer):.3f}",
+            "Of the best peer": f"{geometric_mean(of_peer):.3f}",
+            "5th percentile": f"{quantile(of_peer, 0.05):.3f}",
             "Below 0.97": str(sum(ratio < 0.97 for ratio in of_peer)),
             "Least": f"{min(of_peer):.3f}",
-            "Of the copy": f"{statistics.geometric_mean(of_copy):.3f}" if of_copy else "",
+            "Of the copy": f"{geometric_mean(of_copy):.3f}" if of_copy else "",
         }
         rows.append(row)
     slowest = [
@@ -146,11 +147,7 @@ def tables(record: Record) -> list[Table]:
 
 def reached(record: Record) -> float:
     """The 5th percentile of the speedups over the fastest peer, over all cases."""
-    return _quantile_5([ratio for ratio, _ in _ratios(record)])
-
-
-def _quantile_5(ratios: Sequence[float]) -> float:
-    return statistics.quantiles(ratios, n=20, method="inclusive")[0] if len(ratios) > 1 else ratios[0]
+    return quantile([ratio for ratio, _ in _ratios(record)], 0.05)
 
 
 def _ratios(record: Record) -> list[tuple[float, CaseRecord]]:
