@@ -94,9 +94,7 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
         ForgeError: a variant that was asked for by name cannot serve the case.
     """
     if planned.operator.traffic(planned.case).total == 0:
-        raise BenchmarkError(
-            "the case moves no bytes, so it has no bandwidth", suite=context.suite, case=planned.case.name
-        )
+        raise BenchmarkError("the case moves no bytes, so it has no bandwidth", **_names(planned, context))
     cuda = context.device.type == "cuda"
     current = torch.cuda.device(context.device) if cuda else contextlib.nullcontext()
     with _served_by(context.backend, context.device), current:
@@ -137,8 +135,7 @@ class _Measurement:
     def refuse(self, when: str, name: str, problem: str | Exception) -> None:
         """Raises the error of a contender of ours, or of a peer asked for by name; records that of another peer."""
         if isinstance(problem, str):
-            text = f"wrong result {when}: {problem}"
-            problem = BenchmarkError(text, suite=self.context.suite, case=self.case.name, peer=name)
+            problem = BenchmarkError(f"wrong result {when}: {problem}", **_names(self.planned, self.context, peer=name))
         if self.operator.peer(name) is None or self.planned.peers_asked:
             raise problem
         self.outcome.wrong[name] = error_text(problem, f"peer {name}: ")
@@ -185,8 +182,7 @@ class _Measurement:
         want = self.operator.reference(*inputs)
         for name, call in calls.items():
             agrees = partial(self.operator.wrong, name, inputs, want=want)
-            names = {"suite": self.context.suite, "case": self.case.name, "peer": name}
-            if not check_stream(call, inputs, agrees, **names):
+            if not check_stream(call, inputs, agrees, **_names(self.planned, self.context, peer=name)):
                 note = f"{name} waits for the GPU, so the stream that it works on was not checked."
                 self.outcome.notes.append(note)
 
@@ -203,7 +199,8 @@ class _Measurement:
             )
         sets = [self.fresh(f"set {number}") for number in range(l2.sets(traffic.total))]
         timed = {name: Contender(call, sets) for name, call in calls.items()}
-        timed[CEILING] = Contender(_copy_into, [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets])
+        pairs = [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets]
+        timed[CEILING] = Contender(lambda source, destination: destination.copy_(source), pairs)
         _reserve(operator.reference(*sets[0]), len(sets) + len(timed))
         run = time_interleaved(timed, timer=context.timer, policy=context.policy, before=l2.before, warm=l2.warm)
         for name, (index, output) in run.last.items():
@@ -214,7 +211,7 @@ class _Measurement:
             if problem:
                 self.refuse("in a timed launch", name, problem)
         for name, timing in run.timings.items():
-            check_floor(timing, outcome.floor_ms, suite=context.suite, case=self.case.name, peer=name)
+            check_floor(timing, outcome.floor_ms, **_names(self.planned, self.context, peer=name))
         outcome.timings = run.timings
 
 
@@ -231,12 +228,15 @@ def willing_peers(planned: PlannedCase, context: Context, outcome: Outcome) -> l
         if not text:
             willing.append(peer)
         elif planned.peers_asked:
-            raise BenchmarkError(
-                f"peer {peer.name} {text}", suite=context.suite, case=planned.case.name, peer=peer.name
-            )
+            raise BenchmarkError(f"peer {peer.name} {text}", **_names(planned, context, peer=peer.name))
         else:
             outcome.left_out[peer.name] = text
     return willing
+
+
+def _names(planned: PlannedCase, context: Context, **more: str) -> dict[str, str]:
+    """What an error of the case names."""
+    return {"suite": context.suite, "case": planned.case.name, **more}
 
 
 def _served_by(backend: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
@@ -248,10 +248,6 @@ def _served_by(backend: str, device: torch.device) -> contextlib.AbstractContext
     if backend == usual and settings.current().backend is None:
         return contextlib.nullcontext()
     return settings.use_settings(backend=backend)
-
-
-def _copy_into(source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
-    return destination.copy_(source)
 
 
 def _ceiling_pair(inputs: Inputs, nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:
