@@ -210,9 +210,9 @@ def _planned(name: str, found: Sequence[tuple[Bench, Suite]], selection: Selecti
             wanted = variants or group.variants
             if ALL in wanted:
                 wanted, lenient = [AUTO, *known_variants], known_variants
-            asked = selection.peers or (suite.peers if group.peers is None else group.peers)
+            asked = selection.peers or tuple(group.peers or ())
             peers = tuple(peer for name in dict.fromkeys(asked) if (peer := operator.peer(name)) is not None)
-            for case in expand(group, bench, f"suite {name}", suite.peers):
+            for case in expand(group, bench, f"suite {name}"):
                 # A derived suite may hold a case of several suites: the first one decides.
                 if (bench.name, case.name) not in seen:
                     seen.add((bench.name, case.name))

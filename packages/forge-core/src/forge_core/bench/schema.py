@@ -42,7 +42,8 @@ BEST_PEER = "best_peer"
 class CaseGroup(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Cases that differ in shape (``"4096x4096"``) and dtype (``"bfloat16"``) only.
 
-    `variants` run beside each other; ``"all"`` is auto and every variant there is.  Without `peers` it has the suite's.
+    `variants` run beside each other; ``"all"`` is auto and every variant there is.  A group that is read from a file
+    without `peers` gets the suite's.
     """
 
     operator: str
@@ -165,19 +166,21 @@ def _suite(bench: Bench, name: str, content: Any, where: str) -> Suite:
         suite = msgspec.convert(content, Suite)
     except msgspec.ValidationError as error:
         raise BenchmarkError(f"{where}: {error}") from error
+    groups = [msgspec.structs.replace(g, peers=suite.peers if g.peers is None else g.peers) for g in suite.cases]
+    suite = msgspec.structs.replace(suite, cases=groups)
     cases: dict[str, tuple[Case, list[str]]] = {}
-    for index, group in enumerate(suite.cases):
+    for index, group in enumerate(groups):
         entry = f"{where}, cases[{index}]"
-        for case in expand(group, bench, entry, suite.peers):
+        for case in expand(group, bench, entry):
             if case.name in cases:
                 raise BenchmarkError(f"{entry}: expected each case once, got {case.name} again")
-            cases[case.name] = case, suite.peers if group.peers is None else group.peers
+            cases[case.name] = case, group.peers or []
     for index, target in enumerate(suite.targets):
         _check_target(target, suite, cases.values(), f"{where}, targets[{index}]")
     return suite
 
 
-def expand(group: CaseGroup, bench: Bench, where: str, suite_peers: list[str]) -> list[Case]:
+def expand(group: CaseGroup, bench: Bench, where: str) -> list[Case]:
     """The cases of a group, each shape with each dtype; `where` is the group's place, for messages.
 
     Raises:
@@ -186,7 +189,7 @@ def expand(group: CaseGroup, bench: Bench, where: str, suite_peers: list[str]) -
     check_known(where, "operator", [group.operator], bench.by_name)
     operator = bench.by_name[group.operator]
     check_known(where, "layout", [group.layout], LAYOUTS)
-    check_known(where, "peer", suite_peers if group.peers is None else group.peers, [p.name for p in operator.peers])
+    check_known(where, "peer", group.peers or [], [peer.name for peer in operator.peers])
     check_known(where, "variant", [] if group.variants == ALL else group.variants, [AUTO, *operator.variants()])
     try:
         shapes = [parse_shape(shape) for shape in group.shapes]
@@ -236,11 +239,7 @@ def suites_of(bench: Bench) -> dict[str, Suite]:
     timed = [suite for suite in timed if suite.timer == "device"]
     full = Suite(
         about="Every case of every suite that times the device.",
-        cases=[
-            msgspec.structs.replace(group, peers=suite.peers if group.peers is None else group.peers)
-            for suite in timed
-            for group in suite.cases
-        ],
+        cases=[group for suite in timed for group in suite.cases],
         targets=[target for suite in timed for target in suite.targets],
         targets_for=next((suite.targets_for for suite in timed if suite.targets_for), ""),
     )

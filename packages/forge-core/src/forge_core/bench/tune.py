@@ -180,7 +180,7 @@ def _declared(bench: Bench) -> Thresholds:
 
 def _cases(bench: Bench, threshold: Threshold) -> list[Case]:
     groups = [CaseGroup(probe.operator, list(probe.shapes), list(probe.dtypes)) for probe in threshold.probes]
-    return [case for group in groups for case in expand(group, bench, f"threshold {threshold.name}", [])]
+    return [case for group in groups for case in expand(group, bench, f"threshold {threshold.name}")]
 
 
 def choose(was: int, times: Sequence[dict[int, float]]) -> tuple[int, dict[int, float]]:
