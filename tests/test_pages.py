@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from forge_core.bench import pages
-from forge_core.bench.html import stamp_of
+from forge_core.bench.pages import stamp_of
 from forge_core.proofs.evidence import Evidence
 from forge_core.proofs.results import note
 

@@ -25,8 +25,8 @@ from sphinx.cmd.build import build_main
 from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 from forge_core.bench import pages, plan
-from forge_core.bench.html import in_order, write_report
-from forge_core.bench.pages import Source
+from forge_core.bench.html import write_report
+from forge_core.bench.pages import Source, in_order
 from forge_core.commands.records import with_notes
 from forge_core.proofs.declare import discover
 from forge_core.testing.subject import Subject

@@ -20,8 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from forge_core.bench import pages, records
-from forge_core.bench.html import data, stamp_of, theme, write_report
-from forge_core.bench.html.plots import of_operator
+from forge_core.bench.html import plots, theme, write_report
 from forge_core.cli import main
 from forge_core.commands.bench import bench as command
 from forge_core.errors import BenchmarkError
@@ -147,13 +146,13 @@ def look(text, tmp_path_factory):
 
 def drawn(shown):
     """How many panels there are to be, with the roofline."""
-    plots = [
+    drawings = [
         plot
         for entry in shown
         for operator in dict.fromkeys(case.operator for case in entry.record.cases)
-        for plot in of_operator(entry.record, entry.title, operator)
+        for plot in plots.of_operator(entry.record, entry.title, operator)
     ]
-    return 1 + sum(len(plot.panels) for plot in plots)
+    return 1 + sum(len(plot.panels) for plot in drawings)
 
 
 @pytest.mark.parametrize("width", [1400, 400])
@@ -302,7 +301,7 @@ def test_pictures_are_files_of_their_own_in_both_themes(report, shown):
     for path in pictures:
         picture = path.read_text(encoding="utf-8")
         assert picture.startswith("<svg ")
-        assert stamp_of(shown) in picture
+        assert pages.stamp_of(shown) in picture
         assert "var(--" not in picture
         assert "#0102" not in picture  # no stand-in is left
 
@@ -315,15 +314,14 @@ def test_the_same_records_give_the_same_files(report, shown):
 
 def test_the_numbers_behind_the_plots_are_the_record_s(shown):
     record = shown[-1].record
-    points = data.points(record)
+    points = plots.points(record)
     assert len(points) == len(record.cases)
     point, case = points[0], record.cases[0]
     assert point.ours == pytest.approx(case.contender("forge").median_ms * 1e3)
     assert point.gbs(point.ours) == pytest.approx(case.contender("forge").gbs, rel=1e-3)
     assert point.peer / point.ours == pytest.approx(case.contender("forge").of_best_peer, rel=0.01)
-    rungs = data.ladders(record, "transpose")["transpose 4096x4096 float32"]
-    assert [rung.variant for rung in rungs][:2] == ["naive", "tiled"]
-    assert [rung.chosen for rung in rungs] == [rung.variant == "vectorized" for rung in rungs]
+    (variants,) = [v for case, v in plots.ladders(record, "transpose") if case.name == "transpose 4096x4096 float32"]
+    assert [entry.name for entry in variants][:2] == ["forge:naive", "forge:tiled"]
 
 
 def test_the_command_writes_the_page_and_says_what_it_lacks(tmp_path, monkeypatch):

@@ -731,7 +731,7 @@ def test_work_on_another_stream_is_refused():
         traffic=lambda case: Traffic(case.nbytes, case.nbytes, "once"),
     )
     bench = Bench("stand-in", "forge_core", (operator,), None)
-    (case,) = expand(CaseGroup("swap", ["8192x8192"], ["float32"]), bench, "here", [])
+    (case,) = expand(CaseGroup("swap", ["8192x8192"], ["float32"]), bench, "here")
     planned = plan.PlannedCase(bench, operator, case, ("auto",), ())
     device = torch.device("cuda", 0)
     context = Context("test", device, "ref", Policy(warmup=1, iterations=5), EventTimer(device))

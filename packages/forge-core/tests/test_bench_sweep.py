@@ -38,7 +38,7 @@ def test_a_seed_draws_the_same_cases_and_another_one_others():
 def test_peers_that_autotune_are_beside_the_first_cases_alone():
     peers = (Peer("eager", lambda case: None), Peer("autotune", lambda case: None))
     operator = replace(SOFTMAX, peers=peers)
-    planned = sweep.plan(week2.BENCH, operator, sweep.draw(operator, 0, 50, ("float32",), 2**20), 0).cases
+    planned = sweep.plan(week2.BENCH, operator, sweep.draw(operator, 0, 50, ("float32",), 2**20)).cases
     assert [len(case.peers) for case in planned] == [2] * sweep.AUTOTUNED + [1] * (50 - sweep.AUTOTUNED)
     assert isinstance(planned[0], plan.PlannedCase)
 

@@ -12,8 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from forge_core.bench import processes
-from forge_core.bench.compare import compare
-from forge_core.bench.compare_text import commit_message, comparison_markdown, percent, time_text
+from forge_core.bench.compare import commit_message, compare, comparison_markdown, percent, time_text
 from forge_core.bench.environment import Environment
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Run, load
 from forge_core.bench.summary import pool, union

@@ -49,8 +49,8 @@ def record(call, shapes):
         inputs=inputs,
     )
     bench = Bench("stand-in", "forge_core", (operator,), None)
-    cases = expand(CaseGroup("rows", shapes, ["bfloat16"]), bench, "here", [])
-    planned = tuple(plan.PlannedCase(bench, operator, case, ("auto",), ("eager",)) for case in cases)
+    cases = expand(CaseGroup("rows", shapes, ["bfloat16"]), bench, "here")
+    planned = tuple(plan.PlannedCase(bench, operator, case, ("auto",), operator.peers) for case in cases)
     run = plan.Run("planted", planned, packages=("forge_core",))
     policy = Policy(warmup_ms=40.0, budget_ms=100.0)
     done = runner.run_all(run, runner.Options(torch.device("cuda", 0), "ref", policy))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from forge_core.errors import BenchmarkError
-from forge_core.timing import Policy, host_time
+from forge_core.timing import TIMERS, Policy, host_times
 from forge_core.timing.clocks import driver_version, sm_clock_mhz
 
 pytestmark = pytest.mark.gpu
@@ -110,7 +110,7 @@ def test_one_kernel_under_two_names_is_as_fast_as_itself(timer):
     """Each name has neighbours of its own: one follows a transposition that takes ten times as long."""
     from forge_core.device import query
     from forge_core.timing import Contender, sets_for, time_interleaved
-    from forge_core.timing.events import copy_past_l2
+    from forge_core.timing.l2 import l2_policy
 
     device = torch.device("cuda", torch.cuda.current_device())
     l2 = query(device).l2_bytes
@@ -123,14 +123,15 @@ def test_one_kernel_under_two_names_is_as_fast_as_itself(timer):
         "b": Contender(torch.clone, sets),
     }
     run = time_interleaved(
-        contenders, timer=timer, policy=Policy(iterations=80), before=copy_past_l2(device, l2)
+        contenders, timer=timer, policy=Policy(iterations=80), before=l2_policy("cold", device, l2).before
     ).timings
     assert run["a"].median_ms == pytest.approx(run["b"].median_ms, rel=0.02)
 
 
 def test_host_time_does_not_wait_for_the_gpu():
     cycles = int(0.5 * cycles_per_ms())
-    assert host_time(lambda: torch.cuda._sleep(cycles), batch=10, batches=5).median_us < 250
+    timings = host_times({"spin": lambda: torch.cuda._sleep(cycles)}, batch=10, batches=5)
+    assert timings["spin"].median_ms < 0.25
 
 
 def test_clock_and_driver_are_read_or_said_to_be_missing(timer):
@@ -158,9 +159,7 @@ ERROR_US = {"events": 4.5, "graph": 4.5, "cupti": 1.0}
 @pytest.mark.parametrize("name", list(ERROR_US))
 @pytest.mark.parametrize("microseconds", [5, 50, 500])
 def test_every_timer_tells_how_long_a_kernel_ran(spin, name, microseconds):
-    from forge_core.timing.accuracy import make_timer
-
-    timer = make_timer(name, torch.device("cuda", torch.cuda.current_device()))
+    timer = TIMERS[name](torch.device("cuda", torch.cuda.current_device()))
     took = torch.zeros(16, dtype=torch.int64, device="cuda")
     launches = [lambda n=n: spin(microseconds * 1000, took[n : n + 1]) for n in range(16)]
     timer.batch(launches)
@@ -172,9 +171,7 @@ def test_every_timer_tells_how_long_a_kernel_ran(spin, name, microseconds):
 
 
 def test_a_graph_that_cannot_be_captured_is_an_error_and_the_next_one_works():
-    from forge_core.timing.accuracy import make_timer
-
-    timer = make_timer("graph", torch.device("cuda", torch.cuda.current_device()))
+    timer = TIMERS["graph"](torch.device("cuda", torch.cuda.current_device()))
     x = torch.ones(1000, device="cuda")
     with pytest.raises(BenchmarkError, match="cannot be captured"):
         timer.batch([lambda: x.sum().item()])
@@ -184,9 +181,7 @@ def test_a_graph_that_cannot_be_captured_is_an_error_and_the_next_one_works():
 
 
 def test_cupti_sees_work_on_another_stream_and_work_that_is_missing():
-    from forge_core.timing.accuracy import make_timer
-
-    timer = make_timer("cupti", torch.device("cuda", torch.cuda.current_device()))
+    timer = TIMERS["cupti"](torch.device("cuda", torch.cuda.current_device()))
     x, other = torch.ones(2**20, device="cuda"), torch.cuda.Stream()
     assert all(0 < sample < 1 for sample in timer.batch([lambda: x + 1] * 3))
 
@@ -218,7 +213,7 @@ def test_a_call_on_another_stream_is_refused(side):
 
     assert check_stream(lambda x: x * 2, (x,), agree)
     with pytest.raises(BenchmarkError, match=r"landed on another stream .*elements differ"):
-        check_stream(astray, (x,), agree, case="c", contender="astray")
+        check_stream(astray, (x,), agree, case="c", peer="astray")
 
     def waits(x):
         out = x * 2

@@ -5,12 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 __all__ = ["Shown", "ends", "progress"]
 
@@ -19,28 +20,17 @@ NOTES = 30.0
 
 
 def ends(done: int, total: int, seconds: float, now: dt.datetime) -> str:
-    """The estimated end in words, from the mean time of those that are done; "" for none.
-
-    Args:
-        done: cases that are done.
-        total: all of them.
-        seconds: how long those took.
-        now: the time of day.
-    """
+    """The estimated end in words, where `done` of `total` took so many seconds until `now`; "" for none."""
     return f"ends about {(now + dt.timedelta(seconds=seconds / done * (total - done))):%H:%M:%S}" if done else ""
 
 
 class Shown:
-    """A bar on a terminal; lines in a log.
+    """A bar on a terminal; lines in a log: one for each that is done if `each`, otherwise one now and then.
 
-    Args:
-        total: how many there are.
-        doing: what is done with them.
-        each: a log has a line for each, when it is done; otherwise one now and then.
-        bar: the bar and its task; None in a log.
+    `bar` updates the bar; it is None in a log.
     """
 
-    def __init__(self, total: int, doing: str, *, each: bool, bar: tuple[Progress, TaskID] | None) -> None:
+    def __init__(self, total: int, doing: str, *, each: bool, bar: Callable[..., None] | None) -> None:
         self._total, self._doing, self._each, self._bar = total, doing, each, bar
         self._done = 0
         self._began = self._noted = time.perf_counter()
@@ -50,7 +40,7 @@ class Shown:
         self._done += 1
         end = ends(self._done, self._total, time.perf_counter() - self._began, dt.datetime.now().astimezone())
         if self._bar is not None:
-            self._bar[0].update(self._bar[1], advance=1, description=f"done: {name}", until=end)
+            self._bar(advance=1, description=f"done: {name}", until=end)
         elif self._each:
             click.echo(f"[{self._done}/{self._total}] {name} ({end})", err=True)
         else:
@@ -60,7 +50,7 @@ class Shown:
         """Shows what is under way: on a terminal until the next is done, in a log now and then."""
         now = time.perf_counter()
         if self._bar is not None:
-            self._bar[0].update(self._bar[1], description=text)
+            self._bar(description=text)
         elif now - self._noted >= NOTES:
             self._noted = now
             click.echo(f"        {text}", err=True)
@@ -73,7 +63,7 @@ def progress(total: int, doing: str = "measuring", *, each: bool = True) -> Iter
         words, until = TextColumn("{task.description}"), TextColumn("{task.fields[until]}")
         columns = (words, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), until)
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            yield Shown(total, doing, each=each, bar=(bar, bar.add_task(doing, total=total, until="")))
+            yield Shown(total, doing, each=each, bar=partial(bar.update, bar.add_task(doing, total=total, until="")))
         return
     if not each:
         click.echo(f"{doing}: {total} to do", err=True)

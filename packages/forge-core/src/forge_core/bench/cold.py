@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,15 +33,16 @@ from forge_core.bench.inputs import generator_for
 from forge_core.bench.measure import Context, Outcome, willing_peers
 from forge_core.bench.records import Cold
 from forge_core.bench.schema import AUTO, OURS, our_name, parse_shape
-from forge_core.errors import BenchmarkError
 from forge_core.timing import Timing
+from forge_core.timing.host import fresh_process
 
 __all__ = ["Asked", "First", "measure_cold", "run", "start"]
 
 METHOD = "perf_counter in fresh processes, around the first call and its synchronisation; caches empty, then kept"
+#: The variables that name folders of caches; quack keeps its cache among the temporary files.
+CACHES = ("TMPDIR", "FORGE_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
 #: Processes of each kind, for each contender.
 PROCESSES = 3
-SECONDS = 600
 #: Calls once the kernel is in memory, of which the median is taken.
 AGAIN = 50
 
@@ -78,14 +77,8 @@ def measure_cold(planned: plan.PlannedCase, context: Context) -> Outcome:
         empty, kept = [], []
         for _ in range(context.policy.iterations or PROCESSES):
             with tempfile.TemporaryDirectory(prefix="forge-cold-") as folder:
-                Path(folder, "temporary").mkdir()
-                caches = {
-                    "TMPDIR": f"{folder}/temporary",
-                    "FORGE_CACHE_DIR": f"{folder}/forge",
-                    "TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor",
-                    "TRITON_CACHE_DIR": f"{folder}/triton",
-                    "CUDA_CACHE_PATH": f"{folder}/cuda",
-                }
+                caches = {variable: f"{folder}/{variable}" for variable in CACHES}
+                Path(caches["TMPDIR"]).mkdir()
                 empty.append(start(asked, caches))
                 kept.append(start(asked, caches))
         outcome.cold[name] = Cold(
@@ -103,20 +96,11 @@ def start(asked: Asked, caches: Mapping[str, str]) -> First:
     """:func:`run` in a fresh process with these environment variables.
 
     Raises:
-        BenchmarkError: it failed; the message has its last line of error.
+        BenchmarkError: it failed.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "forge_core.bench.cold", json.dumps(asked)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=SECONDS,
-        env={**os.environ, **caches},
-    )
-    if done.returncode != 0:
-        last = done.stderr.strip().rpartition("\n")[2] or "no message"
-        raise BenchmarkError(f"the first call failed in a fresh process: {last}", peer=asked["contender"])
-    first: First = json.loads(done.stdout.strip().rpartition("\n")[2])
+    arguments = ["-m", "forge_core.bench.cold", json.dumps(asked)]
+    said = fresh_process(arguments, "the first call", variables=caches, peer=asked["contender"])
+    first: First = json.loads(said)
     return first
 
 

@@ -18,11 +18,17 @@ from dataclasses import dataclass, field
 from statistics import median
 
 import torch
+from rich.console import Console
+from rich.text import Text
 
 from forge_core.bench.records import ContenderRecord, Record
+from forge_core.bench.report import Table
+from forge_core.bench.schema import AUTO, variant_of
 
-__all__ = ["CONFIDENCE", "Change", "Comparison", "compare"]
+__all__ = ["THRESHOLD", "Change", "Comparison", "commit_message", "compare", "comparison_markdown", "print_comparison"]
 
+#: The share from which a slower case is a regression.
+THRESHOLD = 0.05
 DRAWS = 2000
 CONFIDENCE = 0.99
 #: The significance level of the rank test.
@@ -35,6 +41,9 @@ ENOUGH_RUNS = 3
 #: Changes below this are not listed.
 WORTH = 0.01
 SEED = 20240229
+#: Characters of a line of a commit message.
+WIDTH = 72
+HEAD = ("case", "contender", "before", "after", "change", "interval", "verdict")
 
 
 @dataclass(frozen=True)
@@ -42,7 +51,6 @@ class Change:
     """One of our contenders in one case, in both records.
 
     Attributes:
-        case, contender: their names.
         old_ms, new_ms: the median times, in milliseconds.
         change: the new time over the old one, divided by that of the controls, minus 1.
         low, high: the confidence interval of `change`.
@@ -86,7 +94,6 @@ class Comparison:
 
     Attributes:
         threshold: the share from which a slower case is a regression.
-        changes: one for each of our contenders that both measured.
         gone, added: cases that only the old, or only the new record has.
         broken: cases that are errors in the new record, with the error.
         notes: differences of versions and settings.
@@ -125,8 +132,8 @@ class Comparison:
         return median(c.control for c in self.changes) if self.changes else 0.0
 
 
-def compare(old: Record, new: Record, threshold: float = 0.05) -> Comparison:
-    """Compares two records of the same suite; `threshold` is the share from which a slower case is a regression."""
+def compare(old: Record, new: Record, threshold: float = THRESHOLD) -> Comparison:
+    """Compares two records of the same suite."""
     before = {case.name: case for case in old.cases}
     after = {case.name: case for case in new.cases}
     versions = ("torch", "triton", "cuda", "driver")
@@ -249,3 +256,102 @@ def _rank_p(old: torch.Tensor, new: torch.Tensor) -> float:
     if variance <= 0:
         return 1.0
     return math.erfc(abs(float(wins) - n * m / 2) / math.sqrt(2 * variance))
+
+
+# ------------------------------------------------------------------------------------------------- a comparison as text
+
+
+def time_text(milliseconds: float) -> str:
+    """A time with three digits and its unit."""
+    value, unit = milliseconds * 1e3, "us"
+    for larger in ("ms", "s"):
+        if value >= 1000:
+            value, unit = value / 1e3, larger
+    return f"{value:.3g} {unit}" if value < 100 else f"{value:.0f} {unit}"
+
+
+def percent(share: float) -> str:
+    """A signed percentage."""
+    return f"{share * 100:+.1f} %"
+
+
+def headline(found: Comparison) -> str:
+    """The two records in one line."""
+    return f"{found.new.suite} on {found.new.environment.machine}: {_which(found)}"
+
+
+def _which(found: Comparison) -> str:
+    names = [record.environment.revision(record.date[:16].replace("T", " ")) for record in (found.old, found.new)]
+    return " -> ".join(names)
+
+
+def summary(found: Comparison) -> list[str]:
+    """The lines below the table."""
+    compared = len(found.changes)
+    slower = sum(c.slower(found.threshold) for c in found.changes)
+    faster = sum(c.faster(found.threshold) for c in found.changes)
+    text = (
+        f"{compared} compared: {slower} slower and {faster} faster by more than {found.threshold * 100:.3g} %, "
+        f"{compared - slower - faster} within; the controls (the ceiling's copy, and peers of the same versions) "
+        f"moved by {percent(found.control)}, which is taken out."
+    )
+    lines = [
+        text,
+        found.rerun,
+        *(f"ERROR: {name}: {error}" for name, error in found.broken.items()),
+        f"Only in the old record: {', '.join(found.gone)}." if found.gone else "",
+        f"Only in the new record: {', '.join(found.added)}." if found.added else "",
+        *found.notes,
+        *(f"{c.case}, {variant_of(c.contender)}: {c.became}." for c in found.moved if c.became),
+    ]
+    return [line for line in lines if line]
+
+
+def print_comparison(found: Comparison, console: Console) -> None:
+    """Prints a comparison on a terminal."""
+    console.print(Text(headline(found), style="bold"))
+    if found.moved:
+        colours = {"REGRESSION": "red", "faster": "green"}
+        console.print(_table(found).rich(lambda row, cell: colours.get(row[-1], "")))
+    else:
+        console.print(Text("Nothing moved beyond chance and by more than a percent.", style="green"))
+    for line in summary(found):
+        console.print(Text(line, style="red" if line.startswith("ERROR") else ""))
+
+
+def comparison_markdown(found: Comparison) -> str:
+    """A comparison as Markdown for a pull request."""
+    verdict = f"**{len(found.regressions)} regressions**" if found.regressions else "No regression"
+    parts = [f"### {headline(found)}", f"{verdict} at {found.threshold * 100:.3g} %."]
+    parts += [_table(found).markdown()] if found.moved else []
+    parts += [line.replace("|", "\\|") for line in summary(found)]
+    parts.append(f"Intervals are of {CONFIDENCE:.0%}, bootstrapped over runs and samples.")
+    return "\n\n".join(parts) + "\n"
+
+
+def commit_message(found: Comparison) -> str:
+    """The block that the commit of a kernel's change carries, in lines of at most 72 characters."""
+    lines = [f"Bench: {found.new.suite}, {found.new.environment.machine}", f"  {_which(found)}"]
+    for change in found.moved:
+        name, (before, after, moved, interval) = variant_of(change.contender), _figures(change)
+        lines.append(f"  {change.case}{'' if name == AUTO else f', {name}'}")
+        lines.append(f"    {before} -> {after}: {moved} ({interval})")
+    same = len(found.changes) - len(found.moved)
+    lines.append(f"  {same} of {len(found.changes)} unchanged; controls {percent(found.control)}")
+    lines += [f"  {len(found.broken)} cases are errors"] if found.broken else []
+    return "\n".join(line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..." for line in lines) + "\n"
+
+
+def _table(found: Comparison) -> Table:
+    rows = []
+    for change in found.moved:
+        slower = "REGRESSION" if change.slower(found.threshold) else "slower"
+        rows.append(
+            (change.case, variant_of(change.contender), *_figures(change), slower if change.change > 0 else "faster")
+        )
+    return Table("", HEAD, tuple(rows), labels=2)
+
+
+def _figures(change: Change) -> tuple[str, str, str, str]:
+    interval = f"{percent(change.low)} to {percent(change.high)}"
+    return time_text(change.old_ms), time_text(change.new_ms), percent(change.change), interval

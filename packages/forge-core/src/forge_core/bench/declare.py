@@ -145,22 +145,16 @@ def one_random_tensor(case: Case, device: torch.device, generator: torch.Generat
     return (random_tensor(case.shape, case.dtype, device=device, generator=generator, layout=case.layout),)
 
 
-def _exactly(inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
-    return exact(got, want)
-
-
 @dataclass(frozen=True)
 class OperatorBench:
     """One operator: its call, reference, traffic and peers.
 
     Attributes:
-        name: as the suites and the command line name it.
         call: takes a variant's name and returns the operator's public call, which takes the inputs.
         variants: the names of the variants, without ``auto``.
         explain: takes the inputs and a variant's name, and returns an object with ``variant``, ``why``, ``config``.
         reference: what the operator means, in plain PyTorch; takes the inputs.
         traffic: the bytes that a case must move.
-        peers: what it is measured against.
         inputs: makes the inputs of a case; by default one tensor of random values.  The device may be meta.
         agree: takes the inputs, a result and the reference's, and returns "" or what is wrong.  Data movement is exact;
             arithmetic uses ``gate.near`` with the operator's ``Subject``.
@@ -176,7 +170,7 @@ class OperatorBench:
     traffic: Callable[[Case], Traffic]
     peers: tuple[Peer, ...] = ()
     inputs: Callable[[Case, torch.device, torch.Generator], Inputs] = one_random_tensor
-    agree: Callable[[Inputs, torch.Tensor, torch.Tensor], str] = _exactly
+    agree: Callable[[Inputs, torch.Tensor, torch.Tensor], str] = lambda inputs, got, want: exact(got, want)
     tolerance: str = "exact equality, bit by bit"
     default_shapes: tuple[str, ...] = ("4096x4096",)
     default_dtypes: tuple[str, ...] = ("float32",)
@@ -199,14 +193,9 @@ class OperatorBench:
 
 @dataclass(frozen=True)
 class Bench:
-    """The benchmarks of one package; the object that the entry point names.
+    """The benchmarks of one package, ``"week0"``; the object that the entry point names.
 
-    Attributes:
-        name: the week, for example ``"week0"``.
-        package: the import name of the package.
-        operators: what can be measured.
-        suites: the file that lists the suites.
-        thresholds: what the tuner measures, if anything.
+    `package` is its import name, `suites` the file that lists the suites, `thresholds` what the tuner measures.
     """
 
     name: str

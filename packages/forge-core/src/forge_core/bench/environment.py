@@ -17,7 +17,7 @@ import torch
 from forge_core.errors import BenchmarkError
 from forge_core.timing.clocks import driver_version
 
-__all__ = ["Environment", "read_environment", "sources_here", "stamp"]
+__all__ = ["Environment", "git", "read_environment", "sources_here", "stamp"]
 
 NOT_READ = "not read"
 NOT_INSTALLED = "not installed"
@@ -55,6 +55,16 @@ class Environment(msgspec.Struct, frozen=True):
     def has_commit(self) -> bool:
         """Whether `commit` is a commit, and not the reason why there is none."""
         return re.fullmatch(r"[0-9a-f]{40}", self.commit) is not None
+
+    @property
+    def machine(self) -> str:
+        """The GPU's name, or "CPU"."""
+        return self.gpu if self.device == "cuda" else "CPU"
+
+    def revision(self, unknown: str) -> str:
+        """The beginning of the commit, or `unknown`, and whether there were changes."""
+        name = self.commit[:12] if self.has_commit else unknown
+        return f"{name} with changes" if self.dirty else name
 
 
 def read_environment(device: torch.device, packages: Sequence[str], peers: Iterable[str] = ()) -> Environment:
@@ -109,24 +119,22 @@ def _checkout(package: str) -> tuple[str, bool | None]:
         return NOT_READ, None
     if not _tracked(folder):
         return "not a checkout", None
-    commit = _git(folder, "rev-parse", "HEAD")
-    status = _git(folder, "status", "--porcelain")
-    return commit or NOT_READ, None if status is None else bool(status)
+    commit, status = git(folder, "rev-parse", "HEAD"), git(folder, "status", "--porcelain")
+    return commit.stdout.strip() or NOT_READ, None if status.returncode else bool(status.stdout)
 
 
 def _tracked(folder: Path) -> bool:
     """Whether git tracks a package's files: an installed one may be inside some other project's checkout."""
-    return _git(folder, "ls-files", "--error-unmatch", "__init__.py") is not None
+    return git(folder, "ls-files", "--error-unmatch", "__init__.py").returncode == 0
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
-    """The output of git in a folder; None if it fails or is not installed."""
+def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs git in a folder; where it is not installed, it fails."""
     command = ["git", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        return subprocess.CompletedProcess(command, 127, "", str(error))
 
 
 def sources_here(sources: dict[str, str]) -> str:
@@ -146,7 +154,7 @@ def stamp(environment: Environment) -> Environment:
             raise BenchmarkError(f"the record was made from other sources of {package} than those of this checkout")
         if not _tracked(folder):
             raise BenchmarkError(f"{package} is not in a git checkout here, so there is no commit to write")
-        if _git(folder, "status", "--porcelain", "."):
+        if git(folder, "status", "--porcelain", ".").stdout:
             raise BenchmarkError(f"{package} has changes here that are not committed: commit them, then stamp")
     commit, _ = _checkout(next(iter(environment.sources)))
     return msgspec.structs.replace(environment, commit=commit, dirty=False)

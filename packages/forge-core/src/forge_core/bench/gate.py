@@ -89,9 +89,9 @@ def check(
     """Checks every contender on inputs that none has seen.
 
     Args:
-        calls: the contenders by name; each takes the inputs, as the reference does.
+        calls: the contenders by name; each takes the inputs.
         inputs: the inputs.
-        reference: the reference.
+        reference: takes the inputs, too.
         agree: takes a contender's name, the inputs, its result and the reference's; returns "" or what is wrong.
         refuse: takes the name of a contender that is wrong or raised, and what is wrong or the error.
 
@@ -113,27 +113,16 @@ def check(
             refuse(name, error)
             continue
         took = time.perf_counter() - start
-        problem = _shares_memory(got, inputs) or agree(name, pristine, got, want)
-        changed = _changed(inputs, pristine)
-        if problem or changed:
-            refuse(name, problem or changed)
+        problem = agree(name, pristine, got, want)
+        if got.numel() and any(got.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for x in inputs):
+            problem = "the result shares its memory with an input; expected memory of its own"
+        for number, (x, before) in enumerate(zip(inputs, pristine, strict=True)):
+            if exact(x, before):
+                problem = problem or f"input {number} was changed by the call"
+                x.detach().copy_(before)
+        if problem:
+            refuse(name, problem)
         else:
             seconds[name] = took
-        if changed:
-            for x, before in zip(inputs, pristine, strict=True):
-                x.detach().copy_(before)
         del got
     return seconds
-
-
-def _shares_memory(got: torch.Tensor, inputs: tuple[torch.Tensor, ...]) -> str:
-    if got.numel() and any(got.untyped_storage().data_ptr() == x.untyped_storage().data_ptr() for x in inputs):
-        return "the result shares its memory with an input; expected memory of its own"
-    return ""
-
-
-def _changed(inputs: tuple[torch.Tensor, ...], pristine: tuple[torch.Tensor, ...]) -> str:
-    for number, (x, before) in enumerate(zip(inputs, pristine, strict=True)):
-        if exact(x, before):
-            return f"input {number} was changed by the call"
-    return ""

@@ -60,9 +60,7 @@ def ahead(wanted: Sequence[Request]) -> list[Outcome]:
     if store is None or not settings.current().jit:
         return []
     missing = [r for r in wanted if not any(find_entries(builder_at(r.builder).key(r.config, arch=r.arch), store))]
-    if len(missing) < WORTH_IT:
-        return []
-    return compile_shown(missing, store)
+    return compile_shown(missing, store) if len(missing) >= WORTH_IT else []
 
 
 def compile_shown(wanted: Sequence[Request], store: Store, *, jobs: int | None = None) -> list[Outcome]:

@@ -46,7 +46,6 @@ class Context:
         timer: takes the samples of device time.
         run: the number of this run of the suite, from 0; each run has data of its own.
         host: whether host time is measured instead of device time.
-        l2: how the L2 is prepared before every timed launch.
     """
 
     suite: str
@@ -62,18 +61,12 @@ class Context:
 
 @dataclass
 class Outcome:
-    """The outcome of measuring a case once.
+    """The outcome of measuring a case once: what a :class:`CaseRecord` has, of one run.
 
     Attributes:
         timings: by contender; ours first, then the peers, then the ceiling.
-        described: of each of ours ``variant``, ``config`` and ``why``, as a record has them.
+        described: of each of ours ``variant``, ``config`` and ``why``.
         first_call_s: seconds of each contender's first call, compiling included.
-        left_out: contenders that were left out, and why.
-        wrong: peers that gave a wrong result or an error, and which; they have no timings.
-        floor_ms: the time below which a sample is rejected; 0 for none.
-        l2: the state of the cache before each launch.
-        notes: what disturbed the measurement, and what could not be checked.
-        cold: the first calls, by contender; of suites with the timer ``cold``.
     """
 
     timings: dict[str, Timing] = field(default_factory=dict)
@@ -101,9 +94,7 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
         ForgeError: a variant that was asked for by name cannot serve the case.
     """
     if planned.operator.traffic(planned.case).total == 0:
-        raise BenchmarkError(
-            "the case moves no bytes, so it has no bandwidth", suite=context.suite, case=planned.case.name
-        )
+        raise BenchmarkError("the case moves no bytes, so it has no bandwidth", **_names(planned, context))
     cuda = context.device.type == "cuda"
     current = torch.cuda.device(context.device) if cuda else contextlib.nullcontext()
     with _served_by(context.backend, context.device), current:
@@ -144,8 +135,7 @@ class _Measurement:
     def refuse(self, when: str, name: str, problem: str | Exception) -> None:
         """Raises the error of a contender of ours, or of a peer asked for by name; records that of another peer."""
         if isinstance(problem, str):
-            text = f"wrong result {when}: {problem}"
-            problem = BenchmarkError(text, suite=self.context.suite, case=self.case.name, peer=name)
+            problem = BenchmarkError(f"wrong result {when}: {problem}", **_names(self.planned, self.context, peer=name))
         if self.operator.peer(name) is None or self.planned.peers_asked:
             raise problem
         self.outcome.wrong[name] = error_text(problem, f"peer {name}: ")
@@ -192,8 +182,7 @@ class _Measurement:
         want = self.operator.reference(*inputs)
         for name, call in calls.items():
             agrees = partial(self.operator.wrong, name, inputs, want=want)
-            names = {"suite": self.context.suite, "case": self.case.name, "contender": name}
-            if not check_stream(call, inputs, agrees, **names):
+            if not check_stream(call, inputs, agrees, **_names(self.planned, self.context, peer=name)):
                 note = f"{name} waits for the GPU, so the stream that it works on was not checked."
                 self.outcome.notes.append(note)
 
@@ -210,7 +199,8 @@ class _Measurement:
             )
         sets = [self.fresh(f"set {number}") for number in range(l2.sets(traffic.total))]
         timed = {name: Contender(call, sets) for name, call in calls.items()}
-        timed[CEILING] = Contender(_copy_into, [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets])
+        pairs = [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets]
+        timed[CEILING] = Contender(lambda source, destination: destination.copy_(source), pairs)
         _reserve(operator.reference(*sets[0]), len(sets) + len(timed))
         run = time_interleaved(timed, timer=context.timer, policy=context.policy, before=l2.before, warm=l2.warm)
         for name, (index, output) in run.last.items():
@@ -221,7 +211,7 @@ class _Measurement:
             if problem:
                 self.refuse("in a timed launch", name, problem)
         for name, timing in run.timings.items():
-            check_floor(timing, outcome.floor_ms, suite=context.suite, case=self.case.name, contender=name)
+            check_floor(timing, outcome.floor_ms, **_names(self.planned, self.context, peer=name))
         outcome.timings = run.timings
 
 
@@ -232,19 +222,21 @@ def willing_peers(planned: PlannedCase, context: Context, outcome: Outcome) -> l
         BenchmarkError: a peer that was asked for by name cannot run.
     """
     willing = []
-    for name in planned.peers:
-        peer = planned.operator.peer(name)
-        if peer is None:
-            raise BenchmarkError(f"{planned.operator.name} has no peer {name!r}", suite=context.suite)
+    for peer in planned.peers:
         missing = peer.missing(context.device)
         text = f"needs {' and '.join(missing)}" if missing else peer.unable(planned.case)
         if not text:
             willing.append(peer)
         elif planned.peers_asked:
-            raise BenchmarkError(f"peer {name} {text}", suite=context.suite, case=planned.case.name, peer=name)
+            raise BenchmarkError(f"peer {peer.name} {text}", **_names(planned, context, peer=peer.name))
         else:
-            outcome.left_out[name] = text
+            outcome.left_out[peer.name] = text
     return willing
+
+
+def _names(planned: PlannedCase, context: Context, **more: str) -> dict[str, str]:
+    """What an error of the case names."""
+    return {"suite": context.suite, "case": planned.case.name, **more}
 
 
 def _served_by(backend: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
@@ -256,10 +248,6 @@ def _served_by(backend: str, device: torch.device) -> contextlib.AbstractContext
     if backend == usual and settings.current().backend is None:
         return contextlib.nullcontext()
     return settings.use_settings(backend=backend)
-
-
-def _copy_into(source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
-    return destination.copy_(source)
 
 
 def _ceiling_pair(inputs: Inputs, nbytes: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -21,7 +21,7 @@ from forge_core.bench.records import Record
 from forge_core.errors import BenchmarkError
 from forge_core.files import read_unpacked, write_atomically
 
-__all__ = ["Source", "fill", "gather", "newest", "pictures"]
+__all__ = ["Source", "fill", "gather", "in_order", "newest", "pictures", "stamp_of"]
 
 #: A record that is not the one to show, such as week0-2026-11-21-again.json: its name goes on behind the date.
 FURTHER = re.compile(r"\d{4}-\d{2}-\d{2}-.+\.json(\.gz)?$")
@@ -34,8 +34,6 @@ class Source:
     """A record and its file.
 
     Attributes:
-        record: the record.
-        path: the file.
         digest: the beginning of its text's SHA-256.
         name: what a page calls it; "" for its suite.
         note: which kernels it was measured on, in a sentence.
@@ -85,8 +83,7 @@ def _is_record(path: Path) -> bool:
 def newest(found: Iterable[Source]) -> dict[str, Source]:
     """Of each suite, the newest record; of a suite that several packages have, the newest of each.
 
-    Returns:
-        By the name on the page: the suite's, or, where there are several of it, with that of the packages.
+    They are named as a page names them: by the suite, or, where there are several of it, with that of the packages.
 
     Raises:
         BenchmarkError: the records are of several machines; one page shows one.
@@ -107,6 +104,16 @@ def newest(found: Iterable[Source]) -> dict[str, Source]:
     return chosen
 
 
+def in_order(sources: Iterable[Source]) -> list[Source]:
+    """The records as a report shows them: device time, host time, and smoke last."""
+    return sorted(sources, key=lambda e: (e.record.suite == "smoke", e.record.timer != "device", e.title))
+
+
+def stamp_of(sources: Iterable[Source]) -> str:
+    """What a report is made from: each record's file and the beginning of its SHA-256."""
+    return "; ".join(sorted(f"{entry.path.name} {entry.digest}" for entry in sources))
+
+
 def pictures(root: Path) -> set[Path]:
     """The SVG files that README and the pages below `root` show, as paths that begin with `root`."""
     pages = [page for pattern in ("README.md", "docs/**/*.md", "packages/*/README.md") for page in root.glob(pattern)]
@@ -115,14 +122,9 @@ def pictures(root: Path) -> set[Path]:
 
 
 def fill(page: Path, found: Mapping[str, Source]) -> list[str]:
-    """Puts the tables of records, as Markdown, between their markers on a page.
+    """Puts the tables of records, as Markdown, between their markers on a page; returns the names of these records.
 
-    Args:
-        page: the page.
-        found: the records by the names that markers have.
-
-    Returns:
-        The names whose tables the page has.
+    `found` has the records by the names that markers have.
 
     Raises:
         BenchmarkError: the page cannot be read, or does not have both markers of a record once each, in this order.

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import click
+import torch
 
 from forge_core import dtypes
-from forge_core.bench.declare import Bench, Case, OperatorBench
+from forge_core.bench.declare import Bench, Case, OperatorBench, Peer
 from forge_core.bench.schema import (
     ALL,
     AUTO,
@@ -24,8 +25,6 @@ from forge_core.bench.schema import (
 from forge_core.cli import did_you_mean
 from forge_core.errors import BenchmarkError
 
-__all__ = ["PlannedCase", "Run", "Selection", "UsageError", "discover", "packages_named", "plan"]
-
 #: The entry-point group in which packages name their :class:`~forge_core.bench.declare.Bench`.
 GROUP = "forge.bench"
 
@@ -35,11 +34,6 @@ class UsageError(BenchmarkError, click.UsageError):
 
     def __init__(self, message: str) -> None:
         click.UsageError.__init__(self, message)
-
-    @classmethod
-    def unknown(cls, message: str, name: str, known: Iterable[str]) -> UsageError:
-        """The error of an unknown name, with the nearest known ones."""
-        return cls(". ".join(filter(None, [message, did_you_mean(name, known)])))
 
 
 @dataclass(frozen=True)
@@ -59,8 +53,6 @@ class PlannedCase:
     """One case, with its contenders.
 
     Attributes:
-        variants: the variants to run, ``auto`` first where it is among them.
-        peers: the peers to run against.
         targets: what ``auto`` is to reach here.
         lenient: variants that came from "all": one that does not support the case is left out, instead of an error.
         peers_asked: whether the peers were asked for by name: then a missing requirement is an error.
@@ -70,7 +62,7 @@ class PlannedCase:
     operator: OperatorBench
     case: Case
     variants: tuple[str, ...]
-    peers: tuple[str, ...]
+    peers: tuple[Peer, ...]
     targets: tuple[Target, ...] = ()
     lenient: frozenset[str] = frozenset()
     peers_asked: bool = False
@@ -78,10 +70,9 @@ class PlannedCase:
 
 @dataclass(frozen=True)
 class Run:
-    """What one call of the bench measures.
+    """What one call of the bench measures: a suite, or an operator.
 
     Attributes:
-        name: the suite's or the operator's name.
         timer: ``"device"``, ``"host"`` or ``"cold"``.
         cpu: whether it runs on the CPU by default where there is no GPU.
         imports: modules whose import is timed, with the targets for each.
@@ -152,7 +143,8 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection, *, commands:
             f"no suite and no operator is named {name!r}; suites: {', '.join(suites) or 'none'}; "
             f"operators: {', '.join(operators) or 'none'}"
         )
-        raise UsageError.unknown(text, name, [*commands, *suites, *operators])
+        hint = did_you_mean(name, [*commands, *suites, *operators])
+        raise UsageError(". ".join(filter(None, [text, hint])))
     cases = [
         planned
         for planned in _planned(name, found, selection)
@@ -223,10 +215,9 @@ def _planned(name: str, found: Sequence[tuple[Bench, Suite]], selection: Selecti
             wanted = variants or group.variants
             if ALL in wanted:
                 wanted, lenient = [AUTO, *known_variants], known_variants
-            peers = suite.peers if group.peers is None else group.peers
-            if selection.peers:
-                peers = [peer for peer in selection.peers if operator.peer(peer) is not None]
-            for case in expand(group, bench, f"suite {name}", suite.peers):
+            asked = selection.peers or tuple(group.peers or ())
+            peers = tuple(peer for name in dict.fromkeys(asked) if (peer := operator.peer(name)) is not None)
+            for case in expand(group, bench, f"suite {name}"):
                 # A derived suite may hold a case of several suites: the first one decides.
                 if (bench.name, case.name) not in seen:
                     seen.add((bench.name, case.name))
@@ -235,8 +226,74 @@ def _planned(name: str, found: Sequence[tuple[Bench, Suite]], selection: Selecti
                         operator,
                         case,
                         variants=tuple(dict.fromkeys(wanted)),
-                        peers=tuple(dict.fromkeys(peers)),
+                        peers=peers,
                         targets=tuple(target for target in suite.targets if target.applies(case)),
                         lenient=frozenset(lenient),
                         peers_asked=bool(selection.peers),
                     )
+
+
+# ----------------------------------------------------------------------------------- the options --device and --devices
+
+
+def devices_of(device: str | None, devices: str | None, run: Run) -> list[torch.device]:
+    """The devices of a run; by default the first GPU, or the CPU if the run allows it.
+
+    Raises:
+        UsageError: an option names no device, or one GPU twice, or both were given.
+        BenchmarkError: the machine does not have the device.
+    """
+    if device is not None and devices is not None:
+        raise UsageError("--device and --devices were given: expected one of them")
+    if devices == "all":
+        if not _gpus():
+            raise BenchmarkError("--devices all: No GPU devices found")
+        return [torch.device("cuda", index) for index in range(_gpus())]
+    if devices is not None:
+        found = [_parsed(name.strip()) for name in devices.split(",")]
+        # The CPU may stand for several devices, to try the option without GPUs.
+        if len(set(found)) < len(found) and set(found) != {torch.device("cpu")}:
+            raise UsageError(f"--devices: expected different GPUs, got {devices!r}")
+        return [_present(one) for one in found]
+    if device is not None:
+        return [_present(_parsed(device))]
+    if not _gpus() and not run.cpu:
+        raise BenchmarkError(
+            f"{run.name} needs a CUDA GPU: No GPU devices found. With --device cpu the reference is timed on the "
+            "CPU instead"
+        )
+    return [torch.device("cuda", 0) if _gpus() else torch.device("cpu")]
+
+
+def gpu_named(text: str, why: str) -> torch.device:
+    """The device of a command that needs a GPU; `why` is for the message.
+
+    Raises:
+        UsageError: the text names no CUDA device.
+        BenchmarkError: the machine does not have the device.
+    """
+    device = _parsed(text)
+    if device.type != "cuda":
+        raise UsageError(f"--device: expected cuda or cuda:N, since {why}, got {text!r}")
+    return _present(device)
+
+
+def _gpus() -> int:
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def _parsed(text: str) -> torch.device:
+    """The device; a GPU with its index."""
+    try:
+        device = torch.device(text)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cuda", "cpu"):
+        raise UsageError(f"--device: expected cpu, cuda or cuda:N, got {text!r}")
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+
+
+def _present(device: torch.device) -> torch.device:
+    if device.type == "cuda" and device.index >= _gpus():
+        raise BenchmarkError(f"--device {device}: {_gpus() or 'No'} GPU devices found")
+    return device

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from forge_core.bench.compare import Comparison, compare
-from forge_core.bench.environment import sources_here
+from forge_core.bench.environment import git, sources_here
 from forge_core.bench.records import Record, load
 from forge_core.bench.schema import ALL, AUTO, OURS
 from forge_core.bench.summary import pool
@@ -120,8 +120,17 @@ def confirm(found: Comparison, *, old_source: Path | None = None) -> Comparison:
         return found
     if obstacle := _obstacle(found, old_source):
         return replace(found, rerun=f"The suspects were not measured again: {obstacle}.")
+    arguments, numbers = _arguments(found), itertools.count()
     try:
-        return _measured_again(found, old_source)
+        with tempfile.TemporaryDirectory(prefix="forge-rerun-") as folder, _checkout(found, old_source) as old_root:
+
+            def measure(which: str) -> Record:
+                packages = (_root() if which == "new" else old_root).glob("packages/*/src")
+                # Prepended: torch and the peers may be found by the path, too.
+                path = os.pathsep.join([*map(str, sorted(packages)), *filter(None, [os.environ.get("PYTHONPATH")])])
+                return run_bench(arguments, Path(folder, f"{next(numbers)}.json"), environment={"PYTHONPATH": path})
+
+            return in_turns(found, measure)
     except BenchmarkError as error:
         return replace(found, rerun=f"The suspects could not be measured again: {error}.")
 
@@ -142,20 +151,6 @@ def _arguments(found: Comparison) -> list[str]:
             options.append((option, value))
     options.append(("--seed", str(record.seed)))
     return [record.suite, *itertools.chain.from_iterable(dict.fromkeys(options))]
-
-
-def _measured_again(found: Comparison, old_source: Path | None) -> Comparison:
-    arguments, numbers = _arguments(found), itertools.count()
-    with tempfile.TemporaryDirectory(prefix="forge-rerun-") as folder, _checkout(found, old_source) as old:
-        sources = {"old": old, "new": _root()}
-
-        def measure(which: str) -> Record:
-            # Prepended: torch and the peers may be found by the path, too.
-            path = [*map(str, sorted(sources[which].glob("packages/*/src"))), os.environ.get("PYTHONPATH", "")]
-            environment = {"PYTHONPATH": os.pathsep.join(filter(None, path))}
-            return run_bench(arguments, Path(folder, f"{next(numbers)}.json"), environment=environment)
-
-        return in_turns(found, measure)
 
 
 def in_turns(found: Comparison, measure: Callable[[str], Record]) -> Comparison:
@@ -209,16 +204,16 @@ def _checkout(found: Comparison, old_source: Path | None) -> Iterator[Path]:
     if old_source is not None:
         yield old_source
         return
+
+    def worktree(*arguments: str) -> None:
+        done = git(_root(), "worktree", *arguments)
+        if done.returncode != 0:
+            raise BenchmarkError(f"git worktree {arguments[0]} failed: {done.stderr.strip()}")
+
     with tempfile.TemporaryDirectory(prefix="forge-old-") as folder:
         place = f"{folder}/old"
-        _git("worktree", "add", "--detach", place, found.old.environment.commit)
+        worktree("add", "--detach", place, found.old.environment.commit)
         try:
             yield Path(place)
         finally:
-            _git("worktree", "remove", "--force", place)
-
-
-def _git(*arguments: str) -> None:
-    done = subprocess.run(["git", "-C", str(_root()), *arguments], capture_output=True, text=True, check=False)  # noqa: S607 - the user's own git
-    if done.returncode != 0:
-        raise BenchmarkError(f"git {' '.join(arguments[:2])} failed: {done.stderr.strip()}")
+            worktree("remove", "--force", place)

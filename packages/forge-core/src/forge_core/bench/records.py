@@ -15,28 +15,13 @@ from forge_core.bench.environment import Environment
 from forge_core.errors import BenchmarkError
 from forge_core.files import read_unpacked
 
-__all__ = [
-    "SCHEMA_VERSION",
-    "CaseRecord",
-    "Cold",
-    "ContenderRecord",
-    "ImportRecord",
-    "Record",
-    "Run",
-    "Verdict",
-    "load",
-]
-
 SCHEMA_VERSION: Final = 2
 
 Kind = Literal["ours", "peer", "ceiling"]
 
 
 class Run(msgspec.Struct, frozen=True):
-    """One run of one contender: its samples' figures, and the SM clock before and after.
-
-    Ratios are of bandwidth (of host time: time over time); None without a ceiling or peers.
-    """
+    """One run of one contender: its samples' figures, ratios if there is what to compare with, and the SM clock."""
 
     median_ms: float
     p20_ms: float
@@ -48,14 +33,13 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Cold(msgspec.Struct, frozen=True):
-    """The medians of first calls in fresh processes.
+    """The medians of first calls in fresh processes, `processes` of each kind.
 
     Attributes:
         import_s: seconds of importing what the call needs, after torch: the package, or a peer's library.
         empty_s: seconds of the first call with empty caches, compiling included.
         kept_s: seconds of the first call with the caches that an earlier process left.
         again_us: microseconds of a call once the kernel is in memory.
-        processes: how many of each kind.
     """
 
     import_s: float
@@ -72,12 +56,11 @@ class ContenderRecord(msgspec.Struct, frozen=True):
         name: ``"forge"`` (auto), ``"forge:<variant>"``, a peer's name, or ``"ceiling"``.
         spread: (p80 - p20) / median.
         gbs: bytes over `median_ms`; None in host time.
-        of_ceiling, of_best_peer: the medians over the runs of the ratios of each run.
-        samples_ms: samples of the runs, thinned evenly.
+        samples_ms: samples of the runs, thinned evenly; each run has as many.
         variant, config, why: what was launched and why; the reference for the CPU and for ``--backend ref``.
-        correct: the verdict of the gate.
+        correct: how its results were compared with the reference.
         first_call_s: seconds of the first call of the first run, compiling included.
-        cold: the first calls in fresh processes; of suites with the timer ``cold``.
+        cold: in suites with the timer ``cold``.
     """
 
     name: str
@@ -116,18 +99,14 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class CaseRecord(msgspec.Struct, frozen=True):
-    """One case.
+    """One case; without contenders if `error` is set.
 
     Attributes:
-        name: for example ``"transpose 4096x4096 float32"``.
         package: the import name of the package that declares it.
         read, written, traffic: bytes that must move at least, and why.
-        contenders: the figures; empty if `error` is set.
         best_peer: the fastest peer by the median over the runs; "" without peers.
         left_out: contenders that were left out, and the missing requirement.
         wrong: peers that gave a wrong result or an error, and which; they have no figures.
-        targets: targets and verdicts.
-        error: why the case has no figures, or "".
         tolerance: how results were compared with the reference.
         floor_ms: the time below which a sample would have been rejected; 0 for none.
         l2: the state of the cache before each launch.
@@ -192,14 +171,11 @@ class Record(msgspec.Struct, frozen=True):
         backend: ``"kernel"`` or ``"ref"``.
         method: the timer in words.
         notes: what a reader must know before the figures.
-        repeats: runs of the whole suite.
         warmup: launches of each contender before the first sample, at least.
         empty_pair_us: the duration of an empty pair of events, which is part of every sample; None off the GPU.
-        seconds: how long it all took.
         stopwatch: the timer's name: ``"events"``, ``"graph"``, ``"cupti"`` or ``"wall"``.
         l2_policy: ``"cold"``, ``"flushed"`` or ``"warm"``.
-        interrupted: whether the run was stopped before its end; the figures are those of what was measured.
-        not_run: the cases that were not reached.
+        interrupted: whether the run was stopped before its end, and did not reach `not_run`.
         devices: the devices that the cases were spread over, where there were several.
         schema_version: version 2 added fields with defaults, so a record of version 1 is read as one of version 2.
     """

@@ -12,7 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Verdict
-from forge_core.bench.schema import BANDWIDTH, BEST_PEER, CEILING, OURS
+from forge_core.bench.schema import AUTO, BANDWIDTH, BEST_PEER, CEILING, OURS, variant_of
 from forge_core.timing.clocks import UNEVEN_NOTE
 
 __all__ = ["Table", "headline", "imports_table", "markdown", "print_record", "remarks", "summary", "tables"]
@@ -94,9 +94,8 @@ def _style(text: str) -> str:
 def headline(record: Record) -> str:
     """Machine, versions, date and sources in one line."""
     environment = record.environment
-    where = "CPU" if environment.device == "cpu" else f"{environment.gpu}, driver {environment.driver}"
-    commit = environment.commit[:12] if environment.has_commit else environment.commit
-    commit = f"commit {commit}{' with changes' if environment.dirty else ''}"
+    where = environment.machine if environment.device == "cpu" else f"{environment.gpu}, driver {environment.driver}"
+    commit = f"commit {environment.revision(environment.commit)}"
     runs = "1 run" if record.repeats == 1 else f"median over {record.repeats} runs"
     versions = {"torch": environment.torch, "CUDA": environment.cuda, "CuTe DSL": environment.dsl}
     versions |= {**environment.peers, "Python": environment.python}
@@ -129,7 +128,7 @@ def compared(cases: Sequence[CaseRecord]) -> list[CaseRecord]:
 
     def asked(case: CaseRecord) -> int:
         peers = {contender.name for contender in case.contenders if contender.kind == "peer"}
-        return len(peers | {name for name in (*case.left_out, *case.wrong) if not name.startswith(OURS)})
+        return len(peers | {name for name in (*case.left_out, *case.wrong) if not variant_of(name)})
 
     least = min(2, max(map(asked, cases), default=0))
     return [case for case in cases if asked(case) >= least]
@@ -250,8 +249,8 @@ def _variants_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Ta
     rows = []
     for case in cases:
         for ours in _ours(case):
-            name = "auto" if ours.name == OURS else ours.name.removeprefix(f"{OURS}:")
-            name += f" ({ours.variant})" if name == "auto" and ours.variant else ""
+            name = variant_of(ours.name)
+            name += f" ({ours.variant})" if name == AUTO and ours.variant else ""
             row = {"shape": case.label, "dtype": case.dtype, "variant": name, "us" if host else "GB/s": _figure(ours)}
             row |= {} if host else {"of ceiling": _share(ours.of_ceiling)}
             rows.append({**row, "of best peer": _share(ours.of_best_peer), PEER: case.best_peer})

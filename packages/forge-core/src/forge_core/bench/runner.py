@@ -123,7 +123,8 @@ def run_all(
             suite=run.name,
         )
     began, date = time.perf_counter(), dt.datetime.now(dt.UTC).replace(microsecond=0)
-    environment = read_environment(device, run.packages, _peers_packages(run))
+    needs = [need for planned in run.cases for peer in planned.peers for need in peer.requires]
+    environment = read_environment(device, run.packages, {name for need in needs for name in need.distributions})
     judged = options.backend == "kernel" and all(gpu in environment.gpu for gpu in run.targets_for)
     notes = _notes(run, options, environment.gpu, judged=judged)
     timer, l2, empty_pair_us = _stopwatch(options, device_time=run.timer == "device")
@@ -181,12 +182,6 @@ def run_all(
         interrupted=interrupted,
         not_run=[entry.planned.case.name for entry in measured if entry not in done],
     )
-
-
-def _peers_packages(run: Run) -> set[str]:
-    """The distributions that the peers of a run need."""
-    found = [planned.operator.peer(name) for planned in run.cases for name in planned.peers]
-    return {name for peer in found if peer is not None for need in peer.requires for name in need.distributions}
 
 
 def _stopwatch(options: Options, *, device_time: bool) -> tuple[Timer, L2Policy, float | None]:

@@ -30,25 +30,6 @@ from forge_core.bench.inputs import LAYOUTS
 from forge_core.cli import did_you_mean
 from forge_core.errors import BenchmarkError
 
-__all__ = [
-    "ALL",
-    "AUTO",
-    "BANDWIDTH",
-    "BEST_PEER",
-    "CEILING",
-    "OURS",
-    "CaseGroup",
-    "Suite",
-    "Target",
-    "check_known",
-    "expand",
-    "load_suites",
-    "operator_suite",
-    "our_name",
-    "parse_shape",
-    "suites_of",
-]
-
 #: The name of our operator's `auto` among the contenders; a variant is ``forge:<variant>``.
 OURS = "forge"
 AUTO = "auto"
@@ -59,14 +40,10 @@ BEST_PEER = "best_peer"
 
 
 class CaseGroup(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """Cases that differ in shape and dtype only.
+    """Cases that differ in shape (``"4096x4096"``) and dtype (``"bfloat16"``) only.
 
-    Attributes:
-        operator: the operator's name.
-        shapes, dtypes: for example ``"4096x4096"`` and ``"bfloat16"``.
-        layout: one of ``forge_core.bench.inputs.LAYOUTS``.
-        variants: the variants to run beside each other, or ``"all"``: auto and every variant there is.
-        peers: the peers; without it, the suite's.
+    `variants` run beside each other; ``"all"`` is auto and every variant there is.  A group that is read from a file
+    without `peers` gets the suite's.
     """
 
     operator: str
@@ -78,7 +55,7 @@ class CaseGroup(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Target(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
-    """What ``auto`` is to reach on some cases.
+    """What ``auto`` is to reach on some cases, without `shapes` and `dtypes` on all.
 
     Attributes:
         operator: the operator's name; or, with `of` ``import``, the module's.
@@ -86,7 +63,6 @@ class Target(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defau
         at_least: the least bandwidth, as a share of that of `of`; or in GB/s itself.
         at_most: the most time: host time as a multiple of that of `of`, or seconds of import.
         met_from: the measured share that counts as `at_least` reached; without it, `at_least` itself.
-        shapes, dtypes: the cases it holds for; without them, all.
     """
 
     operator: str
@@ -113,17 +89,19 @@ class Target(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defau
         return at_least is not None and value >= at_least
 
 
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    version: Literal[1]
+    suites: dict[str, Any]
+
+
 class Suite(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One suite.
 
     Attributes:
         about: one sentence.
-        cases: what to run.
-        peers: the peers, unless a group of cases names its own.
         timer: ``"device"``; ``"host"``, the time of the calling thread; or ``"cold"``, a process's first call.
         cpu: whether it runs on the CPU by default where there is no GPU.
         imports: modules whose import is timed.
-        targets: what is to be reached.
         targets_for: the GPU of the targets, for example ``"NVIDIA H200"``; on another they are not judged.
     """
 
@@ -142,16 +120,17 @@ def our_name(variant: str) -> str:
     return OURS if variant == AUTO else f"{OURS}:{variant}"
 
 
+def variant_of(name: str) -> str:
+    """The variant of a contender of that name; "" for a peer and for the ceiling."""
+    first, _, variant = name.partition(":")
+    return (variant or AUTO) if first == OURS else ""
+
+
 def parse_shape(text: str | int) -> tuple[int, ...]:
     """A shape from ``"4096x4096"``; ValueError for anything else."""
     if not re.fullmatch(r"\d+(x\d+)*", str(text)):
         raise ValueError(f"expected a shape such as 4096x4096, got {text!r}")
     return tuple(int(size) for size in str(text).split("x"))
-
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    version: Literal[1]
-    suites: dict[str, Any]
 
 
 def check_known(
@@ -187,19 +166,21 @@ def _suite(bench: Bench, name: str, content: Any, where: str) -> Suite:
         suite = msgspec.convert(content, Suite)
     except msgspec.ValidationError as error:
         raise BenchmarkError(f"{where}: {error}") from error
+    groups = [msgspec.structs.replace(g, peers=suite.peers if g.peers is None else g.peers) for g in suite.cases]
+    suite = msgspec.structs.replace(suite, cases=groups)
     cases: dict[str, tuple[Case, list[str]]] = {}
-    for index, group in enumerate(suite.cases):
+    for index, group in enumerate(groups):
         entry = f"{where}, cases[{index}]"
-        for case in expand(group, bench, entry, suite.peers):
+        for case in expand(group, bench, entry):
             if case.name in cases:
                 raise BenchmarkError(f"{entry}: expected each case once, got {case.name} again")
-            cases[case.name] = case, suite.peers if group.peers is None else group.peers
+            cases[case.name] = case, group.peers or []
     for index, target in enumerate(suite.targets):
         _check_target(target, suite, cases.values(), f"{where}, targets[{index}]")
     return suite
 
 
-def expand(group: CaseGroup, bench: Bench, where: str, suite_peers: list[str]) -> list[Case]:
+def expand(group: CaseGroup, bench: Bench, where: str) -> list[Case]:
     """The cases of a group, each shape with each dtype; `where` is the group's place, for messages.
 
     Raises:
@@ -208,7 +189,7 @@ def expand(group: CaseGroup, bench: Bench, where: str, suite_peers: list[str]) -
     check_known(where, "operator", [group.operator], bench.by_name)
     operator = bench.by_name[group.operator]
     check_known(where, "layout", [group.layout], LAYOUTS)
-    check_known(where, "peer", suite_peers if group.peers is None else group.peers, [p.name for p in operator.peers])
+    check_known(where, "peer", group.peers or [], [peer.name for peer in operator.peers])
     check_known(where, "variant", [] if group.variants == ALL else group.variants, [AUTO, *operator.variants()])
     try:
         shapes = [parse_shape(shape) for shape in group.shapes]
@@ -258,11 +239,7 @@ def suites_of(bench: Bench) -> dict[str, Suite]:
     timed = [suite for suite in timed if suite.timer == "device"]
     full = Suite(
         about="Every case of every suite that times the device.",
-        cases=[
-            msgspec.structs.replace(group, peers=suite.peers if group.peers is None else group.peers)
-            for suite in timed
-            for group in suite.cases
-        ],
+        cases=[group for suite in timed for group in suite.cases],
         targets=[target for suite in timed for target in suite.targets],
         targets_for=next((suite.targets_for for suite in timed if suite.targets_for), ""),
     )

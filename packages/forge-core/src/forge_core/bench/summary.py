@@ -11,7 +11,7 @@ import msgspec
 from forge_core.bench.measure import Outcome
 from forge_core.bench.plan import PlannedCase
 from forge_core.bench.records import CaseRecord, ContenderRecord, Kind, Record, Run, Verdict
-from forge_core.bench.schema import BANDWIDTH, BEST_PEER, CEILING, OURS, Target
+from forge_core.bench.schema import BANDWIDTH, BEST_PEER, CEILING, OURS, Target, variant_of
 
 __all__ = ["interrupted_note", "pool", "summarise", "thin", "union"]
 
@@ -150,7 +150,7 @@ def verdict(target: Target, value: float, digits: int) -> Verdict:
 def _kind(name: str) -> Kind:
     if name == CEILING:
         return "ceiling"
-    return "ours" if name == OURS or name.startswith(f"{OURS}:") else "peer"
+    return "ours" if variant_of(name) else "peer"
 
 
 def _median(values: Sequence[float | None], digits: int) -> float | None:

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
+from statistics import geometric_mean
 
 import msgspec
 
@@ -23,11 +22,14 @@ from forge_core.bench.records import CaseRecord, Record
 from forge_core.bench.report import Table
 from forge_core.bench.schema import AUTO, OURS
 from forge_core.errors import BenchmarkError
+from forge_core.timing.result import quantile
 
 __all__ = ["AUTOTUNED", "CLASSES", "continued", "draw", "plan", "reached", "tables"]
 
 #: Cases that are measured beside peers that autotune, which takes minutes a case.
 AUTOTUNED = 40
+#: Cases that are shown for their low ratios.
+WORST = 10
 #: How often each layout is drawn: as users have them.
 _WEIGHTS = dict(zip(LAYOUTS, (14, 2, 2, 2), strict=True))
 _LEAST_BYTES = 1024
@@ -46,14 +48,9 @@ CLASSES: dict[str, Callable[[CaseRecord, int], bool]] = {
 
 
 def draw(operator: OperatorBench, seed: int, count: int, kinds: Sequence[str], most_bytes: int) -> list[Case]:
-    """Random cases of an operator, all different; the same for the same arguments.
+    """Random cases of an operator, all different, whose first input has at most `most_bytes`.
 
-    Args:
-        operator: the operator.
-        seed: of the draws.
-        count: how many cases.
-        kinds: the dtypes.
-        most_bytes: of the first input.
+    They are the same for the same arguments; ValueError for an unknown dtype among `kinds`.
     """
     # Not of Python's hash, which differs from process to process.
     choose, found = random.Random(f"{operator.name} {seed}"), dict[str, Case]()  # noqa: S311 - cases, no secret
@@ -75,12 +72,11 @@ def _log_uniform(choose: random.Random, least: int, most: int) -> int:
     return min(most, round(math.exp(choose.uniform(math.log(least), math.log(max(least, most))))))
 
 
-def plan(bench: Bench, operator: OperatorBench, cases: Sequence[Case], seed: int) -> Run:
+def plan(bench: Bench, operator: OperatorBench, cases: Sequence[Case]) -> Run:
     """The cases as a run, beside all peers; those that autotune beside the first ``AUTOTUNED`` cases alone."""
-    every = tuple(peer.name for peer in operator.peers)
-    quick = tuple(name for name in every if "autotune" not in name)
+    quick = tuple(peer for peer in operator.peers if "autotune" not in peer.name)
     planned = [
-        PlannedCase(bench, operator, case, (AUTO,), every if number < AUTOTUNED else quick)
+        PlannedCase(bench, operator, case, (AUTO,), operator.peers if number < AUTOTUNED else quick)
         for number, case in enumerate(cases)
     ]
     return Run(f"sweep {operator.name}", tuple(planned), cpu=True, packages=(bench.package,))
@@ -111,7 +107,7 @@ def continued(before: Record, after: Record) -> Record:
 # ------------------------------------------------------------------------------------------------------ what it shows
 
 
-def tables(record: Record, worst: int = 10) -> list[Table]:
+def tables(record: Record) -> list[Table]:
     """The ratios by class of problem, and the cases with the lowest ones."""
     rows, ratios = [], _ratios(record)
     for name in ("all", *CLASSES):
@@ -120,18 +116,28 @@ def tables(record: Record, worst: int = 10) -> list[Table]:
             continue
         of_peer = [ratio for ratio, _ in own]
         of_copy = [ours.of_ceiling for _, case in own if (ours := case.contender(OURS)) and ours.of_ceiling]
-        rows.append(
-            {
-                "Class": name,
-                "Cases": str(len(own)),
-                "Of the best peer": f"{statistics.geometric_mean(of_peer):.3f}",
-                "5th percentile": f"{_quantile_5(of_peer):.3f}",
-                "Below 0.97": str(sum(ratio < 0.97 for ratio in of_peer)),
-                "Least": f"{min(of_peer):.3f}",
-                "Of the copy": f"{statistics.geometric_mean(of_copy):.3f}" if of_copy else "",
-            }
-        )
-    slowest = [_row(ratio, case) for ratio, case in sorted(ratios, key=lambda each: each[0])[:worst]]
+        row = {
+            "Class": name,
+            "Cases": str(len(own)),
+            "Of the best peer": f"{geometric_mean(of_peer):.3f}",
+            "5th percentile": f"{quantile(of_peer, 0.05):.3f}",
+            "Below 0.97": str(sum(ratio < 0.97 for ratio in of_peer)),
+            "Least": f"{min(of_peer):.3f}",
+            "Of the copy": f"{geometric_mean(of_copy):.3f}" if of_copy else "",
+        }
+        rows.append(row)
+    slowest = [
+        {
+            "Case": case.name.removeprefix(f"{case.operator} "),
+            "Class": _class_of(case),
+            "Ratio": f"{ratio:.3f}",
+            "Best peer": case.best_peer,
+            "Variant": ours.variant,
+            "Why": ours.why,
+        }
+        for ratio, case in sorted(ratios, key=lambda each: each[0])[:WORST]
+        if (ours := case.contender(OURS))
+    ]
     name = record.suite.removeprefix("sweep ")
     return [
         Table.of(f"{name}: speedup over the fastest peer, {len(ratios)} random cases, seed {record.seed}", rows, 1),
@@ -141,20 +147,13 @@ def tables(record: Record, worst: int = 10) -> list[Table]:
 
 def reached(record: Record) -> float:
     """The 5th percentile of the speedups over the fastest peer, over all cases."""
-    return _quantile_5([ratio for ratio, _ in _ratios(record)])
-
-
-def _quantile_5(ratios: Sequence[float]) -> float:
-    return statistics.quantiles(ratios, n=20, method="inclusive")[0] if len(ratios) > 1 else ratios[0]
+    return quantile([ratio for ratio, _ in _ratios(record)], 0.05)
 
 
 def _ratios(record: Record) -> list[tuple[float, CaseRecord]]:
     """The cases that have a peer, each with its ratio to the fastest one."""
-    found: list[tuple[float, CaseRecord]] = []
-    for case in record.cases:
-        ours: Any = case.contender(OURS)
-        if ours is not None and ours.of_best_peer is not None:
-            found.append((ours.of_best_peer, case))
+    both = [(case, case.contender(OURS)) for case in record.cases]
+    found = [(ours.of_best_peer, case) for case, ours in both if ours is not None and ours.of_best_peer is not None]
     if not found:
         raise BenchmarkError(f"{record.suite}: expected at least one case with a peer, got none")
     return found
@@ -163,15 +162,3 @@ def _ratios(record: Record) -> list[tuple[float, CaseRecord]]:
 def _class_of(case: CaseRecord) -> str:
     size = dtypes.parse(case.dtype).itemsize
     return next(name for name, applies in CLASSES.items() if applies(case, size))
-
-
-def _row(ratio: float, case: CaseRecord) -> dict[str, str]:
-    ours: Any = case.contender(OURS)
-    return {
-        "Case": case.name.removeprefix(f"{case.operator} "),
-        "Class": _class_of(case),
-        "Ratio": f"{ratio:.3f}",
-        "Best peer": case.best_peer,
-        "Variant": ours.variant,
-        "Why": ours.why,
-    }

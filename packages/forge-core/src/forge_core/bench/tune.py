@@ -44,11 +44,9 @@ Measure = Callable[[OperatorBench, Case, Threshold, Sequence[int]], dict[int, fl
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome of one threshold.
+    """The outcome of one threshold: the value in force, `was`, and the one that was chosen.
 
     Attributes:
-        name, about: the threshold's.
-        was, value: the value in force, and the value that was chosen.
         gain: time with `was` over time with `value`, the geometric mean over the cases.
         times_ms: for each case, the median time with each candidate.
         shares: for each candidate, its time over the chosen one's, the geometric mean over the cases.
@@ -88,12 +86,17 @@ def _on_device(
     want = operator.reference(*sets[0])
     calls: dict[Any, tuple[int, Callable[..., Any]]] = {}
     same: dict[int, int] = {}
+
+    def launch(table: LaunchTable, keywords: dict[str, Any], value: int, *arguments: torch.Tensor) -> torch.Tensor:
+        with thresholds.override(threshold.name, value):
+            return table.launch(None, arguments, keywords)
+
     for value in values:
-        call, launches = _planned_with(thresholds, operator, threshold, value, sets[0])
-        problem = operator.agree(sets[0], call(*sets[0]), want)
-        if problem:
+        table, keywords = launches_anew(operator)
+        call = partial(launch, table, keywords, value)
+        if problem := operator.agree(sets[0], call(*sets[0]), want):
             raise BenchmarkError(f"wrong result with {threshold.name} = {value}: {problem}", case=case.name)
-        same[value] = calls.setdefault(launches, (value, call))[0]
+        same[value] = calls.setdefault(tuple(table.launches()), (value, call))[0]
     run = time_interleaved(
         {str(value): Contender(call, sets) for value, call in calls.values()},
         timer=EventTimer(device),
@@ -101,20 +104,6 @@ def _on_device(
         before=policy.before,
     )
     return {value: run.timings[str(twin)].median_ms for value, twin in same.items()}
-
-
-def _planned_with(
-    thresholds: Thresholds, operator: OperatorBench, threshold: Threshold, value: int, inputs: tuple[torch.Tensor, ...]
-) -> tuple[Callable[..., Any], Any]:
-    """The operator with a value of a threshold and a launch table of its own, and what it launches."""
-    table, keywords = launches_anew(operator)
-
-    def launch(*arguments: torch.Tensor) -> torch.Tensor:
-        with thresholds.override(threshold.name, value):
-            return table.launch(None, arguments, keywords)
-
-    launch(*inputs)
-    return launch, tuple(table.launches())
 
 
 def launches_anew(operator: OperatorBench) -> tuple[LaunchTable, dict[str, Any]]:
@@ -191,7 +180,7 @@ def _declared(bench: Bench) -> Thresholds:
 
 def _cases(bench: Bench, threshold: Threshold) -> list[Case]:
     groups = [CaseGroup(probe.operator, list(probe.shapes), list(probe.dtypes)) for probe in threshold.probes]
-    return [case for group in groups for case in expand(group, bench, f"threshold {threshold.name}", [])]
+    return [case for group in groups for case in expand(group, bench, f"threshold {threshold.name}")]
 
 
 def choose(was: int, times: Sequence[dict[int, float]]) -> tuple[int, dict[int, float]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from forge_core.bench import devices, kernels, processes, report, runner, summary, sweep
+from forge_core.bench import kernels, processes, report, runner, summary, sweep
 from forge_core.bench import plan as planning
 from forge_core.bench.records import Record, load
 from forge_core.bench.schema import check_known, suites_of
@@ -65,8 +65,9 @@ def bench() -> None:
     """The group; its help is HELP."""
 
 
-for command in records.COMMANDS:
-    bench.add_command(command)
+for found in vars(records).values():
+    if isinstance(found, click.Command):
+        bench.add_command(found)
 
 
 @bench.command("run")
@@ -117,10 +118,10 @@ def run_command(
         if share is not None:
             number, shares = share
             run = replace(run, cases=run.cases[number::shares], imports=() if number else run.imports)
-        found = devices.chosen(device_text, devices_text, run)
-        device, total = found[0], repeats * len(run.cases) + len(run.imports)
+        found = planning.devices_of(device_text, devices_text, run)
+        device = found[0]
         if len(found) > 1:
-            record = _spread(ctx, name, [str(one) for one in found], total)
+            record = _spread(ctx, name, [str(one) for one in found], repeats * len(run.cases) + len(run.imports))
             interrupts.measured()
         else:
             backend = backend or ("kernel" if device.type == "cuda" else "ref")
@@ -132,13 +133,7 @@ def run_command(
             if warmup is not None:
                 policy = replace(policy, warmup=warmup, warmup_ms=0.0)
             options = runner.Options(device, backend, policy, repeats, seed, stopwatch, l2)
-            with progress(total) as on_case:
-
-                def done(case: str) -> None:
-                    on_case(case)
-                    interrupts.check()
-
-                record = runner.run_all(run, options, on_case=done, on_measured=interrupts.measured)
+            record = _measured(run, options, interrupts)
         report.print_record(record, console)
         _write(record, json_path, out, console)
     ctx.exit(1 if record.errors or record.interrupted else 0)
@@ -169,44 +164,34 @@ def sweep_command(
     gate: float | None,
 ) -> None:
     """Measure an operator on random problems beside all peers; --limit ends it, the same command continues it."""
-    found = [bench for bench in planning.discover() if name in bench.by_name]
-    known = [operator for bench in planning.discover() for operator in bench.by_name]
-    check_known("benchmarks", "operator", [name], known, planning.UsageError)
-    operator = found[0].by_name[name]
+    benches = {operator: bench for bench in planning.discover() for operator in bench.by_name}
+    check_known("benchmarks", "operator", [name], benches, planning.UsageError)
+    operator = benches[name].by_name[name]
     try:
         cases = sweep.draw(operator, seed, count, kinds, most_bytes)
     except ValueError as error:
         raise planning.UsageError(str(error)) from None
-    run = sweep.plan(found[0], operator, cases, seed)
+    run = sweep.plan(benches[name], operator, cases)
     before = load(path) if path is not None and path.exists() else None
     done = {case.name for case in before.cases} if before is not None else set()
     run = replace(run, cases=tuple(planned for planned in run.cases if planned.case.name not in done))
     record, ends = before, None if limit is None else time.monotonic() + 60 * limit
-    if run.cases:
-        (device, *_) = devices.chosen(device_text, None, run)
+    if record is None or run.cases:
+        (device, *_) = planning.devices_of(device_text, None, run)
         backend = "kernel" if device.type == "cuda" else "ref"
-        with runner.Interrupts() as interrupts, progress(len(run.cases)) as on_case:
-
-            def measured(case: str) -> None:
-                on_case(case)
-                interrupts.check()
-                if ends is not None and time.monotonic() >= ends:
-                    raise KeyboardInterrupt
-
-            options = runner.Options(device, backend, seed=seed)
-            record = runner.run_all(run, options, on_case=measured, on_measured=interrupts.measured)
+        with runner.Interrupts() as interrupts:
+            record = _measured(run, runner.Options(device, backend, seed=seed), interrupts, ends)
             record = record if before is None else sweep.continued(before, record)
             if path is not None:
                 write_atomically(path, record.dumps())
     console = records.console()
-    shown = sweep.tables(record) if record is not None else []
-    for table in shown:
+    for table in sweep.tables(record):
         console.print(table.rich(lambda row, cell: ""))
-    for problem in record.errors if record is not None else ():
+    for problem in record.errors:
         console.print(problem, style="red", markup=False)
-    if record is not None and record.interrupted:
+    if record.interrupted:
         console.print(f"{len(record.not_run)} cases are left; the same command continues with --json.", markup=False)
-    if record is None or record.errors or record.interrupted:
+    if record.errors or record.interrupted:
         ctx.exit(1)
     if gate is not None and (reached := sweep.reached(record)) < gate:
         console.print(f"The 5th percentile is {reached:.3f}, below the gate of {gate}.", style="red")
@@ -226,6 +211,19 @@ def list_command() -> None:
                 for peer in operator.peers
             )
             click.echo(f"operator  {operator.name:12} variants: {known}; peers: {versus}")
+
+
+def _measured(run: planning.Run, options: runner.Options, stop: runner.Interrupts, ends: float | None = None) -> Record:
+    """Runs on one device and shows the progress; ends early if interrupted, or at that time of `time.monotonic`."""
+    with progress(options.repeats * len(run.cases) + len(run.imports)) as shown:
+
+        def on_case(case: str) -> None:
+            shown(case)
+            stop.check()
+            if ends is not None and time.monotonic() >= ends:
+                raise KeyboardInterrupt
+
+        return runner.run_all(run, options, on_case=on_case, on_measured=stop.measured)
 
 
 def _spread(ctx: click.Context, name: str, names: list[str], total: int) -> Record:
@@ -248,9 +246,8 @@ def _write(record: Record, json_path: str | None, out: Path | None, console: Con
         write_atomically(Path(json_path), text)
         console.print(f"record: {json_path}", highlight=False)
     if out is not None:
-        machine = record.environment.gpu if record.environment.device == "cuda" else "cpu"
         stamp = re.sub(r"\D", "", record.date[:19])
-        stem = re.sub(r"[^a-z0-9]+", "-", f"{record.suite} {machine} {stamp}".lower())
+        stem = re.sub(r"[^a-z0-9]+", "-", f"{record.suite} {record.environment.machine} {stamp}".lower())
         write_atomically(out / f"{stem}.json", text)
         write_atomically(out / f"{stem}.md", report.markdown(record))
         console.print(f"record: {out / stem}.json and .md", highlight=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from collections.abc import Mapping
@@ -13,18 +14,18 @@ import msgspec
 import torch
 from rich.console import Console
 
-from forge_core.bench import compare_text, devices, pages, processes, records, report
+from forge_core.bench import pages, processes, records, report
 from forge_core.bench import plan as planning
-from forge_core.bench.compare import compare
+from forge_core.bench.compare import THRESHOLD, commit_message, compare, comparison_markdown, print_comparison
 from forge_core.bench.environment import stamp
 from forge_core.bench.plan import UsageError
 from forge_core.cli import REGRESSION
+from forge_core.errors import UnsupportedError
 from forge_core.files import write_atomically
 from forge_core.progress import progress
 
-__all__ = ["COMMANDS", "console", "with_notes"]
+__all__ = ["console", "with_notes"]
 
-DEFAULT_THRESHOLD = 0.05
 RECORDS = Path("docs/records")
 RESULTS = Path("results/report")
 #: The report that README shows pictures of.
@@ -46,7 +47,10 @@ def percentage(text: str) -> float:
     return share
 
 
-record_argument = click.argument("record", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+record_argument = click.argument("record", type=FILE)
+device_option = click.option("--device", "device_text", default="cuda", show_default=True, metavar="cuda:0")
 
 
 @click.command("show")
@@ -57,11 +61,11 @@ def show_command(record: Path) -> None:
 
 
 @click.command("compare")
-@click.argument("old", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.argument("new", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("old", type=FILE)
+@click.argument("new", type=FILE)
 @click.option("--fail-on-regression", "threshold", type=percentage, metavar="5%", help="Exit status 2 from here on.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="For a pull request.")
-@click.option("--commit-message", is_flag=True, help="The block that a kernel change's commit carries.")
+@click.option("--commit-message", "as_commit", is_flag=True, help="The block that a kernel change's commit carries.")
 @click.option("--rerun/--no-rerun", "again", default=True, show_default=True, help="Measure the suspects again.")
 @click.option(
     "--old-source",
@@ -75,7 +79,7 @@ def compare_command(
     new: Path,
     threshold: float | None,
     as_markdown: bool,
-    commit_message: bool,
+    as_commit: bool,
     again: bool,
     old_source: Path | None,
 ) -> None:
@@ -88,15 +92,15 @@ def compare_command(
     ):
         if first != second:
             raise UsageError(f"the records are of different {what}, {first} and {second}: expected the same")
-    found = compare(before, after, threshold or DEFAULT_THRESHOLD)
+    found = compare(before, after, threshold or THRESHOLD)
     if again:
         found = processes.confirm(found, old_source=old_source)
     if as_markdown:
-        click.echo(compare_text.comparison_markdown(found), nl=False)
-    elif commit_message:
-        click.echo(compare_text.commit_message(found), nl=False)
+        click.echo(comparison_markdown(found), nl=False)
+    elif as_commit:
+        click.echo(commit_message(found), nl=False)
     else:
-        compare_text.print_comparison(found, console())
+        print_comparison(found, console())
     if found.broken:
         ctx.exit(1)
     ctx.exit(REGRESSION if threshold is not None and found.regressions else 0)
@@ -129,7 +133,7 @@ def with_notes(found: Mapping[str, pages.Source], root: Path, *, enter: bool = F
 @click.option(
     "--into",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Replace what stands between the markers <!-- bench:SUITE begin --> and end of this page; repeatable.",
 )
 @click.option(
@@ -140,7 +144,7 @@ def with_notes(found: Mapping[str, pages.Source], root: Path, *, enter: bool = F
 )
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Where the HTML file and the pictures go; default: results/report.",
 )
 def report_command(
@@ -158,6 +162,12 @@ def report_command(
         for name in pages.fill(page, found):
             click.echo(f"{page}: the block bench:{name} is now that of {found[name].path.name}")
     if checkout or not (as_markdown or into):
+        if lacking := [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]:
+            raise UnsupportedError(
+                f"the report needs {' and '.join(lacking)}, not installed here. Install with: "
+                "pip install 'forge-cute-core[report]'; the tables need nothing: --markdown",
+                requirement=lacking[0],
+            )
         from forge_core.bench.html import write_report  # the plotting library takes a second to import
 
         if checkout:
@@ -184,13 +194,13 @@ def stamp_command(record: Path) -> None:
 
 
 @click.command("accuracy")
-@click.option("--device", "device_text", default="cuda", show_default=True, metavar="cuda:0")
+@device_option
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows there.")
 def accuracy_command(device_text: str, json_path: Path | None) -> None:
     """Time kernels that know how long they ran, by every timer: what the stopwatch itself is worth."""
     from forge_core.timing.accuracy import measure_accuracy
 
-    rows = measure_accuracy(devices.gpu(device_text, "the timers of the GPU are what is tried here"))
+    rows = measure_accuracy(planning.gpu_named(device_text, "the timers of the GPU are what is tried here"))
     for row in rows:
         error = "" if row["error"] is None else f"  error {row['error']:+.3f} us"
         click.echo(f"{row['work']:14} {row['timer']:7} {row['median']:10.3f} us{error}")
@@ -200,11 +210,11 @@ def accuracy_command(device_text: str, json_path: Path | None) -> None:
 
 @click.command("tune")
 @click.argument("week", metavar="PACKAGE")
-@click.option("--device", "device_text", default="cuda", show_default=True, metavar="cuda:0")
+@device_option
 @click.option(
     "--record",
     "record_folder",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     default=Path("results"),
     show_default=True,
     help="Where the record of what was measured goes.",
@@ -216,7 +226,7 @@ def tune_command(week: str, device_text: str, record_folder: Path, dry_run: bool
 
     package = planning.packages_named(planning.discover(), (week,))[0]
     total = cases_of(package)
-    device = devices.gpu(device_text, "thresholds are measured on a GPU")
+    device = planning.gpu_named(device_text, "thresholds are measured on a GPU")
     with torch.cuda.device(device), progress(total) as on_case:
         record, path, text = tune(package, device, on_case=on_case)
     record_folder.mkdir(parents=True, exist_ok=True)
@@ -228,13 +238,3 @@ def tune_command(week: str, device_text: str, record_folder: Path, dry_run: bool
         path.parent.mkdir(exist_ok=True)
         write_atomically(path, text)
         click.echo(f"table: {path.parent.parent.name}/{path.parent.name}/{path.name}", err=True)
-
-
-COMMANDS: tuple[click.Command, ...] = (
-    show_command,
-    compare_command,
-    report_command,
-    stamp_command,
-    accuracy_command,
-    tune_command,
-)

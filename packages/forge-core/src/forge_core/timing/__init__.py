@@ -16,7 +16,7 @@ import torch
 from forge_core.timing.cupti import CuptiTimer
 from forge_core.timing.events import EventTimer
 from forge_core.timing.graph import GraphTimer
-from forge_core.timing.host import WallTimer, host_time, host_times, import_times
+from forge_core.timing.host import WallTimer, host_times, import_times
 from forge_core.timing.interleave import Contender, Interleaved, Policy, Timer, time_interleaved
 from forge_core.timing.l2 import sets_for
 from forge_core.timing.result import Timing, check_floor, floor_ms
@@ -33,7 +33,6 @@ __all__ = [
     "check_floor",
     "check_stream",
     "floor_ms",
-    "host_time",
     "host_times",
     "import_times",
     "sets_for",

@@ -19,7 +19,7 @@ import torch
 from forge_core.timing import TIMERS, Timer
 from forge_core.timing.result import quantile
 
-__all__ = ["DURATIONS_US", "known_duration", "make_timer", "measure_accuracy"]
+__all__ = ["DURATIONS_US", "known_duration", "measure_accuracy"]
 
 #: Durations of the spins, in microseconds: from a small launch to a case of 4 GB.
 DURATIONS_US = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0)
@@ -39,11 +39,6 @@ extern "C" __global__ void spin_for_ns(unsigned long long ns, unsigned long long
   *took = t - begin;
 }
 """
-
-
-def make_timer(name: str, device: torch.device) -> Timer:
-    """The timer of that name, one of :data:`forge_core.timing.TIMERS`, for a CUDA device."""
-    return TIMERS[name](device)
 
 
 def known_duration(device: torch.device) -> Callable[[int, torch.Tensor], None]:
@@ -68,8 +63,8 @@ def measure_accuracy(device: torch.device) -> list[dict[str, Any]]:
     spin = known_duration(device)
     took = torch.zeros(SAMPLES, dtype=torch.int64, device=device)
     rows = []
-    for name in TIMERS:
-        timer = make_timer(name, device)
+    for name, make in TIMERS.items():
+        timer = make(device)
         for microseconds in DURATIONS_US:
             launches = [partial(spin, int(microseconds * 1e3), took[n : n + 1]) for n in range(SAMPLES)]
             samples = _microseconds(timer, launches)

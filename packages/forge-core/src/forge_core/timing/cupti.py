@@ -79,11 +79,7 @@ class CuptiTimer(EventTimer):
     def batch(
         self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
     ) -> list[float]:
-        """Milliseconds of each launch; ``before`` is enqueued before each and is not part of its sample.
-
-        Raises:
-            BenchmarkError: a launch landed on another stream or did nothing, or records were lost.
-        """
+        """As :meth:`EventTimer.batch`; BenchmarkError if a launch landed on another stream or did nothing."""
         torch.cuda.synchronize(self.device)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as traced:
             torch.cuda._sleep(int(BACKLOG_MS * self._cycles_per_ms))

@@ -20,7 +20,7 @@ import torch
 from forge_core.errors import BenchmarkError, UnsupportedError
 from forge_core.timing.clocks import sm_clock_mhz
 
-__all__ = ["EventTimer", "copy_past_l2"]
+__all__ = ["EventTimer"]
 
 # A backlog is this much longer than enqueuing took the last time, plus a margin for a host that stumbles.
 BACKLOG_FACTOR = 2.0
@@ -119,13 +119,3 @@ class EventTimer:
     def empty_pair_ms(self) -> float:
         """The median of event pairs with nothing between them: part of every sample, and not subtracted."""
         return median(self.batch([lambda: None] * 20))
-
-
-def copy_past_l2(device: torch.device, l2_bytes: int) -> Callable[[], object]:
-    """The work before every timed launch of a cold L2: a copy of twice the L2's size.
-
-    It displaces what was in the L2 and leaves dirty lines, as a predecessor that writes does.
-    """
-    source = torch.randint(0, 256, (2 * l2_bytes,), dtype=torch.uint8, device=device)
-    destination = torch.empty_like(source)
-    return lambda: destination.copy_(source)

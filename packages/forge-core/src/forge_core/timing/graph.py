@@ -35,11 +35,7 @@ class GraphTimer(EventTimer):
     def batch(
         self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
     ) -> list[float]:
-        """Milliseconds of each launch; ``before`` is captured before each and is not part of its sample.
-
-        Raises:
-            BenchmarkError: a contender cannot be captured: it synchronises, or works on a stream of its own.
-        """
+        """As :meth:`EventTimer.batch`; BenchmarkError if a launch synchronises, or works on a stream of its own."""
         event = partial(torch.cuda.Event, enable_timing=True, external=True)
         pairs = [(event(), event()) for _ in launches]
         graph = torch.cuda.CUDAGraph()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import time
@@ -14,9 +15,10 @@ from forge_core.errors import BenchmarkError
 from forge_core.timing.interleave import launch_order
 from forge_core.timing.result import Timing
 
-__all__ = ["WallTimer", "host_time", "host_times", "import_times"]
+__all__ = ["WallTimer", "fresh_process", "host_times", "import_times"]
 
 HOST_METHOD = "perf_counter over batches of {batch} calls without synchronising; the stream is drained between batches"
+SECONDS = 600
 IMPORT_METHOD = "perf_counter around the import in a fresh process, after {after}"
 
 
@@ -77,23 +79,30 @@ def host_times(
     return {name: Timing(tuple(taken), HOST_METHOD.format(batch=batch)) for name, taken in samples.items()}
 
 
-def host_time(call: Callable[[], object], *, batch: int = 50, batches: int = 40) -> Timing:
-    """Host time of one call; see :func:`host_times`."""
-    return host_times({"call": call}, batch=batch, batches=batches)["call"]
-
-
 def import_times(module: str, *, after: str = "torch", repeats: int = 5) -> Timing:
     """Time of importing a module after another one, each time in a fresh process.
 
     Raises:
-        BenchmarkError: the import failed; the message has the process's last line of error.
+        BenchmarkError: the import failed.
     """
     code = f"import time, {after}; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)"
-    samples = []
-    for _ in range(repeats):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            last = done.stderr.strip().rpartition("\n")[2]
-            raise BenchmarkError(f"import {module} failed in a fresh process: {last or 'no message'}")
-        samples.append(float(done.stdout.split()[-1]) * 1e3)
+    samples = [float(fresh_process(["-c", code], f"import {module}")) * 1e3 for _ in range(repeats)]
     return Timing(tuple(samples), IMPORT_METHOD.format(after=after))
+
+
+def fresh_process(
+    arguments: Sequence[str], what: str, *, variables: Mapping[str, str] | None = None, **names: str
+) -> str:
+    """The last line that Python prints in a process of its own, with `variables` added to the environment.
+
+    `what` it does is for the error, and `names` are those of the error.
+
+    Raises:
+        BenchmarkError: it failed; the message has the last line of its errors.
+    """
+    command, env = [sys.executable, *arguments], {**os.environ, **(variables or {})}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS, env=env)
+    if done.returncode != 0:
+        last = done.stderr.strip().rpartition("\n")[2] or "no message"
+        raise BenchmarkError(f"{what} failed in a fresh process: {last}", **names)
+    return done.stdout.strip().rpartition("\n")[2]

@@ -13,8 +13,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from forge_core.timing.result import Timing
@@ -96,53 +97,8 @@ def launch_order(names: Sequence[str], turn: int) -> list[str]:
     return rotated[::-1] if turn % 2 else rotated
 
 
-def _in_turn(calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """Makes one call after the other, then the first again: a timer may repeat its batch."""
-    turns = itertools.cycle(calls)
-
-    def call() -> object:
-        return next(turns)()
-
-    return call
-
-
-class _Run:
-    """The launch counter, and the outputs that are kept alive."""
-
-    def __init__(
-        self, contenders: Mapping[str, Contender], timer: Timer, before: Callable[[], object] | None, *, warm: bool
-    ) -> None:
-        counts = {len(contender.sets) for contender in contenders.values()}
-        if len(counts) != 1 or 0 in counts:
-            raise ValueError("time_interleaved: expected contenders with one common, positive number of buffer sets.")
-        (self.count,) = counts
-        self.contenders, self.timer, self.before, self.warm = contenders, timer, before, warm
-        self.kept: deque[tuple[str, int, Any]] = deque(maxlen=self.count)
-        self.launched = 0
-        self.turn = 0
-
-    def _launch(self, name: str) -> tuple[Callable[[], object], Callable[[], object]]:
-        """The next launch of a contender, and the same call with its output dropped."""
-        call, index = self.contenders[name].call, self.launched % self.count
-        arguments = self.contenders[name].sets[index]
-        self.launched += 1
-        return lambda: self.kept.append((name, index, call(*arguments))), lambda: call(*arguments)
-
-    def rounds(self, count: int) -> dict[str, list[float]]:
-        """Runs `count` rounds and returns the samples of each contender, in milliseconds."""
-        names = list(self.contenders)
-        samples: dict[str, list[float]] = {name: [] for name in names}
-        a_batch = max(1, self.timer.batch_launches // len(names))
-        end = self.turn + count
-        while self.turn < end:
-            turns = range(self.turn, min(self.turn + a_batch, end))
-            order = [name for turn in turns for name in launch_order(names, turn)]
-            self.turn = turns.stop
-            launches, untimed = zip(*map(self._launch, order), strict=True)
-            taken = self.timer.batch(launches, _in_turn(untimed) if self.warm else self.before)
-            for name, sample in zip(order, taken, strict=True):
-                samples[name].append(sample)
-        return samples
+def _call_next(calls: Iterator[Callable[[], object]]) -> object:
+    return next(calls)()
 
 
 def time_interleaved(
@@ -164,15 +120,42 @@ def time_interleaved(
 
     Raises:
         BenchmarkError: the timer could not take a sample.
+        ValueError: the contenders have different numbers of buffer sets, or none.
     """
-    policy = policy or Policy()
-    run = _Run(contenders, timer, before, warm=warm)
+    counts = {len(contender.sets) for contender in contenders.values()}
+    if len(counts) != 1 or 0 in counts:
+        raise ValueError("time_interleaved: expected contenders with one common, positive number of buffer sets.")
+    (count,) = counts
+    policy, names = policy or Policy(), list(contenders)
+    batch = max(1, timer.batch_launches // len(names))
+    kept: deque[tuple[str, int, Any]] = deque(maxlen=count)
+    launched, turns = itertools.count(), itertools.count()
+
+    def prepared(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
+        """The next launch of a contender, and the same call with its output dropped."""
+        call, index = contenders[name].call, next(launched) % count
+        arguments = contenders[name].sets[index]
+        return lambda: kept.append((name, index, call(*arguments))), lambda: call(*arguments)
+
+    def rounds(number: int) -> dict[str, list[float]]:
+        """Milliseconds of each contender in that many rounds."""
+        samples: dict[str, list[float]] = {name: [] for name in names}
+        for start in range(0, number, batch):
+            own = itertools.islice(turns, min(batch, number - start))
+            order = [name for turn in own for name in launch_order(names, turn)]
+            launches, untimed = zip(*map(prepared, order), strict=True)
+            again = partial(_call_next, itertools.cycle(untimed))  # a timer may repeat its batch
+            taken = timer.batch(launches, again if warm else before)
+            for name, sample in zip(order, taken, strict=True):
+                samples[name].append(sample)
+        return samples
+
     began = time.perf_counter()
-    first = run.rounds(max(1, policy.warmup))
+    first = rounds(max(1, policy.warmup))
     while (time.perf_counter() - began) * 1e3 < policy.warmup_ms:
-        run.rounds(max(1, timer.batch_launches // len(contenders)))
+        rounds(batch)
     clock = timer.clock_mhz()
-    taken = run.rounds(policy.rounds(sum(min(samples) for samples in first.values())))
+    taken = rounds(policy.rounds(sum(min(samples) for samples in first.values())))
     clocks = (clock, timer.clock_mhz())
     timings = {name: Timing(tuple(samples), timer.method, clocks) for name, samples in taken.items()}
-    return Interleaved(timings, last={name: (index, output) for name, index, output in run.kept})
+    return Interleaved(timings, last={name: (index, output) for name, index, output in kept})

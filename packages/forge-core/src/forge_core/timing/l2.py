@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-
-from forge_core.timing.events import copy_past_l2
 
 __all__ = ["AS_FOUND", "POLICIES", "L2Policy", "l2_policy", "sets_for"]
 
@@ -77,7 +76,9 @@ def l2_policy(name: str, device: torch.device, l2_bytes: int) -> L2Policy:
     """The policy of that name on a CUDA device."""
     before: Callable[[], object] | None = None
     if name == "cold":
-        before = copy_past_l2(device, l2_bytes)
+        # Displaces what was in the L2 and leaves dirty lines, as a predecessor that writes does.
+        source = torch.randint(0, 256, (2 * l2_bytes,), dtype=torch.uint8, device=device)
+        before = partial(torch.empty_like(source).copy_, source)
     elif name == "flushed":
         before = torch.empty(4 * l2_bytes, dtype=torch.uint8, device=device).zero_
     return L2Policy(name, l2_bytes, before)

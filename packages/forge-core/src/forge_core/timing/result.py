@@ -40,11 +40,6 @@ class Timing:
         return median(self.samples_ms)
 
     @property
-    def median_us(self) -> float:
-        """The median, in microseconds."""
-        return self.median_ms * 1e3
-
-    @property
     def p20_ms(self) -> float:
         """The 20th percentile, in milliseconds."""
         return quantile(self.samples_ms, 0.2)
@@ -83,8 +78,8 @@ def floor_ms(*, read: int, written: int, l2_bytes: int, bandwidth_gbs: float) ->
     return (read + max(0, written - l2_bytes)) / (bandwidth_gbs * 1e6)
 
 
-def check_floor(timing: Timing, floor: float, *, suite: str = "", case: str = "", contender: str = "") -> None:
-    """Rejects a timing with a sample below the floor, in milliseconds.
+def check_floor(timing: Timing, floor: float, **names: str) -> None:
+    """Rejects a timing with a sample below the floor, in milliseconds; `names` are those of the error.
 
     The fastest sample decides, not the median: a contender that skips every third call would pass by its median.
 
@@ -97,7 +92,5 @@ def check_floor(timing: Timing, floor: float, *, suite: str = "", case: str = ""
             f"a sample of {fastest * 1e3:.2f} us is below the roofline floor of {floor * 1e3:.2f} us, which "
             "the specified DRAM bandwidth allows with a cold L2: the work was not done, landed on another stream, or "
             "the data was in the cache",
-            suite=suite,
-            case=case,
-            peer=contender,
+            **names,
         )

@@ -32,15 +32,12 @@ def check_stream(
     call: Callable[..., torch.Tensor],
     inputs: tuple[torch.Tensor, ...],
     agree: Callable[[torch.Tensor], str],
-    *,
-    suite: str = "",
-    case: str = "",
-    contender: str = "",
+    **names: str,
 ) -> bool:
     """Raises the error of a call that works on another stream than the current one.
 
     `call` takes the inputs, on the current CUDA device; it was called before and gave the right result.  `agree` takes
-    the result and returns "" or what is wrong with it.  The names are for the message.
+    the result and returns "" or what is wrong with it; `names` are those of the error.
 
     Returns:
         Whether it could be determined; it cannot for a call that synchronizes.
@@ -62,7 +59,7 @@ def check_stream(
             got = call(*inputs)
         time.sleep(settle_s)
         with torch.cuda.stream(other):
-            _bytes_of(got).fill_(POISON)
+            torch.empty(0, dtype=torch.uint8, device=device).set_(got.untyped_storage()).fill_(POISON)
         other.synchronize()
         covered = not gate.query()
         torch.cuda.synchronize(device)
@@ -72,14 +69,8 @@ def check_stream(
                 raise BenchmarkError(
                     "a launch landed on another stream than the current one: its result was there while the current "
                     f"stream was still busy, and what was written over it stayed ({problem})",
-                    suite=suite,
-                    case=case,
-                    peer=contender,
+                    **names,
                 )
             return True
         del got
     return False
-
-
-def _bytes_of(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=x.device).set_(x.untyped_storage())

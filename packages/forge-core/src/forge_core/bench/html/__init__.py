@@ -1,4 +1,7 @@
-"""The report: one self-contained HTML page from records, and its plots as files of their own."""
+"""The report: one self-contained HTML page from records, and its plots as files of their own.
+
+The page needs neither a network nor a server.  Importing this module takes the extra ``report``: Jinja2 and matplotlib.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,15 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from forge_core.bench.pages import Source
-from forge_core.errors import UnsupportedError
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
 
-__all__ = ["PAGE", "in_order", "stamp_of", "write_report"]
+from forge_core.bench.html.plots import of_operator, roofline
+from forge_core.bench.html.theme import css, inline, picture
+from forge_core.bench.pages import Source, in_order, stamp_of
+from forge_core.bench.report import headline, imports_table, remarks, summary, tables
 
-PAGE = "index.html"
-
-
-def stamp_of(sources: Sequence[Source]) -> str:
-    """What a report is made from: each record's file and the beginning of its SHA-256."""
-    return "; ".join(
-        f"{entry.path.name} {entry.digest}" for entry in sorted(sources, key=lambda entry: entry.path.name)
-    )
-
-
-def in_order(sources: Sequence[Source]) -> list[Source]:
-    """The records as the page shows them: device time, host time, and smoke last."""
-    return sorted(sources, key=lambda e: (e.record.suite == "smoke", e.record.timer != "device", e.title))
+__all__ = ["write_report"]
 
 
 def write_report(sources: Sequence[Source], folder: Path, links: Mapping[str, str] | None = None) -> list[Path]:
@@ -37,45 +31,56 @@ def write_report(sources: Sequence[Source], folder: Path, links: Mapping[str, st
 
     Returns:
         The files, the page first.
-
-    Raises:
-        UnsupportedError: a library is not installed.
     """
-    if lacking := [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]:
-        raise UnsupportedError(
-            f"the report needs {' and '.join(lacking)}, not installed here. Install with: "
-            "pip install 'forge-cute-core[report]'; the tables need nothing: --markdown",
-            requirement=lacking[0],
-        )
-    from forge_core.bench.html.page import Operator, Section, page
-    from forge_core.bench.html.plots import of_operator, roofline
-    from forge_core.bench.html.theme import picture
-    from forge_core.bench.report import tables
 
     def link(operator: str, package: str) -> str:
         spec = importlib.util.find_spec(package)
         at_home = os.path.relpath(Path(spec.origin).with_name("bench.py"), folder) if spec and spec.origin else ""
         return (links or {}).get(operator, at_home)
 
-    ordered = in_order(sources)
-    sections = []
+    ordered, stamp = in_order(sources), stamp_of(sources)
+    records = [entry.record for entry in ordered]
+    overview = roofline(records)
+    plots, sections = [overview] if overview else [], []
     for entry in ordered:
-        record = entry.record
-        packages = {case.operator: case.package for case in record.cases}
-        operators = [
-            Operator(name, link(name, package), of_operator(record, entry.title, name), tables(record, name))
-            for name, package in packages.items()
-        ]
-        sections.append(Section(entry, os.path.relpath(entry.path, folder), operators))
-    overview = roofline([entry.record for entry in ordered])
-    stamp = stamp_of(sources)
+        operators = []
+        for name, package in {case.operator: case.package for case in entry.record.cases}.items():
+            drawn = of_operator(entry.record, entry.title, name)
+            plots += drawn
+            shown = {"name": name, "link": link(name, package), "plots": drawn, "tables": tables(entry.record, name)}
+            operators.append(shown)
+        sections.append(
+            {
+                "entry": entry,
+                "link": os.path.relpath(entry.path, folder),
+                "headline": headline(entry.record),
+                "operators": operators,
+                "imports": [imports_table(entry.record)] if entry.record.imports else [],
+                "remarks": remarks(entry.record),
+            }
+        )
     folder.mkdir(parents=True, exist_ok=True)
-    written = [folder / PAGE]
-    written[0].write_text(page(sections, overview, stamp), encoding="utf-8")
-    plots = [plot for section in sections for operator in section.operators for plot in operator.plots]
-    for plot in [overview, *plots] if overview else plots:
-        for name, svg in plot.panels.items():
-            for theme in ("light", "dark"):
-                written.append(folder / f"{name}-{theme}.svg")
-                written[-1].write_text(picture(svg, theme, stamp), encoding="utf-8")
+    written = [folder / "index.html"]
+    machine = records[0].environment.machine
+    compared = [record for record in records if record.timer == "device" and record.suite != "smoke"] or records
+    text = _template().render(
+        machine="the CPU" if machine == "CPU" else machine,
+        sections=sections,
+        overview=overview,
+        summary=summary(compared),
+        stamp=stamp,
+        css=Markup(css()),  # noqa: S704 - made here
+    )
+    written[0].write_text(text, encoding="utf-8")
+    for name, svg in [panel for plot in plots for panel in plot.panels.items()]:
+        for theme in ("light", "dark"):
+            written.append(folder / f"{name}-{theme}.svg")
+            written[-1].write_text(picture(svg, theme, stamp), encoding="utf-8")
     return written
+
+
+def _template() -> Template:
+    loader = PackageLoader(__package__, "assets")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters["inline"] = lambda svg: Markup(inline(svg))  # noqa: S704 - drawn here
+    return made.get_template("report.html")

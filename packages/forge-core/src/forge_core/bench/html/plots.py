@@ -14,12 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from forge_core.bench.html.data import Point, Rung, ladders, points
 from forge_core.bench.html.theme import STAND_IN, svg_of
-from forge_core.bench.records import Record
+from forge_core.bench.records import CaseRecord, ContenderRecord, Record
+from forge_core.bench.schema import AUTO, CEILING, OURS, variant_of
 from forge_core.device import SPECS
 
-__all__ = ["Plot", "of_operator", "roofline"]
+__all__ = ["Plot", "ladders", "of_operator", "points", "roofline"]
 
 #: Inches. On a phone the text of a panel is still 9 pixels high.
 WIDTH = 4.6
@@ -62,6 +62,49 @@ STYLE: Any = {
     "lines.linestyle": "none",
     "lines.markersize": 6,
 }
+
+
+@dataclass(frozen=True)
+class Point:
+    """One case, by the times in microseconds of `auto`, of the best peer if there is one, and of the copy."""
+
+    case: CaseRecord
+    ours: float
+    peer: float | None
+    ceiling: float | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that must move at least."""
+        return self.case.read + self.case.written
+
+    def gbs(self, microseconds: float) -> float:
+        """The bandwidth of a time, in GB/s."""
+        return self.nbytes / microseconds / 1e3
+
+
+def points(record: Record, operator: str = "") -> list[Point]:
+    """The cases of an operator, or of all, that have our `auto` and no error, in the record's order."""
+
+    def microseconds(case: CaseRecord, name: str) -> float | None:
+        contender = case.contender(name)
+        return contender.median_ms * 1e3 if contender else None
+
+    return [
+        Point(case, ours, microseconds(case, case.best_peer), microseconds(case, CEILING))
+        for case in record.cases
+        if operator in ("", case.operator) and not case.error and (ours := microseconds(case, OURS)) is not None
+    ]
+
+
+def ladders(record: Record, operator: str) -> list[tuple[CaseRecord, list[ContenderRecord]]]:
+    """Each case of an operator that ran several variants, and these from the slowest to the fastest."""
+    found = []
+    for case in record.cases:
+        variants = [entry for entry in case.contenders if variant_of(entry.name) not in ("", AUTO) and entry.of_ceiling]
+        if case.operator == operator and len(variants) > 1:
+            found.append((case, sorted(variants, key=lambda entry: entry.gbs or 0.0)))
+    return found
 
 
 @dataclass(frozen=True)
@@ -193,16 +236,18 @@ def speedup(name: str, found: Sequence[Point]) -> Plot:
     return plot
 
 
-def ladder(name: str, cases: dict[str, list[Rung]]) -> Plot:
+def ladder(name: str, cases: Sequence[tuple[CaseRecord, list[ContenderRecord]]]) -> Plot:
     """The variants of an operator, the slowest first; a panel for each case."""
     plot = Plot("Variants", "The bar in colour is what auto picks; the figures are shares of the ceiling, dashed.")
-    for number, (case, rungs) in enumerate(cases.items()):
-        with plot.panel(f"{name}-variants-{number}", case, 0.8 + 0.3 * len(rungs)) as axis:
-            ceiling = max(rung.gbs / rung.of_ceiling for rung in rungs)
-            colours = [STAND_IN["forge" if rung.chosen else "peer"] for rung in rungs]
-            axis.barh(range(len(rungs)), [rung.gbs for rung in rungs], height=0.62, color=colours)
+    for number, (case, variants) in enumerate(cases):
+        with plot.panel(f"{name}-variants-{number}", case.name, 0.8 + 0.3 * len(variants)) as axis:
+            auto, names = case.contender(OURS), [variant_of(entry.name) for entry in variants]
+            speeds, shares = [entry.gbs or 0.0 for entry in variants], [entry.of_ceiling or 1.0 for entry in variants]
+            ceiling = max(speed / share for speed, share in zip(speeds, shares, strict=True))
+            colours = [STAND_IN["forge" if auto and variant == auto.variant else "peer"] for variant in names]
+            axis.barh(range(len(variants)), speeds, height=0.62, color=colours)
             axis.axvline(ceiling, **DASHED)
-            _rows(axis, [rung.variant for rung in rungs], [f"{rung.of_ceiling:.0%}" for rung in rungs])
+            _rows(axis, names, [f"{share:.0%}" for share in shares])
             axis.set_xlim(0, ceiling * 1.3)
             axis.xaxis.set_major_formatter("{x:,.0f}")
             axis.locator_params(axis="x", nbins=4)
