@@ -17,7 +17,7 @@ import torch
 from cutlass import Float32
 from cutlass.cute.runtime import from_dlpack, make_fake_stream, make_fake_tensor
 
-from forge_core.timing import host_time
+from forge_core.timing import host_times
 
 # %% [markdown]
 # ## The kernel
@@ -116,12 +116,13 @@ if device is not None:
     print("  naive")
     course.measure(lambda: compiled(x, y), moved)
     small, total = x[:1, :1].contiguous(), y[:1]
-    for name, call in (
-        ("the compiled call", lambda: compiled(small, total)),
-        ("from_dlpack of its two tensors", lambda: (from_dlpack(small), from_dlpack(total))),
-        ("torch.sum", lambda: torch.sum(small, 1)),
-    ):
-        print(f"  host time of {name}: {host_time(call).median_us:.1f} us")
+    calls = {
+        "the compiled call": lambda: compiled(small, total),
+        "from_dlpack of its two tensors": lambda: (from_dlpack(small), from_dlpack(total)),
+        "torch.sum": lambda: torch.sum(small, 1),
+    }
+    for name, timing in host_times(calls).items():
+        print(f"  host time of {name}: {timing.median_ms * 1e3:.1f} us")
     # The same on the timeline of torch's profiler, whose table has a line for each function of the host.
     with torch.profiler.profile() as profile:
         for _ in range(20):
