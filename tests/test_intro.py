@@ -41,6 +41,7 @@ def test_a_step_prints_what_is_expected(step):
         f"if the change is right: python docs/intro/{step.name} > docs/intro/expected/{step.stem}.txt"
     )
     assert [claim for claim in SAID.get(step.stem, ()) if claim not in done.stdout] == []
+    assert "\nrecorded on NVIDIA H200, torch " in done.stdout
 
 
 def test_nothing_but_an_h200_is_recorded():

@@ -42,7 +42,7 @@ THREADS = 256
 @cute.jit
 def walk(gX: cute.Tensor, first: cutlass.Int32, turn: int):
     total = Float32(0)
-    for i in cutlass.range(first, cute.size(gX), turn, unroll=4):
+    for i in cutlass.range(first, cute.size(gX), turn):
         total += gX[i]
     return total
 
@@ -108,9 +108,11 @@ for compiled in kernels.values():
     course.inspect(compiled)
 
 # %% [markdown]
-# Eight barriers, and one. One shuffle of each kernel is not in its text: it makes a number uniform for the warp. Four
-# loads are in the code, but not in flight together: behind each of them is a test for the end of the row. Week 1's
-# kernels clamp the index and keep four totals instead.
+# Eight barriers, and one. One shuffle of each kernel is not in its text: it makes a number uniform for the warp. PTX has
+# the load once, in a loop; the assembler behind it writes out several turns, so that their loads are in flight
+# together, and a loop for the turns that are left. `unroll=4` would have the compiler write out four turns before that,
+# each with a test for the end of the row in front of its load: one would wait for the other. So leave a loop to the
+# assembler, or keep the loads apart from what uses them (step 6).
 #
 # Both orders of additions, checked on the CPU with what 256 threads have of four rows:
 

@@ -60,7 +60,7 @@ def walk(gX: cute.Tensor, place: Int32, turn: Int32):
     gV = cute.zipped_divide(gX, (4,))  # (4, vectors)
     rX, rAcc = cute.make_rmem_tensor(4, Float32), cute.make_rmem_tensor(4, Float32)
     rAcc.fill(0.0)
-    for v in cutlass.range(place, cute.size(gV, mode=[1]), turn, unroll=4):
+    for v in cutlass.range(place, cute.size(gV, mode=[1]), turn):
         cute.autovec_copy(gV[None, v], rX)
         rAcc.store(rAcc.load() + rX.load())
     return (rAcc[0] + rAcc[2]) + (rAcc[1] + rAcc[3])
@@ -216,6 +216,22 @@ for name, sums in (("atomic", atomic(totals[orders])), ("tree", tree(slots))):
 # </details>
 
 # %% [markdown]
+# ## In Forge
+#
+# Forge's own kernels take the same two ways. `held` keeps a row in the registers of lanes, a block or a cluster;
+# `split` cuts it into parts, where a cluster is too small or the rows are too few for all multiprocessors. Which one
+# follows from rows, lengths and the GPU ([what decides](../week2.md#what-decides), [the engine's
+# kernels](../rows.md#kernels)), and `reduce_sum.explain(x)` says why. From week 1's record:
+
+# %%
+path = max((Path(__file__).parents[1] / "records" / "h200").glob("week1-*.json.gz"))
+for case in load(path).cases:
+    if case.operator == "sum_rows" and case.dtype == "float32" and case.shape[0] <= 64 and case.contender("eager"):
+        forge, eager = case.contender("forge"), case.contender("eager")
+        print(f"  {case.name:31} {forge.variant:6} {forge.gbs:5.0f} GB/s, eager {eager.gbs:5.0f} GB/s")
+print(f"  from {path.relative_to(Path(__file__).parents[2])}")
+
+# %% [markdown]
 # ## On a GPU
 #
 # The prediction was made above: the same bytes for all three, so the number of blocks decides.
@@ -238,18 +254,4 @@ if gpu is not None:
             call()
             assert torch.equal(y, bits), "the same bits in every run"
         course.measure(call, moved)
-
-# %% [markdown]
-# Forge's own kernels take the same two ways. `held` keeps a row in the registers of lanes, a block or a cluster;
-# `split` cuts it into parts, where a cluster is too small or the rows are too few for all multiprocessors. Which one
-# follows from rows, lengths and the GPU ([what decides](../week2.md#what-decides), [the engine's
-# kernels](../rows.md#kernels)), and `reduce_sum.explain(x)` says why. From week 1's record:
-
-# %%
-path = max((Path(__file__).parents[1] / "records" / "h200").glob("week1-*.json.gz"))
-for case in load(path).cases:
-    if case.operator == "sum_rows" and case.dtype == "float32" and case.shape[0] <= 64 and case.contender("eager"):
-        forge, eager = case.contender("forge"), case.contender("eager")
-        print(f"  {case.name:31} {forge.variant:6} {forge.gbs:5.0f} GB/s, eager {eager.gbs:5.0f} GB/s")
-print(f"  from {path.relative_to(Path(__file__).parents[2])}")
 course.finish(__file__)
