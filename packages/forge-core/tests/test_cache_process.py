@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import importlib.metadata
 import json
@@ -529,6 +530,28 @@ def test_wrong_usage_is_told(project, forge, monkeypatch):
     project.store.root.mkdir(parents=True)
     project.store.root.chmod(0o777)
     assert "can be written by other users" in forge("ls", status=1)
+
+
+def test_a_folder_that_cannot_be_written_to_is_told_before_anything_is_compiled(project, forge, monkeypatch):
+    config = canonical(tag(project.config()))
+    words = ["--arch", ARCH, "--kernel", project.path, "--config", config]
+    file = project.base / "file"
+    file.write_text("")
+    monkeypatch.setenv("FORGE_CACHE_DIR", str(file / "cache"))
+    told = forge("warm", *words, status=1)
+    assert "nothing can be written there (File exists). Choose another folder by FORGE_CACHE_DIR" in told
+    assert "by --out" in forge("build", "--out", str(file / "bundle"), *words, status=1)
+    assert project.did("compiled") == 0
+
+
+def test_kernels_that_cannot_be_removed_are_told(filled, forge, monkeypatch):
+    def refused(**where):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("forge_core.cache.files.tempfile.TemporaryFile", refused)
+    for command in ("clear", "prune"):
+        assert "nothing can be written there (Permission denied)" in forge(command, status=1)
+    assert len(list(filled.store.entries())) == 3
 
 
 def test_a_kernel_is_built_for_a_gpu_by_its_name(project, forge):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -135,6 +137,14 @@ def test_what_fails_halfway_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         create(Names.of("my-kernels", "twist"), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_installation_that_cannot_be_written_to_makes_files_that_can(tmp_path, monkeypatch):
+    for path in shutil.copytree(TEMPLATE, tmp_path / "template").rglob("*"):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    monkeypatch.setattr("forge_core.scaffold.TEMPLATE", tmp_path / "template")
+    made = create(Names.of("my-kernels", "twist"), tmp_path)
+    assert [path for path in made.rglob("*") if not path.stat().st_mode & stat.S_IWUSR] == []
 
 
 def test_without_copier_the_way_out_is_told(tmp_path, monkeypatch):

@@ -149,7 +149,9 @@ class CompileCached(Generic[Config]):
             with compile_lock():
                 found = builder._publish(builder._compile(config, key), sources, store)
         if found is None:
-            raise CompileError(f"{self.name} was compiled, but could not be stored in {store.root}", key=key.digest)
+            raise CompileError(
+                f"{self.name} was compiled, but could not be stored in {store.root}. {store.remedy}", key=key.digest
+            )
         return found, True
 
     def imported(self) -> CompileCached[Config]:

@@ -11,12 +11,13 @@ import contextlib
 import logging
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from forge_core.errors import CacheError
 
-__all__ = ["check_private", "make_private", "tree_bytes", "warn_once", "write_new"]
+__all__ = ["check_private", "check_writable", "make_private", "tree_bytes", "warn_once", "write_new"]
 
 log = logging.getLogger("forge_core")
 
@@ -43,6 +44,23 @@ def make_private(folder: Path) -> Path:
         if not path.is_dir():
             path.mkdir(mode=0o700, exist_ok=True)
     return folder
+
+
+def check_writable(folder: Path, *, remedy: str) -> None:
+    """Makes a folder, and checks that files can be made in it.
+
+    Args:
+        folder: see :func:`make_private`.
+        remedy: what to do if they cannot, as a full sentence.
+
+    Raises:
+        CacheError: nothing can be written there.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=make_private(folder)):
+            pass
+    except OSError as error:
+        raise CacheError(f"{folder}: nothing can be written there ({error.strerror}). {remedy}") from error
 
 
 def tree_bytes(folder: Path) -> int:

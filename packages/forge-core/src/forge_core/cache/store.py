@@ -128,14 +128,14 @@ class Store:
         root: the folder; made when something is written.
         max_bytes: above it the least recently used entries are removed; 0 is no limit.
         frozen: nothing in it is ever changed: a bundle that is installed.
-        remedy: what to do if the folder is not safe, as a full sentence.
+        remedy: what to do if the folder is not safe or cannot be written to, as a full sentence.
     """
 
     def __init__(self, root: Path, *, max_bytes: int = 0, frozen: bool = False, remedy: str = "") -> None:
         self.root = root
         self.max_bytes = max_bytes
         self.frozen = frozen
-        self._way_out = remedy or "Choose another folder by FORGE_CACHE_DIR, or remove that one."
+        self.remedy = remedy or "Choose another folder by FORGE_CACHE_DIR, or remove that one."
 
     @classmethod
     def of_user(cls) -> Store:
@@ -148,11 +148,11 @@ class Store:
     def folder(self) -> Path | None:
         """The folder without links, or None; raises CacheError if it is not safe to load native code from."""
         try:
-            folder = check_private(self.root, remedy=self._way_out)
+            folder = check_private(self.root, remedy=self.remedy)
         except FileNotFoundError:
             return None
         if not folder.is_dir():
-            raise CacheError(f"{self.root} is not a folder, so no native code is loaded from it. {self._way_out}")
+            raise CacheError(f"{self.root} is not a folder, so no native code is loaded from it. {self.remedy}")
         return folder
 
     def find(self, key: KernelKey) -> Entry | None:
@@ -169,7 +169,7 @@ class Store:
             # Before the checksum, which whoever can write to an entry can make right.
             for path in (folder.parent, folder, folder / DESCRIPTION, *(folder / name for name in OBJECTS)):
                 if path.exists():
-                    check_private(path, remedy=self._way_out)
+                    check_private(path, remedy=self.remedy)
             entry = Entry.read(folder, check=True)
             now = time.time()
             if not self.frozen and now - entry.used > _USE_STEP_S:

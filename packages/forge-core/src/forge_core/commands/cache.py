@@ -22,7 +22,7 @@ from rich.text import Text
 from forge_core import device, settings
 from forge_core.bench import kernels
 from forge_core.cache import bundle
-from forge_core.cache.files import tree_bytes
+from forge_core.cache.files import check_writable, tree_bytes
 from forge_core.cache.parallel import Request
 from forge_core.cache.store import Damaged, Entry, Store, user_store
 from forge_core.cli import ARCH, answers
@@ -198,6 +198,18 @@ def verify(folder: Path | None) -> tuple[Any, Iterable[str], int]:
 # -------------------------------------------------------------------------------------------------------- remove
 
 
+def _store_to_change() -> Store:
+    """The user's cache, from which something is to be removed.
+
+    Raises:
+        CacheError: nothing can be changed there.
+    """
+    store = Store.of_user()
+    if store.root.exists():
+        check_writable(store.root, remedy=store.remedy)
+    return store
+
+
 def _bytes(ctx: click.Context, parameter: click.Parameter, text: str | None) -> int | None:
     try:
         return None if text is None else settings.parse_bytes(text)
@@ -214,7 +226,7 @@ def _bytes(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
 @answers
 def prune(max_bytes: int | None, older_than: float | None, stale: bool) -> _Answer:
     """Remove what is of no use: leftovers, damaged kernels, and what the options say."""
-    store = Store.of_user()
+    store = _store_to_change()
     limit = store.max_bytes if max_bytes is None else max_bytes
     removed = store.prune(max_bytes=limit, older_than_days=older_than, stale=stale)
     counts = ", ".join(f"{len(paths)} {reason}" for reason, paths in removed.items() if paths)
@@ -227,7 +239,7 @@ def prune(max_bytes: int | None, older_than: float | None, stale: bool) -> _Answ
 @answers
 def clear(arch: str | None) -> _Answer:
     """Remove all kernels; they are compiled again when they are needed."""
-    store = Store.of_user()
+    store = _store_to_change()
     chosen = [found.folder for found in store.entries() if arch in (None, found.folder.parent.name)]
     freed = sum(map(tree_bytes, chosen))
     count = sum(map(store.remove, chosen))
@@ -261,7 +273,12 @@ def _requests(suites: tuple[str, ...], kernel: str | None, config: str | None, a
 
 
 def _compile(store: Store, wanted: list[Request], *, jobs: int | None) -> tuple[dict[str, Any], list[str], int]:
-    """Compiles kernels into a store; returns what came of it, the same as lines, and the exit status."""
+    """Compiles kernels into a store; returns what came of it, the same as lines, and the exit status.
+
+    Raises:
+        CacheError: nothing can be written there; nothing is compiled.
+    """
+    check_writable(store.root, remedy=store.remedy)
     start = time.perf_counter()
     outcomes = kernels.compile_shown(wanted, store, jobs=jobs)
     failed = [outcome for outcome in outcomes if outcome.status == "failed"]

@@ -36,7 +36,7 @@ def new(name: str, operator: str | None, kind: str | None, into: Path, prefix: s
     if find_spec("ruff") is not None:
         # Names of other lengths wrap and sort otherwise.
         for words in (("check", "--fix-only", "--select", "I"), ("format",)):
-            subprocess.run([sys.executable, "-m", "ruff", *words, "-q", str(made)], check=True)
+            subprocess.run([sys.executable, "-m", "ruff", *words, "-q", "--no-cache", str(made)], check=True)
     files = sorted(path.relative_to(made) for path in made.rglob("*") if path.is_file())
     click.echo(f"{made}: {names.distribution}, operator {names.operator}, {len(files)} files:")
     click.echo("\n".join(f"  {file}" for file in files))

@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import keyword
 import re
+import stat
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -95,6 +96,9 @@ def create(names: Names, into: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix=f".{names.name}-", dir=into) as folder:
         made = Path(folder) / names.name
         copier.run_copy(str(TEMPLATE), made, data=asdict(names), defaults=True, quiet=True, unsafe=True)
+        # A file has its template's mode, which in an installation for all users permits no writing.
+        for path in made.rglob("*"):
+            path.chmod(path.stat().st_mode | stat.S_IWUSR)
         made.rename(target)
     return target
 
