@@ -566,6 +566,8 @@ def test_the_command_checks_and_says_what_to_run(tmp_path):
     unknown = CliRunner().invoke(cli.main, ["prove", "check", "week9"])
     assert unknown.exit_code == 3
     assert "no proofs are declared for week9; weeks that declare some: week0, week1, week2" in unknown.output
+    for name in ("forge_week1_reduce", "forge-week1-reduce", "week1-reduce"):
+        assert discover([name]) == discover(["week1"])
 
 
 def test_findings_of_one_reason_stand_together():

@@ -174,18 +174,19 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection, *, commands:
     )
 
 
-def packages_named(benches: Sequence[Bench], names: Sequence[str]) -> list[Bench]:
-    """The packages of these names; all of them for no names.
+def names_of(bench: Bench) -> set[str]:
+    """What a package goes by: its week, import name, distribution's name, and that of its folder, ``week2-softmax``."""
+    distribution = bench.package.replace("_", "-")
+    return {bench.name, bench.package, distribution, distribution.removeprefix("forge-")}
 
-    A name is a week's, an import name, a distribution's name, or that of its folder: ``week2-softmax``.
+
+def packages_named(benches: Sequence[Bench], names: Sequence[str]) -> list[Bench]:
+    """The packages of these names, as :func:`names_of` has them; all of them for no names.
 
     Raises:
         UsageError: no package has one of the names.
     """
-    known = {}
-    for bench in benches:
-        distribution = bench.package.replace("_", "-")
-        known[bench.name] = {bench.name, bench.package, distribution, distribution.removeprefix("forge-")}
+    known = {bench.name: names_of(bench) for bench in benches}
     unknown = [name for name in names if not any(name in own for own in known.values())]
     check_known("benchmarks", "package", unknown, known, UsageError)
     return [bench for bench in benches if not names or known[bench.name] & set(names)]

@@ -73,22 +73,23 @@ def week_of(name: str, package: str, tests: str, subjects: Sequence[Subject]) ->
 
 
 def discover(names: Collection[str] = ()) -> list[Week]:
-    """``PROOFS`` of the module ``proofs`` of each installed package, or of the weeks with these ``names``.
+    """``PROOFS`` of the module ``proofs`` of each installed package, or of those with these ``names``.
+
+    A package goes by its week, or by one of its own names, as for a benchmark.
 
     Raises:
         ProofError: a name is unknown.
     """
     from forge_core.bench import plan
 
-    packages = [bench.package for bench in plan.discover() if importlib.util.find_spec(f"{bench.package}.proofs")]
-    weeks: dict[str, Week] = {
-        week.name: week for week in (importlib.import_module(f"{package}.proofs").PROOFS for package in packages)
-    }
-    unknown = sorted(set(names) - set(weeks))
+    benches = [bench for bench in plan.discover() if importlib.util.find_spec(f"{bench.package}.proofs")]
+    found = [(bench, importlib.import_module(f"{bench.package}.proofs").PROOFS) for bench in benches]
+    weeks = [({week.name, *plan.names_of(bench)}, week) for bench, week in found]
+    unknown = sorted(set(names).difference(*(own for own, _ in weeks)))
     if unknown:
-        known = ", ".join(weeks) or "none"
+        known = ", ".join(week.name for _, week in weeks) or "none"
         raise ProofError(f"no proofs are declared for {', '.join(unknown)}; weeks that declare some: {known}")
-    return [week for week in weeks.values() if not names or week.name in names]
+    return [week for own, week in weeks if own.intersection(names) or not names]
 
 
 def function_of(test: str) -> str:
