@@ -12,6 +12,7 @@ import os
 import shlex
 import shutil
 import stat
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -159,21 +160,56 @@ def test_with_compiling_switched_off_a_missing_kernel_names_key_and_command(proj
 
 
 def test_workers_compile_each_kernel_once_and_see_no_gpu(project, monkeypatch):
-    project.edit(
-        "return config.edge", "note('gpus ' + repr(os.environ['CUDA_VISIBLE_DEVICES']))\n    return config.edge"
-    )
+    seen = "[os.environ[name] for name in ('CUDA_VISIBLE_DEVICES', 'CUTE_DSL_ARCH')]"
+    project.edit("return config.edge", f"note('sees ' + repr({seen}))\n    return config.edge")
     project.edit("return config.edge", "print('not an answer')\n    return config.edge")
     requests = [Request(project.path, project.config(tile), arch) for tile in (16, 32, 16) for arch in (ARCH, "sm_80")]
     seen = []
     outcomes = compile_all(requests, project.store, jobs=2, on_done=seen.append)
     assert [(outcome.status, outcome.error) for outcome in outcomes] == [("compiled", "")] * 4
-    assert len(seen) == 4 and project.did("compiled") == 4 and project.did("gpus ''") == 4
+    assert len(seen) == 4 and project.did("compiled") == 4 and project.did("sees ['', 'sm_100a']") == 4
     assert len(list(project.store.entries())) == 4
     assert all(outcome.bytes == 5000 and outcome.seconds == 0.5 for outcome in outcomes)
     monkeypatch.setattr(parallel.subprocess, "Popen", None)  # nothing is started when all is there
     again = compile_all(requests, project.store)
     assert [outcome.status for outcome in again] == ["present"] * 4
     assert {outcome.digest for outcome in again} == {outcome.digest for outcome in outcomes}
+
+
+WITHOUT_A_DRIVER = """
+import cutlass
+import cutlass.cute as cute
+from cutlass.base_dsl.runtime import cuda
+
+asked = []
+ask, cuda.cuda.cuInit = cuda.cuda.cuInit, lambda flags: asked.append(flags) or ask(flags)
+
+@cute.kernel
+def kernel(mX: cute.Tensor):
+    mX[cute.arch.thread_idx()[0]] = 1.0
+
+@cute.jit
+def launch(mX: cute.Tensor):
+    kernel(mX).launch(grid=(1, 1, 1), block=(32, 1, 1))
+
+x = cute.runtime.make_fake_tensor(cutlass.Float32, (32,), (1,), assumed_align=4)
+made = [cute.compile(launch, x, options=f"--enable-tvm-ffi --gpu-arch {arch}") for arch in ("sm_90a", "sm_80")]
+print(len(made), len(asked))
+"""
+
+
+def test_a_compiler_that_is_told_an_architecture_looks_for_no_gpu(tmp_path):
+    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+    printed, program = [], tmp_path / "program.py"
+    program.write_text(WITHOUT_A_DRIVER)
+    for told in ({}, {"CUTE_DSL_ARCH": "sm_100a"}):
+        environment = {name: value for name, value in os.environ.items() if name != "CUTE_DSL_ARCH"}
+        environment |= {"CUDA_VISIBLE_DEVICES": "", **told}
+        command = [sys.executable, str(program)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    assert printed == ["2 1\n", "2 0\n"]
 
 
 def test_several_workers_import_once_and_fork(project):
