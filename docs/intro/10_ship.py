@@ -134,7 +134,7 @@ print("  from docs/records/h200/profiling: sums of the rows of 4096 x 8192 bf16"
 # %% [markdown]
 # Two figures want an explanation. That of the L1 counts only multiprocessors that have work: the 32 busy ones of
 # `naive` are at 85 % of theirs, while DRAM is counted over the whole GPU. And `shared` counts as bound by the memory
-# because the L2, at 64 %, is beyond the 60 % from which a unit is said to limit; that DRAM is at 52 % says how much is
+# because the L2, at 63 %, is beyond the 60 % from which a unit is said to limit; that DRAM is at 50 % says how much is
 # left to gain.
 #
 # Of the three that are near the peak, `held` is nearest, with the fewest warps: occupancy is a means to have bytes in
