@@ -324,6 +324,15 @@ def test_the_numbers_behind_the_plots_are_the_record_s(shown):
     assert [entry.name for entry in variants][:2] == ["forge:naive", "forge:tiled"]
 
 
+def test_a_case_beside_eager_alone_is_no_comparison_where_others_have_more_peers():
+    record = records.load(max(RECORDS.glob("week2-*.json.gz")))
+    peers = {point.case.name: point.peer for point in plots.points(record, "softmax")}
+    assert [name for name, peer in peers.items() if peer is None] == [
+        "softmax 16384x8192 bfloat16",
+        "softmax 16384x8192 float32",
+    ]
+
+
 def test_the_command_writes_the_page_and_says_what_it_lacks(tmp_path, monkeypatch):
     out = tmp_path / "out"
     result = CliRunner().invoke(main, ["bench", "report", str(HOST), "--out", str(out)])

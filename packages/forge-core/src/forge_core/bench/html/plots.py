@@ -16,6 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from forge_core.bench.html.theme import STAND_IN, svg_of
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record
+from forge_core.bench.report import compared
 from forge_core.bench.schema import AUTO, CEILING, OURS, variant_of
 from forge_core.device import SPECS
 
@@ -84,16 +85,25 @@ class Point:
 
 
 def points(record: Record, operator: str = "") -> list[Point]:
-    """The cases of an operator, or of all, that have our `auto` and no error, in the record's order."""
+    """The cases of an operator, or of all, that have our `auto` and no error, in the record's order.
+
+    A case that does not count as a comparison has no peer: see :func:`forge_core.bench.report.compared`.
+    """
+    by_operator: dict[str, list[CaseRecord]] = {}
+    for case in record.cases:
+        if operator in ("", case.operator) and not case.error:
+            by_operator.setdefault(case.operator, []).append(case)
+    beside_peers = {case.name for cases in by_operator.values() for case in compared(cases)}
 
     def microseconds(case: CaseRecord, name: str) -> float | None:
         contender = case.contender(name)
         return contender.median_ms * 1e3 if contender else None
 
     return [
-        Point(case, ours, microseconds(case, case.best_peer), microseconds(case, CEILING))
+        Point(case, ours, microseconds(case, case.best_peer if case.name in beside_peers else ""), copy)
         for case in record.cases
-        if operator in ("", case.operator) and not case.error and (ours := microseconds(case, OURS)) is not None
+        if case in by_operator.get(case.operator, ()) and (ours := microseconds(case, OURS)) is not None
+        for copy in [microseconds(case, CEILING)]
     ]
 
 
@@ -193,7 +203,8 @@ def _size_axis(axis: Axes, found: Sequence[Point], pad: float = 0.6) -> None:
 def bandwidth(name: str, found: Sequence[Point]) -> Plot:
     """Bandwidth against size, with the best peers and the ceiling; a panel for each dtype."""
     plot = Plot("Bandwidth against size", "Each point is a shape; the dashed line is a copy of as many bytes.")
-    markers = dict(zip(dict.fromkeys(point.case.best_peer for point in found), cycle("sD^vP"), strict=False))
+    peers = dict.fromkeys(point.case.best_peer for point in found if point.peer)
+    markers = dict(zip(peers, cycle("sD^vP"), strict=False))
     top = max(point.gbs(min(filter(None, (point.ours, point.peer, point.ceiling)))) for point in found)
     for dtype, mine in _by_dtype(found).items():
         with plot.panel(f"{name}-bandwidth-{dtype}", f"{found[0].case.operator} {dtype}", 3.2) as axis:
