@@ -11,6 +11,7 @@ import tomllib
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -116,6 +117,19 @@ def test_what_is_for_linux_only_says_so(packages):
                 if requirement.name in {"nvidia-cutlass-dsl", "apache-tvm-ffi"}:
                     assert not requirement.marker.evaluate({"sys_platform": "darwin"}), requirement
                     assert requirement.marker.evaluate({"sys_platform": "linux"}), requirement
+
+
+def test_pins_install_on_the_first_release_of_the_lowest_python(packages, root):
+    (lowest,) = {package.project["requires-python"].removeprefix(">=") for package in packages}
+    text = (root / "constraints.txt").read_text(encoding="utf-8")
+    pinned = {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", text, re.MULTILINE)}
+    wants = {
+        found.metadata["Name"]: found.metadata["Requires-Python"]
+        for found in importlib.metadata.distributions()
+        if canonicalize_name(found.metadata["Name"]) in pinned and found.metadata["Requires-Python"]
+    }
+    assert len(wants) > 50
+    assert [item for item in wants.items() if f"{lowest}.0" not in SpecifierSet(item[1])] == []
 
 
 def test_constraints_pin_everything_that_nox_names(packages, root):
