@@ -89,21 +89,21 @@ def points(record: Record, operator: str = "") -> list[Point]:
 
     A case that does not count as a comparison has no peer: see :func:`forge_core.bench.report.compared`.
     """
-    by_operator: dict[str, list[CaseRecord]] = {}
-    for case in record.cases:
-        if operator in ("", case.operator) and not case.error:
-            by_operator.setdefault(case.operator, []).append(case)
-    beside_peers = {case.name for cases in by_operator.values() for case in compared(cases)}
+    shown = [case for case in record.cases if operator in ("", case.operator) and not case.error]
+    groups = ([case for case in shown if case.operator == name] for name in {case.operator for case in shown})
+    beside_peers = {case.name for group in groups for case in compared(group)}
 
     def microseconds(case: CaseRecord, name: str) -> float | None:
         contender = case.contender(name)
         return contender.median_ms * 1e3 if contender else None
 
+    def peer(case: CaseRecord) -> float | None:
+        return microseconds(case, case.best_peer) if case.name in beside_peers else None
+
     return [
-        Point(case, ours, microseconds(case, case.best_peer if case.name in beside_peers else ""), copy)
-        for case in record.cases
-        if case in by_operator.get(case.operator, ()) and (ours := microseconds(case, OURS)) is not None
-        for copy in [microseconds(case, CEILING)]
+        Point(case, ours, peer(case), microseconds(case, CEILING))
+        for case in shown
+        if (ours := microseconds(case, OURS)) is not None
     ]
 
 
