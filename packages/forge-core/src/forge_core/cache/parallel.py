@@ -131,8 +131,8 @@ def _run_server(order: _JobSpec, on_answer: Callable[[str, dict[str, Any]], None
         **os.environ,
         # No library initialises a GPU when it is imported.
         "CUDA_VISIBLE_DEVICES": "",
-        # What the DSL takes where it finds no GPU, instead of looking for one: where there is a driver, that takes each
-        # worker seconds, one after the other.  What is compiled for, each compilation says.
+        # What the DSL takes where it finds no GPU; otherwise it asks the driver, in each worker.  What is compiled for,
+        # each compilation says.
         "CUTE_DSL_ARCH": "sm_100a",
         # OpenBLAS, which NumPy loads, would start a thread per core, and only a process of one thread may fork.
         "OPENBLAS_NUM_THREADS": "1",
