@@ -110,7 +110,7 @@ for compiled in kernels.values():
 # %% [markdown]
 # Eight barriers, and one. One shuffle of each kernel is not in its text: it makes a number uniform for the warp. PTX
 # has the load once, in a loop; the assembler behind it writes out several turns, so that their loads are in flight
-# together, and a loop for the turns that are left. `unroll=4` would have the compiler write out four turns before
+# together, and code for the turns that are left. `unroll=4` would have the compiler write out four turns before
 # that, each with a test for the end of the row in front of its load: one would wait for the other. So leave a loop to
 # the assembler, or keep the loads apart from what uses them (step 6).
 #
