@@ -328,6 +328,15 @@ class SkinnyConfig:
         return self.threads * self.lines * CHUNK
 
     @property
+    def swizzle(self) -> tuple[int, int, int]:
+        """Bits, base and shift over bytes: a chunk's number in its line of 128 bytes, XORed with the line's.
+
+        Threads' own chunks lie ``lines`` apart: where 2^bits divides that, every 2^bits-th line has them in the same
+        banks.
+        """
+        return (self.lines & -self.lines).bit_length() - 1, 4, 3
+
+    @property
     def steps(self) -> tuple[Step, ...]:
         """A chunk of each line a thread; in shared memory its chunks of the run, then neighboring chunks of the run."""
         size, n, tile, v = self.itemsize, self.lines, self.tile, CHUNK // self.itemsize
@@ -338,8 +347,8 @@ class SkinnyConfig:
         across, along = ("loads", "stores") if self.gather else ("stores", "loads")
         steps = (
             Step(f"{n} lines: {across}", lines, tile, (tile[1], 1), self.line_width, edge=size),
-            Step("a thread's own chunks", own, tile, run, CHUNK, PLAIN, run=True),
-            Step("neighboring chunks", spread, tile, run, CHUNK, PLAIN, run=True),
+            Step("a thread's own chunks", own, tile, run, CHUNK, self.swizzle, run=True),
+            Step("neighboring chunks", spread, tile, run, CHUNK, self.swizzle, run=True),
             Step(f"the run: {along}", spread, tile, run, self.run_width, edge=size, run=True),
         )
         return steps if self.gather else steps[::-1]

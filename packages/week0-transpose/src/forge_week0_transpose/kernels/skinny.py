@@ -15,7 +15,8 @@ How the data moves.  V = 16 / itemsize elements are a chunk of 16 bytes.  For N 
 
     mX, mY (N, L)                 both sides, of which one has the strides (pitch, 1), the other (1, N)
     tXgX   ((w, V / w * N), 1, 1) a thread's chunk of each line of the tile
-    tXsX   ((V, N), 1, 1)         in shared memory its own chunks of the run; of even N some share banks
+    sX     (N, tile):(1, N)       the run in shared memory; of even N swizzled: no bank conflicts
+    tXsX   ((V, N), 1, 1)         a thread's own chunks of the run
     tYsX   ((V, N), 1, 1)         neighboring threads' chunks of the run
 
 Few columns go the other way.  Loads ask the L2 to evict their lines last, as in ``vectorized``.
