@@ -149,7 +149,7 @@ def _skinny(problem: Problem, device: Device) -> Choice[SkinnyConfig]:
             continue
         src, dst = problem.widths([pitch] * gather, [pitch] * (not gather), m.batch)
         line, run = (src, dst) if gather else (dst, src)
-        config = SkinnyConfig(size, lines, gather, line, run, len(m.batch))
+        config = SkinnyConfig(size, lines, gather, line, run, len(m.batch), _count(m.batch) > MAX_OUTER)
         if length >= config.tile[1]:
             many = -(-length // config.tile[1]) * _count(m.batch) > MAX_BLOCKS
             return TOO_MANY if many else (config, (length, pitch, _flat(m.batch)))
