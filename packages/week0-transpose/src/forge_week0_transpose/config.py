@@ -134,9 +134,8 @@ def _realigned(problem: Problem, device: Device) -> Choice[RealignedConfig]:
     (length, outer), size = rows, problem.itemsize
     if size > 8:  # such elements lie on 16-byte boundaries
         return Refusal("elements of at most 8 bytes", f"{size}")
-    chunks = -(-(length * size + 2 * (CHUNK - 1)) // CHUNK) * _count(outer)
-    extent = length + sum((dim.size - 1) * dim.src for dim in outer)
-    return RealignedConfig(size, len(outer), wide=chunks >= 2**32), (length, extent, _flat(outer))
+    chunks = -(-(length * size + CHUNK - size) // CHUNK)  # that a row can touch: it begins at an element
+    return RealignedConfig(size, len(outer), wide=chunks * _count(outer) >= 2**32), (chunks, length, _flat(outer))
 
 
 def _skinny(problem: Problem, device: Device) -> Choice[SkinnyConfig]:
@@ -372,7 +371,7 @@ def _automatic(problem: Problem, device: Device) -> tuple[Choice[Any], str]:
     contiguous, m, why = problem.rows(), problem.matrix(), "neither rows nor columns are contiguous on both sides"
     rows = _rows(problem, device)
     if contiguous is not None and not isinstance(rows, Refusal):
-        width = rows[0].width
+        width = rows[0].itemsize
         if contiguous[0] * problem.itemsize >= MIN_REALIGNED.get(width, math.inf):
             return _realigned(problem, device), f"rows contiguous on both sides, aligned to {width} bytes only"
         return rows, f"rows contiguous on both sides, moved {width} bytes a thread"

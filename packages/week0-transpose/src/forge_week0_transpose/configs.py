@@ -95,34 +95,29 @@ class NaiveConfig:
 
 @dataclass(frozen=True)
 class RowsConfig:
-    """``kernels/rows.py``, of rows that begin at multiples of ``width``.
+    """``kernels/rows.py``, of rows that begin at whole chunks.
 
     Attributes:
-        width: bytes of a thread's access: 1, 2, 4, 8 or 16.
+        itemsize: bytes of a chunk, a thread's access, which is an element to the kernel: 1, 2, 4, 8 or 16.
         tail: width of the accesses that copy an incomplete last chunk; 0 where every row is whole chunks.
     """
 
-    width: int
+    itemsize: int
     rank: int = 0
     tail: int = 0
     wide: bool = False
     threads: int = 128
 
     @property
-    def itemsize(self) -> int:
-        """Bytes of an element: the kernel sees a chunk as one."""
-        return self.width
-
-    @property
     def steps(self) -> tuple[Step, ...]:
         """One chunk a thread, the same place on both sides."""
-        return (_run("loads and stores", self.threads, self.width, self.width, edge=self.tail),)
+        return (_run("loads and stores", self.threads, self.itemsize, self.itemsize, edge=self.tail),)
 
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
         tail = f"_tail{self.tail}B" if self.tail else ""
-        return f"copy_rows_{self.width}B_rank{self.rank}{tail}{'_wide' if self.wide else ''}"
+        return f"copy_rows_{self.itemsize}B_rank{self.rank}{tail}{'_wide' if self.wide else ''}"
 
 
 @dataclass(frozen=True)
