@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_week0_transpose.problem import Dim, Problem, alignment_of
+from forge_week0_transpose.problem import Dim, Problem
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -159,7 +159,8 @@ def test_scalar() -> None:
 
 @pytest.mark.parametrize("address, expected", [(0, 16), (1, 1), (6, 2), (12, 4), (24, 8), (48, 16), (4096, 16)])
 def test_alignment(address: int, expected: int) -> None:
-    assert alignment_of(address) == expected
+    problem = Problem.make((5,), (1,), (1,), 1, src_address=address)
+    assert (problem.src_align, problem.dst_align) == (expected, 16)
 
 
 def test_vectors_are_bounded_by_every_distance() -> None:
