@@ -69,17 +69,11 @@ def _gather(chunks: int, source: Callable[[int], tuple[Any, int]], permute: Perm
 
 def _word(sources: Sequence[tuple[Any, int]], permute: Permute) -> Any:
     """One word from four bytes, lowest first."""
-    found = list({id(word): word for word, _ in sources}.values())
-    bytes_ = [([id(each) for each in found].index(id(word)), byte) for word, byte in sources]
-    if bytes_ == [(0, 0), (0, 1), (0, 2), (0, 3)]:
-        return found[0]
-    select = [byte + 4 * number if number < 2 else 0 for number, byte in bytes_]
-    result = permute(found[0], found[min(1, len(found) - 1)], _selector(select))
-    for more in range(2, len(found)):
-        select = [byte + 4 if number == more else i for i, (number, byte) in enumerate(bytes_)]
-        result = permute(result, found[more], _selector(select))
+    words, at = list({id(word): word for word, _ in sources}.values()), [byte for _, byte in sources]
+    result = words[0]
+    if len(words) == 1 and at == [0, 1, 2, 3]:
+        return result
+    for word in words[1:] or words:
+        select = [4 + byte if source is word else at[i] for i, (source, byte) in enumerate(sources)]
+        result, at = permute(result, word, sum(place << 4 * i for i, place in enumerate(select))), [0, 1, 2, 3]
     return result
-
-
-def _selector(places: Sequence[int]) -> int:
-    return sum(place << (4 * i) for i, place in enumerate(places))
