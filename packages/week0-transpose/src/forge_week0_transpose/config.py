@@ -105,10 +105,10 @@ def _tiled(problem: Problem, device: Device, tile_size: int | None = None) -> Ch
     """Takes any strides."""
     m = problem.any_matrix()
     # Tiles of 32 fill whole 32-byte sectors at every width; 16 wastes less of a small matrix.
-    edge = tile_size or (32 if min(m.rows, m.cols) > 16 else 16)
-    if _tile_count(m, (edge, edge)) > MAX_BLOCKS:
+    edge = tile_size or (32 if min(m.shape) > 16 else 16)
+    if math.prod(_tiles(m, (edge, edge))) > MAX_BLOCKS:
         return TOO_MANY
-    integers = (m.rows, m.cols, m.src_pitch, m.src_step, m.dst_step, m.dst_pitch, _flat(m.batch))
+    integers = (*m.shape, m.rows.src, m.cols.src, m.rows.dst, m.cols.dst, _flat(m.batch))
     return TiledConfig(problem.itemsize, edge, len(m.batch)), integers
 
 
@@ -142,27 +142,28 @@ def _skinny(problem: Problem, device: Device) -> Choice[SkinnyConfig]:
     """Few rows into a dense output, or few columns out of a dense input."""
     if (m := problem.matrix()) is None:
         return NO_MATRIX
-    size, source, result = problem.itemsize, (m.rows, m.src_pitch), (m.cols, m.dst_pitch)
-    for gather, (lines, pitch), (length, run_pitch) in ((True, source, result), (False, result, source)):
-        if not 2 <= lines <= MAX_LINES or run_pitch != lines or size > 8:
+    size, count = problem.itemsize, _count(m.batch)
+    for gather, lines, pitch, length, gap in (
+        (True, m.rows.size, m.rows.src, m.cols.size, m.cols.dst - m.rows.size),
+        (False, m.cols.size, m.cols.dst, m.rows.size, m.rows.src - m.cols.size),
+    ):
+        if not 2 <= lines <= MAX_LINES or gap or size > 8:
             continue
         src, dst = problem.widths([pitch] * gather, [pitch] * (not gather), m.batch)
         line, run = (src, dst) if gather else (dst, src)
-        config = SkinnyConfig(size, lines, gather, line, run, len(m.batch), _count(m.batch) > MAX_OUTER)
+        config = SkinnyConfig(size, lines, gather, line, run, len(m.batch), count > MAX_OUTER)
         if length >= config.tile[1]:
-            many = -(-length // config.tile[1]) * _count(m.batch) > MAX_BLOCKS
+            many = -(-length // config.tile[1]) * count > MAX_BLOCKS
             return TOO_MANY if many else (config, (length, pitch, _flat(m.batch)))
-    needs = (
-        f"2 to {MAX_LINES} rows (output dense) or columns (input dense), a block long, of elements of at most 8 bytes"
-    )
-    return Refusal(needs, f"a matrix of {m.rows}x{m.cols}, elements of {size} bytes")
+    needs = f"2 to {MAX_LINES} rows (output dense) or columns (input dense), a block long, of at most 8-byte elements"
+    return Refusal(needs, f"a matrix of {m.rows.size}x{m.cols.size}, elements of {size} bytes")
 
 
 def _vectorized(problem: Problem, device: Device) -> Choice[VectorizedConfig]:
     """The largest tile of which there are enough."""
     if (m := problem.matrix()) is None:
         return NO_MATRIX
-    size, (src, dst) = problem.itemsize, problem.widths((m.src_pitch, m.cols), (m.dst_pitch, m.rows), m.batch)
+    size, (src, dst) = problem.itemsize, problem.widths((m.rows.src, m.cols.size), (m.cols.dst, m.rows.size), m.batch)
     least = max(4, size)
     if min(src, dst) < least:
         got = f"multiples of {src} in the input, of {dst} in the output"
@@ -178,11 +179,11 @@ def _shifted(problem: Problem, device: Device) -> Choice[UnalignedConfig]:
     """The largest tile of which there are enough, shifting the sides that need it."""
     if (m := problem.matrix()) is None:
         return NO_MATRIX
-    size, (src, dst) = problem.itemsize, problem.widths((m.src_pitch, m.cols), (m.dst_pitch, m.rows), m.batch)
+    size, (src, dst) = problem.itemsize, problem.widths((m.rows.src, m.cols.size), (m.cols.dst, m.rows.size), m.batch)
     if size > 8:
         return Refusal("elements of at most 8 bytes", f"{size}")
-    if src < CHUNK and (m.src_pitch < m.cols or m.cols * size < CHUNK):
-        return Refusal("input rows of at least 16 bytes that do not overlap", f"{m.cols * size} bytes")
+    if src < CHUNK and (m.rows.src < m.cols.size or m.cols.size * size < CHUNK):
+        return Refusal("input rows of at least 16 bytes that do not overlap", f"{m.cols.size * size} bytes")
 
     def config(row_chunks: int, col_chunks: int, blocks: int) -> UnalignedConfig:
         # Before Hopper the 64 registers that two blocks leave are too few for 2-byte elements.
@@ -201,35 +202,32 @@ def _largest(
         config, least = make(*shape), THRESHOLDS.value(threshold, device) if stated is None else stated
         # A tile that is only taken where there are many must not reach over the matrix; a smaller one may, by its size.
         overhang = 1 if least > 1 else 2
-        if (
-            config.tile[0] <= overhang * m.rows
-            and config.tile[1] <= overhang * m.cols
-            and _tile_count(m, config.tile) >= least * device.sm_count
-            and config.smem_bytes <= device.smem_per_block
-        ):
+        fits = all(edge <= overhang * n for edge, n in zip(config.tile, m.shape, strict=True))
+        enough = math.prod(_tiles(m, config.tile)) >= least * device.sm_count
+        if fits and enough and config.smem_bytes <= device.smem_per_block:
             break
-    if _tile_count(m, config.tile) > MAX_BLOCKS:
+    down, along, count = _tiles(m, config.tile)
+    if down * along * count > MAX_BLOCKS:
         return TOO_MANY
     # Down the rows, neighbors in time extend the same output rows.  But where the input's rows do not begin at lines of
     # memory, tiles side by side share a line in each row, which is fetched again if the neighbor comes late.
-    down, along = -(-m.rows // config.tile[0]), -(-m.cols // config.tile[1])
-    src_shares, dst_shares = (pitch * config.itemsize % LINE != 0 for pitch in (m.src_pitch, m.dst_pitch))
+    src_shares, dst_shares = (pitch * config.itemsize % LINE != 0 for pitch in (m.rows.src, m.cols.dst))
     by_columns = src_shares and not dst_shares and 1 < along <= THRESHOLDS.value("columns_beside", device)
-    flat, wide = max(down if by_columns else along, _count(m.batch)) > MAX_OUTER, max(m.rows, m.cols) >= WIDE
-    integers = (m.rows, m.cols, m.src_pitch, m.dst_pitch, _flat(m.batch))
+    flat, wide = max(down if by_columns else along, count) > MAX_OUTER, max(m.shape) >= WIDE
+    integers = (*m.shape, m.rows.src, m.cols.dst, _flat(m.batch))
     return replace(config, by_columns=by_columns, flat=flat, wide=wide), integers
 
 
-def _tile_count(m: Matrix, tile: tuple[int, int]) -> int:
-    """Tiles of a batch of matrices, the incomplete ones at the edges included."""
-    return -(-m.rows // tile[0]) * -(-m.cols // tile[1]) * _count(m.batch)
+def _tiles(m: Matrix, tile: tuple[int, int]) -> tuple[int, int, int]:
+    """Tiles down the rows and along the columns, incomplete ones at the edges included, and matrices of the batch."""
+    return -(-m.rows.size // tile[0]), -(-m.cols.size // tile[1]), _count(m.batch)
 
 
 def _pays(m: Matrix, found: Choice[Tiles], wanted: Callable[[Tiles], bool]) -> bool:
     """Whether a configuration was found, and as wanted, whose tiles the matrix fills well enough."""
     if isinstance(found, Refusal) or not wanted(found[0]):
         return False
-    down, along = (size / edge for size, edge in zip((m.rows, m.cols), found[0].tile, strict=True))
+    down, along = (size / edge for size, edge in zip(m.shape, found[0].tile, strict=True))
     fill = down / math.ceil(down) * along / math.ceil(along)
     return fill >= (MIN_FILL_LONG if max(down, along) >= LONG else MIN_FILL)
 
@@ -353,5 +351,5 @@ def _automatic(problem: Problem, device: Device) -> tuple[Choice[Any], str]:
             return vectorized, "rows of whole 8- or 16-byte words in, and of 16-byte words out"
         if _pays(m, shifted, lambda c: c.src_shift or c.dst_shift):
             return shifted, "rows do not begin and end at 16-byte boundaries"
-        why = f"matrices of {m.rows}x{m.cols} fill too little of a tile"
+        why = f"matrices of {m.rows.size}x{m.cols.size} fill too little of a tile"
     return _naive(problem, device, UNROLL), why

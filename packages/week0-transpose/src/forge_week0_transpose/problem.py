@@ -39,29 +39,23 @@ class Dim(NamedTuple):
     dst: int
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """A (rows, cols) input matrix to transpose.
-
-    ``dst[c * dst_pitch + r * dst_step] = src[r * src_pitch + c * src_step]``
+class Matrix(NamedTuple):
+    """A batch of (rows, cols) input matrices to transpose.
 
     Attributes:
-        rows: rows of the input, which are contiguous in the source; the length of an output row.
-        cols: columns of the input, which are the rows of the output.
-        src_pitch: elements from one input row to the next.
-        dst_pitch: elements from one output row to the next.
+        rows: from one input row to the next, which are neighbors in an output row: ``dst`` is 1 but of ``any_matrix``.
+        cols: from one output row to the next, which are neighbors in an input row: ``src`` is 1, likewise.
         batch: the dimensions around the matrix, outermost first.
-        src_step: elements from one column to the next in the input; 1 unless :meth:`Problem.any_matrix` made this.
-        dst_step: elements from one row to the next in an output row; likewise.
     """
 
-    rows: int
-    cols: int
-    src_pitch: int
-    dst_pitch: int
+    rows: Dim
+    cols: Dim
     batch: tuple[Dim, ...]
-    src_step: int = 1
-    dst_step: int = 1
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the input."""
+        return self.rows.size, self.cols.size
 
 
 @dataclass(frozen=True)
@@ -139,7 +133,7 @@ class Problem:
     def matrix(self) -> Matrix | None:
         """The problem as a batch of matrix transpositions, or None where it is none."""
         m = self.any_matrix()
-        return m if m.src_step == m.dst_step == 1 != m.src_pitch else None
+        return m if m.cols.src == m.rows.dst == 1 != m.rows.src else None
 
     def any_matrix(self) -> Matrix:
         """The problem as a batch of matrices with whatever steps it has, for a kernel that takes any.
@@ -149,8 +143,7 @@ class Problem:
         """
         *outer, inner = self.dims or (Dim(1, 1, 1),)
         columns = min(outer, key=lambda d: (d.src == 0, d.src, -d.size), default=Dim(1, 0, 0))
-        batch = tuple(d for d in outer if d is not columns)
-        return Matrix(inner.size, columns.size, inner.src, columns.dst, batch, columns.src, inner.dst)
+        return Matrix(inner, columns, tuple(d for d in outer if d is not columns))
 
     def widths(self, src: Iterable[int], dst: Iterable[int], dims: Sequence[Dim] = ()) -> tuple[int, int]:
         """Bytes of the widest accesses that all addresses of the source allow, and all of the destination.
