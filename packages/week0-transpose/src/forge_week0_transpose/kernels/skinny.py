@@ -6,7 +6,7 @@
 Such a matrix has no square tile, but its short side is contiguous as a whole: the N-element rows follow one another
 without a gap.  So one side is N long lines and the other a single run.
 
-How the data moves.  V = 16 / itemsize elements are a chunk of 16 bytes.  For N = 3, few rows:
+How the data moves, as in ``tile``.  V = 16 / itemsize elements are a chunk of 16 bytes.  For N = 3, few rows:
 
     global, N lines           registers of a thread                  shared memory           global, one run
     r0 [a0 a1 a2 a3]...       a0 a1 a2 a3                            chunks 3 t + 0, 1, 2    neighboring threads take
@@ -15,11 +15,11 @@ How the data moves.  V = 16 / itemsize elements are a chunk of 16 bytes.  For N 
 
     mX, mY (N, L)                 both sides, of which one has the strides (pitch, 1), the other (1, N)
     tXgX   ((w, V / w * N), 1, 1) a thread's chunk of each line of the tile
-    sX     (N, tile):(1, N)       the run in shared memory; of even N swizzled: no bank conflicts
+    sX     (N, tile):(1, N)       the run; of even N swizzled: neither writes nor reads have bank conflicts
     tXsX   ((V, N), 1, 1)         a thread's own chunks of the run
     tYsX   ((V, N), 1, 1)         neighboring threads' chunks of the run
 
-Few columns go the other way.  Loads ask the L2 to evict their lines last, as in ``vectorized``.
+Few columns go the other way.
 
 Bytes moved: 2 * B * N * L * itemsize, each once; the bound is DRAM bandwidth.
 

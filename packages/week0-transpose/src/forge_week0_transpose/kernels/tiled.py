@@ -2,17 +2,13 @@ r"""Transposition through a padded tile of shared memory: the course's ``copy_tr
 
     Y[b, n, m] = X[b, m, n]            (B, M, N) -> (B, N, M), elements of 1, 2, 4, 8 or 16 bytes
 
-How the data moves.  A block takes a square tile, T = 16 or 32 elements a side; a thread moves one element at a time.
-All tensors are seen as (M, N):
+How the data moves, as in ``tile``.  A tile is square, T = 16 or 32; a thread moves one element at a time:
 
-    mX, mY (M, N)                 one matrix of the batch, any strides
-    gX, gY (T, T)                 this block's tile
     tXgX   ((1, steps), 1, 1)     loads: neighboring threads have neighboring elements of an input row
-    sX     (T, T):(T + 1, 1)      in shared memory, rows with an element of padding
+    sX     (T, T):(T + 1, 1)      rows with an element of padding
     tYgY   ((1, steps), 1, 1)     stores: neighboring threads have neighboring elements of an output row
 
-Both global sides are contiguous along the lanes; the strided step happens in shared memory.  The padding moves each
-row of the tile by one bank: without it the T lanes that read down a column would meet in one bank.
+The padding moves each row of the tile by one bank: without it the T lanes that read down a column would meet in one.
 
 Bytes moved: 2 * B * M * N * itemsize, each once.  A row of the tile is only T * itemsize bytes, so a warp's access
 covers a part of the 128-byte lines it touches for 1- and 2-byte elements: that, and one instruction an element, is what

@@ -2,15 +2,12 @@ r"""Transposition with 128-bit accesses on both sides, through swizzled shared m
 
     Y[b, n, m] = X[b, m, n]            (B, M, N) -> (B, N, M), elements of 1, 2, 4, 8 or 16 bytes
 
-How the data moves.  V = 16 / itemsize elements are a chunk of 16 bytes.  A tile is ``row_chunks`` chunks of an output
-row by ``col_chunks`` loads of an input row; each thread owns V rows of a load.  All tensors are seen as (M, N):
+How the data moves, as in ``tile``.  V = 16 / itemsize elements are a chunk.  A tile is ``row_chunks`` chunks
+of an output row by ``col_chunks`` loads of an input row; each thread owns V rows of a load:
 
-    mX, mY (M, N)                 one matrix of the batch: rows of mX are contiguous, columns of mY
-    gX, gY (tile_m, tile_n)       this block's tile; cX the coordinates of its elements
-    tXgX   ((cols, V), 1, 1)      loads: neighboring threads have neighboring loads of a row, all in flight at once
-    tXrX   the same, in registers, by rows; transposed there: a renaming for 4 bytes and more, one prmt a word for 2
-           bytes, two for 1 byte
-    sX     (tile_m, tile_n):(1, tile_m)    in shared memory, swizzled: neither writes nor reads have bank conflicts
+    tXgX   ((cols, V), 1, 1)      loads: neighboring threads have neighboring loads of a row
+    tXrX   by rows; transposed in registers: a renaming for 4 bytes and more, one prmt a word for 2 bytes, two for 1
+    sX     (tile_m, tile_n):(1, tile_m)    swizzled: neither writes nor reads have bank conflicts
     tXsX   ((V, cols), 1, 1)      a chunk of each column
     tYsX   ((w, stores), 1, 1)    stores: neighboring threads have neighboring accesses of an output row
 
