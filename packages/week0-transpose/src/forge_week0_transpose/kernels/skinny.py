@@ -47,15 +47,10 @@ __all__ = ["Skinny", "build"]
 class Skinny(SkinnyConfig, TileKernel):
     """The kernel of a configuration."""
 
-    @cute.jit
-    def __call__(self, pX: Any, pY: Any, length: Any, pitch: Any, batch: tuple, stream: Any):
-        """Launches a block a tile; ``length`` of a line and ``pitch`` between lines in elements."""
-        self.launch(pX, pY, (length,), (pitch,), batch, stream)
-
-    def view(self, sizes: tuple, strides: tuple) -> tuple[tuple, tuple[tuple, tuple]]:
-        """(N, L), whichever side the lines are."""
-        lines, run = (strides[0], 1), (1, self.lines)
-        return (self.lines, sizes[0]), (lines, run) if self.gather else (run, lines)
+    def view(self, length: Any, pitch: Any) -> tuple[tuple, tuple, tuple]:
+        """N lines, ``pitch`` apart, on the one side, and their run on the other."""
+        lines, run = (pitch, 1), (1, self.lines)
+        return (self.lines, length), *((lines, run) if self.gather else (run, lines))
 
     @cute.jit
     def move(self, mX: cute.Tensor, mY: cute.Tensor, shape: tuple, origin: tuple, thread: Int32):

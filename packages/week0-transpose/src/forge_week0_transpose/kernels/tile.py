@@ -33,14 +33,19 @@ __all__ = ["TileKernel"]
 class TileKernel(TileConfig):
     """The kernel of a configuration, but for :meth:`view` and the shuffles."""
 
-    def launch(self, pX: Any, pY: Any, sizes: tuple, strides: tuple, batch: tuple, stream: Any) -> None:
-        """Launches a block a tile; integers of the launch as :meth:`view` and ``tensors.place`` take them."""
-        (rows, cols), _ = self.view(sizes, strides)
-        down, along = (Int32((n + (edge - 1)) // edge) for n, edge in zip((rows, cols), self.tile, strict=True))
-        inner, outer, entries = *((along, down) if self.by_columns else (down, along)), Int32(batch[0])
+    @cute.jit
+    def __call__(self, pX: Any, pY: Any, *launch: Any):
+        """Launches a block a tile; after the pointers come integers, as :meth:`view` has them, a batch and a stream."""
+        *integers, batch, stream = launch
+        shape, *_ = self.view(*integers)
+        down, along = (Int32((n + (edge - 1)) // edge) for n, edge in zip(shape, self.tile, strict=True))
+        inner, outer = (along, down) if cutlass.const_expr(self.by_columns) else (down, along)
+        grid = (inner, outer, Int32(batch[0]))
+        if cutlass.const_expr(self.flat):
+            grid = (inner * outer * Int32(batch[0]), 1, 1)
         name_kernel(self.kernel, self.kernel_name)
-        self.kernel(pX, pY, sizes, strides, (Uint32(inner), Uint32(outer)), batch).launch(
-            grid=(inner * outer * entries, 1, 1) if self.flat else (inner, outer, entries),
+        self.kernel(pX, pY, tuple(integers), (Uint32(inner), Uint32(outer)), batch).launch(
+            grid=grid,
             block=(self.threads, 1, 1),
             smem=self.smem_bytes,
             min_blocks_per_mp=self.room,
@@ -48,18 +53,18 @@ class TileKernel(TileConfig):
             stream=stream,
         )
 
-    def view(self, sizes: tuple, strides: tuple) -> tuple[tuple, tuple[tuple, tuple]]:
-        """(M, N), and the strides of mX and of mY; those known to the compiler are Python's integers."""
+    def view(self, *integers: Any) -> tuple[tuple, tuple, tuple]:
+        """(M, N), the strides of mX and those of mY, in elements, by a launch's integers; what is fixed is an int."""
         raise NotImplementedError
 
     @cute.kernel
-    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, sizes: tuple, strides: tuple, tiles: tuple, batch: tuple):
+    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, integers: tuple, tiles: tuple, batch: tuple):
         inner, outer, entry = (Uint32(index) for index in cute.arch.block_idx())
         if cutlass.const_expr(self.flat):
             inner, rest = inner % tiles[0], inner // tiles[0]
             outer, entry = rest % tiles[1], rest // tiles[1]
         down, along = (outer, inner) if cutlass.const_expr(self.by_columns) else (inner, outer)
-        (rows, cols), strides = self.view(sizes, strides)
+        (rows, cols), *strides = self.view(*integers)
         at, dims = place(entry, batch[1::3]), zip((pX, pY), strides, (batch[2::3], batch[3::3]), strict=True)
         mX, mY = (
             tensor(p, self.itemsize, (rows, cols, *batch[1::3]), own + outer)[(None, None, *at)]

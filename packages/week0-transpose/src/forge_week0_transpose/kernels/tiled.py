@@ -21,8 +21,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import cutlass.cute as cute
-
 from forge_core.cache import Traceable, compile_cached
 from forge_week0_transpose.configs import TiledConfig
 from forge_week0_transpose.kernels.tensors import traceable
@@ -34,16 +32,9 @@ __all__ = ["Tiled", "build"]
 class Tiled(TiledConfig, TileKernel):
     """The kernel of a configuration."""
 
-    @cute.jit
-    def __call__(
-        self, pX: Any, pY: Any, rows: Any, cols: Any, x0: Any, x1: Any, y0: Any, y1: Any, batch: tuple, stream: Any
-    ):
-        """Launches a block a tile; strides of x and y between rows (0) and columns (1) of x, in elements."""
-        self.launch(pX, pY, (rows, cols), (x0, x1, y0, y1), batch, stream)
-
-    def view(self, sizes: tuple, strides: tuple) -> tuple[tuple, tuple[tuple, tuple]]:
-        """Any strides."""
-        return sizes, (strides[:2], strides[2:])
+    def view(self, rows: Any, cols: Any, x0: Any, x1: Any, y0: Any, y1: Any) -> tuple[tuple, tuple, tuple]:
+        """Strides of x and y between rows (0) and columns (1) of x."""
+        return (rows, cols), (x0, x1), (y0, y1)
 
 
 @compile_cached

@@ -38,14 +38,9 @@ __all__ = ["Vectorized", "build"]
 class Vectorized(VectorizedConfig, TileKernel):
     """The kernel of a configuration."""
 
-    @cute.jit
-    def __call__(self, pX: Any, pY: Any, rows: Any, cols: Any, x0: Any, y1: Any, batch: tuple, stream: Any):
-        """Launches a block a tile; strides between rows of x (0) and of y (1), in elements; of a batch likewise."""
-        self.launch(pX, pY, (rows, cols), (x0, y1), batch, stream)
-
-    def view(self, sizes: tuple, strides: tuple) -> tuple[tuple, tuple[tuple, tuple]]:
-        """Rows of mX are contiguous, and columns of mY."""
-        return sizes, ((strides[0], 1), (1, strides[1]))
+    def view(self, rows: Any, cols: Any, x0: Any, y1: Any) -> tuple[tuple, tuple, tuple]:
+        """Rows of mX are contiguous, and columns of mY; strides between rows of x (0) and of y (1)."""
+        return (rows, cols), (x0, 1), (1, y1)
 
     def shuffle_loaded(self, tXrX: cute.Tensor) -> cute.Tensor:
         """Columns, a chunk each, from V rows."""
