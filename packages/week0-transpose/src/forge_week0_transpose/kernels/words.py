@@ -41,30 +41,26 @@ def interleave(lines: Sequence[Sequence[Any]], itemsize: int, permute: Permute) 
                     run[(4 * m + 2 * half + odd) * (count // 4) + i] = permute(upper, lower, both)
         return [run[i : i + 4] for i in range(0, len(run), 4)]
 
-    def source(byte: int) -> tuple[Any, int]:
-        (column, line), part = divmod(byte // itemsize, count), byte % itemsize
-        place = column * itemsize + part
-        return lines[line][place // 4], place % 4
-
-    return _gather(count * words // 4, source, permute)
+    return _transposed(lines, count, itemsize, permute)
 
 
 def deinterleave(run: Sequence[Sequence[Any]], itemsize: int, permute: Permute) -> list[list[Any]]:
     """The inverse of :func:`interleave`: N neighboring chunks of a run as one chunk of each of N lines."""
-    count = len(run)
+    return _transposed(run, 16 // itemsize, itemsize, permute)
+
+
+def _transposed(chunks: Sequence[Sequence[Any]], rows: int, itemsize: int, permute: Permute) -> list[list[Any]]:
+    """Chunks of four words of elements (cols, rows) from words of elements (rows, cols), the last one the fastest."""
+    words = [word for chunk in chunks for word in chunk]
+    cols = 4 * len(words) // itemsize // rows
 
     def source(byte: int) -> tuple[Any, int]:
-        (line, column), part = divmod(byte // itemsize, 16 // itemsize), byte % itemsize
-        place = (column * count + line) * itemsize + part
-        return run[place // 16][place % 16 // 4], place % 4
+        (col, row), part = divmod(byte // itemsize, rows), byte % itemsize
+        place = (row * cols + col) * itemsize + part
+        return words[place // 4], place % 4
 
-    return _gather(count, source, permute)
-
-
-def _gather(chunks: int, source: Callable[[int], tuple[Any, int]], permute: Permute) -> list[list[Any]]:
-    """Chunks of which ``source`` names, for each byte, the word that holds it and its place there."""
-    words = [_word([source(4 * i + byte) for byte in range(4)], permute) for i in range(4 * chunks)]
-    return [words[i : i + 4] for i in range(0, len(words), 4)]
+    found = [_word([source(4 * i + byte) for byte in range(4)], permute) for i in range(len(words))]
+    return [found[i : i + 4] for i in range(0, len(found), 4)]
 
 
 def _word(sources: Sequence[tuple[Any, int]], permute: Permute) -> Any:
