@@ -99,7 +99,7 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
     ),
     "realigned": (
         "the row lies inside the source",
-        [RealignedConfig(4, 1), RealignedConfig(2), RealignedConfig(1, 1), RealignedConfig(8, 0, True)],
+        [RealignedConfig(4, 1), RealignedConfig(2), RealignedConfig(1, 1), RealignedConfig(8, wide=True)],
     ),
     "rows": (
         "the chunk begins inside the row",

@@ -117,17 +117,14 @@ class RowsConfig:
     def kernel_name(self) -> str:
         """What a profiler shows."""
         tail = f"_tail{self.tail}B" if self.tail else ""
-        return f"copy_rows_{self.itemsize}B_rank{self.rank}{tail}{'_wide' if self.wide else ''}"
+        return f"copy_{self._form}_{self.itemsize}B_rank{self.rank}{tail}{'_wide' if self.wide else ''}"
+
+    _form = "rows"
 
 
 @dataclass(frozen=True)
-class RealignedConfig:
-    """``kernels/rows.py``, of rows that begin anywhere; elements of at most 8 bytes."""
-
-    itemsize: int
-    rank: int = 0
-    wide: bool = False
-    threads: int = 128
+class RealignedConfig(RowsConfig):
+    """``kernels/rows.py``, of rows that begin anywhere; elements of at most 8 bytes, and no ``tail``."""
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -136,10 +133,7 @@ class RealignedConfig:
         loads = _run("input: loads", threads, size, CHUNK, edge=size, shifted=True)
         return loads, _run("output: stores", threads, size, CHUNK, edge=size)
 
-    @property
-    def kernel_name(self) -> str:
-        """What a profiler shows."""
-        return f"copy_realigned_{self.itemsize}B_rank{self.rank}{'_wide' if self.wide else ''}"
+    _form = "realigned"
 
 
 class TileConfig:
