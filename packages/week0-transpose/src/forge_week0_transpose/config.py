@@ -143,18 +143,16 @@ def _skinny(problem: Problem, device: Device) -> Choice[SkinnyConfig]:
     if (m := problem.matrix()) is None:
         return NO_MATRIX
     size, count = problem.itemsize, _count(m.batch)
-    for gather, lines, pitch, length, gap in (
-        (True, m.rows.size, m.rows.src, m.cols.size, m.cols.dst - m.rows.size),
-        (False, m.cols.size, m.cols.dst, m.rows.size, m.rows.src - m.cols.size),
-    ):
-        if not 2 <= lines <= MAX_LINES or gap or size > 8:
+    for gather, short, long in ((True, m.rows, m.cols), (False, m.cols, m.rows)):
+        pitch, dense = (short.src, long.dst) if gather else (short.dst, long.src)
+        if not 2 <= short.size <= MAX_LINES or dense != short.size or size > 8:
             continue
         src, dst = problem.widths([pitch] * gather, [pitch] * (not gather), m.batch)
         line, run = (src, dst) if gather else (dst, src)
-        config = SkinnyConfig(size, lines, gather, line, run, len(m.batch), count > MAX_OUTER)
-        if length >= config.tile[1]:
-            many = -(-length // config.tile[1]) * count > MAX_BLOCKS
-            return TOO_MANY if many else (config, (length, pitch, _flat(m.batch)))
+        config = SkinnyConfig(size, short.size, gather, line, run, len(m.batch), count > MAX_OUTER)
+        if long.size >= config.tile[1]:
+            many = -(-long.size // config.tile[1]) * count > MAX_BLOCKS
+            return TOO_MANY if many else (config, (long.size, pitch, _flat(m.batch)))
     needs = f"2 to {MAX_LINES} rows (output dense) or columns (input dense), a block long, of at most 8-byte elements"
     return Refusal(needs, f"a matrix of {m.rows.size}x{m.cols.size}, elements of {size} bytes")
 

@@ -67,13 +67,10 @@ class Skinny(SkinnyConfig, TileKernel):
     def inside(self, step: Step, part: Any, origin: tuple, shape: tuple) -> None:
         """All accesses to a whole tile are."""
 
-    def shuffle_loaded(self, tXrX: cute.Tensor) -> cute.Tensor:
-        """Of lines, the thread's chunks of the run."""
-        return shuffled(tXrX, self.lines, interleave, self.itemsize) if self.gather else tXrX
-
-    def shuffle_read(self, tYrY: cute.Tensor) -> cute.Tensor:
-        """Of the run, the thread's chunks of lines."""
-        return tYrY if self.gather else shuffled(tYrY, self.lines, deinterleave, self.itemsize)
+    def shuffle(self, rX: cute.Tensor, *, loaded: bool) -> cute.Tensor:
+        """Of lines, the thread's chunks of the run, before they are written; or the inverse, after they are read."""
+        by = interleave if loaded else deinterleave
+        return shuffled(rX, self.lines, by, self.itemsize) if loaded is self.gather else rX
 
 
 @compile_cached

@@ -31,7 +31,7 @@ __all__ = ["TileKernel"]
 
 
 class TileKernel(TileConfig):
-    """The kernel of a configuration, but for :meth:`view` and the shuffles."""
+    """The kernel of a configuration, but for :meth:`view` and :meth:`shuffle`."""
 
     @cute.jit
     def __call__(self, pX: Any, pY: Any, *launch: Any):
@@ -106,7 +106,7 @@ class TileKernel(TileConfig):
         """Writes what was loaded into shared memory."""
         copy, part = tiled_copy(self.steps[1], sX, thread)
         tXsX = part.partition_D(sX)
-        cute.copy(copy, _as(self.shuffle_loaded(tXrX), tXsX), tXsX)
+        cute.copy(copy, _as(self.shuffle(tXrX, loaded=True), tXsX), tXsX)
 
     def mend(self, sX: cute.Tensor, mX: cute.Tensor, shape: tuple, origin: tuple, thread: Any) -> None:
         """What loads left out is put into shared memory: nothing."""
@@ -120,15 +120,11 @@ class TileKernel(TileConfig):
             self.inside(self.steps[3], whole, origin, shape),
         )
         cute.copy(get, tYsX, tYrY)
-        cute.copy(put, _as(self.shuffle_read(tYrY), tYgY), tYgY, pred=tYpY)
+        cute.copy(put, _as(self.shuffle(tYrY, loaded=False), tYgY), tYgY, pred=tYpY)
 
-    def shuffle_loaded(self, tXrX: cute.Tensor) -> cute.Tensor:
-        """What is written, from what was loaded: the same, unless a kernel shuffles it."""
-        return tXrX
-
-    def shuffle_read(self, tYrY: cute.Tensor) -> cute.Tensor:
-        """What is stored, from what was read: likewise."""
-        return tYrY
+    def shuffle(self, rX: cute.Tensor, *, loaded: bool) -> cute.Tensor:
+        """What is written, from what was loaded, or stored, from what was read: the same, unless a kernel shuffles."""
+        return rX
 
 
 def _as(rX: cute.Tensor, other: cute.Tensor) -> cute.Tensor:

@@ -42,9 +42,9 @@ class Vectorized(VectorizedConfig, TileKernel):
         """Rows of mX are contiguous, and columns of mY; strides between rows of x (0) and of y (1)."""
         return (rows, cols), (x0, 1), (1, y1)
 
-    def shuffle_loaded(self, tXrX: cute.Tensor) -> cute.Tensor:
+    def shuffle(self, rX: cute.Tensor, *, loaded: bool) -> cute.Tensor:
         """Columns, a chunk each, from V rows."""
-        return shuffled(tXrX, self.vec, interleave, self.itemsize)
+        return shuffled(rX, self.vec, interleave, self.itemsize) if loaded else rX
 
 
 @compile_cached

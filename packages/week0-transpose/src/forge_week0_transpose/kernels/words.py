@@ -41,15 +41,15 @@ def interleave(lines: Sequence[Sequence[Any]], itemsize: int, permute: Permute) 
                     run[(4 * m + 2 * half + odd) * (count // 4) + i] = permute(upper, lower, both)
         return [run[i : i + 4] for i in range(0, len(run), 4)]
 
-    return _transposed(lines, count, itemsize, permute)
+    return _regrouped(lines, count, itemsize, permute)
 
 
 def deinterleave(run: Sequence[Sequence[Any]], itemsize: int, permute: Permute) -> list[list[Any]]:
     """The inverse of :func:`interleave`: N neighboring chunks of a run as one chunk of each of N lines."""
-    return _transposed(run, 16 // itemsize, itemsize, permute)
+    return _regrouped(run, 16 // itemsize, itemsize, permute)
 
 
-def _transposed(chunks: Sequence[Sequence[Any]], rows: int, itemsize: int, permute: Permute) -> list[list[Any]]:
+def _regrouped(chunks: Sequence[Sequence[Any]], rows: int, itemsize: int, permute: Permute) -> list[list[Any]]:
     """Chunks of four words of elements (cols, rows) from words of elements (rows, cols), the last one the fastest."""
     words = [word for chunk in chunks for word in chunk]
     cols = 4 * len(words) // itemsize // rows
