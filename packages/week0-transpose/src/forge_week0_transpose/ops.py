@@ -32,7 +32,7 @@ def _output(op: str, x: torch.Tensor, *, transposed: bool = True) -> torch.Tenso
     return x.new_empty((*x.shape[:-2], x.shape[-1], x.shape[-2]) if transposed else x.shape)
 
 
-def _moving(schema: str, **rules: Any) -> Callable[[Any], Operator]:
+def _moving(schema: str) -> Callable[[Any], Operator]:
     """Declares an operator that moves elements, which is linear, and transposes the last two dims unless it is copy."""
     name = schema.partition("::")[2].partition("(")[0]
     rank = 0 if name == "copy" else 2
@@ -48,17 +48,18 @@ def _moving(schema: str, **rules: Any) -> Callable[[Any], Operator]:
         # Any leading batch is taken, so the mapped dimension becomes the first.
         return _OPERATORS[name](x.movedim(in_dims[0] or 0, 0), *args, **options), 0
 
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        back = _OPERATORS["transpose"](grad) if rank else grad
+        return (back, None) if name == "copy_transpose" else back
+
     def jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
         return _OPERATORS[name](**call | tangents)
 
-    reference, variants = getattr(ref, name), VARIANTS[name]
-    return operator(schema, reference=reference, plan=planned, variants=variants, vmap=vmap, jvp=jvp, **rules)
+    rules = {"plan": planned, "variants": VARIANTS[name], "backward": backward, "vmap": vmap, "jvp": jvp}
+    return operator(schema, reference=getattr(ref, name), **rules)
 
 
-@_moving(
-    "forge_week0::copy(Tensor x, *, str variant='auto') -> Tensor",
-    backward=lambda ctx, grad: grad,
-)
+@_moving("forge_week0::copy(Tensor x, *, str variant='auto') -> Tensor")
 def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     """A new contiguous tensor with the values of ``x``.
 
@@ -78,10 +79,7 @@ def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     return _output("copy", x, transposed=False)
 
 
-@_moving(
-    "forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor",
-    backward=lambda ctx, grad: _OPERATORS["transpose"](grad),
-)
+@_moving("forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor")
 def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     """A new contiguous tensor with the last two dimensions of ``x`` swapped.
 
@@ -104,10 +102,7 @@ def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     return _output("transpose", x)
 
 
-@_moving(
-    "forge_week0::copy_transpose(Tensor x, int tile_size=16) -> Tensor",
-    backward=lambda ctx, grad: (_OPERATORS["transpose"](grad), None),
-)
+@_moving("forge_week0::copy_transpose(Tensor x, int tile_size=16) -> Tensor")
 def copy_transpose(x: torch.Tensor, tile_size: int = 16) -> torch.Tensor:
     """The course's name for ``transpose`` by the tiled kernel.
 
