@@ -42,7 +42,7 @@ class Naive(NaiveConfig):
 
     @cute.jit
     def __call__(self, pX: Any, pY: Any, dims: tuple, stream: Any):
-        """Launches one thread an element, or for ``items`` of them; ``dims`` as a batch of ``tile``, of one element."""
+        """Launches one thread an element, or for ``items`` of them; ``dims`` are a batch as ``tile`` has it."""
         each = self.threads * self.items
         name_kernel(self.kernel, self.kernel_name)
         self.kernel(pX, pY, dims).launch(

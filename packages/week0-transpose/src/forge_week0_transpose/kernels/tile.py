@@ -35,7 +35,10 @@ class TileKernel(TileConfig):
 
     @cute.jit
     def __call__(self, pX: Any, pY: Any, *launch: Any):
-        """Launches a block a tile; after the pointers come integers, as :meth:`view` has them, a batch and a stream."""
+        """Launches a block a tile; after the pointers come integers, as :meth:`view` has them, a batch and a stream.
+
+        A batch is the number of matrices, then for each dim, innermost first, its size and its strides in x and y.
+        """
         *integers, batch, stream = launch
         shape, *_ = self.view(*integers)
         down, along = (Int32((n + (edge - 1)) // edge) for n, edge in zip(shape, self.tile, strict=True))
@@ -115,10 +118,8 @@ class TileKernel(TileConfig):
         """Writes the tile that begins at ``origin``."""
         (get, part), (put, whole) = (tiled_copy(step, mY, thread) for step in self.steps[2:])
         tYsX, tYgY = part.partition_S(sX), whole.partition_D(tile_at(mY, origin, self.steps[3]))
-        tYrY, tYpY = (
-            cute.make_rmem_tensor(tYsX.shape, mY.element_type),
-            self.inside(self.steps[3], whole, origin, shape),
-        )
+        tYpY = self.inside(self.steps[3], whole, origin, shape)
+        tYrY = cute.make_rmem_tensor(tYsX.shape, mY.element_type)
         cute.copy(get, tYsX, tYrY)
         cute.copy(put, _as(self.shuffle(tYrY, loaded=False), tYgY), tYgY, pred=tYpY)
 
