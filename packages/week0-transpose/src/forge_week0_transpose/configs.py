@@ -172,8 +172,8 @@ class TileConfig:
     @property
     def smem_bytes(self) -> int:
         """Shared memory of a block."""
-        (m, n), strides = self.steps[1].tile, self.steps[1].strides
-        return ((m - 1) * strides[0] + (n - 1) * strides[1] + 1) * self.itemsize
+        write = self.steps[1]
+        return max(size * stride for size, stride in zip(write.tile, write.strides, strict=True)) * self.itemsize
 
     @property
     def kernel_name(self) -> str:
