@@ -109,6 +109,13 @@ def test_skinny(size: int, rows: int, cols: int, lines: int, gather: bool) -> No
     assert (config.lines, config.gather, config.line_width, config.run_width) == (lines, gather, 16, 16)
 
 
+@pytest.mark.parametrize(("batch", "flat"), [(65535, False), (65536, True)])
+def test_more_skinny_matrices_than_a_dimension_of_a_grid_holds_are_numbered(batch: int, flat: bool) -> None:
+    config = auto(transposition(batch, 3, 2048))
+    assert isinstance(config, SkinnyConfig)
+    assert config.flat is flat
+
+
 def test_skinny_takes_lines_as_they_are_aligned() -> None:
     config = auto(transposition(3, 1_000_001, size=2))
     assert isinstance(config, SkinnyConfig)
@@ -334,7 +341,7 @@ def test_a_named_variant_is_what_runs(name: str) -> None:
 def test_an_aligned_copy_is_never_realigned_however_long() -> None:
     for count in (1 << 20, (1 << 29) - 1, 1 << 29, 1 << 30, 1 << 32):
         problem = Problem.make((count,), (1,), (1,), 4)
-        assert isinstance(plan("copy", problem, H200).config, RowsConfig)
+        assert type(plan("copy", problem, H200).config) is RowsConfig
     odd = Problem.make((1 << 30,), (1,), (1,), 2, src_address=2)
     assert isinstance(plan("copy", odd, H200).config, RealignedConfig)
 

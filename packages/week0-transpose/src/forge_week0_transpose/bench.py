@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["BENCH"]
 
 
-def _moved_once(case: Case) -> Traffic:
-    return Traffic(case.nbytes, case.nbytes, "each element is read once and written once")
-
-
 def _eager_transpose(case: Case) -> Callable[..., torch.Tensor]:
     # What a user writes: `.t()` where there are two dimensions, which is also cheaper on the host.
     if len(case.shape) == 2:
@@ -42,7 +38,7 @@ def _measured(operator: Operator, *peers: Peer) -> OperatorBench:
         variants=operator.variants,
         explain=lambda inputs, variant: operator.explain(*inputs, variant=variant),
         reference=getattr(ref, operator.schema.name),
-        traffic=_moved_once,
+        traffic=lambda case: Traffic(case.nbytes, case.nbytes, "each element is read once and written once"),
         peers=peers,
     )
 
