@@ -26,16 +26,25 @@ from forge_week0_transpose.configs import (
     UnalignedConfig,
     VectorizedConfig,
 )
+from forge_week0_transpose.lines import MAX_LINES, LinesConfig
 from forge_week0_transpose.problem import Dim, Matrix, Problem
 from forge_week0_transpose.thresholds import THRESHOLDS
 
-__all__ = ["KERNELS", "MAX_LINES", "TILE_SIZES", "UNROLL", "VARIANTS", "Kernel", "plan"]
+__all__ = ["KERNELS", "MAX_SKINNY", "TILE_SIZES", "UNROLL", "VARIANTS", "Kernel", "plan"]
 
 #: Edges of the tiled kernel, in elements.
 TILE_SIZES = (16, 32)
 
 #: The longest short side that the skinny kernel takes; one kernel is compiled for each.
-MAX_LINES = 8
+MAX_SKINNY = 8
+
+#: Bytes of a matrix for each byte of an incomplete tile from which ``skinny`` is faster than ``lines``: one warp copies
+#: that tile by element, as long each as 16 KiB of the rest take.  It should be 1/16 of the time.
+REST = 2**18
+
+#: Bytes of a tile of ``lines``, largest first; how many each multiprocessor must have for one but the last; and the
+#: share of aligned tiles that a matrix of few lines must fill for ``vectorized`` to be faster.
+LINES_TILES, LINES_TILES_PER_SM, MIN_FILL_LINES = (16384, 8192, 4096, 2048), 2, 0.5
 
 #: Elements of a thread where nothing but the naive kernel is left: as many reads in flight.
 UNROLL = 8
@@ -143,18 +152,34 @@ def _skinny(problem: Problem, device: Device) -> Choice[SkinnyConfig]:
     if (m := problem.matrix()) is None:
         return NO_MATRIX
     size, count = problem.itemsize, _count(m.batch)
-    for gather, short, long in ((True, m.rows, m.cols), (False, m.cols, m.rows)):
-        pitch, dense = (short.src, long.dst) if gather else (short.dst, long.src)
-        if not 2 <= short.size <= MAX_LINES or dense != short.size or size > 8:
+    for gather, lines, pitch, length in m.dense():
+        if not 2 <= lines <= MAX_SKINNY or size > 8:
             continue
         src, dst = problem.widths([pitch] * gather, [pitch] * (not gather), m.batch)
         line, run = (src, dst) if gather else (dst, src)
-        config = SkinnyConfig(size, short.size, gather, line, run, len(m.batch), count > MAX_OUTER)
-        if long.size >= config.tile[1]:
-            many = -(-long.size // config.tile[1]) * count > MAX_BLOCKS
-            return TOO_MANY if many else (config, (long.size, pitch, _flat(m.batch)))
-    needs = f"2 to {MAX_LINES} rows (output dense) or columns (input dense), a block long, of at most 8-byte elements"
+        config = SkinnyConfig(size, lines, gather, line, run, len(m.batch), count > MAX_OUTER)
+        if length >= config.tile[1]:
+            many = -(-length // config.tile[1]) * count > MAX_BLOCKS
+            return TOO_MANY if many else (config, (length, pitch, _flat(m.batch)))
+    needs = f"2 to {MAX_SKINNY} rows (output dense) or columns (input dense), a block long, of at most 8-byte elements"
     return Refusal(needs, f"a matrix of {m.rows.size}x{m.cols.size}, elements of {size} bytes")
+
+
+def _lines(problem: Problem, device: Device) -> Choice[LinesConfig]:
+    """The same of any alignment, and of more lines: the largest tile of which there are enough."""
+    if (m := problem.matrix()) is None:
+        return NO_MATRIX
+    for gather, lines, pitch, length in m.dense():
+        if 2 <= lines <= MAX_LINES:
+            for nbytes in LINES_TILES:
+                config = LinesConfig(problem.itemsize, gather, len(m.batch), tile_bytes=nbytes)
+                tiles = -(-length >> config.shift(lines)) * _count(m.batch)
+                if tiles >= LINES_TILES_PER_SM * device.sm_count:
+                    break
+            integers = (lines, length, pitch, config.shift(lines), _flat(m.batch))
+            return (config, integers) if tiles <= MAX_BLOCKS else TOO_MANY
+    needs = f"2 to {MAX_LINES} rows (output dense) or columns (input dense)"
+    return Refusal(needs, f"a matrix of {m.rows.size}x{m.cols.size}")
 
 
 def _vectorized(problem: Problem, device: Device) -> Choice[VectorizedConfig]:
@@ -225,9 +250,25 @@ def _pays(m: Matrix, found: Choice[Tiles], wanted: Callable[[Tiles], bool]) -> b
     """Whether a configuration was found, and as wanted, whose tiles the matrix fills well enough."""
     if isinstance(found, Refusal) or not wanted(found[0]):
         return False
-    down, along = (size / edge for size, edge in zip(m.shape, found[0].tile, strict=True))
-    fill = down / math.ceil(down) * along / math.ceil(along)
-    return fill >= (MIN_FILL_LONG if max(down, along) >= LONG else MIN_FILL)
+    long = max(size / edge for size, edge in zip(m.shape, found[0].tile, strict=True)) >= LONG
+    return m.fill(found[0].tile) >= (MIN_FILL_LONG if long else MIN_FILL)
+
+
+def _whole(m: Matrix, problem: Problem, config: SkinnyConfig) -> bool:
+    """Whether ``skinny`` has full accesses, and little is left beside its whole tiles."""
+    rest = m.shape[config.gather] % config.tile[1] * config.lines * _count(m.batch)
+    return min(config.line_width, config.run_width) == CHUNK and rest * REST <= problem.nbytes
+
+
+def _few(m: Matrix, problem: Problem, config: LinesConfig, aligned: Choice[VectorizedConfig] | bool) -> bool:
+    """Whether ``lines`` is the fastest where ``skinny`` does not do: up to 32 lines, of bytes up to 64 rows.
+
+    Tiles of more lines are better filled by the other kernels, and half of those of ``vectorized`` are enough.
+    """
+    most = MAX_LINES if config.gather and problem.itemsize == 1 else MAX_LINES // 2
+    if m.shape[not config.gather] > most or math.prod(m.shape) * problem.itemsize < LINES_TILES[-1]:
+        return False
+    return not isinstance(aligned, tuple) or m.fill(aligned[0].tile) < MIN_FILL_LINES
 
 
 @dataclass(frozen=True)
@@ -256,7 +297,7 @@ class Kernel:
         return Variant(f"forge_week0_transpose.kernels.{self.build.format(name=self.name)}", self.idea)
 
 
-#: Slowest first; the last five each have the problems they are for.
+#: Slowest first; the last six each have the problems they are for.
 KERNELS = (
     Kernel("naive", "one thread an element; does every problem", NaiveConfig, _naive, copy="naive"),
     Kernel("tiled", "a padded tile of shared memory, an element a thread and step", TiledConfig, _tiled),
@@ -267,6 +308,7 @@ KERNELS = (
         _shifted,
         build="unaligned:build",
     ),
+    Kernel("lines", "2 to 64 rows or columns of any alignment: gathered by element", LinesConfig, _lines),
     Kernel("skinny", "2 to 8 rows or columns: interleaved in registers, stored as one run", SkinnyConfig, _skinny),
     Kernel("vectorized", "16 bytes a thread on both sides, transposed in registers", VectorizedConfig, _vectorized),
     Kernel(
@@ -342,10 +384,14 @@ def _automatic(problem: Problem, device: Device) -> tuple[Choice[Any], str]:
         return rows, f"rows contiguous on both sides, moved {width} bytes a thread"
     if m is not None:
         skinny, vectorized, shifted = _skinny(problem, device), _vectorized(problem, device), _shifted(problem, device)
-        if not isinstance(skinny, Refusal):
-            return skinny, f"only {skinny[0].lines} {'rows' if skinny[0].gather else 'columns'}, and long"
         # Of 8-byte words on both sides shifting is faster.
-        if _pays(m, vectorized, lambda c: c.src_width >= CHUNK // 2 and c.dst_width == CHUNK):
+        aligned = _pays(m, vectorized, lambda c: c.src_width >= CHUNK // 2 and c.dst_width == CHUNK)
+        lines, left = _lines(problem, device), not isinstance(skinny, Refusal) and not _whole(m, problem, skinny[0])
+        if not isinstance(skinny, Refusal) and (isinstance(lines, Refusal) or not left):
+            return skinny, f"only {skinny[0].lines} {'rows' if skinny[0].gather else 'columns'}, and long"
+        if not isinstance(lines, Refusal) and (left or _few(m, problem, lines[0], aligned and vectorized)):
+            return lines, f"only {lines[1][0]} {'rows' if lines[0].gather else 'columns'}"
+        if aligned:
             return vectorized, "rows of whole 8- or 16-byte words in, and of 16-byte words out"
         if _pays(m, shifted, lambda c: c.src_shift or c.dst_shift):
             return shifted, "rows do not begin and end at 16-byte boundaries"

@@ -57,6 +57,16 @@ class Matrix(NamedTuple):
         """Rows and columns of the input."""
         return self.rows.size, self.cols.size
 
+    def fill(self, tile: tuple[int, int]) -> float:
+        """The share of its tiles that the matrix fills."""
+        return math.prod(size / edge / math.ceil(size / edge) for size, edge in zip(self.shape, tile, strict=True))
+
+    def dense(self) -> list[tuple[bool, int, int, int]]:
+        """Sides of which the other matrix is dense: whether rows, how many lines, pitch, length; fewer lines first."""
+        rows = (True, self.rows.size, self.rows.src, self.cols.size), self.cols.dst - self.rows.size
+        cols = (False, self.cols.size, self.cols.dst, self.rows.size), self.rows.src - self.cols.size
+        return sorted((side for side, gap in (rows, cols) if not gap), key=lambda side: side[1])
+
 
 @dataclass(frozen=True)
 class Problem:

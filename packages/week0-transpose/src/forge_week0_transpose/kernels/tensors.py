@@ -19,7 +19,7 @@ from forge_core.cute.check import check
 from forge_core.cute.memory import GLOBAL, example_arguments
 from forge_week0_transpose.configs import Step
 
-__all__ = ["UNSIGNED", "place", "shuffled", "tensor", "tile_at", "tiled_copy", "traceable"]
+__all__ = ["UNSIGNED", "matrices", "place", "shuffled", "tensor", "tile_at", "tiled_copy", "traceable"]
 
 #: By bytes.
 UNSIGNED = {1: Uint8, 2: Uint16, 4: Uint32, 8: Uint64, 16: Uint128}
@@ -41,6 +41,17 @@ def tensor(pointer: Any, size: int, shape: tuple[Any, ...], stride: tuple[Any, .
     """A tensor of elements of ``size`` bytes; strides are 64-bit integers, in elements."""
     start = cute.make_ptr(UNSIGNED[size], pointer.toint(), GLOBAL, assumed_align=size)
     return cute.make_tensor(start, cute.make_layout(shape, stride=stride))
+
+
+def matrices(
+    pointers: tuple[Any, Any], size: int, shape: tuple[Any, Any], strides: Any, batch: Any, entry: Any
+) -> list[cute.Tensor]:
+    """Both matrices, mX and mY, of an entry of a batch, from pointers, bytes of an element and strides of each.
+
+    ``batch`` has the number of entries, then for each dimension, innermost first, its size and its two strides.
+    """
+    at, sides = place(entry, batch[1::3]), zip(pointers, strides, (batch[2::3], batch[3::3]), strict=True)
+    return [tensor(p, size, (*shape, *batch[1::3]), own + outer)[(None, None, *at)] for p, own, outer in sides]
 
 
 def tile_at(mat: cute.Tensor, origin: tuple[Any, Any], step: Step, width: int = 0) -> cute.Tensor:

@@ -25,7 +25,7 @@ from forge_core.cute.check import check
 from forge_core.cute.copy import load_policy
 from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.configs import PLAIN, Step, TileConfig
-from forge_week0_transpose.kernels.tensors import place, tensor, tile_at, tiled_copy
+from forge_week0_transpose.kernels.tensors import matrices, tile_at, tiled_copy
 
 __all__ = ["TileKernel"]
 
@@ -68,11 +68,7 @@ class TileKernel(TileConfig):
             outer, entry = rest % tiles[1], rest // tiles[1]
         down, along = (outer, inner) if cutlass.const_expr(self.by_columns) else (inner, outer)
         (rows, cols), *strides = self.view(*integers)
-        at, dims = place(entry, batch[1::3]), zip((pX, pY), strides, (batch[2::3], batch[3::3]), strict=True)
-        mX, mY = (
-            tensor(p, self.itemsize, (rows, cols, *batch[1::3]), own + outer)[(None, None, *at)]
-            for p, own, outer in dims
-        )
+        mX, mY = matrices((pX, pY), self.itemsize, (rows, cols), strides, batch, entry)
         index = Int64 if cutlass.const_expr(self.wide) else Int32
         shape, origin = (index(rows), index(cols)), (index(down) * self.tile[0], index(along) * self.tile[1])
         check((origin[0] < shape[0]) & (origin[1] < shape[1]), "the tile begins inside the matrix")
