@@ -151,7 +151,8 @@ def expect(config: Any, arch: str) -> Expect:
     """A barrier between the writes and the reads of a tile, and one before a shifted input's last elements go in."""
     registers = REGISTERS[type(config)](config)
     if isinstance(config, LinesConfig):
-        return Expect(registers, config.smem_bytes, (config.word,), tuple({16, config.itemsize}), barriers=1)
+        loads, stores = tuple({config.word, config.itemsize}), tuple({16, config.itemsize})
+        return Expect(registers, config.smem_bytes, loads, stores, barriers=1)
     loads, stores = ((s.width, s.edge) if s.edge else (s.width,) for s in (config.steps[0], config.steps[-1]))
     if all(step.swizzle is None for step in config.steps):
         return Expect(registers, loads=loads, stores=stores)

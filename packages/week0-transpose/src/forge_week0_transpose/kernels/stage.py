@@ -53,24 +53,33 @@ def rows(
         first, steps, apart = share(count, across, config.threads)
         x, s = source + first * pitch + i * config.word, target + first * down + i * config.word
         for _ in cutlass.range(steps, unroll=2):
-            _fetch(config, x, s, policy, config.word)
+            _fetch(config, x, s, policy)
             x, s = x + apart * pitch, s + apart * down
 
 
 @cute.jit
 def end(config: cutlass.Constexpr, source: Int64, target: Int32, left: Int32):
-    """Asks for the word that holds a byte, of it no more than ``left`` bytes from that one on."""
-    count = left + (Int32(source) & (config.word - 1))
-    if count > 0:
-        _fetch(config, source, target, hold_policy(), cutlass.min(count, config.word))
+    """Asks for the word that holds a byte; of an incomplete one it loads the elements, of ``left`` bytes.
+
+    A ``cp.async`` of fewer bytes than a word reads the word all the same, and memory may end inside it.
+    """
+    word, size = config.word, config.itemsize
+    count = left + (Int32(source) & (word - 1))
+    if count >= word:
+        _fetch(config, source, target, hold_policy())
+    else:
+        for k in cutlass.range_constexpr(word // size - 1):
+            if k * size < count:
+                x = load_element((source & -word) + k * size, UNSIGNED[size])
+                store_element(x, (target & -word) + k * size, UNSIGNED[size], cute.AddressSpace.smem)
 
 
-def _fetch(config: Any, source: Int64, target: Int32, policy: Any, count: Any) -> None:
+def _fetch(config: Any, source: Int64, target: Int32, policy: Any) -> None:
     if config.gather:  # the run's words are asked for by their first byte
         source, target = source & -config.word, target & -config.word
     cute.arch.inline_ptx(
-        f"cp.async.ca.shared.global.L2::cache_hint [{{$r0}}], [{{$r1}}], {config.word}, {{$r2}}, {{$r3}};",
-        read_only_args=[target, source, Int32(count), policy],
+        f"cp.async.ca.shared.global.L2::cache_hint [{{$r0}}], [{{$r1}}], {config.word}, {{$r2}};",
+        read_only_args=[target, source, policy],
     )
 
 
