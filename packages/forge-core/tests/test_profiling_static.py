@@ -248,7 +248,7 @@ def test_inspect_shows_what_was_chosen_and_what_it_takes(run, tmp_path):
     for part in (
         "forge_week0::transpose: variant tiled on sm_90a (NVIDIA H200)",
         "variant='tiled' was asked for",
-        "TiledConfig(itemsize=2, tile=32",
+        "TiledConfig(itemsize=2, edge=32",
         "16,384 blocks of 256 threads",
         "spills       none",
         "0 bytes static, 2,112 dynamic",

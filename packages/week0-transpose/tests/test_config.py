@@ -20,6 +20,7 @@ from forge_week0_transpose.configs import (
     UnalignedConfig,
     VectorizedConfig,
 )
+from forge_week0_transpose.lines import LinesConfig
 from forge_week0_transpose.problem import Problem
 from forge_week0_transpose.thresholds import THRESHOLDS
 
@@ -109,8 +110,15 @@ def test_skinny(size: int, rows: int, cols: int, lines: int, gather: bool) -> No
     assert (config.lines, config.gather, config.line_width, config.run_width) == (lines, gather, 16, 16)
 
 
+@pytest.mark.parametrize(("batch", "flat"), [(65535, False), (65536, True)])
+def test_more_skinny_matrices_than_a_dimension_of_a_grid_holds_are_numbered(batch: int, flat: bool) -> None:
+    config = auto(transposition(batch, 3, 2048))
+    assert isinstance(config, SkinnyConfig)
+    assert config.flat is flat
+
+
 def test_skinny_takes_lines_as_they_are_aligned() -> None:
-    config = auto(transposition(3, 1_000_001, size=2))
+    config = plan("transpose", transposition(3, 1_000_001, size=2), H200, "skinny").config
     assert isinstance(config, SkinnyConfig)
     assert (config.line_width, config.run_width) == (2, 16)
 
@@ -122,6 +130,42 @@ def test_not_skinny(shape: tuple[int, int]) -> None:
 
 def test_a_gap_between_columns_is_not_skinny() -> None:
     assert not isinstance(auto(transposition(1 << 20, 3, pitch=4)), SkinnyConfig)
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        # What begins anywhere, and what leaves an incomplete tile.
+        (transposition(3, 1_000_001, size=2), LinesConfig(2, gather=True)),
+        (transposition(1_000_001, 3, size=2), LinesConfig(2, gather=False)),
+        (transposition(10684, 8, size=1), LinesConfig(1, gather=False, tile_bytes=2048)),
+        (transposition(3, (1 << 20) + 32), LinesConfig(4, gather=True)),
+        (transposition(3, 1000, size=16), LinesConfig(16, gather=True, tile_bytes=2048)),
+        # What fills too little of a tile.
+        (transposition(9, 1 << 20), LinesConfig(4, gather=True)),
+        (transposition(11, 136896, size=1), LinesConfig(1, gather=True, tile_bytes=8192)),
+        (transposition(262144, 27, size=1), LinesConfig(1, gather=False)),
+        (transposition(16, 20, 100001, size=2), LinesConfig(2, gather=True, batch_rank=1)),
+        (transposition(16, 1 << 20, size=2), LinesConfig(2, gather=True)),
+        (transposition(48, 349525, size=1), LinesConfig(1, gather=True)),
+    ],
+)
+def test_lines(problem: Problem, expected: LinesConfig) -> None:
+    assert auto(problem) == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"), [((48, 349525), 2), ((349525, 48), 1), ((16, 1 << 20), 4), ((5, 9), 4)], ids=str
+)
+def test_more_lines_aligned_words_and_small_matrices_are_for_others(shape: tuple[int, int], size: int) -> None:
+    assert not isinstance(auto(transposition(*shape, size=size)), LinesConfig)
+
+
+def test_the_arguments_of_lines() -> None:
+    launch = plan("transpose", transposition(5, 9, 4097, size=2), H200)
+    assert launch.arguments == (9, 4097, 4097, launch.config.shift(9), (5, 5, 9 * 4097, 9 * 4097))
+    with pytest.raises(UnsupportedError, match="2 to 64 rows"):
+        plan("transpose", transposition(65, 65), H200, "lines")
 
 
 def test_small_matrices_in_a_batch_do_not_take_a_large_tile() -> None:
@@ -228,7 +272,7 @@ def test_tiles_that_two_dimensions_of_a_grid_cannot_hold_are_numbered(shape: tup
 
 def test_2_to_the_31_columns_need_wide_places() -> None:
     for cols, wide_places in ((2**31 - 4096 - 16, False), (2**31 - 4096, True), (2**34, True)):
-        launch = plan("transpose", transposition(16, cols, size=1), H200)
+        launch = plan("transpose", transposition(16, cols, size=1), H200, "vectorized")
         assert isinstance(launch.config, VectorizedConfig)
         assert launch.config.wide is wide_places
 
@@ -261,7 +305,8 @@ def test_2_to_the_32_elements_need_wide_numbers() -> None:
 
 
 def test_a_side_of_2_to_the_31_elements_is_tiled_as_any_other() -> None:
-    assert isinstance(auto(transposition(16, 2**31 + 64, size=1)), VectorizedConfig)
+    assert isinstance(auto(transposition(16, 2**31 + 64)), VectorizedConfig)
+    assert isinstance(auto(transposition(16, 2**31 + 64, size=1)), LinesConfig)
     assert isinstance(auto(transposition(3, 2**31, size=1)), SkinnyConfig)
 
 
@@ -334,7 +379,7 @@ def test_a_named_variant_is_what_runs(name: str) -> None:
 def test_an_aligned_copy_is_never_realigned_however_long() -> None:
     for count in (1 << 20, (1 << 29) - 1, 1 << 29, 1 << 30, 1 << 32):
         problem = Problem.make((count,), (1,), (1,), 4)
-        assert isinstance(plan("copy", problem, H200).config, RowsConfig)
+        assert type(plan("copy", problem, H200).config) is RowsConfig
     odd = Problem.make((1 << 30,), (1,), (1,), 2, src_address=2)
     assert isinstance(plan("copy", odd, H200).config, RealignedConfig)
 

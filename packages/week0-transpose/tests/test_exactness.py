@@ -61,6 +61,8 @@ def promised(variant: str, rows: int, cols: int, itemsize: int) -> bool:
         return short == 1
     if variant == "realigned":
         return short == 1 and itemsize <= 8
+    if variant == "lines":
+        return 2 <= short <= 64
     if variant == "skinny":
         return 2 <= short <= 8 and long >= 2048 and itemsize <= 8
     if variant == "shifted":
@@ -69,8 +71,8 @@ def promised(variant: str, rows: int, cols: int, itemsize: int) -> bool:
     return short >= 2 and rows * itemsize % 16 == 0 and cols * itemsize % 16 == 0
 
 
-#: Long matrices with a short side, around what a block of the skinny kernel takes.
-LONG = [shape for n in range(2, 10) for m in (2047, 2048, 2049, 5000) for shape in ((n, m), (m, n))]
+#: Long matrices with a short side, around what a block of the skinny kernel takes and of the one for lines.
+LONG = [shape for n in (*range(2, 10), 27, 64, 65) for m in (2047, 2048, 2049, 5000) for shape in ((n, m), (m, n))]
 
 
 def served(op: Any, x: torch.Tensor, variant: str, promise: bool) -> torch.Tensor | None:
@@ -101,6 +103,21 @@ def test_each_variant_at_every_edge(variant: str, dtype: torch.dtype) -> None:
             assert_same_bits(copy, permuted.contiguous(), what=f"{variant} of a permuted {rows}x{cols}")
             done += 1
     assert done > 2 * len(EDGES)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", SIZES, ids=str)
+def test_lines_that_begin_anywhere(dtype: torch.dtype) -> None:
+    for lines, length, begin, gap in itertools.product((2, 3, 9, 31, 64), (65, 1000, 4099), (0, 1, 3), (0, 1, 5)):
+        storage = random_bits((begin + lines * (length + gap),), dtype, "cuda", seed=lines * length)
+        rows = storage[begin:].view(lines, length + gap)[:, :length]
+        what = f"{lines} lines of {length}, {gap} apart, from element {begin}"
+        assert_same_bits(week0.transpose(rows, variant="lines"), expected_transpose(rows), what=what)
+        columns, out = expected_transpose(rows), random_bits(storage.shape, dtype, "cuda")
+        kept = out.clone()
+        kept[begin:].view(lines, length + gap)[:, :length] = rows
+        week0.transpose_out(columns, out[begin:].view(lines, length + gap)[:, :length], variant="lines")
+        assert_same_bits(out, kept, what=f"the inverse of {what}, and all around it")
 
 
 @pytest.mark.gpu

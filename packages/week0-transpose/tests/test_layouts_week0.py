@@ -25,6 +25,7 @@ from forge_week0_transpose.configs import (
 )
 from forge_week0_transpose.kernels import words
 from forge_week0_transpose.layouts import LAYOUTS
+from forge_week0_transpose.lines import LinesConfig
 
 SIZES = (1, 2, 4, 8, 16)
 
@@ -104,13 +105,32 @@ def test_a_skinny_tile(size: int, lines: int, gather: bool) -> None:
         for panel in drawn:
             check_once(panel.accesses, 0, config.smem_bytes, what=panel.title)
             check_aligned(panel.accesses, what=panel.title)
-        # The tile is not swizzled: chunks that lie an even number apart share banks.
-        own, spread = drawn[1:3] if gather else drawn[2:0:-1]
-        check_conflicts(own.accesses, extra=4 * ((lines & -lines) - 1) * lines * config.threads // 32)
-        check_conflicts(spread.accesses)
+            if panel.shared:
+                check_conflicts(panel.accesses, what=panel.title)
         # A thread moves its 16 bytes by as many accesses as it takes, and each of them touches all of their sectors.
         for panel in (drawn[0], drawn[3]):
             check_coalesced(panel.accesses, more=16 - panel.accesses[0].width, what=panel.title)
+
+
+#: Passes that conflicts add to the reads of a tile of nine lines, for each size of an element: rows, columns.
+LINES_CONFLICTS = {1: (288, 288), 2: (144, 144), 4: (72, 72), 8: (144, 72), 16: (0, 64)}
+
+
+@pytest.mark.parametrize("gather", [True, False])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_tile_of_lines(size: int, gather: bool) -> None:
+    config = LinesConfig(size, gather)
+    loads, writes, reads, stores = panels(config)
+    total = 9 * (size << config.shift(9))
+    for panel in (loads, stores):
+        check_once(panel.accesses, 0, total, what=panel.title)
+        check_coalesced(panel.accesses, what=panel.title)
+    check_conflicts(writes.accesses)
+    check_conflicts(reads.accesses, extra=LINES_CONFLICTS[size][not gather], what=reads.title)
+    found = [{p + b for a in panel.accesses for p in a.places for b in range(a.width)} for panel in (writes, reads)]
+    assert found[0] == found[1]
+    assert len(found[0]) == total
+    assert max(found[0]) < config.smem_bytes
 
 
 def test_kernels_without_a_tile() -> None:
@@ -131,7 +151,10 @@ def test_kernels_without_a_tile() -> None:
 # ---- planted -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [VectorizedConfig(2), UnalignedConfig(2)])
+SWIZZLED = [VectorizedConfig(2), UnalignedConfig(2), *(SkinnyConfig(4, lines, True) for lines in (2, 4, 6, 8))]
+
+
+@pytest.mark.parametrize("config", SWIZZLED, ids=lambda config: config.kernel_name)
 def test_a_tile_without_its_swizzle_has_conflicts(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     # The kernel and the map take the swizzle from one place.
     check_conflicts(panels(config)[1].accesses)

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_week0_transpose.problem import Dim, Problem, alignment_of
+from forge_week0_transpose.problem import Dim, Problem
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -57,7 +57,7 @@ def test_matrix() -> None:
     matrix = problem.matrix()
     assert kind(problem) == "matrix"
     assert matrix is not None
-    assert (matrix.rows, matrix.cols, matrix.src_pitch, matrix.dst_pitch, matrix.batch) == (6, 10, 10, 6, ())
+    assert matrix == (Dim(6, 10, 1), Dim(10, 1, 6), ())
     assert problem.read_bytes == problem.nbytes == 240
 
 
@@ -100,7 +100,7 @@ def test_expanded_rows_are_a_matrix_of_pitch_zero() -> None:
     problem, _ = transposed(torch.empty(1, 10).expand(6, 10))
     matrix = problem.matrix()
     assert matrix is not None
-    assert matrix.src_pitch == 0
+    assert matrix.rows.src == 0
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,13 @@ def test_strided_on_both_sides_is_a_gather(x: torch.Tensor) -> None:
 def test_any_matrix_takes_what_matrix_does_not() -> None:
     problem = copied(torch.empty(6, 21)[:, ::2])
     matrix = problem.any_matrix()
-    assert (matrix.rows, matrix.cols) == (11, 6)
-    assert (matrix.src_pitch, matrix.src_step, matrix.dst_pitch, matrix.dst_step) == (2, 21, 11, 1)
+    assert matrix == (Dim(11, 2, 1), Dim(6, 21, 11), ())
 
 
 def test_expanded_columns_are_a_matrix_too() -> None:
     matrix = copied(torch.empty(6, 1).expand(6, 10)).matrix()
     assert matrix is not None
-    assert (matrix.rows, matrix.cols, matrix.src_pitch, matrix.dst_pitch) == (10, 6, 0, 10)
+    assert (matrix.rows, matrix.cols) == (Dim(10, 0, 1), Dim(6, 1, 10))
 
 
 def test_pairs_become_wide_elements() -> None:
@@ -159,7 +158,8 @@ def test_scalar() -> None:
 
 @pytest.mark.parametrize("address, expected", [(0, 16), (1, 1), (6, 2), (12, 4), (24, 8), (48, 16), (4096, 16)])
 def test_alignment(address: int, expected: int) -> None:
-    assert alignment_of(address) == expected
+    problem = Problem.make((5,), (1,), (1,), 1, src_address=address)
+    assert (problem.src_align, problem.dst_align) == (expected, 16)
 
 
 def test_vectors_are_bounded_by_every_distance() -> None:
@@ -197,22 +197,9 @@ def test_classes_agree_with_their_strides(
     layout: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int],
 ) -> None:
     problem = Problem.make(*layout)
-    matrix = problem.matrix()
-    if matrix is not None:
-        moved = Problem(
-            (*matrix.batch, Dim(matrix.cols, 1, matrix.dst_pitch), Dim(matrix.rows, matrix.src_pitch, 1)),
-            problem.itemsize,
-            numel=problem.numel,
-        )
-        assert pairs(moved) == pairs(problem)
-    any_matrix = problem.any_matrix()
-    moved = Problem(
-        (
-            *any_matrix.batch,
-            Dim(any_matrix.cols, any_matrix.src_step, any_matrix.dst_pitch),
-            Dim(any_matrix.rows, any_matrix.src_pitch, any_matrix.dst_step),
-        ),
-        problem.itemsize,
-        numel=problem.numel,
-    )
-    assert pairs(moved) == pairs(problem)
+    for matrix in (problem.matrix(), problem.any_matrix()):
+        if matrix is not None:
+            dims = (*matrix.batch, matrix.cols, matrix.rows)
+            assert pairs(Problem(dims, problem.itemsize, numel=problem.numel)) == pairs(problem)
+    if (matrix := problem.matrix()) is not None:
+        assert matrix.cols.src == matrix.rows.dst == 1

@@ -172,6 +172,7 @@ SMALLEST = (
     *((129, 67, 0), (272, 261, 3), (259, 272, 0), (256, 261, 0), (3, 65, 67, 1), (3, 17, 1), (2, 2100, 0)),
     *((2051, 3, 0), (2051, 3, 1), (8, 2048, 0), (2048, 7, 0), (2048, 7, 1), (2, 3, 2048, 0), (1, 77, 0), (33, 1, 1)),
     *((1, 300, 3), (3, 2100, 0), (2100, 3, 0), (164, 172, 0), (2, 2100, 1)),
+    *((2, 9, 513, 1), (64, 131, 3), (131, 64, 1)),
 )
 
 
@@ -211,6 +212,11 @@ def test_the_subset_holds_every_width() -> None:
     _, wanted = subset("skinny", "sm_90a")
     assert wanted["lines"] == {2, 3, 7, 8}
     assert wanted["gather"] == {True, False}
+    _, wanted = subset("lines", "sm_90a")
+    assert wanted["gather by size"] == set(itertools.product(DTYPE_OF_SIZE, (True, False)))
+    assert wanted["batch_rank"] == {0, 1}
+    shortest = {min(shape[-3:-1]) for shape in wanted["shape"]}
+    assert {2, 64} <= shortest <= set(range(2, 65))
 
 
 @pytest.mark.gpu

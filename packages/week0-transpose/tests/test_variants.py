@@ -1,4 +1,4 @@
-"""Every kernel compiles for every architecture without a GPU, to the code that its entry in ``KERNELS`` declares.
+"""Every kernel compiles for every architecture without a GPU, to the code that is declared for its configuration.
 
 Each configuration is compiled for sm_90a; each kernel is compiled for every architecture, the element's width changing
 from one architecture to the next.  The cases are independent, so ``pytest -n`` spreads them over processes.
@@ -10,7 +10,9 @@ import importlib
 import random
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +45,8 @@ pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists 
 
 import cutlass.cute as cute  # after the check that it is there
 
-from forge_week0_transpose.kernels import tensors, vectorized
+from forge_week0_transpose.kernels import tensors, tile, vectorized
+from forge_week0_transpose.lines import LinesConfig
 
 #: For each variant what its kernel takes for granted, and configurations that have all forms of its code.
 EXAMPLES: dict[str, tuple[str, list[Any]]] = {
@@ -68,13 +71,22 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
             UnalignedConfig(4, 32, 16, src_shift=False, wide=True),
         ],
     ),
+    "lines": (
+        "a tile fits shared memory",
+        [
+            *(LinesConfig(size, gather) for size in (1, 2, 4) for gather in (True, False)),
+            LinesConfig(8, True, 1),
+            LinesConfig(16, False, 2, tile_bytes=2048),
+        ],
+    ),
     "skinny": (
         "a tile begins at a multiple of an access's width",
         [
             SkinnyConfig(4, 3, True),
             SkinnyConfig(2, 8, False),
             SkinnyConfig(1, 2, True, 4, 16),
-            SkinnyConfig(8, 3, False, 8, 16, 1),
+            SkinnyConfig(8, 3, False, 8, 16, batch_rank=1),
+            SkinnyConfig(4, 6, False, batch_rank=1, flat=True),
         ],
     ),
     "vectorized": (
@@ -96,7 +108,7 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
     ),
     "realigned": (
         "the row lies inside the source",
-        [RealignedConfig(4, 1), RealignedConfig(2), RealignedConfig(1, 1), RealignedConfig(8, 0, True)],
+        [RealignedConfig(4, 1), RealignedConfig(2), RealignedConfig(1, 1), RealignedConfig(8, wide=True)],
     ),
     "rows": (
         "the chunk begins inside the row",
@@ -118,14 +130,33 @@ CASES: list[tuple[Any, str]] = [(config, "sm_90a") for configs in CONFIGS for co
 ]
 
 
+#: Registers of a thread, at most; by 32 all threads of a multiprocessor can be resident.
+REGISTERS: dict[type, Callable[[Any], int]] = {
+    # Each element in flight has two 64-bit addresses.
+    NaiveConfig: lambda c: 32 if c.items == 1 else 16 + (10 if c.wide else 8) * c.items,
+    TiledConfig: lambda c: 32 if c.itemsize < 16 else 40,
+    # Its chunks, twice where they are shifted, and a 64-bit address for each.
+    UnalignedConfig: lambda c: 60 + 4 * c.vec * (1 + c.src_shift),
+    # What goes by less than a register takes one for each element.
+    SkinnyConfig: lambda c: 40 + max(5, 16 // c.line_width) * c.lines,
+    # Words go past the registers: eight blocks of 32, or six of 40.
+    LinesConfig: lambda c: 40,
+    VectorizedConfig: lambda c: 56 + c.vec * c.src_width // 4,
+    RealignedConfig: lambda c: 32,
+    RowsConfig: lambda c: 32,
+}
+
+
 def expect(config: Any, arch: str) -> Expect:
     """A barrier between the writes and the reads of a tile, and one before a shifted input's last elements go in."""
-    (kernel,) = (kernel for kernel in KERNELS if kernel.config is type(config))
+    registers = REGISTERS[type(config)](config)
+    if isinstance(config, LinesConfig):
+        loads, stores = tuple({config.word, config.itemsize}), tuple({16, config.itemsize})
+        return Expect(registers, config.smem_bytes, loads, stores, barriers=1)
     loads, stores = ((s.width, s.edge) if s.edge else (s.width,) for s in (config.steps[0], config.steps[-1]))
     if all(step.swizzle is None for step in config.steps):
-        return Expect(kernel.registers(config), loads=loads, stores=stores)
-    barriers = 1 + config.steps[0].shifted
-    return Expect(kernel.registers(config), config.smem_bytes, loads, stores, barriers)
+        return Expect(registers, loads=loads, stores=stores)
+    return Expect(registers, config.smem_bytes, loads, stores, barriers=1 + config.steps[0].shifted)
 
 
 EXPECTED = dict.fromkeys(BUILDERS, expect)
@@ -154,7 +185,7 @@ def test_compiles_as_it_declares(config: Any, arch: str) -> None:
     assert f".entry {config.kernel_name}" in ptx
     assert ".local" not in ptx
     assert "cutlass" not in re.findall(r"\.entry (\w+)", ptx)[0]
-    held = ptx.count("ld.global.L2::cache_hint")
+    held = ptx.count("L2::cache_hint")
     if isinstance(config, RealignedConfig):
         assert (found["ld.global.16"], found["st.global.16"]) == (2, 1)
     elif isinstance(config, VectorizedConfig):
@@ -165,6 +196,9 @@ def test_compiles_as_it_declares(config: Any, arch: str) -> None:
         assert ptx.count("createpolicy.fractional.L2::evict_last") == 1
         if type(config) is VectorizedConfig and config.batch_rank < 2:
             assert ("div.u32" in ptx or "rem.u32" in ptx) == config.flat, "only numbers of tiles need a division"
+    elif isinstance(config, LinesConfig):
+        assert held == ptx.count("cp.async.ca.shared") == (3 if config.gather and config.itemsize >= 4 else 4)
+        assert "div.s32" not in ptx, "numbers of elements are unsigned"
     elif isinstance(config, SkinnyConfig):
         assert held == config.lines * 16 // config.steps[0].width
 
@@ -178,6 +212,10 @@ def a_call(choose: random.Random) -> Any:
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_chosen_for_any_matrix_is_as_declared(seed: int) -> None:
     assert_choices_as_declared(a_call, EXPECTED, seed=seed, count=30)
+
+
+def read(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.suffix == ".py" else ""
 
 
 def as_bytes(message: str) -> str:
@@ -194,12 +232,13 @@ def test_assertions_are_compiled_in_for_debugging_alone(name: str, monkeypatch: 
     with use_settings(debug=True):
         debug = build.compile(config, arch="sm_90a").ptx
     plain = build.compile(config, arch="sm_90a").ptx
-    for place in (kernel, tensors):
-        monkeypatch.setattr(place, "check", lambda condition, message: None)
+    for place in (kernel, tensors, tile):
+        monkeypatch.setattr(place, "check", lambda condition, message: None, raising=False)
     without = build.compile(config, arch="sm_90a").ptx
     assert "trap;" in debug
     assert as_bytes(message) in debug
-    assert as_bytes(f"{path.rpartition('.')[2]}.py") in debug, "a failed check says where it stands"
+    (place,) = (file for file in Path(tensors.__file__).parent.iterdir() if f'"{message}"' in read(file))
+    assert as_bytes(place.name) in debug, "a failed check says where it stands"
     assert "trap" not in plain
     assert "printf" not in plain
     assert plain == without, "a check that is compiled out leaves nothing behind"

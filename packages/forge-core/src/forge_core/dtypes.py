@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "COMPLEX",
     "CUTE_NAMES",
     "FLOATS",
     "INTEGERS",
@@ -28,6 +29,9 @@ __all__ = [
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 #: What those take that give a number of another dtype; bool among them, as in PyTorch.
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+
+#: What sums and means take beside those; complex32 has no sum on the CPU in PyTorch.
+COMPLEX = (torch.complex64, torch.complex128)
 
 #: torch dtype -> the attribute of ``cutlass`` that holds its type.  Complex and quantised types have none.
 CUTE_NAMES: Mapping[torch.dtype, str] = {

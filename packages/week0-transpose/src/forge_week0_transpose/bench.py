@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["BENCH"]
 
 
-def _moved_once(case: Case) -> Traffic:
-    return Traffic(case.nbytes, case.nbytes, "each element is read once and written once")
+def _transposed(x: torch.Tensor) -> torch.Tensor:
+    return x.transpose(-1, -2).contiguous()
 
 
 def _eager_transpose(case: Case) -> Callable[..., torch.Tensor]:
     # What a user writes: `.t()` where there are two dimensions, which is also cheaper on the host.
     if len(case.shape) == 2:
         return lambda x: x.t().contiguous()
-    return lambda x: x.transpose(-1, -2).contiguous()
+    return _transposed
 
 
 def _measured(operator: Operator, *peers: Peer) -> OperatorBench:
@@ -42,7 +42,7 @@ def _measured(operator: Operator, *peers: Peer) -> OperatorBench:
         variants=operator.variants,
         explain=lambda inputs, variant: operator.explain(*inputs, variant=variant),
         reference=getattr(ref, operator.schema.name),
-        traffic=_moved_once,
+        traffic=lambda case: Traffic(case.nbytes, case.nbytes, "each element is read once and written once"),
         peers=peers,
     )
 
@@ -60,7 +60,8 @@ BENCH = Bench(
         _measured(
             ops.transpose,
             Peer("eager", _eager_transpose),
-            Peer("compile", compiled(lambda x: x.transpose(-1, -2).contiguous()), requires=(CUDA_GPU, TRITON)),
+            Peer("compile", compiled(_transposed), requires=(CUDA_GPU, TRITON)),
+            Peer("autotune", compiled(_transposed, "max-autotune-no-cudagraphs"), requires=(CUDA_GPU, TRITON)),
         ),
     ),
     thresholds=THRESHOLDS,

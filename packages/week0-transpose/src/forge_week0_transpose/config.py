@@ -8,8 +8,9 @@ have.  What it decides by was measured on an H200 (docs/lab/week0.md), ``thresho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, TypeVar
 
 from forge_core.choice import Refusal, refuse
@@ -25,16 +26,25 @@ from forge_week0_transpose.configs import (
     UnalignedConfig,
     VectorizedConfig,
 )
+from forge_week0_transpose.lines import MAX_LINES, LinesConfig
 from forge_week0_transpose.problem import Dim, Matrix, Problem
 from forge_week0_transpose.thresholds import THRESHOLDS
 
-__all__ = ["KERNELS", "MAX_LINES", "TILE_SIZES", "UNROLL", "VARIANTS", "Kernel", "plan"]
+__all__ = ["KERNELS", "MAX_SKINNY", "TILE_SIZES", "UNROLL", "VARIANTS", "Kernel", "plan"]
 
 #: Edges of the tiled kernel, in elements.
 TILE_SIZES = (16, 32)
 
 #: The longest short side that the skinny kernel takes; one kernel is compiled for each.
-MAX_LINES = 8
+MAX_SKINNY = 8
+
+#: Bytes of a matrix for each byte of an incomplete tile from which ``skinny`` is faster than ``lines``: one warp copies
+#: that tile by element, as long each as 16 KiB of the rest take.  It should be 1/16 of the time.
+REST = 2**18
+
+#: Bytes of a tile of ``lines``, largest first; how many each multiprocessor must have for one but the last; and the
+#: share of aligned tiles that a matrix of few lines must fill for ``vectorized`` to be faster.
+LINES_TILES, LINES_TILES_PER_SM, MIN_FILL_LINES = (16384, 8192, 4096, 2048), 2, 0.5
 
 #: Elements of a thread where nothing but the naive kernel is left: as many reads in flight.
 UNROLL = 8
@@ -52,27 +62,26 @@ MIN_FILL, MIN_FILL_LONG, LONG = 0.25, 0.0625, 8
 #: Bytes of a row from which ``realigned`` beats ``rows``, for each width that the alignment leaves.
 MIN_REALIGNED: Mapping[int, int] = {1: 32, 2: 32, 4: 128, 8: 256}
 
-#: For each element size, largest tile first: row_chunks, col_chunks, the widest load, and the tiles for each
+#: An entry of :data:`TILES`.
+Tile = tuple[int, int, int, int | None]
+#: For a kernel, element sizes, and whether input rows are whole chunks, largest tile first: row_chunks, col_chunks, the
+#: widest load (of ``shifted`` the blocks that a multiprocessor must be able to hold), and the tiles for each
 #: multiprocessor below which the next entry is taken, None for the threshold.
-VECTORIZED_TILES: Mapping[int, tuple[tuple[int, int, int, int | None], ...]] = {
-    1: ((16, 16, 16, None), (8, 16, 8, 0), (8, 8, 8, 0)),
-    2: ((16, 16, 16, None), (8, 16, 16, 1), (8, 16, 8, 0), (8, 8, 16, 0)),
-    4: ((16, 16, 16, None), (8, 16, 16, 0), (8, 8, 16, 0)),
-    **dict.fromkeys((8, 16), ((16, 16, 16, None), (16, 8, 16, 0), (8, 8, 16, 0))),
-}
-
-#: The same for bytes that can only be loaded by 8 or 4.
-NARROW_TILES = ((8, 32, 8, 4), (8, 16, 8, 0), (8, 8, 8, 0))
-
-#: For each element size, and for shifted input rows or not, largest tile first: row_chunks, col_chunks, the blocks that
-#: a multiprocessor must be able to hold, and the tiles for each below which the next entry is taken, None for the
-#: threshold.
-UNALIGNED_TILES: Mapping[tuple[int, bool], tuple[tuple[int, int, int, int | None], ...]] = {
-    **dict.fromkeys(((1, True), (8, True)), ((16, 8, 3, None), (8, 8, 4, 0))),
-    (2, True): ((16, 8, 5, None), (8, 8, 4, 0)),
-    (4, True): ((16, 16, 3, None), (16, 8, 3, 0), (8, 8, 4, 0)),
-    (1, False): ((32, 8, 3, None), (16, 8, 3, 0), (8, 8, 4, 0)),
-    **dict.fromkeys(((2, False), (4, False), (8, False)), ((32, 16, 2, None), (16, 8, 3, 0), (8, 8, 4, 0))),
+TILES: Mapping[tuple[str, int, bool], tuple[Tile, ...]] = {
+    (kernel, size, whole): tiles
+    for kernel, sizes, wholes, tiles in (
+        ("vectorized", (1,), (True,), ((16, 16, 16, None), (8, 16, 8, 0), (8, 8, 8, 0))),
+        ("vectorized", (1,), (False,), ((8, 32, 8, 4), (8, 16, 8, 0), (8, 8, 8, 0))),
+        ("vectorized", (2,), (True, False), ((16, 16, 16, None), (8, 16, 16, 1), (8, 16, 8, 0), (8, 8, 16, 0))),
+        ("vectorized", (4,), (True, False), ((16, 16, 16, None), (8, 16, 16, 0), (8, 8, 16, 0))),
+        ("vectorized", (8, 16), (True, False), ((16, 16, 16, None), (16, 8, 16, 0), (8, 8, 16, 0))),
+        ("shifted", (1, 8), (False,), ((16, 8, 3, None), (8, 8, 4, 0))),
+        ("shifted", (2,), (False,), ((16, 8, 5, None), (8, 8, 4, 0))),
+        ("shifted", (4,), (False,), ((16, 16, 3, None), (16, 8, 3, 0), (8, 8, 4, 0))),
+        ("shifted", (1,), (True,), ((32, 8, 3, None), (16, 8, 3, 0), (8, 8, 4, 0))),
+        ("shifted", (2, 4, 8), (True,), ((32, 16, 2, None), (16, 8, 3, 0), (8, 8, 4, 0))),
+    )
+    for size, whole in product(sizes, wholes)
 }
 
 TOO_MANY = Refusal(f"at most {MAX_BLOCKS} tiles, a block each", "more")
@@ -105,10 +114,10 @@ def _tiled(problem: Problem, device: Device, tile_size: int | None = None) -> Ch
     """Takes any strides."""
     m = problem.any_matrix()
     # Tiles of 32 fill whole 32-byte sectors at every width; 16 wastes less of a small matrix.
-    edge = tile_size or (32 if min(m.rows, m.cols) > 16 else 16)
-    if _tile_count(m, (edge, edge)) > MAX_BLOCKS:
+    edge = tile_size or (32 if min(m.shape) > 16 else 16)
+    if math.prod(_tiles(m, (edge, edge))) > MAX_BLOCKS:
         return TOO_MANY
-    integers = (m.rows, m.cols, m.src_pitch, m.src_step, m.dst_step, m.dst_pitch, _flat(m.batch))
+    integers = (*m.shape, m.rows.src, m.cols.src, m.rows.dst, m.cols.dst, _flat(m.batch))
     return TiledConfig(problem.itemsize, edge, len(m.batch)), integers
 
 
@@ -134,105 +143,132 @@ def _realigned(problem: Problem, device: Device) -> Choice[RealignedConfig]:
     (length, outer), size = rows, problem.itemsize
     if size > 8:  # such elements lie on 16-byte boundaries
         return Refusal("elements of at most 8 bytes", f"{size}")
-    chunks = -(-(length * size + 2 * (CHUNK - 1)) // CHUNK) * _count(outer)
-    extent = length + sum((dim.size - 1) * dim.src for dim in outer)
-    return RealignedConfig(size, len(outer), wide=chunks >= 2**32), (length, extent, _flat(outer))
+    chunks = -(-(length * size + CHUNK - size) // CHUNK)  # that a row can touch: it begins at an element
+    return RealignedConfig(size, len(outer), wide=chunks * _count(outer) >= 2**32), (chunks, length, _flat(outer))
 
 
 def _skinny(problem: Problem, device: Device) -> Choice[SkinnyConfig]:
     """Few rows into a dense output, or few columns out of a dense input."""
     if (m := problem.matrix()) is None:
         return NO_MATRIX
-    size, source, result = problem.itemsize, (m.rows, m.src_pitch), (m.cols, m.dst_pitch)
-    for gather, (lines, pitch), (length, run_pitch) in ((True, source, result), (False, result, source)):
-        if not 2 <= lines <= MAX_LINES or run_pitch != lines or size > 8:
+    size, count = problem.itemsize, _count(m.batch)
+    for gather, lines, pitch, length in m.dense():
+        if not 2 <= lines <= MAX_SKINNY or size > 8:
             continue
         src, dst = problem.widths([pitch] * gather, [pitch] * (not gather), m.batch)
         line, run = (src, dst) if gather else (dst, src)
-        config = SkinnyConfig(size, lines, gather, line, run, len(m.batch))
+        config = SkinnyConfig(size, lines, gather, line, run, len(m.batch), count > MAX_OUTER)
         if length >= config.tile[1]:
-            many = -(-length // config.tile[1]) * _count(m.batch) > MAX_BLOCKS
+            many = -(-length // config.tile[1]) * count > MAX_BLOCKS
             return TOO_MANY if many else (config, (length, pitch, _flat(m.batch)))
-    needs = (
-        f"2 to {MAX_LINES} rows (output dense) or columns (input dense), a block long, of elements of at most 8 bytes"
-    )
-    return Refusal(needs, f"a matrix of {m.rows}x{m.cols}, elements of {size} bytes")
+    needs = f"2 to {MAX_SKINNY} rows (output dense) or columns (input dense), a block long, of at most 8-byte elements"
+    return Refusal(needs, f"a matrix of {m.rows.size}x{m.cols.size}, elements of {size} bytes")
+
+
+def _lines(problem: Problem, device: Device) -> Choice[LinesConfig]:
+    """The same of any alignment, and of more lines: the largest tile of which there are enough."""
+    if (m := problem.matrix()) is None:
+        return NO_MATRIX
+    for gather, lines, pitch, length in m.dense():
+        if 2 <= lines <= MAX_LINES:
+            for nbytes in LINES_TILES:
+                config = LinesConfig(problem.itemsize, gather, len(m.batch), tile_bytes=nbytes)
+                tiles = -(-length >> config.shift(lines)) * _count(m.batch)
+                if tiles >= LINES_TILES_PER_SM * device.sm_count:
+                    break
+            integers = (lines, length, pitch, config.shift(lines), _flat(m.batch))
+            return (config, integers) if tiles <= MAX_BLOCKS else TOO_MANY
+    needs = f"2 to {MAX_LINES} rows (output dense) or columns (input dense)"
+    return Refusal(needs, f"a matrix of {m.rows.size}x{m.cols.size}")
 
 
 def _vectorized(problem: Problem, device: Device) -> Choice[VectorizedConfig]:
     """The largest tile of which there are enough."""
     if (m := problem.matrix()) is None:
         return NO_MATRIX
-    size, (src, dst) = problem.itemsize, problem.widths((m.src_pitch, m.cols), (m.dst_pitch, m.rows), m.batch)
+    size, (src, dst) = problem.itemsize, problem.widths((m.rows.src, m.cols.size), (m.cols.dst, m.rows.size), m.batch)
     least = max(4, size)
     if min(src, dst) < least:
         got = f"multiples of {src} in the input, of {dst} in the output"
         return Refusal(f"rows that begin and end at multiples of {least} bytes", got)
-    enough = THRESHOLDS.value(f"large_tiles_{size}", device)
-    tiles = NARROW_TILES if size == 1 and src < CHUNK else VECTORIZED_TILES[size]
-    configs = [
-        (VectorizedConfig(size, row_chunks, col_chunks, min(width, src), dst, len(m.batch)), stated)
-        for row_chunks, col_chunks, width, stated in tiles
-    ]
-    return _largest(configs, enough, m, device)
+
+    def config(row_chunks: int, col_chunks: int, width: int) -> VectorizedConfig:
+        return VectorizedConfig(size, row_chunks, col_chunks, min(width, src), dst, len(m.batch))
+
+    return _largest(config, TILES["vectorized", size, src == CHUNK], f"large_tiles_{size}", m, device)
 
 
 def _shifted(problem: Problem, device: Device) -> Choice[UnalignedConfig]:
     """The largest tile of which there are enough, shifting the sides that need it."""
     if (m := problem.matrix()) is None:
         return NO_MATRIX
-    size, (src, dst) = problem.itemsize, problem.widths((m.src_pitch, m.cols), (m.dst_pitch, m.rows), m.batch)
+    size, (src, dst) = problem.itemsize, problem.widths((m.rows.src, m.cols.size), (m.cols.dst, m.rows.size), m.batch)
     if size > 8:
         return Refusal("elements of at most 8 bytes", f"{size}")
-    if src < CHUNK and (m.src_pitch < m.cols or m.cols * size < CHUNK):
-        return Refusal("input rows of at least 16 bytes that do not overlap", f"{m.cols * size} bytes")
-    shifts = {"src_shift": src < CHUNK, "dst_shift": dst < CHUNK}
-    configs = []
-    for row_chunks, col_chunks, blocks, stated in UNALIGNED_TILES[size, src < CHUNK]:
+    if src < CHUNK and (m.rows.src < m.cols.size or m.cols.size * size < CHUNK):
+        return Refusal("input rows of at least 16 bytes that do not overlap", f"{m.cols.size * size} bytes")
+
+    def config(row_chunks: int, col_chunks: int, blocks: int) -> UnalignedConfig:
         # Before Hopper the 64 registers that two blocks leave are too few for 2-byte elements.
         room = 1 if size == 2 and blocks == 2 and device.capability < (9, 0) else blocks
-        config = UnalignedConfig(size, row_chunks, col_chunks, batch_rank=len(m.batch), **shifts, room=room)
-        configs.append((config, stated))
-    return _largest(configs, THRESHOLDS.value("unaligned_tiles", device), m, device)
+        shape = UnalignedConfig(size, row_chunks, col_chunks, batch_rank=len(m.batch), room=room)
+        return replace(shape, src_shift=src < CHUNK, dst_shift=dst < CHUNK)
+
+    return _largest(config, TILES["shifted", size, src == CHUNK], "unaligned_tiles", m, device)
 
 
-def _largest(configs: list[tuple[Tiles, int | None]], enough: int, m: Matrix, device: Device) -> Choice[Tiles]:
+def _largest(
+    make: Callable[[int, int, int], Tiles], tiles: Sequence[Tile], threshold: str, m: Matrix, device: Device
+) -> Choice[Tiles]:
     """The first configuration of which there are enough tiles, or the last, and how its blocks find their places."""
-    for config, stated in configs:
-        tiles_per_sm = enough if stated is None else stated
+    for *shape, stated in tiles:
+        config, least = make(*shape), THRESHOLDS.value(threshold, device) if stated is None else stated
         # A tile that is only taken where there are many must not reach over the matrix; a smaller one may, by its size.
-        overhang = 1 if tiles_per_sm > 1 else 2
-        if (
-            config.tile[0] <= overhang * m.rows
-            and config.tile[1] <= overhang * m.cols
-            and _tile_count(m, config.tile) >= tiles_per_sm * device.sm_count
-            and config.smem_bytes <= device.smem_per_block
-        ):
+        overhang = 1 if least > 1 else 2
+        fits = all(edge <= overhang * n for edge, n in zip(config.tile, m.shape, strict=True))
+        enough = math.prod(_tiles(m, config.tile)) >= least * device.sm_count
+        if fits and enough and config.smem_bytes <= device.smem_per_block:
             break
-    if _tile_count(m, config.tile) > MAX_BLOCKS:
+    down, along, count = _tiles(m, config.tile)
+    if down * along * count > MAX_BLOCKS:
         return TOO_MANY
     # Down the rows, neighbors in time extend the same output rows.  But where the input's rows do not begin at lines of
     # memory, tiles side by side share a line in each row, which is fetched again if the neighbor comes late.
-    down, along = -(-m.rows // config.tile[0]), -(-m.cols // config.tile[1])
-    src_shares, dst_shares = (pitch * config.itemsize % LINE != 0 for pitch in (m.src_pitch, m.dst_pitch))
+    src_shares, dst_shares = (pitch * config.itemsize % LINE != 0 for pitch in (m.rows.src, m.cols.dst))
     by_columns = src_shares and not dst_shares and 1 < along <= THRESHOLDS.value("columns_beside", device)
-    flat, wide = max(down if by_columns else along, _count(m.batch)) > MAX_OUTER, max(m.rows, m.cols) >= WIDE
-    integers = (m.rows, m.cols, m.src_pitch, m.dst_pitch, _flat(m.batch))
+    flat, wide = max(down if by_columns else along, count) > MAX_OUTER, max(m.shape) >= WIDE
+    integers = (*m.shape, m.rows.src, m.cols.dst, _flat(m.batch))
     return replace(config, by_columns=by_columns, flat=flat, wide=wide), integers
 
 
-def _tile_count(m: Matrix, tile: tuple[int, int]) -> int:
-    """Tiles of a batch of matrices, the incomplete ones at the edges included."""
-    return -(-m.rows // tile[0]) * -(-m.cols // tile[1]) * _count(m.batch)
+def _tiles(m: Matrix, tile: tuple[int, int]) -> tuple[int, int, int]:
+    """Tiles down the rows and along the columns, incomplete ones at the edges included, and matrices of the batch."""
+    return -(-m.rows.size // tile[0]), -(-m.cols.size // tile[1]), _count(m.batch)
 
 
 def _pays(m: Matrix, found: Choice[Tiles], wanted: Callable[[Tiles], bool]) -> bool:
     """Whether a configuration was found, and as wanted, whose tiles the matrix fills well enough."""
     if isinstance(found, Refusal) or not wanted(found[0]):
         return False
-    down, along = (size / edge for size, edge in zip((m.rows, m.cols), found[0].tile, strict=True))
-    fill = down / math.ceil(down) * along / math.ceil(along)
-    return fill >= (MIN_FILL_LONG if max(down, along) >= LONG else MIN_FILL)
+    long = max(size / edge for size, edge in zip(m.shape, found[0].tile, strict=True)) >= LONG
+    return m.fill(found[0].tile) >= (MIN_FILL_LONG if long else MIN_FILL)
+
+
+def _whole(m: Matrix, problem: Problem, config: SkinnyConfig) -> bool:
+    """Whether ``skinny`` has full accesses, and little is left beside its whole tiles."""
+    rest = m.shape[config.gather] % config.tile[1] * config.lines * _count(m.batch)
+    return min(config.line_width, config.run_width) == CHUNK and rest * REST <= problem.nbytes
+
+
+def _few(m: Matrix, problem: Problem, config: LinesConfig, aligned: Choice[VectorizedConfig] | bool) -> bool:
+    """Whether ``lines`` is the fastest where ``skinny`` does not do: up to 32 lines, of bytes up to 64 rows.
+
+    Tiles of more lines are better filled by the other kernels, and half of those of ``vectorized`` are enough.
+    """
+    most = MAX_LINES if config.gather and problem.itemsize == 1 else MAX_LINES // 2
+    if m.shape[not config.gather] > most or math.prod(m.shape) * problem.itemsize < LINES_TILES[-1]:
+        return False
+    return not isinstance(aligned, tuple) or m.fill(aligned[0].tile) < MIN_FILL_LINES
 
 
 @dataclass(frozen=True)
@@ -244,7 +280,6 @@ class Kernel:
         idea: in one line.
         config: the class of its configurations.
         choose: the configuration for a problem on a device and the integers of the launch, or a ``Refusal``.
-        registers: of a thread, at most; by 32 all threads of a multiprocessor can be resident.
         copy: the name as a variant of ``copy``, to which a permuted input is a transposition.
         build: the builder in ``kernels``.
     """
@@ -253,7 +288,6 @@ class Kernel:
     idea: str
     config: type
     choose: Callable[[Problem, Device], Choice[Any]]
-    registers: Callable[[Any], int] = lambda config: 32
     copy: str = "permuted_{name}"
     build: str = "{name}:build"
 
@@ -263,48 +297,20 @@ class Kernel:
         return Variant(f"forge_week0_transpose.kernels.{self.build.format(name=self.name)}", self.idea)
 
 
-#: Slowest first; the last five each have the problems they are for.
+#: Slowest first; the last six each have the problems they are for.
 KERNELS = (
-    Kernel(
-        "naive",
-        "one thread an element; does every problem",
-        NaiveConfig,
-        _naive,
-        # Each element in flight has two 64-bit addresses.
-        lambda c: 32 if c.items == 1 else 16 + (10 if c.wide else 8) * c.items,
-        copy="naive",
-    ),
-    Kernel(
-        "tiled",
-        "a padded tile of shared memory, an element a thread and step",
-        TiledConfig,
-        _tiled,
-        lambda c: 32 if c.itemsize < CHUNK else 40,
-    ),
+    Kernel("naive", "one thread an element; does every problem", NaiveConfig, _naive, copy="naive"),
+    Kernel("tiled", "a padded tile of shared memory, an element a thread and step", TiledConfig, _tiled),
     Kernel(
         "shifted",
         "rows that begin anywhere: aligned 16-byte accesses, shifted on chip",
         UnalignedConfig,
         _shifted,
-        # Its chunks, twice where they are shifted, and a 64-bit address for each.
-        lambda c: 60 + 4 * c.vec * (1 + c.src_shift),
         build="unaligned:build",
     ),
-    Kernel(
-        "skinny",
-        "2 to 8 rows or columns: interleaved in registers, stored as one run",
-        SkinnyConfig,
-        _skinny,
-        # What goes by less than a register takes one for each element.
-        lambda c: 40 + max(5, CHUNK // c.line_width) * c.lines,
-    ),
-    Kernel(
-        "vectorized",
-        "16 bytes a thread on both sides, transposed in registers",
-        VectorizedConfig,
-        _vectorized,
-        lambda c: 56 + c.vec * c.src_width // 4,
-    ),
+    Kernel("lines", "2 to 64 rows or columns of any alignment: gathered by element", LinesConfig, _lines),
+    Kernel("skinny", "2 to 8 rows or columns: interleaved in registers, stored as one run", SkinnyConfig, _skinny),
+    Kernel("vectorized", "16 bytes a thread on both sides, transposed in registers", VectorizedConfig, _vectorized),
     Kernel(
         "realigned",
         "contiguous rows that begin anywhere: aligned chunks, shifted",
@@ -372,18 +378,22 @@ def _automatic(problem: Problem, device: Device) -> tuple[Choice[Any], str]:
     contiguous, m, why = problem.rows(), problem.matrix(), "neither rows nor columns are contiguous on both sides"
     rows = _rows(problem, device)
     if contiguous is not None and not isinstance(rows, Refusal):
-        width = rows[0].width
+        width = rows[0].itemsize
         if contiguous[0] * problem.itemsize >= MIN_REALIGNED.get(width, math.inf):
             return _realigned(problem, device), f"rows contiguous on both sides, aligned to {width} bytes only"
         return rows, f"rows contiguous on both sides, moved {width} bytes a thread"
     if m is not None:
         skinny, vectorized, shifted = _skinny(problem, device), _vectorized(problem, device), _shifted(problem, device)
-        if not isinstance(skinny, Refusal):
-            return skinny, f"only {skinny[0].lines} {'rows' if skinny[0].gather else 'columns'}, and long"
         # Of 8-byte words on both sides shifting is faster.
-        if _pays(m, vectorized, lambda c: c.src_width >= CHUNK // 2 and c.dst_width == CHUNK):
+        aligned = _pays(m, vectorized, lambda c: c.src_width >= CHUNK // 2 and c.dst_width == CHUNK)
+        lines, left = _lines(problem, device), not isinstance(skinny, Refusal) and not _whole(m, problem, skinny[0])
+        if not isinstance(skinny, Refusal) and (isinstance(lines, Refusal) or not left):
+            return skinny, f"only {skinny[0].lines} {'rows' if skinny[0].gather else 'columns'}, and long"
+        if not isinstance(lines, Refusal) and (left or _few(m, problem, lines[0], aligned and vectorized)):
+            return lines, f"only {lines[1][0]} {'rows' if lines[0].gather else 'columns'}"
+        if aligned:
             return vectorized, "rows of whole 8- or 16-byte words in, and of 16-byte words out"
         if _pays(m, shifted, lambda c: c.src_shift or c.dst_shift):
             return shifted, "rows do not begin and end at 16-byte boundaries"
-        why = f"matrices of {m.rows}x{m.cols} fill too little of a tile"
+        why = f"matrices of {m.rows.size}x{m.cols.size} fill too little of a tile"
     return _naive(problem, device, UNROLL), why

@@ -23,18 +23,16 @@ from forge_week0_transpose.problem import Problem
 __all__ = ["copy", "copy_transpose", "transpose", "transpose_out"]
 
 
-def _check_input(op: str, x: torch.Tensor, *, rank: int) -> None:
+def _output(op: str, x: torch.Tensor, *, transposed: bool = True) -> torch.Tensor:
+    """The output of a call, whose input is checked."""
     checks.is_tensor(op, "x", x)
     checks.strided(op, "x", x)
     checks.supported_dtype(op, "x", x, MOVABLE)
-    checks.min_rank(op, "x", x, rank)
+    checks.min_rank(op, "x", x, 2 if transposed else 0)
+    return x.new_empty((*x.shape[:-2], x.shape[-1], x.shape[-2]) if transposed else x.shape)
 
 
-def _new_transposed(x: torch.Tensor) -> torch.Tensor:
-    return x.new_empty((*x.shape[:-2], x.shape[-1], x.shape[-2]))
-
-
-def _moving(schema: str, **rules: Any) -> Callable[[Any], Operator]:
+def _moving(schema: str) -> Callable[[Any], Operator]:
     """Declares an operator that moves elements, which is linear, and transposes the last two dims unless it is copy."""
     name = schema.partition("::")[2].partition("(")[0]
     rank = 0 if name == "copy" else 2
@@ -50,17 +48,18 @@ def _moving(schema: str, **rules: Any) -> Callable[[Any], Operator]:
         # Any leading batch is taken, so the mapped dimension becomes the first.
         return _OPERATORS[name](x.movedim(in_dims[0] or 0, 0), *args, **options), 0
 
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        back = _OPERATORS["transpose"](grad) if rank else grad
+        return (back, None) if name == "copy_transpose" else back
+
     def jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
         return _OPERATORS[name](**call | tangents)
 
-    reference, variants = getattr(ref, name), VARIANTS[name]
-    return operator(schema, reference=reference, plan=planned, variants=variants, vmap=vmap, jvp=jvp, **rules)
+    rules = {"plan": planned, "variants": VARIANTS[name], "backward": backward, "vmap": vmap, "jvp": jvp}
+    return operator(schema, reference=getattr(ref, name), **rules)
 
 
-@_moving(
-    "forge_week0::copy(Tensor x, *, str variant='auto') -> Tensor",
-    backward=lambda ctx, grad: grad,
-)
+@_moving("forge_week0::copy(Tensor x, *, str variant='auto') -> Tensor")
 def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     """A new contiguous tensor with the values of ``x``.
 
@@ -77,14 +76,10 @@ def copy(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
         ArgumentError: an unknown variant, or one named for CPU tensors.
         UnsupportedError: a variant that cannot do this layout.
     """
-    _check_input("copy", x, rank=0)
-    return x.new_empty(x.shape)
+    return _output("copy", x, transposed=False)
 
 
-@_moving(
-    "forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor",
-    backward=lambda ctx, grad: _OPERATORS["transpose"](grad),
-)
+@_moving("forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor")
 def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
     """A new contiguous tensor with the last two dimensions of ``x`` swapped.
 
@@ -104,19 +99,10 @@ def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
         ArgumentError: an unknown variant, or one named for CPU tensors.
         UnsupportedError: a variant that cannot do this layout.
     """
-    _check_input("transpose", x, rank=2)
-    return _new_transposed(x)
+    return _output("transpose", x)
 
 
-def _keep_tile_size(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    ctx.tile_size = inputs[1]
-
-
-@_moving(
-    "forge_week0::copy_transpose(Tensor x, int tile_size=16) -> Tensor",
-    setup_context=_keep_tile_size,
-    backward=lambda ctx, grad: (_OPERATORS["copy_transpose"](grad, ctx.tile_size), None),
-)
+@_moving("forge_week0::copy_transpose(Tensor x, int tile_size=16) -> Tensor")
 def copy_transpose(x: torch.Tensor, tile_size: int = 16) -> torch.Tensor:
     """The course's name for ``transpose`` by the tiled kernel.
 
@@ -131,9 +117,9 @@ def copy_transpose(x: torch.Tensor, tile_size: int = 16) -> torch.Tensor:
         ArgumentError: another tile size.
         DTypeError, ShapeError, LayoutError: as :func:`transpose`.
     """
-    _check_input("copy_transpose", x, rank=2)
+    output = _output("copy_transpose", x)
     checks.one_of("copy_transpose", "tile_size", tile_size, TILE_SIZES)
-    return _new_transposed(x)
+    return output
 
 
 #: By name, for the rules above, which call the public operators.

@@ -22,13 +22,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from forge_core.rows import problem as rows
+from forge_week0_transpose.configs import CHUNK
+
 if TYPE_CHECKING:
     import torch
 
 __all__ = ["Dim", "Matrix", "Problem"]
-
-#: The widest access of a thread, in bytes; an alignment beyond it is not worth knowing.
-MAX_ALIGN = 16
 
 
 class Dim(NamedTuple):
@@ -39,34 +39,33 @@ class Dim(NamedTuple):
     dst: int
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """A (rows, cols) input matrix to transpose.
-
-    ``dst[c * dst_pitch + r * dst_step] = src[r * src_pitch + c * src_step]``
+class Matrix(NamedTuple):
+    """A batch of (rows, cols) input matrices to transpose.
 
     Attributes:
-        rows: rows of the input, which are contiguous in the source; the length of an output row.
-        cols: columns of the input, which are the rows of the output.
-        src_pitch: elements from one input row to the next.
-        dst_pitch: elements from one output row to the next.
+        rows: from one input row to the next, which are neighbors in an output row: ``dst`` is 1 but of ``any_matrix``.
+        cols: from one output row to the next, which are neighbors in an input row: ``src`` is 1, likewise.
         batch: the dimensions around the matrix, outermost first.
-        src_step: elements from one column to the next in the input; 1 unless :meth:`Problem.any_matrix` made this.
-        dst_step: elements from one row to the next in an output row; likewise.
     """
 
-    rows: int
-    cols: int
-    src_pitch: int
-    dst_pitch: int
+    rows: Dim
+    cols: Dim
     batch: tuple[Dim, ...]
-    src_step: int = 1
-    dst_step: int = 1
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of the input."""
+        return self.rows.size, self.cols.size
 
-def alignment_of(address: int) -> int:
-    """The largest power of two up to 16 that divides an address (or a distance) in bytes."""
-    return MAX_ALIGN if address % MAX_ALIGN == 0 else address & -address
+    def fill(self, tile: tuple[int, int]) -> float:
+        """The share of its tiles that the matrix fills."""
+        return math.prod(size / edge / math.ceil(size / edge) for size, edge in zip(self.shape, tile, strict=True))
+
+    def dense(self) -> list[tuple[bool, int, int, int]]:
+        """Sides of which the other matrix is dense: whether rows, how many lines, pitch, length; fewer lines first."""
+        rows = (True, self.rows.size, self.rows.src, self.cols.size), self.cols.dst - self.rows.size
+        cols = (False, self.cols.size, self.cols.dst, self.rows.size), self.rows.src - self.cols.size
+        return sorted((side for side, gap in (rows, cols) if not gap), key=lambda side: side[1])
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,8 @@ class Problem:
 
     dims: tuple[Dim, ...]
     itemsize: int
-    src_align: int = MAX_ALIGN
-    dst_align: int = MAX_ALIGN
+    src_align: int = CHUNK
+    dst_align: int = CHUNK
     numel: int = 1
 
     @classmethod
@@ -108,18 +107,16 @@ class Problem:
             src_address: the source's first byte; only its alignment is kept.
             dst_address: the destination's first byte; 0 stands for a fresh allocation.
         """
-        src_align, dst_align, numel = alignment_of(src_address), alignment_of(dst_address), math.prod(shape)
+        src_align, dst_align, numel = math.gcd(src_address, CHUNK), math.gcd(dst_address, CHUNK), math.prod(shape)
         if numel == 0:
             return cls((Dim(0, 1, 1),), itemsize, src_align, dst_align, 0)
-        dims = [Dim(*dim) for dim in zip(shape, src_strides, dst_strides, strict=True) if dim[0] != 1]
+        dims = [Dim(*dim) for dim in zip(shape, src_strides, dst_strides, strict=True)]
         unit = min(itemsize, src_align, dst_align)
         if unit < itemsize:  # A view of foreign memory: move each element as several words.
             parts = itemsize // unit
             dims = [Dim(d.size, d.src * parts, d.dst * parts) for d in dims] + [Dim(parts, 1, 1)]
             numel, itemsize = numel * parts, unit
-        # The source's stride breaks ties, so that two spellings of one problem give one form.
-        dims.sort(key=lambda d: (d.dst, d.src), reverse=True)
-        return _widen(cls(_merge(dims), itemsize, src_align, dst_align, numel))
+        return _widen(cls(_canonical(dims), itemsize, src_align, dst_align, numel))
 
     @classmethod
     def of(cls, x: torch.Tensor, out: torch.Tensor, *, transposed: bool = False) -> Problem:
@@ -145,25 +142,18 @@ class Problem:
 
     def matrix(self) -> Matrix | None:
         """The problem as a batch of matrix transpositions, or None where it is none."""
-        *outer, inner = self.dims or (Dim(1, 1, 1),)
-        columns = [d for d in outer if d.src == 1]
-        if inner.dst != 1 or inner.src == 1 or not columns:
-            return None
-        # Overlapping views can have several dimensions of stride 1; the longest makes the best rows.
-        return self._matrix(max(columns, key=lambda d: d.size))
+        m = self.any_matrix()
+        return m if m.cols.src == m.rows.dst == 1 != m.rows.src else None
 
     def any_matrix(self) -> Matrix:
         """The problem as a batch of matrices with whatever steps it has, for a kernel that takes any.
 
-        The rows are along the output's smallest stride, the columns along the smallest source stride that is left.
+        The rows are along the output's smallest stride, the columns along the smallest source stride that is left; of
+        overlapping views, which can have several, along the longest dimension.
         """
-        columns = min(self.dims[:-1], key=lambda d: (d.src == 0, d.src), default=Dim(1, 0, 0))
-        return self.matrix() or self._matrix(columns)
-
-    def _matrix(self, columns: Dim) -> Matrix:
         *outer, inner = self.dims or (Dim(1, 1, 1),)
-        batch = tuple(d for d in outer if d is not columns)
-        return Matrix(inner.size, columns.size, inner.src, columns.dst, batch, columns.src, inner.dst)
+        columns = min(outer, key=lambda d: (d.src == 0, d.src, -d.size), default=Dim(1, 0, 0))
+        return Matrix(inner, columns, tuple(d for d in outer if d is not columns))
 
     def widths(self, src: Iterable[int], dst: Iterable[int], dims: Sequence[Dim] = ()) -> tuple[int, int]:
         """Bytes of the widest accesses that all addresses of the source allow, and all of the destination.
@@ -175,21 +165,15 @@ class Problem:
         """
         source, result = (*src, *(d.src for d in dims)), (*dst, *(d.dst for d in dims))
         return (
-            min(self.src_align, *(alignment_of(d * self.itemsize) for d in source), MAX_ALIGN),
-            min(self.dst_align, *(alignment_of(d * self.itemsize) for d in result), MAX_ALIGN),
+            math.gcd(self.src_align, *(n * self.itemsize for n in source)),
+            math.gcd(self.dst_align, *(n * self.itemsize for n in result)),
         )
 
 
-def _merge(dims: Iterable[Dim]) -> tuple[Dim, ...]:
-    """Joins an outer dimension with the next inner one where stepping past the inner's end is the outer's step."""
-    merged: list[Dim] = []
-    for dim in dims:
-        outer = merged[-1] if merged else None
-        if outer and (outer.src, outer.dst) == (dim.src * dim.size, dim.dst * dim.size):
-            merged[-1] = Dim(outer.size * dim.size, dim.src, dim.dst)
-        else:
-            merged.append(dim)
-    return tuple(merged)
+def _canonical(dims: Iterable[Dim]) -> tuple[Dim, ...]:
+    """Without dims of size 1, ordered by the output's stride, ties by the source's, and merged where both allow it."""
+    found = rows.canonical([rows.Dim(d.size, (d.src, d.dst)) for d in dims])
+    return tuple(Dim(d.size, *d.strides) for d in found)
 
 
 def _widen(problem: Problem) -> Problem:
@@ -204,5 +188,5 @@ def _widen(problem: Problem) -> Problem:
         return problem
     if wide > min(problem.src_align, problem.dst_align) or any(d.src % inner.size or d.dst % inner.size for d in outer):
         return problem
-    dims = _merge(Dim(d.size, d.src // inner.size, d.dst // inner.size) for d in outer)
+    dims = _canonical(Dim(d.size, d.src // inner.size, d.dst // inner.size) for d in outer)
     return replace(problem, dims=dims, itemsize=wide, numel=problem.numel // inner.size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from forge_core.proofs import week_of
 from forge_core.testing import Case, Subject, random_bits
 from forge_core.testing.planted import MOVED
+from forge_core.testing.subject import normal
 from forge_week0_transpose import ops
 
 __all__ = ["PROOFS"]
@@ -18,15 +20,12 @@ __all__ = ["PROOFS"]
 SHAPES = ((256, 320), (131, 77), (2051, 3), (3, 33, 65), (1, 300))
 
 
-def _samples(device: torch.device) -> Iterator[tuple[torch.Tensor]]:
-    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        for shape in SHAPES:
-            generator = torch.Generator(device=device).manual_seed(len(shape))
-            x = torch.randn(shape, device=device, dtype=torch.float64, generator=generator).to(dtype)
-            yield (x,)
+def _samples(device: torch.device) -> Iterator[tuple[torch.Tensor, ...]]:
+    for dtype, shape in product((torch.float16, torch.bfloat16, torch.float32, torch.float64), SHAPES):
+        yield normal(Case(shape), dtype, device, len(shape))
 
 
-def _copied(device: torch.device) -> Iterator[tuple[torch.Tensor]]:
+def _copied(device: torch.device) -> Iterator[tuple[torch.Tensor, ...]]:
     for (x,) in _samples(device):
         yield (x,)
         yield (x.transpose(-1, -2),)

@@ -14,7 +14,7 @@ import torch
 
 from forge_core import checks
 from forge_core.dims import Dims, normalize_dims, result_shape
-from forge_core.dtypes import FLOATS, INTEGERS
+from forge_core.dtypes import COMPLEX, FLOATS, INTEGERS
 from forge_core.errors import DimError, DTypeError
 from forge_core.op import Operator
 from forge_core.rows.operator import row_operator
@@ -24,12 +24,16 @@ from forge_week1_reduce.program import Reduce
 
 __all__ = ["DTYPES", "amax", "amin", "mean", "prod", "reduce", "reduce_sum", "result_dtype"]
 
-#: What the operators take.
+#: What the operators take; sums and means complex numbers, too.
 DTYPES: tuple[torch.dtype, ...] = (*INTEGERS, *FLOATS)
 
 
 def _name(dtype: object) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _takes(op: str) -> tuple[torch.dtype, ...]:
+    return (*DTYPES, *COMPLEX) if op in ("sum", "mean") else DTYPES
 
 
 def result_dtype(op: str, src: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
@@ -43,28 +47,33 @@ def result_dtype(op: str, src: torch.dtype, dtype: torch.dtype | None) -> torch.
     Raises:
         DTypeError: a dtype that the family does not take, or a mean of integers.
     """
-    if dtype is not None and dtype not in DTYPES:
+    numbers = src.is_floating_point or src.is_complex
+    if dtype is not None and dtype not in _takes(op):
+        takes = ", ".join(map(_name, _takes(op)))
+        raise DTypeError(op=op, argument="dtype", expected=f"None or one of {takes}", got=_name(dtype))
+    if dtype is not None and dtype.is_complex != src.is_complex:
+        kind = "complex" if src.is_complex else "real"
         raise DTypeError(
-            op=op, argument="dtype", expected=f"None or one of {', '.join(map(_name, DTYPES))}", got=_name(dtype)
+            op=op, argument="dtype", expected=f"a {kind} dtype, as that of x", got=_name(dtype), hint="Convert x first."
         )
-    if op == "mean" and not (dtype or src).is_floating_point:
+    if op == "mean" and not (numbers if dtype is None else dtype.is_floating_point or dtype.is_complex):
         raise DTypeError(
             op=op,
             argument="x" if dtype is None else "dtype",
-            expected="a floating-point dtype (float16, bfloat16, float32, float64), since a mean is none of the others",
+            expected="a floating-point or complex dtype, since a mean is none of the others",
             got=_name(dtype or src),
             hint="Pass dtype=torch.float32.",
         )
     if dtype is not None:
         return dtype
-    return torch.int64 if op in ("sum", "prod") and not src.is_floating_point else src
+    return torch.int64 if op in ("sum", "prod") and not numbers else src
 
 
 def _output(op: str, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: torch.dtype | None) -> torch.Tensor:
     name = "reduce_sum" if op == "sum" else op
     checks.is_tensor(name, "x", x)
     checks.strided(name, "x", x)
-    checks.supported_dtype(name, "x", x, DTYPES)
+    checks.supported_dtype(name, "x", x, _takes(op))
     dims = normalize_dims(name, dim, x.ndim)
     for i in dims if op in ("amax", "amin") else ():
         if x.shape[i] == 0:
@@ -112,11 +121,12 @@ def reduce_sum(
     """The sum over some dimensions; ``torch.sum``, except that ``dim`` is the last one by default.
 
     Args:
-        x: any rank, strides and storage offset; bool, integers, fp16, bf16, fp32 or fp64.
+        x: any rank, strides and storage offset; bool, integers, fp16, bf16, fp32, fp64, complex64 or complex128.
         dim: the dimensions to reduce: an int, a tuple of ints, or None (or an empty tuple) for all.  As in PyTorch, an
             int may be one of NumPy's or a tensor, and ``dtype`` may be Python's ``float``, ``int`` or ``bool``.
         keepdim: whether they stay, with size 1.
-        dtype: what each element is converted to before it is added; integers and bool give int64 without it.
+        dtype: what each element is converted to before it is added, complex if x is; integers and bool give int64
+            without it.
         variant: ``"auto"``, or one of ``reduce_sum.variants()``.
 
     Returns:
@@ -149,7 +159,7 @@ def mean(
     """The arithmetic mean over some dimensions; ``torch.mean``, except for the default of ``dim``.
 
     Args:
-        x: as for :func:`reduce_sum`; other than floating point only with a floating-point ``dtype``.
+        x: as for :func:`reduce_sum`; integers and bool only with a floating-point ``dtype``.
         dim: as for :func:`reduce_sum`.
         keepdim: as for :func:`reduce_sum`.
         dtype: as for :func:`reduce_sum`.
@@ -178,7 +188,7 @@ def prod(
     """The product over some dimensions; ``torch.prod``, over several dimensions too.
 
     Args:
-        x: as for :func:`reduce_sum`.
+        x: as for :func:`reduce_sum`, but not complex.
         dim: as for :func:`reduce_sum`.
         keepdim: as for :func:`reduce_sum`.
         dtype: as for :func:`reduce_sum`.
@@ -204,7 +214,7 @@ def amax(x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, variant: str
     """The largest element along some dimensions; ``torch.amax``, except for the default of ``dim``.
 
     Args:
-        x: as for :func:`reduce_sum`.
+        x: as for :func:`reduce_sum`, but not complex.
         dim: as for :func:`reduce_sum`; each of non-zero size.
         keepdim: as for :func:`reduce_sum`.
         variant: as for :func:`reduce_sum`.

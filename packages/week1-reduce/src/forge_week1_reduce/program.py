@@ -33,6 +33,7 @@ class Convert(RowProgram):
     """Whatever is reduced of one element: the element, in the dtype of the result."""
 
     operands = Operands(rows=("x",), writes=("y",))
+    linear = True
 
     def compute(self, dtypes: Sequence[torch.dtype], via: torch.dtype | None) -> torch.dtype:
         """One that holds every element."""
@@ -78,6 +79,11 @@ class Reduce(RowProgram):
         x = via or dtypes[0]
         extreme = self.op in ("amax", "amin") and not x.is_floating_point and x is not torch.int64
         return torch.int32 if extreme else _accumulator(x)
+
+    @property
+    def linear(self) -> bool:
+        """Sums and means of complex numbers are those of their parts."""
+        return self.op in ("sum", "mean")
 
     def of_one(self) -> Convert:
         """Nothing is combined."""

@@ -119,11 +119,15 @@ def row_operator(
         operands = found.operands
         tensors = {name: named.get(name, out) for name in operands.tensors}
         x = tensors[operands.rows[0]]
+        dims = normalize_dims(parsed.name, named.get("dim", -1), x.ndim)
+        if any(t.dtype.is_complex for t in tensors.values()):
+            tensors = _real_views(parsed.name, found, tensors)
+            x, out = tensors[operands.rows[0]], torch.view_as_real(out)
         return plan_call(
             parsed.name,
             found,
             tensors,
-            normalize_dims(parsed.name, named.get("dim", -1), x.ndim),
+            dims,
             device,
             named.get("variant", "auto"),
             via=out.dtype if converts and out.dtype != x.dtype else None,
@@ -148,6 +152,18 @@ def row_operator(
         return made_operator
 
     return declare
+
+
+def _real_views(op: str, program: RowProgram, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Complex tensors with a kept dim more, of their real and imaginary parts, at the same addresses."""
+    if not (program.linear and all(t.dtype.is_complex for t in tensors.values())):
+        raise UnsupportedError(
+            f"{op}: no kernel calculates with complex numbers other than sums of them, and none converts real numbers "
+            "to complex ones; pass the real and imaginary parts, torch.view_as_real(x), or set FORGE_BACKEND=ref.",
+            requirement="real tensors, or a linear program of complex ones",
+        )
+    # Only a call that is explained has conjugated views: the dispatcher resolves those of one that runs.
+    return {name: torch.view_as_real(t.resolve_conj()) for name, t in tensors.items()}
 
 
 def _mapped(

@@ -26,7 +26,7 @@ import torch
 
 from forge_core.rows.program import Operands
 
-__all__ = ["ACCESS", "VEC", "Alignment", "Dim", "Problem"]
+__all__ = ["ACCESS", "VEC", "Alignment", "Dim", "Problem", "canonical"]
 
 #: Bytes of the widest access of a thread; addresses are known modulo this.
 ACCESS = 16
@@ -124,8 +124,8 @@ class Problem:
             (reduced if i in dims else kept).append(Dim(shape[i], own))
         return cls(
             operands,
-            _canonical(kept) or (Dim(1, (0,) * len(strides)),),
-            _canonical(reduced) or (Dim(1, tuple([int(name in operands.elementwise) for name in operands.tensors])),),
+            canonical(kept) or (Dim(1, (0,) * len(strides)),),
+            canonical(reduced) or (Dim(1, tuple([int(name in operands.elementwise) for name in operands.tensors])),),
             tuple(itemsizes),
             tuple(offsets),
         )
@@ -224,7 +224,7 @@ def _strides(t: torch.Tensor, column: bool, shape: Sequence[int], dims: Sequence
     return [0 if i in dims else own.pop(0) for i in range(len(shape))]
 
 
-def _canonical(dims: Sequence[Dim]) -> tuple[Dim, ...]:
+def canonical(dims: Sequence[Dim]) -> tuple[Dim, ...]:
     """Without dims of size 1, ordered, merged; a size of 0 stands alone."""
     if len(dims) == 1 and dims[0].size > 1:
         return (dims[0],)

@@ -99,7 +99,7 @@ class Fold:
 class RowProgram:
     """Base of row programs, which are frozen dataclasses.
 
-    The first four may be overridden by class attributes or by properties.
+    The first five may be overridden by class attributes or by properties.
     """
 
     @property
@@ -113,6 +113,14 @@ class RowProgram:
     def folds(self) -> tuple[Fold, ...]:
         """The reductions, in order."""
         return ()
+
+    @property
+    def linear(self) -> bool:
+        """Whether results are sums of the row operands' elements times real numbers.
+
+        Real and imaginary parts of complex operands are rows of their own then, which is how they are computed.
+        """
+        return False
 
     @property
     def merge(self) -> str:

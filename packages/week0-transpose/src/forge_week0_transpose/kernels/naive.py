@@ -32,7 +32,7 @@ from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
 from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.configs import NaiveConfig
-from forge_week0_transpose.kernels.tensors import UNSIGNED, place, tensor, traceable
+from forge_week0_transpose.kernels.tensors import place, tensor, traceable
 
 __all__ = ["Naive", "build"]
 
@@ -42,7 +42,7 @@ class Naive(NaiveConfig):
 
     @cute.jit
     def __call__(self, pX: Any, pY: Any, dims: tuple, stream: Any):
-        """Launches one thread an element, or for ``items`` of them; ``dims`` as ``tensors.matrices`` has a batch."""
+        """Launches one thread an element, or for ``items`` of them; ``dims`` are a batch as ``tile`` has it."""
         each = self.threads * self.items
         name_kernel(self.kernel, self.kernel_name)
         self.kernel(pX, pY, dims).launch(
@@ -51,17 +51,17 @@ class Naive(NaiveConfig):
 
     @cute.kernel
     def kernel(self, pX: cute.Pointer, pY: cute.Pointer, dims: tuple):
-        thread, block, count = cute.arch.thread_idx()[0], cute.arch.block_idx()[0], dims[0]
+        count, sizes = dims[0], dims[1::3]
         check(((pX.toint() | pY.toint()) & (self.itemsize - 1)) == 0, "both tensors begin at whole elements")
-        mX, mY = (tensor(p, self.itemsize, dims[1::3], dims[2 + i :: 3]) for i, p in enumerate((pX, pY)))
-        first = Int64(block) * (self.items * self.threads) + thread
-        rX, places = cute.make_rmem_tensor(self.items, UNSIGNED[self.itemsize]), []
+        mX, mY = (tensor(p, self.itemsize, sizes, dims[2 + i :: 3]) for i, p in enumerate((pX, pY)))
+        first = Int64(cute.arch.block_idx()[0]) * (self.items * self.threads) + cute.arch.thread_idx()[0]
+        rX, places = cute.make_rmem_tensor(self.items, mX.element_type), []
         for i in cutlass.range_constexpr(self.items):
             # Past the end the last element is read again instead of branching, so that all reads are in flight.
             index = cutlass.min(first + i * self.threads, count - 1)
             check((index >= 0) & (index < count), "an element's number is below their count")
             # Below 2^32 elements 32-bit divisions do, and cost a fifth.
-            places.append(place(index if cutlass.const_expr(self.wide) else Uint32(index), dims[1::3]))
+            places.append(place(index if cutlass.const_expr(self.wide) else Uint32(index), sizes))
             rX[i] = mX[places[i]]
         for i in cutlass.range_constexpr(self.items):
             if first + i * self.threads < count:

@@ -39,7 +39,7 @@ from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, head_elements, load_unaligned
 from forge_core.cute.memory import elements_at, name_kernel
 from forge_week0_transpose.configs import CHUNK, RealignedConfig, RowsConfig
-from forge_week0_transpose.kernels.tensors import UNSIGNED, place, tensor, traceable
+from forge_week0_transpose.kernels.tensors import place, tensor, traceable
 
 __all__ = ["Realigned", "Rows", "build", "build_realigned"]
 
@@ -49,73 +49,66 @@ class Rows(RowsConfig):
 
     @cute.jit
     def __call__(self, pX: Any, pY: Any, chunks: Any, length: Any, outer: tuple, stream: Any):
-        """Launches a thread a chunk; strides in chunks, ``length`` in units of the tail, or of a chunk without one."""
+        """Launches a thread for each of the ``chunks`` that a row can touch; strides in elements, as ``length``.
+
+        Elements are chunks where rows are whole ones; ``length`` is then in units of the tail, if there is one.
+        """
         name_kernel(self.kernel, self.kernel_name)
-        self.kernel(pX, pY, chunks, length, outer).launch(
+        # From the first element of x to behind its last.
+        extent = length + sum((n - 1) * stride for n, stride in zip(outer[1::3], outer[2::3], strict=True))
+        self.kernel(pX, pY, chunks, length, extent, outer).launch(
             grid=(Int32((chunks * outer[0] + (self.threads - 1)) // self.threads), 1, 1),
             block=(self.threads, 1, 1),
             stream=stream,
         )
 
     @cute.kernel
-    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, chunks: Int64, length: Int64, outer: tuple):
+    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, chunks: Int64, length: Int64, extent: Int64, outer: tuple):
         index = Int64(cute.arch.block_idx()[0]) * self.threads + cute.arch.thread_idx()[0]
-        check(((pX.toint() | pY.toint()) & (self.width - 1)) == 0, "rows begin at multiples of an access's width")
-        sizes, strides = (chunks, *outer[1::3]), ((1, *outer[2::3]), (1, *outer[3::3]))
-        mX, mY = (tensor(p, self.width, sizes, stride) for p, stride in zip((pX, pY), strides, strict=True))
+        check(((pX.toint() | pY.toint()) & (self.itemsize - 1)) == 0, "both sides begin at whole elements")
         if index < chunks * outer[0]:
-            at = place(index if cutlass.const_expr(self.wide or self.rank == 0) else Uint32(index), sizes)
-            check(at[0] < chunks, "the chunk begins inside the row")
-            if cutlass.const_expr(self.tail == 0):
-                mY[at] = mX[at]
+            number = index if cutlass.const_expr(self.wide or self.rank == 0) else Uint32(index)
+            chunk, *row = place(number, (chunks, *outer[1::3]))
+            check(chunk < chunks, "the chunk begins inside the row")
+            mX, mY = (
+                tensor(p, self.itemsize, (length, *outer[1::3]), (1, *outer[2 + i :: 3]))
+                for i, p in enumerate((pX, pY))
+            )
+            left = extent - cute.crd2idx((0, *row), mX.layout)
+            self.move(mX[(None, *row)], mY[(None, *row)], chunk, length, left)
+
+    @cute.jit
+    def move(self, gX: cute.Tensor, gY: cute.Tensor, chunk: Int64, length: Int64, left: Int64):
+        """Moves a chunk of a row, behind whose first element x has ``left`` elements."""
+        if cutlass.const_expr(self.tail == 0):
+            gY[chunk] = gX[chunk]
+        else:
+            each = self.itemsize // self.tail
+            if (chunk + 1) * each <= length:
+                gY[chunk] = gX[chunk]
             else:
-                each = self.width // self.tail
-                if (index + 1) * each <= length:
-                    mY[at] = mX[at]
-                else:
-                    tX, tY = (tensor(p, self.tail, (length,), (1,)) for p in (pX, pY))
-                    for i in cutlass.range(index * each, length):
-                        tY[i] = tX[i]
+                tX, tY = (tensor(g.iterator, self.tail, (length,), (1,)) for g in (gX, gY))
+                for i in cutlass.range(chunk * each, length):
+                    tY[i] = tX[i]
 
 
-class Realigned(RealignedConfig):
+class Realigned(RealignedConfig, Rows):
     """The kernel of a configuration, for rows that begin anywhere."""
 
     @cute.jit
-    def __call__(self, pX: Any, pY: Any, length: Any, extent: Any, outer: tuple, stream: Any):
-        """Launches a thread for each chunk that a row can touch.
-
-        ``length`` of a row and strides in elements, as ``extent``: from the first of x to behind its last.
-        """
+    def move(self, gX: cute.Tensor, gY: cute.Tensor, chunk: Int64, length: Int64, left: Int64):
+        """Moves a chunk of memory of an output row, as far as the row has it."""
+        check(left >= length, "the row lies inside the source")
+        # The chunk's first element: negative where the row begins inside the chunk.
         vec = CHUNK // self.itemsize
-        chunks = (length + 2 * (vec - 1)) // vec
-        name_kernel(self.kernel, self.kernel_name)
-        self.kernel(pX, pY, length, extent, chunks, outer).launch(
-            grid=(Int32((chunks * outer[0] + (self.threads - 1)) // self.threads), 1, 1),
-            block=(self.threads, 1, 1),
-            stream=stream,
-        )
-
-    @cute.kernel
-    def kernel(self, pX: cute.Pointer, pY: cute.Pointer, length: Int64, extent: Int64, chunks: Int64, outer: tuple):
-        index, size = Int64(cute.arch.block_idx()[0]) * self.threads + cute.arch.thread_idx()[0], self.itemsize
-        if index < chunks * outer[0]:
-            number = index if cutlass.const_expr(self.wide or self.rank == 0) else Uint32(index)
-            at = place(number, (chunks, *outer[1::3]))
-            mX, mY = (tensor(p, size, (length, *outer[1::3]), (1, *outer[2 + i :: 3])) for i, p in enumerate((pX, pY)))
-            gX, gY = (m[(None, *at[1:])] for m in (mX, mY))
-            left = extent - cute.crd2idx((0, *at[1:]), mX.layout)
-            check(left >= length, "the row lies inside the source")
-            # The chunk's first element: negative where the row begins inside the chunk.
-            vec = CHUNK // size
-            begin = at[0] * vec - Int64(-head_elements(gY, vec) & (vec - 1))
-            whole = (begin >= 0) & (begin + vec <= length)
-            rX = cute.make_rmem_tensor(vec, UNSIGNED[size])
-            load_unaligned(cute.make_tensor(gX.iterator, cute.make_layout(left)), begin, rX, whole)
-            copy_if(rX, elements_at((gY.iterator + begin).toint(), UNSIGNED[size], vec), whole)
-            if not whole:
-                for i in cutlass.range(cutlass.max(begin, Int64(0)), cutlass.min(begin + vec, length)):
-                    gY[i] = gX[i]
+        begin = chunk * vec - Int64(-head_elements(gY, vec) & (vec - 1))
+        whole = (begin >= 0) & (begin + vec <= length)
+        rX = cute.make_rmem_tensor(vec, gX.element_type)
+        load_unaligned(cute.make_tensor(gX.iterator, cute.make_layout(left)), begin, rX, whole)
+        copy_if(rX, elements_at((gY.iterator + begin).toint(), gY.element_type, vec), whole)
+        if not whole:
+            for i in cutlass.range(cutlass.max(begin, Int64(0)), cutlass.min(begin + vec, length)):
+                gY[i] = gX[i]
 
 
 @compile_cached

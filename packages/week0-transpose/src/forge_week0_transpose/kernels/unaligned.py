@@ -51,7 +51,7 @@ class Unaligned(UnalignedConfig, Vectorized):
     def load(self, mX: cute.Tensor, shape: tuple, origin: tuple, thread: Any) -> cute.Tensor:
         """A thread's rows of the tile; beyond an edge the nearest row or chunk is loaded instead of branching."""
         check((mX.stride[0] >= shape[1]) | (not self.src_shift), "shifted input rows do not overlap")
-        _, part = tiled_copy(self.steps[0], mX.element_type, thread, CopyG2ROp)
+        _, part = tiled_copy(self.steps[0], mX, thread, CopyG2ROp)
         m, n = part.partition_S(cute.make_identity_tensor(self.loaded))[0]
         policy, atom = load_policy(), cute.make_copy_atom(CopyG2ROp(), Uint32, num_bits_per_copy=128)
         parts, last, skips = 1 + self.src_shift, (self.end(mX, shape) & -CHUNK) - CHUNK, []
@@ -89,10 +89,10 @@ class Unaligned(UnalignedConfig, Vectorized):
     def store(self, sX: cute.Tensor, mY: cute.Tensor, shape: tuple, origin: tuple, thread: Any) -> None:
         """Writes the aligned chunks of the tile's output rows, and the ends of those rows."""
         if not self.dst_shift:
-            Vectorized.store(self, sX, mY, shape, origin, thread)
+            super().store(sX, mY, shape, origin, thread)
             return
-        gY, cX = tile_at(mY, origin, self.loaded), cute.make_identity_tensor(self.loaded)
-        copy, part = tiled_copy(self.steps[3], gY.element_type, thread)
+        gY, cX = tile_at(mY, origin, self.steps[3], self.itemsize), cute.make_identity_tensor(self.loaded)
+        copy, part = tiled_copy(self.steps[3], gY, thread)
         tYsX, tYgY, tYcX = part.partition_S(sX), part.partition_D(gY), part.partition_D(cX)
         # The next chunk of a row is the next thread's; the row's last thread stores nothing.
         last = thread % self.row_chunks == self.row_chunks - 1

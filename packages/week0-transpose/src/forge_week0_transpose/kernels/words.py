@@ -41,45 +41,35 @@ def interleave(lines: Sequence[Sequence[Any]], itemsize: int, permute: Permute) 
                     run[(4 * m + 2 * half + odd) * (count // 4) + i] = permute(upper, lower, both)
         return [run[i : i + 4] for i in range(0, len(run), 4)]
 
-    def source(byte: int) -> tuple[Any, int]:
-        (column, line), part = divmod(byte // itemsize, count), byte % itemsize
-        place = column * itemsize + part
-        return lines[line][place // 4], place % 4
-
-    return _gather(count * words // 4, source, permute)
+    return _regrouped(lines, count, itemsize, permute)
 
 
 def deinterleave(run: Sequence[Sequence[Any]], itemsize: int, permute: Permute) -> list[list[Any]]:
     """The inverse of :func:`interleave`: N neighboring chunks of a run as one chunk of each of N lines."""
-    count = len(run)
+    return _regrouped(run, 16 // itemsize, itemsize, permute)
+
+
+def _regrouped(chunks: Sequence[Sequence[Any]], rows: int, itemsize: int, permute: Permute) -> list[list[Any]]:
+    """Chunks of four words of elements (cols, rows) from words of elements (rows, cols), the last one the fastest."""
+    words = [word for chunk in chunks for word in chunk]
+    cols = 4 * len(words) // itemsize // rows
 
     def source(byte: int) -> tuple[Any, int]:
-        (line, column), part = divmod(byte // itemsize, 16 // itemsize), byte % itemsize
-        place = (column * count + line) * itemsize + part
-        return run[place // 16][place % 16 // 4], place % 4
+        (col, row), part = divmod(byte // itemsize, rows), byte % itemsize
+        place = (row * cols + col) * itemsize + part
+        return words[place // 4], place % 4
 
-    return _gather(count, source, permute)
-
-
-def _gather(chunks: int, source: Callable[[int], tuple[Any, int]], permute: Permute) -> list[list[Any]]:
-    """Chunks of which ``source`` names, for each byte, the word that holds it and its place there."""
-    words = [_word([source(4 * i + byte) for byte in range(4)], permute) for i in range(4 * chunks)]
-    return [words[i : i + 4] for i in range(0, len(words), 4)]
+    found = [_word([source(4 * i + byte) for byte in range(4)], permute) for i in range(len(words))]
+    return [found[i : i + 4] for i in range(0, len(found), 4)]
 
 
 def _word(sources: Sequence[tuple[Any, int]], permute: Permute) -> Any:
     """One word from four bytes, lowest first."""
-    found = list({id(word): word for word, _ in sources}.values())
-    bytes_ = [([id(each) for each in found].index(id(word)), byte) for word, byte in sources]
-    if bytes_ == [(0, 0), (0, 1), (0, 2), (0, 3)]:
-        return found[0]
-    select = [byte + 4 * number if number < 2 else 0 for number, byte in bytes_]
-    result = permute(found[0], found[min(1, len(found) - 1)], _selector(select))
-    for more in range(2, len(found)):
-        select = [byte + 4 if number == more else i for i, (number, byte) in enumerate(bytes_)]
-        result = permute(result, found[more], _selector(select))
+    words, at = list({id(word): word for word, _ in sources}.values()), [byte for _, byte in sources]
+    result = words[0]
+    if len(words) == 1 and at == [0, 1, 2, 3]:
+        return result
+    for word in words[1:] or words:
+        select = [4 + byte if source is word else at[i] for i, (source, byte) in enumerate(sources)]
+        result, at = permute(result, word, sum(place << 4 * i for i, place in enumerate(select))), [0, 1, 2, 3]
     return result
-
-
-def _selector(places: Sequence[int]) -> int:
-    return sum(place << (4 * i) for i, place in enumerate(places))
