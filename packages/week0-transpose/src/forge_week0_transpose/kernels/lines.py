@@ -20,7 +20,6 @@ The pitch of lines in shared memory is congruent to that in global memory modulo
 place in a word.  What fills no chunk, at either end of a line or of a tile's run, is stored by element.
 
 Bytes moved: 2 * B * N * L * itemsize, each once, but for words that two tiles share; the bound is DRAM bandwidth.
-
 Limits: the pitch of the short side is N (no gap).  Reads begin in the word of the first element and end with the last.
 """
 
