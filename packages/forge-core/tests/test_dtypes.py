@@ -31,7 +31,7 @@ def test_every_name_is_parsed_back(dtype):
 @pytest.mark.parametrize("name, dtype", [("fp16", torch.float16), ("fp32", torch.float32), ("fp64", torch.float64)])
 def test_the_names_of_messages_and_pages_are_parsed(name, dtype):
     assert dtypes.parse(name) is dtype
-    with pytest.raises(ValueError, match="unknown dtype 'fp12'; known: bfloat16, bool, "):
+    with pytest.raises(ValueError, match=r"unknown dtype 'fp12'; known: .*bfloat16, bool, "):
         dtypes.parse("fp12")
 
 
