@@ -93,10 +93,12 @@ class Held(HeldConfig, RowKernel):
         merged = const_expr(program.merge != "" and self.sized and len(program.folds) > 0)
         for i in cutlass.range_constexpr(len(program.folds)):
             fold = program.folds[i]
-            if const_expr(i > 0):
+            if const_expr(i > 0 and program.folds[i - 1].op != "count"):
                 self.forget(pieces, totals, zero << i)
             total = self.fold(fold, pieces, known, totals)
-            if const_expr(not self.sized):
+            if const_expr(not merged and fold.op == "count"):
+                total = known.count
+            elif const_expr(not self.sized):
                 total = reduce_part(total, self.monoid(fold), self.lanes)
             elif const_expr(not merged):
                 (total,) = reduce_row((total,), monoids[i], exchange[i])
@@ -137,10 +139,8 @@ class Held(HeldConfig, RowKernel):
 
     def exchanged(self) -> tuple[Monoid, ...]:
         """The monoid of each exchange; none where shuffles are enough."""
-        program = self.binding.program
-        if not self.sized or not program.folds:
-            return ()
-        return (self.merge(),) if program.merge else tuple(map(self.monoid, program.folds))
+        folds = self.binding.program.folds if self.sized else ()
+        return (self.merge(),) if self.binding.program.merge and folds else tuple(map(self.monoid, folds))
 
 
 @compile_cached

@@ -79,19 +79,24 @@ class Operands:
         return tuple(map(self.tensors.index, names))
 
 
+def _one(v: Any, row: Any, *totals: Any) -> int:
+    """What an element contributes to a count."""
+    return 1
+
+
 @dataclass(frozen=True)
 class Fold:
     """A reduction of a row to one value of the compute dtype.
 
     Attributes:
-        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``.
+        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``; or ``"count"``, the number of elements, which has no term.
         term: ``term(v, row, *totals)``: what a vector of elements contributes, given the totals of the folds before.
         masked: the engine leaves out elements outside the row.  False promises that the terms of
             ``RowProgram.outside`` contribute nothing, which saves a select an element.
     """
 
     op: str
-    term: Callable[..., Any]
+    term: Callable[..., Any] = _one
     masked: bool = True
 
 
@@ -126,9 +131,11 @@ class RowProgram:
     def merge(self) -> str:
         """How the totals of two parts of a row become one.
 
-        ``"max_sum"`` for a maximum and a sum of exponentials below it; ``"each"`` where no fold uses another's total.
-        A program with a merge exchanges all totals at once, and runs on rows that are not held on chip.  ``""``: each
-        total is exchanged before the next fold begins.
+        ``"max_sum"`` for a maximum and a sum of exponentials below it; ``"moments"`` for a count, a sum, and the
+        squared deviations from their quotient; ``"each"`` where no fold uses another's total.
+        A program with a merge exchanges all totals at once: its folds may see those of a part of the row.  Rows that
+        are not held on chip are read once for all of them.  ``""``: each total is exchanged before the next fold
+        begins.
         """
         return "each" if len(self.folds) == 1 else ""
 
