@@ -30,7 +30,6 @@ from forge_core.bench.declare import Bench, Case, OperatorBench
 from forge_core.bench.inputs import LAYOUTS, generator_for
 from forge_core.bench.plan import Selection, UsageError, discover, plan
 from forge_core.bench.schema import check_known
-from forge_core.commands.find import explain_case
 from forge_core.errors import ForgeError, UnsupportedError
 from forge_core.profiling import profiled_range
 from forge_core.profiling.compiled import RecordedLaunch, record_launches, traceable
@@ -189,7 +188,7 @@ def _wider(benches: Sequence[Bench], pairs: list[Pair]) -> list[Pair]:
 
 
 def _work(operator: OperatorBench, case: Case, variant: str, arch: str) -> Work:
-    explanation = explain_case(operator, case, variant, arch=arch)
+    explanation = operator.planned(case, variant, arch=arch)
     if explanation.builder is None:
         raise UnsupportedError(f"{case.name}: no kernel runs: {explanation.why}", requirement="a kernel")
     source, pointers = traceable(explanation.builder, explanation.config)

@@ -15,12 +15,11 @@ from forge_week0_transpose.configs import (
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
-    SkinnyConfig,
     TiledConfig,
     UnalignedConfig,
     VectorizedConfig,
 )
-from forge_week0_transpose.lines import LinesConfig
+from forge_week0_transpose.lines import LinesConfig, SkinnyConfig
 from forge_week0_transpose.problem import Problem
 from forge_week0_transpose.thresholds import THRESHOLDS
 
@@ -138,16 +137,16 @@ def test_a_gap_between_columns_is_not_skinny() -> None:
         # What begins anywhere, and what leaves an incomplete tile.
         (transposition(3, 1_000_001, size=2), LinesConfig(2, gather=True)),
         (transposition(1_000_001, 3, size=2), LinesConfig(2, gather=False)),
-        (transposition(10684, 8, size=1), LinesConfig(1, gather=False, tile_bytes=2048)),
+        (transposition(10684, 8, size=1), LinesConfig(1, gather=False, bits=3, loads=1, width=4)),
         (transposition(3, (1 << 20) + 32), LinesConfig(4, gather=True)),
-        (transposition(3, 1000, size=16), LinesConfig(16, gather=True, tile_bytes=2048)),
+        (transposition(3, 1000, size=16), LinesConfig(16, gather=True, loads=1)),
         # What fills too little of a tile.
         (transposition(9, 1 << 20), LinesConfig(4, gather=True)),
-        (transposition(11, 136896, size=1), LinesConfig(1, gather=True, tile_bytes=8192)),
+        (transposition(11, 136896, size=1), LinesConfig(1, gather=True)),
         (transposition(262144, 27, size=1), LinesConfig(1, gather=False)),
-        (transposition(16, 20, 100001, size=2), LinesConfig(2, gather=True, batch_rank=1)),
-        (transposition(16, 1 << 20, size=2), LinesConfig(2, gather=True)),
-        (transposition(48, 349525, size=1), LinesConfig(1, gather=True)),
+        (transposition(16, 20, 100001, size=2), LinesConfig(2, gather=True, bits=2, batch_rank=1)),
+        (transposition(16, 1 << 20, size=2), LinesConfig(2, gather=True, bits=3)),
+        (transposition(48, 349525, size=1), LinesConfig(1, gather=True, bits=3)),
     ],
 )
 def test_lines(problem: Problem, expected: LinesConfig) -> None:
@@ -163,7 +162,7 @@ def test_more_lines_aligned_words_and_small_matrices_are_for_others(shape: tuple
 
 def test_the_arguments_of_lines() -> None:
     launch = plan("transpose", transposition(5, 9, 4097, size=2), H200)
-    assert launch.arguments == (9, 4097, 4097, launch.config.shift(9), (5, 5, 9 * 4097, 9 * 4097))
+    assert launch.arguments == (9, 4097, 4097, launch.config.groups(9), (5, 5, 9 * 4097, 9 * 4097))
     with pytest.raises(UnsupportedError, match="2 to 64 rows"):
         plan("transpose", transposition(65, 65), H200, "lines")
 

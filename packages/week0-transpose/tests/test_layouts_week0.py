@@ -18,14 +18,13 @@ from forge_week0_transpose.configs import (
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
-    SkinnyConfig,
     TiledConfig,
     UnalignedConfig,
     VectorizedConfig,
 )
 from forge_week0_transpose.kernels import words
 from forge_week0_transpose.layouts import LAYOUTS
-from forge_week0_transpose.lines import LinesConfig
+from forge_week0_transpose.lines import LinesConfig, SkinnyConfig
 
 SIZES = (1, 2, 4, 8, 16)
 
@@ -112,25 +111,16 @@ def test_a_skinny_tile(size: int, lines: int, gather: bool) -> None:
             check_coalesced(panel.accesses, more=16 - panel.accesses[0].width, what=panel.title)
 
 
-#: Passes that conflicts add to the reads of a tile of nine lines, for each size of an element: rows, columns.
-LINES_CONFLICTS = {1: (288, 288), 2: (144, 144), 4: (72, 72), 8: (144, 72), 16: (0, 64)}
-
-
 @pytest.mark.parametrize("gather", [True, False])
+@pytest.mark.parametrize("bits", range(4))
 @pytest.mark.parametrize("size", SIZES)
-def test_a_tile_of_lines(size: int, gather: bool) -> None:
-    config = LinesConfig(size, gather)
-    loads, writes, reads, stores = panels(config)
-    total = 9 * (size << config.shift(9))
-    for panel in (loads, stores):
+def test_a_tile_of_lines(size: int, bits: int, gather: bool) -> None:
+    config = LinesConfig(size, gather, bits)
+    drawn = panels(config)
+    total = math.prod(config.steps[0].tile) * size
+    for panel in drawn:
         check_once(panel.accesses, 0, total, what=panel.title)
-        check_coalesced(panel.accesses, what=panel.title)
-    check_conflicts(writes.accesses)
-    check_conflicts(reads.accesses, extra=LINES_CONFLICTS[size][not gather], what=reads.title)
-    found = [{p + b for a in panel.accesses for p in a.places for b in range(a.width)} for panel in (writes, reads)]
-    assert found[0] == found[1]
-    assert len(found[0]) == total
-    assert max(found[0]) < config.smem_bytes
+        (check_conflicts if panel.shared else check_coalesced)(panel.accesses, what=panel.title)
 
 
 def test_kernels_without_a_tile() -> None:

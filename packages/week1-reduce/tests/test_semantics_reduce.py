@@ -158,6 +158,18 @@ def test_reduce_names_the_family(device):
 
 
 @pytest.mark.gpu
+@pytest.mark.large(40)
+@pytest.mark.parametrize("rows", [2**31 + 24, 2**31 + 21, 2**32 + 40], ids=["whole", "shifted", "wide"])
+def test_more_than_two_to_the_31_results(rows):
+    x = torch.ones(2, rows, dtype=torch.int8, device="cuda")
+    x[1, -1], x[0, 2**31 - 1] = 3, 7
+    y = week1.amax(x, 0)
+    assert (y[0].item(), y[2**31 - 1].item(), y[-1].item()) == (1, 7, 3)
+    y[2**31 - 1], y[-1] = 1, 1
+    assert y.min().item() == y.max().item() == 1
+
+
+@pytest.mark.gpu
 @pytest.mark.large(12)
 def test_more_than_two_to_the_31_elements():
     x = torch.ones(2**31 + 77, dtype=torch.int8, device="cuda")

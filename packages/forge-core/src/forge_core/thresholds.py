@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from forge_core.device import Device
 from forge_core.errors import ForgeError
@@ -63,7 +64,7 @@ class Table:
     values: Mapping[str, int] = field(hash=False)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # found by identity: hashing all that is declared takes longer than planning may
 class Thresholds:
     """The thresholds of a package."""
 
@@ -77,10 +78,9 @@ class Thresholds:
         Raises:
             ThresholdError: a table cannot be read.
         """
-        table = _nearest(self.folder, device)
-        measured = table.values if table is not None else {}
         overridden = {name: value for (week, name), value in _overrides().get().items() if week == self.week}
-        return {t.name: overridden.get(t.name, measured.get(t.name, t.default)) for t in self.declared}
+        measured = _measured(self, device)
+        return {**measured, **overridden} if overridden else measured
 
     def value(self, name: str, device: Device) -> int:
         """One threshold on a device; raises KeyError where none is declared by that name."""
@@ -112,6 +112,14 @@ class Thresholds:
 def _overrides() -> ContextVar[Mapping[tuple[str, str], int]]:
     # A function: what a kernel's module imports is compared with its source before the kernel is stored.
     return ContextVar("forge_thresholds", default={})  # noqa: B039 - never changed in place
+
+
+@functools.cache
+def _measured(thresholds: Thresholds, device: Device) -> Mapping[str, int]:
+    """All thresholds by the table of a device, or by default."""
+    table = _nearest(thresholds.folder, device)
+    values = table.values if table is not None else {}
+    return MappingProxyType({t.name: values.get(t.name, t.default) for t in thresholds.declared})
 
 
 @functools.cache

@@ -21,30 +21,26 @@ from forge_week0_transpose.configs import (
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
-    SkinnyConfig,
     TiledConfig,
     UnalignedConfig,
     VectorizedConfig,
 )
-from forge_week0_transpose.lines import MAX_LINES, LinesConfig
+from forge_week0_transpose.lines import MAX_LINES, MAX_SKINNY, LinesConfig, SkinnyConfig
 from forge_week0_transpose.problem import Dim, Matrix, Problem
 from forge_week0_transpose.thresholds import THRESHOLDS
 
-__all__ = ["KERNELS", "MAX_SKINNY", "TILE_SIZES", "UNROLL", "VARIANTS", "Kernel", "plan"]
+__all__ = ["KERNELS", "TILE_SIZES", "UNROLL", "VARIANTS", "Kernel", "plan"]
 
 #: Edges of the tiled kernel, in elements.
 TILE_SIZES = (16, 32)
-
-#: The longest short side that the skinny kernel takes; one kernel is compiled for each.
-MAX_SKINNY = 8
 
 #: Bytes of a matrix for each byte of an incomplete tile from which ``skinny`` is faster than ``lines``: one warp copies
 #: that tile by element, as long each as 16 KiB of the rest take.  It should be 1/16 of the time.
 REST = 2**18
 
-#: Bytes of a tile of ``lines``, largest first; how many each multiprocessor must have for one but the last; and the
-#: share of aligned tiles that a matrix of few lines must fill for ``vectorized`` to be faster.
-LINES_TILES, LINES_TILES_PER_SM, MIN_FILL_LINES = (16384, 8192, 4096, 2048), 2, 0.5
+#: For ``lines``: bytes of a chunk and chunks of a thread, largest tile first; the blocks that each multiprocessor must
+#: have for one but the last; and the share of aligned tiles that a matrix must fill for ``vectorized`` to be faster.
+LINES_TILES, LINES_BLOCKS_PER_SM, MIN_FILL_LINES = ((16, 4), (16, 2), (16, 1), (4, 1)), 2, 0.5
 
 #: Elements of a thread where nothing but the naive kernel is left: as many reads in flight.
 UNROLL = 8
@@ -171,13 +167,16 @@ def _lines(problem: Problem, device: Device) -> Choice[LinesConfig]:
         return NO_MATRIX
     for gather, lines, pitch, length in m.dense():
         if 2 <= lines <= MAX_LINES:
-            for nbytes in LINES_TILES:
-                config = LinesConfig(problem.itemsize, gather, len(m.batch), tile_bytes=nbytes)
-                tiles = -(-length >> config.shift(lines)) * _count(m.batch)
-                if tiles >= LINES_TILES_PER_SM * device.sm_count:
-                    break
-            integers = (lines, length, pitch, config.shift(lines), _flat(m.batch))
-            return (config, integers) if tiles <= MAX_BLOCKS else TOO_MANY
+            bits, count = min((lines & -lines).bit_length() - 1, 3), _count(m.batch)
+            for width, loads in LINES_TILES:
+                config = LinesConfig(problem.itemsize, gather, bits, len(m.batch), loads, max(width, problem.itemsize))
+                if groups := config.groups(lines):
+                    chosen, blocks = (config, groups), -(-length // (8 * config.vec * groups)) * count
+                    if blocks >= LINES_BLOCKS_PER_SM * device.sm_count:
+                        break
+            config, groups = chosen
+            integers = (lines, length, pitch, groups, _flat(m.batch))
+            return (config, integers) if blocks <= MAX_BLOCKS else TOO_MANY
     needs = f"2 to {MAX_LINES} rows (output dense) or columns (input dense)"
     return Refusal(needs, f"a matrix of {m.rows.size}x{m.cols.size}")
 
@@ -266,7 +265,7 @@ def _few(m: Matrix, problem: Problem, config: LinesConfig, aligned: Choice[Vecto
     Tiles of more lines are better filled by the other kernels, and half of those of ``vectorized`` are enough.
     """
     most = MAX_LINES if config.gather and problem.itemsize == 1 else MAX_LINES // 2
-    if m.shape[not config.gather] > most or math.prod(m.shape) * problem.itemsize < LINES_TILES[-1]:
+    if m.shape[not config.gather] > most or math.prod(m.shape) * problem.itemsize < 2048:
         return False
     return not isinstance(aligned, tuple) or m.fill(aligned[0].tile) < MIN_FILL_LINES
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from forge_core.profiling.layouts import Access, Drawing, Panel, swizzle, thread_value
-from forge_week0_transpose import lines
 from forge_week0_transpose.config import KERNELS
 from forge_week0_transpose.configs import CHUNK, PLAIN, Step
 
@@ -44,6 +43,4 @@ def _draw(config: Any) -> Drawing:
 
 
 #: The drawing of each configuration.
-LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {
-    kernel.config: lines.draw if kernel.config is lines.LinesConfig else _draw for kernel in KERNELS
-}
+LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = {kernel.config: _draw for kernel in KERNELS}

@@ -1,20 +1,69 @@
-"""What ``kernels/lines.py`` is compiled for, and how it is drawn."""
+"""Configurations for matrices with few rows or columns: ``skinny`` and ``lines``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from forge_core.profiling.layouts import Access, Drawing, Panel
-from forge_week0_transpose.configs import CHUNK
+from forge_week0_transpose.configs import CHUNK, Step, Swizzle, TileConfig
 
-__all__ = ["LINE", "MAX_LINES", "LinesConfig", "draw"]
+__all__ = ["MAX_LINES", "MAX_SKINNY", "LinesConfig", "SkinnyConfig"]
 
-#: The longest short side; bytes of the run that share a row of shared memory.
-MAX_LINES, LINE = 64, 128
+#: The longest short side that ``skinny`` takes, which is compiled for each, and that ``lines`` takes.
+MAX_SKINNY, MAX_LINES = 8, 64
 
-#: The lines that the drawing assumes.
-DRAWN = 9
+
+@dataclass(frozen=True)
+class SkinnyConfig(TileConfig):
+    """``kernels/skinny.py``, of elements of at most 8 bytes; a tile is (lines, elements of each), as a run has them.
+
+    Attributes:
+        lines: the short side, 2 to 8.
+        gather: the short side is the rows: lines are read and a run is written; otherwise the inverse.
+        line_width: bytes of an access to a line: 16 or less, not below the element.
+        run_width: bytes of an access to the run, likewise.
+    """
+
+    itemsize: int
+    lines: int
+    gather: bool
+    line_width: int = CHUNK
+    run_width: int = CHUNK
+    batch_rank: int = 0
+    flat: bool = False
+    threads: int = 32
+
+    by_columns = wide = True
+
+    @property
+    def swizzle(self) -> Swizzle:
+        """A chunk's number in its line of 128 bytes, XORed with the line's.
+
+        Threads' own chunks lie ``lines`` apart: where 2^bits divides that, every 2^bits-th line has them in the same
+        banks.
+        """
+        return (self.lines & -self.lines).bit_length() - 1, 4, 3
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """A chunk of each line a thread; in shared memory its chunks of the run, then neighboring chunks of the run."""
+        size, n, v, swizzle = self.itemsize, self.lines, CHUNK // self.itemsize, self.swizzle
+        tile, threads, values, run = (n, self.threads * v), (self.threads,), (v, n), (1, n)
+        lines = (threads, values), ((v * n,), (n, 1))
+        own = (threads, values), ((v * n,), (1, v))
+        spread = (threads, values), ((v,), (1, v * self.threads))
+        across, along = ("loads", "stores") if self.gather else ("stores", "loads")
+        steps = (
+            Step(f"{n} lines: {across}", lines, tile, (tile[1], 1), self.line_width, edge=size),
+            Step("a thread's own chunks", own, tile, run, CHUNK, swizzle, run=True),
+            Step("neighboring chunks", spread, tile, run, CHUNK, swizzle, run=True),
+            Step(f"the run: {along}", spread, tile, run, self.run_width, edge=size, run=True),
+        )
+        return steps if self.gather else steps[::-1]
+
+    @property
+    def _name(self) -> str:
+        way = f"{self.lines}rows" if self.gather else f"{self.lines}cols"
+        return f"skinny_{self.itemsize}B_{way}_line{self.line_width}_run{self.run_width}"
 
 
 @dataclass(frozen=True)
@@ -23,80 +72,66 @@ class LinesConfig:
 
     Attributes:
         gather: the short side is the rows: lines are read and a run is written; otherwise the inverse.
-        threads: of a block, a power of two, 32 or more.
-        tile_bytes: at most so many bytes of all lines together are a tile; 2048 or more.
+        bits: the logarithm of the largest power of two, up to 8, that divides the number of lines.
+        loads: chunks of a thread.
+        width: bytes of an access, an element or more, up to 16.
+        threads: of a block, 32 or more.
     """
 
     itemsize: int
     gather: bool
+    bits: int = 0
     batch_rank: int = 0
-    threads: int = 256
-    tile_bytes: int = 16384
+    loads: int = 4
+    width: int = CHUNK
+    threads: int = 128
+
+    #: For the drawing, by ``bits``: how many lines.
+    drawn = (9, 10, 12, 8)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Eight chunks beside one another of each line, all of one element of them at a time; neighbors of the run."""
+        size, v, n = self.itemsize, self.vec, self.drawn[self.bits]
+        groups, run, swizzle = self.groups(n), (1, n), self.swizzle
+        tile = n, 8 * v * groups
+        across = ((8, n), (v, groups)), ((v * n, 1), (n, 8 * v * n))
+        along = ((8 * n,), (v, groups)), ((v,), (1, 8 * v * n))
+        steps = (
+            Step(f"{n} lines: {'loads' if self.gather else 'stores'}", across, tile, (tile[1], 1), self.width),
+            Step("the run by element", across, tile, run, size, swizzle, run=True),
+            Step("the run by chunk", along, tile, run, self.width, swizzle, run=True),
+            Step(f"the run: {'stores' if self.gather else 'loads'}", along, tile, run, self.width, run=True),
+        )
+        return steps if self.gather else steps[::-1]
 
     @property
     def vec(self) -> int:
         """Elements of a chunk."""
-        return CHUNK // self.itemsize
+        return self.width // self.itemsize
 
     @property
-    def word(self) -> int:
-        """Bytes of a word, which is what a thread loads."""
-        return max(4, self.itemsize)
+    def tile_bytes(self) -> int:
+        """At most so many bytes of all lines together are a tile."""
+        return self.threads * self.loads * self.width
 
-    def shift(self, lines: int) -> int:
-        """The logarithm of the places of a tile."""
-        return (self.tile_bytes // (lines * self.itemsize)).bit_length() - 1
+    def groups(self, lines: int) -> int:
+        """How many times eight chunks of each line are a tile: a power of two, or 0 where the tile is too small."""
+        fitting = self.tile_bytes // (lines * 8 * self.width)
+        return 1 << fitting.bit_length() >> 1
 
     @property
-    def padding(self) -> int:
-        """Bytes behind a line in shared memory, or behind ``LINE`` bytes of the run, in whole words.
-
-        No distance suits every number of lines.  By these a read takes two passes on the mean over 2 to 32 lines and
-        four at most; by one word it takes up to ten, at 13 rows of 4 bytes.
-        """
-        words = {1: 5, 2: 3, 4: 2, 8: 3, 16: 1} if self.gather else {1: 5, 2: 5, 4: 5, 8: 5, 16: 1}
-        return words[self.itemsize] * self.word
+    def swizzle(self) -> Swizzle:
+        """As for ``skinny``: a chunk's number, XORed with that of its line of eight chunks."""
+        return self.bits, self.width.bit_length() - 1, 3
 
     @property
     def smem_bytes(self) -> int:
-        """Shared memory of a block."""
-        if self.gather:
-            return self.tile_bytes + MAX_LINES * (self.padding + self.word - 1) + self.word
-        return (self.tile_bytes // LINE + 1) * (LINE + self.padding)
+        """Shared memory of a block, whose run may begin inside a chunk."""
+        return self.tile_bytes + CHUNK
 
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
         way = "rows" if self.gather else "cols"
-        return f"transpose_lines_{self.itemsize}B_{way}_{self.tile_bytes}_b{self.batch_rank}"
-
-
-def draw(config: LinesConfig) -> Drawing:
-    """Words as they are in rows of shared memory, from which each thread takes the elements of a chunk."""
-    size, word, places = config.itemsize, config.word, 1 << config.shift(DRAWN)
-    row, total, turn = places * size if config.gather else LINE, DRAWN * places * size, config.threads
-
-    def drawn(what: str, width: int, each: int, place: Callable[[int], int], space: str) -> tuple[Access, ...]:
-        """Accesses of ``width`` bytes; a thread has ``each`` bytes at a time."""
-        firsts = (range(first, min(first + turn * each, total), each) for first in range(0, total, turn * each))
-        begins = ((at, begin) for at in firsts for begin in range(0, each, width))
-        return tuple(Access(what, tuple(place(a + begin) for a in at), width, space) for at, begin in begins)
-
-    def padded(at: int) -> int:
-        return at + at // row * config.padding
-
-    def element(at: int) -> int:
-        """Of the output at a byte: in shared memory."""
-        i = at // size
-        line, place = (i % DRAWN, i // DRAWN) if config.gather else (i // places, i % places)
-        return padded((line * places + place if config.gather else place * DRAWN + line) * size)
-
-    source, target = (f"{DRAWN} lines", "the run")[:: 1 if config.gather else -1]
-    kept = row + config.padding
-    panels = (
-        Panel(f"global memory, {source}: loads", row, drawn("loads", word, word, int, "global")),
-        Panel("shared memory, words: writes", kept, drawn("writes", word, word, padded, "shared")),
-        Panel("shared memory, elements: reads", kept, drawn("reads", size, CHUNK, element, "shared")),
-        Panel(f"global memory, {target}: stores", places * size, drawn("stores", CHUNK, CHUNK, int, "global")),
-    )
-    return Drawing(f"{config.kernel_name}: {DRAWN} lines of {places} elements", panels)
+        return f"transpose_lines_{self.itemsize}B_{way}_{self.width}Bx{self.loads}_s{self.bits}_b{self.batch_rank}"

@@ -12,8 +12,10 @@ from typing import Any
 
 import torch
 
+from forge_core import settings
 from forge_core.bench.gate import exact
 from forge_core.bench.inputs import LAYOUTS, random_tensor
+from forge_core.op import Explanation
 from forge_core.thresholds import Thresholds
 
 Inputs = tuple[torch.Tensor, ...]
@@ -174,6 +176,18 @@ class OperatorBench:
     tolerance: str = "exact equality, bit by bit"
     default_shapes: tuple[str, ...] = ("4096x4096",)
     default_dtypes: tuple[str, ...] = ("float32",)
+
+    def planned(self, case: Case, variant: str, *, arch: str) -> Explanation:
+        """What a case would run on an architecture; no memory of the case's size is taken.
+
+        Raises:
+            ForgeError: what the call itself would raise.
+        """
+        # Meta tensors have shapes, strides and storage offsets, which is all that the choice of a kernel depends on.
+        inputs = self.inputs(case, torch.device("meta"), torch.Generator())
+        with settings.use_settings(arch=arch):
+            explanation: Explanation = self.explain(inputs, variant)
+        return explanation
 
     def peer(self, name: str) -> Peer | None:
         """The peer of that name, or None."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-import torch
-
 from forge_core import settings
 from forge_core.bench import plan as planning
 from forge_core.bench.plan import PlannedCase, Run
@@ -85,12 +83,9 @@ def _once(found: Iterable[Request]) -> list[Request]:
 
 
 def _of_case(planned: PlannedCase, arch: str) -> Iterable[Request]:
-    # Meta tensors have shapes, strides and storage offsets, which is all that the choice of a kernel depends on.
-    meta = torch.device("meta")
-    inputs = planned.operator.inputs(planned.case, meta, torch.Generator())
     for variant in planned.variants:
         try:
-            told = planned.operator.explain(inputs, variant)
+            told = planned.operator.planned(planned.case, variant, arch=arch)
         except (ArgumentError, UnsupportedError):
             if variant not in planned.lenient:
                 raise

@@ -15,8 +15,8 @@ from typing import Any
 import click
 import torch
 
-from forge_core import dtypes, settings
-from forge_core.bench.declare import Bench, Case, OperatorBench
+from forge_core import dtypes
+from forge_core.bench.declare import Bench, Case
 from forge_core.bench.inputs import random_tensor
 from forge_core.bench.plan import discover
 from forge_core.bench.schema import parse_shape
@@ -24,7 +24,7 @@ from forge_core.cli import ARCH, did_you_mean
 from forge_core.errors import ArgumentError
 from forge_core.op import Explanation, Operator
 
-__all__ = ["call_options", "explain_case", "explained", "operators_of"]
+__all__ = ["call_options", "explained", "operators_of"]
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -67,19 +67,6 @@ def operators_of(benches: Sequence[Bench]) -> dict[str, Operator]:
     return found
 
 
-def explain_case(operator: OperatorBench, case: Case, variant: str, *, arch: str) -> Explanation:
-    """What a case of the benchmarks would run on ``arch``; no memory of the case's size is taken.
-
-    Raises:
-        ForgeError: what the call itself would raise.
-    """
-    # Meta tensors have shapes, strides and storage offsets, which is all that the choice of a kernel depends on.
-    inputs = operator.inputs(case, torch.device("meta"), torch.Generator())
-    with settings.use_settings(arch=arch):
-        explanation: Explanation = operator.explain(inputs, variant)
-    return explanation
-
-
 def explained(
     operator: str,
     *,
@@ -112,7 +99,7 @@ def explained(
         raise click.UsageError(f"{text}: {error}") from error
     try:
         if operator in benched:
-            return explain_case(benched[operator], Case(operator, sizes, kind, layout), variant, arch=arch)
+            return benched[operator].planned(Case(operator, sizes, kind, layout), variant, arch=arch)
         schema = public[operator].schema
         values = {key: _value(key, text) for key, text in (arguments or {}).items()}
         values |= {"variant": variant} if "variant" in schema.parameters else {}

@@ -98,7 +98,7 @@ class Column(ColumnConfig, PartedKernel):
         # Which rows, and which part of them.  Blocks side by side read side by side.
         outer = Uint32(block) // tiles
         first = Int64(Uint32(block) - outer * tiles) * step
-        g = self.neighbor(self.row_of(pointers, length, dims, Int64(outer) * inner), dims, first)
+        g = self.neighbor(self.row_of(pointers, length, dims, Int64(outer), first=True), dims, first)
         once = load_policy(self.read_once(rows, length))
         tile = Tile.of(self, g, (width, step, threads, groups), length, (first, inner - first), once)
         g, gs = self.neighbor(g, dims, tile.first), [self.neighbor(g, dims, column) for column in tile.columns()]

@@ -85,11 +85,11 @@ class RowKernel(RowConfig):
         """What a launch says of registers and shared memory, for blocks of so many threads."""
         return {**room_for(self.resident), "smem": self.shared(threads)}
 
-    def row_of(self, pointers: Sequence[Any], length: Any, dims: Sequence[Any], row: Int64) -> dict[str, cute.Tensor]:
-        """One row of each operand, as tensors; called by the kernel."""
+    def row_of(self, pointers: Any, length: Any, dims: Any, row: Int64, *, first: bool = False) -> dict[str, Any]:
+        """One row of each operand, as tensors; called by the kernel.  With ``first``, of neighboring rows the first."""
         names, each = self.binding.program.operands, 1 + len(pointers)
         groups = [dims[i * each : (i + 1) * each] for i in range(self.rank + self.reduced)]
-        kept, reduced = groups[: self.rank], groups[self.rank :]
+        kept, reduced = groups[: self.rank - first], groups[self.rank :]
         address = dict(zip(self.binding.order or names.tensors, pointers, strict=True))
         places = [i for i, name in enumerate(names.tensors) if name not in names.columns]
         # Grids have fewer than 2^31 blocks; more rows than that have lanes of warps, and one dim.

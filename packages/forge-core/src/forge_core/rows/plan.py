@@ -348,8 +348,9 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
     if tiles.parts == 1:
         config = fits[0]
         tiles = tiling(config, problem, device)
-    if max(problem.length + tiles.groups * config.chunks, problem.rows, tiles.tiles * tiles.parts) >= _LIMIT:
-        return Refusal("fewer than 2^31 rows, blocks and elements", f"{problem.rows} rows of {problem.length}")
+    counted = problem.rows if tiles.parts > 1 else 0  # in the launch that combines parts
+    if max(problem.length + tiles.groups * config.chunks, counted, tiles.tiles * tiles.parts) >= _LIMIT:
+        return Refusal("fewer than 2^31 blocks, and elements of a row", f"{problem.rows} rows of {problem.length}")
     return config
 
 

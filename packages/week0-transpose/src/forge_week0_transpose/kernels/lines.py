@@ -3,24 +3,25 @@
     few rows (``gather``)      Y[l * N + n] = X[n * pitch + l]       N = 2 to 64 lines, any number of places l
     few columns                Y[n * pitch + l] = X[l * N + n]
 
-As for ``skinny``, one side is N long lines and the other a single run; here N is an argument of the launch, and lines
-and run begin anywhere.  Addresses by hand, since words and chunks begin at their own boundaries of memory.
+Such a matrix has no square tile, but its short side is contiguous as a whole: one side is N long lines, the other a
+single run.  N is an argument of the launch, and lines and run begin anywhere.
 
-How the data moves.  A tile is 2^shift places of all lines.  Words of 4 bytes, or elements, go to shared memory as they
-are, and a thread gathers an aligned chunk of 16 bytes of the output from there by element.  With elements of 2 bytes:
+How the data moves.  A chunk is V neighboring elements, aligned to its bytes.  A tile is 8 * groups chunks of each line;
+shared memory holds its run, each chunk of it as aligned as in global memory.  For N = 3, V = 4, few rows:
 
-            global, words                 shared memory         registers of a thread     global, chunks
-    line 0  |.a|bc|de|f.|             ->  |.a|bc|de|f.|     ->  aAbBcCdD            ->    run |..|aA|bB|cC|dD|eE|fF|
-    line 1  |AB|CD|EF|..|                 |AB|CD|EF|..|
+    global, N lines             registers of a thread     shared memory, by element      global, one run
+    r0 ..|a0 a1 a2 a3|...       a0 a1 a2 a3               |..a0b0|c0a1b1c1|a2b2c2a3|..   neighboring threads take
+    r1 ..|b0 b1 b2 b3|...       b0 b1 b2 b3                                              neighboring chunks
+    r2 ..|c0 c1 c2 c3|...       c0 c1 c2 c3
 
-    run     |..|aA|bB|cC|dD|eE|fF|    ->  the same, padded  ->  abcdef..            ->    line 0  |.a|bc|de|f.|
-                                                                ABCDEF..                  line 1  |AB|CD|EF|..|
+    gL (N, length):(pitch, 1)     the lines; eight neighboring threads take eight neighboring chunks of one
+    gR (1, count):(1, 1)          the run of the tile, N times its places
+    sR (run)                      the same, swizzled: chunks that neighbors access by element lie N chunks apart
 
-The pitch of lines in shared memory is congruent to that in global memory modulo a word, so that an element keeps its
-place in a word.  What fills no chunk, at either end of a line or of a tile's run, is stored by element.
+Few columns go the other way.  What fills no chunk, at either end of a line or of the run, is moved by element.
 
-Bytes moved: 2 * B * N * L * itemsize, each once, but for words that two tiles share; the bound is DRAM bandwidth.
-Limits: the pitch of the short side is N (no gap).  Reads begin in the word of the first element and end with the last.
+Bytes moved: 2 * B * N * L * itemsize, each once; the bound is DRAM bandwidth.
+Limits: the pitch of the short side is N (no gap).
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
+from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
-from forge_core.cute.memory import elements_at, name_kernel
-from forge_week0_transpose.configs import CHUNK
-from forge_week0_transpose.kernels import stage
-from forge_week0_transpose.kernels.tensors import UNSIGNED, matrices, traceable
-from forge_week0_transpose.lines import LINE, MAX_LINES, LinesConfig
+from forge_core.cute.copy import head_elements, load_if, load_policy, neighbors
+from forge_core.cute.memory import name_kernel
+from forge_week0_transpose.kernels.tensors import matrices, traceable
+from forge_week0_transpose.lines import LinesConfig
 
 __all__ = ["Lines", "build"]
 
@@ -46,102 +47,99 @@ class Lines(LinesConfig):
     """The kernel of a configuration."""
 
     @cute.jit
-    def __call__(self, pX: Any, pY: Any, lines: Any, length: Any, pitch: Any, shift: Any, batch: tuple, stream: Any):
-        """Launches a block a tile of ``2 ** shift`` places; ``pitch`` between lines in elements."""
-        tiles = (length + ((Int64(1) << shift) - 1)) >> shift
+    def __call__(self, pX: Any, pY: Any, lines: Any, length: Any, pitch: Any, groups: Any, batch: tuple, stream: Any):
+        """Launches a block a tile of ``8 * groups`` chunks of each line; ``pitch`` between lines in elements."""
+        places = groups * (8 * self.vec)
+        tiles = (length + (places - 1)) // places
         name_kernel(self.kernel, self.kernel_name)
-        self.kernel(pX, pY, (lines, length), pitch, Int32(shift), Uint32(tiles), batch).launch(
+        self.kernel(pX, pY, (lines, length), pitch, Int32(groups), Uint32(tiles), batch).launch(
             grid=(Int32(tiles * batch[0]), 1, 1), block=(self.threads, 1, 1), smem=self.smem_bytes, stream=stream
         )
 
     @cute.kernel
-    def kernel(self, pX: Any, pY: Any, shape: tuple, pitch: Int64, shift: Int32, tiles: Uint32, batch: tuple):
-        size, block = self.itemsize, Uint32(cute.arch.block_idx()[0])
+    def kernel(self, pX: Any, pY: Any, shape: tuple, pitch: Int64, groups: Int32, tiles: Uint32, batch: tuple):
+        block, (lines, length), places = Uint32(cute.arch.block_idx()[0]), shape, groups * (8 * self.vec)
         tile = block % tiles if cutlass.const_expr(self.batch_rank > 0) else block
-        (lines, length), first = shape, Int64(tile) << Int64(shift)
-        check((lines <= MAX_LINES) & ((lines << Int64(shift)) * size <= self.tile_bytes), "a tile fits shared memory")
+        first = Int64(tile) * places
+        check(lines * places * self.itemsize <= self.tile_bytes, "a tile fits shared memory")
         check(first < length, "the tile begins inside the lines")
         strides = ((pitch, 1), (1, lines)) if cutlass.const_expr(self.gather) else ((1, lines), (pitch, 1))
-        mats = matrices((pX, pY), size, shape, strides, batch, block // tiles)
-        source, target = ((mat.iterator + cute.crd2idx((0, first), mat.layout)).toint() for mat in mats)
-        left = Int32(cutlass.min(length - first, Int64(1) << Int64(shift)))
-        start = cute.arch.get_dyn_smem(UNSIGNED[size], alignment=CHUNK).toint()
-        move = self.gather_run if self.gather else self.scatter_run
-        move(source, target, start, Int32(lines), pitch * size, shift, left)
+        mats = matrices((pX, pY), self.itemsize, shape, strides, batch, block // tiles)
+        gL, gR = (cute.domain_offset((0, first), mat) for mat in (mats if self.gather else mats[::-1]))
+        lines, left = Int32(lines), Int32(cutlass.min(length - first, Int64(places)))
+        gL = cute.make_tensor(gL.iterator, cute.make_layout((lines, left), stride=(pitch, 1)))
+        gR = cute.make_tensor(gR.iterator, cute.make_layout((1, left * lines), stride=(1, 1)))
+        run, swizzle = cute.make_layout(self.smem_bytes // self.itemsize), cute.make_swizzle(*self.swizzle)
+        sR = SmemAllocator().allocate_tensor(gR.element_type, run, byte_alignment=1024, swizzle=swizzle)
+        # Elements of the run's first chunk that are before the tile.
+        skip = (self.vec - head_elements(gR[0, None], self.vec)) & (self.vec - 1)
+        across, along = (gL, self.of_lines(gL, groups, skip), lines), (gR, self.of_run(gR, skip), 1)
+        (gX, loads, step), (gY, stores, apart) = (across, along) if self.gather else (along, across)
+        # All loads are in flight, and all places found, before the first load is waited for.
+        rX, policy = cute.make_rmem_tensor((self.vec, self.loads), gX.element_type), load_policy()
+        for m, (place, _, inside) in enumerate(loads):
+            load_if(gX, place, rX[None, m], inside, policy)
+        self.move_ends(gX, sR, skip, step, load=True)
+        for m, (_, at, inside) in enumerate(loads):
+            self.put(rX[None, m], self.chunk(sR, at, step), inside)
+        cute.arch.sync_threads()
+        self.move_ends(gY, sR, skip, apart, load=False)
+        for place, at, inside in stores:
+            self.store(self.chunk(sR, at, apart), gY, place, inside)
+
+    def of_lines(self, gL: cute.Tensor, groups: Int32, skip: Int32) -> list:
+        """A thread's chunks of the lines: where they begin there and in the run, and whether they are in the tile."""
+        (lines, left), v, found = gL.shape, self.vec, []
+        for m in range(self.loads):
+            i = Uint32(cute.arch.thread_idx()[0] + m * self.threads)
+            group, n = Int32((i >> 3) // Uint32(lines)), Int32((i >> 3) % Uint32(lines))
+            place = (group * 8 + Int32(i & 7)) * v + head_elements(gL[n, None], v)
+            found.append(((n, place), skip + place * lines + n, (group < groups) & (place + v <= left)))
+        return found
+
+    def of_run(self, gR: cute.Tensor, skip: Int32) -> list:
+        """A thread's chunks of the run; likewise."""
+        chunks = (cute.arch.thread_idx()[0] + m * self.threads + Int32(skip > 0) for m in range(self.loads))
+        places = ((chunk * self.vec - skip, cute.assume(chunk * self.vec, divby=self.vec)) for chunk in chunks)
+        return [((0, place), at, place + self.vec <= gR.shape[1]) for place, at in places]
+
+    def chunk(self, sR: cute.Tensor, at: Int32, step: Any) -> cute.Tensor:
+        """Elements of the run in shared memory, ``step`` apart."""
+        return cute.make_tensor(sR.iterator + at, cute.make_layout(self.vec, stride=step))
 
     @cute.jit
-    def gather_run(self, line: Int64, run: Int64, start: Int32, lines: Int32, pitch: Int64, shift: Int32, left: Int32):
-        """Few rows: ``left`` places from the bytes ``line`` and ``run`` on; ``pitch`` in bytes."""
-        size, word, v, thread = self.itemsize, self.word, self.vec, cute.arch.thread_idx()[0]
-        length, start = left * size, start + (Int32(line) & (word - 1))
-        down = (size << shift) + self.padding + (Int32(pitch) & (word - 1))
-        stage.rows(self, line, start, lines, pitch, down, shift - stage.log2(word // size), length >> stage.log2(word))
-        if cutlass.const_expr(size < word):
-            # Lines that begin or end inside a word have up to two more.
-            for i in cutlass.range(thread, 2 * lines, self.threads):
-                at = (length & -word) + (i & 1) * word
-                stage.end(self, line + (i >> 1) * pitch + at, start + (i >> 1) * down + at, length - at)
-        stage.arrive()
-
-        # Element i of the run is in line i % lines at place i // lines.  One further on is a line below, or one place
-        # on in the first line: the lesser of two unsigned numbers.  A thread's next chunk is ``far`` elements on.
-        total, step, around = left * lines, Uint32(down), Uint32(down * lines - size)
-        far = self.place(self.threads * v - v, lines, down)
-        head = cutlass.min(stage.head(self, run), total)
-        chunks = (total - head) >> stage.log2(v)
-        at, target = self.place(head + thread * v, lines, down), run + head * size + thread * CHUNK
-        for _ in cutlass.range(thread, chunks, self.threads, unroll=2):
-            rY = cute.make_rmem_tensor(v, UNSIGNED[size])
-            for k in cutlass.range_constexpr(v):
-                rY[k] = stage.element(self, start + Int32(at))
-                at = cutlass.min(at + step, at + (step - around))
-            cute.autovec_copy(rY, elements_at(target, UNSIGNED[size], v))
-            at, target = cutlass.min(at + far, at + (far - around)), target + self.threads * CHUNK
-        if thread < total - chunks * v:
-            i = thread + Int32(cutlass.select_(thread < head, 0, chunks * v))
-            stage.move(self, start + Int32(self.place(i, lines, down)), run + i * size)
+    def put(self, rX: cute.Tensor, sX: cute.Tensor, inside: Any):
+        if inside:
+            if cutlass.const_expr(isinstance(sX.stride, int)):
+                cute.autovec_copy(rX, sX)
+            else:
+                for k in cutlass.range_constexpr(self.vec):
+                    sX[k] = rX[k]
 
     @cute.jit
-    def scatter_run(self, run: Int64, line: Int64, start: Int32, lines: Int32, pitch: Int64, shift: Int32, left: Int32):
-        """Few columns: the inverse."""
-        size, word, v, thread = self.itemsize, self.word, self.vec, cute.arch.thread_idx()[0]
-        skip, column = Int32(run) & (word - 1), lines * size
-        run, length = run - skip, left * column + skip
-        rows, across = length >> stage.log2(LINE), Int32(stage.log2(LINE // word))
-        stage.rows(self, run, start, rows, Int64(LINE), Int32(LINE + self.padding), across, 1 << across)
-        if thread < LINE // word:
-            at = rows * LINE + thread * word
-            stage.end(self, run + at, start + stage.padded(self, at)[0], length - at)
-        stage.arrive()
-        across = shift - stage.log2(v)
-        for c in cutlass.range(thread & ((1 << across) - 1), 1 << across, self.threads):
-            first, steps, lanes = stage.share(lines, across, self.threads)
-            target = line + first * pitch
-            for _ in cutlass.range(steps, unroll=1):
-                place = c * v + stage.head(self, target)
-                if place + v <= left:
-                    rY, at = cute.make_rmem_tensor(v, UNSIGNED[size]), skip + first * size + place * column
-                    for k in cutlass.range_constexpr(v):
-                        source, at = stage.padded(self, at, column)
-                        rY[k] = stage.element(self, start + source)
-                    cute.autovec_copy(rY, elements_at(target + place * size, UNSIGNED[size], v))
-                first, target = first + lanes, target + lanes * pitch
-        if cutlass.const_expr(v > 1):
-            # Before the first chunk of a line and behind the last, together one of a whole tile or up to two.
-            across = stage.log2(v) + Int32(left < (1 << shift))
-            for i in cutlass.range(thread, lines << across, self.threads):
-                n, k = i >> across, i & ((1 << across) - 1)
-                head = cutlass.min(stage.head(self, line + n * pitch), left)
-                whole = (left - head) & -v
-                if k < left - whole:
-                    k += Int32(cutlass.select_(k < head, 0, whole))
-                    source = start + stage.padded(self, skip + k * column + n * size)[0]
-                    stage.move(self, source, line + n * pitch + k * size)
+    def store(self, sX: cute.Tensor, gY: cute.Tensor, place: tuple, inside: Any):
+        """Stores a chunk."""
+        if inside:
+            rY = cute.make_rmem_tensor(self.vec, gY.element_type)
+            cute.autovec_copy(sX, rY)
+            cute.autovec_copy(rY, neighbors(gY, place, self.vec))
 
-    def place(self, i: Any, lines: Int32, down: Int32) -> Uint32:
-        """Bytes in shared memory from the first element to element ``i`` of the run."""
-        place = Uint32(i) // Uint32(lines)
-        return (Uint32(i) - place * Uint32(lines)) * Uint32(down) + place * self.itemsize
+    @cute.jit
+    def move_ends(self, gX: cute.Tensor, sR: cute.Tensor, skip: Int32, step: Any, *, load: cutlass.Constexpr):
+        """Moves the elements of each line before its first chunk and behind its last: fewer than two chunks."""
+        v, (lines, count) = self.vec, gX.shape
+        aligned = ((gX.iterator.toint() | gX.stride[0] * self.itemsize) & (v * self.itemsize - 1)) == 0
+        ends = cutlass.select_(aligned & (count & (v - 1) == 0), 0, lines * (2 * v))
+        for i in cutlass.range(cute.arch.thread_idx()[0], ends, self.threads, unroll=1):
+            n, k = i // (2 * v), i % (2 * v)
+            head = cutlass.min(head_elements(gX[n, None], v), count)
+            behind = (count - head) & -v  # the first of those behind the chunks, but for the head
+            if k < count - behind:
+                place = k + Int32(cutlass.select_(k < head, 0, behind))
+                if cutlass.const_expr(load):
+                    sR[skip + place * step + n] = gX[n, place]
+                else:
+                    gX[n, place] = sR[skip + place * step + n]
 
 
 @compile_cached

@@ -36,10 +36,11 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from forge_core.cache import Traceable, compile_cached
-from forge_week0_transpose.configs import SkinnyConfig, Step
+from forge_week0_transpose.configs import Step
 from forge_week0_transpose.kernels.tensors import shuffled, traceable
 from forge_week0_transpose.kernels.tile import TileKernel
 from forge_week0_transpose.kernels.words import deinterleave, interleave
+from forge_week0_transpose.lines import SkinnyConfig
 
 __all__ = ["Skinny", "build"]
 
