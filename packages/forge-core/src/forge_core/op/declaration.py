@@ -166,7 +166,7 @@ class Operator(ByName):
         output = self.table.check(None, named)
         chosen = "kernel" if arch is not None else self.table.resolve(x.device, named.get("variant", "auto"))
         if chosen == "ref":
-            inputs = [named[name] for name in self.schema.tensors]
+            inputs = [named[name] for name in self.schema.tensors if named[name] is not None]
             why = "Backend 'ref' was asked for." if x.is_cuda else "CPU tensors are served by the reference."
             read, written = sum(t.nbytes for t in inputs), output.nbytes
             return Explanation(self.schema.qualified, "ref", None, None, why, None, read, written, None)
@@ -218,7 +218,7 @@ class Operator(ByName):
         self.schema.check(op, named)
         values = tuple(named.values())
         for name in self.schema.tensors:
-            if named[name].is_nested:  # jagged ones are a subclass that would ask for a kernel of its own
+            if named[name] is not None and named[name].is_nested:  # jagged ones are a subclass that would ask for a kernel of its own
                 checks.strided(op, name, named[name])
         return values
 

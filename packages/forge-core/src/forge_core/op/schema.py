@@ -52,7 +52,8 @@ class Schema:
         parameters: names in order.
         positional: how many of them may be passed by position.
         defaults: the default of each parameter that has one.
-        tensors: names of the tensor parameters.
+        tensors: names of the tensor parameters, optional ones (``Tensor?``) among them.
+        optional: names of those that may be None.
         kinds: the type of each other parameter, as PyTorch's parser names it.
         aliases: other names that a caller may use, as of PyTorch's functions, each with the parameter it stands for.
     """
@@ -64,6 +65,7 @@ class Schema:
     positional: int
     defaults: dict[str, Any]
     tensors: tuple[str, ...]
+    optional: frozenset[str]
     kinds: dict[str, str]
     aliases: dict[str, str]
 
@@ -92,7 +94,8 @@ class Schema:
             parameters=names,
             positional=sum(not a.kwarg_only for a in arguments),
             defaults={a.name: a.default_value for a in arguments if a.has_default_value()},
-            tensors=tuple(a.name for a in arguments if str(a.type) == "Tensor"),
+            tensors=tuple(a.name for a in arguments if str(a.type) in ("Tensor", "Optional[Tensor]")),
+            optional=frozenset(a.name for a in arguments if str(a.type) == "Optional[Tensor]"),
             kinds={a.name: str(a.real_type) for a in arguments if str(a.real_type) in _KINDS},
             aliases={alias: name for alias, name in aliases.items() if alias not in names},
         )
@@ -101,6 +104,16 @@ class Schema:
     def leading(self) -> int:
         """How many arguments a call must pass by position for all of its tensors to be among them."""
         return 1 + max(self.parameters.index(name) for name in self.tensors)
+
+    def placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same call with all tensors by position, if it names optional ones or leaves them out; else as it is."""
+        kwargs, filled = self._own_names(kwargs) if kwargs else kwargs, list(args)
+        for name in self.parameters[len(args) : self.leading]:
+            if name not in kwargs and name not in self.defaults:
+                return args, kwargs
+            filled.append(kwargs.get(name, self.defaults.get(name)))
+        placed = self.parameters[len(args) : self.leading]
+        return tuple(filled), {name: value for name, value in kwargs.items() if name not in placed}
 
     @functools.cached_property
     def qualified(self) -> str:
@@ -165,7 +178,7 @@ class Schema:
         The dispatcher checks too, and says so as a RuntimeError about a schema that the caller has never seen.
         """
         for name in self.tensors:
-            if not isinstance(named[name], torch.Tensor):
+            if not isinstance(named[name], torch.Tensor) and not (named[name] is None and name in self.optional):
                 checks.is_tensor(op, name, named[name])
         for name, kind in self.kinds.items():
             value, (expected, exact) = named[name], _KINDS[kind]

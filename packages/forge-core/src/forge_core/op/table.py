@@ -146,7 +146,7 @@ class LaunchTable:
             if isinstance(t, torch.Tensor) and not (t.is_nested or t.is_quantized) and t.layout is torch.strided:
                 values[name] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META)
         expected = self._rules.allocate(values)  # which refuses the others
-        for name in others:
+        for name in (name for name in others if named[name] is not None):
             checks.same_device(self._schema.name, name, named[name], named[first].device)
         if out is not None:
             op = f"{self._schema.name}_out"
@@ -155,7 +155,7 @@ class LaunchTable:
         return expected
 
     def _check_apart(self, out: torch.Tensor, named: dict[str, Any]) -> None:
-        for name in self._schema.tensors:
+        for name in (name for name in self._schema.tensors if named[name] is not None):
             checks.no_overlap(f"{self._schema.name}_out", out, name, named[name])
 
     def refer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
