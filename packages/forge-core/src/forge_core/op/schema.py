@@ -54,6 +54,7 @@ class Schema:
         defaults: the default of each parameter that has one.
         tensors: names of the tensor parameters, optional ones (``Tensor?``) among them.
         optional: names of those that may be None.
+        results: names of the results, where there are several; else empty.
         kinds: the type of each other parameter, as PyTorch's parser names it.
         aliases: other names that a caller may use, as of PyTorch's functions, each with the parameter it stands for.
     """
@@ -66,6 +67,7 @@ class Schema:
     defaults: dict[str, Any]
     tensors: tuple[str, ...]
     optional: frozenset[str]
+    results: tuple[str, ...]
     kinds: dict[str, str]
     aliases: dict[str, str]
 
@@ -74,7 +76,8 @@ class Schema:
         """Parses a schema.
 
         Raises:
-            ValueError: it has no namespace, its first parameter is not a tensor, or it mutates an argument.
+            ValueError: it has no namespace, its first parameter is not a tensor, it mutates an argument, or one of
+                several results is no tensor with a name.
         """
         parsed = torch._C.parse_schema(text)
         namespace, _, name = parsed.name.partition("::")
@@ -86,6 +89,9 @@ class Schema:
         if not arguments or str(arguments[0].type) != "Tensor":
             raise ValueError(f"operator schema: expected a tensor as the first parameter, got {text!r}")
         names = tuple(a.name for a in arguments)
+        results = tuple(r.name for r in parsed.returns) if len(parsed.returns) > 1 else ()
+        if not all(results) or {str(r.type) for r in parsed.returns} != {"Tensor"}:
+            raise ValueError(f"operator schema: expected a tensor, or several with names, as results, got {text!r}")
         aliases = {alias: name for name in names for alias in _ALIASES.get(name, ())}
         return cls(
             text=text,
@@ -96,6 +102,7 @@ class Schema:
             defaults={a.name: a.default_value for a in arguments if a.has_default_value()},
             tensors=tuple(a.name for a in arguments if str(a.type) in ("Tensor", "Optional[Tensor]")),
             optional=frozenset(a.name for a in arguments if str(a.type) == "Optional[Tensor]"),
+            results=results,
             kinds={a.name: str(a.real_type) for a in arguments if str(a.real_type) in _KINDS},
             aliases={alias: name for alias, name in aliases.items() if alias not in names},
         )
