@@ -256,6 +256,8 @@ class LaunchTable:
             written: tuple[torch.Tensor, ...] = (out,)
         elif bound.results:
             written = tuple([_new(*one) for one in bound.results])
+            for t in written if bound.plan is None else ():  # sums over no rows
+                t.zero_()
         else:
             written = (_new(bound.shape, bound.strides, bound.dtype),)
         pointers = [a.data_ptr() for a in args if isinstance(a, torch.Tensor)]

@@ -91,7 +91,7 @@ class RowKernel(RowConfig):
         groups = [dims[i * each : (i + 1) * each] for i in range(self.rank + self.reduced)]
         kept, reduced = groups[: self.rank - first], groups[self.rank :]
         address = dict(zip(self.binding.order or names.tensors, pointers, strict=True))
-        places = [i for i, name in enumerate(names.tensors) if name not in names.columns]
+        places = [i for i, name in enumerate(names.tensors) if name not in names.columns + names.accumulates]
         # Grids have fewer than 2^31 blocks; more rows than that have lanes of warps, and one dim.
         rest, offsets = row, tuple(Int64(0) for _ in places)
         for size, *strides in kept[:0:-1]:
@@ -106,7 +106,8 @@ class RowKernel(RowConfig):
             if reduced:
                 # An element's number counts the innermost dim fastest, which CuTe has first.
                 shape = tuple(d[0] for d in reduced[::-1]), tuple(d[1 + i] for d in reduced[::-1])
-            layout = cute.make_layout(shape[0], stride=shape[1]) if name in names.elementwise else cute.make_layout(1)
+            along = name in names.elementwise + names.accumulates
+            layout = cute.make_layout(shape[0], stride=shape[1]) if along else cute.make_layout(1)
             tensors[name] = cute.make_tensor(start + begins.get(i, 0), layout)
         return tensors
 

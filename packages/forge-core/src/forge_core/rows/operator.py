@@ -26,12 +26,13 @@ from forge_core.dims import Dims, normalize_dims, result_shape
 from forge_core.dtypes import FLOATS
 from forge_core.errors import DTypeError, ShapeError, UnsupportedError
 from forge_core.op import Launch, Operator, operator
+from forge_core.op.launch import Variant
 from forge_core.op.schema import Schema
 from forge_core.op.values import several
-from forge_core.rows.plan import NO_LADDER, VARIANTS, Rung, plan_call
+from forge_core.rows.plan import NO_LADDER, PERSISTENT, VARIANTS, Rung, plan_call
 from forge_core.rows.program import RowProgram
 
-__all__ = ["like", "row_operator"]
+__all__ = ["PERSISTENT", "VARIANTS", "like", "row_operator"]
 
 
 def like(
@@ -92,6 +93,7 @@ def row_operator(
     gradient: Mapping[str, Callable[..., torch.Tensor]] | Literal["reference"] | None = None,
     converts: bool = False,
     ladder: Mapping[str, Rung] = NO_LADDER,
+    kernels: Mapping[str, Variant] = VARIANTS,
     **declared: Any,
 ) -> Callable[[Callable[..., torch.Tensor]], Operator]:
     """Declares an operator that is a row program; decorates the function that checks a call and allocates its output.
@@ -110,6 +112,8 @@ def row_operator(
             differentiable, or ``setup_context`` and ``backward`` are given.
         converts: row operands are rounded to the result's dtype when they are loaded.
         ladder: kernels beside the engine's, by name.
+        kernels: those of the engine: ``PERSISTENT`` of programs that accumulate sums over rows; both of
+            programs with column operands that are to be read once for many rows.
         **declared: what else :func:`forge_core.op.operator` takes.
     """
     parsed = Schema.parse(schema)
@@ -152,7 +156,7 @@ def row_operator(
         if gradient:
             keep, back = _differentiate(parsed, {} if gradient == "reference" else gradient, reference)
             declared.update(setup_context=keep, backward=back)
-        variants = {name: rung.variant for name, rung in ladder.items()} | dict(VARIANTS)
+        variants = {name: rung.variant for name, rung in ladder.items()} | dict(kernels)
         made_operator = operator(schema, reference=reference, plan=choose, variants=variants, vmap=mapped, **declared)(
             allocate
         )
@@ -180,10 +184,13 @@ def _mapped(
     in_dims: Mapping[str, Any],
     named: dict[str, Any],
 ) -> tuple[Any, Any]:
-    """A call over a mapped dim: one call with a dim more, or one for each example where column operands are mapped."""
+    """A call over a mapped dim: one call with a dim more, or one for each example where column operands are mapped.
+
+    Or sums over rows are taken, of each example.
+    """
     operands, call_once = program.operands, dict(named)
     names = [name for name in operands.tensors if name in named]
-    if any(in_dims.get(name) is not None for name in operands.columns):
+    if operands.accumulates or any(in_dims.get(name) is not None for name in operands.columns):
         apart = {name: named[name].unbind(in_dims[name]) for name in names if in_dims.get(name) is not None}
         each = [call(**(named | {name: parts[i] for name, parts in apart.items()})) for i in range(batch)]
         if isinstance(each[0], tuple):

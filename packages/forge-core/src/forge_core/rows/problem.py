@@ -116,7 +116,8 @@ class Problem:
         """
         shape, strides, itemsizes, offsets = tuple(shape), [], [], []
         for name, t in zip(operands.tensors, tensors, strict=True):
-            strides.append(t.stride() if t.shape == shape else _strides(t, name in operands.columns, shape, dims))
+            column = name in operands.columns + operands.accumulates
+            strides.append(t.stride() if t.shape == shape else _strides(t, column, shape, dims))
             itemsizes.append(t.element_size())
             offsets.append(t.data_ptr() % ACCESS)
         kept: list[Dim] = []
@@ -135,7 +136,8 @@ class Problem:
         if self.rows == 0 or self.length == 0:
             return "empty"
         row, last = self.reduced[0].strides, self.kept[-1].strides
-        inner = len(self.reduced) == 1 and {row[i] for i in self.stepping} <= {1}
+        sums = self.operands.accumulated_places if self.length > 1 else ()
+        inner = len(self.reduced) == 1 and {row[i] for i in (*self.stepping, *sums)} <= {1}
         outer = {last[i] for i in self.operands.other_places} <= {1}
         if inner and outer:  # overlapping views: the longer run makes the better accesses
             return "inner" if self.length >= self.kept[-1].size or not self.stepping else "outer"

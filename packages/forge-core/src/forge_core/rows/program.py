@@ -4,6 +4,7 @@
     constants     totals -> k    once a row
     results       k -> r         the outputs with one element a row
     map           x, k -> y      the outputs with an element for each element of the row
+    accumulate    x, k -> s      what each element adds to an output that is a sum over rows, for each place of a row
 
 A program is a frozen dataclass: its fields are part of the compile key.  Its methods run while a kernel is traced, so a
 plain ``if`` on the program's own fields costs nothing.  ``v.x`` is a vector of neighboring elements (``TensorSSA``) in
@@ -36,6 +37,7 @@ class Operands:
         writes: (rows, length), returned by ``map``.
         results: (rows,), returned by ``results``.
         numbers: floats of the call; ``row.name``.
+        accumulates: (length,), sums over rows of what ``accumulate`` returns: the gradient of a weight.
     """
 
     rows: tuple[str, ...]
@@ -44,11 +46,12 @@ class Operands:
     writes: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
+    accumulates: tuple[str, ...] = ()
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
         """All but the numbers."""
-        return self.rows + self.columns + self.scalars + self.writes + self.results
+        return self.rows + self.columns + self.scalars + self.writes + self.results + self.accumulates
 
     @cached_property
     def elementwise(self) -> tuple[str, ...]:
@@ -62,7 +65,7 @@ class Operands:
 
     @cached_property
     def other_places(self) -> tuple[int, ...]:
-        """The indices of all but column operands."""
+        """The indices of all but column operands and sums over rows."""
         return self._places(self.rows + self.scalars + self.writes + self.results)
 
     @cached_property
@@ -73,7 +76,12 @@ class Operands:
     @cached_property
     def written_places(self) -> tuple[int, ...]:
         """The indices of what is written."""
-        return self._places(self.writes + self.results)
+        return self._places(self.writes + self.results + self.accumulates)
+
+    @cached_property
+    def accumulated_places(self) -> tuple[int, ...]:
+        """The indices of sums over rows."""
+        return self._places(self.accumulates)
 
     def _places(self, names: tuple[str, ...]) -> tuple[int, ...]:
         return tuple(map(self.tensors.index, names))
@@ -169,6 +177,10 @@ class RowProgram:
 
     def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
         """The elements written, in the order of ``operands.writes``."""
+        return ()
+
+    def accumulate(self, v: Any, constants: Any) -> tuple[Any, ...]:
+        """What elements add to sums over rows, in the order of ``operands.accumulates``."""
         return ()
 
 
