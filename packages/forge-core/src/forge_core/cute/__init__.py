@@ -5,6 +5,7 @@
     hold       the policies by which the L2 evicts lines last or first, and copies into shared memory by them
     room       registers for a stated number of blocks
     monoid     how two accumulators become one: sum, product, maximum, minimum; a week adds its own
+    moments    count, sum and squared deviations of a union, without cancellation
     online     the (max, sum) pair of a softmax, its identity and its proof
     warp       a reduction among the lanes of a warp
     grid       a reduction among blocks that are resident all at once, through slots in global memory

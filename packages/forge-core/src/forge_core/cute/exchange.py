@@ -31,8 +31,10 @@ __all__ = [
     "Exchange",
     "Places",
     "Sharers",
+    "at_turn",
     "close_exchange",
     "combine_parts",
+    "combine_places",
     "get",
     "open_exchange",
     "put",
@@ -77,6 +79,7 @@ class Exchange:
         sAcc: (words, slots), 32-bit words: an accumulator for each warp that may share the row.
         arrived: the mbarrier that counts the bytes sent by a cluster's blocks; None within a block.
         first: whether no exchange of the kernel comes before it.
+        phase: of the mbarrier.
         second: of a grid, the exchange in the block behind the slots.
     """
 
@@ -84,6 +87,7 @@ class Exchange:
     sAcc: cute.Tensor  # noqa: N815 - CuTe's grammar of names
     arrived: cute.Pointer | None = None
     first: bool = True
+    phase: Any = 0
     second: Exchange | None = None
 
 
@@ -91,17 +95,21 @@ def _words(types: tuple[Any, ...]) -> int:
     return 1 << (sum(dtype.width // 32 for dtype in types) - 1).bit_length()
 
 
-def open_exchange(smem: SmemAllocator, monoids: Sequence[Monoid], sharers: Sharers) -> list[Exchange]:
+def open_exchange(
+    smem: SmemAllocator, monoids: Sequence[Monoid], sharers: Sharers, *, by_turns: bool = False
+) -> list[Exchange]:
     """Shared memory for some exchanges; all threads of a cluster call it before they exchange.
 
     Args:
         smem: allocates it.
         monoids: of each exchange.
         sharers: who takes part in them.
+        by_turns: each is used any number of times, by :func:`at_turn`.
     """
-    arrived = smem.allocate_array(Int64, len(monoids)) if sharers.blocks > 1 and monoids else None
+    turns = 2 if by_turns else 1
+    arrived = smem.allocate_array(Int64, turns * len(monoids)) if sharers.blocks > 1 and monoids else None
     if arrived is not None:
-        _init(arrived, len(monoids))
+        _init(arrived, turns * len(monoids))
     slots = sharers.most // WARP * sharers.blocks
     found = []
     for i, monoid in enumerate(monoids):
@@ -110,14 +118,26 @@ def open_exchange(smem: SmemAllocator, monoids: Sequence[Monoid], sharers: Share
         if sharers.parts is not None:
             row = Int64(sharers.parts) * SLOT_BYTES
             each = replace(sharers, slots=sharers.slots + i * row)
-        made = Exchange(each, smem.allocate_tensor(Int32, layout, byte_alignment=16), first=i == 0)
+        sAcc = smem.allocate_tensor(Int32, cute.make_layout((*layout.shape, turns)), byte_alignment=16)
+        made = Exchange(each, sAcc[None, None, 0], first=i == 0)
         if arrived is not None:
-            made = replace(made, arrived=arrived + i)
+            made = replace(made, arrived=arrived + turns * i)
         if sharers.parts is not None:
             again = Exchange(each, smem.allocate_tensor(Int32, layout, byte_alignment=16))
             made = replace(made, second=again)
         found.append(made)
     return found
+
+
+def at_turn(at: Exchange, turn: Int32) -> Exchange:
+    """An exchange opened to be used again, for its use number ``turn``, 0 first.
+
+    Two take turns, so that no thread waits before it writes: when it does for use n + 2, it has read what all wrote for
+    use n + 1, and each of them had read what it needed of use n before it wrote that.
+    """
+    own = cute.make_tensor(at.sAcc.iterator + turn % 2 * cute.cosize(at.sAcc.layout), at.sAcc.layout)
+    arrived = at.arrived if at.arrived is None else at.arrived + turn % 2
+    return replace(at, sAcc=own, arrived=arrived, phase=turn // 2 % 2)
 
 
 @cute.jit
@@ -161,7 +181,13 @@ def _put(words: list, sAcc: cute.Tensor, slot: Int32):
 
 @cute.jit
 def _send(
-    words: list, sAcc: cute.Tensor, arrived: cute.Pointer, blocks: cutlass.Constexpr, slot: Int32, slots: int | Int32
+    words: list,
+    sAcc: cute.Tensor,
+    arrived: cute.Pointer,
+    phase: int | Int32,
+    blocks: cutlass.Constexpr,
+    slot: Int32,
+    slots: int | Int32,
 ):
     """To every block of the cluster, each lane to one."""
     # Behind the cluster's barrier: racecheck takes an arrival beside mbarrier_init for a race.
@@ -172,7 +198,7 @@ def _send(
             some = words[i : i + 4]
             start = (sAcc.iterator + slot * len(words) + i).align(4 * len(some))
             cute.arch.store_async_dsmem(start, tuple(some), arrived, cute.arch.lane_idx())
-    cute.arch.mbarrier_wait(arrived, 0)
+    cute.arch.mbarrier_wait(arrived, phase)
 
 
 def reduce_row(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ...]:
@@ -213,7 +239,7 @@ def _reduce(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ..
     else:
         if at.first:
             cute.arch.cluster_wait()
-        _send(words, at.sAcc, at.arrived, sharers.blocks, sharers.rank * warps + warp, slots)
+        _send(words, at.sAcc, at.arrived, at.phase, sharers.blocks, sharers.rank * warps + warp, slots)
     lanes = min(room, WARP)
     found = [_unpack(at.sAcc, lane % lanes + i, monoid.types) for i in range(0, room, lanes)]
     if not isinstance(slots, int):
@@ -267,11 +293,11 @@ def reduce_columns(smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid,
         layout = cute.make_composed_layout(cute.make_swizzle(3, 0, 5), 0, layout)
     sAcc = [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in monoid.types]
     own = places.first, places.rows, places.has_row
-    _combine_places(rAcc, sAcc, monoid, places.width, places.groups, *own)
+    combine_places(rAcc, sAcc, monoid, places.width, places.groups, *own)
 
 
 @cute.jit
-def _combine_places(
+def combine_places(
     rAcc: list,
     sAcc: list,
     monoid: cutlass.Constexpr,
@@ -281,7 +307,18 @@ def _combine_places(
     rows: list,
     has_row: list,
 ):
-    """Eight places at a time become one, until each row has one left."""
+    """The same through given shared memory: eight places at a time become one, until each row has one left.
+
+    Args:
+        rAcc: that of :func:`reduce_columns`.
+        sAcc: for each of its parts an element for each place of the block's threads.
+        monoid: how to combine.
+        width: that of :class:`Places`, as ``groups``, ``first``, ``rows`` and ``has_row``.
+        groups: as there.
+        first: as there.
+        rows: as there.
+        has_row: as there.
+    """
     if groups > 1:
         for k in cutlass.range_constexpr(len(sAcc)):
             for r in cutlass.range_constexpr(len(rows)):

@@ -6,7 +6,7 @@
 
     slot         [ part | part | number ]     16 bytes of fp32, which are written and read at once: whoever sees the
                                               number sees the accumulator that was written with it
-                 [ part | number ] [ part | number ]     of fp64, 16 bytes a part
+                 [ part | part | number ] [ part | part | number ]     of more parts; of fp64 one in each 16 bytes
     its end      [ number ]                   once the block of the slot has read all the others
 
 Symptom: a row that several blocks share takes two launches, of which the second waits for the first one's end, for its
@@ -61,10 +61,14 @@ def follow(when: bool = True) -> None:
         cute.arch.griddepcontrol_wait()
 
 
+def _accesses(monoid: Monoid) -> int:
+    """Accesses of an accumulator: of 64 bits each, and the number."""
+    return (sum(dtype.width for dtype in monoid.types) + 63) // 64
+
+
 def _fits_slot(monoid: Monoid) -> bool:
     """Whether a slot has room for an accumulator."""
-    kinds, parts = set(monoid.types), len(monoid.types)
-    return (kinds == {Float32} and parts <= 2) or (kinds == {Float64} and parts * _ACCESS <= _END)
+    return set(monoid.types) in ({Float32}, {Float64}) and _accesses(monoid) * _ACCESS <= _END
 
 
 def _send(low: str, values: list[Any], address: Any, number: Any) -> None:
@@ -80,8 +84,9 @@ def _send(low: str, values: list[Any], address: Any, number: Any) -> None:
 def _publish(acc: tuple, monoid: cutlass.Constexpr, slot: Any, number: Any, thread: Any):
     if thread == 0:
         if cutlass.const_expr(monoid.types[0] is Float32):
-            second = acc[1] if cutlass.const_expr(len(acc) > 1) else Float32(0)
-            _send("{ {$r2}, {$r3} }", [acc[0], second], slot, number)
+            for i in cutlass.range_constexpr(_accesses(monoid)):
+                second = acc[2 * i + 1] if cutlass.const_expr(len(acc) > 2 * i + 1) else Float32(0)
+                _send("{ {$r2}, {$r3} }", [acc[2 * i], second], slot + i * _ACCESS, number)
         else:
             for part in cutlass.range_constexpr(len(acc)):
                 _send("{$r2}", [acc[part]], slot + part * _ACCESS, number)
@@ -89,10 +94,9 @@ def _publish(acc: tuple, monoid: cutlass.Constexpr, slot: Any, number: Any, thre
 
 def _receive(monoid: Monoid, slot: Any, number: Any) -> tuple[Any, ...]:
     """What a slot holds, once the number is in it."""
-    dtype, parts = monoid.types[0], len(monoid.types)
-    narrow = dtype is Float32
+    narrow = monoid.types[0] is Float32
     found: list[Any] = []
-    for part in range(1 if narrow else parts):
+    for part in range(_accesses(monoid)):
         values = cute.arch.inline_ptx(
             "{\n\t.reg .b64 low, seen; .reg .b128 slot; .reg .pred other;\n\tagain:\n\t"
             "ld.relaxed.gpu.global.b128 slot, [{$r0}];\n\tmov.b128 { low, seen }, slot;\n\t"
@@ -102,7 +106,7 @@ def _receive(monoid: Monoid, slot: Any, number: Any) -> tuple[Any, ...]:
             read_only_args=[Int64(slot + part * _ACCESS), Int64(number)],
         )
         found += values if narrow else [values]
-    return tuple(found[:parts])
+    return tuple(found[: len(monoid.types)])
 
 
 @cute.jit
@@ -131,8 +135,7 @@ def _await_end(slot: Any, number: Any) -> None:
 
 def _forget(monoid: Monoid, slot: Any) -> None:
     """Takes the number out of a slot, and out of its end."""
-    accesses = 1 if monoid.types[0] is Float32 else len(monoid.types)
-    for place in (*(part * _ACCESS + 8 for part in range(accesses)), _END):
+    for place in (*(part * _ACCESS + 8 for part in range(_accesses(monoid))), _END):
         store_element(Int64(0), slot + place, Int64)
 
 
@@ -184,7 +187,7 @@ def gather_grid(
     All threads of all blocks of the grid must arrive, and all blocks must be resident at once.
 
     Args:
-        acc: this block's, held by its thread 0 at least; of fp32, up to two parts, or of fp64.
+        acc: this block's, held by its thread 0 at least; of fp32, up to 14 parts, or of fp64, up to 7.
         monoid: how to combine.
         threads: threads of a block; a compile-time constant or an argument of the launch.
         slots: the address of ``SLOT_BYTES`` of global memory for each block that shares the row, a multiple of 16.
@@ -201,7 +204,7 @@ def gather_grid(
         ValueError: an accumulator of another kind, when the kernel is traced.
     """
     if cutlass.const_expr(not _fits_slot(monoid)):
-        raise ValueError(f"gather_grid: expected up to two parts of fp32, or parts of fp64, got {monoid.types}")
+        raise ValueError(f"gather_grid: expected up to 14 parts of fp32, or 7 of fp64, got {monoid.types}")
     _publish(acc, monoid, slots + Int64(block) * SLOT_BYTES, number, thread)
     rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
     identity = monoid.identity()

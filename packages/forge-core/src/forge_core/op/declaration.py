@@ -36,6 +36,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from forge_core import checks, settings
 from forge_core import device as devices
 from forge_core.cache import builder_at
+from forge_core.errors import UnsupportedError
 from forge_core.op.eager import NOT_SERVED, EagerPath
 from forge_core.op.functorch import functorch_function
 from forge_core.op.guard import forward_levels, has_tangent, quiet, transformed
@@ -44,7 +45,7 @@ from forge_core.op.register import register, registered
 from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 from forge_core.op.table import LaunchTable
-from forge_core.op.values import ByName
+from forge_core.op.values import ByName, several
 
 __all__ = ["Operator", "operator"]
 
@@ -74,7 +75,7 @@ class Operator(ByName):
             library = _libraries[self.schema.namespace] = torch.library.Library(self.schema.namespace, "FRAGMENT")
         register(library, rules, self.table.serve, self.like)
         self._op = registered(self.schema, self.schema.name)
-        self._out_op = registered(self.schema, f"{self.schema.name}_out")
+        self._out_op = None if self.schema.results else registered(self.schema, f"{self.schema.name}_out")
         self._transformable = None if rules.backward is None else functorch_function(rules, self._op)
 
     # -- the public face ----------------------------------------------------------------------------------------
@@ -114,7 +115,14 @@ class Operator(ByName):
 
         Raises:
             ArgumentError: ``out`` is not that; nothing was written.
+            UnsupportedError: an operator of several results.
         """
+        if self._out_op is None:
+            raise UnsupportedError(
+                f"{self.schema.name}: expected an operator of one result for its out form, got one of "
+                f"{len(self.schema.results)}; call it without out.",
+                requirement="an operator of one result",
+            )
         if is_dynamo_compiling():
             args, kwargs = self.schema.traced(args, kwargs)
             self._out_op(*args, out=out, **kwargs)
@@ -166,9 +174,9 @@ class Operator(ByName):
         output = self.table.check(None, named)
         chosen = "kernel" if arch is not None else self.table.resolve(x.device, named.get("variant", "auto"))
         if chosen == "ref":
-            inputs = [named[name] for name in self.schema.tensors]
+            inputs = [named[name] for name in self.schema.tensors if named[name] is not None]
             why = "Backend 'ref' was asked for." if x.is_cuda else "CPU tensors are served by the reference."
-            read, written = sum(t.nbytes for t in inputs), output.nbytes
+            read, written = sum(t.nbytes for t in inputs), sum(t.nbytes for t in several(output))
             return Explanation(self.schema.qualified, "ref", None, None, why, None, read, written, None)
         target = devices.spec_for(arch) if arch is not None else devices.query(x.device)
         launch = self._rules.plan(target, output, *named.values())
@@ -218,7 +226,8 @@ class Operator(ByName):
         self.schema.check(op, named)
         values = tuple(named.values())
         for name in self.schema.tensors:
-            if named[name].is_nested:  # jagged ones are a subclass that would ask for a kernel of its own
+            # Jagged ones are a subclass that would ask for a kernel of its own.
+            if named[name] is not None and named[name].is_nested:
                 checks.strided(op, name, named[name])
         return values
 

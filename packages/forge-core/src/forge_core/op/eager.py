@@ -56,7 +56,7 @@ class EagerPath:
 
     def __init__(self, rules: Rules, launches: LaunchTable) -> None:
         self._positions, self._normalize = rules.schema.leading, rules.schema.normalize
-        self._launches = launches
+        self._launches, self._placed = launches, rules.schema.placed if rules.schema.optional else None
         self._record = self._record_reference = ready = None
         if rules.backward is not None:
             self._record, self._record_reference, ready = _recorders(rules, launches, rules.backward)
@@ -68,6 +68,8 @@ class EagerPath:
         return self._any_call(args, kwargs) if guard.quiet() else NOT_SERVED
 
     def _any_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._placed is not None and len(args) < self._positions:
+            args, kwargs = self._placed(args, kwargs)
         if len(args) < self._positions:
             return NOT_SERVED
         on_cuda = guard.plain_cuda(args[0])

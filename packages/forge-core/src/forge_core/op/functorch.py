@@ -11,8 +11,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from forge_core.op.rules import Rules
+from forge_core.op.values import several
 
 __all__ = ["functorch_function", "reference_jvp"]
 
@@ -31,7 +33,7 @@ def reference_jvp(rules: Rules) -> Callable[..., torch.Tensor]:
             return rules.reference(**named, **dict(zip(primals, tensors, strict=True)))
 
         pull = torch.func.vjp(call, *primals.values())[1]
-        push = torch.func.vjp(pull, torch.zeros_like(output))[1]
+        push = torch.func.vjp(pull, tree_map(torch.zeros_like, output))[1]
         found: tuple[torch.Tensor] = push(tuple(tangents.values()))
         return found[0]
 
@@ -63,7 +65,7 @@ def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Calla
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-            ctx.save_for_forward(*(inputs[i] for i in places), output)
+            ctx.save_for_forward(*(inputs[i] for i in places), *several(output))
             ctx.others = {name: value for name, value in zip(schema.parameters, inputs, strict=True) if name in others}
             if rules.setup_context is None:
                 return
@@ -79,7 +81,8 @@ def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Calla
 
         @staticmethod
         def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
-            *tensors, output = ctx.saved_tensors
+            tensors, found = ctx.saved_tensors[: len(places)], ctx.saved_tensors[len(places) :]
+            output = found if schema.results else found[0]
             named = ctx.others | dict(zip(schema.tensors, tensors, strict=True))
             given = zip(schema.parameters, tangents, strict=True)
             return tangent_of(output, {name: tangent for name, tangent in given if tangent is not None}, **named)

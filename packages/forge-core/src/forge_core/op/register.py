@@ -54,7 +54,7 @@ def registered(schema: Schema, name: str) -> Any:
 
 
 def register(library: torch.library.Library, rules: Rules, serve: Serve, like: Callable[..., torch.Tensor]) -> None:
-    """Defines the functional form and the out form of one operator.
+    """Defines the functional form of one operator, and its out form unless it has several results.
 
     Args:
         library: the namespace's library; it must live as long as the operator does.
@@ -63,7 +63,8 @@ def register(library: torch.library.Library, rules: Rules, serve: Serve, like: C
         like: checks a call and allocates its output; takes the schema's arguments.
     """
     _register_functional(library, rules, serve, like)
-    _register_out(library, rules, serve, like)
+    if not rules.schema.results:
+        _register_out(library, rules, serve, like)
 
 
 def _register_functional(

@@ -21,7 +21,9 @@ class Rules:
 
     Attributes:
         schema: functional, with every option of the public call.  The first parameter is a tensor.
-        like: checks the metadata of a call and allocates its output: the fake, and a real call's first step.
+        like: checks the metadata of a call and allocates its output: the fake, and a real call's first step.  Of an
+            operator of several results this is a tuple, as is what the reference and ``jvp`` return; results that a
+            call does without are empty, and the launch is not passed their addresses.
         reference: what the operator means, in plain PyTorch; takes the schema's arguments without ``variant``, and
             returns the strides that ``like`` allocates.
         plan: ``plan(device, out, *arguments) -> Launch``: the pure choice of kernel, configuration and integers.

@@ -52,7 +52,9 @@ class Schema:
         parameters: names in order.
         positional: how many of them may be passed by position.
         defaults: the default of each parameter that has one.
-        tensors: names of the tensor parameters.
+        tensors: names of the tensor parameters, optional ones (``Tensor?``) among them.
+        optional: names of those that may be None.
+        results: names of the results, where there are several; else empty.
         kinds: the type of each other parameter, as PyTorch's parser names it.
         aliases: other names that a caller may use, as of PyTorch's functions, each with the parameter it stands for.
     """
@@ -64,6 +66,8 @@ class Schema:
     positional: int
     defaults: dict[str, Any]
     tensors: tuple[str, ...]
+    optional: frozenset[str]
+    results: tuple[str, ...]
     kinds: dict[str, str]
     aliases: dict[str, str]
 
@@ -72,7 +76,8 @@ class Schema:
         """Parses a schema.
 
         Raises:
-            ValueError: it has no namespace, its first parameter is not a tensor, or it mutates an argument.
+            ValueError: it has no namespace, its first parameter is not a tensor, it mutates an argument, or one of
+                several results is no tensor with a name.
         """
         parsed = torch._C.parse_schema(text)
         namespace, _, name = parsed.name.partition("::")
@@ -84,6 +89,9 @@ class Schema:
         if not arguments or str(arguments[0].type) != "Tensor":
             raise ValueError(f"operator schema: expected a tensor as the first parameter, got {text!r}")
         names = tuple(a.name for a in arguments)
+        results = tuple(r.name for r in parsed.returns) if len(parsed.returns) > 1 else ()
+        if not all(results) or {str(r.type) for r in parsed.returns} != {"Tensor"}:
+            raise ValueError(f"operator schema: expected a tensor, or several with names, as results, got {text!r}")
         aliases = {alias: name for name in names for alias in _ALIASES.get(name, ())}
         return cls(
             text=text,
@@ -92,7 +100,9 @@ class Schema:
             parameters=names,
             positional=sum(not a.kwarg_only for a in arguments),
             defaults={a.name: a.default_value for a in arguments if a.has_default_value()},
-            tensors=tuple(a.name for a in arguments if str(a.type) == "Tensor"),
+            tensors=tuple(a.name for a in arguments if str(a.type) in ("Tensor", "Optional[Tensor]")),
+            optional=frozenset(a.name for a in arguments if str(a.type) == "Optional[Tensor]"),
+            results=results,
             kinds={a.name: str(a.real_type) for a in arguments if str(a.real_type) in _KINDS},
             aliases={alias: name for alias, name in aliases.items() if alias not in names},
         )
@@ -101,6 +111,16 @@ class Schema:
     def leading(self) -> int:
         """How many arguments a call must pass by position for all of its tensors to be among them."""
         return 1 + max(self.parameters.index(name) for name in self.tensors)
+
+    def placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The same call with all tensors by position, if it names optional ones or leaves them out; else as it is."""
+        kwargs, filled = self._own_names(kwargs) if kwargs else kwargs, list(args)
+        for name in self.parameters[len(args) : self.leading]:
+            if name not in kwargs and name not in self.defaults:
+                return args, kwargs
+            filled.append(kwargs.get(name, self.defaults.get(name)))
+        placed = self.parameters[len(args) : self.leading]
+        return tuple(filled), {name: value for name, value in kwargs.items() if name not in placed}
 
     @functools.cached_property
     def qualified(self) -> str:
@@ -165,7 +185,7 @@ class Schema:
         The dispatcher checks too, and says so as a RuntimeError about a schema that the caller has never seen.
         """
         for name in self.tensors:
-            if not isinstance(named[name], torch.Tensor):
+            if not isinstance(named[name], torch.Tensor) and not (named[name] is None and name in self.optional):
                 checks.is_tensor(op, name, named[name])
         for name, kind in self.kinds.items():
             value, (expected, exact) = named[name], _KINDS[kind]

@@ -26,6 +26,7 @@ from forge_core.errors import UnsupportedError
 from forge_core.op.backend import resolve
 from forge_core.op.launch import Launch
 from forge_core.op.rules import Rules
+from forge_core.op.values import several
 
 __all__ = ["ALIGNMENT_MASK", "MAX_BOUND", "Bound", "LaunchTable"]
 
@@ -65,7 +66,11 @@ _new: Callable[..., torch.Tensor] = getattr(torch._C._dynamo.guards, "_empty_str
 
 @dataclass(eq=False)  # not frozen, which would take three times as long to make
 class Bound:
-    """A launch ready to go: the output to allocate, the native function and its integers."""
+    """A launch ready to go: the output to allocate, the native function and its integers.
+
+    Of several results ``results`` has shapes, strides and dtypes, and ``shape``, ``strides`` and ``dtype`` are those of
+    the first.
+    """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -78,6 +83,7 @@ class Bound:
     numbered: bool = False
     needs_general_path: bool = False  # more is to be done than to pass the pointers of one input and the output
     plan: Launch | None = None  # what was planned; None where there is nothing to do
+    results: tuple[tuple[Any, ...], ...] = ()
 
 
 class LaunchTable:
@@ -146,7 +152,7 @@ class LaunchTable:
             if isinstance(t, torch.Tensor) and not (t.is_nested or t.is_quantized) and t.layout is torch.strided:
                 values[name] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META)
         expected = self._rules.allocate(values)  # which refuses the others
-        for name in others:
+        for name in (name for name in others if named[name] is not None):
             checks.same_device(self._schema.name, name, named[name], named[first].device)
         if out is not None:
             op = f"{self._schema.name}_out"
@@ -155,7 +161,7 @@ class LaunchTable:
         return expected
 
     def _check_apart(self, out: torch.Tensor, named: dict[str, Any]) -> None:
-        for name in self._schema.tensors:
+        for name in (name for name in self._schema.tensors if named[name] is not None):
             checks.no_overlap(f"{self._schema.name}_out", out, name, named[name])
 
     def refer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
@@ -247,10 +253,15 @@ class LaunchTable:
         if out is not None:
             # A kernel writes through an address, so autograd has to be told that the tensor is no longer what it was.
             _count_a_write(out)
+            written: tuple[torch.Tensor, ...] = (out,)
+        elif bound.results:
+            written = tuple([_new(*one) for one in bound.results])
+            for t in written if bound.plan is None else ():  # sums over no rows
+                t.zero_()
         else:
-            out = _new(bound.shape, bound.strides, bound.dtype)
+            written = (_new(bound.shape, bound.strides, bound.dtype),)
         pointers = [a.data_ptr() for a in args if isinstance(a, torch.Tensor)]
-        pointers.append(out.data_ptr())
+        pointers += [t.data_ptr() for t in written if not bound.results or t.numel()]
         if bound.workspace:
             # Given back when this call returns; the allocator hands it out again behind this launch only.
             scratch = _new((bound.workspace,), (1,), torch.uint8)
@@ -261,7 +272,9 @@ class LaunchTable:
             bound.launch(*pointers, *bound.arguments, _raw_stream(index))
         if bound.debug and not torch.cuda.is_current_stream_capturing():
             torch.cuda.synchronize(index)
-        return out
+        found: Any = written if bound.results else written[0]
+        result: torch.Tensor = found
+        return result
 
     def _run_numbered(self, bound: Bound, pointers: list[int], scratch: torch.Tensor, index: int) -> None:
         """Runs a launch that is passed a number: negative where it comes again, whenever the graph is replayed."""
@@ -288,25 +301,16 @@ class LaunchTable:
         expected = self.check(out, named)
         output = expected if out is None else out
         debug = settings.debug_requested()
-        if output.numel() == 0:
-            return Bound(
-                tuple(output.shape),
-                output.stride(),
-                output.dtype,
-                _no_op_launch,
-                (),
-                debug,
-                "nothing to do",
-                needs_general_path=True,
-            )
+        first, *others = [(tuple(t.shape), t.stride(), t.dtype) for t in several(output)]
+        results = (first, *others) if others else ()
+        if 0 in first[0]:
+            return Bound(*first, _no_op_launch, (), debug, "nothing to do", needs_general_path=True, results=results)
         target = devices.query(args[0].device)
         plan = self._rules.plan(target, output, *named.values())
         log.debug("%s: %s %s: %s", self._schema.qualified, plan.variant, plan.config, plan.why)
         kernel = builder_at(plan.builder)(plan.config, arch=target.arch)
         return Bound(
-            shape=tuple(output.shape),
-            strides=output.stride(),
-            dtype=output.dtype,
+            *first,
             launch=kernel,
             arguments=plan.arguments,
             debug=debug,
@@ -315,6 +319,7 @@ class LaunchTable:
             numbered=plan.numbered,
             needs_general_path=debug or plan.workspace > 0 or len(self._schema.tensors) > 1,
             plan=plan,
+            results=results,
         )
 
 

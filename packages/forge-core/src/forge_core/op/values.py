@@ -1,4 +1,4 @@
-"""An operator as a value: pickled by its name and copied as itself, as a module-level function is."""
+"""An operator as a value: pickled by its name and copied as itself, as a module-level function is; its results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import sys
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Self
 
-__all__ = ["ByName"]
+__all__ = ["ByName", "several"]
+
+
+def several(result: Any) -> tuple[Any, ...]:
+    """The results of a call, be they one tensor or a tuple of them."""
+    return result if isinstance(result, tuple) else (result,)
 
 
 class ByName:

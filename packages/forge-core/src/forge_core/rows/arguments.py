@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from forge_core.device import Device
 from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig
 from forge_core.rows.problem import Dim, Problem
+from forge_core.rows.teams import PersistentConfig, team_sizes, team_workspace
 
 __all__ = ["Tiling", "arguments", "row_parts", "tiling", "workspace"]
 
@@ -23,11 +24,13 @@ FULL = 0.9
 LINE, LINES, SECTOR = 8, 16, 2
 
 
-def arguments(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ...]:
-    """The integers that a kernel is launched with: see ``RowKernel.split``."""
+def arguments(
+    config: RowConfig, problem: Problem, device: Device, chosen_for: Problem | None = None
+) -> tuple[int, ...]:
+    """The integers that a kernel is launched with: see ``RowKernel.split``; ``chosen_for`` decides the block's size."""
     kept = _padded(problem.kept, config.rank, behind=not isinstance(config, ColumnConfig))
     reduced = _padded(problem.reduced, config.reduced) if config.reduced else ()
-    sizes = _sizes(config, problem, device)
+    sizes = _sizes(config, chosen_for or problem, device)
     return (problem.length, *sizes, *[n for dim in (*kept, *reduced) for n in (dim.size, *dim.strides)])
 
 
@@ -41,6 +44,8 @@ def _sizes(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ..
     """What a launch is passed beside sizes of dims: threads of a block, parts of a row, how a tile is read."""
     if isinstance(config, HeldConfig):
         return (_block(config, problem, device),) if config.sized else ()
+    if isinstance(config, PersistentConfig):
+        return team_sizes(config, problem, device)
     if isinstance(config, ColumnConfig):
         found = tiling(config, problem, device)
         return found.parts, found.width, found.rows, found.threads
@@ -152,7 +157,12 @@ def _tile(config: ColumnConfig, problem: Problem, line: int, wave: int) -> Tilin
 
 
 def workspace(config: RowConfig, problem: Problem, device: Device) -> int:
-    """Bytes of the workspace: a slot for each block and exchange of a grid; 8 for each part's totals."""
+    """Bytes of the workspace: a slot for each block and exchange of a grid; 8 for each part's totals.
+
+    Of teams their sums.
+    """
+    if isinstance(config, PersistentConfig):
+        return team_workspace(config, problem, device)
     program, parts = config.binding.program, row_parts(config, problem, device)
     if isinstance(config, HeldConfig):
         return problem.rows * parts * GRID_SLOT_BYTES * (1 if program.merge else len(program.folds))

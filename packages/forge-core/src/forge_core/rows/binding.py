@@ -81,8 +81,8 @@ class Binding:
 
     @property
     def slots(self) -> bool:
-        """Whether a block's totals fit a slot of ``forge_core.cute.grid``: two of float32, or some of float64."""
-        most = 2 if self.compute is torch.float32 else 7
+        """Whether a block's totals fit a slot of ``forge_core.cute.grid``."""
+        most = 14 if self.compute is torch.float32 else 7
         return self.compute.is_floating_point and (not self.program.merge or len(self.program.folds) <= most)
 
     @property

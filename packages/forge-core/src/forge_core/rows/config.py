@@ -224,8 +224,14 @@ class HeldConfig(RowConfig):
 
     @property
     def fold_registers(self) -> int:
-        """Of several folds beside scalars, results or column operands: what is computed once a row, terms of lanes."""
+        """Of several folds beside scalars, results or column operands: what is computed once a row, terms of lanes.
+
+        Of moments: what a thread combines at once, of the warps that share the row; deviations, which lanes keep.
+        """
         program, names = self.binding.program, self.binding.program.operands
+        if program.merge == "moments":
+            combined = 3 * (-(-self.slots // 32)) if self.sized else self.chunks * self.vec // 2
+            return 8 + combined + 4 * len(names.scalars + names.results)
         beside, later = len(names.scalars + names.results), len(program.folds) - 1
         if later < 1 or not names.writes or not (beside or names.columns):
             return 0

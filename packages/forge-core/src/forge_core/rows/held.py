@@ -29,19 +29,18 @@ from cutlass import Int32, Int64, Uint32, const_expr
 from cutlass.memory import SmemAllocator
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.exchange import Sharers, close_exchange, open_exchange, reduce_row
+from forge_core.cute.exchange import Sharers, close_exchange, open_exchange
 from forge_core.cute.grid import SLOT_BYTES
 from forge_core.cute.memory import name_kernel
-from forge_core.cute.monoid import Monoid
-from forge_core.cute.warp import reduce_part
 from forge_core.rows.columns import Columns
 from forge_core.rows.config import HeldConfig
-from forge_core.rows.kernel import RowKernel, example_arguments
+from forge_core.rows.kernel import example_arguments
+from forge_core.rows.sharing import SharedRowKernel
 
 __all__ = ["Held", "build"]
 
 
-class Held(HeldConfig, RowKernel):
+class Held(HeldConfig, SharedRowKernel):
     """The kernel of a configuration: see ``HeldConfig`` for its attributes, ``RowKernel`` for loads and stores."""
 
     @cute.jit
@@ -87,22 +86,9 @@ class Held(HeldConfig, RowKernel):
         # Load.  A piece is a vector or an element of each operand, whether it is inside the row, and where outputs go.
         pieces = self.load(g, count, (place, rank, width), smem, self.read_once(rows, length))
 
-        # Fold and exchange.  With a merge, folds see this thread's own totals, and one exchange follows the last fold.
+        # Fold and exchange.
         known, zero = self.known(g, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
-        totals: tuple[Any, ...] = ()
-        merged = const_expr(program.merge != "" and self.sized and len(program.folds) > 0)
-        for i in cutlass.range_constexpr(len(program.folds)):
-            fold = program.folds[i]
-            if const_expr(i > 0):
-                self.forget(pieces, totals, zero << i)
-            total = self.fold(fold, pieces, known, totals)
-            if const_expr(not self.sized):
-                total = reduce_part(total, self.monoid(fold), self.lanes)
-            elif const_expr(not merged):
-                (total,) = reduce_row((total,), monoids[i], exchange[i])
-            totals = (*totals, total)
-        if const_expr(merged):
-            totals = reduce_row(totals, monoids[0], exchange[0])
+        totals = self.reduce(pieces, known, exchange, zero)
 
         # Map and store.  `forget` makes the compiler convert elements again rather than keep them in 32 bits.
         constants = program.constants(totals, known)
@@ -134,13 +120,6 @@ class Held(HeldConfig, RowKernel):
         vectors = self.vectors(g, head + first, body - first, start, threads, smem, self.staged, columns, once=once)
         columns.ask(smem, width)
         return vectors + elements
-
-    def exchanged(self) -> tuple[Monoid, ...]:
-        """The monoid of each exchange; none where shuffles are enough."""
-        program = self.binding.program
-        if not self.sized or not program.folds:
-            return ()
-        return (self.merge(),) if program.merge else tuple(map(self.monoid, program.folds))
 
 
 @compile_cached

@@ -34,25 +34,16 @@ from forge_core.cute.copy import (
 )
 from forge_core.cute.math import step_dim
 from forge_core.cute.memory import GLOBAL
-from forge_core.cute.monoid import Each, Maximum, Minimum, Monoid, Product, Sum
-from forge_core.cute.online import MaxSum
+from forge_core.cute.monoid import Monoid
 from forge_core.cute.room import room_for
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.columns import Columns
 from forge_core.rows.config import RowConfig
+from forge_core.rows.folds import FOLDS, across, counted, merge_of
 from forge_core.rows.program import Fold
-from forge_core.rows.values import Piece, Row, bits, bound, fetch_ahead, indices, scalar
+from forge_core.rows.values import Piece, Row, bits, bound, fetch_ahead, indices
 
 __all__ = ["RowKernel", "example_arguments"]
-
-#: A fold's monoid, how a vector becomes one element, and what adds nothing.
-FOLDS: dict[str, tuple[Any, Any, float]] = {
-    "sum": (Sum, cute.ReductionOp.ADD, 0),
-    "prod": (Product, cute.ReductionOp.MUL, 1),
-    "max": (Maximum, cute.ReductionOp.MAX, float("-inf")),
-    "min": (Minimum, cute.ReductionOp.MIN, float("inf")),
-}
-
 
 #: Bytes between which rows that are read and not written again are loaded to be evicted first: less of what others
 #: have left in the L2 is written back meanwhile, up to 15 % on an H200.  Fewer bytes are left there for their
@@ -100,7 +91,7 @@ class RowKernel(RowConfig):
         groups = [dims[i * each : (i + 1) * each] for i in range(self.rank + self.reduced)]
         kept, reduced = groups[: self.rank - first], groups[self.rank :]
         address = dict(zip(self.binding.order or names.tensors, pointers, strict=True))
-        places = [i for i, name in enumerate(names.tensors) if name not in names.columns]
+        places = [i for i, name in enumerate(names.tensors) if name not in names.columns + names.accumulates]
         # Grids have fewer than 2^31 blocks; more rows than that have lanes of warps, and one dim.
         rest, offsets = row, tuple(Int64(0) for _ in places)
         for size, *strides in kept[:0:-1]:
@@ -115,7 +106,8 @@ class RowKernel(RowConfig):
             if reduced:
                 # An element's number counts the innermost dim fastest, which CuTe has first.
                 shape = tuple(d[0] for d in reduced[::-1]), tuple(d[1 + i] for d in reduced[::-1])
-            layout = cute.make_layout(shape[0], stride=shape[1]) if name in names.elementwise else cute.make_layout(1)
+            along = name in names.elementwise + names.accumulates
+            layout = cute.make_layout(shape[0], stride=shape[1]) if along else cute.make_layout(1)
             tensors[name] = cute.make_tensor(start + begins.get(i, 0), layout)
         return tensors
 
@@ -279,7 +271,7 @@ class RowKernel(RowConfig):
         for name in self.binding.broadcast:
             x = g[name][0]
             registers[name] = partial(cute.full, (vec,), x, type(x))
-        return Piece(self.binding, registers, index, inside, **more)
+        return Piece(self.binding, registers, index, inside, size=vec, **more)
 
     def nothing(self, name: str, g: dict[str, cute.Tensor]) -> Any:
         """What stands for an operand outside the row."""
@@ -315,10 +307,7 @@ class RowKernel(RowConfig):
 
     def merge(self) -> Monoid:
         """How all totals are combined at once."""
-        program = self.binding.program
-        if program.merge == "max_sum":
-            return MaxSum(cute_dtype(self.binding.compute))
-        return Each(tuple(self.monoid(fold) for fold in program.folds))
+        return merge_of(self.binding.program, cute_dtype(self.binding.compute))
 
     @property
     def passes(self) -> tuple[tuple[tuple[Fold, ...], Monoid], ...]:
@@ -339,6 +328,9 @@ class RowKernel(RowConfig):
 
     def fold(self, fold: Fold, pieces: list[Piece], row: Row, totals: tuple[Any, ...]) -> Any:
         """The total of a thread's pieces: vector by vector where it is a sum, then across the vector."""
+        compute = cute_dtype(self.binding.compute)
+        if fold.op == "count":
+            return counted(pieces, compute)
         nothing, combine = FOLDS[fold.op][2], self.monoid(fold).combine
         sums: list[Any] = []
         found: list[Any] = []
@@ -355,20 +347,11 @@ class RowKernel(RowConfig):
             elif fold.op == "sum":
                 sums.append(term)
             else:
-                one = (self.across(fold, term),)
+                one = (across(fold, term, compute),)
                 found = [combine(found[0], one)] if found else [one]
         for v in pieces:
             v.ahead = {}
-        return reduce(combine, [*found, *((self.across(fold, x),) for x in sums)])[0]
-
-    def across(self, fold: Fold, term: Any) -> Any:
-        """The total of a vector."""
-        compute, (_, op, nothing) = cute_dtype(self.binding.compute), FOLDS[fold.op]
-        if term.dtype.is_float:
-            return scalar(term.reduce(op, bound(term.dtype, nothing), 0), term.dtype, compute)
-        # The DSL's maximum and minimum of a vector are of floats.
-        each = [(scalar(term[k], term.dtype, compute),) for k in range(cute.size(term.shape))]
-        return reduce(self.monoid(fold).combine, each)[0]
+        return reduce(combine, [*found, *((across(fold, x, compute),) for x in sums)])[0]
 
     def write_results(self, g: dict[str, cute.Tensor], constants: Any, row: Row, when: Boolean) -> None:
         """Computes and writes the outputs with one element a row, where ``when`` holds."""

@@ -19,6 +19,7 @@ from forge_core.rows.config import (
     RowConfig,
     StreamConfig,
 )
+from forge_core.rows.teams import persistent_configurations
 
 __all__ = ["configurations"]
 
@@ -66,6 +67,8 @@ _GRID_WORDS, _GRID_REGISTERS, _GRID_REGISTERS_NEWER = (80, 64, 48), 116, 100
 @functools.lru_cache(maxsize=1024)
 def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
     """All configurations of a program that selection picks from on a device; equal ones are the same object."""
+    if binding.operands.accumulates:
+        return persistent_configurations(binding, device)
     held = (c for c in _held(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))
     listed = dict.fromkeys((*held, *_streams(binding, device), *_columns(binding, device)))
     return tuple(map(_interned, listed))

@@ -26,11 +26,13 @@ from forge_core.dims import Dims, normalize_dims, result_shape
 from forge_core.dtypes import FLOATS
 from forge_core.errors import DTypeError, ShapeError, UnsupportedError
 from forge_core.op import Launch, Operator, operator
+from forge_core.op.launch import Variant
 from forge_core.op.schema import Schema
-from forge_core.rows.plan import NO_LADDER, VARIANTS, Rung, plan_call
+from forge_core.op.values import several
+from forge_core.rows.plan import NO_LADDER, PERSISTENT, VARIANTS, Rung, plan_call
 from forge_core.rows.program import RowProgram
 
-__all__ = ["like", "row_operator"]
+__all__ = ["PERSISTENT", "VARIANTS", "like", "row_operator"]
 
 
 def like(
@@ -91,21 +93,27 @@ def row_operator(
     gradient: Mapping[str, Callable[..., torch.Tensor]] | Literal["reference"] | None = None,
     converts: bool = False,
     ladder: Mapping[str, Rung] = NO_LADDER,
+    kernels: Mapping[str, Variant] = VARIANTS,
     **declared: Any,
 ) -> Callable[[Callable[..., torch.Tensor]], Operator]:
     """Declares an operator that is a row program; decorates the function that checks a call and allocates its output.
 
     Args:
         schema: see :func:`forge_core.op.operator`.  Its tensors and the result are the program's operands, in any
-            order; its floats are the program's numbers; ``dim`` names the dims that make a row.
+            order; its floats are the program's numbers; ``dim`` names the dims that make a row.  Several results are
+            operands by their names.  What a call leaves out, an optional tensor or an empty result, is no operand of
+            the program that is made for it.  With a true ``batch_invariant`` a row's bits do not depend on how many
+            there are, for rows of one alignment.
         program: the arithmetic, or what makes it from the arguments of a call by name.
         reference: what the operator means, in PyTorch.
-        gradient: for some tensors a function of the gradient and of the call's arguments by name; most are row
-            operators themselves.  Of all others the gradient is that of the reference, as of all with ``"reference"``,
-            which does for gradients, since they are seldom differentiated in turn.  None: not differentiable, or
-            ``setup_context`` and ``backward`` are given.
+        gradient: for some tensors a function of the gradient, or of those of all results, and of the call's arguments
+            by name; most are row operators themselves.  Of all others the gradient is that of the reference, as of all
+            with ``"reference"``, which does for gradients, since they are seldom differentiated in turn.  None: not
+            differentiable, or ``setup_context`` and ``backward`` are given.
         converts: row operands are rounded to the result's dtype when they are loaded.
         ladder: kernels beside the engine's, by name.
+        kernels: those of the engine: ``PERSISTENT`` of programs that accumulate sums over rows; both of
+            programs with column operands that are to be read once for many rows.
         **declared: what else :func:`forge_core.op.operator` takes.
     """
     parsed = Schema.parse(schema)
@@ -117,7 +125,9 @@ def row_operator(
         named = dict(zip(parsed.parameters, values, strict=True))
         found = made(named)
         operands = found.operands
-        tensors = {name: named.get(name, out) for name in operands.tensors}
+        results = parsed.results or (*operands.writes, *operands.results)
+        given = named | dict(zip(results, several(out), strict=True))
+        tensors = {name: given[name] for name in operands.tensors}
         x = tensors[operands.rows[0]]
         dims = normalize_dims(parsed.name, named.get("dim", -1), x.ndim)
         if any(t.dtype.is_complex for t in tensors.values()):
@@ -131,13 +141,14 @@ def row_operator(
             device,
             named.get("variant", "auto"),
             via=out.dtype if converts and out.dtype != x.dtype else None,
-            order=(*parsed.tensors, *operands.writes, *operands.results),
+            order=tuple(name for name in (*parsed.tensors, *results) if name in tensors),
             numbers=[float(named[name]) for name in operands.numbers] if operands.numbers else (),
             ladder=ladder,
+            invariant=named.get("batch_invariant", False),
         )
 
     def declare(allocate: Callable[..., torch.Tensor]) -> Operator:
-        def mapped(info: Any, in_dims: Sequence[int | None], *args: Any, **kwargs: Any) -> tuple[torch.Tensor, int]:
+        def mapped(info: Any, in_dims: Sequence[int | None], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
             named = parsed.bind(args, kwargs)
             places = dict(zip(parsed.parameters, in_dims, strict=False))
             return _mapped(made_operator, made(named), info.batch_size, places, named)
@@ -145,7 +156,7 @@ def row_operator(
         if gradient:
             keep, back = _differentiate(parsed, {} if gradient == "reference" else gradient, reference)
             declared.update(setup_context=keep, backward=back)
-        variants = {name: rung.variant for name, rung in ladder.items()} | dict(VARIANTS)
+        variants = {name: rung.variant for name, rung in ladder.items()} | dict(kernels)
         made_operator = operator(schema, reference=reference, plan=choose, variants=variants, vmap=mapped, **declared)(
             allocate
         )
@@ -167,18 +178,23 @@ def _real_views(op: str, program: RowProgram, tensors: Mapping[str, torch.Tensor
 
 
 def _mapped(
-    call: Callable[..., torch.Tensor],
+    call: Callable[..., Any],
     program: RowProgram,
     batch: int,
     in_dims: Mapping[str, Any],
     named: dict[str, Any],
-) -> tuple[torch.Tensor, int]:
-    """A call over a mapped dim: one call with a dim more, or one for each example where column operands are mapped."""
+) -> tuple[Any, Any]:
+    """A call over a mapped dim: one call with a dim more, or one for each example where column operands are mapped.
+
+    Or sums over rows are taken, of each example.
+    """
     operands, call_once = program.operands, dict(named)
     names = [name for name in operands.tensors if name in named]
-    if any(in_dims.get(name) is not None for name in operands.columns):
+    if operands.accumulates or any(in_dims.get(name) is not None for name in operands.columns):
         apart = {name: named[name].unbind(in_dims[name]) for name in names if in_dims.get(name) is not None}
         each = [call(**(named | {name: parts[i] for name, parts in apart.items()})) for i in range(batch)]
+        if isinstance(each[0], tuple):
+            return tuple(map(torch.stack, zip(*each, strict=True))), (0,) * len(each[0])
         return torch.stack(each), 0
     for name in names:
         if name not in operands.columns:
@@ -194,7 +210,11 @@ def _mapped(
         return (result.squeeze(1) if operands.writes else result), 0
     if "dim" in named:  # without one the last dim makes a row, mapped or not
         call_once["dim"] = _like(named["dim"], [dim + 1 for dim in normalize_dims("vmap", named["dim"], rank)])
-    return call(**call_once), 0
+    result = call(**call_once)
+    if isinstance(result, tuple):  # an empty result has no mapped dim, and each example has it
+        whole = [t if t.numel() else t.new_empty((batch, 0)) for t in result]
+        return tuple(whole), (0,) * len(whole)
+    return result, 0
 
 
 def _like(dim: Dims, dims: Sequence[int]) -> Dims:
@@ -213,24 +233,24 @@ def _differentiate(
         reference: whose gradients are taken of all other tensors.
     """
 
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, keyword_only_inputs: Any = None) -> None:
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: Any = None) -> None:
         # Without strict=, which dynamo of PyTorch 2.9 takes for True.
         named = dict(zip(schema.parameters, inputs)) | (keyword_only_inputs or {})  # noqa: B905
         ctx.save_for_backward(*(named[name] for name in schema.tensors))
         ctx.others = {name: value for name, value in named.items() if name not in schema.tensors}
 
-    def back(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def back(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         named = dict(zip(schema.tensors, ctx.saved_tensors, strict=True))
         needed = dict(zip(schema.parameters, ctx.needs_input_grad))  # noqa: B905 - as above
-        asked = [name for name in schema.tensors if needed.get(name, True)]
-        found = {name: gradient[name](grad, **named, **ctx.others) for name in asked if name in gradient}
+        asked = [name for name in schema.tensors if named[name] is not None and needed.get(name, True)]
+        found = {name: gradient[name](*grads, **named, **ctx.others) for name in asked if name in gradient}
         left = {name: named[name] for name in asked if name not in gradient}
         if left:
             options = {name: value for name, value in ctx.others.items() if name != "variant"}
             pull = torch.func.vjp(
                 lambda *t: reference(**named | dict(zip(left, t, strict=True)), **options), *left.values()
             )
-            found |= dict(zip(left, pull[1](grad), strict=True))
+            found |= dict(zip(left, pull[1](grads if schema.results else grads[0]), strict=True))
         return tuple(found.get(name) for name in schema.parameters[: schema.positional])
 
     return keep, back

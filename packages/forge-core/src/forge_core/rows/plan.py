@@ -6,6 +6,7 @@
     few of them               split     parts of rows, in a launch for each pass; two reads
     rows side by side         column    neighboring rows in neighboring threads
     any others                stream    by element
+    sums over rows            persistent  blocks go over rows; by its name also for any program with column operands
 
 :func:`select` is a pure function of a problem, a binding and a device: no GPU is asked.
 """
@@ -39,9 +40,10 @@ from forge_core.rows.config import (
 from forge_core.rows.listing import configurations
 from forge_core.rows.problem import Problem
 from forge_core.rows.program import RowProgram
+from forge_core.rows.teams import choose_team, team_sizes
 from forge_core.rows.thresholds import thresholds
 
-__all__ = ["NO_LADDER", "VARIANTS", "Rung", "plan", "plan_call", "select"]
+__all__ = ["NO_LADDER", "PERSISTENT", "VARIANTS", "Rung", "plan", "plan_call", "select"]
 
 #: The engine's kernels.
 VARIANTS: Mapping[str, Variant] = {
@@ -50,6 +52,11 @@ VARIANTS: Mapping[str, Variant] = {
     "split": Variant("forge_core.rows.stream:build", "a row is cut into parts: a launch for its totals, one to write"),
     "grid": Variant("forge_core.rows.held:build", "rows stay in the registers of all blocks of the GPU, in one launch"),
     "held": Variant("forge_core.rows.held:build", "rows stay in registers: one read, one write"),
+}
+
+#: The kernel of programs that accumulate sums over rows, and, by its name, of those with column operands.
+PERSISTENT: Mapping[str, Variant] = {
+    "persistent": Variant("forge_core.rows.persistent:build", "blocks that stay go over rows; sums over rows stay too"),
 }
 
 
@@ -74,6 +81,8 @@ Config = TypeVar("Config", bound=RowConfig)
 
 # Grids have fewer blocks than this, and 32-bit element numbers end here.
 _LIMIT = 2**31
+# More rows than any GPU has multiprocessors: from there on, selection no longer depends on how many they are.
+_MANY_ROWS = 2**15
 
 
 def plan_call(
@@ -88,6 +97,7 @@ def plan_call(
     order: Sequence[str] = (),
     numbers: Sequence[float] = (),
     ladder: Mapping[str, Rung] = NO_LADDER,
+    invariant: bool = False,
 ) -> Launch:
     """What to launch for a call; only the metadata of its tensors is read.
 
@@ -102,6 +112,7 @@ def plan_call(
         order: the operands in the order of the launch's pointers; () for that of the program.
         numbers: in the order of the program's operands.
         ladder: kernels beside the engine's, by name.
+        invariant: choose as for many rows, however few there are.
 
     Raises:
         ArgumentError: there is no such variant.
@@ -117,7 +128,7 @@ def plan_call(
             program, problem = alone, across
     dtypes = tuple([t.dtype for t in found])
     binding = Binding.of(program, dtypes, program.compute(dtypes, via), problem.broadcast, via, tuple(order))
-    return plan(op, binding, problem, device, variant, numbers, ladder)
+    return plan(op, binding, problem, device, variant, numbers, ladder, invariant)
 
 
 def plan(
@@ -128,16 +139,19 @@ def plan(
     variant: str = "auto",
     numbers: Sequence[float] = (),
     ladder: Mapping[str, Rung] = NO_LADDER,
+    invariant: bool = False,
 ) -> Launch:
     """What to launch for a bound program and a problem: see :func:`plan_call`."""
-    name, config, why = select(op, binding, problem, device, variant, ladder)
+    chosen_for = problem.of_rows(_MANY_ROWS) if invariant else problem
+    name, config, why = select(op, binding, chosen_for, device, variant, ladder)
     read, written = problem.read_bytes, problem.written_bytes
     if name in ladder:
         path, integers = ladder[name].variant.path, ladder[name].arguments(config, problem)
         return Launch(name, path, config, (*integers, *numbers), why, read, written)
-    given = (*arguments(config, problem, device), *numbers)
-    scratch = workspace(config, problem, device) if config.workspace else 0
-    return Launch(name, VARIANTS[name].path, config, given, why, read, written, scratch, config.numbered)
+    given = (*arguments(config, problem, device, chosen_for), *numbers)
+    scratch = workspace(config, chosen_for, device) if config.workspace else 0
+    path = {**VARIANTS, **PERSISTENT}[name].path
+    return Launch(name, path, config, given, why, read, written, scratch, config.numbered)
 
 
 def select(
@@ -158,17 +172,31 @@ def select(
                     requirement="elements at multiples of their size",
                 )
     if variant == "auto":
-        chosen = _automatic(binding, problem, device)
+        chosen = _accumulating(binding, problem, device) or _automatic(binding, problem, device)
         if isinstance(chosen, Refusal):
             refuse(op, variant, chosen, [])
         return (*chosen[:2], chosen[2] + thresholds().note(device))
-    chooses = {name: rung.choose for name, rung in ladder.items()} | dict(_CHOOSE)
+    operands = binding.operands
+    chooses = {name: rung.choose for name, rung in ladder.items()} | ({} if operands.accumulates else dict(_CHOOSE))
+    chooses |= {"persistent": choose_team} if operands.accumulates or operands.columns else {}
     require_known(op, variant, chooses)
     found = chooses[variant](binding, problem, device)
     if isinstance(found, Refusal):
         able = [name for name, choose in chooses.items() if not isinstance(choose(binding, problem, device), Refusal)]
         refuse(op, variant, found, able)
     return variant, found, f"variant={variant!r} was asked for"
+
+
+def _accumulating(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal | None:
+    """The kernel that accumulates sums over rows, or a Refusal; None for a program without such sums."""
+    if not binding.operands.accumulates:
+        return None
+    team = choose_team(binding, problem, device)
+    if isinstance(team, Refusal):
+        return team
+    threads, teams = team_sizes(team, problem, device)
+    who = f"{team.lanes} lanes" if team.lanes else f"{team.blocks} blocks of {threads} threads"
+    return "persistent", team, f"{who} a row, {teams} teams for {problem.rows} rows of {problem.length} elements"
 
 
 def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal:

@@ -18,6 +18,7 @@ metadata: no tensor is read, no GPU is needed.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -115,7 +116,8 @@ class Problem:
         """
         shape, strides, itemsizes, offsets = tuple(shape), [], [], []
         for name, t in zip(operands.tensors, tensors, strict=True):
-            strides.append(t.stride() if t.shape == shape else _strides(t, name in operands.columns, shape, dims))
+            column = name in operands.columns + operands.accumulates
+            strides.append(t.stride() if t.shape == shape else _strides(t, column, shape, dims))
             itemsizes.append(t.element_size())
             offsets.append(t.data_ptr() % ACCESS)
         kept: list[Dim] = []
@@ -134,7 +136,8 @@ class Problem:
         if self.rows == 0 or self.length == 0:
             return "empty"
         row, last = self.reduced[0].strides, self.kept[-1].strides
-        inner = len(self.reduced) == 1 and {row[i] for i in self.stepping} <= {1}
+        sums = self.operands.accumulated_places if self.length > 1 else ()
+        inner = len(self.reduced) == 1 and {row[i] for i in (*self.stepping, *sums)} <= {1}
         outer = {last[i] for i in self.operands.other_places} <= {1}
         if inner and outer:  # overlapping views: the longer run makes the better accesses
             return "inner" if self.length >= self.kept[-1].size or not self.stepping else "outer"
@@ -188,6 +191,12 @@ class Problem:
         """Contiguous memory of all operands that step, as rows."""
         one = Dim(length, tuple([int(i in self.stepping) for i in range(len(self.itemsizes))]))
         return Problem(self.operands, kept, (one,), self.itemsizes, self.offsets)
+
+    def of_rows(self, least: int) -> Problem:
+        """The same rows as if there were so many at least: what is chosen for them serves any number."""
+        many = copy.copy(self)
+        many.rows = max(self.rows, least)
+        return many
 
     def across(self, operands: Operands) -> Problem:
         """Rows of one element as elements of longer rows, of a program that writes this one's results."""

@@ -4,6 +4,7 @@
     constants     totals -> k    once a row
     results       k -> r         the outputs with one element a row
     map           x, k -> y      the outputs with an element for each element of the row
+    accumulate    x, k -> s      what each element adds to an output that is a sum over rows, for each place of a row
 
 A program is a frozen dataclass: its fields are part of the compile key.  Its methods run while a kernel is traced, so a
 plain ``if`` on the program's own fields costs nothing.  ``v.x`` is a vector of neighboring elements (``TensorSSA``) in
@@ -22,7 +23,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Fold", "Operands", "RowProgram", "exp", "log", "reciprocal", "rsqrt", "where"]
+__all__ = ["Fold", "Operands", "RowProgram", "exp", "log", "reciprocal", "rounded", "rsqrt", "where"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Operands:
         writes: (rows, length), returned by ``map``.
         results: (rows,), returned by ``results``.
         numbers: floats of the call; ``row.name``.
+        accumulates: (length,), sums over rows of what ``accumulate`` returns: the gradient of a weight.
     """
 
     rows: tuple[str, ...]
@@ -44,11 +46,12 @@ class Operands:
     writes: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
+    accumulates: tuple[str, ...] = ()
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
         """All but the numbers."""
-        return self.rows + self.columns + self.scalars + self.writes + self.results
+        return self.rows + self.columns + self.scalars + self.writes + self.results + self.accumulates
 
     @cached_property
     def elementwise(self) -> tuple[str, ...]:
@@ -62,7 +65,7 @@ class Operands:
 
     @cached_property
     def other_places(self) -> tuple[int, ...]:
-        """The indices of all but column operands."""
+        """The indices of all but column operands and sums over rows."""
         return self._places(self.rows + self.scalars + self.writes + self.results)
 
     @cached_property
@@ -73,10 +76,20 @@ class Operands:
     @cached_property
     def written_places(self) -> tuple[int, ...]:
         """The indices of what is written."""
-        return self._places(self.writes + self.results)
+        return self._places(self.writes + self.results + self.accumulates)
+
+    @cached_property
+    def accumulated_places(self) -> tuple[int, ...]:
+        """The indices of sums over rows."""
+        return self._places(self.accumulates)
 
     def _places(self, names: tuple[str, ...]) -> tuple[int, ...]:
         return tuple(map(self.tensors.index, names))
+
+
+def _one(v: Any, row: Any, *totals: Any) -> int:
+    """What an element contributes to a count."""
+    return 1
 
 
 @dataclass(frozen=True)
@@ -84,14 +97,14 @@ class Fold:
     """A reduction of a row to one value of the compute dtype.
 
     Attributes:
-        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``.
+        op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``; or ``"count"``, the number of elements, which has no term.
         term: ``term(v, row, *totals)``: what a vector of elements contributes, given the totals of the folds before.
         masked: the engine leaves out elements outside the row.  False promises that the terms of
             ``RowProgram.outside`` contribute nothing, which saves a select an element.
     """
 
     op: str
-    term: Callable[..., Any]
+    term: Callable[..., Any] = _one
     masked: bool = True
 
 
@@ -126,9 +139,11 @@ class RowProgram:
     def merge(self) -> str:
         """How the totals of two parts of a row become one.
 
-        ``"max_sum"`` for a maximum and a sum of exponentials below it; ``"each"`` where no fold uses another's total.
-        A program with a merge exchanges all totals at once, and runs on rows that are not held on chip.  ``""``: each
-        total is exchanged before the next fold begins.
+        ``"max_sum"`` for a maximum and a sum of exponentials below it; ``"moments"`` for a count, a sum, and the
+        squared deviations from their quotient; ``"each"`` where no fold uses another's total.
+        A program with a merge exchanges all totals at once: its folds may see those of a part of the row.  Rows that
+        are not held on chip are read once for all of them.  ``""``: each total is exchanged before the next fold
+        begins.
         """
         return "each" if len(self.folds) == 1 else ""
 
@@ -164,6 +179,10 @@ class RowProgram:
         """The elements written, in the order of ``operands.writes``."""
         return ()
 
+    def accumulate(self, v: Any, constants: Any) -> tuple[Any, ...]:
+        """What elements add to sums over rows, in the order of ``operands.accumulates``."""
+        return ()
+
 
 def exp(x: Any, *, exact: bool = True) -> Any:
     """e^x of a vector or a number; see :func:`forge_core.cute.math.exp`."""
@@ -191,6 +210,14 @@ def reciprocal(x: Any) -> Any:
     from forge_core.cute import online
 
     return online.reciprocal(x)
+
+
+def rounded(x: Any, dtype: torch.dtype) -> Any:
+    """A vector rounded to a dtype, in the dtype that it has."""
+    from forge_core.dtypes import cute_dtype
+
+    own, other = x.dtype, cute_dtype(dtype)
+    return x if own is other else x.to(other).to(own)
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:

@@ -70,6 +70,7 @@ class Piece(Values):
         held: the registers that hold the vectors of row operands.
         epoch: shared by the pieces of a row.
         columns: loads the vector of a column operand, by name.
+        size: how many elements it has.
     """
 
     def __init__(
@@ -79,9 +80,10 @@ class Piece(Values):
         held: tuple[cute.Tensor, ...] = (),
         epoch: Epoch | None = None,
         columns: dict[str, Callable[[], Any]] | None = None,
+        size: int = 1,
     ) -> None:
         super().__init__(*args)
-        self.store, self.held, self.epoch = store, held, epoch or Epoch()
+        self.store, self.held, self.epoch, self.size = store, held, epoch or Epoch(), size
         self.ahead: dict[str, Any] = {}
         self._columns = columns or {}
         self._registers |= {name: partial(self._column, name) for name in self._columns}

@@ -1,0 +1,123 @@
+"""Sums over rows, for each place of a row: a thread's in registers, a team's in the workspace, those of all teams.
+
+    accumulate   row n, n + B, ...   -> rSum (vec, chunks)       each thread, for its places of the rows of its team
+    leave        rSum                -> gSum (length) of a team  lanes of several rows first add up theirs
+    finish       gSum of all teams   -> (length)                 a launch of its own, in a fixed order
+
+All sums are in the compute dtype, so an output in 16 bits is rounded once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Boolean, Int32, Int64, const_expr
+from cutlass.memory import SmemAllocator
+
+from forge_core.cute.copy import behind, store_if
+from forge_core.cute.exchange import Places, combine_parts, combine_places, get, put, reduce_columns
+from forge_core.cute.grid import follow
+from forge_core.cute.memory import GLOBAL, name_kernel
+from forge_core.cute.monoid import Each, Sum
+from forge_core.cute.room import room_for
+from forge_core.dtypes import cute_dtype
+from forge_core.rows.sharing import SharedRowKernel
+from forge_core.rows.successive import Successive
+from forge_core.rows.values import Piece
+
+__all__ = ["AccumulatingKernel"]
+
+#: Threads of a block that adds up the sums of teams, and places of a row that it has.
+FINISH_THREADS, FINISHED = 256, 8
+
+
+class AccumulatingKernel(SharedRowKernel):
+    """Mixed into the configurations of such kernels."""
+
+    overlap: bool
+    stages: int
+
+    def sums(self) -> dict[str, cute.Tensor]:
+        """A thread's sums: 0 so far."""
+        found = {}
+        for name in self.binding.operands.accumulates:
+            found[name] = cute.make_rmem_tensor((self.vec, self.chunks), cute_dtype(self.binding.compute))
+            found[name].fill(0)
+        return found
+
+    def accumulate(self, sums: dict[str, cute.Tensor], v: Piece, c: int, constants: Any) -> None:
+        """Adds what the elements of a thread's piece number ``c`` contribute."""
+        terms = self.binding.program.accumulate(v, constants)
+        for rSum, term in zip(sums.values(), terms, strict=True):
+            own = term
+            if not self.sized:  # lanes past the last row have elements outside of it
+                own = cute.where(cute.full(term.shape, v.inside, Boolean), term, cute.full_like(term, term.dtype(0)))
+            rSum[None, c].store(rSum[None, c].load() + own)
+
+    def leave(
+        self, sums: dict[str, cute.Tensor], mine: Successive, scratch: Int64, team: Int32, teams: Int32, smem: Any
+    ) -> None:
+        """Writes a team's sums to the workspace."""
+        length, thread = mine.launch[1], cute.arch.thread_idx()[0]
+        if const_expr(not self.sized):
+            self._add_lanes(sums, behind(smem), thread)
+        for k, rSum in enumerate(sums.values()):
+            gSum = self._sums_of(scratch, k, team, teams, length)
+            for c in range(self.chunks):
+                mine.store(gSum, c, rSum[None, c].load(), thread < self.lanes if not self.sized else Boolean(True))
+
+    def _add_lanes(self, sums: dict[str, cute.Tensor], start: Int32, thread: Int32) -> None:
+        """Adds up what the rows of a block have at the same places; where rows waited in shared memory before."""
+        compute, places = cute_dtype(self.binding.compute), self.lanes * self.vec
+        pointer = cute.make_ptr(compute, start, cute.AddressSpace.smem, assumed_align=16)
+        sSum = cute.make_tensor(pointer, cute.make_layout(self.threads * self.vec))
+        if self.stages:
+            cute.arch.cp_async_wait_group(0)
+        rows = [thread % self.lanes * self.vec + r for r in range(self.vec)]
+        own = Int32(places), Int32(self.threads // self.lanes), thread * self.vec
+        for rSum in sums.values():
+            for c in range(self.chunks):
+                cute.arch.sync_threads()
+                combine_places([rSum[None, c]], [sSum], Sum(compute), *own, rows, [])
+
+    def _sums_of(self, scratch: Int64, k: int, team: Any, teams: Any, length: Any) -> cute.Tensor:
+        """The sums of a team, in the workspace: (length)."""
+        compute = cute_dtype(self.binding.compute)
+        start = scratch + (Int64(team) + Int64(k) * teams) * Int64(length) * (compute.width // 8)
+        return cute.make_tensor(cute.make_ptr(compute, start, GLOBAL, assumed_align=8), cute.make_layout(length))
+
+    def finish_sums(self, *args: Any) -> None:
+        """Launches :meth:`finish`; ``args`` are its own, and the stream."""
+        name_kernel(self.finish, f"{self.kernel_name}_finish")
+        self.finish(*args[:-1]).launch(
+            grid=((args[2] + FINISHED) // FINISHED, 1, 1),  # one at least
+            block=(FINISH_THREADS, 1, 1),
+            stream=args[-1],
+            use_pdl=self.overlap,
+            **room_for(1),
+            smem=FINISH_THREADS * len(self.binding.operands.accumulates) * self.binding.compute.itemsize + 64,
+        )
+
+    @cute.kernel
+    def finish(self, pointers: tuple, scratch: Int64, length: Int32, dims: tuple, teams: Int32):
+        """Adds up the sums of all teams."""
+        names, groups = self.binding.operands.accumulates, FINISH_THREADS // FINISHED
+        monoid = Each((Sum(cute_dtype(self.binding.compute)),) * len(names))
+        thread, place = cute.arch.thread_idx()[0], Int32(cute.arch.block_idx()[0]) * FINISHED
+        place = place + thread % FINISHED
+        inside = place < length
+        own = Int32(cutlass.select_(inside, place, 0))
+        gSum = []
+        for k in cutlass.range_constexpr(len(names)):
+            gTeam = self._sums_of(scratch, k, Int32(0), teams, length)
+            gSum.append(cute.make_tensor(gTeam.iterator + own, cute.make_layout(teams, stride=Int64(length))))
+        follow(self.overlap)
+        rSum = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
+        put(rSum, [combine_parts(gSum, monoid, thread // FINISHED, Int32(groups), teams)])
+        places = Places(Int32(FINISHED), Int32(groups), thread, [thread % FINISHED], [])
+        reduce_columns(SmemAllocator(), rSum, monoid, places, FINISH_THREADS)
+        g = self.row_of(pointers, length, dims, Int64(0))
+        for name, total in zip(names, get(rSum, 0), strict=True):
+            store_if(g[name], own, total, inside & (thread < FINISHED))

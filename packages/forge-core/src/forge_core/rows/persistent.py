@@ -1,0 +1,106 @@
+"""Blocks that stay: each team of them goes over rows one after the other, the next of which arrive meanwhile.
+
+    team b       row b, row b + B, row b + 2 B, ...       B teams: as many as the GPU has room for
+    load         column operands, once for all rows; rows into a ring of slots (``successive``), a vector by each thread
+    fold         each thread's total, then the row's, as of rows that are held; exchanges are used by turns
+    map, store   of the present row; and what its elements add to sums over rows (``accumulate``), in registers
+    at last      sums of a team to the workspace; a second launch adds up those of all teams, in a fixed order
+
+    lanes > 0    lanes of a warp share a row; a team is a block, with several rows at once
+    blocks == 1  a block; blocks > 1: a cluster, whose exchange is through distributed shared memory
+
+A thread has the same places of all rows, so that a column operand is read once, and a sum over rows takes a register.
+Bytes moved: each element once in and once out; column operands and sums once for each team, which the L2 has.
+Bound: DRAM bandwidth, as long as the rows that wait on a multiprocessor are about 64 KB, and a row's arithmetic and
+exchange take less time than its bytes.  Limits: rows of ``PersistentConfig.capacity`` vectors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+import cutlass.cute as cute
+from cutlass import Int32, Int64, Uint32, const_expr
+from cutlass.memory import SmemAllocator
+
+from forge_core.cache import Traceable, compile_cached
+from forge_core.cute.copy import behind
+from forge_core.cute.exchange import Sharers, at_turn, open_exchange
+from forge_core.cute.grid import lead
+from forge_core.cute.memory import name_kernel
+from forge_core.rows.accumulate import AccumulatingKernel
+from forge_core.rows.kernel import example_arguments
+from forge_core.rows.successive import Successive
+from forge_core.rows.teams import PersistentConfig
+
+__all__ = ["Persistent", "build"]
+
+
+class Persistent(PersistentConfig, AccumulatingKernel):
+    """The kernel of a configuration."""
+
+    @cute.jit
+    def __call__(self, *args: Any):
+        """Launches all teams, and what adds up their sums; ``args`` as ``RowKernel.split`` takes them."""
+        pointers, length, (threads, teams), dims, numbers = self.split(args)
+        scratch = args[len(pointers)].toint() if const_expr(self.workspace) else Int64(0)
+        threads = Int32(threads) if const_expr(self.sized) else self.threads
+        sizes = Int32(length), threads, Int32(teams), Int64(self.rows_of(dims))
+        name_kernel(self.kernel, self.kernel_name)
+        self.kernel(pointers, scratch, sizes, dims, numbers).launch(
+            grid=(Int32(teams * self.blocks), 1, 1),
+            block=(threads, 1, 1),
+            max_number_threads=(self.threads, 1, 1),
+            cluster=(self.blocks, 1, 1) if const_expr(self.blocks > 1) else None,
+            stream=args[-1],
+            **self.room(threads),
+        )
+        if const_expr(self.workspace):
+            self.finish_sums(pointers, scratch, Int32(length), dims, Int32(teams), args[-1])
+
+    @cute.kernel
+    def kernel(self, pointers: tuple, scratch: Int64, sizes: tuple, dims: tuple, numbers: tuple):
+        (length, threads, teams, rows), program, smem = sizes, self.binding.program, SmemAllocator()
+        # Which rows, and which of the threads that share them.
+        thread, block = cute.arch.thread_idx()[0], Int32(cute.arch.block_idx()[0])
+        rank, team, own, width = block % self.blocks, block // self.blocks, Int32(0), threads * self.blocks
+        place = rank * threads + thread
+        if const_expr(not self.sized):
+            own, place, width = thread // self.lanes, thread % self.lanes, self.lanes
+        first, step = Int64(team) * self.rows_at_once + own, Int64(teams) * self.rows_at_once
+        turns = Int32((rows - Int64(team) * self.rows_at_once + (step - 1)) // step)
+        exchange = open_exchange(
+            smem, self.exchanged(), Sharers(threads, self.threads, self.blocks, rank), by_turns=True
+        )
+        if const_expr(self.blocks > 1 and len(exchange) > 0):
+            cute.arch.cluster_wait()
+
+        # Load.
+        launch, who = (pointers, length, dims, numbers), (place, width)
+        mine, sums = Successive.of(self, launch, (rows, first, step), who, behind(smem)), self.sums()
+        for turn in cutlass.range_constexpr(mine.ahead):
+            mine.ask(Int32(turn))
+        mine.ask_scalars(Int32(0))
+
+        for turn in cutlass.range(turns, unroll=1):
+            pieces, known, g, inside = mine.take(turn)
+            mine.ask(turn + mine.ahead)
+            mine.ask_scalars(turn + 1)
+            # Fold and exchange, map and store.
+            totals = self.reduce(pieces, known, [at_turn(at, turn) for at in exchange], Uint32(length) >> 31)
+            constants = program.constants(totals, known)
+            self.write_results(g, constants, known, (place == 0) & inside)
+            for c in cutlass.range_constexpr(self.chunks):
+                self.map(pieces[c : c + 1], constants)
+                self.accumulate(sums, pieces[c], c, constants)
+
+        if const_expr(self.workspace):
+            lead(self.overlap)
+            self.leave(sums, mine, scratch, team, teams, smem)
+
+
+@compile_cached
+def build(config: PersistentConfig) -> Traceable:
+    """What to compile for a configuration."""
+    return Traceable(Persistent.of(config), example_arguments(config), name=config.kernel_name)

@@ -1,0 +1,58 @@
+"""The totals of a row that threads hold on chip: lanes of a warp, a block, a cluster or the grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from cutlass import Uint32
+
+from forge_core.cute.exchange import Exchange, reduce_row
+from forge_core.cute.monoid import Monoid
+from forge_core.cute.warp import reduce_part
+from forge_core.rows.kernel import RowKernel
+from forge_core.rows.values import Piece, Row
+
+__all__ = ["SharedRowKernel"]
+
+
+class SharedRowKernel(RowKernel):
+    """Mixed into the configurations of kernels whose threads share rows on chip.
+
+    Attributes:
+        lanes: threads of a warp that share a row; 0 for all threads of one or several blocks.
+    """
+
+    lanes: int
+
+    def exchanged(self) -> tuple[Monoid, ...]:
+        """The monoid of each exchange; none where shuffles are enough."""
+        folds = self.binding.program.folds if self.sized else ()
+        return (self.merge(),) if self.binding.program.merge and folds else tuple(map(self.monoid, folds))
+
+    def reduce(self, pieces: list[Piece], row: Row, exchange: Sequence[Exchange], zero: Uint32) -> tuple[Any, ...]:
+        """The totals of a row, for all threads that share it.
+
+        With a merge, folds see the totals of this thread's own elements, and one exchange follows the last fold.
+
+        Args:
+            pieces: this thread's.
+            row: what is known of the row.
+            exchange: for each of :meth:`exchanged`.
+            zero: 0, which the compiler knows to be of one bit.
+        """
+        program = self.binding.program
+        totals: tuple[Any, ...] = ()
+        merged = program.merge != "" and self.sized and len(program.folds) > 0
+        for i, fold in enumerate(program.folds):
+            if i > 0 and program.folds[i - 1].op != "count":
+                self.forget(pieces, totals, zero << i)
+            total = self.fold(fold, pieces, row, totals)
+            if not merged and fold.op == "count":
+                total = row.count
+            elif not self.sized:
+                total = reduce_part(total, self.monoid(fold), self.lanes)
+            elif not merged:
+                (total,) = reduce_row((total,), self.monoid(fold), exchange[i])
+            totals = (*totals, total)
+        return reduce_row(totals, self.merge(), exchange[0]) if merged else totals

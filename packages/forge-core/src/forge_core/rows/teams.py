@@ -1,0 +1,212 @@
+"""Teams: blocks, or clusters of them, that each go over rows one after the other (``persistent``), on the host.
+
+The configurations, the list of them, which one a problem takes, and how many teams a launch has.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from forge_core.choice import Refusal, max_cluster
+from forge_core.device import Device
+from forge_core.rows.binding import Binding
+from forge_core.rows.config import ALL_DIMS, MANY_DIMS, RowConfig
+from forge_core.rows.problem import Problem
+
+__all__ = ["PersistentConfig", "choose_team", "persistent_configurations", "team_sizes", "team_workspace"]
+
+#: Registers of a thread that hold what stays for all rows: sums over them, column operands as they are computed with.
+_KEPT = 48
+#: Elements of a row that a thread has at most; of rows read by element, and by element along several dims.
+_MOST, _MOST_SINGLE, _MOST_STRIDED = 32, 8, 4
+#: Registers beside those and a vector's arithmetic; from sm_100 on the compiler takes more for the same code.
+_SPARE, _SPARE_NEWER = 32, 40
+#: Bytes of rows that a multiprocessor has asked for at any time.
+_IN_FLIGHT = 96 * 1024
+#: Threads of a team of one block or more; lanes of a row and vectors of each.
+_TEAM_THREADS, _WARP_THREADS, _LANES = (256, 512), 128, ((4, 2), (8, 2), (16, 2), (32, 2), (32, 4))
+#: Shared memory that CUDA keeps for itself in each block.
+_RESERVED = 1024
+#: Multiprocessors between which clusters of more than two blocks are placed.
+_GROUP = 16
+_LIMIT = 2**31
+
+
+@dataclass(frozen=True)
+class PersistentConfig(RowConfig):
+    """``persistent.py``: teams of blocks go over rows one after the other.
+
+    Attributes:
+        lanes: threads of a warp that share a row, a power of two; 0: all threads of a team, as many as the launch says.
+        blocks: blocks of a team, a cluster.
+        stages: rows of a thread in shared memory, of which one is computed while the others arrive; 0: the next row
+            arrives in registers, element by element.
+        overlap: the launch that adds up the sums of teams begins before the one ahead of it ends.
+    """
+
+    lanes: int = 0
+    blocks: int = 1
+    stages: int = 0
+    overlap: bool = False
+
+    @property
+    def sized(self) -> bool:
+        """Whether the threads of a block are as many as a row needs."""
+        return self.lanes == 0
+
+    @property
+    def sizes(self) -> int:
+        """A launch says how many threads a block has, and how many teams there are."""
+        return 2
+
+    @property
+    def workspace(self) -> bool:
+        """Whether a launch has a workspace: for the sums of teams."""
+        return bool(self.binding.operands.accumulates)
+
+    @property
+    def slots(self) -> int:
+        """Totals that an exchange has in shared memory, of two turns."""
+        return 2 * (self.threads // 32) * self.blocks if self.sized else 0
+
+    @property
+    def registers(self) -> int:
+        """Registers that a thread needs: what stays, the arithmetic of a vector, and the row that arrives in them."""
+        operands, wide = self.binding.operands, max(1, self.binding.compute.itemsize // 4)
+        stay = self.chunks * self.vec * wide * (len(operands.accumulates) + len(operands.columns))
+        vector = self.vec * wide * (2 * len(operands.rows) + 1)
+        arrive = 0 if self.stages else self.chunks * (2 * self.binding.words(1) + 3) + 12 * self.reduced
+        return stay + vector + arrive + self.spare
+
+    @property
+    def capacity(self) -> int:
+        """Vectors of a row that fit."""
+        return (self.lanes or self.threads * self.blocks) * self.chunks
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows of a team's turn."""
+        return self.threads // self.lanes if self.lanes else 1
+
+    def shared(self, threads: Any) -> Any:
+        """Bytes of shared memory: those of the exchanges, and the rows that wait; at last the sums of lanes."""
+        row = self.chunks * self.vec * self.binding.loaded_bytes
+        sums = self.vec * self.binding.compute.itemsize if self.lanes and self.workspace else 0
+        return super().shared(threads) + 32 + threads * max(self.stages * row, sums)
+
+    def block(self, vectors: int) -> int:
+        """Threads of a block, for rows of so many vectors."""
+        if self.lanes:
+            return self.threads
+        return min(32 * max(1, -(-vectors // (32 * self.blocks * self.chunks))), self.threads)
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        who = f"{self.lanes}l" if self.lanes else f"b{self.blocks}"
+        return f"{self.binding.name}_persistent_{who}_{self._suffix}_s{self.stages}"
+
+    def resident_blocks(self, threads: int, device: Device) -> int:
+        """Blocks of so many threads that a multiprocessor has at once."""
+        room = device.smem_per_sm // (self.shared(threads) + _RESERVED)
+        return max(1, min(self.resident * self.threads // threads, int(room), 32 if self.sm_threads >= 2048 else 16))
+
+
+@functools.lru_cache(maxsize=1024)
+def persistent_configurations(binding: Binding, device: Device) -> tuple[PersistentConfig, ...]:
+    """All configurations of a program, those that hold the shortest rows first."""
+    found = dict.fromkeys(itertools.chain(_whole(binding, device), _single(binding, device)))
+    return tuple(config for config in found if config.registers * config.threads <= 65536)
+
+
+def _config(binding: Binding, device: Device, align: str, threads: int, chunks: int, **more: Any) -> PersistentConfig:
+    spare = _SPARE_NEWER if device.capability >= (10, 0) else _SPARE
+    overlap = bool(binding.operands.accumulates) and device.capability >= (9, 0)
+    return PersistentConfig(
+        binding, align, threads, chunks, spare, sm_threads=device.sm_threads, overlap=overlap, **more
+    )
+
+
+def _clusters(device: Device) -> list[int]:
+    return [blocks for blocks in (1, 2, 4, 8, 16) if blocks <= max_cluster(device)]
+
+
+def _elements(binding: Binding) -> int:
+    """Elements of a row that a thread has at most."""
+    operands, wide = binding.operands, max(1, binding.compute.itemsize // 4)
+    return min(_MOST, _KEPT // max(1, wide * (len(operands.accumulates) + len(operands.columns))))
+
+
+def _whole(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
+    """Rows of whole vectors, which wait in shared memory."""
+    vec = binding.widest_vec
+    most = max(1, _elements(binding) // vec)
+    teams = [(_WARP_THREADS, min(chunks, most), {"lanes": lanes}) for lanes, chunks in _LANES]
+    teams += [(threads, most, {"blocks": blocks}) for blocks in _clusters(device) for threads in _TEAM_THREADS]
+    for threads, chunks, more in teams:
+        config = _config(binding, device, "whole", threads, chunks, stages=1, **more)
+        # Each operand waits by accesses of 16 bytes.
+        sizes = [binding.dtype(name).itemsize * vec for name in binding.loaded]
+        row, resident = threads * chunks * sum(sizes), config.resident
+        if not sizes or any(size % 16 for size in sizes):
+            continue
+        beside = config.shared(threads) - row
+        most_here, most_shared = (
+            (each - beside) // row for each in (device.smem_per_block, device.smem_per_sm // resident - _RESERVED)
+        )
+        # Two at least, though blocks whose registers had room may then have no shared memory.
+        stages = min(1 + -(-_IN_FLIGHT // (row * resident)), max(2, most_shared), most_here)
+        if stages >= 2:
+            yield replace(config, stages=stages)
+
+
+def _single(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
+    """Any other rows, by element."""
+    most = min(_MOST_SINGLE, _elements(binding))
+    for lanes, chunks in ((8, 2), (32, most)):
+        yield _config(binding, device, "element", _WARP_THREADS, chunks, rank=MANY_DIMS, lanes=lanes)
+    for blocks in _clusters(device):
+        yield _config(binding, device, "element", 512, most, rank=MANY_DIMS, blocks=blocks)
+    for dims, blocks in itertools.product((MANY_DIMS, ALL_DIMS), _clusters(device)):
+        chunks = min(_MOST_STRIDED, most)
+        yield _config(binding, device, "element", 256, chunks, rank=dims, reduced=dims, blocks=blocks)
+
+
+def choose_team(binding: Binding, problem: Problem, device: Device) -> PersistentConfig | Refusal:
+    """The configuration for a problem: the fewest blocks whose threads hold a row, or a Refusal."""
+    contiguous, kept = problem.kind in ("inner", "empty"), len(problem.kept)
+    dims = max(kept, len(problem.reduced))
+    if dims > ALL_DIMS:
+        return Refusal(f"at most {ALL_DIMS} dims that cannot be merged", f"{dims}; pass a contiguous() tensor")
+    reduced = 0 if contiguous and kept <= MANY_DIMS else MANY_DIMS if dims <= MANY_DIMS else ALL_DIMS
+    whole = not reduced and problem.alignment.kind == "whole" and kept == 1
+    if max(problem.rows, problem.length + 2**20) >= _LIMIT:
+        return Refusal("fewer than 2^31 rows and elements of a row", f"{problem.rows} rows of {problem.length}")
+    aligns = ("whole", "element") if whole else ("element",)
+    listed = persistent_configurations(binding, device)
+    able = [c for align in aligns for c in listed if (c.align, c.reduced) == (align, reduced)]
+    fits = [c for c in able if c.capacity * c.vec >= problem.length]
+    most = max((c.capacity * c.vec for c in able), default=0)
+    return fits[0] if fits else Refusal(f"rows of at most {most} such elements", f"{problem.length} elements")
+
+
+def team_sizes(config: PersistentConfig, problem: Problem, device: Device) -> tuple[int, int]:
+    """Threads of a block, and teams: as many as are resident at once, less those whose last turn would be empty.
+
+    Clusters of more than two blocks lie within a group of multiprocessors, 16 of which can be counted on.
+    """
+    threads = config.block(-(-problem.length // config.vec))
+    sms = device.sm_count if config.blocks <= 2 else max(1, device.sm_count // _GROUP) * _GROUP
+    most = max(1, sms * config.resident_blocks(threads, device) // config.blocks)
+    groups = -(-problem.rows // config.rows_at_once)
+    return threads, max(1, -(-groups // max(1, -(-groups // most))))
+
+
+def team_workspace(config: PersistentConfig, problem: Problem, device: Device) -> int:
+    """Bytes of the sums of all teams."""
+    each = max(1, problem.length) * config.binding.compute.itemsize
+    return len(config.binding.operands.accumulates) * each * team_sizes(config, problem, device)[1]
