@@ -21,7 +21,7 @@ module need not import what declares operators.
 from forge_core.rows.binding import Binding
 from forge_core.rows.listing import configurations
 from forge_core.rows.problem import Problem
-from forge_core.rows.program import Fold, Operands, RowProgram, exp, log, reciprocal, rsqrt, where
+from forge_core.rows.program import Fold, Operands, RowProgram, exp, log, reciprocal, rounded, rsqrt, where
 
 __all__ = [
     "Binding",
@@ -33,6 +33,7 @@ __all__ = [
     "exp",
     "log",
     "reciprocal",
+    "rounded",
     "rsqrt",
     "where",
 ]

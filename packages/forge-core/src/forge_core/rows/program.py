@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Fold", "Operands", "RowProgram", "exp", "log", "reciprocal", "rsqrt", "where"]
+__all__ = ["Fold", "Operands", "RowProgram", "exp", "log", "reciprocal", "rounded", "rsqrt", "where"]
 
 
 @dataclass(frozen=True)
@@ -191,6 +191,14 @@ def reciprocal(x: Any) -> Any:
     from forge_core.cute import online
 
     return online.reciprocal(x)
+
+
+def rounded(x: Any, dtype: torch.dtype) -> Any:
+    """A vector rounded to a dtype, in the dtype that it has."""
+    from forge_core.dtypes import cute_dtype
+
+    own, other = x.dtype, cute_dtype(dtype)
+    return x if own is other else x.to(other).to(own)
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
