@@ -23,11 +23,13 @@ FULL = 0.9
 LINE, LINES, SECTOR = 8, 16, 2
 
 
-def arguments(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ...]:
-    """The integers that a kernel is launched with: see ``RowKernel.split``."""
+def arguments(
+    config: RowConfig, problem: Problem, device: Device, chosen_for: Problem | None = None
+) -> tuple[int, ...]:
+    """The integers that a kernel is launched with: see ``RowKernel.split``; ``chosen_for`` decides the block's size."""
     kept = _padded(problem.kept, config.rank, behind=not isinstance(config, ColumnConfig))
     reduced = _padded(problem.reduced, config.reduced) if config.reduced else ()
-    sizes = _sizes(config, problem, device)
+    sizes = _sizes(config, chosen_for or problem, device)
     return (problem.length, *sizes, *[n for dim in (*kept, *reduced) for n in (dim.size, *dim.strides)])
 
 

@@ -100,7 +100,8 @@ def row_operator(
         schema: see :func:`forge_core.op.operator`.  Its tensors and the result are the program's operands, in any
             order; its floats are the program's numbers; ``dim`` names the dims that make a row.  Several results are
             operands by their names.  What a call leaves out, an optional tensor or an empty result, is no operand of
-            the program that is made for it.
+            the program that is made for it.  With a true ``batch_invariant`` a row's bits do not depend on how many
+            there are, for rows of one alignment.
         program: the arithmetic, or what makes it from the arguments of a call by name.
         reference: what the operator means, in PyTorch.
         gradient: for some tensors a function of the gradient, or of those of all results, and of the call's arguments
@@ -139,6 +140,7 @@ def row_operator(
             order=tuple(name for name in (*parsed.tensors, *results) if name in tensors),
             numbers=[float(named[name]) for name in operands.numbers] if operands.numbers else (),
             ladder=ladder,
+            invariant=named.get("batch_invariant", False),
         )
 
     def declare(allocate: Callable[..., torch.Tensor]) -> Operator:

@@ -74,6 +74,8 @@ Config = TypeVar("Config", bound=RowConfig)
 
 # Grids have fewer blocks than this, and 32-bit element numbers end here.
 _LIMIT = 2**31
+# More rows than any GPU has multiprocessors: from there on, selection no longer depends on how many they are.
+_MANY_ROWS = 2**15
 
 
 def plan_call(
@@ -88,6 +90,7 @@ def plan_call(
     order: Sequence[str] = (),
     numbers: Sequence[float] = (),
     ladder: Mapping[str, Rung] = NO_LADDER,
+    invariant: bool = False,
 ) -> Launch:
     """What to launch for a call; only the metadata of its tensors is read.
 
@@ -102,6 +105,7 @@ def plan_call(
         order: the operands in the order of the launch's pointers; () for that of the program.
         numbers: in the order of the program's operands.
         ladder: kernels beside the engine's, by name.
+        invariant: choose as for many rows, however few there are.
 
     Raises:
         ArgumentError: there is no such variant.
@@ -117,7 +121,7 @@ def plan_call(
             program, problem = alone, across
     dtypes = tuple([t.dtype for t in found])
     binding = Binding.of(program, dtypes, program.compute(dtypes, via), problem.broadcast, via, tuple(order))
-    return plan(op, binding, problem, device, variant, numbers, ladder)
+    return plan(op, binding, problem, device, variant, numbers, ladder, invariant)
 
 
 def plan(
@@ -128,15 +132,17 @@ def plan(
     variant: str = "auto",
     numbers: Sequence[float] = (),
     ladder: Mapping[str, Rung] = NO_LADDER,
+    invariant: bool = False,
 ) -> Launch:
     """What to launch for a bound program and a problem: see :func:`plan_call`."""
-    name, config, why = select(op, binding, problem, device, variant, ladder)
+    chosen_for = problem.of_rows(_MANY_ROWS) if invariant else problem
+    name, config, why = select(op, binding, chosen_for, device, variant, ladder)
     read, written = problem.read_bytes, problem.written_bytes
     if name in ladder:
         path, integers = ladder[name].variant.path, ladder[name].arguments(config, problem)
         return Launch(name, path, config, (*integers, *numbers), why, read, written)
-    given = (*arguments(config, problem, device), *numbers)
-    scratch = workspace(config, problem, device) if config.workspace else 0
+    given = (*arguments(config, problem, device, chosen_for), *numbers)
+    scratch = workspace(config, chosen_for, device) if config.workspace else 0
     return Launch(name, VARIANTS[name].path, config, given, why, read, written, scratch, config.numbered)
 
 

@@ -18,6 +18,7 @@ metadata: no tensor is read, no GPU is needed.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -188,6 +189,12 @@ class Problem:
         """Contiguous memory of all operands that step, as rows."""
         one = Dim(length, tuple([int(i in self.stepping) for i in range(len(self.itemsizes))]))
         return Problem(self.operands, kept, (one,), self.itemsizes, self.offsets)
+
+    def of_rows(self, least: int) -> Problem:
+        """The same rows as if there were so many at least: what is chosen for them serves any number."""
+        many = copy.copy(self)
+        many.rows = max(self.rows, least)
+        return many
 
     def across(self, operands: Operands) -> Problem:
         """Rows of one element as elements of longer rows, of a program that writes this one's results."""
