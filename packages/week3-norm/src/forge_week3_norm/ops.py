@@ -1,41 +1,272 @@
-"""The public operator: its signature, checks and gradient."""
+"""The public operators of week 3: rms_norm and layer_norm, each with a residual that is added first.
+
+    a call                       one launch of
+    without gradient, residual   ``rms_norm`` or ``layer_norm`` of torch.ops.forge_week3: y
+    any other                    ``rms_norm_total`` or ``layer_norm_total``: y, the sum, and the statistics
+
+Their gradients are in ``backward``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
 import torch
 
+from forge_core import checks
+from forge_core.dims import Dims, normalize_dims, result_shape
+from forge_core.dtypes import FLOATS
+from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from forge_core.rows.operator import like, row_operator
-from forge_week3_norm import ref
-from forge_week3_norm.program import RmsNorm
+from forge_week3_norm import backward, ref
+from forge_week3_norm.program import Norm
 
-__all__ = ["rms_norm"]
+__all__ = ["NormShapeError", "layer_norm", "layer_norm_total", "layer_norm_y", "rms_norm", "rms_norm_total", "rms_norm_y"]
 
-#: The arguments as PyTorch's schemas have them; tensors and numbers are the program's operands by name.
-SCHEMA = "(Tensor x, int dim=-1, float eps=1e-5, *, str variant='auto') -> Tensor"
+_TENSORS = "Tensor? weight=None, Tensor? bias=None, int[1] dim=-1, float eps=1e-5, *, "
+_OPTIONS = "float weight_offset=0.0, str cast='fp32', ScalarType? dtype=None, bool batch_invariant=False, "
+_TOTAL = "ScalarType? residual_dtype=None, bool statistics=False, str variant='auto') -> (Tensor y, Tensor total, "
+
+
+class NormShapeError(ShapeError, RuntimeError):
+    """A shape that does not go with ``normalized_shape``; PyTorch raises a RuntimeError."""
+
+
+def _program(center: bool, named: dict[str, Any]) -> Norm:
+    x, residual = named["x"], named.get("residual")
+    return Norm(
+        center,
+        weight=named["weight"] is not None,
+        bias=named["bias"] is not None,
+        offset=named["weight_offset"] != 0,
+        cast=x.dtype if named["cast"] == "input" and x.dtype.itemsize < 4 else None,
+        total=None if residual is None else _total_dtype(x, residual, named["residual_dtype"]),
+        statistics=named.get("statistics", False),
+    )
+
+
+def _total_dtype(x: torch.Tensor, residual: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    return dtype or torch.promote_types(x.dtype, residual.dtype)
+
+
+def _outputs(op: str, center: bool, **named: Any) -> tuple[torch.Tensor, ...]:
+    """Checks a call and allocates what it returns; an empty tensor for what it does without."""
+    checks.is_tensor(op, "x", named["x"])
+    checks.one_of(op, "cast", named["cast"], ("fp32", "input"))
+    x, dim, residual = named["x"], named["dim"], named.get("residual")
+    tensors = {name: named[name] for name in ("x", "residual", "weight", "bias") if named.get(name) is not None}
+    for name in ("dtype", "residual_dtype"):
+        dtype = named.get(name)
+        if dtype is not None and (dtype not in FLOATS or (dtype is torch.float64) != (x.dtype is torch.float64)):
+            expected = "None, or a floating-point dtype, float64 for float64 only"
+            raise DTypeError(op=op, argument=name, expected=expected, got=str(dtype))
+    y = like(op, Norm(center) if x.dtype not in FLOATS else _program(center, named), dim=dim, dtype=named["dtype"], **tensors)
+    if "residual" not in named:
+        return (y,)
+    total, wide = x.shape if residual is not None else (0,), torch.promote_types(x.dtype, torch.float32)
+    rows = result_shape(x.shape, normalize_dims(op, dim, x.ndim), False) if named["statistics"] else (0,)
+    found = [torch.empty(rows, dtype=wide, device=x.device) for _ in range(1 + center)]
+    of_total = x.dtype if residual is None else _total_dtype(x, residual, named["residual_dtype"])
+    return y, torch.empty(total, dtype=of_total, device=x.device), *found
+
+
+def _reference(center: bool, x: Any, weight: Any, bias: Any, dim: Dims, eps: float, **options: Any) -> torch.Tensor:
+    return ref.norm(x, None, weight, bias, cast("Sequence[int]", dim), eps, center=center, **options)[0]
+
+
+def _declared(center: bool) -> dict[str, Any]:
+    """What an operator and the one that returns all results have in common."""
+    return {"program": partial(_program, center), "autocast": {"cuda": torch.float32}}
+
+
+# The operators that return y alone differentiate as PyTorch does their reference: the public functions call the others
+# where a gradient is recorded, and functorch's transforms come here.
 
 
 @row_operator(
-    f"forge_week3_norm::rms_norm{SCHEMA}",
-    program=RmsNorm(),
-    reference=ref.rms_norm,
-    gradient="reference",  # or {"x": the row operator that computes the gradient of x}
+    f"forge_week3::rms_norm(Tensor x, {_TENSORS}{_OPTIONS}str variant='auto') -> Tensor",
+    reference=partial(_reference, False),
+    gradient="reference",
+    **_declared(False),
 )
-def rms_norm(x: torch.Tensor, dim: int = -1, eps: float = 1e-5, *, variant: str = "auto") -> torch.Tensor:
-    """``x / sqrt(mean(x^2) + eps)`` along a dim.
+def rms_norm_y(
+    x: torch.Tensor, weight: Any = None, bias: Any = None, dim: Dims = -1, eps: float = 1e-5, **options: Any
+) -> torch.Tensor:
+    """rms_norm over any dims: what :func:`rms_norm` calls where nothing but y is needed."""
+    return _outputs("rms_norm", False, x=x, weight=weight, bias=bias, dim=dim, eps=eps, **options)[0]
+
+
+@row_operator(
+    f"forge_week3::layer_norm(Tensor x, {_TENSORS}{_OPTIONS}str variant='auto') -> Tensor",
+    reference=partial(_reference, True),
+    gradient="reference",
+    **_declared(True),
+)
+def layer_norm_y(
+    x: torch.Tensor, weight: Any = None, bias: Any = None, dim: Dims = -1, eps: float = 1e-5, **options: Any
+) -> torch.Tensor:
+    """layer_norm over any dims: what :func:`layer_norm` calls where nothing but y is needed."""
+    return _outputs("layer_norm", True, x=x, weight=weight, bias=bias, dim=dim, eps=eps, **options)[0]
+
+
+@row_operator(
+    f"forge_week3::rms_norm_total(Tensor x, Tensor? residual=None, {_TENSORS}{_OPTIONS}{_TOTAL}Tensor rstd)",
+    reference=partial(ref.norm, center=False),
+    setup_context=partial(backward.keep, False),
+    backward=backward.of_norm,
+    **_declared(False),
+)
+def rms_norm_total(x: torch.Tensor, *args: Any, **options: Any) -> Any:
+    """rms_norm of x and a residual, with all its results: y, their sum, rstd; empty where not asked for."""
+    return _outputs("rms_norm", False, x=x, **options)
+
+
+@row_operator(
+    f"forge_week3::layer_norm_total(Tensor x, Tensor? residual=None, {_TENSORS}{_OPTIONS}{_TOTAL}Tensor mean, Tensor rstd)",
+    reference=partial(ref.norm, center=True),
+    setup_context=partial(backward.keep, True),
+    backward=backward.of_norm,
+    **_declared(True),
+)
+def layer_norm_total(x: torch.Tensor, *args: Any, **options: Any) -> Any:
+    """layer_norm of x and a residual, with all its results: y, their sum, mean, rstd; empty where not asked for."""
+    return _outputs("layer_norm", True, x=x, **options)
+
+
+def _checked(op: str, x: Any, normalized_shape: Any, weight: Any, bias: Any) -> tuple[int, ...]:
+    """The dims that ``normalized_shape`` names; refuses shapes that do not go with it, as PyTorch does."""
+    sizes = normalized_shape
+    if not isinstance(sizes, (tuple, list)) or not all(isinstance(n, (int, torch.SymInt)) for n in sizes):
+        raise ArgumentTypeError(op=op, argument="normalized_shape", expected="a tuple of ints", got=repr(sizes))
+    if not sizes:
+        raise NormShapeError(op=op, argument="normalized_shape", expected="at least one size", got="none")
+    shapes = {"x": x.shape[-len(sizes) :] if isinstance(x, torch.Tensor) else tuple(sizes)}
+    shapes |= {n: t.shape for n, t in (("weight", weight), ("bias", bias)) if isinstance(t, torch.Tensor)}
+    for name, shape in shapes.items():
+        if tuple(shape) != tuple(sizes):
+            ends = "a shape that ends with" if name == "x" else "the shape"
+            raise NormShapeError(op=op, argument=name, expected=f"{ends} {tuple(sizes)}", got=str(tuple(shape)))
+    return tuple(range(-len(sizes), 0))
+
+
+def _records(*tensors: Any) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+
+
+def _run(
+    alone: Callable[..., torch.Tensor], full: Callable[..., Any], x: Any, residual: Any, call: tuple[Any, ...], **options: Any
+) -> Any:
+    """The operator of y alone, or that of all results, as a call needs it."""
+    residual_dtype, recorded = options.pop("residual_dtype"), _records(x, residual, *call[:2])
+    if options["batch_invariant"] and isinstance(x, torch.Tensor):  # rows that are not contiguous have other kernels
+        x, residual = x.contiguous(), residual if residual is None else residual.contiguous()
+    if residual is None and not recorded:
+        return alone(x, *call, **options)
+    y, total, *_ = full(x, residual, *call, residual_dtype=residual_dtype, statistics=recorded, **options)
+    return y if residual is None else (y, total)
+
+
+def rms_norm(
+    x: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+    *,
+    bias: torch.Tensor | None = None,
+    residual: torch.Tensor | None = None,
+    weight_offset: float = 0.0,
+    cast: str = "fp32",
+    out_dtype: torch.dtype | None = None,
+    residual_dtype: torch.dtype | None = None,
+    batch_invariant: bool = False,
+    variant: str = "auto",
+) -> Any:
+    """``h / sqrt(mean(h^2) + eps) * (weight + weight_offset) + bias``, where h is x, or x + residual.
 
     Args:
-        x: any shape, strides and storage offset; fp16, bf16, fp32 or fp64.
-        dim: the dim that makes a row.
-        eps: added to the mean square.
-        variant: ``"auto"``, or one of ``rms_norm.variants()``.
+        x: any strides and storage offset; fp16, bf16, fp32 or fp64.
+        normalized_shape: the sizes of the last dims, which make a row.
+        weight: of that shape; any of the dtypes, but float64 with float64 only, as all tensors.
+        eps: added to the mean square; None for the smallest step of fp32 at 1, or of fp64 for fp64, as in PyTorch.
+        bias: of that shape.
+        residual: of the shape of x; added to x, and the sum rounded to ``residual_dtype``, before anything else.
+        weight_offset: added to the weight, as 1 is in some models.
+        cast: ``"fp32"``: the normalized element is multiplied by the weight as it is; ``"input"``: it is rounded to the
+            dtype of x first.
+        out_dtype: of the norm; None for that of x.
+        residual_dtype: of the sum; None for what PyTorch gives x + residual.
+        batch_invariant: kernels are chosen whatever the number of rows, so that a row's bits do not depend on it, for
+            rows of one alignment; rows that are not contiguous are copied first.
+        variant: ``"auto"``, or a kernel of the row engine by name.
 
     Returns:
-        A contiguous tensor of the shape, dtype and device of ``x``; differentiable.
+        The norm, contiguous, of the shape of x; with a residual the pair of it and the sum.  Differentiable in all
+        tensors.  16-bit and fp32 tensors are computed in fp32, fp64 in fp64.  Under CUDA's autocast the norm is fp32.
 
     Raises:
-        DimError: a dim out of range; an IndexError too.
-        DTypeError: another dtype.
-        LayoutError: sparse, quantised or nested.
-        UnsupportedError: a variant that does not support this call.
+        NormShapeError: a shape that does not go with ``normalized_shape``; a RuntimeError too.
+        ShapeError: a residual of another shape.
+        ArgumentTypeError: ``normalized_shape`` is no tuple of ints, or another argument not of its type.
+        DTypeError: integers, complex numbers, or float64 among others; a RuntimeError too.
+        ArgumentError: an unknown ``cast`` or variant; an option of a residual or a weight that is not there.
+        LayoutError, DeviceError, UnsupportedError: as for any operator.
     """
-    return like("rms_norm", RmsNorm(), x=x, dim=dim)
+    dim = _checked("rms_norm", x, normalized_shape, weight, bias)
+    _require("rms_norm", "weight_offset", weight_offset != 0, weight, "weight")
+    _require("rms_norm", "residual_dtype", residual_dtype is not None, residual, "residual")
+    if eps is None:
+        eps = torch.finfo(torch.float64 if getattr(x, "dtype", None) is torch.float64 else torch.float32).eps
+    return _run(
+        rms_norm_y,
+        rms_norm_total,
+        x,
+        residual,
+        (weight, bias, dim, eps),
+        weight_offset=weight_offset,
+        cast=cast,
+        dtype=out_dtype,
+        residual_dtype=residual_dtype,
+        batch_invariant=batch_invariant,
+        variant=variant,
+    )
+
+
+def layer_norm(
+    x: torch.Tensor,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    residual: torch.Tensor | None = None,
+    cast: str = "fp32",
+    out_dtype: torch.dtype | None = None,
+    residual_dtype: torch.dtype | None = None,
+    batch_invariant: bool = False,
+    variant: str = "auto",
+) -> Any:
+    """``(h - mean(h)) / sqrt(var(h) + eps) * weight + bias``, where h is x, or x + residual.
+
+    The variance is the mean of squared deviations from the mean.  Takes, returns and raises what :func:`rms_norm` does.
+    """
+    dim = _checked("layer_norm", x, normalized_shape, weight, bias)
+    _require("layer_norm", "residual_dtype", residual_dtype is not None, residual, "residual")
+    return _run(
+        layer_norm_y,
+        layer_norm_total,
+        x,
+        residual,
+        (weight, bias, dim, eps),
+        cast=cast,
+        dtype=out_dtype,
+        residual_dtype=residual_dtype,
+        batch_invariant=batch_invariant,
+        variant=variant,
+    )
+
+
+def _require(op: str, argument: str, given: bool, tensor: torch.Tensor | None, name: str) -> None:
+    if given and tensor is None:
+        raise ArgumentError(op=op, argument=argument, expected=f"a {name} with it", got="none")

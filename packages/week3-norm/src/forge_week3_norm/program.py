@@ -1,27 +1,202 @@
-"""The arithmetic, as a row program: ``forge_core.rows.program`` says all that a program may have."""
+"""The arithmetic of week 3 as row programs.
+
+    forward       folds                                  once a row                     map
+    rms_norm      q = sum x^2                            rstd = 1 / sqrt(q / N + eps)   hat = x * rstd
+    layer_norm    s = sum x, then q = sum (x - s / N)^2  mean = s / N, rstd as above    hat = (x - mean) * rstd
+                                                                                        y   = hat * w + bias
+
+    gradient      folds, with g = dy * w                 map
+    rms_norm      a = sum g * hat                        dx = rstd * (g - hat * a / N)
+    layer_norm    a, and b = sum g                       dx = rstd * (g - b / N - hat * a / N)
+    of w, bias    dw = sum dy * hat, dbias = sum dy      over the other dims: rows side by side
+
+x may be a sum, x + residual, which is rounded as it is stored before anything else is computed of it.  The variance is
+that of deviations from the mean: the mean of squares less the square of the mean would lose every digit of a row whose
+mean is large.  w is weight + weight_offset.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from forge_core.rows import Fold, Operands, RowProgram, rsqrt
+import torch
 
-__all__ = ["RmsNorm"]
+from forge_core.rows import Fold, Operands, RowProgram, rounded, rsqrt
+
+__all__ = ["Norm", "NormBackward", "WeightBackward"]
+
+
+def _names(*pairs: tuple[str, bool]) -> tuple[str, ...]:
+    return tuple(name for name, there in pairs if there)
+
+
+def _element(p: Norm, v: Any) -> Any:
+    """What is normalized."""
+    return v.x if p.total is None else rounded(v.x + v.residual, p.total)
+
+
+def _deviation(p: Norm | NormBackward | WeightBackward, x: Any, mean: Any) -> Any:
+    return x - mean if p.center else x
+
+
+def _square(p: Norm, v: Any, row: Any, sums: tuple[Any, ...]) -> Any:
+    d = _deviation(p, _element(p, v), sums[0] / row.count if p.center else 0.0)
+    return d * d
+
+
+def _weighted(p: Norm | NormBackward, x: Any, v: Any, offset: Any) -> Any:
+    if not p.weight:
+        return x
+    return x * (v.weight + offset) if p.offset else x * v.weight
+
+
+def _offset(p: Norm | NormBackward, row: Any) -> Any:
+    return row.weight_offset if p.weight and p.offset else 0.0
+
+
+def _numbers(p: Norm | NormBackward, *more: str) -> tuple[str, ...]:
+    return more + _names(("weight_offset", p.weight and p.offset))
 
 
 @dataclass(frozen=True)
-class RmsNorm(RowProgram):
-    """``y = x * rsqrt(mean(x^2) + eps)``."""
+class Norm(RowProgram):
+    """rms_norm, or with ``center`` layer_norm.
 
-    operands = Operands(rows=("x",), writes=("y",), numbers=("eps",))
-    # masked=False: elements outside the row are read as 0, which adds nothing to a sum of squares.
-    folds = (Fold("sum", lambda v, row: v.x * v.x, masked=False),)
+    Attributes:
+        center: whether the mean is subtracted.
+        weight, bias: whether there is one.
+        offset: whether a number is added to the weight.
+        cast: the dtype that the normalized element is rounded to before it is multiplied; None for none.
+        total: the dtype of the sum with a residual; None without one.
+        statistics: whether the mean and 1 / sqrt(variance + eps) of each row are results.
+    """
+
+    center: bool = False
+    weight: bool = False
+    bias: bool = False
+    offset: bool = False
+    cast: torch.dtype | None = None
+    total: torch.dtype | None = None
+    statistics: bool = False
+
+    @property
+    def operands(self) -> Operands:
+        """x and perhaps a residual in, y and perhaps the sum out."""
+        added = self.total is not None
+        return Operands(
+            rows=("x", *_names(("residual", added))),
+            columns=_names(("weight", self.weight), ("bias", self.bias)),
+            writes=("y", *_names(("total", added))),
+            results=_names(("mean", self.center and self.statistics), ("rstd", self.statistics)),
+            numbers=_numbers(self, "eps"),
+        )
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """The sum, if it is centered, and the squares; elements outside the row are 0, but their deviations are not."""
+        squares = Fold("sum", lambda v, row, *sums: _square(self, v, row, sums), masked=self.center)
+        return (Fold("sum", lambda v, row: _element(self, v), masked=False), squares) if self.center else (squares,)
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
-        """Once a row: the reciprocal root of the mean square."""
-        return rsqrt(totals[0] / row.count + row.eps)
+        """The mean, or 0, rstd, and what is added to the weight."""
+        mean = totals[0] / row.count if self.center else 0.0
+        return mean, rsqrt(totals[-1] / row.count + row.eps), _offset(self, row)
+
+    def results(self, constants: Any, row: Any) -> tuple[Any, ...]:
+        """The same, where they are asked for."""
+        return (constants[0], constants[1]) if self.center else (constants[1],)
 
     def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
-        """For each vector of elements: what is written."""
-        return (v.x * constants,)
+        """The norm of each element, and the sum."""
+        mean, rstd, offset = constants
+        x = _element(self, v)
+        y = _deviation(self, x, mean) * rstd
+        y = _weighted(self, y if self.cast is None else rounded(y, self.cast), v, offset)
+        y = y + v.bias if self.bias else y
+        return (y,) if self.total is None else (y, x)
+
+
+@dataclass(frozen=True)
+class NormBackward(RowProgram):
+    """The gradient of what is normalized; ``added``: with the gradient of the sum with a residual, which is added."""
+
+    center: bool = False
+    weight: bool = False
+    offset: bool = False
+    added: bool = False
+
+    merge = "each"
+
+    @property
+    def operands(self) -> Operands:
+        """The gradient of y, what was normalized, and the statistics."""
+        return Operands(
+            rows=("dy", "x", *_names(("dtotal", self.added))),
+            columns=_names(("weight", self.weight)),
+            scalars=(*_names(("mean", self.center)), "rstd"),
+            writes=("dx",),
+            numbers=_numbers(self),
+        )
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """The sums of g * hat and of g; dy is 0 outside the row."""
+        first = Fold("sum", lambda v, row: _weighted(self, v.dy, v, _offset(self, row)) * _hat(self, v, row), masked=False)
+        second = Fold("sum", lambda v, row, *_: _weighted(self, v.dy, v, _offset(self, row)), masked=False)
+        return (first, second) if self.center else (first,)
+
+    def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
+        """Their means, the row's own, rstd, and what is added to the weight."""
+        mean = row.mean if self.center else 0.0
+        return totals[0] / row.count, totals[-1] / row.count, mean, row.rstd, _offset(self, row)
+
+    def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
+        """The gradient of each element."""
+        a, b, mean, rstd, offset = constants
+        g = _weighted(self, v.dy, v, offset) - _deviation(self, v.x, mean) * rstd * a
+        dx = (g - b if self.center else g) * rstd
+        return (dx + v.dtotal,) if self.added else (dx,)
+
+
+def _hat(p: NormBackward, v: Any, row: Any) -> Any:
+    """The normalized element."""
+    return _deviation(p, v.x, row.mean if p.center else 0.0) * row.rstd
+
+
+@dataclass(frozen=True)
+class WeightBackward(RowProgram):
+    """The gradients of weight and bias: its rows are the columns of the norm, whose rows have a mean and rstd each."""
+
+    center: bool = False
+    bias: bool = False
+    cast: torch.dtype | None = None
+
+    @property
+    def operands(self) -> Operands:
+        """The gradient of y and what was normalized; the statistics; a result or two."""
+        return Operands(
+            rows=("dy", "x"),
+            columns=(*_names(("mean", self.center)), "rstd"),
+            results=("dweight", *_names(("dbias", self.bias))),
+        )
+
+    @property
+    def merge(self) -> str:
+        """Neither sum needs the other."""
+        return "each"
+
+    @property
+    def folds(self) -> tuple[Fold, ...]:
+        """The sums of dy * hat and of dy, which is 0 outside the row."""
+        first = Fold("sum", lambda v, row: v.dy * _rounded_hat(self, v), masked=False)
+        return (first, Fold("sum", lambda v, row, *_: v.dy, masked=False)) if self.bias else (first,)
+
+    def results(self, totals: Any, row: Any) -> tuple[Any, ...]:
+        """The sums themselves."""
+        return tuple(totals)
+
+
+def _rounded_hat(p: WeightBackward, v: Any) -> Any:
+    hat = _deviation(p, v.x, v.mean if p.center else 0.0) * v.rstd
+    return hat if p.cast is None else rounded(hat, p.cast)

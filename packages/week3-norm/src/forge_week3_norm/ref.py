@@ -1,13 +1,107 @@
-"""What the operator means, in plain PyTorch: serves CPU tensors and the backend ``ref``."""
+"""What the operators mean, in plain PyTorch: serves CPU tensors and the backend ``ref``."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-__all__ = ["rms_norm"]
+from forge_core.dims import normalize_dims
+
+__all__ = ["norm", "norm_backward", "weight_backward"]
+
+Dims = int | Sequence[int]
 
 
-def rms_norm(x: torch.Tensor, dim: int = -1, eps: float = 1e-5) -> torch.Tensor:
-    """``x / sqrt(mean(x^2) + eps)`` along ``dim``; computed in fp32, or in fp64 for fp64."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return (wide * torch.rsqrt(wide.square().mean(dim, keepdim=True) + eps)).to(x.dtype).contiguous()
+def _wide(t: torch.Tensor) -> torch.Tensor:
+    return t.to(torch.promote_types(t.dtype, torch.float32))
+
+
+def _hat(x: torch.Tensor, dims: tuple[int, ...], eps: float, center: bool) -> tuple[torch.Tensor, ...]:
+    """What is normalized, less its mean, times rstd; the mean and rstd."""
+    wide = _wide(x)
+    mean = wide.mean(dims, keepdim=True)
+    d = wide - mean if center else wide
+    rstd = torch.rsqrt(d.square().mean(dims, keepdim=True) + eps)
+    return d * rstd, mean, rstd
+
+
+def _along(t: torch.Tensor, x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+    """A weight or a bias, to be broadcast over rows."""
+    return _wide(t).reshape([size if i in dims else 1 for i, size in enumerate(x.shape)])
+
+
+def norm(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    dim: Dims,
+    eps: float,
+    *,
+    center: bool,
+    weight_offset: float = 0.0,
+    cast: str = "fp32",
+    dtype: torch.dtype | None = None,
+    residual_dtype: torch.dtype | None = None,
+    statistics: bool = False,
+    **_: bool,
+) -> tuple[torch.Tensor, ...]:
+    """The norm, the sum with the residual, and, of ``center``, the mean, and rstd; what is not asked for is empty."""
+    dims, total, empty = normalize_dims("norm", dim, x.ndim), x, x.new_empty(0)
+    if residual is not None:
+        total = (_wide(x) + _wide(residual)).to(residual_dtype or torch.promote_types(x.dtype, residual.dtype))
+    y, mean, rstd = _hat(total, dims, eps, center)
+    y = y.to(x.dtype).to(y.dtype) if cast == "input" else y
+    if weight is not None:
+        y = y * (_along(weight, x, dims) + weight_offset)
+    if bias is not None:
+        y = y + _along(bias, x, dims)
+    y = y.to(dtype or x.dtype).contiguous()
+    none = torch.empty(0, dtype=rstd.dtype, device=x.device)
+    found = tuple(t.reshape(_kept(x, dims)) if statistics else none for t in ((mean, rstd) if center else (rstd,)))
+    return (y, empty if residual is None else total.contiguous(), *found)
+
+
+def _kept(x: torch.Tensor, dims: tuple[int, ...]) -> list[int]:
+    return [size for i, size in enumerate(x.shape) if i not in dims]
+
+
+def norm_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    dtotal: torch.Tensor | None,
+    weight: torch.Tensor | None,
+    dim: Dims,
+    eps: float,
+    *,
+    center: bool,
+    weight_offset: float = 0.0,
+    **_: bool,
+) -> torch.Tensor:
+    """The gradient of x.  The statistics are computed anew, so that this is differentiable in x."""
+    dims = normalize_dims("norm_backward", dim, x.ndim)
+    hat, _mean, rstd = _hat(x, dims, eps, center)
+    g = _wide(dy) if weight is None else _wide(dy) * (_along(weight, x, dims) + weight_offset)
+    dx = g - hat * (g * hat).mean(dims, keepdim=True)
+    dx = (dx - g.mean(dims, keepdim=True) if center else dx) * rstd
+    return (dx if dtotal is None else dx + _wide(dtotal)).to(x.dtype).contiguous()
+
+
+def weight_backward(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    dim: Dims,
+    eps: float,
+    *,
+    center: bool,
+    bias: bool = True,
+    cast: torch.dtype | None = None,
+    dtype: torch.dtype | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradients of weight and bias, over the dims ``dim``: those that do not make a row of the norm."""
+    over = normalize_dims("weight_backward", dim, x.ndim)
+    hat = _hat(x, tuple(i for i in range(x.ndim) if i not in over), eps, center)[0]
+    hat = hat if cast is None else hat.to(cast).to(hat.dtype)
+    dw, db = ((_wide(dy) * hat).sum(over), _wide(dy).sum(over) if bias else x.new_empty(0))
+    return dw.to(dtype or x.dtype), db.to(dtype or x.dtype)
