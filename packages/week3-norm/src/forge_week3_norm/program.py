@@ -82,7 +82,7 @@ class Norm(RowProgram):
 
     @property
     def operands(self) -> Operands:
-        """x and perhaps a residual in, y and perhaps the sum out."""
+        """One tensor or two in, y and perhaps the sum out."""
         added = self.total is not None
         return Operands(
             rows=("x", *_names(("residual", added))),
@@ -142,7 +142,9 @@ class NormBackward(RowProgram):
     @property
     def folds(self) -> tuple[Fold, ...]:
         """The sums of g * hat and of g; dy is 0 outside the row."""
-        first = Fold("sum", lambda v, row: _weighted(self, v.dy, v, _offset(self, row)) * _hat(self, v, row), masked=False)
+        first = Fold(
+            "sum", lambda v, row: _weighted(self, v.dy, v, _offset(self, row)) * _hat(self, v, row), masked=False
+        )
         second = Fold("sum", lambda v, row, *_: _weighted(self, v.dy, v, _offset(self, row)), masked=False)
         return (first, second) if self.center else (first,)
 
