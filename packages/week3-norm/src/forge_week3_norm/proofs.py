@@ -106,13 +106,14 @@ def _samples(make: Callable[..., Any], *, large: bool = True) -> Callable[[torch
 # Written apart from ref.py, so that a wrong reference cannot vouch for itself.
 def _norm(x: Any, weight: Any, bias: Any, dim: Any, *, center: bool, variant: str = "auto") -> torch.Tensor:
     dims = _dims(x, dim)
-    ends, sizes = tuple(range(-len(dims), 0)), [x.shape[i] for i in dims]
+    ends = tuple(range(-len(dims), 0))
     h = x.to(_acc(x)).movedim(dims, ends).contiguous()
-    w, b = weight.to(h.dtype).contiguous(), bias.to(h.dtype).contiguous()
-    if center:
-        y = torch.nn.functional.layer_norm(h, sizes, w, b, EPS)
+    if center:  # not PyTorch's layer_norm, which loses second tangents
+        var, mean = torch.var_mean(h, ends, correction=0, keepdim=True)
+        h = (h - mean) / (var + EPS).sqrt()
     else:
-        y = h / (h * h).mean(ends, keepdim=True).add(EPS).sqrt() * w + b
+        h = h / (h * h).mean(ends, keepdim=True).add(EPS).sqrt()
+    y = h * weight.to(h.dtype) + bias.to(h.dtype)
     return y.movedim(ends, dims).to(x.dtype).contiguous()
 
 
