@@ -114,7 +114,7 @@ def norm_weight_backward(
     Raises:
         ShapeError, DTypeError, DimError, LayoutError, DeviceError, UnsupportedError: as the other gradients.
     """
-    tensors = {"dy": dy, "x": x, "rstd": rstd} | ({} if mean is None else {"mean": mean})
+    tensors: dict[str, Any] = {"dy": dy, "x": x, "rstd": rstd} | ({} if mean is None else {"mean": mean})
     program = _sums({**named, "mean": mean})
     dweight = like("norm_weight_backward", program, dim=dim, dtype=named["dtype"] or x.dtype, **tensors)
     size = dweight.shape if named["bias"] else (0,)

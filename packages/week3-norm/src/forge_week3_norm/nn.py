@@ -22,6 +22,6 @@ class RMSNorm(torch.nn.RMSNorm):
 class LayerNorm(torch.nn.LayerNorm):
     """``torch.nn.LayerNorm`` by :func:`forge_week3_norm.layer_norm`."""
 
-    def forward(self, x: torch.Tensor, **options: Any) -> Any:
-        """The norm of x; ``options`` are those of :func:`forge_week3_norm.layer_norm`, ``residual`` among them."""
-        return layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps, **options)
+    def forward(self, input: torch.Tensor, **options: Any) -> Any:  # noqa: A002 - as in torch.nn
+        """The norm of ``input``; ``options`` are those of :func:`forge_week3_norm.layer_norm`."""
+        return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps, **options)

@@ -86,7 +86,7 @@ def _outputs(op: str, *, center: bool, **named: Any) -> tuple[torch.Tensor, ...]
     return y, torch.empty(total, dtype=of_total, device=x.device), *found
 
 
-def _reference(x: Any, weight: Any, bias: Any, dim: Dims, eps: float, *, center: bool, **options: Any) -> torch.Tensor:
+def _reference(x: Any, weight: Any, bias: Any, dim: Dims, eps: float, *, center: bool, **options: Any) -> Any:
     return ref.norm(x, None, weight, bias, cast("Sequence[int]", dim), eps, center=center, **options)[0]
 
 

@@ -14,7 +14,7 @@ from forge_core.testing.rows import LAUNCHES
 from forge_week3_norm import backward, ops
 from forge_week3_norm.bounds import gradient_bound, norm_bound, weight_bound
 
-__all__ = ["PROOFS"]
+__all__ = ["EPS", "PROOFS", "spread"]
 
 EPS = 1e-5
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -114,7 +114,8 @@ def _norm(x: Any, weight: Any, bias: Any, dim: Any, *, center: bool, variant: st
     else:
         h = h / (h * h).mean(ends, keepdim=True).add(EPS).sqrt()
     y = h * weight.to(h.dtype) + bias.to(h.dtype)
-    return y.movedim(ends, dims).to(x.dtype).contiguous()
+    result: torch.Tensor = y.movedim(ends, dims).to(x.dtype).contiguous()
+    return result
 
 
 def _total(x: Any, residual: Any, *rest: Any, center: bool, variant: str = "auto") -> torch.Tensor:
@@ -129,13 +130,15 @@ def _dx(dy: Any, x: Any, *rest: Any, center: bool, variant: str = "auto") -> tor
     g, rstd = dy.to(_acc(dy)) * _along(weight, x, dims), _along(statistics[-1], x, over)
     hat = (x.to(_acc(x)) - (_along(statistics[0], x, over) if center else 0.0)) * rstd
     dx = g - hat * (g * hat).mean(dims, keepdim=True) - (g.mean(dims, keepdim=True) if center else 0.0)
-    return (dx * rstd + dtotal.to(g.dtype)).to(x.dtype).contiguous()
+    result: torch.Tensor = (dx * rstd + dtotal.to(g.dtype)).to(x.dtype).contiguous()
+    return result
 
 
 def _dweight(dy: Any, x: Any, mean: Any, rstd: Any, dim: Any, *, variant: str = "auto") -> torch.Tensor:
     over = _dims(x, dim)
     hat = (x.to(_acc(x)) - _along(mean, x, over)) * _along(rstd, x, over)
-    return (dy.to(hat.dtype) * hat).sum(over).to(x.dtype).contiguous()
+    result: torch.Tensor = (dy.to(hat.dtype) * hat).sum(over).to(x.dtype).contiguous()
+    return result
 
 
 def _norm_floor(x: Any, weight: Any, bias: Any, dim: Any, *, center: bool, variant: str = "auto") -> torch.Tensor:
@@ -152,11 +155,11 @@ def _total_floor(x: Any, residual: Any, *rest: Any, center: bool, variant: str =
         # The float64 reference normalizes the sum as it is, the operator as it is rounded.
         dims, eps = _dims(x, rest[-1]), torch.finfo(x.dtype).eps
         w, b = (_along(t.double(), x, dims) for t in rest[:2])
-        floor = floor + eps * _spread((x + residual).double(), w, dims, center=center) + 0 * b
+        floor = floor + eps * spread((x + residual).double(), w, dims, center=center) + 0 * b
     return torch.stack([floor, total])
 
 
-def _spread(total: torch.Tensor, weight: torch.Tensor, dims: tuple[int, ...], *, center: bool) -> torch.Tensor:
+def spread(total: torch.Tensor, weight: torch.Tensor, dims: tuple[int, ...], *, center: bool) -> torch.Tensor:
     """What rounding each element of a sum by eps / 2 changes in its norm, over eps: directly, and by its statistics."""
     d = total - total.mean(dims, keepdim=True) if center else total
     rstd = (d.square().mean(dims, keepdim=True) + EPS).rsqrt()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -46,7 +47,7 @@ def norm(
     residual_dtype: torch.dtype | None = None,
     statistics: bool = False,
     **_: bool,
-) -> tuple[torch.Tensor, ...]:
+) -> Any:
     """The norm, the sum with the residual, and, of ``center``, the mean, and rstd; what is not asked for is empty."""
     dims, total, empty = normalize_dims("norm", dim, x.ndim), x, x.new_empty(0)
     if residual is not None:
@@ -58,8 +59,8 @@ def norm(
     if bias is not None:
         y = y + _along(bias, x, dims)
     y = y.to(dtype or x.dtype).contiguous()
-    found = ((mean, rstd) if center else (rstd,)) if statistics else ()
-    found = tuple(t.reshape(_kept(x, dims)) for t in found) or tuple(rstd.new_empty(0) for _ in range(1 + center))
+    of_rows = [mean, rstd][1 - center :]
+    found = [t.reshape(_kept(x, dims)) if statistics else t.new_empty(0) for t in of_rows]
     return (y, empty if residual is None else total.contiguous(), *found)
 
 
@@ -115,7 +116,7 @@ def weight_backward(
     cast: torch.dtype | None = None,
     dtype: torch.dtype | None = None,
     bias_dtype: torch.dtype | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> Any:
     """The gradients of weight and bias, over the dims ``dim``: those that do not make a row of the norm."""
     over = normalize_dims("weight_backward", dim, x.ndim)
     hat = _given(x, mean, rstd, tuple(i for i in range(x.ndim) if i not in over))[0]
