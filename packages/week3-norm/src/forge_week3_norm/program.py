@@ -174,6 +174,8 @@ class WeightBackward(RowProgram):
     bias: bool = False
     cast: torch.dtype | None = None
 
+    merge = "each"
+
     @property
     def operands(self) -> Operands:
         """The gradient of y and what was normalized; the statistics; a result or two."""
@@ -182,11 +184,6 @@ class WeightBackward(RowProgram):
             columns=(*_names(("mean", self.center)), "rstd"),
             results=("dweight", *_names(("dbias", self.bias))),
         )
-
-    @property
-    def merge(self) -> str:
-        """Neither sum needs the other."""
-        return "each"
 
     @property
     def folds(self) -> tuple[Fold, ...]:
