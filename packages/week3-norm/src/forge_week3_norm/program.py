@@ -82,7 +82,7 @@ class Norm(RowProgram):
 
     @property
     def operands(self) -> Operands:
-        """x and perhaps a residual in, y and perhaps the sum out."""
+        """One tensor or two in, y and perhaps the sum out."""
         added = self.total is not None
         return Operands(
             rows=("x", *_names(("residual", added))),
@@ -142,7 +142,9 @@ class NormBackward(RowProgram):
     @property
     def folds(self) -> tuple[Fold, ...]:
         """The sums of g * hat and of g; dy is 0 outside the row."""
-        first = Fold("sum", lambda v, row: _weighted(self, v.dy, v, _offset(self, row)) * _hat(self, v, row), masked=False)
+        first = Fold(
+            "sum", lambda v, row: _weighted(self, v.dy, v, _offset(self, row)) * _hat(self, v, row), masked=False
+        )
         second = Fold("sum", lambda v, row, *_: _weighted(self, v.dy, v, _offset(self, row)), masked=False)
         return (first, second) if self.center else (first,)
 
@@ -172,6 +174,8 @@ class WeightBackward(RowProgram):
     bias: bool = False
     cast: torch.dtype | None = None
 
+    merge = "each"
+
     @property
     def operands(self) -> Operands:
         """The gradient of y and what was normalized; the statistics; a result or two."""
@@ -180,11 +184,6 @@ class WeightBackward(RowProgram):
             columns=(*_names(("mean", self.center)), "rstd"),
             results=("dweight", *_names(("dbias", self.bias))),
         )
-
-    @property
-    def merge(self) -> str:
-        """Neither sum needs the other."""
-        return "each"
 
     @property
     def folds(self) -> tuple[Fold, ...]:

@@ -1,0 +1,166 @@
+"""The gradients as operators of their own: that of x as a program of its rows, those of weight and bias of its columns.
+
+    dx, also that of a residual    one launch
+    dweight and dbias              one launch, which leaves partial sums, and a small one that adds them up
+
+The statistics are those that the forward pass kept; where the gradient is differentiated in turn, they are PyTorch's.
+No sum depends on the order in which blocks run.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from forge_core.dims import Dims
+from forge_core.rows.operator import like, row_operator
+from forge_week3_norm import ref
+from forge_week3_norm.program import NormBackward, WeightBackward
+
+__all__ = ["keep", "layer_norm_backward", "norm_weight_backward", "of_norm", "rms_norm_backward"]
+
+_OPTIONS = (
+    "Tensor? weight=None, int[1] dim=-1, *, float weight_offset=0.0, bool batch_invariant=False, "
+    "str variant='auto') -> Tensor"
+)
+
+
+def _dx(named: dict[str, Any], *, center: bool) -> NormBackward:
+    there = {"weight": named["weight"] is not None, "added": named["dtotal"] is not None}
+    return NormBackward(center, offset=named["weight_offset"] != 0, **there)
+
+
+def _dx_like(op: str, named: dict[str, Any], *, center: bool) -> torch.Tensor:
+    names = ("dy", "x", "dtotal", "mean", "rstd", "weight")
+    tensors = {name: named[name] for name in names if named.get(name) is not None}
+    return like(op, _dx(named, center=center), dim=named["dim"], dtype=named["x"].dtype, **tensors)
+
+
+@row_operator(
+    f"forge_week3::rms_norm_backward(Tensor dy, Tensor x, Tensor rstd, Tensor? dtotal=None, {_OPTIONS}",
+    program=partial(_dx, center=False),
+    reference=ref.norm_backward,
+    gradient="reference",
+)
+def rms_norm_backward(dy: torch.Tensor, x: torch.Tensor, rstd: torch.Tensor, **named: Any) -> torch.Tensor:
+    """The gradient of what rms_norm normalizes: ``rstd * (g - hat * mean(g * hat)) + dtotal``, with g = dy * weight.
+
+    Args:
+        dy: the gradient of y, of the shape of x, any strides, 0 among them.
+        x: what was normalized.
+        rstd: ``1 / sqrt(mean(x^2) + eps)`` of each row.
+        **named: ``dtotal``, the gradient of x from elsewhere; ``weight``, ``dim`` and ``weight_offset`` of the forward
+            pass; ``batch_invariant``; ``variant``.
+
+    Returns:
+        A contiguous tensor of the shape and dtype of x; differentiable.
+
+    Raises:
+        ShapeError, DTypeError, LayoutError, DeviceError: the tensors are not that.
+        UnsupportedError: a variant that cannot do this layout.
+    """
+    return _dx_like("rms_norm_backward", {"dy": dy, "x": x, "rstd": rstd, **named}, center=False)
+
+
+@row_operator(
+    f"forge_week3::layer_norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? dtotal=None, {_OPTIONS}",
+    program=partial(_dx, center=True),
+    reference=ref.norm_backward,
+    gradient="reference",
+)
+def layer_norm_backward(
+    dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, **named: Any
+) -> torch.Tensor:
+    """The gradient of what layer_norm normalizes, ``rstd * (g - mean(g) - hat * mean(g * hat)) + dtotal``.
+
+    Takes, returns and raises what :func:`rms_norm_backward` does, and takes the mean of each row.
+    """
+    return _dx_like("layer_norm_backward", {"dy": dy, "x": x, "mean": mean, "rstd": rstd, **named}, center=True)
+
+
+def _sums(named: dict[str, Any]) -> WeightBackward:
+    cast = named["cast"] if named["cast"] and named["cast"].itemsize < 4 else None
+    return WeightBackward(named["mean"] is not None, named["bias"], cast)
+
+
+@row_operator(
+    "forge_week3::norm_weight_backward(Tensor dy, Tensor x, Tensor? mean, Tensor rstd, int[1] dim=0, *, "
+    "bool bias=False, ScalarType? cast=None, ScalarType? dtype=None, ScalarType? bias_dtype=None, "
+    "str variant='auto') -> (Tensor dweight, Tensor dbias)",
+    program=_sums,
+    reference=ref.weight_backward,
+    gradient="reference",
+)
+def norm_weight_backward(
+    dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor | None, rstd: torch.Tensor, dim: Dims, **named: Any
+) -> Any:
+    """The gradients of a norm's weight and bias: the sums of ``dy * hat`` and of ``dy`` over its rows.
+
+    Args:
+        dy: the gradient of y, of the shape of x.
+        x: what was normalized.
+        mean: of each row; None for rms_norm.
+        rstd: of each row.
+        dim: the dims that number the rows: all that do not make one.
+        **named: ``bias``, whether the second sum is wanted; ``cast``, the dtype that the
+            normalized element was rounded to; ``dtype`` and ``bias_dtype`` of the results, None for that of x;
+            ``variant``.
+
+    Returns:
+        Both, contiguous; the second is empty where it is not wanted.  The same bits at each call.
+
+    Raises:
+        ShapeError, DTypeError, DimError, LayoutError, DeviceError, UnsupportedError: as the other gradients.
+    """
+    tensors: dict[str, Any] = {"dy": dy, "x": x, "rstd": rstd} | ({} if mean is None else {"mean": mean})
+    program = _sums({**named, "mean": mean})
+    dweight = like("norm_weight_backward", program, dim=dim, dtype=named["dtype"] or x.dtype, **tensors)
+    size = dweight.shape if named["bias"] else (0,)
+    return dweight, torch.empty(size, dtype=named["bias_dtype"] or x.dtype, device=x.device)
+
+
+def keep(
+    ctx: Any,
+    inputs: tuple[Any, ...],
+    output: tuple[torch.Tensor, ...],
+    keyword_only_inputs: dict[str, Any],
+    *,
+    center: bool,
+) -> None:
+    """For the operators of all results: what was normalized, and the statistics."""
+    x, residual, weight, bias, dim, eps = inputs
+    _, total, *statistics = output
+    ctx.save_for_backward(x if residual is None else total, weight, *statistics)
+    ctx.mark_non_differentiable(*statistics, *(() if residual is not None else (total,)))
+    ctx.set_materialize_grads(False)
+    ctx.call, ctx.center = (dim, eps, keyword_only_inputs), center
+    ctx.dtypes = tuple(None if t is None else t.dtype for t in (x, residual, weight, bias))
+
+
+def of_norm(ctx: Any, dy: torch.Tensor | None, dtotal: torch.Tensor | None = None, *_: Any) -> tuple[Any, ...]:
+    """The gradients of x, the residual, weight and bias."""
+    (h, weight, *statistics), (dim, eps, options) = ctx.saved_tensors, ctx.call
+    dx, dweight, dbias, dtypes = dtotal, None, None, ctx.dtypes
+    needs = ctx.needs_input_grad
+    if dy is not None:
+        if torch.is_grad_enabled() or not statistics[0].numel():
+            # To be differentiated again, they are functions of what was normalized; or the call did not keep them.
+            statistics = [*ref.statistics(h, dim, eps, center=ctx.center)]
+        if needs[0] or needs[1]:
+            of_x = layer_norm_backward if ctx.center else rms_norm_backward
+            own = {name: options[name] for name in ("weight_offset", "batch_invariant")}
+            dx = of_x(dy, h, *statistics, dtotal, weight, dim, **own)
+        if needs[2] or needs[3]:
+            mean, rstd = statistics if ctx.center else (None, *statistics)
+            cast = dtypes[0] if options["cast"] == "input" else None
+            rows = tuple(i for i in range(h.ndim) if i - h.ndim not in dim and i not in dim)
+            if not rows:  # one row: columns of one element
+                dy, h, rows = dy.unsqueeze(0), h.unsqueeze(0), (0,)
+                mean, rstd = (t if t is None else t.unsqueeze(0) for t in (mean, rstd))
+            wanted = {"bias": needs[3], "cast": cast, "dtype": dtypes[2], "bias_dtype": dtypes[3]}
+            dweight, dbias = norm_weight_backward(dy, h, mean, rstd, rows, **wanted)
+    each = ((dx, 0), (dx, 1), (dweight, 2), (dbias, 3))
+    found = (None if t is None or not needs[i] else t.to(dtypes[i]) for t, i in each)
+    return (*found, None, None)
