@@ -1,7 +1,10 @@
 """The gradients as operators of their own: that of x as a program of its rows, those of weight and bias of its columns.
 
+    all of them                    one launch that reads dy and x once, and a small one that adds up partial sums
     dx, also that of a residual    one launch
     dweight and dbias              one launch, which leaves partial sums, and a small one that adds them up
+
+The first is for rows that a cluster of blocks holds, and for gradients that are not differentiated in turn.
 
 The statistics are those that the forward pass kept; where the gradient is differentiated in turn, they are PyTorch's.
 No sum depends on the order in which blocks run.
@@ -9,17 +12,20 @@ No sum depends on the order in which blocks run.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
 import torch
 
-from forge_core.dims import Dims
-from forge_core.rows.operator import like, row_operator
+from forge_core import device as devices
+from forge_core.choice import max_cluster
+from forge_core.dims import Dims, normalize_dims
+from forge_core.rows.operator import PERSISTENT, like, row_operator
 from forge_week3_norm import ref
-from forge_week3_norm.program import NormBackward, WeightBackward
+from forge_week3_norm.program import NormBackward, NormGradients, WeightBackward
 
-__all__ = ["keep", "layer_norm_backward", "norm_weight_backward", "of_norm", "rms_norm_backward"]
+__all__ = ["keep", "layer_norm_backward", "norm_gradients", "norm_weight_backward", "of_norm", "rms_norm_backward"]
 
 _OPTIONS = (
     "Tensor? weight=None, int[1] dim=-1, *, float weight_offset=0.0, bool batch_invariant=False, "
@@ -80,9 +86,12 @@ def layer_norm_backward(
     return _dx_like("layer_norm_backward", {"dy": dy, "x": x, "mean": mean, "rstd": rstd, **named}, center=True)
 
 
+def _cast(named: dict[str, Any]) -> torch.dtype | None:
+    return named["cast"] if named["cast"] and named["cast"].itemsize < 4 else None
+
+
 def _sums(named: dict[str, Any]) -> WeightBackward:
-    cast = named["cast"] if named["cast"] and named["cast"].itemsize < 4 else None
-    return WeightBackward(named["mean"] is not None, named["bias"], cast)
+    return WeightBackward(named["mean"] is not None, named["bias"], _cast(named))
 
 
 @row_operator(
@@ -121,6 +130,53 @@ def norm_weight_backward(
     return dweight, torch.empty(size, dtype=named["bias_dtype"] or x.dtype, device=x.device)
 
 
+def _all(named: dict[str, Any]) -> NormGradients:
+    there = {"weight": named["weight"] is not None, "added": named["dtotal"] is not None}
+    return NormGradients(
+        named["mean"] is not None, offset=named["weight_offset"] != 0, bias=named["bias"], cast=_cast(named), **there
+    )
+
+
+@row_operator(
+    "forge_week3::norm_gradients(Tensor dy, Tensor x, Tensor? mean, Tensor rstd, Tensor? dtotal=None, "
+    "Tensor? weight=None, int[1] dim=-1, *, float weight_offset=0.0, bool bias=False, ScalarType? cast=None, "
+    "ScalarType? dtype=None, ScalarType? bias_dtype=None, str variant='auto') "
+    "-> (Tensor dx, Tensor dweight, Tensor dbias)",
+    program=_all,
+    reference=ref.norm_gradients,
+    gradient="reference",
+    kernels=PERSISTENT,
+)
+def norm_gradients(
+    dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor | None, rstd: torch.Tensor, **named: Any
+) -> Any:
+    """The gradients of what a norm normalizes, of its weight and of its bias, by one read of dy and x.
+
+    Takes what :func:`layer_norm_backward` and :func:`norm_weight_backward` do, whose results it returns; ``dim`` names
+    the dims that make a row.
+
+    Raises:
+        ShapeError, DTypeError, DimError, LayoutError, DeviceError: as the other gradients.
+        UnsupportedError: rows that no cluster of blocks holds.
+    """
+    given = {"dy": dy, "x": x, "mean": mean, "rstd": rstd, **named}
+    dx = _dx_like("norm_gradients", given, center=mean is not None)
+    dims = normalize_dims("norm_gradients", named["dim"], x.ndim)
+    dweight = torch.empty([x.shape[i] for i in dims], dtype=named["dtype"] or x.dtype, device=x.device)
+    size = dweight.shape if named["bias"] else (0,)
+    return dx, dweight, torch.empty(size, dtype=named["bias_dtype"] or x.dtype, device=x.device)
+
+
+def _together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | None) -> bool:
+    """Whether a cluster of blocks holds a row of these tensors, however they are aligned."""
+    if torch.is_grad_enabled() or h.dtype is torch.float64 or not h.is_contiguous():
+        return False
+    if not all(t is None or t.is_contiguous() or not any(t.stride()) for t in others):
+        return False
+    length = math.prod(h.shape[i] for i in dims)
+    return h.device.type != "cuda" or length <= 4096 * max_cluster(devices.query(h.device))
+
+
 def keep(
     ctx: Any,
     inputs: tuple[Any, ...],
@@ -148,18 +204,22 @@ def of_norm(ctx: Any, dy: torch.Tensor | None, dtotal: torch.Tensor | None = Non
         if torch.is_grad_enabled() or not statistics[0].numel():
             # To be differentiated again, they are functions of what was normalized; or the call did not keep them.
             statistics = [*ref.statistics(h, dim, eps, center=ctx.center)]
-        if needs[0] or needs[1]:
-            of_x = layer_norm_backward if ctx.center else rms_norm_backward
-            own = {name: options[name] for name in ("weight_offset", "batch_invariant")}
-            dx = of_x(dy, h, *statistics, dtotal, weight, dim, **own)
-        if needs[2] or needs[3]:
-            mean, rstd = statistics if ctx.center else (None, *statistics)
-            cast = dtypes[0] if options["cast"] == "input" else None
+        mean, rstd = statistics if ctx.center else (None, *statistics)
+        offset, of_x, of_weight = options["weight_offset"], needs[0] or needs[1], needs[2] or needs[3]
+        cast = dtypes[0] if options["cast"] == "input" else None
+        wanted = {"bias": needs[3], "cast": cast, "dtype": dtypes[2], "bias_dtype": dtypes[3]}
+        together = of_x and of_weight and _together(dim, h, dy, dtotal)
+        if together:
+            dx, dweight, dbias = norm_gradients(dy, h, mean, rstd, dtotal, weight, dim, weight_offset=offset, **wanted)
+        elif of_x:
+            alone = layer_norm_backward if ctx.center else rms_norm_backward
+            own = {"weight_offset": offset, "batch_invariant": options["batch_invariant"]}
+            dx = alone(dy, h, *statistics, dtotal, weight, dim, **own)
+        if of_weight and not together:
             rows = tuple(i for i in range(h.ndim) if i - h.ndim not in dim and i not in dim)
             if not rows:  # one row: columns of one element
                 dy, h, rows = dy.unsqueeze(0), h.unsqueeze(0), (0,)
                 mean, rstd = (t if t is None else t.unsqueeze(0) for t in (mean, rstd))
-            wanted = {"bias": needs[3], "cast": cast, "dtype": dtypes[2], "bias_dtype": dtypes[3]}
             dweight, dbias = norm_weight_backward(dy, h, mean, rstd, rows, **wanted)
     each = ((dx, 0), (dx, 1), (dweight, 2), (dbias, 3))
     found = (None if t is None or not needs[i] else t.to(dtypes[i]) for t, i in each)

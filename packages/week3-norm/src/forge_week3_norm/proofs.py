@@ -45,6 +45,7 @@ rms_norm, layer_norm = ops.rms_norm_y, ops.layer_norm_y
 rms_norm_total = Joined(ops.rms_norm_total, lambda found: torch.stack(found[:2]))
 layer_norm_total = Joined(ops.layer_norm_total, lambda found: torch.stack(found[:2]))
 norm_weight_backward = Joined(backward.norm_weight_backward, lambda found: found[0])
+norm_gradients = Joined(backward.norm_gradients, lambda found: found[0])
 
 
 def _acc(x: torch.Tensor) -> torch.dtype:
@@ -207,6 +208,14 @@ _CALLS: dict[str, Any] = {"cases": CASES, "dtypes": DTYPES, "shapes": [(4, n) fo
 _ALL: dict[str, Any] = {**_CALLS, "launches": LAUNCHES}
 #: Of gradients and of several results: fewer launches, for all move rows by the same kernels.
 _SOME: dict[str, Any] = {**_CALLS, "launches": LAUNCHES[::2]}
+#: Of rows that a cluster holds, of any layout.
+_HELD: dict[str, Any] = {
+    **_CALLS,
+    "launches": [
+        Case(shape, (dim,))
+        for shape, dim in (((300, 64), -1), ((70, 4097), -1), ((70, 2**14), -1), ((4096, 20), 0), ((3, 700, 64), 1))
+    ],
+}
 _SEVERAL = {
     "export": "an operator of several results is not one node, for each result is taken out of it",
 }
@@ -266,6 +275,12 @@ PROOFS = week_of(
             **_subject(partial(_make, _OF_LAYER, center=True), center=True, of=_dx, floor=_dx_floor),
             **_SOME,
             inapplicable=_STATISTICS,
+        ),
+        Subject(
+            norm_gradients,
+            **_subject(partial(_make, _OF_LAYER, center=True), center=True, of=_dx, floor=_dx_floor),
+            **_HELD,
+            inapplicable={**_SEVERAL, **_STATISTICS},
         ),
         Subject(
             norm_weight_backward,

@@ -9,7 +9,7 @@ import torch
 
 from forge_core.dims import normalize_dims
 
-__all__ = ["norm", "norm_backward", "statistics", "weight_backward"]
+__all__ = ["norm", "norm_backward", "norm_gradients", "statistics", "weight_backward"]
 
 Dims = int | Sequence[int]
 
@@ -103,6 +103,31 @@ def norm_backward(
     dx = g - hat * (g * hat).mean(dims, keepdim=True)
     dx = (dx if mean is None else dx - g.mean(dims, keepdim=True)) * scale
     return (dx if dtotal is None else dx + _wide(dtotal)).to(x.dtype).contiguous()
+
+
+def norm_gradients(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    mean: torch.Tensor | None,
+    rstd: torch.Tensor,
+    dtotal: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    dim: Dims = -1,
+    *,
+    weight_offset: float = 0.0,
+    **options: Any,
+) -> Any:
+    """All of them: of x, weight and bias."""
+    dims = normalize_dims("norm_gradients", dim, x.ndim)
+    others = tuple(i for i in range(x.ndim) if i not in dims)
+    dx = norm_backward(dy, x, rstd, dtotal, weight, dim, mean=mean, weight_offset=weight_offset)
+    sums = weight_backward(dy, x, mean, rstd, others, **options) if others else _of_one_row(dy, x, mean, rstd, options)
+    return dx, *sums
+
+
+def _of_one_row(dy: torch.Tensor, x: torch.Tensor, mean: Any, rstd: torch.Tensor, options: dict[str, Any]) -> Any:
+    rows = (t if t is None else t.unsqueeze(0) for t in (dy, x, mean, rstd))
+    return weight_backward(*rows, 0, **options)
 
 
 def weight_backward(
