@@ -80,7 +80,7 @@ class PersistentConfig(RowConfig):
         stay = self.chunks * self.vec * wide * (len(operands.accumulates) + len(operands.columns))
         vector = self.vec * wide * (2 * len(operands.rows) + 1)
         arrive = 0 if self.stages else self.chunks * (2 * self.binding.words(1) + 3) + 12 * self.reduced
-        return stay + vector + arrive + self.spare
+        return stay + vector + arrive + self.spare * wide
 
     @property
     def capacity(self) -> int:
