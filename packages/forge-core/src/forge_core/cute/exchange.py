@@ -343,8 +343,15 @@ def combine_places(
 
 
 @cute.jit
-def combine_parts(gAcc: list, monoid: cutlass.Constexpr, turn: Int32, groups: Int32, parts: Int32) -> tuple:
-    """A thread's share of the totals that blocks have left of the parts of a row, sixteen of them at a time.
+def combine_parts(
+    gAcc: list,
+    monoid: cutlass.Constexpr,
+    turn: Int32,
+    groups: Int32,
+    parts: Int32,
+    at_once: cutlass.Constexpr = PARTS_AT_ONCE,
+) -> tuple:
+    """A thread's share of the totals that blocks have left of the parts of a row, some of them at a time.
 
     Args:
         gAcc: (parts,) for each part of an accumulator.
@@ -352,11 +359,12 @@ def combine_parts(gAcc: list, monoid: cutlass.Constexpr, turn: Int32, groups: In
         turn: which of the ``groups`` threads that take turns it is.
         groups: how many those are.
         parts: how many totals there are.
+        at_once: how many are loaded at once.
     """
     rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
     put(rAcc, [monoid.identity()])
-    for part in cutlass.range(turn, parts, PARTS_AT_ONCE * groups, unroll=1):
-        accs = [_acc_at(gAcc, part + k * groups, parts, part, monoid) for k in range(PARTS_AT_ONCE)]
+    for part in cutlass.range(turn, parts, at_once * groups, unroll=1):
+        accs = [_acc_at(gAcc, part + k * groups, parts, part, monoid) for k in range(at_once)]
         put(rAcc, [monoid.combine(get(rAcc, 0), _combine_all(accs, monoid))])
     return get(rAcc, 0)
 

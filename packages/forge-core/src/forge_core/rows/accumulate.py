@@ -29,8 +29,8 @@ from forge_core.rows.values import Piece
 
 __all__ = ["AccumulatingKernel"]
 
-#: Threads of a block that adds up the sums of teams, and places of a row that it has.
-FINISH_THREADS, FINISHED = 256, 8
+#: Threads of a block that adds up the sums of teams, places of a row that it has, sums that a thread loads at once.
+FINISH_THREADS, FINISHED, AT_ONCE = 256, 8, 8
 
 
 class AccumulatingKernel(SharedRowKernel):
@@ -115,7 +115,7 @@ class AccumulatingKernel(SharedRowKernel):
             gSum.append(cute.make_tensor(gTeam.iterator + own, cute.make_layout(teams, stride=Int64(length))))
         follow(self.overlap)
         rSum = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
-        put(rSum, [combine_parts(gSum, monoid, thread // FINISHED, Int32(groups), teams)])
+        put(rSum, [combine_parts(gSum, monoid, thread // FINISHED, Int32(groups), teams, AT_ONCE)])
         places = Places(Int32(FINISHED), Int32(groups), thread, [thread % FINISHED], [])
         reduce_columns(SmemAllocator(), rSum, monoid, places, FINISH_THREADS)
         g = self.row_of(pointers, length, dims, Int64(0))

@@ -39,6 +39,7 @@ class Successive:
         place: its place among the threads that share a row.
         width: how many those are.
         start: where the ring begins in shared memory.
+        policy: the L2's, for what is loaded.
         rColumns: column operands, (vec, chunks) each, for all rows.
         rScalars: of the next row, (1) each.
         rNext: of the next row, (chunks) for each row operand; none where rows wait in shared memory.
@@ -52,6 +53,7 @@ class Successive:
     place: Int32
     width: int | Int32
     start: Int32
+    policy: Int64
     rColumns: dict[str, cute.Tensor]  # noqa: N815 - CuTe's grammar of names
     rScalars: dict[str, cute.Tensor]  # noqa: N815
     rNext: dict[str, cute.Tensor]  # noqa: N815
@@ -61,7 +63,7 @@ class Successive:
         """Loads the column operands; ``rows`` and ``who`` as the attributes from ``rows`` and from ``place`` on."""
         names, vec, chunks = kernel.binding.program.operands, kernel.vec, kernel.chunks
         g = kernel.row_of(*launch[:3], Int64(0))
-        made = cls(kernel, launch, rows[0], rows[1], rows[2], who[0], who[1], start, {}, {}, {})
+        made = cls(kernel, launch, rows[0], rows[1], rows[2], who[0], who[1], start, load_policy(), {}, {}, {})
         for name in names.columns:
             made.rColumns[name] = cute.make_rmem_tensor((vec, chunks), g[name].element_type)
             made._load(g, name, launch[1], made.rColumns[name])
@@ -94,7 +96,7 @@ class Successive:
             nothing = tuple(kernel.nothing(name, g) for name in kernel.binding.loaded)
             slots = tuple(self._slots(turn, g).values())
             step = Int32(self.width * kernel.vec)
-            stage_all(tuple(parts), slots, 0, nothing, self.place * kernel.vec, step, count, load_policy())
+            stage_all(tuple(parts), slots, 0, nothing, self.place * kernel.vec, step, count, self.policy)
         if const_expr(kernel.stages > 0):
             cute.arch.cp_async_commit_group()
 
@@ -102,7 +104,7 @@ class Successive:
         """Asks for the scalars of a turn's row: those of the next one, before the present one is computed."""
         g, _, inside = self.row(turn)
         for name, rX in self.rScalars.items():
-            load_if(g[name], Int32(0), rX, inside, load_policy())
+            load_if(g[name], Int32(0), rX, inside, self.policy)
 
     def take(self, turn: Int32) -> tuple[list[Piece], Row, dict[str, cute.Tensor], Boolean]:
         """This thread's pieces of a turn's row, what is known of it, its tensors, and whether there is one."""
@@ -152,7 +154,7 @@ class Successive:
             inside, nothing = self._step(c) < count, self.kernel.nothing(name, g)
             rX[None, c].fill(nothing)
             if self.kernel.vec == 1:
-                load_if(g[name], self._step(c), rX[None, c], inside, load_policy())
+                load_if(g[name], self._step(c), rX[None, c], inside, self.policy)
             else:
                 copy, tXgX = self._part(g, name, load=True)
                 width, accesses = tXgX.shape[0]

@@ -80,7 +80,7 @@ class PersistentConfig(RowConfig):
         stay = self.chunks * self.vec * wide * (len(operands.accumulates) + len(operands.columns))
         vector = self.vec * wide * (2 * len(operands.rows) + 1)
         arrive = 0 if self.stages else self.chunks * (2 * self.binding.words(1) + 3) + 12 * self.reduced
-        return stay + vector + arrive + self.spare
+        return stay + vector + arrive + self.spare * wide
 
     @property
     def capacity(self) -> int:
@@ -169,8 +169,8 @@ def _single(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
     most = min(_MOST_SINGLE, _elements(binding))
     for lanes, chunks in ((8, 2), (32, most)):
         yield _config(binding, device, "element", _WARP_THREADS, chunks, rank=MANY_DIMS, lanes=lanes)
-    for blocks in _clusters(device):
-        yield _config(binding, device, "element", 512, most, rank=MANY_DIMS, blocks=blocks)
+    for blocks, threads in itertools.product(_clusters(device), _TEAM_THREADS):
+        yield _config(binding, device, "element", threads, most, rank=MANY_DIMS, blocks=blocks)
     for dims, blocks in itertools.product((MANY_DIMS, ALL_DIMS), _clusters(device)):
         chunks = min(_MOST_STRIDED, most)
         yield _config(binding, device, "element", 256, chunks, rank=dims, reduced=dims, blocks=blocks)
