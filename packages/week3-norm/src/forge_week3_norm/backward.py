@@ -19,13 +19,22 @@ from typing import Any
 import torch
 
 from forge_core import device as devices
+from forge_core import settings
 from forge_core.choice import max_cluster
 from forge_core.dims import Dims, normalize_dims
 from forge_core.rows.operator import PERSISTENT, like, row_operator
 from forge_week3_norm import ref
 from forge_week3_norm.program import NormBackward, NormGradients, WeightBackward
 
-__all__ = ["keep", "layer_norm_backward", "norm_gradients", "norm_weight_backward", "of_norm", "rms_norm_backward"]
+__all__ = [
+    "keep",
+    "layer_norm_backward",
+    "norm_gradients",
+    "norm_weight_backward",
+    "of_norm",
+    "rms_norm_backward",
+    "together",
+]
 
 _OPTIONS = (
     "Tensor? weight=None, int[1] dim=-1, *, float weight_offset=0.0, bool batch_invariant=False, "
@@ -167,14 +176,17 @@ def norm_gradients(
     return dx, dweight, torch.empty(size, dtype=named["bias_dtype"] or x.dtype, device=x.device)
 
 
-def _together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | None) -> bool:
+def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | None) -> bool:
     """Whether a cluster of blocks holds a row of these tensors, however they are aligned."""
     if torch.is_grad_enabled() or h.dtype is torch.float64 or not h.is_contiguous():
         return False
     if not all(t is None or t.is_contiguous() or not any(t.stride()) for t in others):
         return False
-    length = math.prod(h.shape[i] for i in dims)
-    return h.device.type != "cuda" or length <= 4096 * max_cluster(devices.query(h.device))
+    arch = settings.current().arch
+    if h.device.type != "cuda" and arch is None:
+        return True
+    device = devices.query(h.device) if arch is None else devices.spec_for(arch)
+    return math.prod(h.shape[i] for i in dims) <= 4096 * max_cluster(device)
 
 
 def keep(
@@ -208,14 +220,14 @@ def of_norm(ctx: Any, dy: torch.Tensor | None, dtotal: torch.Tensor | None = Non
         offset, of_x, of_weight = options["weight_offset"], needs[0] or needs[1], needs[2] or needs[3]
         cast = dtypes[0] if options["cast"] == "input" else None
         wanted = {"bias": needs[3], "cast": cast, "dtype": dtypes[2], "bias_dtype": dtypes[3]}
-        together = of_x and of_weight and _together(dim, h, dy, dtotal)
-        if together:
+        at_once = of_x and of_weight and together(dim, h, dy, dtotal)
+        if at_once:
             dx, dweight, dbias = norm_gradients(dy, h, mean, rstd, dtotal, weight, dim, weight_offset=offset, **wanted)
         elif of_x:
             alone = layer_norm_backward if ctx.center else rms_norm_backward
             own = {"weight_offset": offset, "batch_invariant": options["batch_invariant"]}
             dx = alone(dy, h, *statistics, dtotal, weight, dim, **own)
-        if of_weight and not together:
+        if of_weight and not at_once:
             rows = tuple(i for i in range(h.ndim) if i - h.ndim not in dim and i not in dim)
             if not rows:  # one row: columns of one element
                 dy, h, rows = dy.unsqueeze(0), h.unsqueeze(0), (0,)

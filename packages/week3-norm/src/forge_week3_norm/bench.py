@@ -20,7 +20,13 @@ from forge_core.bench.inputs import random_tensor
 from forge_core.testing import Subject
 from forge_core.testing.tolerances import assert_near_float64, half_ulp
 from forge_week3_norm import ref
-from forge_week3_norm.backward import layer_norm_backward, norm_weight_backward, rms_norm_backward
+from forge_week3_norm.backward import (
+    layer_norm_backward,
+    norm_gradients,
+    norm_weight_backward,
+    rms_norm_backward,
+    together,
+)
 from forge_week3_norm.ops import layer_norm, layer_norm_total, layer_norm_y, rms_norm, rms_norm_total, rms_norm_y
 from forge_week3_norm.proofs import EPS, PROOFS, spread
 
@@ -88,6 +94,9 @@ def _gradients(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor, variant: 
     """Those of x and the weight, of layer_norm the bias too."""
     *statistics, weight = rest
     center = len(statistics) > 1
+    if variant == "auto" and together((1,), x, dy):
+        mean, rstd = statistics if center else (None, *statistics)
+        return norm_gradients(dy, x, mean, rstd, None, weight, -1, bias=center)[0]
     norm_weight_backward(dy, x, statistics[0] if center else None, statistics[-1], 0, bias=center)
     return (layer_norm_backward if center else rms_norm_backward)(dy, x, *statistics, None, weight, -1, variant=variant)
 
@@ -202,7 +211,7 @@ def _backward(name: str, operator: Any, *, center: bool) -> OperatorBench:
         name,
         lambda variant: partial(_gradients, variant=variant),
         operator.variants,
-        lambda inputs, variant: operator.explain(*inputs[:-1], None, inputs[-1], variant=variant),
+        partial(_explained, operator),
         lambda *inputs: _written_out(*inputs)[0],
         lambda case: Traffic(2 * case.nbytes, case.nbytes, "two tensors are read once, the gradient is written once"),
         _peers(name, name, _eager_backward),
@@ -210,6 +219,14 @@ def _backward(name: str, operator: Any, *, center: bool) -> OperatorBench:
         agree=partial(_agree, name, twice=False),
         tolerance=TOLERANCE,
     )
+
+
+def _explained(operator: Any, inputs: Inputs, variant: str) -> Any:
+    dy, x, *statistics, weight = inputs
+    if variant == "auto" and together((1,), x, dy):
+        mean, rstd = statistics if len(statistics) > 1 else (None, *statistics)
+        return norm_gradients.explain(dy, x, mean, rstd, None, weight, -1, bias=mean is not None)
+    return operator.explain(*inputs[:-1], None, weight, variant=variant)
 
 
 def _rms(x: torch.Tensor, weight: torch.Tensor, variant: str) -> Any:
