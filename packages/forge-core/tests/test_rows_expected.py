@@ -12,6 +12,7 @@ from forge_core.errors import UnsupportedError
 from forge_core.rows import Binding, Fold, Operands, RowProgram, configurations, rsqrt
 from forge_core.rows.operator import like, row_operator
 from forge_core.rows.plan import VARIANTS
+from forge_core.rows.teams import persistent_configurations
 from forge_core.testing.expectations import assert_as_declared, assert_choices_as_declared, compiled_for, violations
 from forge_core.testing.inputs import matrix_to_plan
 from forge_core.testing.rows_expected import EXPECTED
@@ -73,7 +74,8 @@ def a_call(choose):
 
 def test_every_configuration_has_a_declaration():
     binding = Binding(Normed(), (BF16, FP32, BF16), FP32)
-    assert set(EXPECTED) == {type(config) for config in configurations(binding, SPECS["H200"])}
+    listed = (*configurations(binding, SPECS["H200"]), *persistent_configurations(binding, SPECS["H200"]))
+    assert set(EXPECTED) == {type(config) for config in listed}
 
 
 @pytest.mark.parametrize("arch", BUILT)

@@ -240,6 +240,27 @@ def test_gradients_of_real_sizes_and_the_same_bits_at_each_call(name, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.sanitizer
+def test_small_calls_of_rows_side_by_side():
+    x, r, dy = (randn(301, 6, device="cuda") for _ in range(3))
+    w, b, over = randn(301, device="cuda"), randn(301, device="cuda"), {"variant": "column"}
+    for name, center in (("rms_norm", False), ("layer_norm", True)):
+        alone, total = getattr(ops, f"{name}_y"), getattr(ops, f"{name}_total")
+        want = exact(name, x.t(), w, b).t()
+        close(alone(x, w, b, 0, 1e-5, **over), want, FP32, 4.0)
+        y, added, *statistics = total(x, r, w, b, 0, 1e-5, statistics=True, **over)
+        close(y, exact(name, x.t(), w, b, r.t()).t(), FP32, 4.0)
+        assert torch.equal(added, x + r)
+        of_x = backward.layer_norm_backward if center else backward.rms_norm_backward
+        assert bool(of_x(dy, added, *statistics, None, w, 0, **over).isfinite().all())
+        per_row = torch.ones(301, device="cuda")
+        mean = per_row - 1 if center else None
+        got = backward.norm_weight_backward(dy, x, mean, per_row, (0,), bias=True, **over)
+        close(got[0], (dy.double() * x.double()).sum(0), FP32, 64.0)
+        close(got[1], dy.double().sum(0), FP32, 64.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
 @pytest.mark.parametrize("variant", ["auto", *ops.rms_norm_y.variants()])
 def test_small_calls(variant):
     """What compute-sanitizer runs, which slows a kernel down a lot."""

@@ -36,6 +36,10 @@ __all__ = [
     "together",
 ]
 
+#: Elements of a row up to which one read is faster than two.  H200: rows of 16384 take 0.62 to 0.68 of the time of the
+#: separate launches, rows of 32768, for clusters of more blocks, 0.95 to 1.28.
+LONGEST = 2**14
+
 _OPTIONS = (
     "Tensor? weight=None, int[1] dim=-1, *, float weight_offset=0.0, bool batch_invariant=False, "
     "str variant='auto') -> Tensor"
@@ -177,7 +181,7 @@ def norm_gradients(
 
 
 def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | None) -> bool:
-    """Whether a cluster of blocks holds a row of these tensors, however they are aligned."""
+    """Whether :func:`norm_gradients` takes these tensors, however they are aligned, and is the faster way."""
     if torch.is_grad_enabled() or h.dtype is torch.float64 or not h.is_contiguous():
         return False
     if not all(t is None or t.is_contiguous() or not any(t.stride()) for t in others):
@@ -186,7 +190,7 @@ def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | Non
     if h.device.type != "cuda" and arch is None:
         return True
     device = devices.query(h.device) if arch is None else devices.spec_for(arch)
-    return math.prod(h.shape[i] for i in dims) <= 4096 * max_cluster(device)
+    return math.prod(h.shape[i] for i in dims) <= min(LONGEST, 4096 * max_cluster(device))
 
 
 def keep(

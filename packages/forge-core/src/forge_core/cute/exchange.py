@@ -130,14 +130,14 @@ def open_exchange(
 
 
 def at_turn(at: Exchange, turn: Int32) -> Exchange:
-    """An exchange opened to be used again, for its use number ``turn``, 0 first.
+    """An exchange opened to be used again, for its use number ``turn``, 0 first; a cluster waits for its blocks before.
 
     Two take turns, so that no thread waits before it writes: when it does for use n + 2, it has read what all wrote for
     use n + 1, and each of them had read what it needed of use n before it wrote that.
     """
     own = cute.make_tensor(at.sAcc.iterator + turn % 2 * cute.cosize(at.sAcc.layout), at.sAcc.layout)
     arrived = at.arrived if at.arrived is None else at.arrived + turn % 2
-    return replace(at, sAcc=own, arrived=arrived, phase=turn // 2 % 2)
+    return replace(at, sAcc=own, arrived=arrived, first=False, phase=turn // 2 % 2)
 
 
 @cute.jit

@@ -13,6 +13,7 @@ from typing import Any
 from forge_core.profiling.layouts import WARP, Drawing, Panel, thread_value
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.problem import ACCESS
+from forge_core.rows.teams import PersistentConfig
 
 __all__ = ["LAYOUTS"]
 
@@ -37,4 +38,6 @@ def _draw(config: Any) -> Drawing:
 
 
 #: The drawing of each configuration.
-LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = dict.fromkeys((HeldConfig, StreamConfig, ColumnConfig), _draw)
+LAYOUTS: Mapping[type, Callable[[Any], Drawing]] = dict.fromkeys(
+    (HeldConfig, StreamConfig, ColumnConfig, PersistentConfig), _draw
+)

@@ -18,6 +18,7 @@ from typing import Any
 
 from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig, StreamConfig
 from forge_core.rows.problem import ACCESS
+from forge_core.rows.teams import PersistentConfig
 from forge_core.testing.expectations import Declarations, Expect, registers_of
 
 __all__ = ["EXPECTED"]
@@ -84,6 +85,8 @@ def _loads(config: RowConfig, folds: range, *, last: bool = True, left: int = 0)
             _run(own.results, program, constants, asked)
         if program.operands.writes:
             _run(own.map, program, asked, constants)
+        if program.operands.accumulates:
+            _run(own.accumulate, program, asked, constants)
     single = asked._read.intersection((*program.operands.scalars, *config.binding.broadcast)) | asked._gathered
     each = asked._read.intersection((*config.binding.loaded, *program.operands.columns))
     workspace = {config.binding.compute.itemsize for t in totals if isinstance(t, _Total) and t.used}
@@ -150,9 +153,32 @@ def _passes(config: StreamConfig | ColumnConfig, barriers: int) -> Expect | tupl
     return tuple(passes)
 
 
+def _persistent(config: PersistentConfig, arch: str) -> Expect | tuple[Expect, ...]:
+    """Exchanges are those of rows that are held; where lanes share rows, each vector of sums is added up at last."""
+    (count, folds), names = _exchanges(config), config.binding.operands
+    size, cluster = config.binding.compute.itemsize, config.blocks > 1
+    sums = {min(ACCESS, config.vec * size)} if config.workspace else set()
+    writes = sums.union(*(_widths(config, name) for name in names.writes))
+    writes |= {config.binding.dtype(name).itemsize for name in names.results}
+    barriers = 0 if cluster else count if config.sized else 4 * config.chunks * len(names.accumulates)
+    main = _expect(
+        config,
+        _loads(config, folds),
+        config.shared(config.threads),
+        writes,
+        barriers=barriers,
+        cluster_barriers=2 * (cluster and count > 0),
+    )
+    if not config.workspace:
+        return main
+    stores = tuple({config.binding.dtype(name).itemsize for name in names.accumulates})
+    return main, Expect(255, 256 * len(names.accumulates) * size + 64, (size,), stores, barriers=3)
+
+
 #: The declaration of each configuration.
 EXPECTED: Declarations = {
     HeldConfig: _held,
     StreamConfig: lambda config, arch: _passes(config, 1),
     ColumnConfig: lambda config, arch: _passes(config, 2),
+    PersistentConfig: _persistent,
 }
