@@ -383,7 +383,8 @@ def _automatic(problem: Problem, device: Device) -> tuple[Choice[Any], str]:
         if not isinstance(skinny, Refusal) and (isinstance(lines, Refusal) or not left):
             return skinny, f"only {skinny[0].lines} {'rows' if skinny[0].gather else 'columns'}, and long"
         if not isinstance(lines, Refusal) and (left or _few(m, problem, aligned and vectorized)):
-            (config, (count, length, *_)) = lines
+            config = lines[0]
+            count, length = next((n, length) for gather, n, _, length in m.dense() if gather is config.gather)
             what = f"only {count} {'rows' if config.gather else 'columns'}"
             if config.tiles(count, length) * _count(m.batch) < LINES_LOADS[-1][1] * device.sm_count:
                 return _naive(problem, device), f"{what}, and short"

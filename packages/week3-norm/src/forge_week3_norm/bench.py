@@ -19,7 +19,7 @@ from forge_core.bench import CUDA_GPU, LIGER, QUACK, TRITON, Bench, Case, Operat
 from forge_core.bench.inputs import random_tensor
 from forge_core.testing import Subject
 from forge_core.testing.tolerances import assert_near_float64, half_ulp
-from forge_week3_norm import ref
+from forge_week3_norm import ref, subjects
 from forge_week3_norm.backward import (
     layer_norm_backward,
     norm_gradients,
@@ -28,12 +28,12 @@ from forge_week3_norm.backward import (
     together,
 )
 from forge_week3_norm.ops import layer_norm, layer_norm_total, layer_norm_y, rms_norm, rms_norm_total, rms_norm_y
-from forge_week3_norm.proofs import EPS, PROOFS, spread
+from forge_week3_norm.subjects import EPS, spread
 
 __all__ = ["BENCH"]
 
 Inputs = tuple[torch.Tensor, ...]
-SUBJECTS = {subject.name: subject for subject in PROOFS.subjects}
+SUBJECTS = {subject.name: subject for subject in subjects.SUBJECTS}
 PIECE = 2**27
 """Elements that are compared in float64 at once."""
 
@@ -94,7 +94,9 @@ def _gradients(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor, variant: 
     """Those of x and the weight, of layer_norm the bias too."""
     *statistics, weight = rest
     center = len(statistics) > 1
-    if variant == "auto" and together((1,), x, dy):
+    with torch.no_grad():  # as in a backward pass
+        at_once = variant == "auto" and together((1,), x, dy)
+    if at_once:
         mean, rstd = statistics if center else (None, *statistics)
         return norm_gradients(dy, x, mean, rstd, None, weight, -1, bias=center)[0]
     norm_weight_backward(dy, x, statistics[0] if center else None, statistics[-1], 0, bias=center)
@@ -132,8 +134,15 @@ def _written_out(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> tupl
     return ref.norm_backward(dy, x, rstd, None, weight, -1, mean=mean), *sums
 
 
-def _compiled_backward(case: Case) -> Callable[..., torch.Tensor]:
-    call: Any = compiled(_written_out)(case)  # type: ignore[arg-type]  # of several results
+def _with_sum(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The norm and the sum: both are written."""
+    total = x + residual
+    return torch.nn.functional.rms_norm(total, weight.shape, weight, EPS), total
+
+
+def _first(written: Callable[..., Any], case: Case) -> Callable[..., torch.Tensor]:
+    """What is compiled of several results."""
+    call: Any = compiled(written)(case)
     return lambda *inputs: call(*inputs)[0]
 
 
@@ -171,7 +180,12 @@ def _liger_unable(case: Case) -> str:
 
 def _peers(name: str, subject: str, eager: Callable[..., torch.Tensor]) -> tuple[Peer, ...]:
     held: dict[str, Any] = {"agree": partial(_agree, subject, twice=True), "tolerance": f"{TOLERANCE}, twice rounded"}
-    made = _compiled_backward if name.endswith("_backward") else compiled(eager)
+    several: dict[str, Callable[..., Any]] = {
+        "rms_norm_backward": _written_out,
+        "layer_norm_backward": _written_out,
+        "rms_norm_residual": _with_sum,
+    }
+    made = partial(_first, several[name]) if name in several else compiled(eager)
     peers = [
         Peer("eager", lambda case: eager, **held),
         Peer("compile", made, (CUDA_GPU, TRITON), **held),
@@ -223,7 +237,9 @@ def _backward(name: str, operator: Any, *, center: bool) -> OperatorBench:
 
 def _explained(operator: Any, inputs: Inputs, variant: str) -> Any:
     dy, x, *statistics, weight = inputs
-    if variant == "auto" and together((1,), x, dy):
+    with torch.no_grad():
+        at_once = variant == "auto" and together((1,), x, dy)
+    if at_once:
         mean, rstd = statistics if len(statistics) > 1 else (None, *statistics)
         return norm_gradients.explain(dy, x, mean, rstd, None, weight, -1, bias=mean is not None)
     return operator.explain(*inputs[:-1], None, weight, variant=variant)

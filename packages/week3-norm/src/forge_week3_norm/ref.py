@@ -126,8 +126,8 @@ def norm_gradients(
 
 
 def _of_one_row(dy: torch.Tensor, x: torch.Tensor, mean: Any, rstd: torch.Tensor, options: dict[str, Any]) -> Any:
-    rows = (t if t is None else t.unsqueeze(0) for t in (dy, x, mean, rstd))
-    return weight_backward(*rows, 0, **options)
+    mean = mean if mean is None else mean.unsqueeze(0)
+    return weight_backward(dy.unsqueeze(0), x.unsqueeze(0), mean, rstd.unsqueeze(0), 0, **options)
 
 
 def weight_backward(

@@ -1,4 +1,4 @@
-"""The operators of week 3 under test, for the battery (docs/testing.md) and the proofs (docs/proofs.md)."""
+"""The operators of week 3 under test, for the battery (docs/testing.md)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 
-from forge_core.proofs import week_of
 from forge_core.testing import Case, Planted, Subject
 from forge_core.testing.rows import LAUNCHES
 from forge_week3_norm import backward, ops
 from forge_week3_norm.bounds import gradient_bound, norm_bound, weight_bound
 
-__all__ = ["EPS", "PROOFS", "spread"]
+__all__ = ["EPS", "SUBJECTS", "spread"]
 
 EPS = 1e-5
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -29,7 +28,7 @@ LARGE = 1000.0
 
 
 class Joined:
-    """An operator of several results as one of a tensor: proofs and the battery take no tuples."""
+    """An operator of several results as one of a tensor: the battery takes no tuples."""
 
     def __init__(self, operator: Any, join: Callable[[Any], torch.Tensor]) -> None:
         self._operator, self._join, self.__module__ = operator, join, operator.__module__
@@ -236,60 +235,56 @@ def _subject(
 _FORWARD, _ADDED = "x weight bias", "x residual weight bias"
 _OF_RMS, _OF_LAYER = "dy x rstd dtotal weight", "dy x mean rstd dtotal weight"
 
-PROOFS = week_of(
-    "week3",
-    "forge_week3_norm",
-    "packages/week3-norm/tests",
-    [
-        Subject(
-            rms_norm,
-            **_subject(partial(_make, _FORWARD, center=False), center=False, of=_norm, floor=_norm_floor),
-            **_ALL,
-        ),
-        Subject(
-            layer_norm,
-            **_subject(partial(_make, _FORWARD, center=True), center=True, of=_norm, floor=_norm_floor),
-            **_ALL,
-            planted=[Planted(mean_of_squares, "float64_error")],
-        ),
-        Subject(
-            rms_norm_total,
-            **_subject(partial(_make, _ADDED, center=False), center=False, of=_total, floor=_total_floor),
-            **_SOME,
-            inapplicable=_SEVERAL,
-        ),
-        Subject(
-            layer_norm_total,
-            **_subject(partial(_make, _ADDED, center=True), center=True, of=_total, floor=_total_floor),
-            **_SOME,
-            inapplicable=_SEVERAL,
-        ),
-        Subject(
-            backward.rms_norm_backward,
-            **_subject(partial(_make, _OF_RMS, center=False), center=False, of=_dx, floor=_dx_floor),
-            **_SOME,
-            inapplicable=_STATISTICS,
-        ),
-        Subject(
-            backward.layer_norm_backward,
-            **_subject(partial(_make, _OF_LAYER, center=True), center=True, of=_dx, floor=_dx_floor),
-            **_SOME,
-            inapplicable=_STATISTICS,
-        ),
-        Subject(
-            norm_gradients,
-            **_subject(partial(_make, _OF_LAYER, center=True), center=True, of=_dx, floor=_dx_floor),
-            **_HELD,
-            inapplicable={**_SEVERAL, **_STATISTICS},
-        ),
-        Subject(
-            norm_weight_backward,
-            _samples(_dweight_make),
-            _dweight_floor,
-            make=_dweight_make,
-            reference=_dweight,
-            **_SOME,
-            inapplicable={**_SEVERAL, **_STATISTICS},
-        ),
-    ],
+#: Each operator, with what it means, its bound, and calls of each kernel.
+SUBJECTS = (
+    Subject(
+        rms_norm,
+        **_subject(partial(_make, _FORWARD, center=False), center=False, of=_norm, floor=_norm_floor),
+        **_ALL,
+    ),
+    Subject(
+        layer_norm,
+        **_subject(partial(_make, _FORWARD, center=True), center=True, of=_norm, floor=_norm_floor),
+        **_ALL,
+        planted=[Planted(mean_of_squares, "float64_error")],
+    ),
+    Subject(
+        rms_norm_total,
+        **_subject(partial(_make, _ADDED, center=False), center=False, of=_total, floor=_total_floor),
+        **_SOME,
+        inapplicable=_SEVERAL,
+    ),
+    Subject(
+        layer_norm_total,
+        **_subject(partial(_make, _ADDED, center=True), center=True, of=_total, floor=_total_floor),
+        **_SOME,
+        inapplicable=_SEVERAL,
+    ),
+    Subject(
+        backward.rms_norm_backward,
+        **_subject(partial(_make, _OF_RMS, center=False), center=False, of=_dx, floor=_dx_floor),
+        **_SOME,
+        inapplicable=_STATISTICS,
+    ),
+    Subject(
+        backward.layer_norm_backward,
+        **_subject(partial(_make, _OF_LAYER, center=True), center=True, of=_dx, floor=_dx_floor),
+        **_SOME,
+        inapplicable=_STATISTICS,
+    ),
+    Subject(
+        norm_gradients,
+        **_subject(partial(_make, _OF_LAYER, center=True), center=True, of=_dx, floor=_dx_floor),
+        **_HELD,
+        inapplicable={**_SEVERAL, **_STATISTICS},
+    ),
+    Subject(
+        norm_weight_backward,
+        _samples(_dweight_make),
+        _dweight_floor,
+        make=_dweight_make,
+        reference=_dweight,
+        **_SOME,
+        inapplicable={**_SEVERAL, **_STATISTICS},
+    ),
 )
