@@ -103,7 +103,7 @@ print(f"  after 5 steps all lanes have the same bits: {torch.equal(parts, parts[
 # record, sums over rows of 16384 x 8192:
 
 # %%
-path = max((Path(__file__).parents[1] / "records" / "h200").glob("week1-*.json.gz"))
+path = max((Path(__file__).parents[1] / "records" / "h200").glob("week1-*.json.xz"))
 for case in load(path).cases:
     if case.operator == "sum_rows" and case.shape == [16384, 8192]:
         for variant in ("naive", "shared"):

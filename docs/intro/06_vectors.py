@@ -129,7 +129,7 @@ print(f"  all loads come before the first addition: {last_load <= first_addition
 # 16384 x 8192, as shares of a copy:
 
 # %%
-path = max((Path(__file__).parents[1] / "records" / "h200").glob("week1-*.json.gz"))
+path = max((Path(__file__).parents[1] / "records" / "h200").glob("week1-*.json.xz"))
 cases = [c for c in load_record(path).cases if c.operator == "sum_rows" and c.shape == [16384, 8192]]
 for rung in ("naive", "shared", "shuffle", "vectorized"):
     shares = {case.dtype: case.contender(f"forge:{rung}").of_ceiling for case in cases}

@@ -224,7 +224,7 @@ for name, sums in (("atomic", atomic(totals[orders])), ("tree", tree(slots))):
 # kernels](../rows.md#kernels)), and `reduce_sum.explain(x)` says why. From week 1's record:
 
 # %%
-path = max((Path(__file__).parents[1] / "records" / "h200").glob("week1-*.json.gz"))
+path = max((Path(__file__).parents[1] / "records" / "h200").glob("week1-*.json.xz"))
 for case in load(path).cases:
     if case.operator == "sum_rows" and case.dtype == "float32" and case.shape[0] <= 64 and case.contender("eager"):
         forge, eager = case.contender("forge"), case.contender("eager")

@@ -221,7 +221,7 @@ course.inspect(compiled)
 #   that begin anywhere, any program.
 
 # %%
-path = max((Path(__file__).parents[1] / "records" / "h200").glob("week2-*.json.gz"))
+path = max((Path(__file__).parents[1] / "records" / "h200").glob("week2-*.json.xz"))
 (case,) = (case for case in load(path).cases if case.name == f"softmax {M}x{N} float32")
 for one in case.contenders:
     if one.name in ("forge:naive", "forge:online", "forge:single_pass", "forge:held", "eager"):

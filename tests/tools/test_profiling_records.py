@@ -19,6 +19,7 @@ import pytest
 
 from forge_core.commands.layout import kernel_drawing
 from forge_core.errors import ArgumentError
+from forge_core.files import read_unpacked
 from forge_core.profiling.diagnosis import Needed, diagnose, limited_by
 from forge_core.profiling.layouts import coalescing, conflicts
 from forge_core.profiling.ncu import ProfileError, read_profile
@@ -263,7 +264,7 @@ def extracted(tools, words):
 def test_the_recorded_text_is_what_the_extraction_says_today(tools, capsys):
     assert extracted(tools, [str(FOLDER / "planted.csv")]) == 0
     said = capsys.readouterr().out.rstrip("\n")
-    kept = (FOLDER / "planted.txt").read_text().rstrip("\n")
+    kept = read_unpacked(FOLDER / "planted.txt.xz").decode().rstrip("\n")
     assert kept == said or kept.startswith(said + "\n\n"), "nox -s profile -- ncu --extract makes it anew"
 
 

@@ -55,6 +55,10 @@ def compile_work(case: dict[str, Any], *, arch: str) -> Artefacts:
     return compile_to_look_at(str(explanation.builder), explanation.config, explanation.integers, arch=arch)
 
 
+def _packed(content: Any) -> str:
+    return json.dumps(content, separators=(",", ":")) + "\n"
+
+
 def kernels_of(manifest: dict[str, Any], *, arch: str) -> list[dict[str, Any]]:
     """For each work, its kernels' names and a digest of the PTX."""
     found = []
@@ -163,8 +167,8 @@ def main() -> None:
         manifest = options.profile.with_suffix(".manifest.json").read_text(encoding="utf-8")
         files = {
             ".csv": prune(options.profile),
-            ".manifest.json": manifest,
-            ".kernels.json": json.dumps(kernels_of(json.loads(manifest), arch=options.arch), indent=1) + "\n",
+            ".manifest.json": _packed(json.loads(manifest)),
+            ".kernels.json": _packed(kernels_of(json.loads(manifest), arch=options.arch)),
         }
         options.into.mkdir(parents=True, exist_ok=True)
         for ending, text in files.items():

@@ -195,7 +195,7 @@ def _bench(words: Sequence[str], out: Path | None) -> tuple[list[str], tuple[Bac
     if words[0] in BENCH_HERE:
         raise UsageError(f"bench: expected a suite or an operator, got {words[0]!r}; nox -s bench -- {words[0]} has it")
     command = ["-m", "forge_core.cli", "bench", *words]
-    if out is None or not out.name.endswith((".json", ".json.gz")):
+    if out is None or not out.name.endswith((".json", ".json.gz", ".json.xz")):
         return [*command, "--out", OUT], (Back(OUT, _folder(out or ROOT / "results")),)
     if out.exists():
         raise UsageError(f"--out: {out} exists; name another file, or remove it")

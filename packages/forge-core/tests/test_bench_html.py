@@ -28,7 +28,7 @@ from forge_core.errors import BenchmarkError
 from forge_core.files import write_atomically
 
 RECORDS = Path(__file__).parents[3] / "docs" / "records" / "h200"
-HOST = max(RECORDS.glob("host-*.json.gz"))
+HOST = max(RECORDS.glob("host-*.json.xz"))
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 #: Runs in the page after its own script: uses it as a reader would, and leaves what it saw in the document.
@@ -330,7 +330,7 @@ def test_the_numbers_behind_the_plots_are_the_record_s(shown):
 
 
 def test_a_case_beside_eager_alone_is_no_comparison_where_others_have_more_peers():
-    record = records.load(max(RECORDS.glob("week2-*.json.gz")))
+    record = records.load(max(RECORDS.glob("week2-*.json.xz")))
     peers = {point.case.name: point.peer for point in plots.points(record, "softmax")}
     assert [name for name, peer in peers.items() if peer is None] == [
         "softmax 16384x8192 bfloat16",
@@ -397,13 +397,13 @@ def test_of_each_suite_and_package_the_newest_record_counts(shown, tmp_path):
 
 def test_packed_records_are_records(tmp_path):
     plain = records.load(HOST).dumps()
-    for name in ("host-2099-01-02.json.gz", "host-2099-01-02-again.json.gz"):
+    for name in ("host-2099-01-02.json.xz", "host-2099-01-02-again.json.xz"):
         write_atomically(tmp_path / name, plain)
     (found,) = pages.gather([tmp_path])
-    assert (found.path.name, found.record) == ("host-2099-01-02.json.gz", records.load(HOST))
+    assert (found.path.name, found.record) == ("host-2099-01-02.json.xz", records.load(HOST))
     (tmp_path / "plain").mkdir()
     (tmp_path / "plain" / "host-2099-01-02.json").write_text(plain)
     assert pages.gather([tmp_path / "plain"])[0].digest == found.digest
-    done = CliRunner().invoke(command, ["show", str(tmp_path / "host-2099-01-02.json.gz")])
+    done = CliRunner().invoke(command, ["show", str(tmp_path / "host-2099-01-02.json.xz")])
     assert done.exit_code == 0, done.output
     assert "host" in done.output

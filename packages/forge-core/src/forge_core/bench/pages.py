@@ -24,7 +24,7 @@ from forge_core.files import read_unpacked, write_atomically
 __all__ = ["Source", "fill", "gather", "in_order", "newest", "pictures", "stamp_of"]
 
 #: A record that is not the one to show, such as week0-2026-11-21-again.json: its name goes on behind the date.
-FURTHER = re.compile(r"\d{4}-\d{2}-\d{2}-.+\.json(\.gz)?$")
+FURTHER = re.compile(r"\d{4}-\d{2}-\d{2}-.+\.json(\.[gx]z)?$")
 MARKER = re.compile(r"^<!-- bench:([\w-]+) begin -->$", re.MULTILINE)
 PICTURE = re.compile(r'(?:src|srcset)="([^"]+[.]svg)"|[(]([^()\s]+[.]svg)[)]')
 
@@ -61,7 +61,7 @@ def gather(places: Iterable[Path]) -> list[Source]:
     """
     found = []
     for place in places:
-        files = [place] if place.is_file() else sorted([*place.rglob("*.json"), *place.rglob("*.json.gz")])
+        files = [place] if place.is_file() else sorted([*place.rglob("*.json"), *place.rglob("*.json.[gx]z")])
         for path in files:
             if place.is_file() or (not FURTHER.search(path.name) and _is_record(path)):
                 digest = hashlib.sha256(read_unpacked(path)).hexdigest()[:16]
