@@ -74,7 +74,8 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
         "a tile fits shared memory",
         [
             *(LinesConfig(size, gather) for size in (1, 2, 4) for gather in (True, False)),
-            *(LinesConfig(size, gather, 3, width=4, loads=1) for size in (1, 4) for gather in (True, False)),
+            LinesConfig(4, True, 3, loads=1),
+            LinesConfig(1, False, 3, loads=2),
             LinesConfig(8, True, 1, 1),
             LinesConfig(16, False, 2, 2, loads=1),
         ],
@@ -150,7 +151,7 @@ def expect(config: Any, arch: str) -> Expect:
     """A barrier between the writes and the reads of a tile, and one before a shifted input's last elements go in."""
     registers = REGISTERS[type(config)](config)
     if isinstance(config, LinesConfig):
-        widths = tuple({config.width, config.itemsize})
+        widths = tuple({16, config.itemsize})
         return Expect(registers, config.smem_bytes, widths, widths, barriers=1)
     loads, stores = ((s.width, s.edge) if s.edge else (s.width,) for s in (config.steps[0], config.steps[-1]))
     if all(step.swizzle is None for step in config.steps):

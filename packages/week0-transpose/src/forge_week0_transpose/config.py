@@ -38,9 +38,9 @@ TILE_SIZES = (16, 32)
 #: that tile by element, as long each as 16 KiB of the rest take.  It should be 1/16 of the time.
 REST = 2**18
 
-#: For ``lines``: bytes of a chunk and chunks of a thread, largest tile first; the blocks that each multiprocessor must
-#: have for one but the last; and the share of aligned tiles that a matrix must fill for ``vectorized`` to be faster.
-LINES_TILES, LINES_BLOCKS_PER_SM, MIN_FILL_LINES = ((16, 4), (16, 2), (16, 1), (4, 1)), 2, 0.5
+#: For ``lines``: chunks of a thread, most first, and the blocks for each multiprocessor below which the next is taken,
+#: and ``naive`` behind the last; the share of aligned tiles that a matrix must fill for ``vectorized`` to be faster.
+LINES_LOADS, MIN_FILL_LINES = ((4, 1.0), (2, 0.5), (1, 0.5)), 0.5
 
 #: Elements of a thread where nothing but the naive kernel is left: as many reads in flight.
 UNROLL = 8
@@ -167,16 +167,15 @@ def _lines(problem: Problem, device: Device) -> Choice[LinesConfig]:
         return NO_MATRIX
     for gather, lines, pitch, length in m.dense():
         if 2 <= lines <= MAX_LINES:
-            bits, count = min((lines & -lines).bit_length() - 1, 3), _count(m.batch)
-            for width, loads in LINES_TILES:
-                config = LinesConfig(problem.itemsize, gather, bits, len(m.batch), loads, max(width, problem.itemsize))
-                if groups := config.groups(lines):
-                    chosen, blocks = (config, groups), -(-length // (8 * config.vec * groups)) * count
-                    if blocks >= LINES_BLOCKS_PER_SM * device.sm_count:
+            bits = min((lines & -lines).bit_length() - 1, 3)
+            for loads, least in LINES_LOADS:
+                config = LinesConfig(problem.itemsize, gather, bits, len(m.batch), loads)
+                if config.groups(lines):
+                    chosen, blocks = config, config.tiles(lines, length) * _count(m.batch)
+                    if blocks >= least * device.sm_count:
                         break
-            config, groups = chosen
-            integers = (lines, length, pitch, groups, _flat(m.batch))
-            return (config, integers) if blocks <= MAX_BLOCKS else TOO_MANY
+            integers = (lines, length, pitch, chosen.groups(lines), _flat(m.batch))
+            return (chosen, integers) if blocks <= MAX_BLOCKS else TOO_MANY
     needs = f"2 to {MAX_LINES} rows (output dense) or columns (input dense)"
     return Refusal(needs, f"a matrix of {m.rows.size}x{m.cols.size}")
 
@@ -259,15 +258,10 @@ def _whole(m: Matrix, problem: Problem, config: SkinnyConfig) -> bool:
     return min(config.line_width, config.run_width) == CHUNK and rest * REST <= problem.nbytes
 
 
-def _few(m: Matrix, problem: Problem, config: LinesConfig, aligned: Choice[VectorizedConfig] | bool) -> bool:
-    """Whether ``lines`` is the fastest where ``skinny`` does not do: up to 32 lines, of bytes up to 64 rows.
-
-    Tiles of more lines are better filled by the other kernels, and half of those of ``vectorized`` are enough.
-    """
-    most = MAX_LINES if config.gather and problem.itemsize == 1 else MAX_LINES // 2
-    if m.shape[not config.gather] > most or math.prod(m.shape) * problem.itemsize < 2048:
-        return False
-    return not isinstance(aligned, tuple) or m.fill(aligned[0].tile) < MIN_FILL_LINES
+def _few(m: Matrix, problem: Problem, aligned: Choice[VectorizedConfig] | bool) -> bool:
+    """Whether a matrix has few lines and no other kernel's tiles are filled well: up to 32, of 2 KiB together."""
+    few = min(m.shape) <= MAX_LINES // 2 and math.prod(m.shape) * problem.itemsize >= 2048
+    return few and not (isinstance(aligned, tuple) and m.fill(aligned[0].tile) >= MIN_FILL_LINES)
 
 
 @dataclass(frozen=True)
@@ -388,8 +382,12 @@ def _automatic(problem: Problem, device: Device) -> tuple[Choice[Any], str]:
         lines, left = _lines(problem, device), not isinstance(skinny, Refusal) and not _whole(m, problem, skinny[0])
         if not isinstance(skinny, Refusal) and (isinstance(lines, Refusal) or not left):
             return skinny, f"only {skinny[0].lines} {'rows' if skinny[0].gather else 'columns'}, and long"
-        if not isinstance(lines, Refusal) and (left or _few(m, problem, lines[0], aligned and vectorized)):
-            return lines, f"only {lines[1][0]} {'rows' if lines[0].gather else 'columns'}"
+        if not isinstance(lines, Refusal) and (left or _few(m, problem, aligned and vectorized)):
+            (config, (count, length, *_)) = lines
+            what = f"only {count} {'rows' if config.gather else 'columns'}"
+            if config.tiles(count, length) * _count(m.batch) < LINES_LOADS[-1][1] * device.sm_count:
+                return _naive(problem, device), f"{what}, and short"
+            return lines, what
         if aligned:
             return vectorized, "rows of whole 8- or 16-byte words in, and of 16-byte words out"
         if _pays(m, shifted, lambda c: c.src_shift or c.dst_shift):

@@ -74,7 +74,6 @@ class LinesConfig:
         gather: the short side is the rows: lines are read and a run is written; otherwise the inverse.
         bits: the logarithm of the largest power of two, up to 8, that divides the number of lines.
         loads: chunks of a thread.
-        width: bytes of an access, an element or more, up to 16.
         threads: of a block, 32 or more.
     """
 
@@ -83,7 +82,6 @@ class LinesConfig:
     bits: int = 0
     batch_rank: int = 0
     loads: int = 4
-    width: int = CHUNK
     threads: int = 128
 
     #: For the drawing, by ``bits``: how many lines.
@@ -98,32 +96,36 @@ class LinesConfig:
         across = ((8, n), (v, groups)), ((v * n, 1), (n, 8 * v * n))
         along = ((8 * n,), (v, groups)), ((v,), (1, 8 * v * n))
         steps = (
-            Step(f"{n} lines: {'loads' if self.gather else 'stores'}", across, tile, (tile[1], 1), self.width),
+            Step(f"{n} lines: {'loads' if self.gather else 'stores'}", across, tile, (tile[1], 1), CHUNK),
             Step("the run by element", across, tile, run, size, swizzle, run=True),
-            Step("the run by chunk", along, tile, run, self.width, swizzle, run=True),
-            Step(f"the run: {'stores' if self.gather else 'loads'}", along, tile, run, self.width, run=True),
+            Step("the run by chunk", along, tile, run, CHUNK, swizzle, run=True),
+            Step(f"the run: {'stores' if self.gather else 'loads'}", along, tile, run, CHUNK, run=True),
         )
         return steps if self.gather else steps[::-1]
 
     @property
     def vec(self) -> int:
         """Elements of a chunk."""
-        return self.width // self.itemsize
+        return CHUNK // self.itemsize
 
     @property
     def tile_bytes(self) -> int:
         """At most so many bytes of all lines together are a tile."""
-        return self.threads * self.loads * self.width
+        return self.threads * self.loads * CHUNK
 
     def groups(self, lines: int) -> int:
         """How many times eight chunks of each line are a tile: a power of two, or 0 where the tile is too small."""
-        fitting = self.tile_bytes // (lines * 8 * self.width)
+        fitting = self.tile_bytes // (lines * 8 * CHUNK)
         return 1 << fitting.bit_length() >> 1
+
+    def tiles(self, lines: int, length: int) -> int:
+        """How many there are."""
+        return -(-length // (8 * self.vec * self.groups(lines)))
 
     @property
     def swizzle(self) -> Swizzle:
         """As for ``skinny``: a chunk's number, XORed with that of its line of eight chunks."""
-        return self.bits, self.width.bit_length() - 1, 3
+        return self.bits, 4, 3
 
     @property
     def smem_bytes(self) -> int:
@@ -134,4 +136,4 @@ class LinesConfig:
     def kernel_name(self) -> str:
         """What a profiler shows."""
         way = "rows" if self.gather else "cols"
-        return f"transpose_lines_{self.itemsize}B_{way}_{self.width}Bx{self.loads}_s{self.bits}_b{self.batch_rank}"
+        return f"transpose_lines_{self.itemsize}B_{way}_x{self.loads}_s{self.bits}_b{self.batch_rank}"

@@ -1,9 +1,18 @@
-"""A row-wise operator on Forge's row engine; importing this package imports torch and no compiler."""
+"""Forge, week 3: rms_norm and layer_norm, with a residual added first; importing this imports torch and no compiler."""
 
 from __future__ import annotations
 
-from forge_week3_norm.ops import rms_norm
+from forge_week3_norm.backward import layer_norm_backward, norm_weight_backward, rms_norm_backward
+from forge_week3_norm.ops import NormShapeError, layer_norm, rms_norm
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "rms_norm"]
+__all__ = [
+    "NormShapeError",
+    "__version__",
+    "layer_norm",
+    "layer_norm_backward",
+    "norm_weight_backward",
+    "rms_norm",
+    "rms_norm_backward",
+]

@@ -23,7 +23,15 @@ from forge_core.rows.operator import like, row_operator
 from forge_week3_norm import backward, ref
 from forge_week3_norm.program import Norm
 
-__all__ = ["NormShapeError", "layer_norm", "layer_norm_total", "layer_norm_y", "rms_norm", "rms_norm_total", "rms_norm_y"]
+__all__ = [
+    "NormShapeError",
+    "layer_norm",
+    "layer_norm_total",
+    "layer_norm_y",
+    "rms_norm",
+    "rms_norm_total",
+    "rms_norm_y",
+]
 
 _TENSORS = "Tensor? weight=None, Tensor? bias=None, int[1] dim=-1, float eps=1e-5, *, "
 _OPTIONS = "float weight_offset=0.0, str cast='fp32', ScalarType? dtype=None, bool batch_invariant=False, "
@@ -34,7 +42,7 @@ class NormShapeError(ShapeError, RuntimeError):
     """A shape that does not go with ``normalized_shape``; PyTorch raises a RuntimeError."""
 
 
-def _program(center: bool, named: dict[str, Any]) -> Norm:
+def _program(named: dict[str, Any], *, center: bool) -> Norm:
     x, residual = named["x"], named.get("residual")
     return Norm(
         center,
@@ -51,7 +59,7 @@ def _total_dtype(x: torch.Tensor, residual: torch.Tensor, dtype: torch.dtype | N
     return dtype or torch.promote_types(x.dtype, residual.dtype)
 
 
-def _outputs(op: str, center: bool, **named: Any) -> tuple[torch.Tensor, ...]:
+def _outputs(op: str, *, center: bool, **named: Any) -> tuple[torch.Tensor, ...]:
     """Checks a call and allocates what it returns; an empty tensor for what it does without."""
     checks.is_tensor(op, "x", named["x"])
     checks.one_of(op, "cast", named["cast"], ("fp32", "input"))
@@ -62,23 +70,29 @@ def _outputs(op: str, center: bool, **named: Any) -> tuple[torch.Tensor, ...]:
         if dtype is not None and (dtype not in FLOATS or (dtype is torch.float64) != (x.dtype is torch.float64)):
             expected = "None, or a floating-point dtype, float64 for float64 only"
             raise DTypeError(op=op, argument=name, expected=expected, got=str(dtype))
-    y = like(op, Norm(center) if x.dtype not in FLOATS else _program(center, named), dim=dim, dtype=named["dtype"], **tensors)
+    y = like(
+        op,
+        Norm(center) if x.dtype not in FLOATS else _program(named, center=center),
+        dim=dim,
+        dtype=named["dtype"],
+        **tensors,
+    )
     if "residual" not in named:
         return (y,)
     total, wide = x.shape if residual is not None else (0,), torch.promote_types(x.dtype, torch.float32)
-    rows = result_shape(x.shape, normalize_dims(op, dim, x.ndim), False) if named["statistics"] else (0,)
+    rows = result_shape(x.shape, normalize_dims(op, dim, x.ndim), keepdim=False) if named["statistics"] else (0,)
     found = [torch.empty(rows, dtype=wide, device=x.device) for _ in range(1 + center)]
     of_total = x.dtype if residual is None else _total_dtype(x, residual, named["residual_dtype"])
     return y, torch.empty(total, dtype=of_total, device=x.device), *found
 
 
-def _reference(center: bool, x: Any, weight: Any, bias: Any, dim: Dims, eps: float, **options: Any) -> torch.Tensor:
+def _reference(x: Any, weight: Any, bias: Any, dim: Dims, eps: float, *, center: bool, **options: Any) -> Any:
     return ref.norm(x, None, weight, bias, cast("Sequence[int]", dim), eps, center=center, **options)[0]
 
 
-def _declared(center: bool) -> dict[str, Any]:
+def _declared(*, center: bool) -> dict[str, Any]:
     """What an operator and the one that returns all results have in common."""
-    return {"program": partial(_program, center), "autocast": {"cuda": torch.float32}}
+    return {"program": partial(_program, center=center), "autocast": {"cuda": torch.float32}}
 
 
 # The operators that return y alone differentiate as PyTorch does their reference: the public functions call the others
@@ -87,52 +101,53 @@ def _declared(center: bool) -> dict[str, Any]:
 
 @row_operator(
     f"forge_week3::rms_norm(Tensor x, {_TENSORS}{_OPTIONS}str variant='auto') -> Tensor",
-    reference=partial(_reference, False),
+    reference=partial(_reference, center=False),
     gradient="reference",
-    **_declared(False),
+    **_declared(center=False),
 )
 def rms_norm_y(
     x: torch.Tensor, weight: Any = None, bias: Any = None, dim: Dims = -1, eps: float = 1e-5, **options: Any
 ) -> torch.Tensor:
     """rms_norm over any dims: what :func:`rms_norm` calls where nothing but y is needed."""
-    return _outputs("rms_norm", False, x=x, weight=weight, bias=bias, dim=dim, eps=eps, **options)[0]
+    return _outputs("rms_norm", center=False, x=x, weight=weight, bias=bias, dim=dim, eps=eps, **options)[0]
 
 
 @row_operator(
     f"forge_week3::layer_norm(Tensor x, {_TENSORS}{_OPTIONS}str variant='auto') -> Tensor",
-    reference=partial(_reference, True),
+    reference=partial(_reference, center=True),
     gradient="reference",
-    **_declared(True),
+    **_declared(center=True),
 )
 def layer_norm_y(
     x: torch.Tensor, weight: Any = None, bias: Any = None, dim: Dims = -1, eps: float = 1e-5, **options: Any
 ) -> torch.Tensor:
     """layer_norm over any dims: what :func:`layer_norm` calls where nothing but y is needed."""
-    return _outputs("layer_norm", True, x=x, weight=weight, bias=bias, dim=dim, eps=eps, **options)[0]
+    return _outputs("layer_norm", center=True, x=x, weight=weight, bias=bias, dim=dim, eps=eps, **options)[0]
 
 
 @row_operator(
     f"forge_week3::rms_norm_total(Tensor x, Tensor? residual=None, {_TENSORS}{_OPTIONS}{_TOTAL}Tensor rstd)",
     reference=partial(ref.norm, center=False),
-    setup_context=partial(backward.keep, False),
+    setup_context=partial(backward.keep, center=False),
     backward=backward.of_norm,
-    **_declared(False),
+    **_declared(center=False),
 )
 def rms_norm_total(x: torch.Tensor, *args: Any, **options: Any) -> Any:
     """rms_norm of x and a residual, with all its results: y, their sum, rstd; empty where not asked for."""
-    return _outputs("rms_norm", False, x=x, **options)
+    return _outputs("rms_norm", center=False, x=x, **options)
 
 
 @row_operator(
-    f"forge_week3::layer_norm_total(Tensor x, Tensor? residual=None, {_TENSORS}{_OPTIONS}{_TOTAL}Tensor mean, Tensor rstd)",
+    f"forge_week3::layer_norm_total(Tensor x, Tensor? residual=None, {_TENSORS}{_OPTIONS}{_TOTAL}"
+    "Tensor mean, Tensor rstd)",
     reference=partial(ref.norm, center=True),
-    setup_context=partial(backward.keep, True),
+    setup_context=partial(backward.keep, center=True),
     backward=backward.of_norm,
-    **_declared(True),
+    **_declared(center=True),
 )
 def layer_norm_total(x: torch.Tensor, *args: Any, **options: Any) -> Any:
     """layer_norm of x and a residual, with all its results: y, their sum, mean, rstd; empty where not asked for."""
-    return _outputs("layer_norm", True, x=x, **options)
+    return _outputs("layer_norm", center=True, x=x, **options)
 
 
 def _checked(op: str, x: Any, normalized_shape: Any, weight: Any, bias: Any) -> tuple[int, ...]:
@@ -156,7 +171,12 @@ def _records(*tensors: Any) -> bool:
 
 
 def _run(
-    alone: Callable[..., torch.Tensor], full: Callable[..., Any], x: Any, residual: Any, call: tuple[Any, ...], **options: Any
+    alone: Callable[..., torch.Tensor],
+    full: Callable[..., Any],
+    x: Any,
+    residual: Any,
+    call: tuple[Any, ...],
+    **options: Any,
 ) -> Any:
     """The operator of y alone, or that of all results, as a call needs it."""
     residual_dtype, recorded = options.pop("residual_dtype"), _records(x, residual, *call[:2])

@@ -2,13 +2,13 @@
 
     forward       folds                                  once a row                     map
     rms_norm      q = sum x^2                            rstd = 1 / sqrt(q / N + eps)   hat = x * rstd
-    layer_norm    s = sum x, then q = sum (x - s / N)^2  mean = s / N, rstd as above    hat = (x - mean) * rstd
+    layer_norm    n, s = sum x, q = sum (x - s / n)^2    mean = s / N, rstd as above    hat = (x - mean) * rstd
                                                                                         y   = hat * w + bias
 
     gradient      folds, with g = dy * w                 map
     rms_norm      a = sum g * hat                        dx = rstd * (g - hat * a / N)
     layer_norm    a, and b = sum g                       dx = rstd * (g - b / N - hat * a / N)
-    of w, bias    dw = sum dy * hat, dbias = sum dy      over the other dims: rows side by side
+    of w, bias    dw = sum dy * hat, dbias = sum dy      over the other dims: with dx, or rows side by side
 
 x may be a sum, x + residual, which is rounded as it is stored before anything else is computed of it.  The variance is
 that of deviations from the mean: the mean of squares less the square of the mean would lose every digit of a row whose
@@ -17,14 +17,14 @@ mean is large.  w is weight + weight_offset.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from forge_core.rows import Fold, Operands, RowProgram, rounded, rsqrt
 
-__all__ = ["Norm", "NormBackward", "WeightBackward"]
+__all__ = ["Norm", "NormBackward", "NormGradients", "WeightBackward"]
 
 
 def _names(*pairs: tuple[str, bool]) -> tuple[str, ...]:
@@ -40,8 +40,8 @@ def _deviation(p: Norm | NormBackward | WeightBackward, x: Any, mean: Any) -> An
     return x - mean if p.center else x
 
 
-def _square(p: Norm, v: Any, row: Any, sums: tuple[Any, ...]) -> Any:
-    d = _deviation(p, _element(p, v), sums[0] / row.count if p.center else 0.0)
+def _square(p: Norm, v: Any, row: Any, *of_part: Any) -> Any:
+    d = _deviation(p, _element(p, v), of_part[1] / of_part[0] if p.center else 0.0)
     return d * d
 
 
@@ -82,7 +82,7 @@ class Norm(RowProgram):
 
     @property
     def operands(self) -> Operands:
-        """x and perhaps a residual in, y and perhaps the sum out."""
+        """One tensor or two in, y and perhaps the sum out."""
         added = self.total is not None
         return Operands(
             rows=("x", *_names(("residual", added))),
@@ -95,12 +95,18 @@ class Norm(RowProgram):
     @property
     def folds(self) -> tuple[Fold, ...]:
         """The sum, if it is centered, and the squares; elements outside the row are 0, but their deviations are not."""
-        squares = Fold("sum", lambda v, row, *sums: _square(self, v, row, sums), masked=self.center)
-        return (Fold("sum", lambda v, row: _element(self, v), masked=False), squares) if self.center else (squares,)
+        squares = Fold("sum", lambda v, row, *of_part: _square(self, v, row, *of_part), masked=self.center)
+        total = Fold("sum", lambda v, row, count: _element(self, v), masked=False)
+        return (Fold("count"), total, squares) if self.center else (squares,)
+
+    @property
+    def merge(self) -> str:
+        """Moments of a row, which are those of its parts."""
+        return "moments" if self.center else "each"
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
         """The mean, or 0, rstd, and what is added to the weight."""
-        mean = totals[0] / row.count if self.center else 0.0
+        mean = totals[1] / row.count if self.center else 0.0
         return mean, rsqrt(totals[-1] / row.count + row.eps), _offset(self, row)
 
     def results(self, constants: Any, row: Any) -> tuple[Any, ...]:
@@ -142,7 +148,9 @@ class NormBackward(RowProgram):
     @property
     def folds(self) -> tuple[Fold, ...]:
         """The sums of g * hat and of g; dy is 0 outside the row."""
-        first = Fold("sum", lambda v, row: _weighted(self, v.dy, v, _offset(self, row)) * _hat(self, v, row), masked=False)
+        first = Fold(
+            "sum", lambda v, row: _weighted(self, v.dy, v, _offset(self, row)) * _hat(self, v, row), masked=False
+        )
         second = Fold("sum", lambda v, row, *_: _weighted(self, v.dy, v, _offset(self, row)), masked=False)
         return (first, second) if self.center else (first,)
 
@@ -165,12 +173,34 @@ def _hat(p: NormBackward, v: Any, row: Any) -> Any:
 
 
 @dataclass(frozen=True)
+class NormGradients(NormBackward):
+    """The same, and those of weight and bias: sums over rows of what each read of dy and x contributes."""
+
+    bias: bool = False
+    cast: torch.dtype | None = None
+
+    @property
+    def operands(self) -> Operands:
+        """A sum over rows or two besides."""
+        return replace(super().operands, accumulates=("dweight", *_names(("dbias", self.bias))))
+
+    def accumulate(self, v: Any, constants: Any) -> tuple[Any, ...]:
+        """What each element adds: dy * hat, and dy."""
+        *_, mean, rstd, _ = constants
+        hat = _deviation(self, v.x, mean) * rstd
+        hat = hat if self.cast is None else rounded(hat, self.cast)
+        return (v.dy * hat, v.dy) if self.bias else (v.dy * hat,)
+
+
+@dataclass(frozen=True)
 class WeightBackward(RowProgram):
     """The gradients of weight and bias: its rows are the columns of the norm, whose rows have a mean and rstd each."""
 
     center: bool = False
     bias: bool = False
     cast: torch.dtype | None = None
+
+    merge = "each"
 
     @property
     def operands(self) -> Operands:
@@ -180,11 +210,6 @@ class WeightBackward(RowProgram):
             columns=(*_names(("mean", self.center)), "rstd"),
             results=("dweight", *_names(("dbias", self.bias))),
         )
-
-    @property
-    def merge(self) -> str:
-        """Neither sum needs the other."""
-        return "each"
 
     @property
     def folds(self) -> tuple[Fold, ...]:

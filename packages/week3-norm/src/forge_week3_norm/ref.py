@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from forge_core.dims import normalize_dims
 
-__all__ = ["norm", "norm_backward", "weight_backward"]
+__all__ = ["norm", "norm_backward", "norm_gradients", "statistics", "weight_backward"]
 
 Dims = int | Sequence[int]
 
@@ -46,7 +47,7 @@ def norm(
     residual_dtype: torch.dtype | None = None,
     statistics: bool = False,
     **_: bool,
-) -> tuple[torch.Tensor, ...]:
+) -> Any:
     """The norm, the sum with the residual, and, of ``center``, the mean, and rstd; what is not asked for is empty."""
     dims, total, empty = normalize_dims("norm", dim, x.ndim), x, x.new_empty(0)
     if residual is not None:
@@ -58,8 +59,8 @@ def norm(
     if bias is not None:
         y = y + _along(bias, x, dims)
     y = y.to(dtype or x.dtype).contiguous()
-    none = torch.empty(0, dtype=rstd.dtype, device=x.device)
-    found = tuple(t.reshape(_kept(x, dims)) if statistics else none for t in ((mean, rstd) if center else (rstd,)))
+    of_rows = [mean, rstd][1 - center :]
+    found = [t.reshape(_kept(x, dims)) if statistics else t.new_empty(0) for t in of_rows]
     return (y, empty if residual is None else total.contiguous(), *found)
 
 
@@ -67,41 +68,84 @@ def _kept(x: torch.Tensor, dims: tuple[int, ...]) -> list[int]:
     return [size for i, size in enumerate(x.shape) if i not in dims]
 
 
+def statistics(x: torch.Tensor, dim: Dims, eps: float, *, center: bool) -> tuple[torch.Tensor, ...]:
+    """The mean, of ``center``, and rstd of each row."""
+    dims = normalize_dims("statistics", dim, x.ndim)
+    found = _hat(x, dims, eps, center)[1 if center else 2 :]
+    return tuple(t.reshape(_kept(x, dims)) for t in found)
+
+
+def _given(
+    x: torch.Tensor, mean: torch.Tensor | None, rstd: torch.Tensor, dims: tuple[int, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """What was normalized, less its mean, times rstd; and rstd, to be broadcast over rows."""
+    shape = [1 if i in dims else size for i, size in enumerate(x.shape)]
+    d = _wide(x) if mean is None else _wide(x) - _wide(mean).reshape(shape)
+    return d * _wide(rstd).reshape(shape), _wide(rstd).reshape(shape)
+
+
 def norm_backward(
     dy: torch.Tensor,
     x: torch.Tensor,
-    dtotal: torch.Tensor | None,
-    weight: torch.Tensor | None,
-    dim: Dims,
-    eps: float,
+    rstd: torch.Tensor,
+    dtotal: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    dim: Dims = -1,
     *,
-    center: bool,
+    mean: torch.Tensor | None = None,
     weight_offset: float = 0.0,
     **_: bool,
 ) -> torch.Tensor:
-    """The gradient of x.  The statistics are computed anew, so that this is differentiable in x."""
+    """The gradient of x, where rstd and, for layer_norm, mean are those of its rows."""
     dims = normalize_dims("norm_backward", dim, x.ndim)
-    hat, _mean, rstd = _hat(x, dims, eps, center)
+    hat, scale = _given(x, mean, rstd, dims)
     g = _wide(dy) if weight is None else _wide(dy) * (_along(weight, x, dims) + weight_offset)
     dx = g - hat * (g * hat).mean(dims, keepdim=True)
-    dx = (dx - g.mean(dims, keepdim=True) if center else dx) * rstd
+    dx = (dx if mean is None else dx - g.mean(dims, keepdim=True)) * scale
     return (dx if dtotal is None else dx + _wide(dtotal)).to(x.dtype).contiguous()
+
+
+def norm_gradients(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    mean: torch.Tensor | None,
+    rstd: torch.Tensor,
+    dtotal: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    dim: Dims = -1,
+    *,
+    weight_offset: float = 0.0,
+    **options: Any,
+) -> Any:
+    """All of them: of x, weight and bias."""
+    dims = normalize_dims("norm_gradients", dim, x.ndim)
+    others = tuple(i for i in range(x.ndim) if i not in dims)
+    dx = norm_backward(dy, x, rstd, dtotal, weight, dim, mean=mean, weight_offset=weight_offset)
+    sums = weight_backward(dy, x, mean, rstd, others, **options) if others else _of_one_row(dy, x, mean, rstd, options)
+    return dx, *sums
+
+
+def _of_one_row(dy: torch.Tensor, x: torch.Tensor, mean: Any, rstd: torch.Tensor, options: dict[str, Any]) -> Any:
+    rows = (t if t is None else t.unsqueeze(0) for t in (dy, x, mean, rstd))
+    return weight_backward(*rows, 0, **options)
 
 
 def weight_backward(
     dy: torch.Tensor,
     x: torch.Tensor,
-    dim: Dims,
-    eps: float,
+    mean: torch.Tensor | None,
+    rstd: torch.Tensor,
+    dim: Dims = 0,
     *,
-    center: bool,
-    bias: bool = True,
+    bias: bool = False,
     cast: torch.dtype | None = None,
     dtype: torch.dtype | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    bias_dtype: torch.dtype | None = None,
+) -> Any:
     """The gradients of weight and bias, over the dims ``dim``: those that do not make a row of the norm."""
     over = normalize_dims("weight_backward", dim, x.ndim)
-    hat = _hat(x, tuple(i for i in range(x.ndim) if i not in over), eps, center)[0]
+    hat = _given(x, mean, rstd, tuple(i for i in range(x.ndim) if i not in over))[0]
     hat = hat if cast is None else hat.to(cast).to(hat.dtype)
-    dw, db = ((_wide(dy) * hat).sum(over), _wide(dy).sum(over) if bias else x.new_empty(0))
-    return dw.to(dtype or x.dtype), db.to(dtype or x.dtype)
+    dweight = (_wide(dy) * hat).sum(over)
+    dbias = _wide(dy).sum(over) if bias else dweight.new_empty(0)
+    return dweight.to(dtype or x.dtype), dbias.to(bias_dtype or x.dtype)

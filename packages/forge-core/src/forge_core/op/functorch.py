@@ -72,6 +72,8 @@ def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Calla
             positional, named = split(inputs)
             extra = {"keyword_only_inputs": named} if keywords else {}
             rules.setup_context(ctx=ctx, inputs=positional, output=output, **extra)
+            fixed = getattr(ctx, "non_differentiable", None) or ()
+            ctx.differentiable = [all(one is not t for t in fixed) for one in several(output)]
 
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
@@ -80,12 +82,15 @@ def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Calla
             return found + (None,) * (len(schema.parameters) - len(found))
 
         @staticmethod
-        def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
+        def jvp(ctx: Any, *tangents: torch.Tensor | None) -> Any:
             tensors, found = ctx.saved_tensors[: len(places)], ctx.saved_tensors[len(places) :]
             output = found if schema.results else found[0]
             named = ctx.others | dict(zip(schema.tensors, tensors, strict=True))
             given = zip(schema.parameters, tangents, strict=True)
-            return tangent_of(output, {name: tangent for name, tangent in given if tangent is not None}, **named)
+            found = tangent_of(output, {name: tangent for name, tangent in given if tangent is not None}, **named)
+            if not schema.results:
+                return found
+            return tuple(t if has else None for t, has in zip(found, ctx.differentiable, strict=True))
 
         @staticmethod
         def vmap(info: Any, in_dims: tuple[int | None, ...], *values: Any) -> Any:

@@ -89,6 +89,8 @@ class RowConfig:
         wide = max(1, binding.compute.itemsize // 4)
         beside = columns + max(0, vec * wide - 8) * wide + self.spare * (3 if wide == 2 else 1)
         beside += 8 * (self.align != "whole") + 10 * self.reduced
+        if not binding.program.folds:  # a map of several operands has a vector of each at once
+            beside += vec * wide * max(0, len(binding.moving) - 2)
         if self.align == "element":  # each element's place, and its column operands
             beside += self.chunks * (1 + len(binding.program.operands.columns))
         return self.chunks * binding.words(vec) + beside

@@ -1,0 +1,277 @@
+"""Options, dtypes, layouts, errors and gradients of the norms, and what their kernels compile to."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+import torch
+
+import forge_week3_norm as week3
+from forge_core.device import ARCHES
+from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
+from forge_core.testing.expectations import assert_as_declared, compiled_for
+from forge_core.testing.rows_expected import EXPECTED
+from forge_week3_norm import backward, nn, ops
+
+DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
+BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+OPS = {"rms_norm": week3.rms_norm, "layer_norm": week3.layer_norm}
+FLOATS = (BF16, FP16, FP32)
+TOLERANCE = {BF16: 2**-6, FP16: 2**-9, FP32: 2e-5}
+
+
+def exact(name, x, weight=None, bias=None, residual=None, offset=0.0, eps=1e-5, dims=1):
+    """In float64, of the sum as it is rounded."""
+    h = (x if residual is None else x + residual).double()
+    ends = tuple(range(-dims, 0))
+    d = h - h.mean(ends, keepdim=True) if name == "layer_norm" else h
+    y = d * torch.rsqrt(d.square().mean(ends, keepdim=True) + eps)
+    y = y if weight is None else y * (weight.double() + offset)
+    return y if bias is None else y + bias.double()
+
+
+def randn(*shape, dtype=FP32, device="cpu", begin=0):
+    """Normally distributed, from some elements after a boundary on."""
+    flat = torch.randn(torch.Size(shape).numel() + begin, dtype=FP64, device=device)
+    return flat.to(dtype)[begin:].view(shape)
+
+
+def close(got, want, dtype, scale=1.0):
+    torch.testing.assert_close(got.double(), want, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype] * scale)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("of_x, of_weight", [*itertools.product(FLOATS, FLOATS)], ids=str)
+@pytest.mark.parametrize("name", OPS)
+def test_every_combination_of_tensors_with_its_gradients(name, of_x, of_weight, device):
+    torch.manual_seed(0)
+    for shape, given in itertools.product(((6, 64), (5, 301), (3, 2, 1000)), itertools.product((0, 1), repeat=3)):
+        n = shape[-1]
+        weight, bias = (randn(n, dtype=of_weight, device=device) if there else None for there in given[:2])
+        x = randn(*shape, dtype=of_x, device=device, begin=1)
+        residual = randn(*shape, dtype=of_x, device=device) if given[2] else None
+        tensors = {"x": x, "weight": weight, "bias": bias, "residual": residual}
+        tensors = {key: t.requires_grad_() for key, t in tensors.items() if t is not None}
+        found = OPS[name](x, (n,), eps=1e-5, **{key: t for key, t in tensors.items() if key != "x"})
+        y, *total = found if given[2] else (found,)
+        wide = {key: t.detach().double().requires_grad_() for key, t in tensors.items()}
+        if given[2]:
+            assert torch.equal(total[0], x + residual)
+        close(y, exact(name, x, weight, bias, residual), of_x, 4.0)
+        dy, dtotal = randn(*shape, dtype=of_x, device=device), randn(*shape, dtype=of_x, device=device)
+        kept = dy.clone()
+        got = torch.autograd.grad((y, *total), list(tensors.values()), (dy, dtotal)[: 1 + given[2]])
+        assert torch.equal(dy, kept), "dy was overwritten"
+        outs = (exact(name, **wide), *([wide["x"] + wide["residual"]] if given[2] else []))
+        want = torch.autograd.grad(outs, list(wide.values()), (dy.double(), dtotal.double())[: 1 + given[2]])
+        for (key, t), g, w in zip(tensors.items(), got, want, strict=True):
+            assert g.dtype == t.dtype and g.shape == t.shape
+            coarsest = max((of_x, t.dtype), key=lambda d: TOLERANCE[d])
+            # With a residual the sum is rounded before it is normalized.
+            close(g, w, coarsest, (8.0 if key in ("x", "residual") else 16.0) * (4.0 if given[2] else 1.0))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_options(device):
+    torch.manual_seed(1)
+    x, r, w = randn(4, 48, dtype=BF16, device=device), randn(4, 48, device=device), randn(48, device=device)
+    close(week3.rms_norm(x, (48,), w, 1e-5, weight_offset=1.0), exact("rms_norm", x, w, offset=1.0), BF16, 4.0)
+    y, total = week3.rms_norm(x, (48,), w, 1e-5, residual=r, out_dtype=FP32)
+    assert (y.dtype, total.dtype) == (FP32, FP32)
+    close(y, exact("rms_norm", x, w, residual=r), FP32, 4.0)
+    y, total = week3.layer_norm(x, (48,), w, residual=r, residual_dtype=BF16)
+    assert (y.dtype, total.dtype) == (BF16, BF16)
+    assert torch.equal(total, (x + r).to(BF16))
+    hat = week3.rms_norm(x, (48,), eps=1e-5).float()
+    assert torch.equal(week3.rms_norm(x, (48,), w, 1e-5, cast="input"), (hat * w).to(BF16))
+    assert torch.equal(week3.rms_norm(x, [48]), week3.rms_norm(x, (48,), None, torch.finfo(FP32).eps))
+    for dims in (1, 2, 3):
+        z = randn(3, 4, 6, dtype=FP64, device=device)[:, ::2]
+        sizes, weight = z.shape[-dims:], randn(*z.shape[-dims:], dtype=FP64, device=device)
+        torch.testing.assert_close(week3.layer_norm(z, sizes, weight), torch.nn.functional.layer_norm(z, sizes, weight))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_second_derivatives_tangents_and_transforms(name):
+    torch.manual_seed(2)
+    tensors = [randn(*shape, dtype=FP64).requires_grad_() for shape in ((3, 5), (3, 5), (5,), (5,))]
+
+    def call(x, residual, weight, bias):
+        return OPS[name](x, (5,), weight, bias=bias, residual=residual, eps=1e-3)
+
+    assert torch.autograd.gradcheck(call, tensors, check_forward_ad=True, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(call, tensors)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    for got, want in zip(compiled(*tensors), call(*tensors), strict=True):
+        torch.testing.assert_close(got, want)
+
+    def loss(x, weight):
+        return OPS[name](x, (5,), weight).sin().sum()
+
+    x, weight = tensors[0].detach(), tensors[2].detach()
+    each = torch.func.vmap(torch.func.grad(loss), (0, None))(x[:, None], weight)
+    torch.testing.assert_close(each[:, 0], torch.func.grad(loss)(x, weight))
+    op = getattr(torch.ops.forge_week3, f"{name}_total").default
+    for asked in (True, False):
+        torch.library.opcheck(op, (*tensors, -1), {"statistics": asked})
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", OPS)
+def test_errors(name, device):
+    op, x = OPS[name], torch.ones(3, 8, device=device)
+    for sizes, more in (((4,), {}), ((), {}), ((1, 8), {}), ((8,), {"weight": x[0, :4]}), ((8,), {"bias": x})):
+        with pytest.raises(RuntimeError, match=r"normalized_shape|'x'|'weight'|'bias'") as caught:
+            op(x, sizes, **more)
+        assert isinstance(caught.value, ShapeError)
+    for sizes in (8, "8", (8.0,)):
+        with pytest.raises(ArgumentTypeError, match="a tuple of ints"):
+            op(x, sizes)
+    for other in (x.int(), x.bool(), x.to(torch.complex64)):
+        with pytest.raises(DTypeError):
+            op(other, (8,))
+    with pytest.raises(DTypeError, match="float64 alone"):
+        op(x, (8,), torch.ones(8, device=device, dtype=FP64))
+    for wrong in ({"out_dtype": torch.int32}, {"out_dtype": FP64}, {"residual": x, "residual_dtype": FP64}):
+        with pytest.raises(DTypeError):
+            op(x, (8,), **wrong)
+    with pytest.raises(ShapeError, match="'residual'"):
+        op(x, (8,), residual=x[:2])
+    for wrong in ({"cast": "bf16"}, {"residual_dtype": FP32}, {"variant": "fast"}):
+        with pytest.raises(ArgumentError):
+            op(x, (8,), **wrong)
+    with pytest.raises(ArgumentError, match="weight_offset"):
+        week3.rms_norm(x, (8,), weight_offset=1.0)
+    with pytest.raises(TypeError):
+        op(3, (8,))
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_modules(name):
+    torch.manual_seed(3)
+    ours, theirs = {"rms_norm": (nn.RMSNorm, torch.nn.RMSNorm), "layer_norm": (nn.LayerNorm, torch.nn.LayerNorm)}[name]
+    x = randn(3, 8)
+    mine, other = ours(8), theirs(8)
+    other.load_state_dict(mine.state_dict())
+    assert isinstance(mine, theirs) and repr(mine) == repr(other)
+    torch.testing.assert_close(mine(x), other(x))
+    torch.testing.assert_close(mine(x, residual=x)[0], other(x + x))
+
+
+# ------------------------------------------------------------------------------------------------- what is launched
+
+
+def meta(*shape, dtype=BF16):
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def calls(rows, n, dtype, of_weight=FP32):
+    """Each operator on contiguous rows, as an ``explain`` of keywords."""
+    x, w, s = meta(rows, n, dtype=dtype), meta(n, dtype=of_weight), meta(rows, dtype=FP32)
+    yield ops.rms_norm_y, (x, w), {}
+    yield ops.layer_norm_y, (x, w, w), {"cast": "input"}
+    yield ops.rms_norm_total, (x, x, w), {"statistics": True, "weight_offset": 1.0}
+    yield ops.layer_norm_total, (x, x, w, w), {"statistics": True}
+    yield backward.rms_norm_backward, (x, x, s, None, w), {}
+    yield backward.layer_norm_backward, (x, x, s, s, x, w), {"weight_offset": 1.0}
+    yield backward.norm_weight_backward, (x, x, s, s, 0), {"bias": True, "cast": dtype}
+    yield backward.norm_weight_backward, (x, x, None, s, 0), {}
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("rows, n, dtype", [(9000, 128, BF16), (4096, 4096, FP32), (512, 50257, BF16)])
+def test_kernels_compile_as_declared(rows, n, dtype, arch):
+    for op, args, options in calls(rows, n, dtype):
+        plan = op.explain(*args, arch=arch, **options)
+        made = compiled_for(plan.builder, plan.config, arch)
+        assert_as_declared(made, EXPECTED, plan.config, arch)
+        assert not re.search(r"\b(atom|red)\.\w*\.?(global)?\S*\.f(16|32|64)", made.ptx), "a floating-point atomic"
+
+
+def test_long_rows_have_gradients():
+    for op, args, options in calls(4096, 262144, FP32):
+        assert op.explain(*args, arch="sm_90a", **options).variant in ("held", "stream", "column")
+
+
+@pytest.mark.parametrize("n", [64, 4096, 7168, 50257, 262144])
+def test_a_batch_invariant_call_is_planned_alike_for_any_number_of_rows(n):
+    plans = set()
+    for rows in (1, 2, 7, 64, 1000, 40000):
+        x, w = meta(rows, n), meta(n)
+        for op, args in ((ops.rms_norm_y, (x, w)), (ops.layer_norm_total, (x, x, w))):
+            told = op.explain(*args, arch="sm_90a", batch_invariant=True)
+            size = told.arguments[1] if told.config.sized else 0
+            plans.add((op.schema.name, told.variant, told.config, size))
+    assert len(plans) == 2
+    assert ops.rms_norm_y.explain(meta(1, 4096), arch="sm_90a").config not in {config for _, _, config, _ in plans}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", OPS)
+def test_bits_of_a_row_do_not_depend_on_the_number_of_rows(name):
+    for n, dtype in itertools.product((64, 1000, 4096, 50257, 131072), (BF16, FP32)):
+        x, w = randn(1000, n, dtype=dtype, device="cuda"), randn(n, dtype=dtype, device="cuda")
+        whole = OPS[name](x, (n,), w, batch_invariant=True)
+        for rows in (1, 8, 100):
+            assert torch.equal(OPS[name](x[:rows], (n,), w, batch_invariant=True), whole[:rows]), (n, rows)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [BF16, FP32], ids=str)
+@pytest.mark.parametrize("name", OPS)
+def test_gradients_of_real_sizes_and_the_same_bits_at_each_call(name, dtype):
+    shapes = ((4096, 1000), (8, 7168), (1, 8192), (30001, 128), (300, 4096), (5, 140001), (2, 300, 5003), (4, 262144))
+    for shape in shapes:
+        x, w, b = (randn(*s, dtype=dtype, device="cuda").requires_grad_() for s in (shape, shape[-1:], shape[-1:]))
+        dy = randn(*shape, dtype=dtype, device="cuda")
+        y = OPS[name](x, shape[-1:], w, bias=b, eps=1e-5)
+        got = torch.autograd.grad(y, (x, w, b), dy, retain_graph=True)
+        for _ in range(5):
+            again = torch.autograd.grad(y, (x, w, b), dy, retain_graph=True)
+            assert all(map(torch.equal, got, again))
+        wide = [t.detach().double().requires_grad_() for t in (x, w, b)]
+        want = torch.autograd.grad(exact(name, *wide), wide, dy.double())
+        for g, e in zip(got, want, strict=True):
+            error = (g.double() - e).abs().max() / e.abs().max().clamp_min(1.0)
+            assert error <= (2**-7 if dtype is BF16 else 1e-5), (shape, error)
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+def test_small_calls_of_rows_side_by_side():
+    x, r, dy = (randn(301, 6, device="cuda") for _ in range(3))
+    w, b, over = randn(301, device="cuda"), randn(301, device="cuda"), {"variant": "column"}
+    for name, center in (("rms_norm", False), ("layer_norm", True)):
+        alone, total = getattr(ops, f"{name}_y"), getattr(ops, f"{name}_total")
+        want = exact(name, x.t(), w, b).t()
+        close(alone(x, w, b, 0, 1e-5, **over), want, FP32, 4.0)
+        y, added, *statistics = total(x, r, w, b, 0, 1e-5, statistics=True, **over)
+        close(y, exact(name, x.t(), w, b, r.t()).t(), FP32, 4.0)
+        assert torch.equal(added, x + r)
+        of_x = backward.layer_norm_backward if center else backward.rms_norm_backward
+        assert bool(of_x(dy, added, *statistics, None, w, 0, **over).isfinite().all())
+        per_row = torch.ones(301, device="cuda")
+        mean = per_row - 1 if center else None
+        got = backward.norm_weight_backward(dy, x, mean, per_row, (0,), bias=True, **over)
+        close(got[0], (dy.double() * x.double()).sum(0), FP32, 64.0)
+        close(got[1], dy.double().sum(0), FP32, 64.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.sanitizer
+@pytest.mark.parametrize("variant", ["auto", *ops.rms_norm_y.variants()])
+def test_small_calls(variant):
+    """What compute-sanitizer runs, which slows a kernel down a lot."""
+    for name, (rows, n) in itertools.product(OPS, ((5, 64), (3, 301), (40, 6), (1, 40000))):
+        x, w, b = (randn(*shape, device="cuda") for shape in ((rows, n), (n,), (n,)))
+        try:
+            y, total = OPS[name](x, (n,), w, bias=b, residual=x, variant=variant, eps=1e-5)
+        except UnsupportedError:  # this variant is for others of these shapes
+            assert variant != "auto"
+            continue
+        close(y, exact(name, x, w, b, x), FP32, 4.0)
+        assert torch.equal(total, x + x)
+        grads = torch.autograd.grad(OPS[name](x.requires_grad_(), (n,), w.requires_grad_(), eps=1e-5), (x, w), y)
+        assert all(bool(g.isfinite().all()) for g in grads)
