@@ -107,7 +107,7 @@ def test_bad_usage_has_one_exit_status_and_writes_nothing(forge, words, tmp_path
         (("inspect", "trnspose", *SMALL), "Did you mean transpose or copy_transpose?"),
         (("inspect", "forge_week1::reduce_smu", *SMALL), "Did you mean reduce_sum?"),
         (("layout", "kernel", "TRANSPOSE", *SMALL), "Did you mean transpose or copy_transpose?"),
-        (("bench", "tune", "wek1"), "Did you mean week1 or week2 or week0?"),
+        (("bench", "tune", "wek1"), "Did you mean week1 or week3 or week2?"),
         (("prove", "check", "week0", "wek1"), "Did you mean week1 or week2 or week0?"),
         ((*BUILD, "--arch", "H100", "--suite", "smok"), "Did you mean smoke?"),
     ],

@@ -26,7 +26,6 @@ from forge_core.errors import UnsupportedError
 from forge_core.op.backend import resolve
 from forge_core.op.launch import Launch
 from forge_core.op.rules import Rules
-from forge_core.op.values import several
 
 __all__ = ["ALIGNMENT_MASK", "MAX_BOUND", "Bound", "LaunchTable"]
 
@@ -152,8 +151,9 @@ class LaunchTable:
             if isinstance(t, torch.Tensor) and not (t.is_nested or t.is_quantized) and t.layout is torch.strided:
                 values[name] = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_META)
         expected = self._rules.allocate(values)  # which refuses the others
-        for name in (name for name in others if named[name] is not None):
-            checks.same_device(self._schema.name, name, named[name], named[first].device)
+        for name in others:
+            if named[name] is not None:
+                checks.same_device(self._schema.name, name, named[name], named[first].device)
         if out is not None:
             op = f"{self._schema.name}_out"
             checks.like_output(op, out, shape=expected.shape, dtype=expected.dtype, device=named[first].device)
@@ -161,8 +161,9 @@ class LaunchTable:
         return expected
 
     def _check_apart(self, out: torch.Tensor, named: dict[str, Any]) -> None:
-        for name in (name for name in self._schema.tensors if named[name] is not None):
-            checks.no_overlap(f"{self._schema.name}_out", out, name, named[name])
+        for name in self._schema.tensors:
+            if named[name] is not None:
+                checks.no_overlap(f"{self._schema.name}_out", out, name, named[name])
 
     def refer(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """The reference on plain CPU tensors, by position; calls of the same metadata are checked once."""
@@ -301,7 +302,9 @@ class LaunchTable:
         expected = self.check(out, named)
         output = expected if out is None else out
         debug = settings.debug_requested()
-        first, *others = [(tuple(t.shape), t.stride(), t.dtype) for t in several(output)]
+        first, *others = [
+            (tuple(t.shape), t.stride(), t.dtype) for t in (output if isinstance(output, tuple) else (output,))
+        ]
         results = (first, *others) if others else ()
         if 0 in first[0]:
             return Bound(*first, _no_op_launch, (), debug, "nothing to do", needs_general_path=True, results=results)
