@@ -36,7 +36,7 @@ def write_report(sources: Sequence[Source], folder: Path, links: Mapping[str, st
     def link(operator: str, package: str) -> str:
         spec = importlib.util.find_spec(package)
         at_home = os.path.relpath(Path(spec.origin).with_name("bench.py"), folder) if spec and spec.origin else ""
-        return (links or {}).get(operator, at_home)
+        return at_home if links is None else links.get(operator, "")
 
     ordered, stamp = in_order(sources), stamp_of(sources)
     records = [entry.record for entry in ordered]
