@@ -11,6 +11,7 @@ from forge_core.cute.exchange import Exchange, reduce_row
 from forge_core.cute.monoid import Monoid
 from forge_core.cute.warp import reduce_part
 from forge_core.rows.kernel import RowKernel
+from forge_core.rows.program import Fold
 from forge_core.rows.values import Piece, Row
 
 __all__ = ["SharedRowKernel"]
@@ -29,6 +30,10 @@ class SharedRowKernel(RowKernel):
         """The monoid of each exchange; none where shuffles are enough."""
         folds = self.binding.program.folds if self.sized else ()
         return (self.merge(),) if self.binding.program.merge and folds else tuple(map(self.monoid, folds))
+
+    def of_lanes(self, total: Any, fold: Fold) -> Any:
+        """A total of all lanes that share a row."""
+        return reduce_part(total, self.monoid(fold), self.lanes)
 
     def reduce(self, pieces: list[Piece], row: Row, exchange: Sequence[Exchange], zero: Uint32) -> tuple[Any, ...]:
         """The totals of a row, for all threads that share it.
@@ -51,7 +56,7 @@ class SharedRowKernel(RowKernel):
             if not merged and fold.op == "count":
                 total = row.count
             elif not self.sized:
-                total = reduce_part(total, self.monoid(fold), self.lanes)
+                total = self.of_lanes(total, fold)
             elif not merged:
                 (total,) = reduce_row((total,), self.monoid(fold), exchange[i])
             totals = (*totals, total)
