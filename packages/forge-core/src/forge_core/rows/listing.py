@@ -90,6 +90,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     def held(align: str, threads: int, lanes: int, chunks: int, blocks: int = 1, staged: int = 0) -> HeldConfig:
         rank = 1 if align == "whole" else MANY_DIMS
         spare, most = _spare(device), device.sm_threads
+        if binding.program.merge == "moments" and device.capability < (9, 0):
+            spare += 8  # below sm_90 the compiler takes more for the same code
         config = HeldConfig(binding, align, threads, chunks, spare, rank, 0, most, lanes, blocks, staged)
         return replace(config, columns_staged=_stages_columns(config, device))
 

@@ -23,9 +23,9 @@ __all__ = ["PersistentConfig", "choose_team", "persistent_configurations", "team
 _KEPT = 48
 #: Elements of a row that a thread has at most; of rows read by element, and by element along several dims.
 _MOST, _MOST_SINGLE, _MOST_STRIDED = 32, 8, 4
-#: Registers beside those and a vector's arithmetic; from sm_100 on the compiler takes more for the same code, most of
-#: all for lanes, whose row it keeps from the folds to the map.
-_SPARE, _SPARE_NEWER, _SPARE_LANES_NEWER = 32, 40, 64
+#: Registers beside those and a vector's arithmetic; from sm_100 on the compiler takes more for the same code, and
+#: everywhere for lanes, whose row it keeps from the folds to the map.
+_SPARE, _SPARE_NEWER, _SPARE_LANES = 32, 40, 64
 #: Bytes of rows that a multiprocessor has asked for at any time.
 _IN_FLIGHT = 96 * 1024
 #: Threads of a team of one block or more; lanes of a row and vectors of each.
@@ -125,8 +125,7 @@ def persistent_configurations(binding: Binding, device: Device) -> tuple[Persist
 
 
 def _config(binding: Binding, device: Device, align: str, threads: int, chunks: int, **more: Any) -> PersistentConfig:
-    newer = _SPARE_LANES_NEWER if "lanes" in more else _SPARE_NEWER
-    spare = newer if device.capability >= (10, 0) else _SPARE
+    spare = _SPARE_LANES if "lanes" in more else _SPARE_NEWER if device.capability >= (10, 0) else _SPARE
     overlap = bool(binding.operands.accumulates) and device.capability >= (9, 0)
     return PersistentConfig(
         binding, align, threads, chunks, spare, sm_threads=device.sm_threads, overlap=overlap, **more
