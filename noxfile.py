@@ -294,7 +294,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["env"], default=False)
 def new(session: nox.Session) -> None:
-    """A package with a tested operator, from a template: `nox -s new -- week3-norm --operator rms_norm --kind rows`."""
+    """A package with a tested operator, from a template: `nox -s new -- week4-glu --operator swiglu --kind rows`."""
     python(session, "-m", "forge_core.cli", "new", "--into", "packages", "--prefix", "forge-", *session.posargs)
 
 
@@ -302,7 +302,7 @@ def new(session: nox.Session) -> None:
 def build(session: nox.Session) -> None:
     """Wheels and sdists of all packages in dist/, then a clean environment installs and runs what is there.
 
-    A package that is named is checked on its own: `-- week3-norm`.
+    A package that is named is checked on its own: `-- week4-glu`.
     """
     chosen, rest = _split(session, session.posargs)
     shutil.rmtree(DIST, ignore_errors=True)

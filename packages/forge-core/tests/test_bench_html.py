@@ -255,8 +255,14 @@ def test_the_page_is_well_formed_and_its_links_lead_somewhere(text, report, show
     targets = {(report[0].parent / link).resolve() for link in files - {"copy.html"}}
     assert all(path.is_file() for path in targets)
     assert targets >= {entry.path.resolve() for entry in shown}
-    assert any(path.parts[-2:] == ("forge_week0_transpose", "bench.py") for path in targets)
     assert re.findall(r"@import|url\((?!#)", text) == []
+
+
+def test_an_operator_links_to_its_benchmark_where_no_links_are_given(shown, tmp_path):
+    smoke = next(entry for entry in shown if entry.record.suite == "smoke")
+    written = write_report([smoke], tmp_path)[0]
+    targets = {(tmp_path / link).resolve() for link in Page(written.read_text(encoding="utf-8")).links}
+    assert any(path.parts[-2:] == ("forge_week0_transpose", "bench.py") and path.is_file() for path in targets)
 
 
 def test_the_summary_comes_first_then_the_contents_and_smoke_is_last(text, shown):

@@ -63,14 +63,14 @@ def test_in_a_repository_it_is_clean_by_the_repository_s_rules(kind, tmp_path):
         pytest.skip("not in the repository: its rules are not here")
     (tmp_path / "pyproject.toml").write_text(rules.read_text(encoding="utf-8"), encoding="utf-8")
     # A name that sorts before the core's, and an operator whose name is longer than the sample's.
-    words = ("week3-norm", "--operator", "an_operator_with_a_long_name", "--kind", kind, "--prefix", "forge-")
+    words = ("week9-norm", "--operator", "an_operator_with_a_long_name", "--kind", kind, "--prefix", "forge-")
     done = run(*words, "--into", packages)
     assert done.exit_code == 0, done.output
-    assert done.output.splitlines()[-1] == "nox -s tests -- week3-norm"
+    assert done.output.splitlines()[-1] == "nox -s tests -- week9-norm"
     assert (
-        (packages / "week3-norm" / "src" / "forge_week3_norm" / "proofs.py")
+        (packages / "week9-norm" / "src" / "forge_week9_norm" / "proofs.py")
         .read_text()
-        .count("packages/week3-norm/tests")
+        .count("packages/week9-norm/tests")
     )
     for check in (("check",), ("format", "--check")):
         ruff = subprocess.run(

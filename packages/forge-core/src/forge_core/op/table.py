@@ -142,8 +142,8 @@ class LaunchTable:
         result = self._rules.refer(named)
         return result if out is None else out.copy_(result)
 
-    def check(self, out: torch.Tensor | None, named: dict[str, Any]) -> torch.Tensor:
-        """All checks of a call, before anything is written; returns the output's metadata as a meta tensor."""
+    def check(self, out: torch.Tensor | None, named: dict[str, Any]) -> Any:
+        """All checks of a call, before anything is written; returns the meta tensor of the output, or those of several."""
         values = dict(named)
         first, *others = self._schema.tensors
         for name in self._schema.tensors:
