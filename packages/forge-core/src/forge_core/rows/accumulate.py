@@ -1,10 +1,10 @@
-"""Sums over rows, for each place of a row: a thread's in registers, a team's in the workspace, those of all teams.
+"""Sums over rows, for each index within a row: per thread in registers, per team in the workspace, then over teams.
 
-    accumulate   row n, n + B, ...   -> rSum (vec, chunks)       each thread, for its places of the rows of its team
-    leave        rSum                -> gSum (length) of a team  lanes of several rows first add up theirs
-    finish       gSum of all teams   -> (length)                 a launch of its own, in a fixed order
+    accumulate   row n, n + B, ...   -> rSum (vec, chunks)       each thread, over the rows of its team
+    leave        rSum                -> gSum (length) of a team  with lanes, after a reduction over the block's rows
+    finish       gSum of all teams   -> (length)                 a second launch, in a fixed order
 
-All sums are in the compute dtype, so an output in 16 bits is rounded once.
+All sums are in the compute dtype, so that a 16-bit output is rounded once.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from forge_core.rows.values import Piece
 
 __all__ = ["AccumulatingKernel"]
 
-#: Threads of a block that adds up the sums of teams, places of a row that it has, sums that a thread loads at once.
+#: Of the kernel that adds up the sums of teams: threads per block, indices per block, loads in flight per thread.
 FINISH_THREADS, FINISHED, AT_ONCE = 256, 8, 8
 
 
 class AccumulatingKernel(SharedRowKernel):
-    """Mixed into the configurations of such kernels."""
+    """Mixin of configurations of kernels that accumulate sums over rows."""
 
     overlap: bool
     stages: int
 
     def sums(self) -> dict[str, cute.Tensor]:
-        """A thread's sums: 0 so far."""
+        """A thread's sums, zeroed."""
         found = {}
         for name in self.binding.operands.accumulates:
             found[name] = cute.make_rmem_tensor((self.vec, self.chunks), cute_dtype(self.binding.compute))
@@ -48,11 +48,11 @@ class AccumulatingKernel(SharedRowKernel):
         return found
 
     def accumulate(self, sums: dict[str, cute.Tensor], v: Piece, c: int, constants: Any) -> None:
-        """Adds what the elements of a thread's piece number ``c`` contribute."""
+        """Adds the contributions of a thread's chunk ``c``."""
         terms = self.binding.program.accumulate(v, constants)
         for rSum, term in zip(sums.values(), terms, strict=True):
             own = term
-            if not self.sized:  # lanes past the last row have elements outside of it
+            if not self.sized:  # lanes past the last row
                 own = cute.where(cute.full(term.shape, v.inside, Boolean), term, cute.full_like(term, term.dtype(0)))
             rSum[None, c].store(rSum[None, c].load() + own)
 
@@ -69,7 +69,7 @@ class AccumulatingKernel(SharedRowKernel):
                 mine.store(gSum, c, rSum[None, c].load(), thread < self.lanes if not self.sized else Boolean(True))
 
     def _add_lanes(self, sums: dict[str, cute.Tensor], start: Int32, thread: Int32) -> None:
-        """Adds up what the rows of a block have at the same places; where rows waited in shared memory before."""
+        """Adds up the sums of all rows of a block, in the shared memory of the pipeline."""
         compute, places = cute_dtype(self.binding.compute), self.lanes * self.vec
         pointer = cute.make_ptr(compute, start, cute.AddressSpace.smem, assumed_align=16)
         sSum = cute.make_tensor(pointer, cute.make_layout(self.threads * self.vec))
@@ -89,7 +89,7 @@ class AccumulatingKernel(SharedRowKernel):
         return cute.make_tensor(cute.make_ptr(compute, start, GLOBAL, assumed_align=8), cute.make_layout(length))
 
     def finish_sums(self, *args: Any) -> None:
-        """Launches :meth:`finish`; ``args`` are its own, and the stream."""
+        """Launches :meth:`finish`; ``args``: its arguments and the stream."""
         name_kernel(self.finish, f"{self.kernel_name}_finish")
         self.finish(*args[:-1]).launch(
             grid=((args[2] + FINISHED) // FINISHED, 1, 1),  # one at least

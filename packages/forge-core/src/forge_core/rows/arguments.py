@@ -1,4 +1,4 @@
-"""What a launch is passed: how many threads a block has or how many parts a row, sizes and strides, and a workspace."""
+"""Launch arguments of the row kernels: threads per block or parts per row, sizes and strides, and the workspace."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from forge_core.rows.teams import PersistentConfig, team_sizes, team_workspace
 
 __all__ = ["Tiling", "arguments", "row_parts", "tiling", "workspace"]
 
-#: Bytes of a block's slot; that of ``forge_core.cute.grid``, which imports the DSL.
+#: Bytes of a slot, equal to ``forge_core.cute.grid.SLOT_BYTES``, whose module imports the DSL.
 GRID_SLOT_BYTES = 128
-#: Turns of a block from which reading rows in parts takes less time than by one block for each tile; steps of one whose
-#: tiles are narrow.
+#: Iterations per block from which splitting rows is faster than a block per tile; steps per block if tiles are narrow.
 FEW_TURNS, FEW_STEPS = 4, 16
-#: Share of the blocks of whole waves that there are at least, where a tile can have more parts.
+#: Minimum occupancy of the last wave, below which tiles get more parts.
 FULL = 0.9
-#: Vectors of 16 bytes that each element of neighboring rows has in a tile at least: a line of the caches; two of them
-#: where rows are cut into parts; a sector of a line where that leaves no GPU idle.
+#: Minimum width of a tile in vectors of 16 bytes: a cache line; two lines if rows are split; a sector if otherwise
+#: multiprocessors would be idle.
 LINE, LINES, SECTOR = 8, 16, 2
 
 
 def arguments(
     config: RowConfig, problem: Problem, device: Device, chosen_for: Problem | None = None
 ) -> tuple[int, ...]:
-    """The integers that a kernel is launched with: see ``RowKernel.split``; ``chosen_for`` decides the block's size."""
+    """The integers that a kernel is launched with: see ``RowKernel.split``.  ``chosen_for`` decides the block size."""
     kept = _padded(problem.kept, config.rank, behind=not isinstance(config, ColumnConfig))
     reduced = _padded(problem.reduced, config.reduced) if config.reduced else ()
     sizes = _sizes(config, chosen_for or problem, device)
@@ -35,13 +34,13 @@ def arguments(
 
 
 def _padded(dims: tuple[Dim, ...], rank: int, *, behind: bool = False) -> tuple[Dim, ...]:
-    """Pads to ``rank`` with dims of size 1; behind, a single dim stays outermost, which needs no division."""
+    """Pads to ``rank`` with dims of size 1; with ``behind`` a single dim stays outermost, which needs no division."""
     ones = (Dim(1, (0,) * len(dims[0].strides)),) * (rank - len(dims))
     return dims + ones if behind else ones + dims
 
 
 def _sizes(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ...]:
-    """What a launch is passed beside sizes of dims: threads of a block, parts of a row, how a tile is read."""
+    """Runtime sizes of a kernel: threads per block, parts per row, the tiling."""
     if isinstance(config, HeldConfig):
         return (_block(config, problem, device),) if config.sized else ()
     if isinstance(config, PersistentConfig):
@@ -53,7 +52,7 @@ def _sizes(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ..
 
 
 def row_parts(config: RowConfig, problem: Problem, device: Device) -> int:
-    """Blocks of a row, where they may be any number; what ``Held`` computes of the same."""
+    """Blocks per row, where they are a launch argument; ``Held`` computes the same."""
     if isinstance(config, HeldConfig):
         return max(1, -(-_vectors(config, problem) // (_block(config, problem, device) * config.chunks)))
     if isinstance(config, ColumnConfig):
@@ -63,26 +62,26 @@ def row_parts(config: RowConfig, problem: Problem, device: Device) -> int:
 
 
 def _half(config: RowConfig, device: Device) -> int:
-    """Blocks that have half of the GPU's threads."""
+    """Blocks for half of the GPU's threads."""
     return 1024 // config.threads * device.sm_count
 
 
 def _block(config: HeldConfig, problem: Problem, device: Device) -> int:
-    """Threads of a block, where the launch says how many."""
+    """Threads per block, where they are a launch argument."""
     return config.block(_vectors(config, problem), max(1, device.sm_count // max(problem.rows, 1)))
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How neighboring rows are read.
+    """Tiles of neighboring rows.
 
     Attributes:
-        parts: blocks of a tile.
-        width: places of an element: rows of a tile, or ``vec`` more of ``skewed`` ones.
-        rows: of a tile.
-        threads: of a block, that have elements.
-        tiles: how many there are.
-        groups: elements of a row that a block reads at each step.
+        parts: blocks per tile.
+        width: places per element index: rows of a tile, ``vec`` more if ``skewed``.
+        rows: rows per tile.
+        threads: threads per block that have elements.
+        tiles: number of tiles.
+        groups: elements of a row that a block reads per step.
     """
 
     parts: int
@@ -94,7 +93,7 @@ class Tiling:
 
 
 def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
-    """How the rows of a problem are read by a configuration that can read them."""
+    """The tiling of a problem for a configuration that supports it."""
     wave, program = _half(config, device), config.binding.program
     found = _tile(config, problem, LINE, wave)
     if program.folds and found.tiles * 2 <= wave:
@@ -111,18 +110,18 @@ def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
 
 
 def _parts(tiles: int, turns: int, most: int, wave: int, resident: int) -> int:
-    """Parts of a tile: blocks for half of the GPU's threads; up to twice as many where they fill whole waves then.
+    """Parts per tile: blocks for half of the GPU's threads, or up to twice as many if they then fill whole waves.
 
     Args:
-        tiles: how many there are.
-        turns: of one block for a whole tile.
-        most: parts of a tile at most.
-        wave: blocks that have half of the GPU's threads.
-        resident: blocks that the GPU holds at once.
+        tiles: number of tiles.
+        turns: iterations of a block for a whole tile.
+        most: maximum parts per tile.
+        wave: blocks for half of the GPU's threads.
+        resident: resident blocks of the GPU.
     """
     least = max(1, min(most, round(wave / max(tiles, 1))))
     for parts in range(least, min(most, 2 * least) + 1):
-        # The last part may have fewer turns than the others.
+        # The last part may be shorter.
         blocks = tiles * turns / -(-turns // parts)
         if blocks <= resident or blocks >= FULL * math.ceil(blocks / resident) * resident:
             return parts
@@ -130,18 +129,18 @@ def _parts(tiles: int, turns: int, most: int, wave: int, resident: int) -> int:
 
 
 def _tile(config: ColumnConfig, problem: Problem, line: int, wave: int) -> Tiling:
-    """Tiles of so many vectors of each element at least, of one block each."""
+    """Tiles at least ``line`` vectors wide, a block each."""
     inner, rows, length, vec = problem.kept[-1].size, problem.rows, problem.length, config.vec
     places, turns, line = config.threads * vec, -(-length // config.chunks), line * config.binding.widest_vec
     width, shared = inner, LINE * config.binding.widest_vec
-    # All rows where they are few or only all of them are contiguous, or where their elements begin anywhere in a line
-    # and are enough for all blocks.  Vectors keep enough bytes in flight that tiles may be as wide as leaves one for
-    # each block of half of the GPU.  Wider tiles also where rows are too short for all threads.
+    # A tile has all rows if they are few, if only all of them are contiguous, or if elements are not aligned to cache
+    # lines and there is work for all blocks.  Wider tiles also for vectors, as long as half of the GPU has a tile per
+    # block, and if rows are too short for all threads.
     moving = [problem.reduced[0].strides[i] for i in problem.stepping if i in problem.operands.other_places]
     ragged = inner <= places and rows * length >= wave * places * config.chunks and any(n % shared for n in moving)
     wide = max(places // turns, -(-rows // wave) if vec > 1 else 1)
     if config.align == "skewed":
-        # Between steps of a thread lies a multiple of ``vec`` elements of rows, or there is one step.
+        # A step advances by a multiple of ``vec`` elements of rows, or is the only one.
         across = config.threads // min(vec, 1 << (length - 1).bit_length())
         while across * vec > 2 * line and (across // 2 - 1) * vec >= wide:
             across //= 2
@@ -150,17 +149,14 @@ def _tile(config: ColumnConfig, problem: Problem, line: int, wave: int) -> Tilin
         return Tiling(1, width, step, config.threads, -(-inner // step) * (rows // max(inner, 1)), groups)
     if config.align != "shifted" and not ragged and inner > min(2 * shared if line >= shared else line, places):
         width = min(-(-wide // line) * line, places, inner)
-    each = width // math.gcd(width, vec)  # threads that have whole elements of all rows together, and how many
+    each = width // math.gcd(width, vec)  # threads whose vectors are whole element indices of all rows
     rounds = each * vec // width
     threads = each * max(1, min(config.threads // each, -(-turns // rounds)))
     return Tiling(1, width, width, threads, -(-inner // width) * (rows // max(inner, 1)), threads * vec // width)
 
 
 def workspace(config: RowConfig, problem: Problem, device: Device) -> int:
-    """Bytes of the workspace: a slot for each block and exchange of a grid; 8 for each part's totals.
-
-    Of teams their sums.
-    """
+    """Bytes of the workspace: of a grid a slot per block and exchange, of parts 8 per total, of teams their sums."""
     if isinstance(config, PersistentConfig):
         return team_workspace(config, problem, device)
     program, parts = config.binding.program, row_parts(config, problem, device)
@@ -170,5 +166,5 @@ def workspace(config: RowConfig, problem: Problem, device: Device) -> int:
 
 
 def _vectors(config: HeldConfig, problem: Problem) -> int:
-    """Whole vectors of a row at most; its first threads have an element each beside them."""
+    """Maximum aligned vectors of a row."""
     return max(1, problem.length // config.vec)

@@ -1,4 +1,4 @@
-"""A program bound to dtypes: what a kernel is compiled for, apart from how rows move."""
+"""A program bound to dtypes: the part of a configuration that does not depend on data movement."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Binding:
     Attributes:
         program: the arithmetic.
         dtypes: in the order of ``program.operands.tensors``.
-        compute: the dtype of values and totals, as the program has it.
-        broadcast: row operands with one element a row.
-        via: the dtype that row operands are rounded to when they are loaded; None for their own.
+        compute: the program's compute dtype.
+        broadcast: row operands with one element per row.
+        via: dtype to which row operands are rounded on load, or None.
         order: the operands in the order of a launch's pointers; () for that of the program.
     """
 
@@ -37,51 +37,51 @@ class Binding:
     order: tuple[str, ...] = ()
 
     def dtype(self, name: str) -> torch.dtype:
-        """That of one operand."""
+        """The dtype of an operand."""
         return self.dtypes[self.operands.tensors.index(name)]
 
     @cached_property
     def operands(self) -> Operands:
-        """The program's, which it may make anew whenever it is asked."""
+        """The program's operands, which are computed once here."""
         return self.program.operands
 
     @cached_property
     def loaded(self) -> tuple[str, ...]:
-        """Row operands that are loaded for each element."""
+        """Row operands that are not broadcast."""
         return tuple(name for name in self.operands.rows if name not in self.broadcast)
 
     @cached_property
     def loaded_bytes(self) -> int:
-        """Bytes of an element of each of them."""
+        """Bytes loaded per element of a row."""
         return sum(self.dtype(name).itemsize for name in self.loaded)
 
     @cached_property
     def moving(self) -> tuple[str, ...]:
-        """Row operands and outputs with an element for each element of a row."""
+        """Row operands and outputs that are not broadcast."""
         return self.loaded + self.operands.writes
 
     @cached_property
     def widest_vec(self) -> int:
-        """Elements of 16 bytes of the narrowest operand that moves; at most 8, which take 8 registers or 16."""
+        """Elements of the narrowest moving operand in 16 bytes; at most 8, which is 8 or 16 registers."""
         return min(VEC, ACCESS // min((self.dtype(name).itemsize for name in self.moving), default=ACCESS))
 
     @classmethod
     @functools.lru_cache(maxsize=1024)
     def of(cls, *fields: Any) -> Binding:
-        """The binding of these fields, in order: the same object for equal ones, with all that it has worked out."""
+        """The binding of these fields, in order; the same object for equal ones, with its cached properties."""
         return cls(*fields)
 
     def words(self, vec: int) -> int:
-        """32-bit registers that hold a vector of each row operand: as stored, but bytes as they are computed with.
+        """32-bit registers of a vector of each row operand: as stored, but of bytes in the compute dtype.
 
-        The compiler takes bytes apart and converts them all at once, when they have arrived.
+        The compiler converts a vector of bytes at once, when it is loaded.
         """
         sizes = (self.dtype(name).itemsize for name in self.loaded)
         return sum(max(1, -(-vec * (size if size > 1 else self.compute.itemsize) // 4)) for size in sizes)
 
     @property
     def slots(self) -> bool:
-        """Whether a block's totals fit a slot of ``forge_core.cute.grid``."""
+        """Whether a block's totals fit in a slot of ``forge_core.cute.grid``."""
         most = 14 if self.compute is torch.float32 else 7
         return self.compute.is_floating_point and (not self.program.merge or len(self.program.folds) <= most)
 

@@ -1,23 +1,23 @@
 """Neighboring threads have neighboring rows: for rows that are not contiguous, as in softmax(x, 0).
 
-A block has a tile of ``width`` neighboring rows.  Its threads stand side by side in the tile, as many times as they
-have room for, and walk down the rows in steps:
+A block has a tile of ``width`` neighboring rows.  Its threads cover several element indices of the tile at once and
+advance along the rows in steps:
 
-                 rows ->  thread 0   thread 1   ...    a thread reads ``vec`` elements at once, 16 bytes where it can
+                 rows ->  thread 0   thread 1   ...    a thread reads a vector, up to 16 bytes
     step 0       n = 0    [16 B]     [16 B]
-                 n = 1    [16 B]     [16 B]            each place of the 16 bytes is a row of its own, with totals of
-    step 1       n = 2    [16 B]     [16 B]   ...      its own; at each step the same one
+                 n = 1    [16 B]     [16 B]            each element of the vector belongs to a row of its own, the same
+    step 1       n = 2    [16 B]     [16 B]   ...      one at every step, with totals of its own
                  n = 3    ...
 
-A tile of all rows side by side is contiguous memory: then a thread's places may be those of two elements of rows
-(``shifted``), and rows of any number are read by aligned vectors.  So are more of them, thread by thread (``skewed``).
+If a tile has all rows and they are contiguous memory together, a vector may span two element indices (``shifted``), so
+that any number of rows is read by aligned vectors; so are rows in several tiles, at offsets per thread (``skewed``).
 
-    exchange     places of the same row, of all threads: through shared memory
-    parts        where tiles are few, a block for each part of a tile: each pass is a launch, which leaves the totals of
-                 parts in the workspace, and another one that combines them
+    exchange     elements of the same row, of all threads: through shared memory
+    parts        if tiles are few, a block per part of a tile: for each pass a launch that computes partial results, and
+                 one that combines them
 
-Bytes moved: the first ``chunks`` steps stay in registers where a tile has one block, and rows of no more are read once;
-others twice, or once if the program writes no elements, or has no folds.
+Bytes moved: a block that has a whole tile keeps its first ``chunks`` steps in registers, so that rows of at most that
+length are read once; others twice, or once if the program writes no elements or has no folds.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Column(ColumnConfig, PartedKernel):
 
     @cute.jit
     def __call__(self, *args: Any):
-        """Launches a block for each part of each tile of rows; ``args`` as ``RowKernel.split`` takes them."""
+        """Launches a block per part of each tile; ``args``: see :meth:`RowKernel.split`."""
         pointers, length, (parts, width, step, threads), dims, numbers = self.split(args)
         inner, rows = dims[(self.rank - 1) * (1 + len(pointers))], self.rows_of(dims)
         tiles, parts = (inner + (step - 1)) // step, Int32(parts)
@@ -59,7 +59,7 @@ class Column(ColumnConfig, PartedKernel):
             dims,
             numbers,
         )
-        # What divides is worked out here, once.
+        # Divisions happen here, once, on the host.
         width, threads, edge = Int32(width), Int32(threads), self.vec - 1 if const_expr(self.align == "shifted") else 0
         groups = threads * self.vec // width
         steps = (Int32(length) + (edge + width - 1) // width + groups - 1) // groups
@@ -95,7 +95,7 @@ class Column(ColumnConfig, PartedKernel):
         inner = dims[(self.rank - 1) * (1 + len(pointers))]
         lead(self.overlap and ALL < self.launches[-1] != launch)
 
-        # Which rows, and which part of them.  Blocks side by side read side by side.
+        # Rows of this block.  Neighboring blocks have neighboring tiles.
         outer = Uint32(block) // tiles
         first = Int64(Uint32(block) - outer * tiles) * step
         g = self.neighbor(self.row_of(pointers, length, dims, Int64(outer), first=True), dims, first)
@@ -105,7 +105,7 @@ class Column(ColumnConfig, PartedKernel):
         known = [self.known(g, length, numbers) for g in gs]
         begin, end = part * span, cutlass.min(part * span + span, steps)
 
-        # The first steps are held where what they are for is computed in this launch, or in those before.
+        # The first steps are held if this launch also writes.
         held = launch in (ALL, len(passes))
         pieces, rest = (load_tile(tile, g, gs, begin, end), begin + self.chunks) if const_expr(held) else ([], begin)
         follow(self.overlap and launch > 0)

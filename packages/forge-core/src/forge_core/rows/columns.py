@@ -1,8 +1,7 @@
-"""Column operands beside a thread's whole vectors of a row: where they wait until they are used.
+"""Column operands of a thread's vectors: loaded where they are used, or staged in shared memory with the row.
 
-They are loaded when they are used; or asked for with the row (``columns_staged``), and wait in shared memory, which the
-launch sizes: a block that begins anywhere in the row reads them through windows of aligned accesses, and where each
-window is loaded when it is used, one waits for the L2 after the other.
+An unaligned vector is read through a window of aligned accesses.  Loaded where they are used, each window waits for the
+L2 in turn; staged (``columns_staged``), all are in flight at once.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ __all__ = ["Columns"]
 
 
 class Columns:
-    """The column operands of a kernel; the arguments are those of ``RowKernel.vectors``.
+    """The column operands of a kernel.
 
     Args:
         config: the kernel's configuration.
-        g: the row.
-        first: its first element.
-        count: elements from there on that are in whole vectors.
-        thread: of those that take turns.
-        threads: how many they are.
+        g: the row of each operand.
+        first: index of the first element.
+        count: elements from there on, whole vectors.
+        thread: this thread's index among those of the row.
+        threads: threads of the row.
     """
 
     def __init__(
@@ -42,29 +41,29 @@ class Columns:
         self._arrived = False
 
     def ask(self, smem: SmemAllocator, width: int | Int32) -> None:
-        """Asks for all vectors that are to wait in shared memory, behind all other loads of the row.
+        """Starts the copies to shared memory, after all other loads of the row.
 
         Args:
-            smem: shared memory; theirs begins where it ends.
-            width: threads of the block.
+            smem: allocator of shared memory; the staged operands follow its last allocation.
+            width: threads per block.
         """
         if not self.staged:
             return
         own, start = cute.arch.thread_idx()[0], behind(smem)
         for name in self.names:
-            ahead = (self._thread - own) * self._config.vec  # elements of the row's blocks before this one
+            ahead = (self._thread - own) * self._config.vec  # elements of preceding blocks
             at = (self._first + ahead, self._count - ahead, self._config.vec, self._threads, self._config.chunks)
             sX, skip = stage_unaligned(self._g[name], start, *at, own, width, aligned=self._whole)
             self._waiting[name] = sX, skip
             start = start + cute.size(sX.shape) * 4
 
     def read(self, name: str, c: int) -> Any:
-        """A vector of this thread."""
+        """Reads chunk ``c`` of a column operand."""
         config, g = self._config, self._g[name]
         rX = cute.make_rmem_tensor(config.vec, g.element_type)
         if self.staged:
             self._arrive()
-            # Places are computed anew, so that they need not wait in registers.
+            # Recompute addresses instead of keeping them in registers.
             own = cute.arch.thread_idx()[0] + Int32(self.epoch.zero)
             load_staged(*self._waiting[name], own, c, rX, aligned=self._whole)
             return rX.load()
@@ -80,7 +79,7 @@ class Columns:
         return rX.load().reshape(config.vec)
 
     def _arrive(self) -> None:
-        """Before the first use, by all threads of the block: of unaligned rows they read what others asked for."""
+        """Waits for the copies; for unaligned rows also for those of other threads of the block."""
         if not self._arrived:
             cute.arch.cp_async_commit_group()
             cute.arch.cp_async_wait_group(0)

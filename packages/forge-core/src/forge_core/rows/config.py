@@ -1,6 +1,6 @@
-"""The configurations of the row engine's kernels: frozen dataclasses, what a kernel is compiled for.
+"""Configurations of the row engine's kernels: frozen dataclasses, one compiled kernel each.
 
-Sizes, strides and addresses are arguments of the launch, so no shape compiles a kernel of its own.
+Sizes, strides and addresses are runtime arguments of a launch, so that a new shape compiles nothing.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ __all__ = [
     "StreamConfig",
 ]
 
-#: Kept dims of the kernels for rows numbered by several dims; those of a smaller rank are padded with size 1.
+#: Kept dims of kernels for rows indexed by several dims; fewer are padded with dims of size 1.
 MANY_DIMS = 4
-#: Dims of the kernel that takes whatever the others do not.
+#: Dims of the most general kernel.
 ALL_DIMS = 16
-#: Threads of a block that reads neighboring rows, at most.
+#: Maximum threads per block of the column kernel.
 COLUMN_THREADS = 256
 
 
 @dataclass(frozen=True)
 class RowConfig:
-    """What all kernels have in common.
+    """Fields common to all kernels.
 
     Attributes:
         binding: the program and its dtypes.
-        align: ``"whole"``: every row is whole aligned vectors, and one dim numbers the rows.  ``"shifted"``: contiguous
-            rows that begin anywhere, at the same place in all row operands and outputs.  ``"skewed"``: rows side by
-            side, of which each element begins anywhere, likewise.  ``"element"``: any others.
-        threads: threads of a block; of ``sized`` kernels, at most.
-        chunks: vectors of a thread in flight, of each operand.
-        spare: registers of a thread beside the elements that it holds.
+        align: ``"whole"``: rows of aligned vectors, indexed by one dim.  ``"shifted"``: contiguous rows at any distance
+            from a 16-byte boundary, the same in all row operands and outputs.  ``"skewed"``: neighboring rows whose
+            elements are at any such distance, which changes from element to element.  ``"element"``: any others.
+        threads: threads per block; the maximum if ``sized``.
+        chunks: vectors per thread and operand in flight.
+        spare: registers per thread besides the elements it holds.
         rank: kept dims: 1 or ``MANY_DIMS``.
-        reduced: dims within a row, each with a stride of its own; 0 for contiguous rows.
-        sm_threads: threads that a multiprocessor can have.
+        reduced: reduced dims, each with a stride; 0 for contiguous rows.
+        sm_threads: maximum threads per multiprocessor.
     """
 
     binding: Binding
@@ -58,12 +58,12 @@ class RowConfig:
 
     @property
     def sized(self) -> bool:
-        """Whether a launch is passed a size: the threads of a block, or the parts of a row."""
+        """Whether a launch is passed a size: threads per block or parts per row."""
         return False
 
     @property
     def sizes(self) -> int:
-        """How many sizes a launch is passed."""
+        """Number of sizes that a launch is passed."""
         return int(self.sized)
 
     @property
@@ -73,63 +73,63 @@ class RowConfig:
 
     @property
     def numbered(self) -> bool:
-        """Whether a launch is passed a number: see ``Launch.numbered``."""
+        """Whether a launch is passed a unique number: see ``Launch.numbered``."""
         return False
 
     @cached_property
     def vec(self) -> int:
-        """Elements of a vector."""
+        """Elements per vector."""
         return 1 if self.align == "element" else self.binding.widest_vec
 
     @property
     def registers(self) -> int:
-        """Registers that a thread needs: the elements that it holds, as stored; vectors beside them; ``spare``."""
+        """Estimated registers per thread: the elements it holds, as stored; vectors in conversion; ``spare``."""
         binding, vec = self.binding, self.vec
         columns = self.column_registers
         wide = max(1, binding.compute.itemsize // 4)
         beside = columns + max(0, vec * wide - 8) * wide + self.spare * (3 if wide == 2 else 1)
         beside += 8 * (self.align != "whole") + 10 * self.reduced
-        if not binding.program.folds:  # a map of several operands has a vector of each at once
+        if not binding.program.folds:  # a map of several operands converts a vector of each at once
             beside += vec * wide * max(0, len(binding.moving) - 2)
-        if self.align == "element":  # each element's place, and its column operands
+        if self.align == "element":  # an index and the column operands of each element
             beside += self.chunks * (1 + len(binding.program.operands.columns))
         return self.chunks * binding.words(vec) + beside
 
     @property
     def slots(self) -> int:
-        """Totals that an exchange has in shared memory."""
+        """Partial results of an exchange in shared memory."""
         return self.threads // 32
 
     def shared(self, threads: Any) -> Any:
-        """Bytes of shared memory of a block: those of the exchanges.
+        """Bytes of shared memory per block: those of the exchanges.
 
         Args:
-            threads: of the block.
+            threads: threads per block.
         """
         program = self.binding.program
         each, count = (len(program.folds), 1) if program.merge else (1, len(program.folds))
         total = 1 << (each * self.binding.compute.itemsize - 1).bit_length()
-        # Beside the totals a barrier, and what alignment takes.
+        # 32 bytes for a barrier and for alignment.
         return count * (total * self.slots + 32) if self.slots and program.folds else 0
 
     @property
     def column_registers(self) -> int:
-        """Registers that column operands need: two vectors at a time; one more where they are shifted in registers."""
+        """Registers of column operands: two vectors each, or three where they are shifted in registers."""
         vectors, operands = 2 if self.align == "whole" else 3, self.binding.program.operands
         return sum(vectors * self.vec * self.binding.dtype(n).itemsize // 4 + 4 for n in operands.columns)
 
     @cached_property
     def resident(self) -> int:
-        """Blocks that the compiler must leave registers for on a multiprocessor: as many as ``registers`` allow.
+        """Minimum resident blocks per multiprocessor, a launch bound: as many as ``registers`` allow.
 
-        Each of its four parts has 16384 registers, which a warp takes in steps of 8 a thread.
+        Each of the four subpartitions has 16384 registers, allocated in units of 8 per thread.
         """
         warps = min(self.sm_threads // 128, 16384 // (32 * -(-self.registers // 8) * 8)) * 4
         return max(1, warps * 32 // self.threads)
 
     @property
     def rematerializes(self) -> bool:
-        """Whether elements of 8 or 16 bits are converted again at each use, rather than wait as values."""
+        """Whether 8- and 16-bit elements are converted again at each use instead of being kept converted."""
         return self.vec > 1
 
     @property
@@ -149,13 +149,12 @@ class HeldConfig(RowConfig):
     """``held.py``: rows held in registers.
 
     Attributes:
-        lanes: threads of a warp that share a row, a power of two; 0: all threads of the blocks that do, as many as the
-            launch says.
-        blocks: blocks of the cluster that shares a row; 0: the launch says how many blocks a row has.  If the program
-            has folds, that launch is cooperative, and its blocks exchange through the workspace.
-        staged: of a thread's vectors of each row operand, how many wait in shared memory, so that another block finds
-            room for its registers.
-        columns_staged: column operands are asked for with the row, and wait in shared memory.
+        lanes: lanes per row, a power of two; 0: all threads of the row's blocks, whose number is a launch argument.
+        blocks: blocks of the cluster that shares a row; 0: blocks per row are a launch argument.  If the program has
+            folds, that launch is cooperative and its blocks exchange through the workspace.
+        staged: vectors per thread and row operand that are staged in shared memory instead of registers, which leaves
+            registers for another resident block.
+        columns_staged: column operands are copied to shared memory together with the row.
     """
 
     lanes: int = 0
@@ -165,11 +164,11 @@ class HeldConfig(RowConfig):
 
     @property
     def slots(self) -> int:
-        """As of the other kernels: of each warp that shares the row, once more of a grid."""
+        """Partial results of an exchange in shared memory: one per warp of the row, twice that of a grid."""
         return self.threads // 32 * max(self.blocks, 1) * (1 + self.in_grid) if self.sized else 0
 
     def shared(self, threads: Any) -> Any:
-        """As of the other kernels; and those in which vectors or column operands wait."""
+        """Bytes of shared memory per block: exchanges, staged vectors and staged column operands."""
         binding, columns = self.binding, self.binding.program.operands.columns if self.columns_staged else ()
         rows = self.staged * sum(binding.dtype(n).itemsize for n in binding.loaded) * self.vec * threads
         column = sum(binding.dtype(n).itemsize for n in columns) * self.vec * self.chunks
@@ -177,40 +176,40 @@ class HeldConfig(RowConfig):
 
     @cached_property
     def in_grid(self) -> bool:
-        """Whether the blocks of a row exchange through the workspace."""
+        """Whether blocks of a row exchange through the workspace."""
         return self.blocks == 0 and bool(self.binding.program.folds)
 
     @property
     def workspace(self) -> bool:
-        """Whether a launch has a workspace: for the slots of blocks."""
+        """Whether a launch has a workspace, with a slot per block."""
         return self.in_grid
 
     @property
     def numbered(self) -> bool:
-        """Whether a launch is passed a number, by which blocks know its slots."""
+        """Whether a launch is passed a unique number, which marks its slots."""
         return self.in_grid
 
     @cached_property
     def sized(self) -> bool:
-        """Whether a launch says how many threads a block has: as many as a row needs."""
+        """Whether threads per block are a launch argument."""
         return self.lanes == 0
 
     @property
     def edges(self) -> int:
-        """Elements outside whole vectors that a thread of a ``shifted`` row may have."""
+        """Maximum elements per thread outside the aligned vectors of a ``shifted`` row."""
         return max(1, 2 * self.vec // (self.lanes or self.threads))
 
     @cached_property
     def capacity(self) -> int:
-        """Vectors of a row that fit, where it is held."""
+        """Maximum vectors of a row."""
         return (self.lanes or self.threads * max(self.blocks, 1)) * self.chunks
 
     def block(self, vectors: int, blocks: int = 1) -> int:
-        """Threads of a block, for rows of so many vectors.
+        """Threads per block.
 
         Args:
-            vectors: of a row.
-            blocks: of a row, where they may be any number.
+            vectors: vectors per row.
+            blocks: blocks per row, used where ``self.blocks`` is 0.
         """
         if self.lanes:
             return self.threads
@@ -219,16 +218,16 @@ class HeldConfig(RowConfig):
 
     @property
     def registers(self) -> int:
-        """As of the other kernels, of the vectors that wait in registers; slots; elements beside vectors; folds."""
+        """Estimated registers per thread: without staged vectors; with slots, head and tail elements, and folds."""
         staged = self.staged * self.binding.words(self.vec)
         edges = 2 * (self.edges - 1) * len(self.binding.loaded) if self.align == "shifted" else 0
         return super().registers + 8 * self.in_grid - staged + edges + self.fold_registers
 
     @property
     def fold_registers(self) -> int:
-        """Of several folds beside scalars, results or column operands: what is computed once a row, terms of lanes.
+        """Registers of several folds: constants of the row, and terms that lanes keep.
 
-        Of moments: what a thread combines at once, of the warps that share the row; deviations, which lanes keep.
+        For moments: the partial results that a thread combines at once, and the deviations that lanes keep.
         """
         program, names = self.binding.program, self.binding.program.operands
         if program.merge == "moments":
@@ -242,10 +241,10 @@ class HeldConfig(RowConfig):
 
     @property
     def column_registers(self) -> int:
-        """Of column operands staged in shared memory: a vector for each row operand but the first.
+        """Registers of column operands; of staged ones, a vector for each row operand but the first.
 
-        One more where elements have 4 bytes: fewer resident blocks leave more memory to the L1, in which the accesses
-        of rows that begin anywhere find the lines that they share.
+        One more for elements of 4 bytes: fewer resident blocks leave more of the L1, where accesses of unaligned rows
+        hit the lines that they share.
         """
         binding, columns = self.binding, self.binding.program.operands.columns
         if not self.columns_staged:
@@ -255,20 +254,20 @@ class HeldConfig(RowConfig):
 
     @property
     def rematerializes(self) -> bool:
-        """As of the other kernels; not where values have room in registers, and no exchange takes some."""
+        """Whether elements are converted at each use: not if converted values of lanes fit in registers."""
         values = self.chunks * self.vec * max(1, self.binding.compute.itemsize // 4) * len(self.binding.loaded)
         room = 65536 // (self.resident * self.threads) // 8 * 8
-        # A lone row operand under a plain fold is kept whole from the fold to the map, beside what the map makes of it.
+        # A single row operand under a plain fold is kept converted from the fold to the map, together with its results.
         program = self.binding.program
         share = 0.65 if program.merge == "each" and len(self.binding.loaded) == 1 else 0.8
         return super().rematerializes and not (self.lanes and values <= share * room)
 
     def in_flight(self, vectors: int, rows: int, sm_count: int) -> float:
-        """Bytes that a multiprocessor holds at once of rows that blocks hold: in the mean of all waves.
+        """Bytes in flight per multiprocessor, averaged over all waves.
 
         Args:
-            vectors: of a row.
-            rows: how many.
+            vectors: vectors per row.
+            rows: number of rows.
             sm_count: multiprocessors.
         """
         cluster = self.blocks or 1
@@ -288,8 +287,8 @@ class StreamConfig(RowConfig):
     """``stream.py``: rows read once for their totals and once more for their outputs.
 
     Attributes:
-        parted: a row has any number of blocks, in a launch for each pass; otherwise one.
-        overlap: such a launch begins before the one ahead of it ends.
+        parted: any number of blocks per row and a launch per pass; otherwise a block per row.
+        overlap: programmatic dependent launch of the passes.
     """
 
     parted: bool = False
@@ -297,12 +296,12 @@ class StreamConfig(RowConfig):
 
     @property
     def sized(self) -> bool:
-        """Whether a launch says how many parts a row has."""
+        """Whether parts per row are a launch argument."""
         return self.parted
 
     @property
     def workspace(self) -> bool:
-        """Whether a launch has a workspace: for the totals of parts."""
+        """Whether a launch has a workspace, for partial results."""
         return self.parted
 
     @property
@@ -313,12 +312,12 @@ class StreamConfig(RowConfig):
 
 @dataclass(frozen=True)
 class ColumnConfig(RowConfig):
-    """``column.py``: neighboring rows in neighboring threads; ``shifted`` rows make up contiguous memory.
+    """``column.py``: neighboring rows in neighboring threads; ``shifted`` rows are contiguous memory together.
 
     Attributes:
-        held: a tile of rows has one block, in whose registers the first ``chunks`` steps stay; otherwise rows have any
-            number of parts, in a launch for each pass.
-        overlap: such a launch begins before the one ahead of it ends.
+        held: a block per tile of rows, whose first ``chunks`` steps stay in registers; otherwise any number of parts
+            per row and a launch per pass.
+        overlap: programmatic dependent launch of the passes.
     """
 
     held: bool = False
@@ -326,22 +325,22 @@ class ColumnConfig(RowConfig):
 
     @property
     def sizes(self) -> int:
-        """A launch says what ``Tiling`` has."""
+        """Number of sizes that a launch is passed: parts, width, rows and threads of a ``Tiling``."""
         return 4
 
     @property
     def workspace(self) -> bool:
-        """Whether a launch has a workspace: for the totals of parts."""
+        """Whether a launch has a workspace, for partial results."""
         return not self.held and bool(self.binding.program.folds)
 
     @property
     def slots(self) -> int:
-        """As of the other kernels: of each place."""
+        """Partial results of an exchange in shared memory: one per element of the block."""
         return self.threads * self.vec
 
     @property
     def registers(self) -> int:
-        """As of the other kernels; and for each of a thread's rows its totals, and elements apart from vectors."""
+        """Estimated registers per thread: also the totals of its rows, and elements taken out of vectors."""
         operands, wide = self.binding.program.operands, max(1, self.binding.compute.itemsize // 4)
         results = 2 * len(operands.results) if operands.writes else 0
         totals = self.vec * (1 + 2 * len(self.binding.program.folds) + 2 * len(operands.columns) + results)
@@ -349,9 +348,9 @@ class ColumnConfig(RowConfig):
 
     @cached_property
     def resident(self) -> int:
-        """As of the other kernels; where parts only add up elements as they arrive, half of the threads at least.
+        """Minimum resident blocks per multiprocessor; at least half of its threads if parts only add elements up.
 
-        Parts are counted for so many, and such a kernel needs fewer registers than ``registers`` says.
+        Such a kernel needs fewer registers than ``registers`` estimates, and parts are chosen for that many blocks.
         """
         program = self.binding.program
         adds = self.workspace and len(program.folds) == 1 and not program.operands.writes

@@ -1,4 +1,4 @@
-"""The folds of a program on the GPU: their monoids, a vector's total, and how the totals of two parts become one."""
+"""The folds of a program in device code: their monoids, and the reduction of a vector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from forge_core.rows.values import Piece, bound, scalar
 
 __all__ = ["FOLDS", "across", "counted", "merge_of"]
 
-#: A fold's monoid, how a vector becomes one element, and what adds nothing.
+#: By fold: its monoid, the reduction of a vector, and the identity.
 FOLDS: dict[str, tuple[Any, Any, float]] = {
     "sum": (Sum, cute.ReductionOp.ADD, 0),
     "prod": (Product, cute.ReductionOp.MUL, 1),
@@ -26,15 +26,15 @@ FOLDS: dict[str, tuple[Any, Any, float]] = {
     "count": (Sum, cute.ReductionOp.ADD, 0),
 }
 
-#: What the folds must be, in order, where a merge takes more than each of them alone.
+#: Folds that a merge requires, in order.
 _MERGED = {"max_sum": ("max", "sum"), "moments": ("count", "sum", "sum")}
 
 
 def merge_of(program: RowProgram, compute: Any) -> Monoid:
-    """How all totals of a program are combined at once.
+    """The monoid that combines all totals of a program at once.
 
     Raises:
-        ValueError: its folds are not those that its merge combines, when the kernel is traced.
+        ValueError: the program's folds are not those that its merge combines.
     """
     ops = tuple(fold.op for fold in program.folds)
     if ops != _MERGED.get(program.merge, ops):
@@ -47,7 +47,7 @@ def merge_of(program: RowProgram, compute: Any) -> Monoid:
 
 
 def counted(pieces: Sequence[Piece], compute: Any) -> Any:
-    """How many elements of some pieces are inside the row."""
+    """The number of elements of pieces that are inside the row."""
     found = compute(0)
     for v in pieces:
         if isinstance(v.inside, cute.TensorSSA):
@@ -59,10 +59,10 @@ def counted(pieces: Sequence[Piece], compute: Any) -> Any:
 
 
 def across(fold: Fold, term: Any, compute: Any) -> Any:
-    """The total of a vector."""
+    """Reduces a vector to one element of the compute dtype."""
     _, op, nothing = FOLDS[fold.op]
     if term.dtype.is_float:
         return scalar(term.reduce(op, bound(term.dtype, nothing), 0), term.dtype, compute)
-    # The DSL's maximum and minimum of a vector are of floats.
+    # The DSL reduces integer vectors by sums and products only.
     each = [(scalar(term[k], term.dtype, compute),) for k in range(cute.size(term.shape))]
     return reduce(FOLDS[fold.op][0](compute).combine, each)[0]

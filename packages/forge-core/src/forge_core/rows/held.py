@@ -1,22 +1,22 @@
-"""Rows held on chip, in registers or shared memory: one read and one write, whatever the program does with them.
+"""Rows held on chip, in registers or shared memory: one read and one write, for any program.
 
-The configuration says which threads share a row; but where no lanes do, the launch says how many threads a block has.
+The configuration says which threads share a row; without lanes, threads per block are a launch argument.
 
-    lanes > 0      lanes of a warp; a block has several rows      reduced by shuffles
-    blocks == 1    a block                                        through shared memory
-    blocks > 1     a cluster                                      through distributed shared memory
-    blocks == 0    as many blocks as the row needs                where there are folds (``in_grid``): a cooperative
-                                                                  launch, through slots in global memory
+    lanes > 0      lanes of a warp; a block has several rows      warp shuffles
+    blocks == 1    a block                                        shared memory
+    blocks > 1     a cluster                                      distributed shared memory
+    blocks == 0    as many blocks as the row needs                with folds (``in_grid``): a cooperative launch and
+                                                                  slots in global memory
 
-    load     vectors p, p + T, p + 2T, ... of a row to thread p of the T that share it, ``chunks`` each, before the
-             first use; or each block has a contiguous part, with ``blocks == 0``.  The last ``staged`` vectors wait
-             in shared memory, as may column operands.
-    fold     each thread's total, then the row's, which every thread gets; map and store: from where the vectors wait
+    load     vectors p, p + T, p + 2T, ... of a row by thread p of T, ``chunks`` each, all in flight before the first
+             use; with ``blocks == 0`` each block has a contiguous part.  The last ``staged`` vectors go to shared
+             memory, as column operands may.
+    fold     per thread, then an exchange after which every thread has the total; map and store
 
-A vector is 16 bytes of the narrowest operand, at most 8 elements.  ``shifted`` rows have a head and a tail of single
-elements, ``edges`` a thread, more than one only of lanes; ``element`` rows have nothing else.
-Bytes moved: each element once in and once out, so the bound is DRAM bandwidth.  A block's loads overlap only with the
-arithmetic and stores of other resident blocks.  Limits: ``HeldConfig.capacity`` vectors a row.
+A vector is 16 bytes of the narrowest operand, at most 8 elements.  The head and tail of ``shifted`` rows are read by
+element, ``edges`` per thread; ``element`` rows are read by element throughout.
+Bytes moved: each element read once and written once, so that DRAM bandwidth is the bound.  A block's loads overlap only
+with the arithmetic and stores of other resident blocks.  Limits: ``HeldConfig.capacity`` vectors per row.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ __all__ = ["Held", "build"]
 
 
 class Held(HeldConfig, SharedRowKernel):
-    """The kernel of a configuration: see ``HeldConfig`` for its attributes, ``RowKernel`` for loads and stores."""
+    """The kernel of a configuration."""
 
     @cute.jit
     def __call__(self, *args: Any):
-        """Launches the blocks of all rows; ``args`` as ``RowKernel.split`` takes them."""
+        """Launches the blocks of all rows; ``args``: see :meth:`RowKernel.split`."""
         pointers, length, threads, dims, numbers = self.split(args)
         step, rows = threads * self.chunks, self.rows_of(dims)
         parts = (length // self.vec + (step - 1)) // step if const_expr(self.blocks == 0) else self.blocks
@@ -68,7 +68,7 @@ class Held(HeldConfig, SharedRowKernel):
     @cute.kernel
     def kernel(self, pointers: tuple, slots: tuple, sizes: tuple, dims: tuple, numbers: tuple):
         (length, threads, parts, rows), program, smem = sizes, self.binding.program, SmemAllocator()
-        # Which row, and which of the threads that share it.
+        # The row of this thread, and its place in it.
         thread, (block, group, _) = cute.arch.thread_idx()[0], map(Uint32, cute.arch.block_idx())
         if const_expr(not self.in_grid):
             block, group = block % (self.blocks or parts), block // (self.blocks or parts)
@@ -85,31 +85,31 @@ class Held(HeldConfig, SharedRowKernel):
         g = self.row_of(pointers, length, dims, source)
         exchange = open_exchange(smem, monoids, sharers)
 
-        # Load.  A piece is a vector or an element of each operand, whether it is inside the row, and where outputs go.
+        # Load.
         pieces = self.load(g, count, (place, rank, width), smem, self.read_once(rows, length))
 
         # Fold and exchange.
         known, zero = self.known(g, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
         totals = self.reduce(pieces, known, exchange, zero)
 
-        # Map and store.  `forget` makes the compiler convert elements again rather than keep them in 32 bits.
+        # Map and store.  `forget` makes the compiler convert elements again instead of keeping them in 32 bits.
         constants = program.constants(totals, known)
         self.write_results(g, constants, known, (place == 0) & (row < rows))
         if const_expr(len(program.operands.writes) > 0):
             if const_expr(len(totals) > 0):
                 self.forget(pieces, totals, zero << len(totals))
             self.map(pieces, constants)
-        # In a grid whose launch is in a CUDA graph, blocks empty their slots: a replay has the same number.
+        # Under graph capture, blocks of a grid clear their slots, since a replay has the same number.
         for i in cutlass.range_constexpr(len(monoids)):
             close_exchange(monoids[i], exchange[i])
 
     def load(self, g: dict[str, cute.Tensor], count: Int32, who: tuple, smem: Any, once: Any) -> list[Any]:
-        """A thread's pieces of a row; of ``shifted`` rows the first threads also have an element of head or tail."""
+        """Loads a thread's pieces of a row, among them elements of the head and tail of ``shifted`` rows."""
         place, rank, width = who
         threads = width * max(self.blocks, 1)
         if self.align == "element":
             return [self.element(g, i, i < count) for i in [place + c * threads for c in range(self.chunks)]]
-        # With ``blocks == 0`` each block has a contiguous part of the row; a cluster's blocks are interleaved.
+        # With ``blocks == 0`` each block has a contiguous part of the row; the blocks of a cluster are interleaved.
         first = rank * (width * self.chunks * self.vec) if self.blocks == 0 else Int32(0)
         start = place - rank * width if self.blocks == 0 else place
         head, body = Int32(0), count
@@ -124,7 +124,7 @@ class Held(HeldConfig, SharedRowKernel):
         return vectors + elements
 
     def of_lanes(self, total: Any, fold: Fold) -> Any:
-        """By the function of this module, which tests replace by a faulty one in this kernel alone."""
+        """Reduces over the lanes of a row; looked up in this module, where tests plant a faulty function."""
         return reduce_part(total, self.monoid(fold), self.lanes)
 
 

@@ -1,11 +1,11 @@
-"""What the row kernels share: arguments to tensors, and a thread's pieces of a row.
+"""Base of the row kernels: from launch arguments to tensors, and a thread's pieces of a row.
 
-    gX    (length)                            one row of an operand; a column operand; (1) of a scalar or a result
-    tXgX  ((access, accesses), chunks)        this thread's vectors, in accesses of at most 16 bytes
+    gX    (length)                            a row of an operand; a column operand; (1) for a scalar or a result
+    tXgX  ((access, accesses), chunks)        a thread's vectors, in accesses of at most 16 bytes
     tXrX  ((access, accesses), chunks)        the same in registers, as stored
 
-A *piece* is a vector of every operand, or one element of each: elements outside whole vectors, and rows that no vector
-access could read.
+A *piece* is a vector of every operand; or one element of each, in the head and tail of a row and in rows that are read
+by element.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from forge_core.rows.values import Piece, Row, bits, bound, fetch_ahead, indices
 
 __all__ = ["RowKernel", "example_arguments"]
 
-#: Bytes between which rows that are read and not written again are loaded to be evicted first: less of what others
-#: have left in the L2 is written back meanwhile, up to 15 % on an H200.  Fewer bytes are left there for their
-#: next reader; of more, such loads have the lower rate, by 4 %.
+#: Range of bytes read in which rows that are only read are loaded with evict_first: up to 15 % faster on an H200, since
+#: fewer dirty lines of others are written back meanwhile.  Fewer bytes stay in the L2 for their next reader; beyond the
+#: range evict_first is 4 % slower.
 READ_ONCE = (2**25, 2**28)
 
 
 class RowKernel(RowConfig):
-    """Mixed into the configurations of the row kernels."""
+    """Mixin of row configurations: a configuration with it is the kernel."""
 
     @classmethod
     def of(cls, config: RowConfig) -> Any:
@@ -62,12 +62,12 @@ class RowKernel(RowConfig):
     # ------------------------------------------------------------------------------------------------- arguments
 
     def split(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """The arguments of a launch, taken apart: pointers, the length of a row, sizes, dims, numbers.
+        """Splits the arguments of a launch into pointers, row length, sizes, dims and numbers.
 
-        ``args``: pointers in the order of the binding, and the workspace's where there is one; the length; the sizes,
-        such as the threads of a block; for each kept dim, outermost first, its size and its stride in each operand; the
-        same for each of ``reduced`` dims within a row; the numbers, as float64; the launch's number where it has one;
-        the stream.  Plain arithmetic: tools call it with integers.
+        ``args``: pointers in the order of the binding, then that of the workspace if there is one; the row length; the
+        sizes, such as threads per block; for each kept dim, outermost first, its size and its stride in each operand;
+        the same for each of ``reduced`` dims; the numbers, as float64; the launch's unique number if it has one; the
+        stream.  Plain Python, so that tools call it with integers.
         """
         count = len(self.binding.program.operands.tensors)
         place = count + self.workspace
@@ -77,22 +77,22 @@ class RowKernel(RowConfig):
         return args[:count], args[place], sizes, args[first:end], args[end : -1 - self.numbered]
 
     def rows_of(self, dims: Sequence[Any]) -> Any:
-        """How many rows."""
+        """The number of rows."""
         each = 1 + len(self.binding.program.operands.tensors)
         return reduce(lambda a, b: a * b, dims[: self.rank * each : each])
 
     def room(self, threads: Any) -> dict[str, Any]:
-        """What a launch says of registers and shared memory, for blocks of so many threads."""
+        """Launch bounds and bytes of shared memory, for blocks of ``threads`` threads."""
         return {**room_for(self.resident), "smem": self.shared(threads)}
 
     def row_of(self, pointers: Any, length: Any, dims: Any, row: Int64, *, first: bool = False) -> dict[str, Any]:
-        """One row of each operand, as tensors; called by the kernel.  With ``first``, of neighboring rows the first."""
+        """A row of each operand as a tensor; with ``first`` the first of the neighboring rows that contain it."""
         names, each = self.binding.program.operands, 1 + len(pointers)
         groups = [dims[i * each : (i + 1) * each] for i in range(self.rank + self.reduced)]
         kept, reduced = groups[: self.rank - first], groups[self.rank :]
         address = dict(zip(self.binding.order or names.tensors, pointers, strict=True))
         places = [i for i, name in enumerate(names.tensors) if name not in names.columns + names.accumulates]
-        # Grids have fewer than 2^31 blocks; more rows than that have lanes of warps, and one dim.
+        # 32-bit dims: a grid has fewer than 2^31 blocks, and more rows than that are read by lanes and have one dim.
         rest, offsets = row, tuple(Int64(0) for _ in places)
         for size, *strides in kept[:0:-1]:
             rest, offsets = step_dim(rest, Uint32(size), tuple(strides[i] for i in places), offsets)
@@ -104,7 +104,7 @@ class RowKernel(RowConfig):
             start = cute.make_ptr(dtype, address[name].toint(), GLOBAL, assumed_align=max(dtype.width // 8, 1))
             shape: tuple[Any, Any] = (length, int(name not in self.binding.broadcast))
             if reduced:
-                # An element's number counts the innermost dim fastest, which CuTe has first.
+                # CuTe's coordinate order: the innermost dim first.
                 shape = tuple(d[0] for d in reduced[::-1]), tuple(d[1 + i] for d in reduced[::-1])
             along = name in names.elementwise + names.accumulates
             layout = cute.make_layout(shape[0], stride=shape[1]) if along else cute.make_layout(1)
@@ -112,7 +112,7 @@ class RowKernel(RowConfig):
         return tensors
 
     def neighbor(self, g: dict[str, cute.Tensor], dims: Sequence[Any], column: Int64) -> dict[str, cute.Tensor]:
-        """The row that lies so many rows beside another."""
+        """The row at an offset of ``column`` rows along the innermost kept dim."""
         names, each = self.binding.program.operands, len(g)
         strides = dims[self.rank * (1 + each) - each : self.rank * (1 + each)]
         return {
@@ -121,16 +121,16 @@ class RowKernel(RowConfig):
         }
 
     def known(self, g: dict[str, cute.Tensor], count: Any, numbers: Any) -> Row:
-        """What the program may know of a row."""
+        """The values of a row that a program can use."""
         names, compute = self.binding.program.operands, cute_dtype(self.binding.compute)
         scalars = {n: g[n][0] for n in names.scalars} | dict(zip(names.numbers, numbers, strict=True))
         scalars = {n: s.to(compute) if type(s).is_float else s for n, s in scalars.items()}
         return Row(self.binding, compute(count), g, scalars)
 
     def partials(self, scratch: Int64, p: int, rows: Any, row: Int64, parts: Any) -> list[cute.Tensor]:
-        """The totals of a row's parts by one pass, in the workspace: (parts) for each part of an accumulator.
+        """Partial results of pass ``p`` of a row, in the workspace: (parts) for each element of an accumulator.
 
-        Those of neighboring rows lie side by side, 8 bytes each.
+        Each takes 8 bytes; neighboring rows are contiguous.
         """
         before = sum(len(monoid.types) for _, monoid in self.passes[:p])
         found = []
@@ -143,7 +143,7 @@ class RowKernel(RowConfig):
     # ---------------------------------------------------------------------------------------------------- pieces
 
     def read_once(self, rows: Any, length: Any) -> Boolean | None:
-        """Whether loads of so many rows leave the L2 first, as ``READ_ONCE`` has it; None: last, as those of copies."""
+        """Whether to load with evict_first (see ``READ_ONCE``); None: evict_last, for programs that write."""
         if self.binding.program.operands.writes:
             return None
         nbytes = Int64(rows) * Int64(length) * self.binding.loaded_bytes
@@ -151,11 +151,11 @@ class RowKernel(RowConfig):
 
     @property
     def lead(self) -> str:
-        """The row operand or output of the narrowest elements: where its vectors are aligned, all are."""
+        """The row operand or output with the narrowest elements: if its vectors are aligned, all are."""
         return min(self.binding.moving, key=lambda name: self.binding.dtype(name).itemsize)
 
     def head(self, g: dict[str, cute.Tensor]) -> Int32:
-        """Elements of a row before its first whole vector."""
+        """Elements of a row before its first aligned vector."""
         return head_elements(g[self.lead], self.vec) if self.align == "shifted" else Int32(0)
 
     def vectors(
@@ -171,18 +171,18 @@ class RowKernel(RowConfig):
         *,
         once: Boolean | None,
     ) -> list[Piece]:
-        """This thread's whole vectors of a row, asked for at once.
+        """Loads a thread's aligned vectors of a row, all in flight at once.
 
         Args:
-            g: the row.
-            first: its first element.
-            count: elements from there on that are in whole vectors.
-            thread: of those that take turns.
-            threads: how many they are.
-            smem: shared memory for vectors that wait there.
-            staged: how many do, the last ones.
-            columns: the column operands; None for those of a kernel that asks for them when they are used.
-            once: as :meth:`read_once`.
+            g: the row of each operand.
+            first: index of the first element.
+            count: elements from there on, whole vectors.
+            thread: this thread's index among those of the row.
+            threads: threads of the row.
+            smem: allocator of shared memory for staged vectors.
+            staged: how many vectors are staged in shared memory, the last ones.
+            columns: the column operands; None to load each where it is used.
+            once: see :meth:`read_once`.
         """
         columns = columns or Columns(self, g, first, count, thread, threads)
         epoch, kept = columns.epoch, self.chunks - staged
@@ -220,12 +220,12 @@ class RowKernel(RowConfig):
                 cute.arch.cp_async_commit_group()
                 cute.arch.cp_async_wait_group(0)
                 arrived.append(True)
-            cute.arch.sync_warp()  # read anew at each use, so that it need not stay in registers in between
+            cute.arch.sync_warp()  # read again at each use instead of being kept in registers
             return waits[name][None, c - kept].load().reshape(vec)
 
         def store(c: int, name: str, y: Any) -> None:
             copy, tYgY, own = *parts[name], inside[c]
-            if not isinstance(threads, int):  # places are computed anew, so that they need not wait in registers
+            if not isinstance(threads, int):  # recompute addresses instead of keeping them in registers
                 turn = threads + Int32(epoch.zero)
                 own = thread * vec + c * turn * vec < count
                 copy, tYgY = partition(g[name], first, vec, turn, self.chunks, thread, load=False)
@@ -237,7 +237,7 @@ class RowKernel(RowConfig):
         for c in range(self.chunks):
             registers = {n: partial(read, n, c) for n in binding.loaded}
             later = {n: partial(columns.read, n, c) for n in columns.names}
-            if columns.staged:  # nothing is gained by asking again, a vector ahead
+            if columns.staged:  # in shared memory: no need to load a vector ahead
                 registers, later = registers | later, {}
             more = {
                 "store": partial(store, c),
@@ -250,8 +250,8 @@ class RowKernel(RowConfig):
         return pieces
 
     def element(self, g: dict[str, cute.Tensor], i: Any, inside: Boolean) -> Piece:
-        """One element of a row, where it is inside; loaded now."""
-        # Never past the row: what is outside reads the row's first element, and is not used.
+        """Loads one element of a row of each operand, if ``inside``."""
+        # Elements outside read the row's first element, which is not used.
         own = type(i)(cutlass.select_(inside, i, type(i)(0)))
         registers = {}
         for name in (*self.binding.loaded, *self.binding.program.operands.columns):
@@ -267,28 +267,28 @@ class RowKernel(RowConfig):
     def piece(
         self, g: dict[str, cute.Tensor], registers: dict[str, Any], index: Any, inside: Any, vec: int, **more: Any
     ) -> Piece:
-        """A piece, with the row operands that have one element a row."""
+        """A piece, with broadcast row operands added."""
         for name in self.binding.broadcast:
             x = g[name][0]
             registers[name] = partial(cute.full, (vec,), x, type(x))
         return Piece(self.binding, registers, index, inside, size=vec, **more)
 
     def nothing(self, name: str, g: dict[str, cute.Tensor]) -> Any:
-        """What stands for an operand outside the row."""
+        """The value of an operand outside the row."""
         dtype, names = g[name].element_type, self.binding.program.operands
         outside = self.binding.program.outside if name in names.rows else 0.0
         return dtype(outside if dtype.is_float else 0)
 
     @property
     def masks(self) -> bool:
-        """Whether row operands cannot have the value ``outside`` outside the row: expanded ones, and integers."""
+        """Whether folds must be masked because row operands are broadcast or integers, without ``outside``."""
         binding = self.binding
         return bool(binding.broadcast) or not all(binding.dtype(n).is_floating_point for n in binding.loaded)
 
     def forget(self, pieces: list[Piece], totals: tuple[Any, ...], zero: Uint32) -> None:
-        """Before elements of 8 or 16 bits are used again: see :func:`forge_core.cute.copy.opaque`.
+        """Makes later uses of 8- and 16-bit elements depend on the last total, so that they are converted again.
 
-        Their next use waits for the last total, and so do their conversions.
+        See :func:`forge_core.cute.copy.opaque`.
         """
         if isinstance(totals[-1], Float32):
             zero = zero & bits(totals[-1])
@@ -301,17 +301,17 @@ class RowKernel(RowConfig):
     # ------------------------------------------------------------------------------------------------ arithmetic
 
     def monoid(self, fold: Fold) -> Monoid:
-        """How the totals of a fold are combined."""
+        """The monoid of a fold."""
         monoid: Monoid = FOLDS[fold.op][0](cute_dtype(self.binding.compute))
         return monoid
 
     def merge(self) -> Monoid:
-        """How all totals are combined at once."""
+        """The monoid that combines all totals at once."""
         return merge_of(self.binding.program, cute_dtype(self.binding.compute))
 
     @property
     def passes(self) -> tuple[tuple[tuple[Fold, ...], Monoid], ...]:
-        """The folds of each pass over a row that is not held, and how their totals are combined."""
+        """The folds and the monoid of each pass over a row that is streamed."""
         folds = self.binding.program.folds
         if self.binding.program.merge and folds:
             return ((folds, self.merge()),)
@@ -320,14 +320,14 @@ class RowKernel(RowConfig):
     def fold_each(
         self, folds: tuple[Fold, ...], pieces: list[Piece], row: Row, totals: tuple[Any, ...]
     ) -> tuple[Any, ...]:
-        """The totals of some pieces, by the folds of one pass."""
+        """Folds pieces by all folds of one pass."""
         own: tuple[Any, ...] = ()
         for fold in folds:
             own = (*own, self.fold(fold, pieces, row, totals + own))
         return own
 
     def fold(self, fold: Fold, pieces: list[Piece], row: Row, totals: tuple[Any, ...]) -> Any:
-        """The total of a thread's pieces: vector by vector where it is a sum, then across the vector."""
+        """Folds a thread's pieces: sums elementwise over vectors, then within the vector."""
         compute = cute_dtype(self.binding.compute)
         if fold.op == "count":
             return counted(pieces, compute)
@@ -341,7 +341,7 @@ class RowKernel(RowConfig):
                 nothing_here = term.dtype(bound(term.dtype, nothing))
                 inside = v.inside if isinstance(v.inside, cute.TensorSSA) else cute.full(term.shape, v.inside, Boolean)
                 term = cute.where(inside, term, cute.full_like(term, nothing_here))
-            # Combined at once, so that terms need not wait in registers.
+            # Accumulate at once instead of keeping terms in registers.
             if fold.op == "sum" and sums and sums[-1].shape == term.shape:
                 sums[-1] = sums[-1] + term
             elif fold.op == "sum":
@@ -354,14 +354,14 @@ class RowKernel(RowConfig):
         return reduce(combine, [*found, *((across(fold, x, compute),) for x in sums)])[0]
 
     def write_results(self, g: dict[str, cute.Tensor], constants: Any, row: Row, when: Boolean) -> None:
-        """Computes and writes the outputs with one element a row, where ``when`` holds."""
+        """Computes and writes the outputs with one element per row, if ``when``."""
         names = self.binding.program.operands.results
         if names:
             for name, y in zip(names, self.binding.program.results(constants, row), strict=True):
                 store_if(g[name], 0, y, when)
 
     def map(self, pieces: list[Piece], constants: Any) -> None:
-        """Computes and writes the outputs at the places of some pieces."""
+        """Computes and writes the outputs of pieces."""
         names = self.binding.program.operands
         for i, v in enumerate(pieces):
             fetch_ahead(pieces, i, names.columns)

@@ -1,4 +1,4 @@
-"""The enumerable list of configurations of a program: CI compiles the list, and a proof covers it."""
+"""The configurations of a program: all of them are compiled in CI and covered by GPU validation."""
 
 from __future__ import annotations
 
@@ -23,30 +23,29 @@ from forge_core.rows.teams import persistent_configurations
 
 __all__ = ["configurations"]
 
-# Registers of a thread beside what it holds: addresses, predicates, a vector converted to the compute dtype.  From
-# sm_100 on the compiler takes more for the same code.
+# Registers per thread for addresses, predicates and a vector in conversion.  From sm_100 on the compiler allocates more
+# for the same code.
 _SPARE, _SPARE_NEWER = 24, 32
 
-# Registers of a thread at most: beyond, the compiler spills what it converts.
+# Maximum registers per thread: beyond, the compiler spills converted vectors.
 _MOST_REGISTERS = 160
 
-# Words of a row that a thread holds: few leave room for all threads of a multiprocessor, many for the most bytes.  Of
-# shifted rows it holds an element more, so as many threads have room with fewer words; and elements from which nothing
-# else is computed are added up as they arrive, several sums at once.
+# 32-bit words of a row per thread: few allow full occupancy, many the most bytes in flight.  Fewer for shifted rows,
+# which have head and tail elements besides, and for programs that only reduce, which keep several running totals.
 _FEW, _SOME, _HALF, _MANY, _MOST = 8, 16, 32, 40, 56
 _MANY_SHIFTED = 32
 
-# Rows that a cluster holds only in registers and shared memory together, two blocks on a multiprocessor: threads; words
-# in shared memory; words in registers, and vectors at most, beyond which it spills: fewer where elements are converted.
+# Rows that a cluster holds in registers and shared memory together, with two resident blocks: threads per block; words
+# in shared memory; words in registers and maximum vectors before it spills, the second pair for converted elements.
 _STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED = 448, 48, (32, 16), (24, 12)
 
-# Shared memory that CUDA keeps for itself in each block.
+# Shared memory that CUDA reserves per block.
 _RESERVED_SHARED = 1024
 
-# Threads of a block, lanes of a row, chunks: rows of up to 128 vectors.
+# Rows of up to 128 vectors: threads per block, lanes per row, chunks.
 _WARP_ROWS = ((128, 1, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
 
-# Threads of a block at most, blocks of a row, words that a thread holds: longer rows.
+# Longer rows: maximum threads per block, blocks per row, words per thread.
 _BLOCK_ROWS = (
     (512, 1, _FEW),
     (512, 1, _SOME),
@@ -57,16 +56,14 @@ _BLOCK_ROWS = (
     (448, 16, _SOME),
     (256, 16, _MANY),
 )
-# The same where there are no clusters.
-_LONE_ROWS = ((512, 1, _MOST),)
-# Words that a thread holds of few rows over the whole GPU: the most for which it has registers, as many as stated; from
-# sm_100 on the compiler takes more beside them.
+# Few rows over the whole GPU: words per thread, of which the most are taken that fit in this many registers; fewer from
+# sm_100 on, where the compiler allocates more besides.
 _GRID_WORDS, _GRID_REGISTERS, _GRID_REGISTERS_NEWER = (80, 64, 48), 116, 100
 
 
 @functools.lru_cache(maxsize=1024)
 def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
-    """All configurations of a program that selection picks from on a device; equal ones are the same object."""
+    """All configurations that selection picks from for a program on a device; equal ones are the same object."""
     if binding.operands.accumulates:
         return persistent_configurations(binding, device)
     held = (c for c in _held(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))
@@ -76,7 +73,7 @@ def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
 
 @functools.cache
 def _interned(config: RowConfig) -> RowConfig:
-    """The first of equal configurations, so that what is looked up by one is found by identity."""
+    """The first of equal configurations, so that a look-up by configuration compares by identity."""
     return config
 
 
@@ -86,12 +83,12 @@ def _spare(device: Device) -> int:
 
 def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     words = max(1, binding.words(binding.widest_vec))
+    # Below sm_90 the compiler allocates more registers for moments.
+    more = binding.program.merge == "moments" and device.capability < (9, 0)
 
     def held(align: str, threads: int, lanes: int, chunks: int, blocks: int = 1, staged: int = 0) -> HeldConfig:
         rank = 1 if align == "whole" else MANY_DIMS
-        spare, most = _spare(device), device.sm_threads
-        if binding.program.merge == "moments" and device.capability < (9, 0):
-            spare += 8  # below sm_90 the compiler takes more for the same code
+        spare, most = _spare(device) + 8 * more, device.sm_threads
         config = HeldConfig(binding, align, threads, chunks, spare, rank, 0, most, lanes, blocks, staged)
         return replace(config, columns_staged=_stages_columns(config, device))
 
@@ -99,8 +96,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     stages = bool(binding.program.folds) and not binding.program.operands.columns and floats
     writes = binding.program.operands.writes
     longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
-    longer += _LONE_ROWS if clusters == 1 else ()
-    # Half of a multiprocessor's threads, where arithmetic takes so little time that more blocks need not hide it.
+    longer += [(512, 1, _MOST - 8 * more)] if clusters == 1 else []
+    # Half of a multiprocessor's threads are enough where there is little arithmetic to overlap with loads.
     longer += [(512, clusters, _HALF)] if clusters > 1 and len(binding.loaded) > 1 else []
     in_grid = bool(binding.slots and device.capability >= (9, 0) and binding.program.folds)
     longer += [(512, 0, _SOME)] if in_grid else []
@@ -120,7 +117,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
             yield from itertools.islice((config for config in most if config.registers <= limit), 1)
     if clusters > 1 and binding.program.folds and not stages:
         most = (held("shifted", 512, 0, max(1, room // words), clusters) for room in (_MOST, _MANY))
-        # The compiler has 128 at most here, so what it takes beside folds has to fit as well.
+        # 512 threads have at most 128 registers each, those of the folds included.
         yield from itertools.islice((c for c in most if c.registers + c.fold_registers <= 128), 1)
     converted = any(binding.dtype(name).itemsize < 4 for name in binding.loaded)
     room, vectors = _STAGED_CONVERTED if converted else _STAGED_KEPT
@@ -133,15 +130,14 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
 
 
 def _stages_columns(config: HeldConfig, device: Device) -> bool:
-    """Whether column operands wait in shared memory: where blocks hold rows of vectors, and as many of them have room.
+    """Whether column operands are staged in shared memory: if blocks hold rows of vectors and as many stay resident.
 
-    Not those wider than the row: in shared memory each block has its own, which the L2 must deliver, where whole rows
-    find some of theirs in the L1.
+    Not operands wider than the row: staged, each block loads them from the L2, where whole rows hit some in the L1.
     """
     binding, columns = config.binding, config.binding.program.operands.columns
     sizes, row = ([binding.dtype(name).itemsize for name in names] for names in (columns, binding.moving))
     wide = config.align == "whole" and max(sizes, default=0) > min(row, default=8)
-    # Accesses have 16 bytes, and the first lanes of a warp have the last of each chunk.
+    # Copies to shared memory are 16 bytes wide, and the first lanes of a warp copy the last vectors of each chunk.
     if (
         not columns
         or not config.sized
@@ -164,7 +160,7 @@ def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
 
     few = max(1, _SOME // max(1, binding.words(binding.widest_vec)))
     for parted in (False, True) if binding.program.folds else (False,):
-        # Smaller blocks leave fewer threads without a vector, where a row is cut into few parts.
+        # Smaller blocks leave fewer threads idle in a short part.
         yield stream("shifted", 256 if parted else 512, few, parted=parted)
         yield stream("element", 512, 8, parted=parted)
         yield stream("element", 256, 2, MANY_DIMS, parted)
@@ -175,14 +171,14 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
     columns = binding.program.operands.columns
     words, spare, most = max(1, binding.words(binding.widest_vec)), _spare(device), device.sm_threads
     names, merge = binding.program.operands, binding.program.merge
-    # Each turn ends with a merge into the totals, twice as many of which are of rows of 16 bits.  A sum costs little,
-    # and fewer vectors in flight leave registers for more blocks.
+    # Each iteration ends with a merge into the totals, twice as many for 16-bit rows.  For a sum it is cheap, and fewer
+    # vectors in flight leave registers for more resident blocks.
     merged = bool(binding.program.folds) and not columns and (merge == "max_sum" or bool(names.writes))
-    # Elements of column operands differ from place to place of a vector that has several elements of rows.
+    # A vector of shifted rows has elements of several reduced indices, each with its own element of a column operand.
     chunks = {"whole": max(1, 16 // words), "shifted": max(1, 16 // words // max(1, len(columns)))}
     for align, each in {**chunks, "skewed": chunks["whole"], "element": 8}.items():
         short = ((True, 1),) if align in chunks or not columns else ()
-        # Single elements, which vectors rarely leave, are numbered by any dims.
+        # Rows read by element are indexed by several dims.
         for held, reduced in (*short, (False, MANY_DIMS if align == "element" else 1)):
             more = max(1, binding.widest_vec // 4) if merged and align != "element" and not held else 1
             overlap = not held and device.capability >= (9, 0)

@@ -10,7 +10,7 @@
         '''The public docstring.'''
         return like("rms_norm", RMSNorm(), x=x, weight=weight, dim=dim)
 
-Tensors and numbers of the schema are the program's operands by name; ``dim`` names the dims that make a row.
+Tensors and floats of the schema are the program's operands by name; ``dim`` is the reduced dims.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def like(
     Args:
         op: the operator's name, for messages.
         program: the arithmetic.
-        dim: the dims that make a row.
-        keepdim: whether scalars and results have size 1 there.
-        dtypes: those that the operator takes.
-        same: whether all tensors must have one dtype.
+        dim: the reduced dims.
+        keepdim: whether scalars and results keep them with size 1.
+        dtypes: supported dtypes.
+        same: whether all tensors must have the same dtype.
         dtype: of the output; None for that of the first row operand.
         **tensors: by the names of the program's operands.
 
     Returns:
-        A contiguous tensor of the shape of the rows, or of one element a row.
+        A contiguous tensor of the shape of the rows, or with one element per row.
 
     Raises:
         ArgumentTypeError, LayoutError, DTypeError, ShapeError, DimError: a tensor is not what the program takes.
@@ -99,22 +99,21 @@ def row_operator(
     """Declares an operator that is a row program; decorates the function that checks a call and allocates its output.
 
     Args:
-        schema: see :func:`forge_core.op.operator`.  Its tensors and the result are the program's operands, in any
-            order; its floats are the program's numbers; ``dim`` names the dims that make a row.  Several results are
-            operands by their names.  What a call leaves out, an optional tensor or an empty result, is no operand of
-            the program that is made for it.  With a true ``batch_invariant`` a row's bits do not depend on how many
-            there are, for rows of one alignment.
-        program: the arithmetic, or what makes it from the arguments of a call by name.
-        reference: what the operator means, in PyTorch.
-        gradient: for some tensors a function of the gradient, or of those of all results, and of the call's arguments
-            by name; most are row operators themselves.  Of all others the gradient is that of the reference, as of all
-            with ``"reference"``, which does for gradients, since they are seldom differentiated in turn.  None: not
-            differentiable, or ``setup_context`` and ``backward`` are given.
-        converts: row operands are rounded to the result's dtype when they are loaded.
-        ladder: kernels beside the engine's, by name.
-        kernels: those of the engine: ``PERSISTENT`` of programs that accumulate sums over rows; both of
-            programs with column operands that are to be read once for many rows.
-        **declared: what else :func:`forge_core.op.operator` takes.
+        schema: see :func:`forge_core.op.operator`.  Its tensors and results are the program's operands by name, its
+            floats the program's numbers, and ``dim`` the reduced dims.  A single result need not be named.  Optional
+            tensors that a call omits, and empty results, are not operands of the program made for that call.  With
+            ``batch_invariant`` true, the bits of a row do not depend on the number of rows, for rows of one alignment.
+        program: the program, or a function that makes it from the arguments of a call by name.
+        reference: the reference implementation in PyTorch.
+        gradient: by tensor, a function of the gradients of the results and of the call's arguments by name, mostly a
+            row operator.  Other tensors get the gradient of the reference; with ``"reference"`` all do, which suits
+            operators that are gradients themselves.  None: not differentiable, or ``setup_context`` and ``backward``
+            are given.
+        converts: row operands are rounded to the result's dtype on load.
+        ladder: kernels besides the engine's, by name.
+        kernels: the engine's kernels: ``PERSISTENT`` for programs that accumulate sums over rows; ``VARIANTS |
+            PERSISTENT`` for programs with column operands.
+        **declared: other arguments of :func:`forge_core.op.operator`.
     """
     parsed = Schema.parse(schema)
 
@@ -166,14 +165,14 @@ def row_operator(
 
 
 def _real_views(op: str, program: RowProgram, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Complex tensors with a kept dim more, of their real and imaginary parts, at the same addresses."""
+    """Views of complex tensors with an additional kept dim of real and imaginary part."""
     if not (program.linear and all(t.dtype.is_complex for t in tensors.values())):
         raise UnsupportedError(
             f"{op}: no kernel calculates with complex numbers other than sums of them, and none converts real numbers "
             "to complex ones; pass the real and imaginary parts, torch.view_as_real(x), or set FORGE_BACKEND=ref.",
             requirement="real tensors, or a linear program of complex ones",
         )
-    # Only a call that is explained has conjugated views: the dispatcher resolves those of one that runs.
+    # Conjugated views occur in `explain` only: the dispatcher resolves those of a call.
     return {name: torch.view_as_real(t.resolve_conj()) for name, t in tensors.items()}
 
 
@@ -184,9 +183,9 @@ def _mapped(
     in_dims: Mapping[str, Any],
     named: dict[str, Any],
 ) -> tuple[Any, Any]:
-    """A call over a mapped dim: one call with a dim more, or one for each example where column operands are mapped.
+    """A call over a mapped dim, by a call with an additional dim.
 
-    Or sums over rows are taken, of each example.
+    If column operands are mapped or the program has sums over rows, by a call for each example.
     """
     operands, call_once = program.operands, dict(named)
     names = [name for name in operands.tensors if name in named]
@@ -201,36 +200,36 @@ def _mapped(
             t, d = named[name], in_dims.get(name)
             call_once[name] = t.expand(batch, *t.shape) if d is None else t.movedim(d, 0)
     rank = call_once[operands.rows[0]].ndim - 1
-    if rank == 0:  # an example without dims is a row of one element
+    if rank == 0:  # examples without dims are rows of one element
         if "dim" not in named or operands.columns:
             raise UnsupportedError("vmap: expected examples with dims, got numbers", requirement="examples with dims")
         call_once |= {name: call_once[name].unsqueeze(1) for name in operands.rows}
         call_once |= {"dim": _like(named["dim"], (1,))} | ({"keepdim": False} if "keepdim" in named else {})
         result = call(**call_once)
         return (result.squeeze(1) if operands.writes else result), 0
-    if "dim" in named:  # without one the last dim makes a row, mapped or not
+    if "dim" in named:  # without a parameter `dim` the last dim is reduced, mapped or not
         call_once["dim"] = _like(named["dim"], [dim + 1 for dim in normalize_dims("vmap", named["dim"], rank)])
     result = call(**call_once)
-    if isinstance(result, tuple):  # an empty result has no mapped dim, and each example has it
+    if isinstance(result, tuple):  # an empty result is given a mapped dim
         whole = [t if t.numel() else t.new_empty((batch, 0)) for t in result]
         return tuple(whole), (0,) * len(whole)
     return result, 0
 
 
 def _like(dim: Dims, dims: Sequence[int]) -> Dims:
-    """Dims as an int where one was given so."""
+    """Dims in the form of ``dim``: an int or a tuple."""
     return dims[0] if isinstance(dim, int) else tuple(dims)
 
 
 def _differentiate(
     schema: Schema, gradient: Mapping[str, Callable[..., torch.Tensor]], reference: Callable[..., torch.Tensor]
 ) -> tuple[Callable[..., None], Callable[..., Any]]:
-    """What autograd keeps of a call, and the gradients from it, in the form of ``torch.library.register_autograd``.
+    """``setup_context`` and ``backward`` for ``torch.library.register_autograd``.
 
     Args:
-        schema: the operator's.
-        gradient: as of :func:`row_operator`.
-        reference: whose gradients are taken of all other tensors.
+        schema: the operator's schema.
+        gradient: gradients by tensor: see :func:`row_operator`.
+        reference: the reference, which gives the gradients of all other tensors.
     """
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: Any = None) -> None:

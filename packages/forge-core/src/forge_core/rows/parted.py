@@ -1,10 +1,10 @@
-"""Kernels that cut rows into parts: each pass is a launch that leaves the totals of parts, and one that combines them.
+"""Kernels that split rows: for each pass a launch that computes partial results, and one that combines them.
 
-    pass p       a block for each part of some rows   -> its total, in the workspace
-    finish p     a block for each eight rows          -> the total of all parts, behind them
-    write        a block for each part                <- the totals of all passes
+    pass p       a block per part         -> its total, in the workspace
+    finish p     a block per eight rows   -> the total of all parts, stored behind theirs
+    write        a block per part         <- the totals of all passes
 
-A program that writes nothing but results has no launch to write: the last one that combines computes them.
+A program without outputs of row length has no launch to write: the last finish computes its results.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from forge_core.rows.kernel import RowKernel
 __all__ = ["ALL", "PartedKernel"]
 
 ALL = -1
-"""In place of the number of a pass: the launch that has them all."""
+"""Instead of the index of a pass: a launch that runs all of them."""
 
 FINISHED = 8
-"""Rows of a block that combines the totals of parts."""
+"""Rows per block of the kernel that combines partial results."""
 
 
 class PartedKernel(RowKernel):
-    """Mixed into the configurations of such kernels."""
+    """Mixin of configurations of kernels that split rows."""
 
     overlap: bool
 
     @property
     def launches(self) -> tuple[int, ...]:
-        """The passes, and behind them the launch that writes; or the one that has all."""
+        """The passes and the launch that writes; or the launch that runs all."""
         return tuple(range(len(self.passes) + bool(self.binding.program.operands.writes))) if self.workspace else (ALL,)
 
     def name_of(self, launch: int) -> str:
-        """What a profiler shows of a launch."""
+        """The kernel name of a launch, as a profiler shows it."""
         return f"{self.kernel_name}_pass{launch}" if self.workspace else self.kernel_name
 
     def finish_pass(self, *args: Any) -> None:
-        """Launches :meth:`finish` behind a pass; ``args`` are its own, and the stream."""
+        """Launches :meth:`finish` after a pass; ``args``: its arguments and the stream."""
         rows = self.rows_of(args[3])
         name_kernel(self.finish, f"{self.kernel_name}_finish{args[-2]}")
         self.finish(*args[:-1]).launch(
@@ -70,7 +70,7 @@ class PartedKernel(RowKernel):
         parts: Int32,
         launch: cutlass.Constexpr,
     ):
-        """Combines the totals of parts by a pass."""
+        """Combines the partial results of a pass."""
         program, rows, ends = self.binding.program, self.rows_of(dims), launch + 1 == len(self.launches)
         thread, groups, monoid = cute.arch.thread_idx()[0], self.threads // FINISHED, self.passes[launch][1]
         lead(self.overlap and not ends)

@@ -1,18 +1,18 @@
-"""Blocks that stay: each team of them goes over rows one after the other, the next of which arrive meanwhile.
+"""Persistent blocks: each team processes rows one after the other and loads the next ones meanwhile.
 
-    team b       row b, row b + B, row b + 2 B, ...       B teams: as many as the GPU has room for
-    load         column operands, once for all rows; rows into a ring of slots (``successive``), a vector by each thread
-    fold         each thread's total, then the row's, as of rows that are held; exchanges are used by turns
-    map, store   of the present row; and what its elements add to sums over rows (``accumulate``), in registers
-    at last      sums of a team to the workspace; a second launch adds up those of all teams, in a fixed order
+    team b       row b, row b + B, row b + 2 B, ...       B teams: as many as are resident
+    load         column operands, once for all rows; rows into a pipeline in shared memory (``successive``)
+    fold         per thread, then an exchange among the team; exchanges are double-buffered
+    map, store   of the current row; contributions to sums over rows (``accumulate``) are added up in registers
+    finish       sums of a team to the workspace; a second launch adds up those of all teams, in a fixed order
 
     lanes > 0    lanes of a warp share a row; a team is a block, with several rows at once
     blocks == 1  a block; blocks > 1: a cluster, whose exchange is through distributed shared memory
 
-A thread has the same places of all rows, so that a column operand is read once, and a sum over rows takes a register.
-Bytes moved: each element once in and once out; column operands and sums once for each team, which the L2 has.
-Bound: DRAM bandwidth, as long as the rows that wait on a multiprocessor are about 64 KB, and a row's arithmetic and
-exchange take less time than its bytes.  Limits: rows of ``PersistentConfig.capacity`` vectors.
+A thread has the same indices of all rows, so that it reads a column operand once and adds up a sum over rows in a
+register.  Bytes moved: each element read once and written once; column operands and sums once per team, from the L2.
+Bound: DRAM bandwidth, if about 64 KB of rows are in flight per multiprocessor and a row's arithmetic and exchange take
+less time than its bytes.  Limits: rows of at most ``PersistentConfig.capacity`` vectors.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Persistent(PersistentConfig, AccumulatingKernel):
 
     @cute.jit
     def __call__(self, *args: Any):
-        """Launches all teams, and what adds up their sums; ``args`` as ``RowKernel.split`` takes them."""
+        """Launches all teams, and the kernel that adds up their sums; ``args``: see :meth:`RowKernel.split`."""
         pointers, length, (threads, teams), dims, numbers = self.split(args)
         scratch = args[len(pointers)].toint() if const_expr(self.workspace) else Int64(0)
         threads = Int32(threads) if const_expr(self.sized) else self.threads
@@ -62,7 +62,7 @@ class Persistent(PersistentConfig, AccumulatingKernel):
     @cute.kernel
     def kernel(self, pointers: tuple, scratch: Int64, sizes: tuple, dims: tuple, numbers: tuple):
         (length, threads, teams, rows), program, smem = sizes, self.binding.program, SmemAllocator()
-        # Which rows, and which of the threads that share them.
+        # Rows of this team, and this thread's place in a row.
         thread, block = cute.arch.thread_idx()[0], Int32(cute.arch.block_idx()[0])
         rank, team, own, width = block % self.blocks, block // self.blocks, Int32(0), threads * self.blocks
         place = rank * threads + thread

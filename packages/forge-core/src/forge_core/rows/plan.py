@@ -1,14 +1,14 @@
-"""From a call to a launch: which configuration of which kernel, and its arguments.
+"""From a call to a launch: selects a configuration and computes its arguments.
 
-    contiguous rows           held      lanes, a block or a cluster hold a row; one read
-    few long rows             grid      all blocks of the GPU hold them, and exchange through global memory; one read
-    longer rows               stream    a block a row; two reads
-    few of them               split     parts of rows, in a launch for each pass; two reads
-    rows side by side         column    neighboring rows in neighboring threads
-    any others                stream    by element
-    sums over rows            persistent  blocks go over rows; by its name also for any program with column operands
+    contiguous rows           held        lanes, a block or a cluster hold a row; one read
+    few long rows             grid        all blocks of the GPU hold them and exchange through global memory; one read
+    longer rows               stream      a block per row; two reads
+    few of them               split       parts of rows, a launch per pass; two reads
+    neighboring rows          column      in neighboring threads
+    any others                stream      by element
+    sums over rows            persistent  teams process rows one after the other; by name also with column operands
 
-:func:`select` is a pure function of a problem, a binding and a device: no GPU is asked.
+:func:`select` is a pure function of a problem, a binding and a device; it needs no GPU.
 """
 
 from __future__ import annotations
@@ -54,18 +54,20 @@ VARIANTS: Mapping[str, Variant] = {
     "held": Variant("forge_core.rows.held:build", "rows stay in registers: one read, one write"),
 }
 
-#: The kernel of programs that accumulate sums over rows, and, by its name, of those with column operands.
+#: The kernel of programs that accumulate sums over rows; by name also of those with column operands.
 PERSISTENT: Mapping[str, Variant] = {
-    "persistent": Variant("forge_core.rows.persistent:build", "blocks that stay go over rows; sums over rows stay too"),
+    "persistent": Variant(
+        "forge_core.rows.persistent:build", "persistent blocks keep column operands and sums on chip"
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Rung:
-    """A kernel beside the engine's, such as a step of a course's ladder: taken by its name only.
+    """A kernel besides the engine's, such as a step of the course's ladder, which is taken by name only.
 
     Attributes:
-        variant: where it lives, and its idea.
+        variant: its builder and its idea.
         choose: ``choose(binding, problem, device)``: its configuration, or a Refusal.
         arguments: ``arguments(config, problem)``: the integers of the launch, between the pointers and the stream.
     """
@@ -81,7 +83,7 @@ Config = TypeVar("Config", bound=RowConfig)
 
 # Grids have fewer blocks than this, and 32-bit element numbers end here.
 _LIMIT = 2**31
-# More rows than any GPU has multiprocessors: from there on, selection no longer depends on how many they are.
+# More rows than any GPU has multiprocessors, from which on selection does not depend on their number.
 _MANY_ROWS = 2**15
 
 
@@ -99,24 +101,24 @@ def plan_call(
     ladder: Mapping[str, Rung] = NO_LADDER,
     invariant: bool = False,
 ) -> Launch:
-    """What to launch for a call; only the metadata of its tensors is read.
+    """Plans the launch of a call from the metadata of its tensors.
 
     Args:
         op: the operator's name, for messages.
         program: the arithmetic.
         tensors: inputs and outputs, by the names of the program's operands.
-        dims: those that make a row, none negative.
+        dims: the reduced dims, none negative.
         device: the GPU.
         variant: ``"auto"``, or a name in :data:`VARIANTS`.
-        via: the dtype that row operands are rounded to when they are loaded; None for their own.
+        via: dtype to which row operands are rounded on load, or None.
         order: the operands in the order of the launch's pointers; () for that of the program.
         numbers: in the order of the program's operands.
-        ladder: kernels beside the engine's, by name.
-        invariant: choose as for many rows, however few there are.
+        ladder: kernels besides the engine's, by name.
+        invariant: select as for many rows, whatever their number.
 
     Raises:
         ArgumentError: there is no such variant.
-        UnsupportedError: the variant cannot do this problem, or an element lies across its alignment.
+        UnsupportedError: the variant does not support this problem, or elements are not aligned to their size.
     """
     operands = program.operands
     found = [tensors[name] for name in operands.tensors]
@@ -141,7 +143,7 @@ def plan(
     ladder: Mapping[str, Rung] = NO_LADDER,
     invariant: bool = False,
 ) -> Launch:
-    """What to launch for a bound program and a problem: see :func:`plan_call`."""
+    """Plans the launch of a bound program on a problem: see :func:`plan_call`."""
     chosen_for = problem.of_rows(_MANY_ROWS) if invariant else problem
     name, config, why = select(op, binding, chosen_for, device, variant, ladder)
     read, written = problem.read_bytes, problem.written_bytes
@@ -188,7 +190,7 @@ def select(
 
 
 def _accumulating(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal | None:
-    """The kernel that accumulates sums over rows, or a Refusal; None for a program without such sums."""
+    """Selection for programs that accumulate sums over rows: a kernel or a Refusal; None for other programs."""
     if not binding.operands.accumulates:
         return None
     team = choose_team(binding, problem, device)
@@ -225,7 +227,7 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
 
 
 def _beside(problem: Problem) -> bool:
-    """Whether there are neighboring rows, and they lie closer together than neighboring elements of a row."""
+    """Whether the stride between rows is at most that between the elements of a row."""
     rows = max((abs(problem.kept[-1].strides[i]) for i in problem.stepping), default=0)
     elements = min((abs(problem.reduced[-1].strides[i]) for i in problem.stepping), default=0)
     return problem.kept[-1].size > 1 and rows <= elements
@@ -233,15 +235,15 @@ def _beside(problem: Problem) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _listed(binding: Binding, device: Device, kernel: type[Config], *aligns: str) -> tuple[Config, ...]:
-    """The listed configurations of a kernel that read rows of one of these alignments."""
+    """The listed configurations of a kernel for these alignments."""
     return tuple(c for c in configurations(binding, device) if isinstance(c, kernel) and c.align in aligns)
 
 
 @functools.lru_cache(maxsize=4096)
 def _held_groups(binding: Binding, device: Device, *aligns: str) -> tuple[list[HeldConfig], ...]:
-    """Configurations that hold rows: whole ones; shifted ones; those staged in shared memory.
+    """Configurations that hold rows: whole; shifted; staged in shared memory.
 
-    Of each, lanes come first, in the order of the rows that they can hold; then blocks, then clusters by their size.
+    In each group lanes come first, by capacity; then blocks, then clusters by size.
     """
     groups: tuple[list[HeldConfig], ...] = ([], [], [])
     held = [config for config in _listed(binding, device, HeldConfig, *aligns) if not config.in_grid]
@@ -252,7 +254,7 @@ def _held_groups(binding: Binding, device: Device, *aligns: str) -> tuple[list[H
 
 
 def _aligns(problem: Problem) -> tuple[str, ...] | Refusal:
-    """The alignments of configurations that can hold rows of a problem, or a Refusal."""
+    """The alignments under which rows of a problem can be held, or a Refusal."""
     if problem.kind in ("strided", "outer"):
         return Refusal("contiguous rows", "rows of another stride")
     if problem.length == 0:
@@ -262,20 +264,20 @@ def _aligns(problem: Problem) -> tuple[str, ...] | Refusal:
     kind, vec = problem.alignment.kind, problem.alignment.vec
     if kind == "whole" and len(problem.kept) > 1:
         kind = "shifted" if problem.length >= 2 * vec else "element"
-    return (kind, "shifted") if kind == "whole" else (kind,)  # whole rows may be read as shifted ones
+    return (kind, "shifted") if kind == "whole" else (kind,)  # whole rows are shifted ones too
 
 
 def _fitting(configs: Iterable[HeldConfig], problem: Problem) -> list[HeldConfig]:
-    """Those that a problem's rows fit in."""
+    """The configurations whose capacity a row does not exceed."""
     length = problem.length
     fits = [c for c in configs if c.blocks == 0 or c.capacity >= (length // c.vec or 1)]
-    if max(problem.rows, length) >= _LIMIT >> 10:  # below, no limit of 32 bits can be reached, even by clusters
+    if max(problem.rows, length) >= _LIMIT >> 10:  # below, no 32-bit limit can be reached
         fits = [c for c in fits if _counts(c, problem)]
     return fits
 
 
 def _counts(config: HeldConfig, problem: Problem) -> bool:
-    """Whether blocks and elements are numbered by 32 bits."""
+    """Whether 32 bits are enough for indices of blocks and elements."""
     rows = problem.rows
     blocks = rows * max(config.blocks, 1) * max(config.lanes, 1) < _LIMIT * (config.threads if config.lanes else 1)
     short = problem.length + config.capacity * config.vec < _LIMIT
@@ -283,7 +285,7 @@ def _counts(config: HeldConfig, problem: Problem) -> bool:
 
 
 def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Refusal:
-    """The kernel that holds a row in lanes, a block or a cluster, or a Refusal."""
+    """Selects among configurations that hold a row in lanes, a block or a cluster; or a Refusal."""
     aligns = _aligns(problem)
     if isinstance(aligns, Refusal):
         return aligns
@@ -296,7 +298,7 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
     if fits[0].lanes:
         return fits[0]
     rows, sm_count, vectors = problem.rows, device.sm_count, problem.length // fits[0].vec or 1
-    if rows * 16 <= sm_count:  # few rows: as many multiprocessors as can take part
+    if rows * 16 <= sm_count:  # few rows: as many multiprocessors as possible
         return max(fits, key=lambda config: (-config.chunks, config.blocks))
     measured = thresholds().on(device)
     spread, almost, enough = measured["spread_vectors"], measured["almost_bytes"], measured["enough_bytes"]
@@ -305,11 +307,11 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
     for config in fits:
         blocks = config.blocks
         if best_rank[:2] == (sm_count, True) and blocks > best.blocks:
-            break  # ranks are lower from here on
+            break  # larger clusters rank lower
         held = config.in_flight(vectors, rows, sm_count)
-        # Where rows are fewer than multiprocessors, blocks with enough of a row each are spread over more of them.
+        # Rows fewer than multiprocessors are spread over more blocks, if each has enough vectors.
         busy = rows * (blocks if vectors >= spread * blocks else 1)
-        # The more blocks exchange, the longer it takes, which bytes of other rows are to hide.
+        # An exchange of more blocks takes longer, and more bytes of other rows in flight hide it.
         rank = (min(busy, sm_count), held >= almost, -blocks, min(held, enough + 3072 * (blocks - 1)), -config.chunks)
         if rank > best_rank:
             best, best_rank = config, rank
@@ -317,7 +319,7 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
 
 
 def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Refusal:
-    """The kernel that holds rows in all blocks of the GPU, or a Refusal."""
+    """Selects the configuration that holds rows in all blocks of the GPU; or a Refusal."""
     aligns = _aligns(problem)
     if isinstance(aligns, Refusal):
         return aligns
@@ -333,7 +335,7 @@ def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
 
 
 def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool = False) -> StreamConfig | Refusal:
-    """The kernel that streams rows, or a Refusal."""
+    """Selects the configuration that streams rows; or a Refusal."""
     if problem.rows >= _LIMIT:
         return Refusal("fewer than 2^31 rows, a block each", str(problem.rows))
     dims = max(len(problem.kept), len(problem.reduced))
@@ -350,14 +352,14 @@ def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool 
 
 
 def _split(binding: Binding, problem: Problem, device: Device) -> StreamConfig | Refusal:
-    """The kernel that streams parts of rows, or a Refusal."""
+    """Selects the configuration that streams parts of rows; or a Refusal."""
     if problem.rows * -(-2 * device.sm_count // max(problem.rows, 1)) >= _LIMIT:
         return Refusal("fewer than 2^31 blocks for the parts of all rows", f"{problem.rows} rows")
     return _stream(binding, problem, device, parted=True)
 
 
 def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig | Refusal:
-    """The kernel whose neighboring threads have neighboring rows, or a Refusal."""
+    """Selects the configuration for neighboring rows; or a Refusal."""
     if problem.kind in ("inner", "empty"):
         return Refusal("neighboring rows with neighboring elements", "contiguous rows")
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
@@ -370,13 +372,13 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
     elif problem.length >= 2 * vec and problem.skewed_columns(vec):
         kind = "skewed"
     fits = [config for config in _listed(binding, device, ColumnConfig, kind) if one or config.reduced > 1]
-    # The first holds rows in one block, where it can.
+    # The first holds rows in one block.
     config: ColumnConfig = fits[-1]
     tiles = tiling(config, problem, device)
     if tiles.parts == 1:
         config = fits[0]
         tiles = tiling(config, problem, device)
-    counted = problem.rows if tiles.parts > 1 else 0  # in the launch that combines parts
+    counted = problem.rows if tiles.parts > 1 else 0  # rows are also indexed by the launch that combines parts
     if max(problem.length + tiles.groups * config.chunks, counted, tiles.tiles * tiles.parts) >= _LIMIT:
         return Refusal("fewer than 2^31 blocks, and elements of a row", f"{problem.rows} rows of {problem.length}")
     return config

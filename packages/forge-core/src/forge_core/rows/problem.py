@@ -4,16 +4,15 @@
       -> dims of size 1 dropped
       -> split into kept dims (which row) and reduced dims (where in the row), with a stride for each operand
       -> each set ordered by stride, largest first
-      -> neighbors merged wherever the strides of all operands allow it
+      -> neighboring dims merged where the strides of all operands allow it
       -> classified: inner | outer | strided | empty
 
     inner      a row is contiguous, or one repeated element, in every operand        softmax(x, -1)
     outer      neighboring rows are contiguous in every operand                      softmax(x, 0)
     strided    neither
 
-An operand without elements along the row (a scalar, a result, an expanded gradient) has stride 0 along the reduced
-dims, one without elements for each row (a column operand) has stride 0 along the kept dims.  Integer arithmetic on
-metadata: no tensor is read, no GPU is needed.
+Scalars, results and expanded gradients have stride 0 along the reduced dims; column operands have stride 0 along the
+kept dims.  Integer arithmetic on metadata: no data is read and no GPU is needed.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from forge_core.rows.program import Operands
 
 __all__ = ["ACCESS", "VEC", "Alignment", "Dim", "Problem", "canonical"]
 
-#: Bytes of the widest access of a thread; addresses are known modulo this.
+#: Bytes of the widest access of a thread; addresses are known modulo it.
 ACCESS = 16
-#: Elements of a vector at most: each is held in the compute dtype while it is used.
+#: Maximum elements per vector, which are in the compute dtype while they are used.
 VEC = 8
 
 
@@ -43,12 +42,12 @@ class Dim(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """How rows lie relative to 16-byte boundaries.
+    """Alignment of rows to 16-byte boundaries.
 
     Attributes:
-        kind: ``"whole"``: every row begins at a boundary and is whole vectors long.  ``"shifted"``: rows begin
-            anywhere, but at the same place in all row operands and outputs.  ``"element"``: neither.
-        vec: elements of a vector: 16 bytes of the narrowest row operand or output, or 8; 1 for ``"element"``.
+        kind: ``"whole"``: rows begin at a boundary and are whole vectors.  ``"shifted"``: rows begin at any distance
+            from a boundary, the same in all row operands and outputs.  ``"element"``: neither.
+        vec: elements per vector: 16 bytes of the narrowest row operand or output, or 8; 1 for ``"element"``.
     """
 
     kind: str
@@ -56,21 +55,21 @@ class Alignment(NamedTuple):
 
 
 class Problem:
-    """Rows of some operands, in canonical form; made by :meth:`of`, and not changed after that.
+    """Rows of the operands of a program in canonical form; made by :meth:`of` and immutable.
 
     Attributes:
-        operands: the program's.
-        kept: dims that number the rows, largest stride first; at least one.
-        reduced: dims within a row, likewise; at least one.
-        itemsizes: bytes of an element, for each operand.
+        operands: the operands.
+        kept: kept dims, largest stride first; at least one.
+        reduced: reduced dims, largest stride first; at least one.
+        itemsizes: bytes per element, for each operand.
         offsets: address of the first element modulo 16, for each operand.
-        rows: how many rows.
-        length: elements of a row.
-        broadcast: row operands with one element a row, repeated: an expanded gradient.
+        rows: number of rows.
+        length: elements per row.
+        broadcast: row operands with one element per row: expanded gradients.
         stepping: indices of the operands with an element for each element of a row.
-        moving: those of them that are row operands or outputs.
+        moving: indices of the row operands and outputs among them.
         kind: ``"empty"``, ``"inner"``, ``"outer"`` or ``"strided"``.
-        alignment: how the rows of an ``inner`` problem lie.
+        alignment: alignment of the rows of an ``inner`` problem.
     """
 
     def __init__(
@@ -105,14 +104,14 @@ class Problem:
     def of(
         cls, operands: Operands, tensors: Sequence[torch.Tensor], shape: Sequence[int], dims: Sequence[int]
     ) -> Problem:
-        """The canonical form; only metadata is read.
+        """The canonical form, from metadata.
 
         Args:
-            operands: the program's.
+            operands: the operands of the program.
             tensors: in the order of ``operands.tensors``.  Row operands and outputs have ``shape``; column operands
                 that of ``dims``; scalars and results that of the other dims, or with size 1 at ``dims``.
-            shape: of the rows.
-            dims: those that make a row, none negative; empty for a tensor without dims.
+            shape: shape of row operands.
+            dims: the reduced dims, none negative; empty for a tensor without dims.
         """
         shape, strides, itemsizes, offsets = tuple(shape), [], [], []
         for name, t in zip(operands.tensors, tensors, strict=True):
@@ -139,7 +138,7 @@ class Problem:
         sums = self.operands.accumulated_places if self.length > 1 else ()
         inner = len(self.reduced) == 1 and {row[i] for i in (*self.stepping, *sums)} <= {1}
         outer = {last[i] for i in self.operands.other_places} <= {1}
-        if inner and outer:  # overlapping views: the longer run makes the better accesses
+        if inner and outer:  # overlapping views: along the longer run
             return "inner" if self.length >= self.kept[-1].size or not self.stepping else "outer"
         return "inner" if inner else "outer" if outer else "strided"
 
@@ -147,7 +146,7 @@ class Problem:
         if not self.moving:
             return Alignment("element", 1)
         vec = min(VEC, ACCESS // min([self.itemsizes[i] for i in self.moving]))
-        # Bytes of an access are a power of two, and so are elements.
+        # Access and element sizes are powers of two.
         widths = {i: min(vec, ACCESS // self.itemsizes[i]) for i in self.stepping}
         if self.length % vec == 0 and not [i for i in widths if self._unit(i, self.kept) % widths[i]]:
             return Alignment("whole", vec)
@@ -159,12 +158,12 @@ class Problem:
         return Alignment("element", 1)
 
     def _begins(self, place: int, dims: Sequence[Dim]) -> list[int]:
-        """The place of an operand's first element, and how far each dim moves it, in elements."""
+        """Offset of the first element from a boundary, and the stride of each dim, in elements."""
         steps = [dim.strides[place] for dim in dims if dim.size > 1]
         return [self.offsets[place] // self.itemsizes[place], *steps]
 
     def _unit(self, place: int, dims: Sequence[Dim]) -> int:
-        """The largest number that all of these are multiples of; 0 where all are 0."""
+        """The greatest common divisor of these; 0 if all are 0."""
         return math.gcd(*self._begins(place, dims))
 
     def aligned_columns(self, vec: int) -> bool:
@@ -175,37 +174,37 @@ class Problem:
         return not [i for i in self.operands.other_places if self._unit(i, others) % vec]
 
     def contiguous_columns(self, vec: int) -> bool:
-        """Whether all neighboring rows of an ``outer`` problem are contiguous memory, to be read by aligned vectors."""
+        """Whether all neighboring rows of an ``outer`` problem are contiguous together and can be read by vectors."""
         inner, nothing = self.kept[-1].size, (0,) * len(self.itemsizes)
         if self.kind != "outer" or len(self.reduced) > 1 or {self.reduced[0].strides[i] for i in self.moving} - {inner}:
             return False
         return self._lines(self.length * inner, self.kept[:-1] or (Dim(1, nothing),)).alignment.vec == vec
 
     def skewed_columns(self, vec: int) -> bool:
-        """Whether neighboring rows of an ``outer`` problem lie at the same place of their vectors in all operands."""
+        """Whether neighboring rows of an ``outer`` problem have the same distance from a boundary in all operands."""
         if self.kind != "outer" or len(self.reduced) > 1:
             return False
         return self._lines(self.kept[-1].size, (*self.kept[:-1], *self.reduced)).alignment.vec == vec
 
     def _lines(self, length: int, kept: tuple[Dim, ...]) -> Problem:
-        """Contiguous memory of all operands that step, as rows."""
+        """Contiguous runs of ``length`` elements in all stepping operands, as rows."""
         one = Dim(length, tuple([int(i in self.stepping) for i in range(len(self.itemsizes))]))
         return Problem(self.operands, kept, (one,), self.itemsizes, self.offsets)
 
     def of_rows(self, least: int) -> Problem:
-        """The same rows as if there were so many at least: what is chosen for them serves any number."""
+        """A copy with at least ``least`` rows, for a selection that does not depend on their number."""
         many = copy.copy(self)
         many.rows = max(self.rows, least)
         return many
 
     def across(self, operands: Operands) -> Problem:
-        """Rows of one element as elements of longer rows, of a program that writes this one's results."""
+        """Rows of one element as elements of longer rows, for a program that writes the results of this one."""
         outer = self.kept[:-1] or (Dim(1, (0,) * len(self.itemsizes)),)
         return Problem(operands, outer, self.kept[-1:], self.itemsizes, self.offsets)
 
     @property
     def read_bytes(self) -> int:
-        """Bytes read at least: broadcast dims once."""
+        """Minimum bytes read, with broadcast dims once."""
         return self._bytes(self.operands.read_places)
 
     @property
@@ -224,7 +223,7 @@ class Problem:
 
 
 def _strides(t: torch.Tensor, column: bool, shape: Sequence[int], dims: Sequence[int]) -> list[int]:
-    """A stride for each dim of ``shape``: 0 along those that the tensor lacks."""
+    """A stride for each dim of ``shape``; 0 along dims that the tensor lacks."""
     own = list(t.stride())
     if column:
         return [own.pop(0) if i in dims else 0 for i in range(len(shape))]
@@ -234,12 +233,12 @@ def _strides(t: torch.Tensor, column: bool, shape: Sequence[int], dims: Sequence
 
 
 def canonical(dims: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Without dims of size 1, ordered, merged; a size of 0 stands alone."""
+    """Drops dims of size 1, orders and merges the others; a dim of size 0 replaces all."""
     if len(dims) == 1 and dims[0].size > 1:
         return (dims[0],)
     if 0 in [d.size for d in dims]:
         return (Dim(0, (0,) * len(dims[0].strides)),)
-    # The last operand's stride decides: it is written.  The others break ties.
+    # By the strides of the last operand, an output; the others break ties.
     ordered = sorted([d for d in dims if d.size != 1], key=lambda d: d.strides[::-1], reverse=True)
     merged: list[Dim] = []
     for dim in ordered:

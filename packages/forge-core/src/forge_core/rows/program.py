@@ -1,17 +1,17 @@
 """Row programs: the arithmetic of a row-wise operator, apart from how rows move.
 
-    fold          x -> t         what each element contributes to a reduction of its row; a fold may use those before it
-    constants     totals -> k    once a row
-    results       k -> r         the outputs with one element a row
-    map           x, k -> y      the outputs with an element for each element of the row
-    accumulate    x, k -> s      what each element adds to an output that is a sum over rows, for each place of a row
+    fold          x -> t         terms of a reduction of the row; a fold may use the totals of those before it
+    constants     totals -> k    once per row
+    results       k -> r         outputs with one element per row
+    map           x, k -> y      outputs with an element for each element of the row
+    accumulate    x, k -> s      terms of an output that is a sum over rows, one for each index within a row
 
-A program is a frozen dataclass: its fields are part of the compile key.  Its methods run while a kernel is traced, so a
-plain ``if`` on the program's own fields costs nothing.  ``v.x`` is a vector of neighboring elements (``TensorSSA``) in
-the compute dtype; totals and constants are numbers, the same for all threads of a row.  Threads, layouts, predicates
-and the ends of rows are the engine's; the same program runs on rows of any dims, strides and dtypes.
+A program is a frozen dataclass, whose fields are part of the compile key.  Its methods run at trace time, so that an
+``if`` on its fields costs nothing.  ``v.x`` is a vector of neighboring elements (``TensorSSA``) in the compute dtype;
+totals and constants are scalars, equal in all threads of a row.  Threads, layouts and predicates are the engine's: the
+same program runs on rows of any dims, strides, lengths and dtypes.
 
-This module imports no DSL, so that an operator is planned without it; the functions below import it when called.
+This module does not import the DSL, so that planning does not; the functions below import it when called.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["Fold", "Operands", "RowProgram", "exp", "log", "reciprocal", "rounde
 
 @dataclass(frozen=True)
 class Operands:
-    """The names of what a program reads and writes, in the order of the kernel's arguments.
+    """The operands of a program by name, in the order of the kernel's arguments.
 
     Attributes:
         rows: (rows, length), read; ``v.name`` in ``fold`` and ``map``.
@@ -50,32 +50,32 @@ class Operands:
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
-        """All but the numbers."""
+        """All operands that are tensors."""
         return self.rows + self.columns + self.scalars + self.writes + self.results + self.accumulates
 
     @cached_property
     def elementwise(self) -> tuple[str, ...]:
-        """Those with an element for each element of a row."""
+        """Operands with an element for each element of a row."""
         return self.rows + self.columns + self.writes
 
     @cached_property
     def elementwise_places(self) -> tuple[int, ...]:
-        """Their indices in ``tensors``."""
+        """The indices of ``elementwise`` in ``tensors``."""
         return self._places(self.elementwise)
 
     @cached_property
     def other_places(self) -> tuple[int, ...]:
-        """The indices of all but column operands and sums over rows."""
+        """The indices of operands with a stride between rows."""
         return self._places(self.rows + self.scalars + self.writes + self.results)
 
     @cached_property
     def read_places(self) -> tuple[int, ...]:
-        """The indices of what is read."""
+        """The indices of inputs."""
         return self._places(self.rows + self.columns + self.scalars)
 
     @cached_property
     def written_places(self) -> tuple[int, ...]:
-        """The indices of what is written."""
+        """The indices of outputs."""
         return self._places(self.writes + self.results + self.accumulates)
 
     @cached_property
@@ -88,7 +88,7 @@ class Operands:
 
 
 def _one(v: Any, row: Any, *totals: Any) -> int:
-    """What an element contributes to a count."""
+    """The term of a count."""
     return 1
 
 
@@ -98,9 +98,9 @@ class Fold:
 
     Attributes:
         op: ``"sum"``, ``"prod"``, ``"max"`` or ``"min"``; or ``"count"``, the number of elements, which has no term.
-        term: ``term(v, row, *totals)``: what a vector of elements contributes, given the totals of the folds before.
-        masked: the engine leaves out elements outside the row.  False promises that the terms of
-            ``RowProgram.outside`` contribute nothing, which saves a select an element.
+        term: ``term(v, row, *totals)``: the terms of a vector of elements, given the totals of the folds before.
+        masked: elements outside the row are masked.  False promises that the term of ``RowProgram.outside`` is the
+            identity of the fold, which saves a select per element.
     """
 
     op: str
@@ -117,7 +117,7 @@ class RowProgram:
 
     @property
     def operands(self) -> Operands:
-        """What is read and written."""
+        """The operands."""
         raise NotImplementedError(
             f"{type(self).__name__}: expected a class attribute `operands`, an Operands, got none"
         )
@@ -129,21 +129,20 @@ class RowProgram:
 
     @property
     def linear(self) -> bool:
-        """Whether results are sums of the row operands' elements times real numbers.
+        """Whether results are linear in the row operands, with real coefficients.
 
-        Real and imaginary parts of complex operands are rows of their own then, which is how they are computed.
+        Complex operands are then computed as rows of real and rows of imaginary parts.
         """
         return False
 
     @property
     def merge(self) -> str:
-        """How the totals of two parts of a row become one.
+        """How the totals of two parts of a row are combined.
 
-        ``"max_sum"`` for a maximum and a sum of exponentials below it; ``"moments"`` for a count, a sum, and the
-        squared deviations from their quotient; ``"each"`` where no fold uses another's total.
-        A program with a merge exchanges all totals at once: its folds may see those of a part of the row.  Rows that
-        are not held on chip are read once for all of them.  ``""``: each total is exchanged before the next fold
-        begins.
+        ``"max_sum"``: a maximum, and a sum of exponentials relative to it; ``"moments"``: a count, a sum, and a sum of
+        squared deviations from the mean; ``"each"``: every total by its own fold, if no fold uses another's total.
+        With a merge, all totals are exchanged at once, folds see the totals of a part of the row, and rows that are
+        not held on chip are read once for all folds.  ``""``: each total is exchanged before the next fold begins.
         """
         return "each" if len(self.folds) == 1 else ""
 
@@ -153,67 +152,67 @@ class RowProgram:
         return 0.0
 
     def compute(self, dtypes: Sequence[torch.dtype], via: torch.dtype | None) -> torch.dtype:
-        """The dtype of values and totals: float64 where an operand has it, else float32.
+        """The compute dtype: float64 if an operand has it, else float32.
 
-        A program of integers has int32 or int64 instead, which must hold all values of its operands.
+        Programs of integers return int32 or int64, which must hold all values of the operands.
 
         Args:
-            dtypes: in the order of ``operands.tensors``.
-            via: the dtype that row operands are rounded to when they are loaded; None for their own.
+            dtypes: dtypes of ``operands.tensors``.
+            via: dtype to which row operands are rounded on load, or None.
         """
         return torch.float64 if torch.float64 in (*dtypes, via) else torch.float32
 
     def of_one(self) -> RowProgram | None:
-        """What this one is of rows of one element: a program that writes its results, in their order; None for none."""
+        """An elementwise program that computes the results for rows of one element, or None."""
         return None
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
-        """What ``results`` and ``map`` need of the row; computed once a row."""
+        """Values for ``results`` and ``map``, computed once per row."""
         return totals
 
     def results(self, constants: Any, row: Any) -> tuple[Any, ...]:
-        """One value a row, in the order of ``operands.results``."""
+        """The outputs with one element per row, in the order of ``operands.results``."""
         return ()
 
     def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
-        """The elements written, in the order of ``operands.writes``."""
+        """The outputs of row length, in the order of ``operands.writes``."""
         return ()
 
     def accumulate(self, v: Any, constants: Any) -> tuple[Any, ...]:
-        """What elements add to sums over rows, in the order of ``operands.accumulates``."""
+        """Terms of sums over rows, in the order of ``operands.accumulates``."""
         return ()
 
 
 def exp(x: Any, *, exact: bool = True) -> Any:
-    """e^x of a vector or a number; see :func:`forge_core.cute.math.exp`."""
+    """e^x of a vector or a scalar; see :func:`forge_core.cute.math.exp`."""
     from forge_core.cute import math
 
     return math.exp(x, exact=exact)
 
 
 def log(x: Any) -> Any:
-    """The natural logarithm of a vector or a number."""
+    """The natural logarithm of a vector or a scalar."""
     import cutlass.cute as cute
 
     return cute.math.log(x)
 
 
 def rsqrt(x: Any) -> Any:
-    """1 / sqrt(x) of a vector or a number."""
+    """1 / sqrt(x) of a vector or a scalar."""
     import cutlass.cute as cute
 
     return cute.math.rsqrt(x)
 
 
 def reciprocal(x: Any) -> Any:
-    """1 / x of a number from 1 to 2^126, rounded once; see :func:`forge_core.cute.online.reciprocal`."""
+    """1 / x of a scalar from 1 to 2^126, correctly rounded; see :func:`forge_core.cute.online.reciprocal`."""
     from forge_core.cute import online
 
     return online.reciprocal(x)
 
 
 def rounded(x: Any, dtype: torch.dtype) -> Any:
-    """A vector rounded to a dtype, in the dtype that it has."""
+    """Rounds a vector to a dtype and converts it back."""
     from forge_core.dtypes import cute_dtype
 
     own, other = x.dtype, cute_dtype(dtype)
@@ -221,7 +220,7 @@ def rounded(x: Any, dtype: torch.dtype) -> Any:
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:
-    """``a`` where a number's condition holds, else ``b``; both numbers of one dtype."""
+    """Selects ``a`` if the condition holds, else ``b``; scalars of one dtype."""
     import cutlass
 
     return type(b)(cutlass.select_(condition, a, b))

@@ -1,4 +1,4 @@
-"""The totals of a row that threads hold on chip: lanes of a warp, a block, a cluster or the grid."""
+"""Reductions over the threads that share a row on chip: lanes of a warp, a block, a cluster or the grid."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ __all__ = ["SharedRowKernel"]
 
 
 class SharedRowKernel(RowKernel):
-    """Mixed into the configurations of kernels whose threads share rows on chip.
+    """Mixin of configurations of kernels whose threads share rows on chip.
 
     Attributes:
-        lanes: threads of a warp that share a row; 0 for all threads of one or several blocks.
+        lanes: lanes per row; 0 for all threads of one or several blocks.
     """
 
     lanes: int
 
     def exchanged(self) -> tuple[Monoid, ...]:
-        """The monoid of each exchange; none where shuffles are enough."""
+        """The monoid of each exchange; none with lanes, which use shuffles."""
         folds = self.binding.program.folds if self.sized else ()
         return (self.merge(),) if self.binding.program.merge and folds else tuple(map(self.monoid, folds))
 
     def of_lanes(self, total: Any, fold: Fold) -> Any:
-        """A total of all lanes that share a row."""
+        """Reduces over the lanes of a row."""
         return reduce_part(total, self.monoid(fold), self.lanes)
 
     def reduce(self, pieces: list[Piece], row: Row, exchange: Sequence[Exchange], zero: Uint32) -> tuple[Any, ...]:
-        """The totals of a row, for all threads that share it.
+        """The totals of a row, in all threads that share it.
 
-        With a merge, folds see the totals of this thread's own elements, and one exchange follows the last fold.
+        With a merge, folds see the totals of the thread's own elements, and one exchange follows the last fold.
 
         Args:
-            pieces: this thread's.
-            row: what is known of the row.
-            exchange: for each of :meth:`exchanged`.
-            zero: 0, which the compiler knows to be of one bit.
+            pieces: the thread's elements.
+            row: values of the row.
+            exchange: an exchange for each monoid of :meth:`exchanged`.
+            zero: 0, of which the compiler knows only that it is 0 or 1.
         """
         program = self.binding.program
         totals: tuple[Any, ...] = ()

@@ -1,15 +1,14 @@
 """Rows streamed through blocks: read once for the totals, and once more for the outputs.
 
-    pass 1     tile 0, tile 1, ...      fold each tile, merge it into the running totals of the thread
-    exchange   shared memory            every thread of the block holds the row's totals
+    pass 1     tile 0, tile 1, ...      fold each tile and merge it into the thread's running totals
+    exchange   shared memory            every thread of the block has the row's totals
     pass 2     tile 0, tile 1, ...      load again, map, store
 
-A program without a merge has a pass for each of its folds.  A row has one block; or, where rows are few, a block for
-each of its parts: then each pass is a launch, which leaves the totals of parts in the workspace, and another one that
-combines them (``parted``).
+A program without a merge has a pass for each fold.  A row has one block; or, if rows are few (``parted``), a block per
+part, and for each pass a launch that computes partial results and one that combines them.
 
-Bytes moved: each element is read twice (once if the program writes no elements, or has no folds) and written once.
-Limits: none.  Rows of any length, strided in any way.
+Bytes moved: each element is read twice (once if the program writes no elements or has no folds) and written once.
+Limits: none; rows of any length and strides.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Stream(StreamConfig, PartedKernel):
 
     @cute.jit
     def __call__(self, *args: Any):
-        """Launches a block for each part of each row; ``args`` as ``RowKernel.split`` takes them."""
+        """Launches a block per part of each row; ``args``: see :meth:`RowKernel.split`."""
         pointers, length, parts, dims, numbers = self.split(args)
         parts = Int32(parts) if const_expr(self.parted) else Int32(1)
         rows, scratch = self.rows_of(dims), args[len(pointers)].toint() if const_expr(self.parted) else Int64(0)
@@ -76,7 +75,7 @@ class Stream(StreamConfig, PartedKernel):
         g = self.row_of(pointers, length, dims, row)
         known, totals, once = self.known(g, length, numbers), (), self.read_once(self.rows_of(dims), length)
 
-        # Whole vectors in tiles; a row's first threads have an element each outside of them.
+        # Aligned vectors in tiles; the first threads also have an element of the head or tail each.
         head = Int32(self.head(g))
         body = (length - head) // self.vec * self.vec
         step = self.threads * self.vec * self.chunks
@@ -118,7 +117,7 @@ class Stream(StreamConfig, PartedKernel):
     def tile(
         self, g: dict[str, cute.Tensor], head: Int32, body: Int64, tile: Int32, thread: Int32, once: Any
     ) -> list[Any]:
-        """This thread's pieces of one tile of a row."""
+        """Loads a thread's pieces of one tile of a row."""
         step = self.threads * self.vec * self.chunks
         begin = Int64(tile) * step
         left = Int32(cutlass.min(body - begin, Int64(step)))

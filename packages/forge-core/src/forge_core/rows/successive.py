@@ -1,13 +1,13 @@
-"""Successive rows of a team: the next ones are asked for while the present one is computed.
+"""The row pipeline of a team: the next rows are loaded while the current one is computed.
 
-    stages > 0    rows wait in shared memory, vector by vector, each where the thread that asked for it reads it
-    stages == 0   the elements of the next row wait in registers
+    stages > 0    rows are copied to shared memory by cp.async; a thread reads the vectors that it copied itself
+    stages == 0   the elements of the next row are loaded into registers
 
-    slot          a ring of stages: [row n | row n + 1 | ... ]; of each row, for each operand and chunk, an access of
-                  16 bytes of thread 0, of thread 1, ...: neighboring threads have neighboring banks
+    stages        a ring [row n | row n + 1 | ... ]; per row, operand and chunk: 16 bytes of thread 0, of thread 1, ...,
+                  without bank conflicts
 
-No barrier guards a slot.  A thread reads only what itself has copied there, once its own group of copies has arrived,
-and asks for another row into the slot behind its last read of it, one turn later.
+No barrier guards a stage: a thread reads only its own copies, after its own commit group has completed, and overwrites
+a stage after its last read of it, one iteration later.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ __all__ = ["Successive"]
 
 @dataclass(frozen=True)
 class Successive:
-    """The rows of a thread.
+    """A thread's view of the rows of its team.
 
     Attributes:
         kernel: the row kernel.
-        launch: pointers, length of a row, dims, numbers.
-        rows: how many there are.
-        first: the thread's first one.
-        step: rows from one of its turns to the next.
-        place: its place among the threads that share a row.
-        width: how many those are.
-        start: where the ring begins in shared memory.
-        policy: the L2's, for what is loaded.
+        launch: pointers, row length, dims, numbers.
+        rows: number of rows.
+        first: the thread's first row.
+        step: rows per iteration of all teams.
+        place: the thread's index among those of a row.
+        width: threads per row.
+        start: address of the stages in shared memory.
+        policy: L2 cache policy of loads.
         rColumns: column operands, (vec, chunks) each, for all rows.
-        rScalars: of the next row, (1) each.
-        rNext: of the next row, (chunks) for each row operand; none where rows wait in shared memory.
+        rScalars: scalars of the next row, (1) each.
+        rNext: the next row, (vec, chunks) for each row operand; empty with stages.
     """
 
     kernel: Any
@@ -60,7 +60,7 @@ class Successive:
 
     @classmethod
     def of(cls, kernel: Any, launch: tuple[Any, ...], rows: tuple[Any, ...], who: tuple[Any, ...], start: Int32) -> Any:
-        """Loads the column operands; ``rows`` and ``who`` as the attributes from ``rows`` and from ``place`` on."""
+        """Loads the column operands; ``rows`` is (rows, first, step), ``who`` is (place, width)."""
         names, vec, chunks = kernel.binding.program.operands, kernel.vec, kernel.chunks
         g = kernel.row_of(*launch[:3], Int64(0))
         made = cls(kernel, launch, rows[0], rows[1], rows[2], who[0], who[1], start, load_policy(), {}, {}, {})
@@ -76,17 +76,17 @@ class Successive:
 
     @property
     def ahead(self) -> int:
-        """Rows that are asked for before their turn."""
+        """Rows in flight ahead of the current one."""
         return int(max(1, self.kernel.stages - 1))
 
     def row(self, turn: Int32) -> tuple[dict[str, cute.Tensor], Int64, Boolean]:
-        """The row of a turn, its number, and whether there is one; else some other."""
+        """The row of an iteration as tensors, its index, and whether it exists; if not, the last row."""
         row = self.first + turn * self.step
         (pointers, length, dims, _), inside = self.launch, row < self.rows
         return self.kernel.row_of(pointers, length, dims, cutlass.min(row, self.rows - 1)), row, inside
 
     def ask(self, turn: Int32) -> None:
-        """Asks for the row of a turn, maybe none."""
+        """Starts loading the row of an iteration, if it exists."""
         g, _, inside = self.row(turn)
         count, kernel = Int32(cutlass.select_(inside, self.launch[1], 0)), self.kernel
         for name, rNext in self.rNext.items():
@@ -101,13 +101,13 @@ class Successive:
             cute.arch.cp_async_commit_group()
 
     def ask_scalars(self, turn: Int32) -> None:
-        """Asks for the scalars of a turn's row: those of the next one, before the present one is computed."""
+        """Loads the scalars of an iteration's row, one iteration ahead."""
         g, _, inside = self.row(turn)
         for name, rX in self.rScalars.items():
             load_if(g[name], Int32(0), rX, inside, self.policy)
 
     def take(self, turn: Int32) -> tuple[list[Piece], Row, dict[str, cute.Tensor], Boolean]:
-        """This thread's pieces of a turn's row, what is known of it, its tensors, and whether there is one."""
+        """Waits for the row of an iteration: the thread's pieces, values of the row, its tensors, whether it exists."""
         kernel, vec = self.kernel, self.kernel.vec
         g, _, inside = self.row(turn)
         length, numbers = self.launch[1], self.launch[3]
@@ -115,7 +115,7 @@ class Successive:
         count = Int32(cutlass.select_(inside, length, 0))
         if const_expr(kernel.stages > 0):
             cute.arch.cp_async_wait_group(kernel.stages - 2)
-            cute.arch.sync_warp()  # what the compiler may not move a read of the slot that is asked for next behind
+            cute.arch.sync_warp()  # keeps reads of this stage ahead of the copies that overwrite it
             slots = self._slots(turn, g)
         rRow, epoch, pieces = self._copied(self.rNext), Epoch(), []
         for c in range(kernel.chunks):
@@ -128,11 +128,11 @@ class Successive:
         return pieces, known, g, inside
 
     def store(self, gY: cute.Tensor, c: int, y: Any, when: Boolean) -> None:
-        """Writes a thread's vector of a contiguous row where ``when`` holds."""
+        """Stores chunk ``c`` of a contiguous row, if ``when``."""
         self._store({"": gY}, when & (self._step(c) < Int32(self.launch[1])), c, "", y)
 
     def _step(self, c: int) -> Int32:
-        """The first element of a vector."""
+        """Index of the first element of a chunk."""
         return Int32((self.place + c * self.width) * self.kernel.vec)
 
     def _part(self, g: dict[str, cute.Tensor], name: str, *, load: bool) -> tuple[Any, cute.Tensor]:
@@ -140,7 +140,7 @@ class Successive:
         return partition(g[name], Int32(0), kernel.vec, self.width, kernel.chunks, self.place, load=load)
 
     def _slots(self, turn: Int32, g: dict[str, cute.Tensor]) -> dict[str, cute.Tensor]:
-        """For each row operand a thread's ((access, accesses), chunks) of the slot of a turn."""
+        """For each row operand a thread's ((access, accesses), chunks) of the stage of an iteration."""
         found, kernel = {}, self.kernel
         row = kernel.chunks * kernel.vec * kernel.binding.loaded_bytes * cute.arch.block_dim()[0]
         start = self.start + Int32(Uint32(turn) % kernel.stages) * row
@@ -149,7 +149,7 @@ class Successive:
         return found
 
     def _load(self, g: dict[str, cute.Tensor], name: str, count: Any, rX: cute.Tensor) -> None:
-        """Loads this thread's elements into (vec, chunks) registers, those before ``count``."""
+        """Loads a thread's elements before ``count`` into (vec, chunks) registers."""
         for c in range(self.kernel.chunks):
             inside, nothing = self._step(c) < count, self.kernel.nothing(name, g)
             rX[None, c].fill(nothing)
@@ -163,7 +163,7 @@ class Successive:
                 cute.copy(copy, tXgX[None, c], rOwn, pred=vector_predicate(tXgX, inside))
 
     def _copied(self, tensors: dict[str, cute.Tensor]) -> dict[str, cute.Tensor]:
-        """Registers that stay as they are when the next row arrives."""
+        """Copies of registers, which the next row does not overwrite."""
         found = {}
         for name, rX in tensors.items():
             found[name] = cute.make_rmem_tensor(rX.shape, rX.element_type)
@@ -181,11 +181,11 @@ class Successive:
 
 
 def _read(sX: cute.Tensor, c: int) -> Any:
-    """A thread's vector in shared memory, by 16 bytes."""
+    """Reads chunk ``c`` from shared memory by accesses of 16 bytes."""
     width, accesses = sX.shape[0]
     rX = cute.make_rmem_tensor((width, accesses), sX.element_type)
     for a in range(accesses):
-        # What the thread's number is multiplied by is lost on the way, and with it the alignment.
+        # The DSL does not infer the alignment of a slice at a runtime index.
         start = sX[(None, a), c].iterator.toint()
         pointer = cute.make_ptr(sX.element_type, start, cute.AddressSpace.smem, assumed_align=16)
         cute.autovec_copy(cute.make_tensor(pointer, cute.make_layout(width)), rX[None, a])

@@ -1,6 +1,6 @@
-"""Teams: blocks, or clusters of them, that each go over rows one after the other (``persistent``), on the host.
+"""Host side of the persistent kernel: its configurations, which one a problem takes, and its grid.
 
-The configurations, the list of them, which one a problem takes, and how many teams a launch has.
+A *team* is a block or a cluster that processes a row at a time, or, with ``lanes``, a block that processes several.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from forge_core.rows.problem import Problem
 
 __all__ = ["PersistentConfig", "choose_team", "persistent_configurations", "team_sizes", "team_workspace"]
 
-#: Registers of a thread that hold what stays for all rows: sums over them, column operands as they are computed with.
+#: Registers per thread for sums over rows and column operands, which stay for all rows.
 _KEPT = 48
-#: Elements of a row that a thread has at most; of rows read by element, and by element along several dims.
+#: Maximum elements of a row per thread; of rows read by element; of those with several reduced dims.
 _MOST, _MOST_SINGLE, _MOST_STRIDED = 32, 8, 4
-#: Registers beside those and a vector's arithmetic; from sm_100 on the compiler takes more for the same code, and
-#: everywhere for lanes, whose row it keeps from the folds to the map.
+#: Registers per thread besides; from sm_100 on, where the compiler allocates more for the same code; with lanes, whose
+#: row the compiler keeps from the folds to the map.
 _SPARE, _SPARE_NEWER, _SPARE_LANES = 32, 40, 64
-#: Bytes of rows that a multiprocessor has asked for at any time.
+#: Bytes in flight per multiprocessor.
 _IN_FLIGHT = 96 * 1024
-#: Threads of a team of one block or more; lanes of a row and vectors of each.
+#: Threads per block of a team; threads per block with lanes; lanes per row and chunks.
 _TEAM_THREADS, _WARP_THREADS, _LANES = (256, 512), 128, ((4, 2), (8, 2), (16, 2), (32, 2), (32, 4))
-#: Shared memory that CUDA keeps for itself in each block.
+#: Shared memory that CUDA reserves per block.
 _RESERVED = 1024
-#: Multiprocessors between which clusters of more than two blocks are placed.
+#: Multiprocessors of a GPC, within which a cluster is placed.
 _GROUP = 16
 _LIMIT = 2**31
 
 
 @dataclass(frozen=True)
 class PersistentConfig(RowConfig):
-    """``persistent.py``: teams of blocks go over rows one after the other.
+    """``persistent.py``: each team processes rows one after the other.
 
     Attributes:
-        lanes: threads of a warp that share a row, a power of two; 0: all threads of a team, as many as the launch says.
+        lanes: lanes per row, a power of two; 0: all threads of a team, whose number is a launch argument.
         blocks: blocks of a team, a cluster.
-        stages: rows of a thread in shared memory, of which one is computed while the others arrive; 0: the next row
-            arrives in registers, element by element.
-        overlap: the launch that adds up the sums of teams begins before the one ahead of it ends.
+        stages: rows in the shared-memory pipeline: one is computed while the others are loaded; 0: the next row is
+            loaded into registers, by element.
+        overlap: programmatic dependent launch of the kernel that adds up the sums of teams.
     """
 
     lanes: int = 0
@@ -56,27 +56,27 @@ class PersistentConfig(RowConfig):
 
     @property
     def sized(self) -> bool:
-        """Whether the threads of a block are as many as a row needs."""
+        """Whether threads per block are a launch argument."""
         return self.lanes == 0
 
     @property
     def sizes(self) -> int:
-        """A launch says how many threads a block has, and how many teams there are."""
+        """Number of sizes that a launch is passed: threads per block and teams."""
         return 2
 
     @property
     def workspace(self) -> bool:
-        """Whether a launch has a workspace: for the sums of teams."""
+        """Whether a launch has a workspace, for the sums of teams."""
         return bool(self.binding.operands.accumulates)
 
     @property
     def slots(self) -> int:
-        """Totals that an exchange has in shared memory, of two turns."""
+        """Partial results of an exchange in shared memory, double-buffered."""
         return 2 * (self.threads // 32) * self.blocks if self.sized else 0
 
     @property
     def registers(self) -> int:
-        """Registers that a thread needs: what stays, the arithmetic of a vector, and the row that arrives in them."""
+        """Estimated registers per thread: sums and column operands, a vector in conversion, and the next row."""
         operands, wide = self.binding.operands, max(1, self.binding.compute.itemsize // 4)
         stay = self.chunks * self.vec * wide * (len(operands.accumulates) + len(operands.columns))
         vector = self.vec * wide * (2 * len(operands.rows) + 1)
@@ -85,22 +85,22 @@ class PersistentConfig(RowConfig):
 
     @property
     def capacity(self) -> int:
-        """Vectors of a row that fit."""
+        """Maximum vectors of a row."""
         return (self.lanes or self.threads * self.blocks) * self.chunks
 
     @property
     def rows_at_once(self) -> int:
-        """Rows of a team's turn."""
+        """Rows per iteration of a team."""
         return self.threads // self.lanes if self.lanes else 1
 
     def shared(self, threads: Any) -> Any:
-        """Bytes of shared memory: those of the exchanges, and the rows that wait; at last the sums of lanes."""
+        """Bytes of shared memory per block: exchanges and staged rows, whose memory the sums of lanes reuse."""
         row = self.chunks * self.vec * self.binding.loaded_bytes
         sums = self.vec * self.binding.compute.itemsize if self.lanes and self.workspace else 0
         return super().shared(threads) + 32 + threads * max(self.stages * row, sums)
 
     def block(self, vectors: int) -> int:
-        """Threads of a block, for rows of so many vectors."""
+        """Threads per block, for rows of ``vectors`` vectors."""
         if self.lanes:
             return self.threads
         return min(32 * max(1, -(-vectors // (32 * self.blocks * self.chunks))), self.threads)
@@ -112,7 +112,7 @@ class PersistentConfig(RowConfig):
         return f"{self.binding.name}_persistent_{who}_{self._suffix}_s{self.stages}"
 
     def resident_blocks(self, threads: int, device: Device) -> int:
-        """Blocks of so many threads that a multiprocessor has at once."""
+        """Resident blocks of ``threads`` threads per multiprocessor."""
         room = device.smem_per_sm // (self.shared(threads) + _RESERVED)
         return max(1, min(self.resident * self.threads // threads, int(room), 32 if self.sm_threads >= 2048 else 16))
 
@@ -137,20 +137,20 @@ def _clusters(device: Device) -> list[int]:
 
 
 def _elements(binding: Binding) -> int:
-    """Elements of a row that a thread has at most."""
+    """Maximum elements of a row per thread."""
     operands, wide = binding.operands, max(1, binding.compute.itemsize // 4)
     return min(_MOST, _KEPT // max(1, wide * (len(operands.accumulates) + len(operands.columns))))
 
 
 def _whole(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
-    """Rows of whole vectors, which wait in shared memory."""
+    """Configurations for rows of aligned vectors, pipelined in shared memory."""
     vec = binding.widest_vec
     most = max(1, _elements(binding) // vec)
     teams = [(_WARP_THREADS, min(chunks, most), {"lanes": lanes}) for lanes, chunks in _LANES]
     teams += [(threads, most, {"blocks": blocks}) for blocks in _clusters(device) for threads in _TEAM_THREADS]
     for threads, chunks, more in teams:
         config = _config(binding, device, "whole", threads, chunks, stages=1, **more)
-        # Each operand waits by accesses of 16 bytes.
+        # cp.async needs 16 bytes of each operand.
         sizes = [binding.dtype(name).itemsize * vec for name in binding.loaded]
         row, resident = threads * chunks * sum(sizes), config.resident
         if not sizes or any(size % 16 for size in sizes):
@@ -159,14 +159,14 @@ def _whole(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
         most_here, most_shared = (
             (each - beside) // row for each in (device.smem_per_block, device.smem_per_sm // resident - _RESERVED)
         )
-        # Two at least, though blocks whose registers had room may then have no shared memory.
+        # At least two, even where shared memory then limits the resident blocks.
         stages = min(1 + -(-_IN_FLIGHT // (row * resident)), max(2, most_shared), most_here)
         if stages >= 2:
             yield replace(config, stages=stages)
 
 
 def _single(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
-    """Any other rows, by element."""
+    """Configurations for all other rows, by element."""
     most = min(_MOST_SINGLE, _elements(binding))
     for lanes, chunks in ((8, 2), (32, most)):
         yield _config(binding, device, "element", _WARP_THREADS, chunks, rank=MANY_DIMS, lanes=lanes)
@@ -178,7 +178,7 @@ def _single(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
 
 
 def choose_team(binding: Binding, problem: Problem, device: Device) -> PersistentConfig | Refusal:
-    """The configuration for a problem: the fewest blocks whose threads hold a row, or a Refusal."""
+    """The configuration for a problem, with the fewest blocks whose threads hold a row; or a Refusal."""
     contiguous, kept = problem.kind in ("inner", "empty"), len(problem.kept)
     dims = max(kept, len(problem.reduced))
     if dims > ALL_DIMS:
@@ -196,9 +196,9 @@ def choose_team(binding: Binding, problem: Problem, device: Device) -> Persisten
 
 
 def team_sizes(config: PersistentConfig, problem: Problem, device: Device) -> tuple[int, int]:
-    """Threads of a block, and teams: as many as are resident at once, less those whose last turn would be empty.
+    """Threads per block, and teams: as many as are resident at once, fewer if rows then have the same iterations.
 
-    Clusters of more than two blocks lie within a group of multiprocessors, 16 of which can be counted on.
+    Clusters of more than two blocks are counted by groups of 16 multiprocessors, since each lies within one GPC.
     """
     threads = config.block(-(-problem.length // config.vec))
     sms = device.sm_count if config.blocks <= 2 else max(1, device.sm_count // _GROUP) * _GROUP
@@ -208,6 +208,6 @@ def team_sizes(config: PersistentConfig, problem: Problem, device: Device) -> tu
 
 
 def team_workspace(config: PersistentConfig, problem: Problem, device: Device) -> int:
-    """Bytes of the sums of all teams."""
+    """Bytes of the workspace: the sums of all teams."""
     each = max(1, problem.length) * config.binding.compute.itemsize
     return len(config.binding.operands.accumulates) * each * team_sizes(config, problem, device)[1]

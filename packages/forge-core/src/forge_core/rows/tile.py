@@ -1,12 +1,12 @@
-"""A thread's part of a tile of neighboring rows: some neighboring places, at each step an element of each.
+"""A thread's part of a tile of neighboring rows: ``vec`` neighboring *places*, with an element each at every step.
 
-The places of all threads lie side by side:
+The places of all threads of a block are contiguous:
 
-    places     p = thread * vec, ...      place p has row p % width of the tile, and there element p // width of a step
-    shifted    all rows are contiguous memory, and the first place lies at the boundary before them
-    skewed     each thread's places begin at the boundary before its row's, which is the same at all steps: from one to
-               the next it passes a multiple of ``vec`` elements of rows.  The tile has ``vec`` rows less than places
-               of an element, and places before its first row and behind its last are outside
+    places     p = thread * vec, ...      place p is row p % width of the tile, and element p // width of a step
+    shifted    all rows together are contiguous memory, and place 0 is the 16-byte boundary before them
+    skewed     a thread's places begin at the 16-byte boundary before its row, the same at all steps, since a step
+               advances by a multiple of ``vec`` elements of rows.  A tile has ``width - vec`` rows; places before its
+               first and after its last row are outside
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from forge_core.rows.values import Piece
 
 __all__ = ["Tile", "load_tile", "store_tile"]
 
-# From so many elements of a row on, a vector does not reach beyond its end.
+# Elements from a row's end within which a vector may reach beyond it.
 _FAR = 16
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Which elements a thread has.
+    """The elements of a thread.
 
     Attributes:
         kernel: the row kernel.
-        width: places of an element of all rows.
+        width: places per element index, a place for each row of the tile.
         place: the thread's first place.
-        groups: places of each row: elements of a row from step to step.
-        length: elements of a row.
-        column: the place of the first one among those of an element.
-        start: its element of that row at step 0; of ``shifted`` ones negative where it has none before a later step.
-        first: the row of the first place, counted from the tile's first; of ``skewed`` ones negative where only later
-            places have rows.
+        groups: elements of a row per step.
+        length: elements per row.
+        column: ``place % width``.
+        start: element index of the first place at step 0; for ``shifted`` rows negative if its first element comes at a
+            later step.
+        first: row of the first place, relative to the tile; for ``skewed`` rows negative if it has none.
         inside: whether the thread has rows.
-        policy: the L2's, for what is loaded.
-        own: of ``skewed`` places which have rows of the tile: the first, and the one behind the last.
-        near: likewise which have rows of any tile, and may be loaded.
+        policy: L2 cache policy of loads.
+        own: for ``skewed`` rows, the range [first, last) of places that have a row of the tile.
+        near: the same of places that have a row of any tile, and may be loaded.
     """
 
     kernel: Any
@@ -66,21 +66,21 @@ class Tile:
     def of(
         cls, kernel: Any, g: dict[str, cute.Tensor], sizes: tuple[Any, ...], length: Int32, rows: Any, policy: Int64
     ) -> Tile:
-        """Of the tile that begins at a row.
+        """The tile that begins at a row.
 
         Args:
             kernel: the row kernel.
-            g: the row.
-            sizes: places of an element, rows of a tile, threads that have elements, and places of each row.
-            length: elements of a row.
-            rows: how many there are before that one, and from there on.
-            policy: the L2's.
+            g: the row of each operand.
+            sizes: ``width``, rows per tile, threads with elements, and ``groups``.
+            length: elements per row.
+            rows: rows before that row, and from it on.
+            policy: L2 cache policy of loads.
         """
         (width, most, threads, groups), (before, left) = sizes, rows
         thread, vec, size = cute.arch.thread_idx()[0], kernel.vec, Uint32(width)
         place = at = Uint32(thread * vec)
         if kernel.align == "shifted":
-            # Counted from vec * width places before, none is negative.
+            # Offset by vec * width places, so that the dividend is not negative.
             at = place + (size * vec - Uint32(vec - kernel.head(g)) % vec)
         n = at // size
         column = first = Int32(at - n * size)
@@ -98,11 +98,11 @@ class Tile:
 
     @property
     def ragged(self) -> bool:
-        """Whether some places of a thread may have an element, and others none."""
+        """Whether a thread's vector may be partly outside."""
         return self.kernel.align in ("shifted", "skewed")
 
     def walk(self, first: Int32, n: Int32) -> tuple[list[Int32], list[Int32]]:
-        """For each place its column and a number that steps at each new row, from those of the first one."""
+        """For each place its column, and a number that increases at each wrap of the column."""
         if self.kernel.align != "shifted":
             return [first + r for r in range(self.kernel.vec)], [n] * self.kernel.vec
         columns, numbers = [first], [n]
@@ -113,19 +113,19 @@ class Tile:
         return columns, numbers
 
     def has_row(self) -> list[Boolean]:
-        """Of each place whether it has a row of the tile."""
+        """For each place, whether it has a row of the tile."""
         if self.kernel.align != "skewed":
             return [self.inside] * self.kernel.vec
         return [self.inside & (r >= self.own[0]) & (r < self.own[1]) for r in range(self.kernel.vec)]
 
     def columns(self) -> list[Int32]:
-        """The rows of the thread's places, counted from the tile's first; of places without one that one."""
+        """For each place its row, relative to the tile; 0 for places without one."""
         rows = zip(self.has_row(), self.walk(self.first, Int32(0))[0], strict=True)
         return [Int32(cutlass.select_(has_row, row, 0)) for has_row, row in rows]
 
     @property
     def places(self) -> Places:
-        """As exchanges take them."""
+        """The places as exchanges take them."""
         if self.kernel.align == "skewed":
             first = Int32(self.place) - self.column + self.first
             return Places(self.width, self.groups, first, self.columns(), self.has_row())
@@ -134,22 +134,22 @@ class Tile:
         return Places(self.width, self.groups, Int32(self.place), rows, [])
 
     def first_of_row(self) -> list[Boolean]:
-        """Of each place whether it is the first one of a row: only one is."""
+        """For each place, whether it is the first of its row, which one place is."""
         size = Uint32(self.width)
         n = self.place // size
         turns = self.walk(Int32(self.place - n * size), Int32(n))[1]
         return [has_row & (turn == 0) for has_row, turn in zip(self.has_row(), turns, strict=True)]
 
     def elements(self, n: Int32) -> list[Int32]:
-        """The elements of rows that the places have, where the first one has ``n``."""
+        """For each place its element index, where the first has ``n``."""
         return self.walk(self.column, n)[1]
 
     def at(self, i: Int32, end: Int32, places: tuple[Int32, Int32]) -> tuple[Int32, list[Any], Boolean, Boolean]:
-        """At a step before ``end``: the first place's element; whether each place has one, all have, or only some.
+        """At a step: the first place's element index; predicates: each place, all places, some but not all places.
 
         Args:
             i: the step.
-            end: the one behind the last.
+            end: past the last step.
             places: ``own`` or ``near``.
         """
         n, vec = self.start + i * self.groups, self.kernel.vec
@@ -164,8 +164,8 @@ class Tile:
             return n, [inside] * vec, inside, Boolean(False)
         whole, some = (first <= 0) & (vec <= last), inside & (first < vec) & (last > 0)
         if self.kernel.align == "skewed" and places is self.near:
-            # What lies beside a row is loaded with it, but never from before its first element or behind its last:
-            # threads at the ends would wait for each vector before they ask for single elements.
+            # Vectors are loaded with elements of rows beside the tile, except before the first and after the last
+            # element of memory: otherwise threads at the ends would load single elements, one latency after another.
             inner = (n > 0) & (n + 1 < self.length)
             whole = (first < vec) & (last > 0) & (inner | whole)
         some = some & (whole == Boolean(False))
@@ -175,14 +175,14 @@ class Tile:
 def load_tile(
     tile: Tile, g: dict[str, cute.Tensor], gs: list[dict[str, cute.Tensor]], begin: Int32, end: Int32
 ) -> list[Piece]:
-    """For each place a piece: its elements at ``chunks`` steps from ``begin`` on, before ``end``.
+    """Loads a piece for each place: its elements at ``chunks`` steps from ``begin``, before ``end``.
 
     Args:
         tile: the tile.
         g: the row of the thread's first place, inside or not.
         gs: the rows of its places.
-        begin: the first step.
-        end: the one behind the last.
+        begin: first step.
+        end: past the last step.
     """
     kernel, vec, chunks = tile.kernel, tile.kernel.vec, tile.kernel.chunks
     columns = kernel.binding.program.operands.columns
@@ -201,7 +201,7 @@ def load_tile(
         for r in range(vec):
             rInside[c, r], index[c, r] = ok[r], elements[r]
             for name, rW_n in rW.items():
-                # Never past the row: what is outside reads its first element, and is not used.
+                # Elements outside read the row's first element, which is not used.
                 x = g[name][cutlass.select_(ok[r], elements[r], 0)]
                 rW_n[c, r] = cutlass.select_(ok[r], x, kernel.nothing(name, g))
     pieces = []
@@ -215,7 +215,7 @@ def load_tile(
 def store_tile(
     tile: Tile, g: dict[str, cute.Tensor], pieces: list[Piece], constants: list[Any], begin: Int32, end: Int32
 ) -> None:
-    """Computes and writes the outputs at the places of some pieces; ``g`` is the row of the first one."""
+    """Computes and writes the outputs of pieces; ``g`` is the row of the first place."""
     program, vec, chunks = tile.kernel.binding.program, tile.kernel.vec, tile.kernel.chunks
     rY = {n: cute.make_rmem_tensor((vec, chunks), g[n].element_type) for n in program.operands.writes}
     for r in range(vec):
@@ -234,7 +234,7 @@ def store_tile(
 
 @cute.jit
 def _load_edge(rX: cute.Tensor, gX: cute.Tensor, ok: list, some: Boolean):
-    """Of a vector that reaches across the begin or the end of all rows, what is inside."""
+    """Loads the elements of a vector that are inside."""
     if some:
         for r in cutlass.range_constexpr(len(ok)):
             if ok[r]:
@@ -249,7 +249,7 @@ def _store_edge(rY: cute.Tensor, gY: cute.Tensor, ok: list, some: Boolean):
 
 
 def _row(rX: cute.Tensor, r: int) -> Any:
-    """The elements of one place."""
+    """The elements of one place, as a vector."""
     rRow = cute.make_rmem_tensor(rX.shape[1], rX.element_type)
     for c in range(rX.shape[1]):
         rRow[c] = rX[r, c]

@@ -1,4 +1,4 @@
-"""What the methods of a program are given while a kernel is traced."""
+"""Arguments of a program's methods at trace time: vectors of operands, and values of the row."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["Epoch", "Piece", "Row", "Values", "bits", "bound", "fetch_ahead", "i
 
 
 class Values:
-    """Neighboring elements of all row and column operands, at the same places of a row.
+    """A vector of neighboring elements of every row and column operand, at the same indices of a row.
 
-    ``v.x`` is operand ``x`` in the compute dtype; ``v.stored("x")`` in its own, in which a maximum of 16-bit numbers
-    takes two at a time; ``v.index()`` the elements' numbers in the row.
+    ``v.x`` is operand ``x`` in the compute dtype; ``v.stored("x")`` in its own dtype, in which a maximum of 16-bit
+    numbers is packed, two per instruction; ``v.index()`` the elements' indices in the row.
 
     Args:
         binding: the program and its dtypes.
-        registers: loads operands by name, as vectors of their own dtype.
-        index: the numbers.
-        inside: whether the elements are inside the row; all of them are, or none.
+        registers: loads each operand by name, as a vector of its own dtype.
+        index: computes the indices.
+        inside: predicate: whether the elements, all or none, are inside the row.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Values:
 
     @property
     def exact(self) -> bool:
-        """Whether an output has more than 16 bits, so that approximations have to be as exact as fp32."""
+        """Whether an output is wider than 16 bits, so that approximations must be accurate to fp32."""
         operands = self._binding.program.operands
         return any(self._binding.dtype(name).itemsize > 2 for name in operands.writes + operands.results)
 
@@ -46,31 +46,31 @@ class Values:
             raise AttributeError(f"{type(self._binding.program).__name__} reads no operand {name!r}")
         x, compute = self._registers[name](), cute_dtype(self._binding.compute)
         if self._binding.dtype(name) is torch.uint8:
-            x = x.to(Int32) & 255  # the DSL forgets that bytes of a vector have no sign, and would extend it
+            x = x.to(Int32) & 255  # the DSL sign-extends vectors of unsigned bytes
         if self._binding.via is torch.bool and name in self._binding.program.operands.rows:
-            # Not by `to`: the DSL's is true of 0.
+            # The DSL converts 0 to true.
             return cute.where(x != cute.full_like(x, 0), *(cute.full_like(x, n, compute) for n in (1, 0)))
         if self._binding.via is not None and name in self._binding.program.operands.rows:
             x = x.to(cute_dtype(self._binding.via))
         return x if x.dtype is compute else x.to(compute)
 
     def stored(self, name: str) -> Any:
-        """An operand in its own dtype, or in that which it is rounded to; fp64 and integers in the compute dtype."""
+        """An operand in its own dtype; in the compute dtype if it is rounded, an integer or float64."""
         x = self._registers[name]()
         exact = self._binding.via is None and x.dtype.is_float and x.dtype.width <= 32
         return x if exact else getattr(self, name)
 
 
 class Piece(Values):
-    """Neighboring elements of all operands, and where the outputs at the same places go.
+    """A vector of every operand, and how outputs at the same indices are stored.
 
     Args:
-        *args: those of ``Values``.
-        store: ``store(name, y)`` writes a vector of an output; None where the kernel does so itself.
-        held: the registers that hold the vectors of row operands.
+        *args: arguments of :class:`Values`.
+        store: ``store(name, y)`` writes a vector of an output; None where the kernel stores it.
+        held: register tensors with the vectors of row operands.
         epoch: shared by the pieces of a row.
-        columns: loads the vector of a column operand, by name.
-        size: how many elements it has.
+        columns: loads a vector of each column operand, by name.
+        size: elements per vector.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Piece(Values):
         self._registers |= {name: partial(self._column, name) for name in self._columns}
 
     def fetch(self, names: Iterable[str]) -> None:
-        """Asks for column operands before they are used."""
+        """Loads column operands ahead of their use."""
         for name in names:
             if name in self._columns and name not in self.ahead:
                 self.ahead[name] = self._columns[name]()
@@ -100,10 +100,10 @@ class Piece(Values):
 
 
 class Epoch:
-    """What a kernel may not keep in registers from one fold to the next.
+    """Keeps the compiler from holding values in registers from one fold to the next.
 
     Attributes:
-        zero: 0, which the compiler does not know: what was computed with an earlier one is computed anew.
+        zero: 0, opaque to the compiler; replaced after a fold, so that values derived from it are recomputed.
     """
 
     def __init__(self) -> None:
@@ -111,16 +111,16 @@ class Epoch:
 
 
 def fetch_ahead(pieces: list[Piece], i: int, names: Iterable[str]) -> None:
-    """Asks for the column operands of a piece and of the next one, so that one waits for the other's arithmetic."""
+    """Loads the column operands of a piece and of the next one, which overlaps the latter with arithmetic."""
     for v in pieces[i : i + 2]:
         v.fetch(tuple(names))
 
 
 class Row:
-    """What is the same for a whole row: ``row.name`` of scalars and numbers.
+    """Values of a whole row: ``row.name`` is a scalar operand or a number.
 
     Attributes:
-        count: elements of the row, in the compute dtype.
+        count: elements per row, in the compute dtype.
     """
 
     def __init__(self, binding: Binding, count: Any, line: dict[str, cute.Tensor], scalars: dict[str, Any]) -> None:
@@ -133,7 +133,7 @@ class Row:
         return self._scalars[name]
 
     def at(self, name: str, index: Any) -> Any:
-        """One element of a row operand, by its number in the row, which must be inside: a gather."""
+        """Gathers one element of a row operand; ``index`` must be inside the row."""
         x = self._line[name][index]
         if self._binding.via is not None:
             x = x.to(cute_dtype(self._binding.via))
@@ -141,14 +141,14 @@ class Row:
 
 
 def bits(x: Float32) -> Uint32:
-    """The bits of a number."""
+    """Reinterprets a float as an unsigned integer."""
     rX = cute.make_rmem_tensor(1, Float32)
     rX[0] = x
     return cute.recast_tensor(rX, Uint32)[0]
 
 
 def bound(dtype: Any, nothing: float) -> Any:
-    """What adds nothing to a fold, in a dtype: integers have no infinity."""
+    """The identity of a fold in a dtype, with the extreme integers in place of infinities."""
     if dtype.is_float or nothing in (0, 1):
         return nothing
     low, high = (-(2 ** (dtype.width - 1)), 2 ** (dtype.width - 1) - 1) if dtype.signed else (0, 2**dtype.width - 1)
@@ -156,7 +156,7 @@ def bound(dtype: Any, nothing: float) -> Any:
 
 
 def scalar(x: Any, dtype: Any, compute: Any) -> Any:
-    """A number of one dtype in the compute dtype."""
+    """Converts a scalar to the compute dtype."""
     x = dtype(x)
     return x if dtype is compute else x.to(compute)
 
