@@ -1,11 +1,13 @@
-"""Which backend serves a call: the kernel, or the PyTorch reference.
+"""Backend selection: the kernel or the PyTorch reference.
 
-Resolved at each call: the innermost :func:`backend` block, else ``FORGE_BACKEND``, else the operator's own choice
-(``Operator.set_default_backend``) for CUDA tensors, kernels where there is none, and the reference for CPU tensors.  A
-backend that was asked for by a block or by ``FORGE_BACKEND`` and cannot serve the call is an error.
+Evaluated at each call, in order of precedence:
 
-A backward pass runs on a thread of autograd's own, which a block does not reach: gradients of CUDA tensors follow
-``FORGE_BACKEND`` and the operator's own choice.
+1. the innermost :func:`backend` block
+2. ``FORGE_BACKEND``
+3. ``Operator.set_default_backend``, initially the kernel, for CUDA tensors; the reference for CPU tensors
+
+A backend requested by 1 or 2 that cannot serve the call is an error.  Autograd runs a backward pass on threads of its
+own, which a block does not reach: gradients of CUDA tensors follow 2 and 3.
 """
 
 from __future__ import annotations
@@ -23,30 +25,30 @@ __all__ = ["backend", "resolve"]
 
 @contextlib.contextmanager
 def backend(name: str) -> Iterator[None]:
-    """Serves every call of the block by one backend, in the current context (thread or task) only.
+    """Context manager that selects the backend of all operators in the current context (thread or task).
 
     Args:
         name: ``"kernel"`` or ``"ref"``.
 
     Raises:
-        SettingsError: another name.
+        SettingsError: unknown backend.
     """
     with settings.use_settings(backend=name):
         yield
 
 
 def resolve(op: str, device: torch.device, variant: str, chosen: str | None = None) -> str:
-    """The backend that serves a call: ``"kernel"`` or ``"ref"``.
+    """Returns the backend of a call: ``"kernel"`` or ``"ref"``.
 
     Args:
-        op: the operator's name, for messages.
-        device: where the call's tensors are.
-        variant: the variant that the call names.
-        chosen: the operator's own choice for CUDA tensors.
+        op: the operator's name, for error messages.
+        device: the device of the call's tensors.
+        variant: the requested variant, or ``"auto"``.
+        chosen: the operator's default backend for CUDA tensors.
 
     Raises:
-        DeviceError: kernels, or one variant of them, were asked for and the tensors are not on a CUDA device.
-        ArgumentError: a variant was named while the reference was asked for.
+        DeviceError: the kernel backend or a variant was requested for tensors that are not on a CUDA device.
+        ArgumentError: a variant was requested together with the reference.
     """
     asked = settings.requested_backend()
     on_gpu = device.type == "cuda"

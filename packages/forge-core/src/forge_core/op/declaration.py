@@ -1,4 +1,4 @@
-"""One declaration, and everything PyTorch knows of an operator.
+"""Declaring a PyTorch operator.
 
     @operator(
         "forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor",
@@ -9,21 +9,17 @@
     )
     def transpose(x, *, variant="auto"):
         '''The public docstring.'''
-        checks.min_rank("transpose", "x", x, 2)      # the body checks metadata
-        return x.new_empty(...)                      # and allocates the output: it is the fake
+        checks.min_rank("transpose", "x", x, 2)      # the body is the fake: it checks metadata
+        return x.new_empty(...)                      # and allocates the output
 
-The decorated name is an :class:`Operator`.  A call takes one of two ways:
+The decorated name becomes an :class:`Operator`.  A call takes one of two paths, which end in the same launch:
 
-    call --- plain CUDA tensors, nothing listening at the dispatcher --- eager --- table of launches --- kernel
-      `----- anything else --- torch.ops.<namespace>.<name> --- fake, autograd, vmap, autocast, CPU, CUDA --- ...
-
-Both end in the same launch, and the table's key holds everything a launch depends on: dtypes, shapes, strides,
-devices, alignments, and every other argument.
+    call --- plain CUDA tensors, no active mode or transform --- eager fast path -------------- launch table - kernel
+      `----- anything else --- torch.ops.<namespace>.<name> --- autograd, vmap, autocast, ... --- launch table - kernel
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +35,7 @@ from forge_core.cache import builder_at
 from forge_core.errors import UnsupportedError
 from forge_core.op.eager import NOT_SERVED, EagerPath
 from forge_core.op.functorch import functorch_function
-from forge_core.op.guard import forward_levels, has_tangent, quiet, transformed
+from forge_core.op.guard import forward_levels, has_tangent, transformed
 from forge_core.op.launch import Explanation
 from forge_core.op.register import register, registered
 from forge_core.op.rules import Rules
@@ -53,12 +49,11 @@ _libraries: dict[str, torch.library.Library] = {}
 
 
 class Operator(ByName):
-    """A PyTorch operator whose CUDA implementation is a family of kernels; made by :func:`operator`.
+    """A PyTorch operator whose CUDA implementation is a family of kernels; created by :func:`operator`.
 
-    As a value it behaves as a module-level function does: it is pickled by its name and copied as itself,
-    ``__torch_function__`` gets the operator (or its ``out``) as ``func``, and ``torch.fx.symbolic_trace`` records one
-    ``call_function`` node whose target is the operator.  Under ``torch.compile`` both see the registered operator
-    instead, for dynamo does not trace PyTorch's dispatch to ``__torch_function__``.
+    An operator is pickled and copied like a module-level function.  ``__torch_function__`` receives the operator (or
+    its ``out``) as ``func``, and ``torch.fx.symbolic_trace`` records a ``call_function`` node that targets it.  Under
+    ``torch.compile`` both see the registered operator, since dynamo does not trace dispatch to ``__torch_function__``.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -71,19 +66,17 @@ class Operator(ByName):
         self._fast_call = self._eager.call
         library = _libraries.get(self.schema.namespace)
         if library is None:
-            # Kept for the life of the process: an operator whose library is collected vanishes.
+            # Kept alive for the process: collecting a Library removes its operators.
             library = _libraries[self.schema.namespace] = torch.library.Library(self.schema.namespace, "FRAGMENT")
         register(library, rules, self.table.serve, self.like)
         self._op = registered(self.schema, self.schema.name)
         self._out_op = None if self.schema.results else registered(self.schema, f"{self.schema.name}_out")
         self._transformable = None if rules.backward is None else functorch_function(rules, self._op)
 
-    # -- the public face ----------------------------------------------------------------------------------------
-
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Runs the operator; the decorated function's docstring says what it takes."""
+        """Runs the operator; its arguments are those of the decorated function."""
         result: torch.Tensor
-        # Dynamo folds this condition, so that a compiled graph holds the registered operator and nothing else.
+        # Dynamo folds this condition, so a compiled graph contains the registered operator only.
         if is_dynamo_compiling():
             args, kwargs = self.schema.traced(args, kwargs)
             result = self._op(*args, **kwargs)
@@ -97,7 +90,7 @@ class Operator(ByName):
             return result
         args, kwargs = self.schema.normalize(args, kwargs)
         values = self._check_call(self.schema.name, args, kwargs)
-        # Of nested ones PyTorch loses the outer tangents of an autograd.Function; the registered operator does not.
+        # Under nested jvp, an autograd.Function loses the outer tangents; the registered operator keeps them.
         special = transformed(values) or has_tangent(values)
         if self._transformable is not None and special and forward_levels() < 2:
             return self._transformable(*values)
@@ -108,14 +101,13 @@ class Operator(ByName):
         """Writes the result into ``out`` and returns it; not differentiable.
 
         Args:
-            *args: as for a call.
-            **kwargs: as for a call.
-            out: a tensor of the result's shape, dtype and device, of any strides, whose memory is apart from the
-                inputs'.
+            *args: positional arguments of the operator.
+            **kwargs: keyword arguments of the operator.
+            out: a tensor of the result's shape, dtype and device, of any strides, that does not overlap the inputs.
 
         Raises:
-            ArgumentError: ``out`` is not that; nothing was written.
-            UnsupportedError: an operator of several results.
+            ArgumentError: ``out`` is not such a tensor; nothing was written.
+            UnsupportedError: the operator has several results.
         """
         if self._out_op is None:
             raise UnsupportedError(
@@ -128,15 +120,14 @@ class Operator(ByName):
             self._out_op(*args, out=out, **kwargs)
             return out
         result: torch.Tensor
-        if quiet():
-            result = self._eager.call_out(out, args, kwargs)
-            if result is not NOT_SERVED:
-                return result
+        result = self._eager.call_out(out, args, kwargs)
+        if result is not NOT_SERVED:
+            return result
         everything = (out, *args, *kwargs.values())
         if has_torch_function(everything):
             if any(isinstance(value, Proxy) for value in everything):
-                # A graph's code cannot import a bound method.  The registered out form has a name, and its schema says
-                # that it writes, so that fx does not remove the call as dead code.
+                # fx cannot import a bound method.  The registered out form has a name, and a schema that mutates, so
+                # dead-code elimination keeps the call.
                 self._out_op(*args, out=out, **kwargs)
                 return out
             result = handle_torch_function(self.out, everything, *args, out=out, **kwargs)
@@ -150,21 +141,21 @@ class Operator(ByName):
         return out
 
     def variants(self) -> dict[str, str]:
-        """The operator's kernels, slowest idea first: name and idea of each."""
+        """The operator's kernels as name -> idea, slowest first."""
         return {name: variant.idea for name, variant in self._rules.variants.items()}
 
     def explain(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Explanation:
-        """Which kernel and configuration a call would run, and why; runs nothing.
+        """Explains which kernel and configuration a call would run, without running it.
 
         Args:
-            *args: as for a call.
-            arch: for example ``"sm_90a"``: answer for a GPU of this architecture instead of the tensors' device.  For
-                tensors that are on no GPU, ``FORGE_ARCH`` is its default.
-            **kwargs: as for a call.
+            *args: positional arguments of the operator.
+            arch: architecture to plan for, for example ``"sm_90a"``.  Default: that of the tensors' GPU, or
+                ``FORGE_ARCH`` for tensors on another device.
+            **kwargs: keyword arguments of the operator.
 
         Raises:
-            ArgumentError: what the call itself would raise.
-            UnsupportedError: a variant that cannot do this problem, or an unknown architecture.
+            ArgumentError: the call itself would raise it.
+            UnsupportedError: the variant does not support this problem, or the architecture is unknown.
         """
         named = self.schema.bind(*self.schema.normalize(args, kwargs))
         x = named[self.schema.parameters[0]]
@@ -181,33 +172,32 @@ class Operator(ByName):
         target = devices.spec_for(arch) if arch is not None else devices.query(x.device)
         launch = self._rules.plan(target, output, *named.values())
         key = builder_at(launch.builder).key(launch.config, arch=target.arch).digest
-        planned = {field.name: getattr(launch, field.name) for field in dataclasses.fields(launch)}
-        return Explanation(operator=self.schema.qualified, backend="kernel", arch=target.arch, key=key, **planned)
+        return Explanation(self.schema.qualified, "kernel", arch=target.arch, key=key, **vars(launch))
 
     def like(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Checks a call's metadata and allocates its output, on whatever device or mode the tensors have.
+        """Checks a call's metadata and allocates its output, on any device, ``meta`` included.
 
         Raises:
-            ArgumentError: the operator does not take these arguments.
+            ArgumentError: the arguments are not valid for this operator.
         """
         return self._rules.allocate(self.schema.bind(args, kwargs))
 
     @property
     def default_backend(self) -> str:
-        """What serves CUDA tensors where neither a ``backend`` block nor ``FORGE_BACKEND`` says otherwise."""
+        """The backend of CUDA tensors, unless a ``backend`` block or ``FORGE_BACKEND`` overrides it."""
         return self.table.chosen or "kernel"
 
     def set_default_backend(self, name: str) -> None:
-        """Chooses the backend of this operator's CUDA tensors for the whole process, autograd's threads included.
+        """Sets the backend of this operator's CUDA tensors for the process, including autograd's threads.
 
-        A :func:`~forge_core.op.backend` block and ``FORGE_BACKEND`` still win over it.  CPU tensors are served by the
-        reference whichever is chosen.
+        A :func:`~forge_core.op.backend` block and ``FORGE_BACKEND`` take precedence.  CPU tensors always use the
+        reference.
 
         Args:
-            name: ``"kernel"``, which is where it starts, or ``"ref"``.
+            name: ``"kernel"`` (the initial value) or ``"ref"``.
 
         Raises:
-            ArgumentError: another name; nothing is changed.
+            ArgumentError: unknown backend.
         """
         checks.one_of(f"{self.schema.name}.set_default_backend", "name", name, settings.BACKENDS)
         self.table.chosen = None if name == "kernel" else name
@@ -218,15 +208,13 @@ class Operator(ByName):
     def __str__(self) -> str:
         return f"{self.schema.namespace}.{self.schema.name}"  # as torch prints the registered operator
 
-    # -- before the dispatcher ----------------------------------------------------------------------------------
-
     def _check_call(self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """What must be refused before the dispatcher sees the call; returns all arguments, by position."""
+        """Checks that must precede the dispatcher; returns all arguments in the schema's order."""
         named = self.schema.bind(args, kwargs)
         self.schema.check(op, named)
         values = tuple(named.values())
         for name in self.schema.tensors:
-            # Jagged ones are a subclass that would ask for a kernel of its own.
+            # A jagged tensor is a subclass, whose __torch_dispatch__ would demand a kernel for it.
             if named[name] is not None and named[name].is_nested:
                 checks.strided(op, name, named[name])
         return values
@@ -236,12 +224,12 @@ def operator(schema: str, **declared: Any) -> Callable[[Callable[..., torch.Tens
     """Declares an operator; decorates the function that checks a call and allocates its output.
 
     Args:
-        schema: functional, with every option of the public call, for example
-            ``"forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor"``.  The first parameter is a tensor.
-        **declared: the fields of :class:`~forge_core.op.rules.Rules`, by name; ``reference``, ``plan`` and ``variants``
-            are needed.
+        schema: a functional schema with every parameter of the public call, a tensor first, for example
+            ``"forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor"``.
+        **declared: fields of :class:`~forge_core.op.rules.Rules`; ``reference``, ``plan`` and ``variants`` are
+            required.
 
     Raises:
-        ValueError: the schema is not functional, or does not begin with a tensor.
+        ValueError: the schema is not functional, or its first parameter is not a tensor.
     """
     return lambda like: Operator(Rules(Schema.parse(schema), like, **declared))

@@ -1,16 +1,14 @@
-"""Eager fast path: looks the launch up directly, bypassing the dispatcher.
+"""Eager fast path: looks up the launch directly, bypassing the dispatcher.
 
-    call --- nothing that listens is active (``guard``), plain CUDA tensors, no reference asked for
-      |---- no gradient to record ---------> the launch
-      `---- a tensor needs a gradient -----> Function.apply(..., launch) ---> the launch, setup_context(...)
+    call --- plain CUDA tensors, no active mode or transform (``guard``), backend not 'ref'
+      |---- no gradient to record ------> launch
+      `---- requires_grad --------------> autograd.Function.apply ---> launch, setup_context
 
-The same for plain CPU tensors, whose launch is the reference.  Both are the operator's own launch and its own rules, so
-a call gives the same whether it comes this way or through the dispatcher.  ``torch.library`` records through an
-``autograd.Function`` as well, behind four more dispatches.
+Plain CPU tensors take the same path to the reference.  Launch and autograd rules are those of the registered operator,
+so results do not depend on the path.
 
-A call of one tensor, with at most one int beside it, by position or by its name, is the common call, and what it costs
-is what the rest of this module is written for.  It is compared with the last one; one that differs is looked up in a
-small table in front of the other.
+Most of this module serves the common call: one tensor, and at most one int.  Such a call is compared with the previous
+one by a cached guard; on a mismatch it is looked up in a small table in front of the launch table.
 """
 
 from __future__ import annotations
@@ -32,26 +30,25 @@ from forge_core.op.table import ALIGNMENT_MASK, Bound, LaunchTable
 
 __all__ = ["NOT_SERVED", "EagerPath"]
 
-#: What is ready for a call of one tensor: its launch, the device, and its other positional arguments.
+#: An entry for a call of one tensor: launch, device index, and the other positional arguments.
 Ready: TypeAlias = tuple[Bound, int, tuple[Any, ...]]
 
-#: What a call returns that has to take the dispatcher.
+#: Returned for a call that must go through the dispatcher.
 NOT_SERVED = object()
 
-#: The snapshot of the last call is refreshed at every so many mismatches.
+#: Mismatches per update of the cached guard.
 REFRESH_EVERY = 16
 
 
 class EagerPath:
-    """The eager fast path of one operator.
+    """The eager fast path of an operator.
 
     Args:
-        rules: the operator's.
-        launches: its table of launches.
+        rules: declaration of the operator.
+        launches: launch table of the operator.
 
     Attributes:
-        call: runs a call, given as the tuple and the dict of its arguments; NOT_SERVED where it has to take the
-            dispatcher.
+        call: ``call(args, kwargs)`` runs a call, or returns NOT_SERVED if it must go through the dispatcher.
     """
 
     def __init__(self, rules: Rules, launches: LaunchTable) -> None:
@@ -67,44 +64,34 @@ class EagerPath:
     def _call_if_quiet(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._any_call(args, kwargs) if guard.quiet() else NOT_SERVED
 
-    def _any_call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _any_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor | None = None) -> Any:
         if self._placed is not None and len(args) < self._positions:
             args, kwargs = self._placed(args, kwargs)
         if len(args) < self._positions:
             return NOT_SERVED
         on_cuda = guard.plain_cuda(args[0])
-        if not (self._launches.by_kernels() if on_cuda else self._launches.no_backend_override()):
+        if not (self._launches.by_kernels() if on_cuda else out is None and self._launches.no_backend_override()):
             return NOT_SERVED
         is_plain = guard.plain_cuda if on_cuda else guard.plain_cpu
-        needs_gradient = False
+        needs_gradient = out is not None and out.requires_grad
         for value in args[: self._positions]:
             if isinstance(value, torch.Tensor) or value is args[0]:
                 if not is_plain(value):
                     return NOT_SERVED
                 needs_gradient = needs_gradient or value.requires_grad
         plain, named = self._normalize(args, kwargs)
-        # Normalized arguments behind the tensors are of Python's own types, which have no __torch_function__.
+        # After normalization the arguments behind the tensors are builtin types, without __torch_function__.
         if has_torch_function(args[: self._positions] if plain is args else (*args, *kwargs.values())):
             return NOT_SERVED
         args, kwargs = plain, named
         if needs_gradient and guard.grad_enabled():
             record = self._record if on_cuda else self._record_reference
-            return NOT_SERVED if record is None else record(*args, kwargs)
-        return self._launches.launch(None, args, kwargs) if on_cuda else self._launches.refer(args, kwargs)
+            return NOT_SERVED if record is None or out is not None else record(*args, kwargs)
+        return self._launches.launch(out, args, kwargs) if on_cuda else self._launches.refer(args, kwargs)
 
     def call_out(self, out: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The same for an out form, on a quiet thread: it records nothing, and the dispatcher refuses a gradient."""
-        if len(args) < self._positions or not self._launches.by_kernels():
-            return NOT_SERVED
-        tensors = [out, args[0], *(a for a in args[1:] if isinstance(a, torch.Tensor))]
-        if not all(map(guard.plain_cuda, tensors)):
-            return NOT_SERVED
-        if any(t.requires_grad for t in tensors) and guard.grad_enabled():
-            return NOT_SERVED
-        plain, named = self._normalize(args, kwargs)
-        if has_torch_function(args[: self._positions] if plain is args else (*args, *kwargs.values())):
-            return NOT_SERVED
-        return self._launches.launch(out, plain, named)
+        """Runs an out form, or returns NOT_SERVED; the dispatcher raises the error if a tensor requires grad."""
+        return self._any_call(args, kwargs, out) if guard.quiet() and guard.plain_cuda(out) else NOT_SERVED
 
 
 def _of_one_tensor(
@@ -114,29 +101,35 @@ def _of_one_tensor(
     on_cpu: Callable[..., Any],
     record: Callable[..., torch.Tensor] | None,
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """The fast path of a call of one tensor; any other call goes ``otherwise``, that of a CPU tensor ``on_cpu``.
+    """Returns the fast path for calls of one tensor.
 
-    Every question costs 0.03 to 0.1 us, so each is asked once, and what one answer implies is not asked again:
+    Each check costs 0.03 to 0.1 us, so none repeats what an earlier one implies:
 
-        exact type, not nested   a plain tensor; ``guard.alike`` must not be given a nested one
-        like the last call       ``guard.alike``: all that a launch depends on but the address, and most of
-                                 ``guard.quiet``
-        address and strides      strided: sparse tensors have none, and raise
-        found in ``ready``       plain CUDA memory of a real dtype, seen by ``guard.plain_cuda`` when it was put there;
-                                 the key has the device, and a real tensor is never conjugated, only negated
+        exact type, not nested   plain tensor; required before ``guard.alike``
+        ``guard.alike``          everything that a launch depends on but the address, and most of ``guard.quiet``
+        address and strides      strided layout: both raise for a sparse tensor
+        hit in ``ready``         plain CUDA memory of a real dtype: ``guard.plain_cuda`` held when the entry was added,
+                                 the key contains the device, and a real tensor may be negated but not conjugated
 
-    Refreshing the snapshot of the last call costs what five matches save, so it is refreshed only at every
-    ``REFRESH_EVERY`` th mismatch: alternating shapes do not refresh it over and over.
+    Updating the cached guard costs as much as five matches save, so only every ``REFRESH_EVERY`` th mismatch does.
+
+    Args:
+        schema: schema of the operator.
+        launches: launch table of the operator.
+        otherwise: serves all other calls.
+        on_cpu: serves a CPU tensor that does not match the previous call.
+        record: runs a call of a tensor that requires grad; None if the operator is not differentiable.
     """
     ready: dict[Any, Ready] = {}
+    # The previous call: guard, address modulo alignment, int argument, ambient state, entry.
     last: tuple[Callable[[object], bool], int, int | None, Any, Ready | None] = (guard.nothing, 0, None, None, None)
-    # The same of the last call of a CPU tensor that needs no gradient, with the reference that served it.
+    # The previous call of a CPU tensor that does not require grad: guard, int argument, ambient state, reference.
     referred: tuple[Callable[..., Any], int | None, Any, Callable[..., Any]] = guard.nothing, None, None, guard.nothing
     mismatches = 0
     second = schema.parameters[1] if schema.positional > 1 else ""
     optional, defaults = schema.parameters[1 : schema.positional], schema.defaults
     ambient = launches.ambient
-    # Names of this function are found faster than those of modules.
+    # Closure variables are looked up faster than module attributes.
     untouched, plain_types, grad_enabled = settings.untouched, guard.PLAIN_TYPES, guard.grad_enabled
     quiet, dispatch_modes, function_modes = guard.quiet, guard.dispatch_modes, guard.function_modes
     new, raw_stream, current_device = table._new, table._raw_stream, table._current_device
@@ -170,7 +163,7 @@ def _of_one_tensor(
             and (ambient is None or ambient() == around)
         ):
             bound, index, _ = found
-            # The level that a logger inherits, without the call that asks for it.
+            # The logger's effective level, without the cost of isEnabledFor.
             if (log.level or root.level) <= debug:
                 launches.log_hit(bound)
         else:
@@ -196,7 +189,7 @@ def _of_one_tensor(
                 return output
             try:
                 address = x.data_ptr()
-                # Everything that a launch depends on, as in `LaunchTable.find`.
+                # The same properties as in `LaunchTable.find`.
                 key = (
                     x.dtype,
                     x.shape,
@@ -245,27 +238,18 @@ def _of_one_tensor(
 def _recorders(
     rules: Rules, launches: LaunchTable, backward: Callable[..., Any]
 ) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """Functions that run a call and record it for autograd, all of one gradient.
+    """Returns functions that run a call and record it for autograd.
 
     Returns:
-        A function of a call's positional arguments and, last, the dict of its keywords; the same for CPU tensors; a
-        function of a call's one tensor and what was made ready for the call.
+        For CUDA tensors, a function of the positional arguments and the dict of keyword arguments; the same for CPU
+        tensors; a function of one CUDA tensor and its :data:`Ready` entry.
     """
     schema = rules.schema
     count, defaults = schema.positional, schema.defaults
     keywords = schema.parameters[count:]
-    # The defaults of what a call leaves out at the end, by the number of arguments that it passes.
+    # Defaults of omitted trailing arguments, by the number of arguments passed.
     rest = [tuple(defaults.get(name) for name in schema.parameters[given:count]) for given in range(count + 1)]
     no_keywords = {name: defaults[name] for name in keywords if name in defaults}
-
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, given: dict[str, Any]) -> torch.Tensor:
-        if rules.setup_context is None:
-            return output
-        if keywords:
-            rules.setup_context(ctx=ctx, inputs=inputs, output=output, keyword_only_inputs=given)
-        else:
-            rules.setup_context(ctx=ctx, inputs=inputs, output=output)
-        return output
 
     def forward_by(run: Callable[..., torch.Tensor], ctx: Any, *call: Any) -> torch.Tensor:
         args, options = call[:-1], call[-1]
@@ -275,7 +259,8 @@ def _recorders(
             named = schema.bind(args, options)
             args = tuple(named[name] for name in schema.parameters[:count])
             given = {name: named[name] for name in keywords}
-        return keep(ctx, args + rest[len(args)], output, given)
+        rules.save(ctx, args + rest[len(args)], output, given)
+        return output
 
     def forward_ready(ctx: Any, x: torch.Tensor, ready: Ready) -> torch.Tensor:
         bound, index, others = ready
@@ -284,29 +269,25 @@ def _recorders(
         else:
             output = table._new(bound.shape, bound.strides, bound.dtype)
             bound.launch(x.data_ptr(), output.data_ptr(), *bound.arguments, table._raw_stream(index))
-        return keep(ctx, (x, *others), output, no_keywords)
+        rules.save(ctx, (x, *others), output, no_keywords)
+        return output
 
     def gradient(ctx: Any, *grads: torch.Tensor) -> Any:
-        # One for each positional parameter, and one for the keywords; autograd drops Nones past what a call passed.
+        # One for each positional parameter and one for the last input; autograd drops surplus Nones.
         found = backward(ctx, *grads)
         return (*found, None) if isinstance(found, tuple) else (found, None)
 
-    def gradient_ready(ctx: Any, *grads: torch.Tensor) -> Any:
-        found = backward(ctx, *grads)
-        return found[0] if isinstance(found, tuple) else found, None
+    def recording(forward: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+        methods = {"forward": staticmethod(forward), "backward": staticmethod(gradient)}
+        function = type(name, (torch.autograd.Function,), methods)
+        # Skips the search for functorch transforms in Function.apply, 2 us: `guard.quiet` has ruled them out.
+        apply: Callable[..., torch.Tensor] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+        return apply
 
     name = "".join(part.capitalize() for part in schema.name.split("_"))
+    launch = partial(launches.launch, None)
     return (
-        _apply_of(name, partial(forward_by, partial(launches.launch, None)), gradient),
-        _apply_of(name, partial(forward_by, launches.refer), gradient),
-        _apply_of(name, forward_ready, gradient_ready),
+        recording(partial(forward_by, launch)),
+        recording(partial(forward_by, launches.refer)),
+        recording(forward_ready),
     )
-
-
-def _apply_of(name: str, forward: Callable[..., Any], gradient: Callable[..., Any]) -> Callable[..., torch.Tensor]:
-    rules = {"forward": staticmethod(forward), "backward": staticmethod(gradient)}
-    function = type(name, (torch.autograd.Function,), rules)
-    # What Function.apply comes to when no functorch transform is active, which `guard.quiet` has established: the
-    # look around for transforms in it takes 2 us.
-    apply: Callable[..., torch.Tensor] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
-    return apply

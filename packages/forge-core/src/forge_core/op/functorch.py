@@ -1,8 +1,7 @@
-"""An operator under ``torch.func`` and on dual tensors: grad, vjp, jvp, and any nesting of them with vmap.
+"""Operators under ``torch.func`` transforms (grad, vjp, jvp, vmap and their nestings) and on dual tensors.
 
-``torch.library.register_autograd`` serves plain autograd only; under a functorch level, and for a tangent, PyTorch asks
-for an ``autograd.Function`` with a separate ``setup_context``, a ``jvp`` and a vmap rule.  This module makes that of
-the same rules.
+``torch.library.register_autograd`` covers plain autograd only.  Functorch and forward mode need an
+``autograd.Function`` with ``setup_context``, ``jvp`` and ``vmap``, which this module builds from the same rules.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ __all__ = ["functorch_function", "reference_jvp"]
 
 
 def reference_jvp(rules: Rules) -> Callable[..., torch.Tensor]:
-    """The ``jvp`` of an operator that declares none: its reference's, as PyTorch differentiates it.
+    """The ``jvp`` of an operator that declares none: that of its reference, by double backward.
 
-    The gradient is linear in what it is given, so its own gradient is the tangent; forward mode does not nest.
+    The vjp is linear in its cotangent, so the vjp of the vjp is the jvp.  ``torch.func.jvp`` itself would not nest.
     """
 
     def jvp(output: torch.Tensor, tangents: dict[str, torch.Tensor], **named: Any) -> torch.Tensor:
@@ -41,10 +40,10 @@ def reference_jvp(rules: Rules) -> Callable[..., torch.Tensor]:
 
 
 def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """A function of the schema's arguments, all by position, that ``torch.func`` can transform.
+    """Returns a function of the schema's arguments, all positional, that ``torch.func`` can transform.
 
     Args:
-        rules: those of an operator that has a gradient.
+        rules: the declaration of an operator that has a gradient.
         call: the registered operator.
     """
     schema, tangent_of = rules.schema, rules.jvp or reference_jvp(rules)
@@ -67,18 +66,14 @@ def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Calla
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
             ctx.save_for_forward(*(inputs[i] for i in places), *several(output))
             ctx.others = {name: value for name, value in zip(schema.parameters, inputs, strict=True) if name in others}
-            if rules.setup_context is None:
-                return
             positional, named = split(inputs)
-            extra = {"keyword_only_inputs": named} if keywords else {}
-            rules.setup_context(ctx=ctx, inputs=positional, output=output, **extra)
+            rules.save(ctx, positional, output, named)
             fixed = getattr(ctx, "non_differentiable", None) or ()
             ctx.differentiable = [all(one is not t for t in fixed) for one in several(output)]
 
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-            found = backward_of(ctx, *grads)
-            found = found if isinstance(found, tuple) else (found,)
+            found = several(backward_of(ctx, *grads))
             return found + (None,) * (len(schema.parameters) - len(found))
 
         @staticmethod

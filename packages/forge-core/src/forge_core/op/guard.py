@@ -1,8 +1,7 @@
-"""May an eager call skip the dispatcher?
+"""Conditions under which an eager call may bypass the dispatcher, which costs several microseconds.
 
-The dispatcher costs several microseconds.  Only when nothing that listens there is active does a call launch its
-kernel directly: plain CUDA tensors, and no mode, subclass, functorch transform, forward-mode level or autocast region
-in force.  Anything else takes the dispatcher, where all of them are served.
+A call launches its kernel directly if its tensors are plain and no mode, functorch transform, forward-mode level or
+autocast region is active.  The dispatcher serves all other calls.
 """
 
 from __future__ import annotations
@@ -28,36 +27,35 @@ __all__ = [
     "transformed",
 ]
 
-#: The exact types: a subclass may define __torch_function__ or __torch_dispatch__ and must be asked.
+#: Exact types, since a subclass may override __torch_function__ or __torch_dispatch__.
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 dispatch_modes = torch._C._len_torch_dispatch_stack
 function_modes = torch._C._len_torch_function_stack
-_tracing = torch._C._is_tracing  # half the time of asking for the state
+_tracing = torch._C._is_tracing  # takes half as long as _get_tracing_state
 _functorch_level = torch._C._functorch.maybe_current_level
-# CUDA's, the only one that changes what a call on CUDA tensors does.  Asking by the device's name takes five times as
-# long, asking for any device twice.
+# Of CUDA, the only autocast that affects a call on CUDA tensors.  Passing the device type takes five times as long,
+# checking for any device twice as long.
 _autocast_enabled = torch.is_autocast_enabled
 grad_enabled = torch.is_grad_enabled
 _strided = torch.strided
 
-# What torch.compile guards its code's tensors by: many questions in one call.  A torch that asks otherwise has none.
+# The tensor guards of torch.compile, which compare all properties in one call; a private class that a torch may lack.
 _TensorGuards: Any = getattr(torch._C._dynamo.guards, "TensorGuards", None)
 
-
-#: What is like nothing: the answer of ``alike`` before there was a call.
+#: The guard that matches no tensor.
 nothing: Callable[[object], bool] = ().__contains__
 
 
 def alike(x: torch.Tensor) -> Callable[[object], bool]:
-    """A function that says whether something is now what ``x`` is, for the dispatcher and for a kernel.
+    """Returns a guard: a function that tells whether a tensor matches ``x`` under the current thread state.
 
-    It compares the exact type, the dtype, the device's index, sizes, strides, ``requires_grad``, and the dispatch keys,
-    those of the tensor together with those of the thread, by which the dispatcher itself decides: a negated,
-    conjugated, sparse or nested tensor has keys of its own, and so have a functorch transform, an autocast region,
-    inference mode and tracing.  Not covered, so the caller must check: the dispatch-mode and function-mode stacks,
-    forward-mode levels, and the address.  A nested tensor must not be given to it: torch reads its sizes before it
-    compares the keys, and ends the process.
+    It compares the exact type, dtype, device index, sizes, strides, ``requires_grad``, and the dispatch keys of tensor
+    and thread.  These differ for a negated, conjugated, sparse or nested tensor, and under a functorch transform,
+    autocast, inference mode and tracing.
+
+    It does not check the dispatch-mode and function-mode stacks, forward-mode levels, or the address.  Do not pass a
+    nested tensor to the guard: torch reads its sizes before it compares the keys, and aborts the process.
 
     Args:
         x: a strided tensor; no reference to it is kept.
@@ -70,7 +68,7 @@ def alike(x: torch.Tensor) -> Callable[[object], bool]:
 
 
 def quiet() -> bool:
-    """Whether nothing that listens at the dispatcher is active on this thread."""
+    """Whether this thread has no active mode, functorch transform, forward-mode level, tracer or CUDA autocast."""
     return not (
         dispatch_modes()
         or function_modes()
@@ -82,32 +80,32 @@ def quiet() -> bool:
 
 
 def transformed(args: tuple[object, ...]) -> bool:
-    """Whether a ``torch.func`` transform is in force on this thread and one of the arguments takes part in it."""
+    """Whether an argument is wrapped by an active ``torch.func`` transform."""
     if _functorch_level() is None:
         return False
     return any(isinstance(a, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(a) for a in args)
 
 
 def forward_levels() -> int:
-    """How many ``torch.func.jvp`` are in force on this thread, one within the other."""
+    """The nesting depth of ``torch.func.jvp`` on this thread."""
     stack = torch._C._functorch.get_interpreter_stack() or []
     return sum(interpreter.key() == torch._C._functorch.TransformType.Jvp for interpreter in stack)
 
 
 def has_tangent(args: tuple[object, ...]) -> bool:
-    """Whether forward-mode differentiation is in force and one of the arguments carries a tangent, or may do so."""
-    # Compiled code enters levels without telling Python.
+    """Whether forward-mode AD is active and an argument has a tangent, or may have one."""
+    # Compiled code enters forward-mode levels without updating the Python state.
     if forward_ad._current_level < 0 and (_functorch_level() is None or not forward_levels()):
         return False
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
-    # Mapped tensors cannot be asked, be it by torch.func.vmap or by the one before it, which gradcheck uses.
+    # Tensors that are batched by torch.func.vmap, or by the legacy vmap of gradcheck, cannot be unpacked.
     if _functorch_level() is not None or any(map(torch._C._functorch.is_legacy_batchedtensor, tensors)):
         return True
     return any(forward_ad.unpack_dual(a).tangent is not None for a in tensors)
 
 
 def plain_cpu(x: Any) -> bool:
-    """Whether ``x`` is a plain strided CPU tensor, and no autocast region of the CPU is in force."""
+    """Whether ``x`` is a plain strided CPU tensor without a lazy conjugation or negation, and no CPU autocast is on."""
     return (
         type(x) in PLAIN_TYPES
         and x.is_cpu
@@ -120,7 +118,7 @@ def plain_cpu(x: Any) -> bool:
 
 
 def plain_cuda(x: Any) -> bool:
-    """Whether ``x`` is a plain strided CUDA tensor whose memory is to be read literally."""
+    """Whether ``x`` is a plain strided CUDA tensor without a lazy conjugation or negation."""
     return (
         type(x) in PLAIN_TYPES
         and x.is_cuda

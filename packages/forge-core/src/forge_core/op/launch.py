@@ -1,4 +1,4 @@
-"""What an operator decided to launch for one set of arguments, and how it explains that."""
+"""Variants of an operator, the launch that a plan selects, and its explanation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Explanation", "Launch", "Variant", "load"]
 
 @dataclass(frozen=True)
 class Variant:
-    """One kernel of an operator: where it lives, and its one idea.
+    """A kernel of an operator.
 
     Attributes:
-        path: ``"module:attribute"`` of the ``@compile_cached`` builder; imported when a kernel has to be compiled.
-        idea: one sentence for tables and ``variants()``.
+        path: ``"module:attribute"`` of the ``@compile_cached`` builder; imported only to compile.
+        idea: its idea in one sentence, shown in tables and by ``variants()``.
     """
 
     path: str
@@ -27,24 +27,24 @@ class Variant:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel's configuration and the integers it is launched with.
+    """A kernel, its configuration, and the arguments it is launched with.
 
     Attributes:
-        variant: the variant's name.
+        variant: name of the variant.
         builder: ``"module:attribute"`` of the ``@compile_cached`` builder.
-        config: the frozen dataclass that the kernel is compiled for.
-        arguments: the numbers, and tuples of integers, that follow the pointers and precede the stream.
-        why: why this configuration, in plain words.
-        read: bytes that must be read at least.
-        written: bytes that must be written at least.
-        workspace: bytes of scratch memory, uninitialised and aligned to 256; where not 0, they are allocated for each
-            call and their address follows the output's.
-        numbered: the launch is passed a unique nonzero number after ``arguments``: a workspace slot that holds it was
-            written by this launch.  Under graph capture it is negative and repeats at every replay, so the kernel must
-            clear its slots before it ends.
+        config: the configuration that the kernel is compiled for, a frozen dataclass.
+        arguments: numbers and tuples of integers, passed between the pointers and the stream.
+        why: the reason for this configuration, in plain words.
+        read: minimum of bytes read.
+        written: minimum of bytes written.
+        workspace: bytes of uninitialized scratch memory, aligned to 256 bytes, allocated at each call; its pointer
+            follows that of the output.  0: none.
+        numbered: pass a unique nonzero 64-bit number after ``arguments``: a workspace slot that holds it was written by
+            this launch.  A launch captured in a CUDA graph gets a negative number, which repeats at every replay, so
+            the kernel must clear its slots before it ends.
 
     Raises:
-        ValueError: a launch that is numbered and has no workspace.
+        ValueError: ``numbered`` without a workspace.
     """
 
     variant: str
@@ -66,13 +66,14 @@ class Launch:
 class Explanation:
     """What a call would run, and why.
 
+    The other attributes are those of :class:`Launch`.  The reference has no architecture, key, variant, configuration
+    or builder.
+
     Attributes:
         operator: ``"namespace::name"``.
         backend: ``"kernel"`` or ``"ref"``.
-        arch: the architecture, or None for the reference.
-        key: the compiled kernel's cache key, or None for the reference.
-
-    The others are those of :class:`Launch`; the reference has no variant, configuration or builder.
+        arch: architecture, for example ``"sm_90a"``.
+        key: cache key of the compiled kernel.
     """
 
     operator: str
@@ -91,12 +92,12 @@ class Explanation:
 
     @property
     def integers(self) -> tuple[float | tuple[int, ...], ...]:
-        """All integers of a launch as a kernel is traced with them; 1 stands for its number."""
+        """The arguments that a kernel is traced with: those of the launch, and 1 as its number."""
         return (*self.arguments, 1) if self.numbered else self.arguments
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return dataclasses.asdict(self)  # the configuration is a dataclass too
+        """The fields as values that JSON can represent, the configuration included."""
+        return dataclasses.asdict(self)
 
     def __str__(self) -> str:
         if self.backend == "ref":
@@ -109,9 +110,9 @@ class Explanation:
 
 
 def load(path: str) -> CompileCached[Any]:
-    """Imports the builder that a path ``"module:attribute"`` names; this is what imports cutlass.
+    """Imports a builder by its path ``"module:attribute"``, and cutlass with it.
 
-    A launch does without: :func:`forge_core.cache.builder_at` finds a kernel that was compiled by the path alone.
+    To launch, use :func:`forge_core.cache.builder_at` instead: it loads a compiled kernel without importing cutlass.
 
     Raises:
         UnsupportedError: the CuTe DSL is not installed.

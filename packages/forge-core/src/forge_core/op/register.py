@@ -1,16 +1,16 @@
-"""Telling PyTorch all it has to know of an operator.
+"""Registration of an operator with the dispatcher.
 
-One functional operator and its out form are defined in a :class:`torch.library.Library`:
+The functional operator and its out form are defined in a :class:`torch.library.Library`:
 
-    key              functional form                         out form
-    CUDA             kernel or reference, by the backend     the same, into out
-    CPU              reference                               reference, into out
-    Meta, fake       like()                                  checks only
-    Autograd         backward, or an error in backward();    refuses gradients and tangents, then passes on
-                     for a tangent the reference
-    vmap             registered rule                         -
-    autocast         registered dtype, if any                -
-    sparse, quantised, nested   like(), which raises a LayoutError that says what to do
+dispatch key                functional form                         out form
+CUDA                        kernel or reference, by the backend     same, into out
+CPU                         reference                               same, into out
+Meta, fake                  like()                                  checks only
+Autograd                    backward, or an error in backward();    raises for requires_grad or a tangent,
+                            reference if an input has a tangent     then redispatches
+vmap                        registered rule                         -
+autocast                    registered dtype                        -
+sparse, quantised, nested   like(), which raises a LayoutError      checks, which raise a LayoutError
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from forge_core.op.schema import Schema
 
 __all__ = ["register", "registered"]
 
-# Backends whose tensors have no plain strides: their call gets a typed error instead of "could not run ... with
+# Backends of tensors without strides: registered so that the error is a LayoutError, not "could not run ... with
 # arguments from the 'SparseCUDA' backend".
 _WITHOUT_STRIDES = (
     "SparseCPU",
@@ -49,16 +49,16 @@ Serve = Callable[..., torch.Tensor]
 
 
 def registered(schema: Schema, name: str) -> Any:
-    """The registered operator of a name in the schema's namespace."""
+    """Returns the registered ``OpOverload`` of a name in the schema's namespace."""
     return getattr(getattr(torch.ops, schema.namespace), name).default
 
 
 def register(library: torch.library.Library, rules: Rules, serve: Serve, like: Callable[..., torch.Tensor]) -> None:
-    """Defines the functional form of one operator, and its out form unless it has several results.
+    """Registers the functional form of an operator, and its out form if it has a single result.
 
     Args:
-        library: the namespace's library; it must live as long as the operator does.
-        rules: the operator's.
+        library: library of the namespace; must outlive the operator.
+        rules: declaration of the operator.
         serve: runs the operator on CPU or CUDA tensors; takes ``out`` or None, then the schema's arguments.
         like: checks a call and allocates its output; takes the schema's arguments.
     """
@@ -89,7 +89,7 @@ def _register_functional(
 
 
 def _autograd(rules: Rules, like: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """What ``torch.library.register_autograd`` registers, which would drop a tangent without a word."""
+    """The kernel of ``torch.library.register_autograd``, which alone would silently drop a tangent."""
     plain = make_autograd_impl(registered(rules.schema, rules.schema.name), Info(rules.backward, rules.setup_context))
 
     def call(keyset: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -104,12 +104,12 @@ def _autograd(rules: Rules, like: Callable[..., torch.Tensor]) -> Callable[..., 
     return call
 
 
-#: The dtypes that autocast is for: it leaves fp64 and integers as they are.
+#: Input dtypes that autocast applies to.
 _AUTOCAST_FROM = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def _with_dtype(schema: Schema, key: str, dtype: torch.dtype) -> Callable[..., torch.Tensor]:
-    """Autocast by the operator's own ``dtype``: the input is converted as it is read, not in a pass of its own."""
+    """Autocast by the operator's ``dtype`` parameter: converts as the input is read, without a separate cast kernel."""
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     place = schema.parameters.index("dtype")
 

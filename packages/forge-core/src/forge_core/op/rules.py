@@ -1,4 +1,4 @@
-"""All that is declared of an operator, in one place."""
+"""The declaration of an operator."""
 
 from __future__ import annotations
 
@@ -17,29 +17,28 @@ __all__ = ["Rules"]
 
 @dataclass(frozen=True)
 class Rules:
-    """An operator's declaration, as PyTorch's subsystems and Forge ask for it.
+    """An operator's declaration; an operator of several results returns them as a tuple everywhere.
 
     Attributes:
-        schema: functional, with every option of the public call.  The first parameter is a tensor.
-        like: checks the metadata of a call and allocates its output: the fake, and a real call's first step.  Of an
-            operator of several results this is a tuple, as is what the reference and ``jvp`` return; results that a
-            call does without are empty, and the launch is not passed their addresses.
-        reference: what the operator means, in plain PyTorch; takes the schema's arguments without ``variant``, and
+        schema: the functional schema, with every parameter of the public call, a tensor first.
+        like: checks the metadata of a call and allocates its output: the fake kernel, and the first step of a real
+            call.  A result that a call does not compute is empty, and its pointer is not passed to the kernel.
+        reference: implements the operator in plain PyTorch; takes the schema's arguments without ``variant``, and
             returns the strides that ``like`` allocates.
-        plan: ``plan(device, out, *arguments) -> Launch``: the pure choice of kernel, configuration and integers.
-            ``out`` may be a meta tensor.
-        variants: name -> :class:`Variant`, slowest idea first.
+        plan: ``plan(device, out, *arguments) -> Launch``: selects kernel, configuration and launch arguments.  A pure
+            function; ``out`` may be a meta tensor.
+        variants: name -> :class:`Variant`, slowest first.
         setup_context: see ``torch.library.register_autograd``.
-        backward: the gradient; calls the public operators, so that it can be differentiated in turn.  None: an error
-            where a gradient is asked for.
+        backward: see ``torch.library.register_autograd``; calls public operators, so that it is differentiable itself.
+            None: not differentiable.
         vmap: see ``torch.library.register_vmap``.
-        jvp: ``jvp(output, tangents, **arguments)``: the tangent of the result, from those of the tensors that have one,
-            by name; calls the public operators, so that it can be differentiated in turn.  None: the reference's.
-        autocast: by type of device (``"cuda"``, ``"cpu"``) the dtype of the computation under its autocast: it is
-            passed as ``dtype`` where the schema has a parameter of that name, so that inputs are converted as they are
-            read, and inputs are cast to it where not.  PyTorch's rules are not the same on all devices.
-        ambient: what of the process's state, beside the arguments, the output's metadata depends on, for example
-            ``torch.get_default_dtype``; None for nothing.
+        jvp: ``jvp(output, tangents, **arguments)`` returns the tangent of the output; ``tangents`` maps the names of
+            tensors to their tangents.  Calls public operators, so that it is differentiable itself.  None: that of the
+            reference.
+        autocast: device type (``"cuda"``, ``"cpu"``) -> compute dtype under its autocast.  It is passed as ``dtype`` if
+            the schema has that parameter, so that inputs are converted as they are read; otherwise inputs are cast.
+        ambient: process state that the output's metadata depends on beside the arguments, for example
+            ``torch.get_default_dtype``.
     """
 
     schema: Schema
@@ -55,10 +54,10 @@ class Rules:
     ambient: Callable[[], Hashable] | None = None
 
     def allocate(self, named: dict[str, Any]) -> torch.Tensor:
-        """Checks a call, all arguments by name, and allocates its output.
+        """Checks a call, given as all of its arguments by name, and allocates its output.
 
         Raises:
-            ArgumentError: the operator does not take these arguments.
+            ArgumentError: the arguments are not valid for this operator.
         """
         self.schema.check(self.schema.name, named)
         if named.get("variant", "auto") != "auto":
@@ -66,5 +65,21 @@ class Rules:
         return self.like(**named)
 
     def refer(self, named: dict[str, Any]) -> torch.Tensor:
-        """The reference's result of a call, all arguments by name."""
+        """Runs the reference on a call, given as all of its arguments by name."""
         return self.reference(**{name: value for name, value in named.items() if name != "variant"})
+
+    def save(self, ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, keywords: dict[str, Any]) -> None:
+        """Calls ``setup_context`` as ``torch.library.register_autograd`` does.
+
+        Args:
+            ctx: the context of an ``autograd.Function``.
+            inputs: all arguments that the schema takes by position.
+            output: the result of the call.
+            keywords: all keyword-only arguments by name.
+        """
+        if self.setup_context is None:
+            return
+        if keywords:
+            self.setup_context(ctx=ctx, inputs=inputs, output=output, keyword_only_inputs=keywords)
+        else:
+            self.setup_context(ctx=ctx, inputs=inputs, output=output)

@@ -1,12 +1,10 @@
-"""An operator's schema: what Forge reads from it, and binding, normalizing and checking the arguments of a call.
+"""An operator's schema: parsing, and binding, normalizing and checking the arguments of a call.
 
-PyTorch lets ints and dtypes be written in several ways, which are normalized to one:
+PyTorch accepts ints and dtypes in several forms, which are normalized for the key of a launch:
 
-    as written                                                  normalized
+    argument                                                    normalized
     numpy.int64(1), torch.tensor(1), anything with __index__    1
-    float, int, bool (Python's types)                           torch.float64, torch.int64, torch.bool
-
-A number that is not normalized must not be part of a launch's key, where a tensor stands for its layout, not its value.
+    float, int, bool (the Python types)                         torch.float64, torch.int64, torch.bool
 """
 
 from __future__ import annotations
@@ -23,8 +21,8 @@ from forge_core.errors import ArgumentTypeError
 
 __all__ = ["Schema"]
 
-# By type of a parameter: what is expected, and exact Python types of arguments that need no further check.  A dtype is
-# an int to the parser's ``type``, and itself to its ``real_type`` only.
+# Type of a parameter -> how errors describe it, and the Python types that are accepted as they are.  Keys are the
+# parser's ``real_type``; its ``type`` of a dtype is int.
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "int": ("an argument of type int", (int,)),
     "str": ("an argument of type str", (str,)),
@@ -35,7 +33,7 @@ _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     "ScalarType": ("a torch.dtype", (torch.dtype,)),
     "Optional[ScalarType]": ("a torch.dtype, or None", (torch.dtype, type(None))),
 }
-# Other names that PyTorch takes for its parameters, NumPy's among them.
+# Alternative parameter names that PyTorch accepts, NumPy's included.
 _ALIASES = {"x": ("input", "a"), "input": ("x", "a"), "dim": ("axis",), "keepdim": ("keepdims",)}
 _NORMAL = frozenset({int, bool, str, type(None), torch.dtype, torch.SymInt})
 _INTS = frozenset({int})
@@ -43,20 +41,20 @@ _INTS = frozenset({int})
 
 @dataclass(frozen=True)
 class Schema:
-    """A functional operator's schema, parsed.
+    """A parsed functional schema.
 
     Attributes:
-        text: the whole, for example ``"forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor"``.
+        text: the schema, for example ``"forge_week0::transpose(Tensor x, *, str variant='auto') -> Tensor"``.
         namespace: ``"forge_week0"``.
         name: ``"transpose"``.
-        parameters: names in order.
-        positional: how many of them may be passed by position.
-        defaults: the default of each parameter that has one.
-        tensors: names of the tensor parameters, optional ones (``Tensor?``) among them.
-        optional: names of those that may be None.
-        results: names of the results, where there are several; else empty.
-        kinds: the type of each other parameter, as PyTorch's parser names it.
-        aliases: other names that a caller may use, as of PyTorch's functions, each with the parameter it stands for.
+        parameters: parameter names in order.
+        positional: number of parameters that may be passed by position.
+        defaults: parameter name -> default value.
+        tensors: names of the tensor parameters, including optional ones (``Tensor?``).
+        optional: names of the optional tensor parameters.
+        results: names of the results of an operator with several; otherwise empty.
+        kinds: name of a non-tensor parameter -> its type, as PyTorch's parser prints it.
+        aliases: alternative name of a parameter -> its name.
     """
 
     text: str
@@ -76,8 +74,8 @@ class Schema:
         """Parses a schema.
 
         Raises:
-            ValueError: it has no namespace, its first parameter is not a tensor, it mutates an argument, or one of
-                several results is no tensor with a name.
+            ValueError: the schema has no namespace or mutates an argument, its first parameter is not a tensor, or one
+                of several results is not a named tensor.
         """
         parsed = torch._C.parse_schema(text)
         namespace, _, name = parsed.name.partition("::")
@@ -109,11 +107,11 @@ class Schema:
 
     @functools.cached_property
     def leading(self) -> int:
-        """How many arguments a call must pass by position for all of its tensors to be among them."""
+        """Number of leading parameters that includes all tensors."""
         return 1 + max(self.parameters.index(name) for name in self.tensors)
 
     def placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same call with all tensors by position, if it names optional ones or leaves them out; else as it is."""
+        """Returns the call with all tensors passed by position, or unchanged if a required one is missing."""
         kwargs, filled = self._own_names(kwargs) if kwargs else kwargs, list(args)
         for name in self.parameters[len(args) : self.leading]:
             if name not in kwargs and name not in self.defaults:
@@ -128,14 +126,13 @@ class Schema:
         return f"{self.namespace}::{self.name}"
 
     def definition(self) -> str:
-        """The schema without its namespace, as ``Library.define`` takes it."""
+        """The schema without its namespace, for ``Library.define``."""
         return self.text.partition("::")[2]
 
     def out_definition(self) -> str:
-        """The schema of the out form: the same call with a keyword ``out`` that is written; it returns nothing.
+        """The schema of the out form: adds a mutable keyword ``out``, and returns nothing.
 
-        An operator that returned ``out`` would return an alias of its argument, which ``torch.compile`` cannot
-        functionalise.
+        Returning ``out`` would alias an argument, which ``torch.compile`` cannot functionalize.
         """
         head, _, rest = self.definition().partition("(")
         arguments = rest.rpartition(") ->")[0]
@@ -143,10 +140,10 @@ class Schema:
         return f"{head}_out({arguments}, {star}Tensor(a!) out) -> ()"
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Names every argument of a call, defaults filled in.
+        """Returns all arguments of a call by name, including defaults.
 
         Raises:
-            TypeError: as a Python function of this signature would.
+            TypeError: the call does not match the signature.
         """
         if len(args) > self.positional:
             raise TypeError(f"{self.name}() takes {self.positional} positional arguments but {len(args)} were given")
@@ -168,7 +165,7 @@ class Schema:
         return bound
 
     def _own_names(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Arguments by the parameters' own names: see ``aliases``."""
+        """Replaces aliases by the parameters' names."""
         if not any(name in self.aliases for name in kwargs):
             return kwargs
         own: dict[str, Any] = {}
@@ -182,7 +179,7 @@ class Schema:
     def check(self, op: str, named: dict[str, Any]) -> None:
         """Raises ArgumentTypeError for an argument that is not of its parameter's type.
 
-        The dispatcher checks too, and says so as a RuntimeError about a schema that the caller has never seen.
+        The dispatcher's own check raises a RuntimeError about a schema that the caller has never seen.
         """
         for name in self.tensors:
             if not isinstance(named[name], torch.Tensor) and not (named[name] is None and name in self.optional):
@@ -193,10 +190,7 @@ class Schema:
                 raise ArgumentTypeError(op=op, argument=name, expected=expected, got=repr(value))
 
     def normalize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same call by the parameters' own names, with normalized ints and dtypes.
-
-        What is neither an int nor a dtype is left to be refused.
-        """
+        """Returns the call with aliases resolved, and ints and dtypes normalized; invalid values stay as they are."""
         if kwargs:
             kwargs = self._own_names(kwargs)
         if _all_normal(args[self.leading :]) and (not kwargs or _all_normal(tuple(kwargs.values()))):
@@ -214,12 +208,12 @@ class Schema:
         return _normal_int(value) if "int" in kind else value
 
     def traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The same call as a graph can hold it: a list of one where a parameter takes several ints and got one.
+        """Returns the call for a compiled graph: an int passed as ``int[]`` becomes a list.
 
-        A graph of symbolic shapes holds a caller's ``dim`` as a symbol; the dispatcher takes it in a list only.
+        Under dynamic shapes ``dim`` may be a symbol, which the dispatcher accepts in a list only.
         """
         kwargs = self._own_names(kwargs)
-        # dynamo of PyTorch 2.9 takes strict=False for True: a call that leaves out an argument would not be traced.
+        # The dynamo of PyTorch 2.9 treats strict=False as True, and would not trace a call that omits an argument.
         pairs = zip(self.parameters, args)  # noqa: B905
         by_place = tuple([self._traced(name, value) for name, value in pairs])
         by_name = {name: self._traced(name, value) for name, value in kwargs.items()}
@@ -233,19 +227,19 @@ class Schema:
 
 
 def _is_int(value: object) -> bool:
-    """Whether it is an integer, a symbolic one of a traced graph among them; True is none."""
+    """Whether it is an int or a SymInt, but not a bool."""
     return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
 
 
 def _takes(kind: str, value: object) -> bool:
-    """Whether a parameter of a type takes an argument."""
+    """Whether a parameter of this type accepts the argument."""
     if "List" in kind and isinstance(value, (list, tuple)):
         return all(map(_is_int, value))
     return _is_int(value) if "int" in kind else isinstance(value, _KINDS[kind][1])
 
 
 def _all_normal(values: tuple[Any, ...]) -> bool:
-    """Whether arguments that are no tensors are normalized, by their exact types."""
+    """Whether non-tensor arguments are normalized, by their exact types."""
     for value in values:
         kind = type(value)
         if kind not in _NORMAL and not (kind in (tuple, list) and _INTS.issuperset(map(type, value))):
@@ -254,19 +248,19 @@ def _all_normal(values: tuple[Any, ...]) -> bool:
 
 
 def _normal_int(value: Any) -> Any:
-    """The int that an integer of another kind stands for, as PyTorch takes it; anything else as it is."""
+    """Converts integer types that PyTorch accepts to int; returns any other value unchanged."""
     if isinstance(value, (bool, torch.SymInt)) or not hasattr(value, "__index__"):
         return value
     if isinstance(value, torch.Tensor) and (value.dim() or value.dtype is torch.bool):
         return value
     try:
         return operator.index(value)
-    except TypeError:  # a number with a fraction: a tensor of one has the method all the same
+    except TypeError:  # a floating-point tensor has __index__ too
         return value
 
 
 def _normal_dtype(value: Any) -> Any:
-    """The dtype that a type of Python's stands for; anything else as it is.  Dynamo traces it."""
+    """Converts a Python type to its dtype; returns any other value unchanged.  Traced by dynamo."""
     if value is float:
         return torch.float64
     if value is int:

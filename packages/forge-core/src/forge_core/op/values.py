@@ -1,4 +1,4 @@
-"""An operator as a value: pickled by its name and copied as itself, as a module-level function is; its results."""
+"""Pickling and copying of operators, and their results as tuples."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["ByName", "several"]
 
 
 def several(result: Any) -> tuple[Any, ...]:
-    """The results of a call, be they one tensor or a tuple of them."""
+    """Returns the results of a call as a tuple."""
     return result if isinstance(result, tuple) else (result,)
 
 
 class ByName:
-    """The base of what ``pickle`` finds by ``__module__`` and ``__qualname__``, and ``copy`` returns as it is."""
+    """Base of objects that are pickled by ``__module__`` and ``__qualname__``, and not copied, like functions."""
 
     __qualname__: str
 
@@ -27,8 +27,8 @@ class ByName:
         return self
 
     def __reduce__(self) -> str:
-        # pickle and torch.fx read a string as the name of an attribute of `__module__`.  pickle makes the same
-        # comparison; its message says neither what an operator is nor the way out.
+        # pickle and torch.fx resolve a string as an attribute of `__module__`.  pickle checks the same, with a message
+        # that neither mentions operators nor offers a solution.
         module, name = self.__module__, self.__qualname__
         got = _unreachable(module)
         if not got:
@@ -46,7 +46,7 @@ class ByName:
 
 
 def _unreachable(module: str) -> str:
-    """Why another process cannot import a module of this one; empty where nothing is known against it."""
+    """Why another process cannot import a module of this one; empty if nothing prevents it."""
     if module not in sys.modules:
         return f"no module '{module}'"
     spawning, main = get_spawning_popen() is not None, sys.modules[module]
