@@ -7,8 +7,9 @@
 Plain CPU tensors take the same path to the reference.  Launch and autograd rules are those of the registered operator,
 so results do not depend on the path.
 
-Most of this module serves the common call: one tensor, and at most one int.  Such a call is compared with the previous
-one by a cached guard; on a mismatch it is looked up in a small table in front of the launch table.
+The second half of this module serves the most common call: one tensor, and at most one int.  Such a call is compared
+with the previous one by a cached guard; on a mismatch it is looked up in a small table in front of the launch table.
+Any other call is looked up by a key of all its arguments.
 """
 
 from __future__ import annotations
@@ -30,8 +31,18 @@ from forge_core.op.table import ALIGNMENT_MASK, Bound, LaunchTable
 
 __all__ = ["NOT_SERVED", "EagerPath"]
 
-#: An entry for a call of one tensor: launch, device index, and the other positional arguments.
-Ready: TypeAlias = tuple[Bound, int, tuple[Any, ...]]
+#: Runs a call, given its positional arguments.
+Serve: TypeAlias = Callable[[tuple[Any, ...]], Any]
+
+#: What recording a call needs: how to run it, the omitted positional arguments, and the keyword-only arguments.
+Saved: TypeAlias = tuple[Serve, tuple[Any, ...], dict[str, Any]]
+
+#: An entry for a call of one tensor: launch, device index, and how to record it.
+Ready: TypeAlias = tuple[Bound, int, Saved]
+
+# Exact types of arguments that are part of a key by value; those of elements of a sequence.
+_BY_VALUE = frozenset({int, bool, float, str, type(None), torch.dtype})
+_INTS = frozenset({int})
 
 #: Returned for a call that must go through the dispatcher.
 NOT_SERVED = object()
@@ -52,21 +63,34 @@ class EagerPath:
     """
 
     def __init__(self, rules: Rules, launches: LaunchTable) -> None:
-        self._positions, self._normalize = rules.schema.leading, rules.schema.normalize
-        self._launches, self._placed = launches, rules.schema.placed if rules.schema.optional else None
-        self._record = self._record_reference = ready = None
-        if rules.backward is not None:
-            self._record, self._record_reference, ready = _recorders(rules, launches, rules.backward)
+        self._schema, self._positions, self._launches = rules.schema, rules.schema.leading, launches
+        self._record = None if rules.backward is None else _recorder(rules, rules.backward)
+        self._seen: dict[Any, tuple[Serve, Bound | None]] = {}
         self.call: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._call_if_quiet
         if self._positions == 1:
-            self.call = _of_one_tensor(rules.schema, launches, self._call_if_quiet, self._any_call, ready)
+            self.call = _of_one_tensor(rules.schema, launches, self._call_if_quiet, self._any_call, self._record)
 
     def _call_if_quiet(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._any_call(args, kwargs) if guard.quiet() else NOT_SERVED
+        if not guard.quiet():
+            return NOT_SERVED
+        key = _key(args, kwargs, self._positions) if self._launches.no_backend_override() else None
+        if key is None:
+            return self._any_call(args, kwargs)
+        if self._launches.ambient is not None:
+            key.append(self._launches.ambient())
+        found = self._seen.get(frozen := tuple(key))
+        if found is None:
+            return self._any_call(args, kwargs, key=frozen)
+        serve, bound = found
+        if bound is not None:
+            self._launches.log_hit(bound)
+        return serve(args)
 
-    def _any_call(self, args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor | None = None) -> Any:
-        if self._placed is not None and len(args) < self._positions:
-            args, kwargs = self._placed(args, kwargs)
+    def _any_call(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], out: torch.Tensor | None = None, key: Any = None
+    ) -> Any:
+        if self._schema.optional and len(args) < self._positions:
+            (args, kwargs), key = self._schema.placed(args, kwargs), None
         if len(args) < self._positions:
             return NOT_SERVED
         on_cuda = guard.plain_cuda(args[0])
@@ -79,15 +103,36 @@ class EagerPath:
                 if not is_plain(value):
                     return NOT_SERVED
                 needs_gradient = needs_gradient or value.requires_grad
-        plain, named = self._normalize(args, kwargs)
+        plain, named = self._schema.normalize(args, kwargs)
         # After normalization the arguments behind the tensors are builtin types, without __torch_function__.
         if has_torch_function(args[: self._positions] if plain is args else (*args, *kwargs.values())):
             return NOT_SERVED
-        args, kwargs = plain, named
-        if needs_gradient and guard.grad_enabled():
-            record = self._record if on_cuda else self._record_reference
-            return NOT_SERVED if record is None or out is not None else record(*args, kwargs)
-        return self._launches.launch(out, args, kwargs) if on_cuda else self._launches.refer(args, kwargs)
+        recorded = needs_gradient and guard.grad_enabled()
+        if recorded and (self._record is None or out is not None):
+            return NOT_SERVED
+        if out is not None:
+            return self._launches.launch(out, plain, named)
+        run, bound = self._runner(plain, named, on_cuda=on_cuda)
+        serve = partial(self._record_by, _saved(self._schema, run, plain, named)) if recorded else run
+        if key is not None and (bound is not None or not on_cuda):
+            if len(self._seen) >= table.MAX_BOUND:
+                self._seen.clear()
+            self._seen[key] = serve, bound
+        return serve(plain)
+
+    def _runner(self, args: tuple[Any, ...], kwargs: dict[str, Any], *, on_cuda: bool) -> tuple[Serve, Bound | None]:
+        """A function of the positional arguments that runs this call, and its launch if that can be repeated."""
+        launches = self._launches
+        if not on_cuda:
+            names, reference = launches.referring(args, kwargs)
+            return lambda args: reference(**dict(zip(names, _tensors(args), strict=True))), None
+        if args[0].get_device() != table._current_device():
+            return lambda args: launches.launch(None, args, kwargs), None
+        bound = launches.find(None, args, kwargs)
+        return partial(launches.run, bound, None), bound
+
+    def _record_by(self, saved: Saved, args: tuple[Any, ...]) -> Any:
+        return self._record(*args, saved)  # type: ignore[misc]
 
     def call_out(self, out: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an out form, or returns NOT_SERVED; the dispatcher raises the error if a tensor requires grad."""
@@ -128,6 +173,7 @@ def _of_one_tensor(
     mismatches = 0
     second = schema.parameters[1] if schema.positional > 1 else ""
     optional, defaults = schema.parameters[1 : schema.positional], schema.defaults
+    keywords = {name: defaults[name] for name in schema.parameters[schema.positional :] if name in defaults}
     ambient = launches.ambient
     # Closure variables are looked up faster than module attributes.
     untouched, plain_types, grad_enabled = settings.untouched, guard.PLAIN_TYPES, guard.grad_enabled
@@ -208,11 +254,14 @@ def _of_one_tensor(
                 if kwargs:
                     args = (x, other)
                 bound = launches.find(None, args, {})
-                index, rest = x.get_device(), (*args[1:], *[defaults[name] for name in optional[len(args) - 1 :]])
-                found = (bound, index, rest)
+                index, run = x.get_device(), partial(launches.run, bound, None)
+                if not bound.needs_general_path:
+                    run = partial(_run_directly, bound, index)
+                rest = (*args[1:], *[defaults[name] for name in optional[len(args) - 1 :]])
+                found = (bound, index, (run, rest, keywords))
                 if bound.needs_general_path:
                     if x.requires_grad and grad_enabled():
-                        return NOT_SERVED if record is None else record(x, found)
+                        return NOT_SERVED if record is None else record(x, found[2])
                     return launches.run(bound, None, (x,))
                 if len(ready) >= table.MAX_BOUND:
                     ready.clear()
@@ -227,7 +276,7 @@ def _of_one_tensor(
                 last = (guard.alike(x), address & mask, other, key[-1], found)
             mismatches += 1
         if x.requires_grad and grad_enabled():
-            return NOT_SERVED if record is None else record(x, found)
+            return NOT_SERVED if record is None else record(x, found[2])
         out = new(bound.shape, bound.strides, bound.dtype)
         bound.launch(address, out.data_ptr(), *bound.arguments, raw_stream(index))
         return out
@@ -235,41 +284,61 @@ def _of_one_tensor(
     return call
 
 
-def _recorders(
-    rules: Rules, launches: LaunchTable, backward: Callable[..., Any]
-) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
-    """Returns functions that run a call and record it for autograd.
+def _run_directly(bound: Bound, index: int, args: tuple[Any, ...]) -> torch.Tensor:
+    """``LaunchTable.run`` for a launch of one tensor on the current device without a general path."""
+    out = table._new(bound.shape, bound.strides, bound.dtype)
+    bound.launch(args[0].data_ptr(), out.data_ptr(), *bound.arguments, table._raw_stream(index))
+    return out
 
-    Returns:
-        For CUDA tensors, a function of the positional arguments and the dict of keyword arguments; the same for CPU
-        tensors; a function of one CUDA tensor and its :data:`Ready` entry.
+
+def _tensors(args: tuple[Any, ...]) -> list[torch.Tensor]:
+    return [value for value in args if isinstance(value, torch.Tensor)]
+
+
+def _key(args: tuple[Any, ...], kwargs: dict[str, Any], tensors: int) -> list[Any] | None:
+    """Everything that serving a call depends on except the ambient state; None unless all arguments are plain.
+
+    Args:
+        args: positional arguments.
+        kwargs: keyword arguments; of a call with a key none is a tensor.
+        tensors: how many of the parameters, the first ones, are tensors; others have tensors converted to numbers.
     """
-    schema = rules.schema
-    count, defaults = schema.positional, schema.defaults
-    keywords = schema.parameters[count:]
-    # Defaults of omitted trailing arguments, by the number of arguments passed.
-    rest = [tuple(defaults.get(name) for name in schema.parameters[given:count]) for given in range(count + 1)]
-    no_keywords = {name: defaults[name] for name in keywords if name in defaults}
+    parts: list[Any] = [table._current_device(), torch._C._is_any_autocast_enabled(), guard.grad_enabled()]
+    try:
+        for place, value in enumerate(args):
+            kind = type(value)
+            if kind in guard.PLAIN_TYPES and place < tensors:
+                parts += (value.dtype, value.shape, value.stride(), value.device, value.data_ptr() & ALIGNMENT_MASK)
+                parts += (value.requires_grad, value.is_neg(), value.is_conj())
+            elif kind in _BY_VALUE:
+                parts += (kind, value)
+            elif kind in (tuple, list) and _INTS.issuperset(map(type, value)):
+                parts.append(tuple(value))
+            else:
+                return None
+    except RuntimeError:  # a nested or sparse tensor
+        return None
+    for name, value in kwargs.items():
+        if type(value) not in _BY_VALUE:
+            return None
+        parts += (name, type(value), value)
+    return parts
 
-    def forward_by(run: Callable[..., torch.Tensor], ctx: Any, *call: Any) -> torch.Tensor:
-        args, options = call[:-1], call[-1]
-        output = run(args, options)
-        given = no_keywords
-        if options:
-            named = schema.bind(args, options)
-            args = tuple(named[name] for name in schema.parameters[:count])
-            given = {name: named[name] for name in keywords}
-        rules.save(ctx, args + rest[len(args)], output, given)
-        return output
 
-    def forward_ready(ctx: Any, x: torch.Tensor, ready: Ready) -> torch.Tensor:
-        bound, index, others = ready
-        if bound.needs_general_path:
-            output = launches.run(bound, None, (x,))
-        else:
-            output = table._new(bound.shape, bound.strides, bound.dtype)
-            bound.launch(x.data_ptr(), output.data_ptr(), *bound.arguments, table._raw_stream(index))
-        rules.save(ctx, (x, *others), output, no_keywords)
+def _saved(schema: Schema, run: Serve, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Saved:
+    """What recording a call needs beside its positional arguments."""
+    named = schema.bind(args, kwargs)
+    rest = tuple([named[name] for name in schema.parameters[len(args) : schema.positional]])
+    return run, rest, {name: named[name] for name in schema.parameters[schema.positional :]}
+
+
+def _recorder(rules: Rules, backward: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """Returns a function of a call's positional arguments and :data:`Saved` that runs and records it for autograd."""
+
+    def forward(ctx: Any, *call: Any) -> torch.Tensor:
+        args, (run, rest, given) = call[:-1], call[-1]
+        output = run(args)
+        rules.save(ctx, args + rest, output, given)
         return output
 
     def gradient(ctx: Any, *grads: torch.Tensor) -> Any:
@@ -277,17 +346,9 @@ def _recorders(
         found = backward(ctx, *grads)
         return (*found, None) if isinstance(found, tuple) else (found, None)
 
-    def recording(forward: Callable[..., Any]) -> Callable[..., torch.Tensor]:
-        methods = {"forward": staticmethod(forward), "backward": staticmethod(gradient)}
-        function = type(name, (torch.autograd.Function,), methods)
-        # Skips the search for functorch transforms in Function.apply, 2 us: `guard.quiet` has ruled them out.
-        apply: Callable[..., torch.Tensor] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
-        return apply
-
-    name = "".join(part.capitalize() for part in schema.name.split("_"))
-    launch = partial(launches.launch, None)
-    return (
-        recording(partial(forward_by, launch)),
-        recording(partial(forward_by, launches.refer)),
-        recording(forward_ready),
-    )
+    name = "".join(part.capitalize() for part in rules.schema.name.split("_"))
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(gradient)}
+    function = type(name, (torch.autograd.Function,), methods)
+    # Skips the search for functorch transforms in Function.apply, 2 us: `guard.quiet` has ruled them out.
+    apply: Callable[..., torch.Tensor] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return apply
