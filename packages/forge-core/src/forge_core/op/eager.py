@@ -68,7 +68,7 @@ class EagerPath:
         self._seen: dict[Any, tuple[Serve, Bound | None]] = {}
         self.call: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._call_if_quiet
         if self._positions == 1:
-            self.call = _of_one_tensor(rules.schema, launches, self._call_if_quiet, self._any_call, self._record)
+            self.call = _of_one_tensor(rules.schema, launches, self._call_if_quiet, self._record)
 
     def _call_if_quiet(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not guard.quiet():
@@ -143,7 +143,6 @@ def _of_one_tensor(
     schema: Schema,
     launches: LaunchTable,
     otherwise: Callable[..., Any],
-    on_cpu: Callable[..., Any],
     record: Callable[..., torch.Tensor] | None,
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
     """Returns the fast path for calls of one tensor.
@@ -161,8 +160,7 @@ def _of_one_tensor(
     Args:
         schema: schema of the operator.
         launches: launch table of the operator.
-        otherwise: serves all other calls.
-        on_cpu: serves a CPU tensor that does not match the previous call.
+        otherwise: serves all other calls, among them those of CPU tensors unlike the previous one.
         record: runs a call of a tensor that requires grad; None if the operator is not differentiable.
     """
     ready: dict[Any, Ready] = {}
@@ -225,7 +223,7 @@ def _of_one_tensor(
             if not quiet():
                 return NOT_SERVED
             if x.is_cpu and not guard.plain_cuda(x):
-                output = on_cpu(args, kwargs)
+                output = otherwise(args, kwargs)
                 if output is not NOT_SERVED and not x.requires_grad:
                     if mismatches % REFRESH_EVERY == 0:
                         (name,), run = launches.referring(args if not kwargs else (x, other), {})
