@@ -386,3 +386,114 @@ def test_the_last_call_of_another_device(asked: tuple[EagerPath, list[str]], mon
     monkeypatch.setattr(path._launches, "launch", lambda out, args, kwargs: "by the table, on its device")
     for _ in range(2):
         assert path.call((torch.ones(3, 4), 3), {}) == "by the table, on its device"
+
+
+def add_up(x: int, y: int, target: int, count: int, factor: int, stream: int) -> None:
+    """Adds fp32 numbers at two addresses, the second ones multiplied."""
+    a, b, c = ((ctypes.c_float * count).from_address(each) for each in (x, y, target))
+    for i in range(count):
+        c[i] = a[i] + factor * b[i]
+
+
+@pytest.fixture
+def of_two(pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[EagerPath, list[Any]]:
+    """The path of an operator of two tensors, and the calls that it looked up in the launch table."""
+    text = "ns::axpy(Tensor x, Tensor y, int factor=2, float eps=0.5, *, str variant='auto') -> Tensor"
+
+    def plan(device: Any, out: torch.Tensor, x: torch.Tensor, y: torch.Tensor, factor: int, *others: Any) -> Launch:
+        return Launch("simple", "nowhere:build", None, (x.numel(), factor), "why", 0, 0)
+
+    def like(x: torch.Tensor, y: torch.Tensor, factor: int, eps: float, variant: str) -> torch.Tensor:
+        return x.new_empty(x.shape)
+
+    def store(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, keyword_only_inputs: dict[str, Any]) -> None:
+        seen.append((inputs[2:], keyword_only_inputs))
+        ctx.factor = inputs[2]
+
+    def gradients(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+        return grad, grad * ctx.factor, None, None
+
+    pretend_gpu(lambda config, arch: add_up)
+    seen.clear()
+    rules = Rules(Schema.parse(text), like, like, plan, {"simple": None}, store, gradients)
+    launches, found = LaunchTable(rules), []
+    find = launches.find
+    monkeypatch.setattr(launches, "find", lambda *call: found.append(call[1:]) or find(*call))
+    return EagerPath(rules, launches), found
+
+
+def test_a_call_of_two_tensors_is_looked_up_once(of_two: tuple[EagerPath, list[Any]]) -> None:
+    path, found = of_two
+    x, y = torch.arange(12.0).view(3, 4), torch.arange(7.0, 19.0).view(3, 4)
+    for _ in range(3):
+        assert torch.equal(path.call((x, y), {}), x + 2 * y)
+        assert torch.equal(path.call((y, x, 3, 0.25), {"variant": "auto"}), y + 3 * x)
+        assert torch.equal(path.call((x, y), {"factor": 5}), x + 5 * y)
+        again = x.clone(), y.clone()  # the same layout elsewhere
+        assert torch.equal(path.call(again, {}), x + 2 * y)
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x, y: ((x[:2], y[:2]), {}),
+        lambda x, y: ((x, y.t().contiguous().t()), {}),
+        lambda x, y: ((x, torch.randn(13)[1:].view(3, 4)), {}),
+        lambda x, y: ((x, y, True), {}),
+        lambda x, y: ((x, y, 2, 2.0), {}),
+        lambda x, y: ((x, y, torch.tensor(2)), {}),
+        lambda x, y: ((x, y), {"variant": "simple"}),
+    ],
+)
+def test_a_call_of_two_tensors_that_differs_is_looked_up(of_two: tuple[EagerPath, list[Any]], other: Any) -> None:
+    path, found = of_two
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    path.call((x, y, 2), {})
+    args, kwargs = other(x, y)
+    try:
+        path.call(args, kwargs)
+    except TypeError:
+        assert args[2] is True  # a bool is no int
+    assert len(found) == 2
+
+
+def test_a_recorded_call_of_two_tensors(of_two: tuple[EagerPath, list[Any]]) -> None:
+    path, found = of_two
+    x, y = torch.randn(3, 4, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+    for _ in range(3):
+        out = path.call((x, y, 3), {"eps": 0.125})
+        assert seen[-1] == ((3, 0.125), {"variant": "auto"})
+        grads = torch.autograd.grad(out, (x, y), torch.ones_like(out))
+        assert [torch.equal(g, torch.full_like(g, n)) for g, n in zip(grads, (1.0, 3.0), strict=True)] == [True, True]
+    with torch.no_grad():
+        assert not path.call((x, y, 3), {"eps": 0.125}).requires_grad
+    assert len(found) == 2
+
+
+def test_what_is_not_plain_takes_the_dispatcher_though_its_like_was_seen(of_two: tuple[EagerPath, list[Any]]) -> None:
+    path, found = of_two
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    path.call((x, y), {})
+    negated = torch._neg_view(y)
+    for args in ((x, negated), (negated, x), (x, y.to_sparse()), (x, FakeTensorMode().from_tensor(y))):
+        assert path.call(args, {}) is NOT_SERVED
+    with Listener():
+        assert path.call((x, y), {}) is NOT_SERVED
+    with use_settings(backend="ref"):
+        assert path.call((x, y), {}) is NOT_SERVED
+    assert len(found) == 1
+
+
+def test_the_log_tells_a_call_of_two_tensors_that_is_found(
+    of_two: tuple[EagerPath, list[Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    path, _ = of_two
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    with caplog.at_level(logging.DEBUG, "forge_core"):
+        for _ in range(3):
+            path.call((x, y), {})
+    assert [record.getMessage() for record in caplog.records] == [
+        "ns::axpy: simple None: why",
+        *["cache hit: ns::axpy simple"] * 2,
+    ]
