@@ -27,14 +27,13 @@ from typing import Any
 import torch
 
 from forge_core import dtypes, settings
-from forge_core.bench import plan
-from forge_core.bench.declare import Case
+from forge_core.bench import Case, plan
 from forge_core.bench.inputs import generator_for
 from forge_core.bench.measure import Context, Outcome, willing_peers
 from forge_core.bench.records import Cold
 from forge_core.bench.schema import AUTO, OURS, our_name, parse_shape
-from forge_core.timing import Timing
 from forge_core.timing.host import fresh_process
+from forge_core.timing.result import Timing
 
 __all__ = ["Asked", "First", "measure_cold", "run", "start"]
 

@@ -10,7 +10,7 @@ import click
 import torch
 
 from forge_core import dtypes
-from forge_core.bench.declare import Bench, Case, OperatorBench, Peer
+from forge_core.bench import Bench, Case, OperatorBench, Peer
 from forge_core.bench.schema import (
     ALL,
     AUTO,
@@ -25,7 +25,7 @@ from forge_core.bench.schema import (
 from forge_core.cli import did_you_mean
 from forge_core.errors import BenchmarkError
 
-#: The entry-point group in which packages name their :class:`~forge_core.bench.declare.Bench`.
+#: The entry-point group in which packages name their :class:`~forge_core.bench.Bench`.
 GROUP = "forge.bench"
 
 

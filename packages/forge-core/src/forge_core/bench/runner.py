@@ -23,9 +23,10 @@ from forge_core.bench.schema import Target
 from forge_core.bench.summary import interrupted_note, summarise, verdict
 from forge_core.device import query
 from forge_core.errors import BenchmarkError
-from forge_core.timing import TIMERS, Policy, Timer, WallTimer, import_times
+from forge_core.timing import TIMERS
 from forge_core.timing.clocks import busy_cpu, other_users
-from forge_core.timing.events import EventTimer
+from forge_core.timing.host import WallTimer, import_times
+from forge_core.timing.interleave import Policy, Timer
 from forge_core.timing.l2 import AS_FOUND, L2Policy, l2_policy
 
 __all__ = ["Interrupts", "Options", "default_policy", "run_all"]
@@ -192,8 +193,7 @@ def _stopwatch(options: Options, *, device_time: bool) -> tuple[Timer, L2Policy,
     with torch.cuda.device(device):
         timer = TIMERS[options.stopwatch](device)
         policy = l2_policy(options.l2, device, query(device).l2_bytes)
-        empty_pair_us = round(timer.empty_pair_ms() * 1e3, 3) if isinstance(timer, EventTimer) else None
-        return timer, policy, empty_pair_us
+        return timer, policy, round(timer.empty_pair_ms() * 1e3, 3)
 
 
 def _notes(run: Run, options: Options, gpu: str, *, judged: bool) -> list[str]:

@@ -25,7 +25,7 @@ import msgspec
 import yaml
 
 from forge_core import dtypes
-from forge_core.bench.declare import Bench, Case, OperatorBench
+from forge_core.bench import Bench, Case, OperatorBench
 from forge_core.bench.inputs import LAYOUTS
 from forge_core.cli import did_you_mean
 from forge_core.errors import BenchmarkError

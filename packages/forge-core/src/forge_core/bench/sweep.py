@@ -15,7 +15,7 @@ from statistics import geometric_mean
 import msgspec
 
 from forge_core import dtypes
-from forge_core.bench.declare import Bench, Case, OperatorBench
+from forge_core.bench import Bench, Case, OperatorBench
 from forge_core.bench.inputs import LAYOUTS
 from forge_core.bench.plan import PlannedCase, Run
 from forge_core.bench.records import CaseRecord, Record

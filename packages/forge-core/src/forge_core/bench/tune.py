@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import torch
 
-from forge_core.bench.declare import Bench, Case, OperatorBench
+from forge_core.bench import Bench, Case, OperatorBench
 from forge_core.bench.environment import Environment, read_environment
 from forge_core.bench.inputs import generator_for
 from forge_core.bench.schema import AUTO, CaseGroup, expand
@@ -30,8 +30,8 @@ from forge_core.errors import BenchmarkError
 from forge_core.op import Operator
 from forge_core.op.table import LaunchTable
 from forge_core.thresholds import Threshold, Thresholds
-from forge_core.timing import Contender, Policy, time_interleaved
 from forge_core.timing.events import EventTimer
+from forge_core.timing.interleave import Contender, Policy, time_interleaved
 from forge_core.timing.l2 import l2_policy
 
 __all__ = ["Outcome", "TuneRecord", "choose", "table_text", "tune"]

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from forge_core.timing import TIMERS, Timer
+from forge_core.timing import TIMERS
+from forge_core.timing.interleave import Timer
 from forge_core.timing.result import quantile
 
 __all__ = ["DURATIONS_US", "known_duration", "measure_accuracy"]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch._C._autograd import DeviceType
@@ -90,18 +89,14 @@ class CuptiTimer(EventTimer):
                 launch()
                 torch.cuda._sleep(MARK_CYCLES)
             torch.cuda.synchronize(self.device)
-        return between_marks(self._spans(traced), len(launches))
-
-    def _spans(self, traced: Any) -> list[Span]:
-        spans = []
-        for event in traced.profiler.kineto_results.events():
-            if event.device_type() != DeviceType.CUDA or event.is_user_annotation():
-                continue
-            kind = event.activity_type() if hasattr(event, "activity_type") else "kernel"
-            if kind and "sync" in str(kind).lower():
-                continue
-            spans.append(Span(event.name(), event.device_resource_id(), event.start_ns(), event.end_ns()))
-        return spans
+        spans = [
+            Span(event.name(), event.device_resource_id(), event.start_ns(), event.end_ns())
+            for event in traced.profiler.kineto_results.events()
+            if event.device_type() == DeviceType.CUDA
+            and not event.is_user_annotation()
+            and not (hasattr(event, "activity_type") and "sync" in str(event.activity_type()).lower())
+        ]
+        return between_marks(spans, len(launches))
 
     def empty_pair_ms(self) -> float:
         """0: a sample begins and ends with its own kernels."""

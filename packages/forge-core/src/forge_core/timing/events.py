@@ -20,7 +20,7 @@ import torch
 from forge_core.errors import BenchmarkError, UnsupportedError
 from forge_core.timing.clocks import sm_clock_mhz
 
-__all__ = ["EventTimer"]
+__all__ = ["EventTimer", "event_pair"]
 
 # A backlog is this much longer than enqueuing took the last time, plus a margin for a host that stumbles.
 BACKLOG_FACTOR = 2.0
@@ -31,12 +31,14 @@ ATTEMPTS = 8
 CALIBRATION_CYCLES = 2_000_000
 
 
-class EventTimer:
-    """Times launches on the current stream of one CUDA device, which has to be the current one.
+def event_pair(*, external: bool = False) -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    """Two events that take times; `external` ones become nodes of a graph that is captured."""
+    first, second = (torch.cuda.Event(enable_timing=True, external=external) for _ in range(2))
+    return first, second
 
-    Attributes:
-        discarded: batches that were thrown away because the backlog ran out.
-    """
+
+class EventTimer:
+    """Times launches on the current stream of one CUDA device, which has to be the current one."""
 
     method = "CUDA events around each launch, behind a backlog of GPU work"
     #: Launches in one batch: with their events well under the driver's queue of about a thousand entries.
@@ -48,22 +50,19 @@ class EventTimer:
                 f"EventTimer: CUDA events need a CUDA device, got {device}.", requirement="a CUDA GPU"
             )
         self.device = device
-        self.discarded = 0
         self._stream = torch.cuda.current_stream(device)
-        self._events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
         self._gate = torch.cuda.Event()
         self._backlog_ms = FIRST_BACKLOG_MS
         self._cycles_per_ms = self._calibrate()
 
     def _calibrate(self) -> float:
         torch.cuda._sleep(CALIBRATION_CYCLES)  # loads the kernel and wakes the clocks
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start, end = event_pair()
         start.record(self._stream)
         torch.cuda._sleep(CALIBRATION_CYCLES)
         end.record(self._stream)
         end.synchronize()
-        elapsed_ms: float = start.elapsed_time(end)
-        return CALIBRATION_CYCLES / elapsed_ms
+        return CALIBRATION_CYCLES / float(start.elapsed_time(end))
 
     def batch(
         self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
@@ -73,41 +72,29 @@ class EventTimer:
         Raises:
             BenchmarkError: the host could not enqueue the launches while the GPU was kept busy.
         """
-        while len(self._events) < len(launches):
-            self._events.append((torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)))
-        events = self._events[: len(launches)]
+        events = [event_pair() for _ in launches]
         for _ in range(ATTEMPTS):
-            covered, enqueue_ms = self._enqueue(launches, before, events)
+            torch.cuda._sleep(int(self._backlog_ms * self._cycles_per_ms))
+            self._gate.record(self._stream)
+            began = time.perf_counter()
+            for launch, (start, end) in zip(launches, events, strict=True):
+                if before is not None:
+                    before()
+                start.record(self._stream)
+                launch()
+                end.record(self._stream)
+            enqueue_ms = (time.perf_counter() - began) * 1e3
+            covered = not self._gate.query()
             torch.cuda.synchronize(self.device)
             wanted = BACKLOG_FACTOR * enqueue_ms + BACKLOG_MARGIN_MS
             if covered:
                 self._backlog_ms = wanted
                 return [start.elapsed_time(end) for start, end in events]
-            self.discarded += 1
             self._backlog_ms = min(LONGEST_BACKLOG_MS, max(2 * self._backlog_ms, wanted))
         raise BenchmarkError(
             f"the host took {enqueue_ms:.1f} ms to enqueue {len(launches)} launches and never stayed ahead of the GPU "
             f"in {ATTEMPTS} attempts: a contender synchronises, or the machine is overloaded"
         )
-
-    def _enqueue(
-        self,
-        launches: Sequence[Callable[[], object]],
-        before: Callable[[], object] | None,
-        events: Sequence[tuple[torch.cuda.Event, torch.cuda.Event]],
-    ) -> tuple[bool, float]:
-        stream = self._stream
-        torch.cuda._sleep(int(self._backlog_ms * self._cycles_per_ms))
-        self._gate.record(stream)
-        began = time.perf_counter()
-        for launch, (start, end) in zip(launches, events, strict=True):
-            if before is not None:
-                before()
-            start.record(stream)
-            launch()
-            end.record(stream)
-        enqueue_ms = (time.perf_counter() - began) * 1e3
-        return not self._gate.query(), enqueue_ms
 
     def clock_mhz(self) -> int | None:
         """The SM clock under load, in MHz; None where it cannot be read."""

@@ -10,12 +10,11 @@ needed, and a contender with many small kernels is timed as a program that repla
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
 
 from forge_core.errors import BenchmarkError
-from forge_core.timing.events import EventTimer
+from forge_core.timing.events import EventTimer, event_pair
 
 __all__ = ["GraphTimer"]
 
@@ -29,15 +28,13 @@ class GraphTimer(EventTimer):
         super().__init__(device)
         self._side = torch.cuda.Stream(device)
         self._pool = torch.cuda.graph_pool_handle()
-        # Keeps the pool's memory allocated from one graph to the next.
-        self._previous: torch.cuda.CUDAGraph | None = None
+        self._previous: torch.cuda.CUDAGraph | None = None  # keeps the pool's memory allocated between graphs
 
     def batch(
         self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
     ) -> list[float]:
         """As :meth:`EventTimer.batch`; BenchmarkError if a launch synchronises, or works on a stream of its own."""
-        event = partial(torch.cuda.Event, enable_timing=True, external=True)
-        pairs = [(event(), event()) for _ in launches]
+        pairs = [event_pair(external=True) for _ in launches]
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize(self.device)
         with torch.cuda.stream(self._side):
@@ -71,10 +68,7 @@ class GraphTimer(EventTimer):
         try:
             graph.capture_end()
         except RuntimeError:
-            index = torch.cuda.current_device() if self.device.index is None else self.device.index
-            end = getattr(torch._C, "_cuda_endAllocateToPool", None)
-            if end is not None:
-                end(index, self._pool)
+            torch._C._cuda_endAllocateToPool(self.device.index, self._pool)
         self._pool = torch.cuda.graph_pool_handle()
         scratch = torch.empty(1, device=self.device)
         torch.cuda.synchronize(self.device)

@@ -52,10 +52,9 @@ class WallTimer:
 def host_times(
     calls: Mapping[str, Callable[[], object]], *, batch: int = 50, batches: int = 40, warmup: int = 3
 ) -> dict[str, Timing]:
-    """Host time of each call, interleaved by batch: each sample is the mean of one batch, in milliseconds a call.
+    """Host time of each call; a sample is the mean of one batch, in milliseconds a call, batches taking turns.
 
-    The device is drained between batches, so that the driver's queue (about a thousand launches) never fills.  `warmup`
-    batches of each are not counted.
+    The device is drained between batches, so that the driver's queue (about a thousand launches) never fills.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     synchronize: Callable[[], None] = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
@@ -95,10 +94,8 @@ def fresh_process(
 ) -> str:
     """The last line that Python prints in a process of its own, with `variables` added to the environment.
 
-    `what` it does is for the error, and `names` are those of the error.
-
     Raises:
-        BenchmarkError: it failed; the message has the last line of its errors.
+        BenchmarkError: `what` failed; the message has the last line of its errors.
     """
     command, env = [sys.executable, *arguments], {**os.environ, **(variables or {})}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS, env=env)

@@ -91,7 +91,7 @@ class Interleaved:
 
 
 def launch_order(names: Sequence[str], turn: int) -> list[str]:
-    """The order of the contenders in round `turn`: rotated, and reversed in every second round."""
+    """The order of the contenders in round `turn`."""
     shift = (turn // 2) % max(1, len(names))
     rotated = [*names[shift:], *names[:shift]]
     return rotated[::-1] if turn % 2 else rotated
@@ -109,14 +109,10 @@ def time_interleaved(
     before: Callable[[], object] | None = None,
     warm: bool = False,
 ) -> Interleaved:
-    """Times contenders against each other.
+    """Times contenders, by name, against each other.
 
-    Args:
-        contenders: by name; the order is that of the first round.
-        timer: what takes the samples.
-        policy: how many.
-        before: work that puts the device into the same state before every launch; not part of any sample.
-        warm: every launch follows an untimed one of the same contender on the same buffers, in place of `before`.
+    `before` is called before every launch, to put the device into the same state, and is not part of any sample.  With
+    `warm`, an untimed launch of the same contender on the same buffers comes in its place.
 
     Raises:
         BenchmarkError: the timer could not take a sample.
@@ -132,7 +128,7 @@ def time_interleaved(
     launched, turns = itertools.count(), itertools.count()
 
     def prepared(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
-        """The next launch of a contender, and the same call with its output dropped."""
+        """The next launch of a contender, and the same without keeping its output."""
         call, index = contenders[name].call, next(launched) % count
         arguments = contenders[name].sets[index]
         return lambda: kept.append((name, index, call(*arguments))), lambda: call(*arguments)

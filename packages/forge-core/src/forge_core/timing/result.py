@@ -25,10 +25,7 @@ def quantile(values: Sequence[float], q: float) -> float:
 
 @dataclass(frozen=True)
 class Timing:
-    """The samples of one contender, in milliseconds in the order they were taken, and the timer in words.
-
-    `clocks_mhz` is the SM clock before the first and after the last sample; None where it could not be read.
-    """
+    """The samples of one contender in order, the timer in words, and the SM clock before and after, where known."""
 
     samples_ms: tuple[float, ...]
     method: str
@@ -36,17 +33,17 @@ class Timing:
 
     @property
     def median_ms(self) -> float:
-        """The median, in milliseconds."""
+        """The median."""
         return median(self.samples_ms)
 
     @property
     def p20_ms(self) -> float:
-        """The 20th percentile, in milliseconds."""
+        """The 20th percentile."""
         return quantile(self.samples_ms, 0.2)
 
     @property
     def p80_ms(self) -> float:
-        """The 80th percentile, in milliseconds."""
+        """The 80th percentile."""
         return quantile(self.samples_ms, 0.8)
 
     @property
@@ -63,7 +60,7 @@ class Timing:
 
     @property
     def clocks_moved(self) -> bool:
-        """Whether the SM clock differed by more than 2 % between the two readings."""
+        """Whether the two readings of the SM clock differ by more than 2 %."""
         before, after = self.clocks_mhz
         return before is not None and after is not None and abs(after - before) > CLOCK_TOLERANCE * before
 
@@ -79,14 +76,8 @@ def floor_ms(*, read: int, written: int, l2_bytes: int, bandwidth_gbs: float) ->
 
 
 def check_floor(timing: Timing, floor: float, **names: str) -> None:
-    """Rejects a timing with a sample below the floor, in milliseconds; `names` are those of the error.
-
-    The fastest sample decides, not the median: a contender that skips every third call would pass by its median.
-
-    Raises:
-        BenchmarkError: a sample is below the floor.
-    """
-    fastest = min(timing.samples_ms)
+    """Raises BenchmarkError, with these names, if a sample is below the floor, in milliseconds."""
+    fastest = min(timing.samples_ms)  # a contender that skips every third call would pass by its median
     if fastest < floor:
         raise BenchmarkError(
             f"a sample of {fastest * 1e3:.2f} us is below the roofline floor of {floor * 1e3:.2f} us, which "
