@@ -38,7 +38,7 @@ REF_NOTE = "The backend is 'ref': what is timed under our operator's name is the
 
 @dataclass(frozen=True)
 class Options:
-    """How to run; `policy` is :func:`default_policy` by default, `stopwatch` the timer of a GPU."""
+    """How to run; `policy` is :func:`default_policy` by default, `stopwatch` one of ``TIMERS``."""
 
     device: torch.device
     backend: str
@@ -66,8 +66,7 @@ def default_policy(device: torch.device) -> Policy:
 class Interrupts:
     """A context in which SIGTERM, which `timeout` and schedulers send, raises KeyboardInterrupt as Ctrl-C does.
 
-    It does so once, and neither after a Ctrl-C nor after :meth:`measured`, so as not to lose the record that is being
-    made and written then.  Ctrl-C ends that, too.
+    It does so once, and neither after a Ctrl-C nor after :meth:`measured`, when the record is made and written.
     """
 
     def __enter__(self) -> Self:
@@ -103,10 +102,9 @@ def run_all(
 ) -> Record:
     """Runs everything, and returns the record.
 
-    An error in one case is recorded, and the others still run: see ``Record.errors``.  KeyboardInterrupt ends the run;
-    the record holds what was measured until then: see ``Record.interrupted``.
-
-    `on_case` is called with a case's name when it is done, `on_measured` before the record is made.
+    An error in one case is recorded, and the others still run.  KeyboardInterrupt ends the run; the record holds what
+    was measured until then.  `on_case` is called with the name of each case that is done, `on_measured` before the
+    record is made.
 
     Raises:
         BenchmarkError: FORGE_DEBUG is set, or there is no device to run on.
@@ -130,7 +128,6 @@ def run_all(
     notes = _notes(run, options, environment.gpu, judged=judged)
     timer, l2, empty_pair_us = _stopwatch(options, device_time=run.timer == "device")
     context = Context(
-        suite=run.name,
         device=device,
         backend=options.backend,
         policy=options.policy or default_policy(device),
@@ -186,7 +183,7 @@ def run_all(
 
 
 def _stopwatch(options: Options, *, device_time: bool) -> tuple[Timer, L2Policy, float | None]:
-    """The timer, the L2 policy, and what a sample's two events cost on their own, in microseconds."""
+    """The timer, the L2 policy, and the duration of an empty pair of events in microseconds."""
     device = options.device
     if device.type != "cuda" or not device_time:
         return WallTimer(), AS_FOUND, None
@@ -197,7 +194,6 @@ def _stopwatch(options: Options, *, device_time: bool) -> tuple[Timer, L2Policy,
 
 
 def _notes(run: Run, options: Options, gpu: str, *, judged: bool) -> list[str]:
-    """What a reader has to know before the figures: what was timed, and other users of the machine."""
     notes = []
     if options.device.type == "cpu":
         notes.append(CPU_NOTE if torch.cuda.is_available() else NO_GPU_NOTE)
@@ -229,11 +225,7 @@ def _import(module: str, targets: tuple[Target, ...]) -> ImportRecord:
     try:
         timing = import_times(module)
     except BenchmarkError as error:
-        return ImportRecord(module=module, median_s=0.0, samples_s=[], method="", error=str(error))
-    return ImportRecord(
-        module=module,
-        median_s=round(timing.median_ms / 1e3, 4),
-        samples_s=[round(sample / 1e3, 4) for sample in timing.samples_ms],
-        method=timing.method,
-        targets=[verdict(target, timing.median_ms / 1e3, 4) for target in targets],
-    )
+        return ImportRecord(module, 0.0, [], "", error=str(error))
+    seconds, samples = timing.median_ms / 1e3, [round(sample / 1e3, 4) for sample in timing.samples_ms]
+    verdicts = [verdict(target, seconds) for target in targets]
+    return ImportRecord(module, round(seconds, 4), samples, timing.method, verdicts)

@@ -89,9 +89,7 @@ def import_times(module: str, *, after: str = "torch", repeats: int = 5) -> Timi
     return Timing(tuple(samples), IMPORT_METHOD.format(after=after))
 
 
-def fresh_process(
-    arguments: Sequence[str], what: str, *, variables: Mapping[str, str] | None = None, **names: str
-) -> str:
+def fresh_process(arguments: Sequence[str], what: str, variables: Mapping[str, str] | None = None, **names: str) -> str:
     """The last line that Python prints in a process of its own, with `variables` added to the environment.
 
     Raises:
