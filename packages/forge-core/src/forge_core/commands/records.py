@@ -228,7 +228,7 @@ def tune_command(week: str, device_text: str, record_folder: Path, dry_run: bool
     total = cases_of(package)
     device = planning.gpu_named(device_text, "thresholds are measured on a GPU")
     with torch.cuda.device(device), progress(total) as on_case:
-        record, path, text = tune(package, device, on_case=on_case)
+        record, path, text = tune(package, device, on_case)
     record_folder.mkdir(parents=True, exist_ok=True)
     saved = record_folder / f"tune-{week}-{path.stem}-{record.date}.json"
     saved.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
