@@ -46,23 +46,15 @@ def measure_cold(planned: plan.PlannedCase, context: Context) -> Outcome:
     """The first calls of a case's contenders; ``timings`` holds those with empty caches.
 
     Raises:
-        BenchmarkError: a process failed, or a peer that was asked for by name misses a requirement.
+        BenchmarkError: a process failed, or a peer that was asked for by name cannot run.
     """
     case, outcome = planned.case, Outcome(l2="not controlled: first calls")
     names = [our_name(variant) for variant in planned.variants if context.backend == "kernel" or variant == AUTO]
     names += [peer.name for peer in willing_peers(planned, context, outcome)]
+    same = {"package": planned.bench.package, "operator": case.operator, "layout": case.layout, "seed": context.seed}
+    same |= {"shape": case.shape_text, "dtype": case.dtype_text, "device": str(context.device)}
     for name in names:
-        asked = {
-            "package": planned.bench.package,
-            "operator": case.operator,
-            "shape": case.shape_text,
-            "dtype": case.dtype_text,
-            "layout": case.layout,
-            "contender": name,
-            "device": str(context.device),
-            "backend": context.backend if variant_of(name) else None,
-            "seed": context.seed,
-        }
+        asked = {**same, "contender": name, "backend": context.backend if variant_of(name) else None}
         empty, kept = [], []
         for _ in range(context.policy.iterations or PROCESSES):
             with tempfile.TemporaryDirectory(prefix="forge-cold-") as folder:

@@ -147,7 +147,7 @@ def compare(old: Record, new: Record, threshold: float = THRESHOLD) -> Compariso
         pairs = [(found, c) for c in case.contenders if (found := earlier.contender(c.name)) is not None]
         controls = [pair for pair in pairs if pair[1].kind in kinds]
         changes += [_change(name, *pair, controls) for pair in pairs if pair[1].kind == "ours"]
-    settings = _changed(*map(msgspec.structs.asdict, (old, new)), ("stopwatch", "l2_policy", "backend"))
+    settings = _changed(msgspec.structs.asdict(old), msgspec.structs.asdict(new), ("stopwatch", "l2_policy", "backend"))
     return Comparison(
         old=old,
         new=new,

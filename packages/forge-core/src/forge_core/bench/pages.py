@@ -33,7 +33,7 @@ PICTURE = re.compile(r'(?:src|srcset)="([^"]+[.]svg)"|[(]([^()\s]+[.]svg)[)]')
 class Source:
     """A record, its file, and the beginning of its text's SHA-256.
 
-    A page calls it by its `name`, or by its suite; `note` is a sentence on the kernels that it was measured on.
+    `name` is what a page calls it, see :func:`newest`; `note` says which kernels it was measured on.
     """
 
     record: Record
@@ -41,11 +41,6 @@ class Source:
     digest: str = ""
     name: str = ""
     note: str = ""
-
-    @property
-    def title(self) -> str:
-        """The name, or the suite's."""
-        return self.name or self.record.suite
 
 
 def gather(places: Iterable[Path]) -> list[Source]:
@@ -101,7 +96,7 @@ def newest(found: Iterable[Source]) -> dict[str, Source]:
 
 def in_order(sources: Iterable[Source]) -> list[Source]:
     """The records in a report's order: device time, host time, and smoke last."""
-    return sorted(sources, key=lambda e: (e.record.suite == "smoke", e.record.timer != "device", e.title))
+    return sorted(sources, key=lambda e: (e.record.suite == "smoke", e.record.timer != "device", e.name))
 
 
 def stamp_of(sources: Iterable[Source]) -> str:

@@ -156,13 +156,13 @@ def run_all(
         whole = min((len(entry.outcomes) for entry in measured if not entry.error), default=0)
         if options.repeats > 1:
             notes.append(f"Of {options.repeats} runs {whole} came to their end; the first cases may have one more.")
-    methods = [timing.method for entry in done for outcome in entry.outcomes for timing in outcome.timings.values()]
+    methods = (timing.method for entry in done for outcome in entry.outcomes for timing in outcome.timings.values())
     return Record(
         suite=run.name,
         date=date.isoformat(),
         timer=run.timer,
         backend=options.backend,
-        method=next(iter(methods), timer.method),
+        method=next(methods, timer.method),
         notes=notes,
         environment=environment,
         seed=options.seed,

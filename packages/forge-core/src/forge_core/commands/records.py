@@ -33,7 +33,7 @@ DOCS = Path("docs/report")
 
 
 def console(*, error: bool = False) -> Console:
-    """A console that wraps on a terminal only: rows in a log or a file must stay whole."""
+    """A console that wraps on a terminal only."""
     plain = Console(stderr=error)
     return plain if plain.is_terminal else Console(stderr=error, width=240)
 
@@ -83,7 +83,7 @@ def compare_command(
     again: bool,
     old_source: Path | None,
 ) -> None:
-    """Say what moved between two records, by their samples; the suspects are measured again where a GPU is there."""
+    """Say what moved between two records, by their samples; measure the suspects again where a GPU is there."""
     before, after = records.load(old), records.load(new)
     for what, first, second in (
         ("suites", before.suite, after.suite),
@@ -107,12 +107,9 @@ def compare_command(
 
 
 def with_notes(found: Mapping[str, pages.Source], root: Path, *, enter: bool = False) -> list[pages.Source]:
-    """Adds to the records of a GPU's time which kernels they were measured on, and whether these have changed.
+    """Notes on the records of device time which kernels they were measured on, and whether these have changed.
 
-    Args:
-        found: the records.
-        root: the checkout.
-        enter: whether the kernels of a new record are entered in its list of them.
+    With `enter`, the kernels of a new record are first entered in the list of the checkout at `root`.
     """
     from forge_core.proofs import results
     from forge_core.proofs.evidence import Evidence

@@ -53,16 +53,13 @@ class EventTimer:
         self._stream = torch.cuda.current_stream(device)
         self._gate = torch.cuda.Event()
         self._backlog_ms = FIRST_BACKLOG_MS
-        self._cycles_per_ms = self._calibrate()
-
-    def _calibrate(self) -> float:
         torch.cuda._sleep(CALIBRATION_CYCLES)  # loads the kernel and wakes the clocks
         start, end = event_pair()
         start.record(self._stream)
         torch.cuda._sleep(CALIBRATION_CYCLES)
         end.record(self._stream)
         end.synchronize()
-        return CALIBRATION_CYCLES / float(start.elapsed_time(end))
+        self._cycles_per_ms = CALIBRATION_CYCLES / start.elapsed_time(end)
 
     def batch(
         self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
