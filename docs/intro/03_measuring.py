@@ -14,10 +14,10 @@ import torch
 
 from forge_core.device import SPECS
 from forge_core.errors import BenchmarkError
+from forge_core.timing import Timing, check_floor, floor_ms
 from forge_core.timing.host import WallTimer
 from forge_core.timing.interleave import Contender, Policy, launch_order, time_interleaved
 from forge_core.timing.l2 import L2Policy
-from forge_core.timing.result import Timing, check_floor, floor_ms
 
 # %% [markdown]
 # ## Cold caches

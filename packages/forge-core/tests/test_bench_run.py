@@ -714,8 +714,8 @@ def test_work_on_another_stream_is_refused():
     from forge_core.bench.measure import Context, measure
     from forge_core.bench.schema import CaseGroup, expand
     from forge_core.errors import BenchmarkError
-    from forge_core.timing.events import EventTimer
     from forge_core.timing.interleave import Policy
+    from forge_core.timing.timers import EventTimer
 
     other = torch.cuda.Stream()
 

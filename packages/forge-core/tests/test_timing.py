@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from forge_core.errors import BenchmarkError, UnsupportedError
-from forge_core.timing import TIMERS
-from forge_core.timing.cupti import MARK, Span, between_marks
+from forge_core.timing import Timing, check_floor, floor_ms, quantile
 from forge_core.timing.host import WallTimer, host_times, import_times
 from forge_core.timing.interleave import Contender, Policy, launch_order, time_interleaved
 from forge_core.timing.l2 import POLICIES, L2Policy, l2_policy
-from forge_core.timing.result import Timing, check_floor, floor_ms, quantile
+from forge_core.timing.timers import MARK, TIMERS, Span, between_marks
 
 MIB = 2**20
 

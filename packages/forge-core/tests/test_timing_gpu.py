@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from forge_core.errors import BenchmarkError
-from forge_core.timing import TIMERS
 from forge_core.timing.clocks import driver_version, sm_clock_mhz
 from forge_core.timing.host import host_times
 from forge_core.timing.interleave import Contender, Policy, time_interleaved
+from forge_core.timing.timers import TIMERS
 
 pytestmark = pytest.mark.gpu
 
@@ -21,7 +21,7 @@ LONG_CYCLES = 400_000_000
 
 @pytest.fixture
 def timer():
-    from forge_core.timing.events import EventTimer
+    from forge_core.timing.timers import EventTimer
 
     return EventTimer(torch.device("cuda", torch.cuda.current_device()))
 

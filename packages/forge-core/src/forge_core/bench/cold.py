@@ -28,8 +28,8 @@ from forge_core.bench.inputs import generator_for
 from forge_core.bench.measure import Context, Outcome, willing_peers
 from forge_core.bench.records import Cold
 from forge_core.bench.schema import AUTO, our_name, parse_shape, variant_of
+from forge_core.timing import Timing
 from forge_core.timing.host import fresh_process
-from forge_core.timing.result import Timing
 
 __all__ = ["measure_cold", "run", "start"]
 

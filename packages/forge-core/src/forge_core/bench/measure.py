@@ -24,11 +24,11 @@ from forge_core.bench.records import Cold
 from forge_core.bench.schema import AUTO, CEILING, our_name
 from forge_core.device import query
 from forge_core.errors import ArgumentError, BenchmarkError, UnsupportedError
+from forge_core.timing import Timing, check_floor, floor_ms
 from forge_core.timing.clocks import disturbances
 from forge_core.timing.host import host_times
 from forge_core.timing.interleave import Contender, Policy, Timer, time_interleaved
 from forge_core.timing.l2 import AS_FOUND, L2Policy
-from forge_core.timing.result import Timing, check_floor, floor_ms
 from forge_core.timing.streams import check_stream
 
 __all__ = ["Context", "Outcome", "error_text", "measure", "poison", "willing_peers"]

@@ -23,11 +23,11 @@ from forge_core.bench.schema import Target
 from forge_core.bench.summary import interrupted_note, summarise, verdict
 from forge_core.device import query
 from forge_core.errors import BenchmarkError
-from forge_core.timing import TIMERS
 from forge_core.timing.clocks import busy_cpu, other_users
 from forge_core.timing.host import WallTimer, import_times
 from forge_core.timing.interleave import Policy, Timer
 from forge_core.timing.l2 import AS_FOUND, L2Policy, l2_policy
+from forge_core.timing.timers import TIMERS
 
 __all__ = ["Interrupts", "Options", "default_policy", "run_all"]
 

@@ -22,7 +22,7 @@ from forge_core.bench.records import CaseRecord, ContenderRecord, Record
 from forge_core.bench.report import Table
 from forge_core.bench.schema import AUTO, OURS
 from forge_core.errors import BenchmarkError
-from forge_core.timing.result import quantile
+from forge_core.timing import quantile
 
 __all__ = ["AUTOTUNED", "CLASSES", "continued", "draw", "plan", "reached", "tables"]
 

@@ -30,9 +30,9 @@ from forge_core.errors import BenchmarkError
 from forge_core.op import Operator
 from forge_core.op.table import LaunchTable
 from forge_core.thresholds import Threshold, Thresholds
-from forge_core.timing.events import EventTimer
 from forge_core.timing.interleave import Contender, Policy, time_interleaved
 from forge_core.timing.l2 import l2_policy
+from forge_core.timing.timers import EventTimer
 
 __all__ = ["Outcome", "TuneRecord", "choose", "table_text", "tune"]
 

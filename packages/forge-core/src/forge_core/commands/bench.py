@@ -23,8 +23,8 @@ from forge_core.commands import records
 from forge_core.device import query
 from forge_core.files import write_atomically
 from forge_core.progress import progress
-from forge_core.timing import TIMERS
 from forge_core.timing.l2 import POLICIES
+from forge_core.timing.timers import TIMERS
 
 __all__ = ["bench"]
 

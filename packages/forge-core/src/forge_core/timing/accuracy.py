@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from forge_core.timing import TIMERS
+from forge_core.timing import Call, quantile
 from forge_core.timing.interleave import Timer
-from forge_core.timing.result import quantile
+from forge_core.timing.timers import TIMERS
 
 __all__ = ["DURATIONS_US", "known_duration", "measure_accuracy"]
 
@@ -78,7 +78,7 @@ def measure_accuracy(device: torch.device) -> list[dict[str, Any]]:
     return rows
 
 
-def _microseconds(timer: Timer, launches: Sequence[Callable[[], object]]) -> list[float]:
+def _microseconds(timer: Timer, launches: Sequence[Call]) -> list[float]:
     timer.batch(launches)  # warm-up
     return [sample * 1e3 for sample in timer.batch(launches)]
 

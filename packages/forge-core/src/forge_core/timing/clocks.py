@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from forge_core.timing.result import Timing
+from forge_core.timing import Timing
 
 __all__ = ["UNEVEN_NOTE", "busy_cpu", "disturbances", "driver_version", "other_users", "slowed_by", "sm_clock_mhz"]
 

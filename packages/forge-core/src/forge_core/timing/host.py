@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from forge_core.errors import BenchmarkError
+from forge_core.timing import Call, Timing
 from forge_core.timing.interleave import launch_order
-from forge_core.timing.result import Timing
 
 __all__ = ["WallTimer", "fresh_process", "host_times", "import_times"]
 
@@ -31,9 +31,7 @@ class WallTimer:
     def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock_ns = clock_ns
 
-    def batch(
-        self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
-    ) -> list[float]:
+    def batch(self, launches: Sequence[Call], before: Call | None = None) -> list[float]:
         """Milliseconds of each launch; `before` is called before each and is not part of its sample."""
         samples = []
         for launch in launches:
@@ -49,9 +47,7 @@ class WallTimer:
         return None
 
 
-def host_times(
-    calls: Mapping[str, Callable[[], object]], *, batch: int = 50, batches: int = 40, warmup: int = 3
-) -> dict[str, Timing]:
+def host_times(calls: Mapping[str, Call], *, batch: int = 50, batches: int = 40, warmup: int = 3) -> dict[str, Timing]:
     """Host time of each call; a sample is the mean of one batch, in milliseconds a call, batches taking turns.
 
     The device is drained between batches, so that the driver's queue (about a thousand launches) never fills.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from forge_core.timing.result import Timing
+from forge_core.timing import Call, Timing
 
 __all__ = ["Contender", "Interleaved", "Policy", "Timer", "launch_order", "time_interleaved"]
 
@@ -34,9 +34,7 @@ class Timer(Protocol):
     def batch_launches(self) -> int:
         """Launches in one batch."""
 
-    def batch(
-        self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
-    ) -> list[float]:
+    def batch(self, launches: Sequence[Call], before: Call | None = None) -> list[float]:
         """Milliseconds of each launch; `before` is called before each and is not part of its sample."""
 
     def clock_mhz(self) -> int | None:
@@ -97,7 +95,7 @@ def launch_order(names: Sequence[str], turn: int) -> list[str]:
     return rotated[::-1] if turn % 2 else rotated
 
 
-def _call_next(calls: Iterator[Callable[[], object]]) -> object:
+def _call_next(calls: Iterator[Call]) -> object:
     return next(calls)()
 
 
@@ -106,7 +104,7 @@ def time_interleaved(
     *,
     timer: Timer,
     policy: Policy | None = None,
-    before: Callable[[], object] | None = None,
+    before: Call | None = None,
     warm: bool = False,
 ) -> Interleaved:
     """Times contenders, by name, against each other.
@@ -127,7 +125,7 @@ def time_interleaved(
     kept: deque[tuple[str, int, Any]] = deque(maxlen=count)
     launched, turns = itertools.count(), itertools.count()
 
-    def prepared(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    def prepared(name: str) -> tuple[Call, Call]:
         """The next launch of a contender, and the same without keeping its output."""
         call, index = contenders[name].call, next(launched) % count
         arguments = contenders[name].sets[index]
