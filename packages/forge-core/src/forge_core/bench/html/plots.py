@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from forge_core.bench.html.theme import STAND_IN, svg_of
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record
@@ -177,11 +177,9 @@ def _size_axis(axis: Axes, found: Sequence[Point], pad: float = 0.6) -> None:
     low, high = min(logs) - pad, max(logs) + pad
     step = math.ceil((high - low) / 5)
     axis.set_xlim(2**low, 2**high)
-    axis.xaxis.set_major_locator(
-        FixedLocator([2.0**n for n in range(math.ceil(low), math.ceil(high)) if n % step == 0])
-    )
+    ticks = [2.0**n for n in range(math.ceil(low), math.ceil(high)) if n % step == 0]
+    axis.set_xticks(ticks, list(map(_size_text, ticks)))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size_text(value)))
     axis.set_xlabel("bytes that must move")
     axis.yaxis.set_major_formatter("{x:,.0f}")
     axis.set_ylabel("GB/s")
@@ -227,9 +225,9 @@ def speedup(name: str, found: Sequence[Point]) -> Plot:
             axis.axvline(1.0, color=STAND_IN["muted"], linewidth=1.2, linestyle="-")
             _rows(axis, [point.case.label for point in mine], [point.case.best_peer for point in mine])
             axis.plot([ratios[point.case.name] for point in mine], range(len(mine)), marker="o", **FORGE)
-            axis.xaxis.set_major_locator(FixedLocator([step for step in steps if low / 1.02 <= step <= high * 1.05]))
+            ticks = [step for step in steps if low / 1.02 <= step <= high * 1.05]
+            axis.set_xticks(ticks, [f"{tick:g}x" for tick in ticks])
             axis.xaxis.set_minor_locator(NullLocator())
-            axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
             axis.set_xlabel("times the best peer's speed")
     return plot
 
