@@ -40,7 +40,7 @@ def run_bench(
     on_case: Callable[[str], None] = lambda name: None,
     on_start: Callable[[subprocess.Popen[str]], None] = lambda child: None,
 ) -> Record:
-    """Runs ``forge-cute bench run`` with these arguments in a process, and reads the record that it writes.
+    """Runs ``forge-cute bench run`` in a process, and reads the record that it writes.
 
     `environment` is added to this process's; `on_start` is called with the process, `on_case` with each case's name.
 
@@ -63,7 +63,7 @@ def run_bench(
 
 
 def _follow(child: subprocess.Popen[str], on_case: Callable[[str], None]) -> str:
-    """Reads a process's standard error until it ends; returns the last line."""
+    """The last line of a process's standard error, when it has ended."""
     last = "no message"
     while True:
         try:
@@ -138,9 +138,8 @@ def _arguments(found: Comparison) -> list[str]:
     variant = AUTO if all(change.contender == OURS for change in found.suspects) else ALL
     options = [("--shape", case.shape_text) for case in cases] + [("--dtype", case.dtype) for case in cases]
     options.append(("--variant", variant) if record.backend == "kernel" else ("--backend", record.backend))
-    for option, value, default in (("--timer", record.stopwatch, "events"), ("--l2", record.l2_policy, "cold")):
-        if value != default:
-            options.append((option, value))
+    options += [("--timer", record.stopwatch)] if record.stopwatch != "events" else []
+    options += [("--l2", record.l2_policy)] if record.l2_policy != "cold" else []
     options.append(("--seed", str(record.seed)))
     return [record.suite, *itertools.chain.from_iterable(dict.fromkeys(options))]
 

@@ -86,7 +86,7 @@ class ContenderRecord(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """One target (see :class:`~forge_core.bench.schema.Target`), and the measured figure: the median over the runs."""
+    """A :class:`~forge_core.bench.schema.Target`, and the measured figure: the median over the runs."""
 
     of: str
     value: float
@@ -166,13 +166,11 @@ class Record(msgspec.Struct, frozen=True):
         suite: the suite's or the operator's name.
         date: UTC, ISO 8601.
         timer: ``"device"``, ``"host"``, or ``"cold"``, the first call of a process.
-        backend: ``"kernel"`` or ``"ref"``.
         method: the timer in words.
         notes: what a reader must know before the figures.
         warmup: launches of each contender before the first sample, at least.
         empty_pair_us: the duration of an empty pair of events, which is part of every sample; None off the GPU.
-        stopwatch: the timer's name: ``"events"``, ``"graph"``, ``"cupti"`` or ``"wall"``.
-        l2_policy: ``"cold"``, ``"flushed"`` or ``"warm"``.
+        stopwatch: ``"wall"``, or the name of a timer of the GPU.
         interrupted: whether the run was stopped before its end, and did not reach `not_run`.
         devices: the devices that the cases were spread over, where there were several.
         schema_version: version 2 added fields with defaults, so a record of version 1 is read as one of version 2.
@@ -215,24 +213,19 @@ class Record(msgspec.Struct, frozen=True):
 
     def dumps(self) -> str:
         """The record as JSON: one line for each case, so that a changed case is a changed line."""
-        fields = msgspec.to_builtins(self)
+        fields = msgspec.structs.asdict(self)
         lines = []
         for key in ("schema_version", *(key for key in fields if key != "schema_version")):
-            value = fields[key]
-            if key in ("cases", "imports") and value:
-                inner = ",\n".join("  " + msgspec.json.encode(entry).decode() for entry in value)
-                lines.append(f' "{key}": [\n{inner}\n ]')
-            else:
-                lines.append(f' "{key}": {msgspec.json.encode(value).decode()}')
+            text = msgspec.json.encode(fields[key]).decode()
+            if key in ("cases", "imports") and fields[key]:
+                inner = ",\n".join("  " + msgspec.json.encode(entry).decode() for entry in fields[key])
+                text = f"[\n{inner}\n ]"
+            lines.append(f' "{key}": {text}')
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def load(path: Path) -> Record:
-    """Reads a record.
-
-    Raises:
-        BenchmarkError: the file cannot be read, is no record, or has another schema version.
-    """
+    """Reads a record; BenchmarkError if the file cannot be read, is no record, or has another schema version."""
     try:
         record = msgspec.json.decode(read_unpacked(path), type=Record)
     except (OSError, msgspec.DecodeError) as error:

@@ -100,7 +100,7 @@ class Suite(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         timer: ``"device"``; ``"host"``, the time of the calling thread; or ``"cold"``, a process's first call.
         cpu: whether it runs on the CPU by default where there is no GPU.
         imports: modules whose import is timed.
-        targets_for: the GPU of the targets, for example ``"NVIDIA H200"``; on another they are not judged.
+        targets_for: the GPU of the targets, for example ``"NVIDIA H200"``; on others they are not judged.
     """
 
     about: str
@@ -143,11 +143,7 @@ def check_known(
 
 
 def load_suites(bench: Bench) -> dict[str, Suite]:
-    """Reads and checks the suites of a package.
-
-    Raises:
-        BenchmarkError: the file cannot be read, or is not what is expected.
-    """
+    """Reads and checks the suites of a package; BenchmarkError if the file is not what is expected."""
     shown = "/".join(bench.suites.parts[-2:])  # the folders above differ from machine to machine
     try:
         file = msgspec.yaml.decode(bench.suites.read_bytes(), type=_File)
@@ -219,12 +215,9 @@ def operator_suite(operator: OperatorBench, shapes: Iterable[str], kinds: Iterab
 
 
 def suites_of(bench: Bench) -> dict[str, Suite]:
-    """The suites of a package, by name: those in its file, and two that are derived unless the file declares them.
+    """The suites in a package's file, and, unless they are declared there, two that are derived.
 
     `full` is every case of its suites, and `cold` its operators' first calls.
-
-    Raises:
-        BenchmarkError: the file cannot be read, or is not what is expected.
     """
     declared = load_suites(bench)
     # `smoke` comes last, so that a case of it has the peers and variants that another suite gives it.

@@ -57,9 +57,9 @@ def measure_accuracy(device: torch.device) -> list[dict[str, Any]]:
     """Times work of known duration, and copies, by each timer.
 
     Returns:
-        For each work and timer, in microseconds rounded to nanoseconds: ``median``, ``p20`` and ``p80`` of the samples;
-        ``known``, the median of the known durations; ``error``, the median difference of a sample and the known
-        duration of its launch.  The last two are None for copies.
+        For each work and timer, in microseconds: ``median``, ``p20`` and ``p80`` of the samples; ``known``, the median
+        of the known durations; ``error``, the median difference of a sample and the known duration of its launch.  The
+        last two are None for copies.
     """
     spin = known_duration(device)
     took = torch.zeros(SAMPLES, dtype=torch.int64, device=device)

@@ -46,11 +46,10 @@ class Policy:
     """How often to measure.
 
     Attributes:
-        warmup: rounds before the first sample; at least one is run to learn how long a round takes.
+        warmup: rounds before the first sample, at least one.
         warmup_ms: the least time of the warm-up: an idle GPU needs tens of milliseconds to come to its full speed.
-        iterations: samples of each contender; None for as many as fit in `budget_ms`, within the two limits.
-        min_iterations, max_iterations: limits of the number of samples where `iterations` is None.
-        budget_ms: time for all samples of all contenders of a case where `iterations` is None.
+        iterations: samples of each contender; by default as many as fit in `budget_ms`, within the two limits.
+        budget_ms: time for all samples of all contenders of a case.
     """
 
     warmup: int = 5
@@ -70,11 +69,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to do the work.
-
-    `call` takes a buffer set as its arguments and returns its output, which it allocates itself.  All contenders of a
-    run have the same number of `sets`, and set k of each holds the same data.
-    """
+    """A call, and the buffer sets that it takes as its arguments; set k of each contender holds the same data."""
 
     call: Callable[..., Any]
     sets: Sequence[tuple[Any, ...]]
@@ -82,7 +77,7 @@ class Contender:
 
 @dataclass(frozen=True)
 class Interleaved:
-    """The samples of each contender, and the last outputs that are still alive, each with its buffer set's index."""
+    """The samples of each contender, and its last output, if it is still alive, with its buffer set's index."""
 
     timings: dict[str, Timing]
     last: dict[str, tuple[int, Any]] = field(repr=False)
