@@ -48,15 +48,15 @@ def measure_cold(planned: plan.PlannedCase, context: Context) -> Outcome:
     Raises:
         BenchmarkError: a process failed, or a peer that was asked for by name cannot run.
     """
-    case, outcome = planned.case, Outcome(l2="not controlled: first calls")
-    names = [our_name(variant) for variant in planned.variants if context.backend == "kernel" or variant == AUTO]
+    case, options, outcome = planned.case, context.options, Outcome(l2="not controlled: first calls")
+    names = [our_name(variant) for variant in planned.variants if options.backend == "kernel" or variant == AUTO]
     names += [peer.name for peer in willing_peers(planned, context, outcome)]
-    same = {"package": planned.bench.package, "operator": case.operator, "layout": case.layout, "seed": context.seed}
-    same |= {"shape": case.shape_text, "dtype": case.dtype_text, "device": str(context.device)}
+    same = {"package": planned.bench.package, "operator": case.operator, "layout": case.layout, "seed": options.seed}
+    same |= {"shape": case.shape_text, "dtype": case.dtype_text, "device": str(options.device)}
     for name in names:
-        asked = {**same, "contender": name, "backend": context.backend if variant_of(name) else None}
+        asked = {**same, "contender": name, "backend": options.backend if variant_of(name) else None}
         empty, kept = [], []
-        for _ in range(context.policy.iterations or PROCESSES):
+        for _ in range(options.policy.iterations or PROCESSES):
             with tempfile.TemporaryDirectory(prefix="forge-cold-") as folder:
                 caches = {variable: f"{folder}/{variable}" for variable in CACHES}
                 Path(caches["TMPDIR"]).mkdir()

@@ -70,21 +70,13 @@ class Change:
     rank_p: float
     became: str = ""
 
-    @property
-    def sure(self) -> bool:
-        """Whether the change is significant."""
-        return (self.low > 0 or self.high < 0) and self.rank_p < RANK_LEVEL
-
-    def slower(self, threshold: float) -> bool:
-        """Whether it is significantly slower, by more than `threshold`."""
-        return self.sure and self.change > threshold
-
-    def faster(self, threshold: float) -> bool:
-        """Whether it is significantly faster, by more than `threshold`; 0.05 is a time of 1/1.05 and less."""
-        return self.sure and 1 / (1 + self.change) - 1 > threshold
+    def beyond(self, share: float) -> bool:
+        """Whether the change is significant and the slower time more than 1 + `share` times the faster one."""
+        significant = (self.low > 0 or self.high < 0) and self.rank_p < RANK_LEVEL
+        return significant and abs(math.log1p(self.change)) > math.log1p(share)
 
     def suspect(self, threshold: float) -> bool:
-        """Whether it could be slower by more than `threshold`, and should be measured again."""
+        """Whether it could be slower by more than `threshold`."""
         return self.high > threshold and self.change > threshold / 2
 
 
@@ -113,12 +105,12 @@ class Comparison:
     @property
     def regressions(self) -> list[Change]:
         """The changes to slower by more than the threshold, the worst first."""
-        return sorted((c for c in self.changes if c.slower(self.threshold)), key=lambda c: -c.change)
+        return sorted((c for c in self.changes if c.change > 0 and c.beyond(self.threshold)), key=lambda c: -c.change)
 
     @property
     def moved(self) -> list[Change]:
         """The significant changes of more than a percent, the slowest first."""
-        return sorted((c for c in self.changes if c.slower(WORTH) or c.faster(WORTH)), key=lambda c: -c.change)
+        return sorted((c for c in self.changes if c.beyond(WORTH)), key=lambda c: -c.change)
 
     @property
     def suspects(self) -> list[Change]:
@@ -278,7 +270,7 @@ def _which(found: Comparison) -> str:
 def summary(found: Comparison) -> list[str]:
     """The lines below the table."""
     compared, slower = len(found.changes), len(found.regressions)
-    faster = sum(c.faster(found.threshold) for c in found.changes)
+    faster = sum(c.change < 0 and c.beyond(found.threshold) for c in found.changes)
     text = (
         f"{compared} compared: {slower} slower and {faster} faster by more than {found.threshold * 100:.3g} %, "
         f"{compared - slower - faster} within; the controls (the ceiling's copy, and peers of the same versions) "
@@ -334,7 +326,8 @@ def commit_message(found: Comparison) -> str:
 def _table(found: Comparison) -> Table:
     rows = []
     for change in found.moved:
-        verdict = "REGRESSION" if change.slower(found.threshold) else "slower" if change.change > 0 else "faster"
+        slower = "REGRESSION" if change.beyond(found.threshold) else "slower"
+        verdict = slower if change.change > 0 else "faster"
         rows.append((change.case, variant_of(change.contender), *_figures(change), verdict))
     return Table("", HEAD, tuple(rows), labels=2)
 

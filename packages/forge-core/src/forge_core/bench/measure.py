@@ -31,7 +31,7 @@ from forge_core.timing.interleave import Contender, Policy, Timer, time_interlea
 from forge_core.timing.l2 import AS_FOUND, L2Policy
 from forge_core.timing.streams import check_stream
 
-__all__ = ["Context", "Outcome", "error_text", "measure", "poison", "willing_peers"]
+__all__ = ["Context", "Options", "Outcome", "error_text", "measure", "poison", "willing_peers"]
 
 #: The byte that output memory holds before a checked call.
 POISON = 0xA5
@@ -42,20 +42,30 @@ Calls = dict[str, Callable[..., torch.Tensor]]
 
 
 @dataclass(frozen=True)
+class Options:
+    """How to run a suite; `stopwatch` is one of ``TIMERS``, `l2` one of ``timing.l2.POLICIES``."""
+
+    device: torch.device
+    backend: str
+    policy: Policy
+    repeats: int = 1
+    seed: int = 0
+    stopwatch: str = "events"
+    l2: str = "cold"
+
+
+@dataclass(frozen=True)
 class Context:
     """What all cases of a run have in common; `run` numbers the runs of a suite from 0, each with data of its own.
 
     `timer` takes the samples of device time; `host` measures host time instead.
     """
 
-    device: torch.device
-    backend: str
-    policy: Policy
+    options: Options
     timer: Timer
-    seed: int = 0
-    run: int = 0
-    host: bool = False
     l2: L2Policy = AS_FOUND
+    host: bool = False
+    run: int = 0
 
 
 @dataclass
@@ -88,15 +98,16 @@ def measure(planned: PlannedCase, context: Context) -> Outcome:
     """
     if planned.operator.traffic(planned.case).total == 0:
         raise BenchmarkError("the case moves no bytes, so it has no bandwidth")
-    cuda = context.device.type == "cuda"
-    current = torch.cuda.device(context.device) if cuda else contextlib.nullcontext()
-    with _served_by(context.backend, context.device), current:
+    device = context.options.device
+    current = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
+    with _served_by(context.options.backend, device), current:
         return _Measurement(planned, context).run()
 
 
 class _Measurement:
     def __init__(self, planned: PlannedCase, context: Context) -> None:
         self.planned, self.context, self.outcome = planned, context, Outcome()
+        self.device = context.options.device
         self.case, self.operator = planned.case, planned.operator
 
     def run(self) -> Outcome:
@@ -104,7 +115,7 @@ class _Measurement:
         calls = self.contenders(self.fresh("explained"))
         outcome.first_call_s = self.check(calls, "before the timing")
         calls = {name: call for name, call in calls.items() if name not in outcome.wrong}
-        if context.device.type == "cuda" and context.run == 0:
+        if self.device.type == "cuda" and context.run == 0:
             self.check_streams(calls)
         if context.host:
             inputs = self.fresh("timed")
@@ -114,13 +125,14 @@ class _Measurement:
             self.time_device(calls)
         self.check(calls, "after the timing")
         outcome.timings = {name: timing for name, timing in outcome.timings.items() if name not in outcome.wrong}
-        outcome.notes += disturbances(outcome.timings, context.device)
+        outcome.notes += disturbances(outcome.timings, self.device)
         return outcome
 
     def fresh(self, what: str) -> Inputs:
         """New inputs, the same in every process."""
-        device, text = self.context.device, f"{self.case.name}, run {self.context.run}, {what}"
-        return self.operator.inputs(self.case, device, generator_for(device, seed=self.context.seed, what=text))
+        text = f"{self.case.name}, run {self.context.run}, {what}"
+        generator = generator_for(self.device, seed=self.context.options.seed, what=text)
+        return self.operator.inputs(self.case, self.device, generator)
 
     def refuse(self, when: str, name: str, problem: str | Exception) -> None:
         """Raises the error of ours, or of a peer that was asked for by name; records that of another peer."""
@@ -164,7 +176,7 @@ class _Measurement:
         calls: Calls = {}
         for variant in planned.variants:
             name = our_name(variant)
-            if context.backend == "ref":
+            if context.options.backend == "ref":
                 if variant != AUTO:
                     outcome.left_out[name] = "the backend is 'ref', which has no variants"
                     continue
@@ -197,8 +209,8 @@ class _Measurement:
         traffic = operator.traffic(self.case)
         outcome.l2 = l2.describe(traffic.total)
         # A warm L2 may serve every byte, so DRAM bandwidth does not bound the time.
-        if context.device.type == "cuda" and not l2.warm:
-            bandwidth = query(context.device).bandwidth_gbs
+        if self.device.type == "cuda" and not l2.warm:
+            bandwidth = query(self.device).bandwidth_gbs
             outcome.floor_ms = floor_ms(
                 read=traffic.read, written=traffic.written, l2_bytes=l2.l2_bytes, bandwidth_gbs=bandwidth
             )
@@ -207,7 +219,8 @@ class _Measurement:
         pairs = [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets]
         timed[CEILING] = Contender(lambda source, destination: destination.copy_(source), pairs)
         _reserve(operator.reference(*sets[0]), len(sets) + len(timed))
-        run = time_interleaved(timed, timer=context.timer, policy=context.policy, before=l2.before, warm=l2.warm)
+        policy = context.options.policy
+        run = time_interleaved(timed, timer=context.timer, policy=policy, before=l2.before, warm=l2.warm)
         for name, (index, output) in run.last.items():
             if name == CEILING:
                 problem = exact(output, timed[CEILING].sets[index][0])
@@ -234,7 +247,7 @@ def willing_peers(planned: PlannedCase, context: Context, outcome: Outcome) -> l
     """
     willing = []
     for peer in planned.peers:
-        missing = peer.missing(context.device)
+        missing = peer.missing(context.options.device)
         text = f"needs {' and '.join(missing)}" if missing else peer.unable(planned.case)
         if not text:
             willing.append(peer)

@@ -16,7 +16,7 @@ import torch
 from forge_core import settings
 from forge_core.bench.cold import measure_cold
 from forge_core.bench.environment import read_environment
-from forge_core.bench.measure import Context, Outcome, error_text, measure
+from forge_core.bench.measure import Context, Options, Outcome, error_text, measure
 from forge_core.bench.plan import PlannedCase, Run
 from forge_core.bench.records import ImportRecord, Record
 from forge_core.bench.schema import Target
@@ -34,19 +34,6 @@ __all__ = ["Interrupts", "Options", "default_policy", "run_all"]
 NO_GPU_NOTE = "No GPU devices found: the reference is timed on the CPU."
 CPU_NOTE = "The reference is timed on the CPU: these figures say nothing about the kernels."
 REF_NOTE = "The backend is 'ref': what is timed under our operator's name is the PyTorch reference."
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run; `policy` is :func:`default_policy` by default, `stopwatch` one of ``TIMERS``."""
-
-    device: torch.device
-    backend: str
-    policy: Policy | None = None
-    repeats: int = 1
-    seed: int = 0
-    stopwatch: str = "events"
-    l2: str = "cold"
 
 
 @dataclass
@@ -127,15 +114,7 @@ def run_all(
     judged = options.backend == "kernel" and all(gpu in environment.gpu for gpu in run.targets_for)
     notes = _notes(run, options, environment.gpu, judged=judged)
     timer, l2, empty_pair_us = _stopwatch(options, device_time=run.timer == "device")
-    context = Context(
-        device=device,
-        backend=options.backend,
-        policy=options.policy or default_policy(device),
-        timer=timer,
-        seed=options.seed,
-        host=run.timer == "host",
-        l2=l2,
-    )
+    context = Context(options, timer, l2, host=run.timer == "host")
     measured = [_Measured(planned) for planned in run.cases]
     imports: list[ImportRecord] = []
     interrupted = False
@@ -167,7 +146,7 @@ def run_all(
         environment=environment,
         seed=options.seed,
         repeats=options.repeats,
-        warmup=context.policy.warmup,
+        warmup=options.policy.warmup,
         empty_pair_us=empty_pair_us,
         seconds=round(time.perf_counter() - began, 1),
         cases=[
@@ -217,7 +196,7 @@ def _measure_one(entry: _Measured, context: Context, *, cold: bool) -> None:
         entry.error = error_text(error)
     # What a failed case held on to is free only now that its traceback is gone; compiled peers hold buffers, too.
     gc.collect()
-    if context.device.type == "cuda":
+    if context.options.device.type == "cuda":
         torch.cuda.empty_cache()
 
 

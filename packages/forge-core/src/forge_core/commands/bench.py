@@ -179,8 +179,9 @@ def sweep_command(
     if record is None or run.cases:
         (device, *_) = planning.devices_of(device_text, None, run)
         backend = "kernel" if device.type == "cuda" else "ref"
+        options = runner.Options(device, backend, runner.default_policy(device), seed=seed)
         with runner.Interrupts() as interrupts:
-            record = _measured(run, runner.Options(device, backend, seed=seed), interrupts, ends)
+            record = _measured(run, options, interrupts, ends)
             record = record if before is None else sweep.continued(before, record)
             if path is not None:
                 write_atomically(path, record.dumps())
