@@ -65,7 +65,7 @@ def show_command(record: Path) -> None:
 @click.argument("new", type=FILE)
 @click.option("--fail-on-regression", "threshold", type=percentage, metavar="5%", help="Exit status 2 from here on.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="For a pull request.")
-@click.option("--commit-message", "as_commit", is_flag=True, help="The block that a kernel change's commit carries.")
+@click.option("--commit-message", "as_commit", is_flag=True, help="For the commit of a kernel's change.")
 @click.option("--rerun/--no-rerun", "again", default=True, show_default=True, help="Measure the suspects again.")
 @click.option(
     "--old-source",
@@ -83,7 +83,7 @@ def compare_command(
     again: bool,
     old_source: Path | None,
 ) -> None:
-    """Say what moved between two records, by their samples; measure the suspects again where a GPU is there."""
+    """Compare two records by their samples; measure possible regressions again where there is a GPU."""
     before, after = records.load(old), records.load(new)
     for what, first, second in (
         ("suites", before.suite, after.suite),
@@ -194,10 +194,10 @@ def stamp_command(record: Path) -> None:
 @device_option
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows there.")
 def accuracy_command(device_text: str, json_path: Path | None) -> None:
-    """Time kernels that know how long they ran, by every timer: what the stopwatch itself is worth."""
+    """Measure the accuracy of every timer, by kernels that measure their own duration."""
     from forge_core.timing.accuracy import measure_accuracy
 
-    rows = measure_accuracy(planning.gpu_named(device_text, "the timers of the GPU are what is tried here"))
+    rows = measure_accuracy(planning.gpu_named(device_text, "the timers are those of a GPU"))
     for row in rows:
         error = "" if row["error"] is None else f"  error {row['error']:+.3f} us"
         click.echo(f"{row['work']:14} {row['timer']:7} {row['median']:10.3f} us{error}")
