@@ -277,6 +277,6 @@ def _ceiling_pair(inputs: Inputs, nbytes: int) -> tuple[torch.Tensor, torch.Tens
 
 
 def _reserve(like: torch.Tensor, count: int) -> None:
-    """Has the allocator cache the memory of all outputs alive at once, so that no timed launch waits for the driver."""
+    """Makes the allocator cache the memory of all outputs alive at once, so that no timed launch calls cudaMalloc."""
     blocks = [torch.empty_like(like) for _ in range(count)] if like.device.type == "cuda" else []
     del blocks

@@ -113,7 +113,7 @@ class EventTimer:
         return clock
 
     def empty_pair_ms(self) -> float:
-        """The median of event pairs with nothing between them: part of every sample, and not subtracted."""
+        """The median duration of an empty pair of events, which is part of every sample."""
         return median(self.batch([lambda: None] * 20))
 
 

@@ -1,6 +1,6 @@
 """Colours of the report in both themes: CSS variables on the page, plain colours in a picture.
 
-matplotlib takes no CSS variables, so a plot is drawn once in stand-ins, colours that occur nowhere else.
+matplotlib takes no CSS variables, so a plot is drawn once in placeholder colours, which occur nowhere else.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def css() -> str:
 
 
 def svg_of(figure: Figure, title: str) -> str:
-    """A figure as an SVG element in stand-ins, without metadata, and with no ids but those that it refers to."""
+    """A figure as an SVG element in placeholder colours, without metadata and unused ids."""
     buffer = io.StringIO()
     figure.savefig(
         buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
