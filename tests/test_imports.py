@@ -128,7 +128,7 @@ def test_the_runtime_imports_nothing_of_the_workbench(files):
     planted = {
         "op/table.py": "def late():\n    from forge_core.bench import plan",
         "checks.py": "from forge_core import cli, settings",
-        "rows/plan.py": "import forge_core.timing.events",
+        "rows/plan.py": "import forge_core.timing.timers",
         "testing/rows.py": "from forge_core.bench import plan",
         "cache/key.py": "from forge_core.errors import ForgeError",
     }

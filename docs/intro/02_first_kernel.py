@@ -17,7 +17,7 @@ import torch
 from cutlass import Float32
 from cutlass.cute.runtime import from_dlpack, make_fake_stream, make_fake_tensor
 
-from forge_core.timing import host_times
+from forge_core.timing.host import host_times
 
 # %% [markdown]
 # ## The kernel

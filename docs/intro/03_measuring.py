@@ -14,8 +14,10 @@ import torch
 
 from forge_core.device import SPECS
 from forge_core.errors import BenchmarkError
-from forge_core.timing import Contender, Policy, Timing, WallTimer, check_floor, floor_ms, sets_for, time_interleaved
-from forge_core.timing.interleave import launch_order
+from forge_core.timing import Timing, check_floor, floor_ms
+from forge_core.timing.host import WallTimer
+from forge_core.timing.interleave import Contender, Policy, launch_order, time_interleaved
+from forge_core.timing.l2 import L2Policy
 
 # %% [markdown]
 # ## Cold caches
@@ -26,9 +28,9 @@ from forge_core.timing.interleave import launch_order
 # again, and an untimed copy comes before each launch.
 
 # %%
-l2 = SPECS["H200"].l2_bytes
+cold = L2Policy("cold", SPECS["H200"].l2_bytes)
 for name, nbytes in (("1024 x 1024", 4 << 20), ("4096 x 8192", 128 << 20), ("16384 x 8192", 512 << 20)):
-    print(f"  {name:12} fp32, {nbytes >> 20:3} MB: {sets_for(nbytes, l2):3} sets of buffers")
+    print(f"  {name:12} fp32, {nbytes >> 20:3} MB: {cold.sets(nbytes):3} sets of buffers")
 
 # %% [markdown]
 # ## Interleaved

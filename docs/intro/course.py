@@ -20,8 +20,9 @@ import torch
 from forge_core.device import query
 from forge_core.profiling.cubin import read_cubin
 from forge_core.profiling.ptx import count_instructions
-from forge_core.timing import TIMERS, Contender, Policy, time_interleaved
+from forge_core.timing.interleave import Contender, Policy, time_interleaved
 from forge_core.timing.l2 import l2_policy
+from forge_core.timing.timers import TIMERS
 
 __all__ = ["RECORDED", "arch", "compile", "device", "fake_sum", "finish", "inspect", "measure", "time_sums"]
 

@@ -27,7 +27,7 @@ from typing import Any
 from ncu_extract import diagnoses
 
 from forge_core import dtypes
-from forge_core.bench.declare import Case
+from forge_core.bench import Case
 from forge_core.bench.plan import discover
 from forge_core.bench.schema import parse_shape
 from forge_core.profiling.compiled import Artefacts, compile_to_look_at

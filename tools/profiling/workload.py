@@ -26,7 +26,7 @@ import torch
 
 from forge_core import device as devices
 from forge_core import dtypes
-from forge_core.bench.declare import Bench, Case, OperatorBench
+from forge_core.bench import Bench, Case, OperatorBench
 from forge_core.bench.inputs import LAYOUTS, generator_for
 from forge_core.bench.plan import Selection, UsageError, discover, plan
 from forge_core.bench.schema import check_known

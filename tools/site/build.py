@@ -135,7 +135,7 @@ def operators(shown: Sequence[Source], report: Path) -> Iterator[tuple[str, str]
         for subject in week.subjects:
             name = subject.operator.schema.name
             benched = [of for of, operator in measured.items() if operator == name]
-            suites = [entry.title for entry in shown if entry.record.suite != "smoke"]
+            suites = [entry.name for entry in shown if entry.record.suite != "smoke"]
             plots = "".join(_plots(suite, of, report) for suite in suites for of in benched)
             yield name, _page(subject, week.package, plots or "No recorded run has this operator.\n")
 

@@ -151,7 +151,7 @@ def drawn(shown):
         plot
         for entry in shown
         for operator in dict.fromkeys(case.operator for case in entry.record.cases)
-        for plot in plots.of_operator(entry.record, entry.title, operator)
+        for plot in plots.of_operator(entry.record, entry.name, operator)
     ]
     return 1 + sum(len(plot.panels) for plot in drawings)
 

@@ -17,8 +17,9 @@ from click.testing import CliRunner
 
 from forge_core import settings
 from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, cold, plan, processes, runner
-from forge_core.bench.gate import exact, poison
+from forge_core.bench.gate import exact
 from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
+from forge_core.bench.measure import poison
 from forge_core.bench.records import load
 from forge_core.bench.summary import thin
 from forge_core.cli import main
@@ -710,11 +711,11 @@ def test_poison_reaches_the_next_output():
 @pytest.mark.gpu
 def test_work_on_another_stream_is_refused():
     """A contender that forgets the current stream is done when its events are not: too early, or wrong."""
-    from forge_core.bench.measure import Context, measure
+    from forge_core.bench.measure import Context, Options, measure
     from forge_core.bench.schema import CaseGroup, expand
     from forge_core.errors import BenchmarkError
-    from forge_core.timing import Policy
-    from forge_core.timing.events import EventTimer
+    from forge_core.timing.interleave import Policy
+    from forge_core.timing.timers import EventTimer
 
     other = torch.cuda.Stream()
 
@@ -734,6 +735,6 @@ def test_work_on_another_stream_is_refused():
     (case,) = expand(CaseGroup("swap", ["8192x8192"], ["float32"]), bench, "here")
     planned = plan.PlannedCase(bench, operator, case, ("auto",), ())
     device = torch.device("cuda", 0)
-    context = Context("test", device, "ref", Policy(warmup=1, iterations=5), EventTimer(device))
+    context = Context(Options(device, "ref", Policy(warmup=1, iterations=5)), EventTimer(device))
     with pytest.raises(BenchmarkError, match="landed on another stream"):
         measure(planned, context)

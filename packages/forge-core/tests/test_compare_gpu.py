@@ -9,7 +9,7 @@ from forge_core.bench import Bench, OperatorBench, Peer, Traffic, plan, runner
 from forge_core.bench.compare import compare
 from forge_core.bench.inputs import random_tensor
 from forge_core.bench.schema import CaseGroup, expand
-from forge_core.timing import Policy
+from forge_core.timing.interleave import Policy
 
 pytestmark = pytest.mark.gpu
 

@@ -108,12 +108,13 @@ def test_a_tuned_table_is_what_select_config_reads(thresholds, monkeypatch):
     monkeypatch.setattr(tune, "query", lambda device: H200)
     asked = []
 
-    def measure(of, case, threshold, values):
+    def measure(of, device, case, threshold, values):
         asked.append((case.name, tuple(values)))
         return {4: 1.2, 8: 1.0, 16: 0.9}
 
     done = []
-    record, path, text = tune.tune(bench, torch.device("cpu"), measure, on_case=done.append)
+    monkeypatch.setattr(tune, "_measure", measure)
+    record, path, text = tune.tune(bench, torch.device("cpu"), done.append)
     assert done == ["cut, neg 4x4 float32", "cut, neg 8x8 float32"]
     assert tune.cases_of(bench) == len(done)
     assert asked == [("neg 4x4 float32", (8, 4, 16)), ("neg 8x8 float32", (8, 4, 16))]
@@ -125,7 +126,7 @@ def test_a_tuned_table_is_what_select_config_reads(thresholds, monkeypatch):
     again = Thresholds("weekx", path.parent.joinpath("..", "thresholds"), (CUT,))
     assert again.value("cut", H200) == 16
     with pytest.raises(BenchmarkError, match="declares no thresholds"):
-        tune.tune(dataclasses.replace(bench, thresholds=None), torch.device("cpu"), measure)
+        tune.tune(dataclasses.replace(bench, thresholds=None), torch.device("cpu"), done.append)
 
 
 def test_what_packages_declare_can_be_tuned():

@@ -9,23 +9,11 @@ import pytest
 import torch
 
 from forge_core.errors import BenchmarkError, UnsupportedError
-from forge_core.timing import (
-    TIMERS,
-    Contender,
-    Policy,
-    Timing,
-    WallTimer,
-    check_floor,
-    floor_ms,
-    host_times,
-    import_times,
-    sets_for,
-    time_interleaved,
-)
-from forge_core.timing.cupti import MARK, Span, between_marks
-from forge_core.timing.interleave import launch_order
-from forge_core.timing.l2 import POLICIES, l2_policy
-from forge_core.timing.result import quantile
+from forge_core.timing import Timing, check_floor, floor_ms, quantile
+from forge_core.timing.host import WallTimer, host_times, import_times
+from forge_core.timing.interleave import Contender, Policy, launch_order, time_interleaved
+from forge_core.timing.l2 import POLICIES, L2Policy, l2_policy
+from forge_core.timing.timers import MARK, TIMERS, Span, between_marks
 
 MIB = 2**20
 
@@ -104,10 +92,10 @@ def test_order_gives_everyone_every_place_and_several_neighbours():
 def test_sets_exceed_three_times_the_l2_between_two_uses():
     l2 = 60 * MIB
     for nbytes in (2 * MIB, 8 * MIB, 128 * MIB, 2048 * MIB):
-        count = sets_for(nbytes, l2)
+        count = L2Policy("cold", l2).sets(nbytes)
         assert (count - 1) * nbytes >= 3 * l2
         assert count == 2 or (count - 2) * nbytes < 3 * l2
-    assert sets_for(4096, l2) == 256
+    assert L2Policy("cold", l2).sets(4096) == 256
 
 
 def test_interleaving_takes_turns_rotates_buffers_and_keeps_outputs():

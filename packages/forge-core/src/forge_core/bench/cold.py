@@ -2,13 +2,9 @@
 
 Each contender gets a folder of its own for every cache that it could use (Forge's, torch.compile's, Triton's, the
 driver's, and the folder for temporary files, where quack keeps its own).  The first process finds it empty and
-compiles; the next one finds what that left.  This is repeated, each time with another empty folder, and the medians are
-kept.  The process is this module, run as a program:
-
-    python -m forge_core.bench.cold '{"operator": "copy", "shape": "64x64", ...}'
-
-It prints one line of JSON.  The CUDA context is made before any clock starts: every program pays for that, whatever it
-calls.
+compiles; the next one finds what that left.  The medians over several such pairs are kept.  The process is this module,
+run as a program: it takes what is asked as JSON, and prints one line of JSON.  It makes the CUDA context before any
+clock starts.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -27,85 +23,69 @@ from typing import Any
 import torch
 
 from forge_core import dtypes, settings
-from forge_core.bench import plan
-from forge_core.bench.declare import Case
+from forge_core.bench import Case, plan
 from forge_core.bench.inputs import generator_for
 from forge_core.bench.measure import Context, Outcome, willing_peers
 from forge_core.bench.records import Cold
-from forge_core.bench.schema import AUTO, OURS, our_name, parse_shape
+from forge_core.bench.schema import AUTO, our_name, parse_shape, variant_of
 from forge_core.timing import Timing
 from forge_core.timing.host import fresh_process
 
-__all__ = ["Asked", "First", "measure_cold", "run", "start"]
+__all__ = ["measure_cold", "run", "start"]
 
 METHOD = "perf_counter in fresh processes, around the first call and its synchronisation; caches empty, then kept"
 #: The variables that name folders of caches; quack keeps its cache among the temporary files.
 CACHES = ("TMPDIR", "FORGE_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
 #: Processes of each kind, for each contender.
 PROCESSES = 3
-#: Calls once the kernel is in memory, of which the median is taken.
+#: Calls once the kernel is in memory.
 AGAIN = 50
-
-#: ``package``, ``operator``, ``shape``, ``dtype``, ``layout``, ``contender``, ``device``, ``backend`` and ``seed``.
-Asked = dict[str, Any]
-#: ``import_s``, ``first_s`` and ``again_us``.
-First = dict[str, float]
 
 
 def measure_cold(planned: plan.PlannedCase, context: Context) -> Outcome:
     """The first calls of a case's contenders; ``timings`` holds those with empty caches.
 
     Raises:
-        BenchmarkError: a process failed, or a peer that was asked for by name misses a requirement.
+        BenchmarkError: a process failed, or a peer that was asked for by name cannot run.
     """
-    case, outcome = planned.case, Outcome(l2="not controlled: first calls")
-    names = [our_name(variant) for variant in planned.variants if context.backend == "kernel" or variant == AUTO]
+    case, options, outcome = planned.case, context.options, Outcome(l2="not controlled: first calls")
+    names = [our_name(variant) for variant in planned.variants if options.backend == "kernel" or variant == AUTO]
     names += [peer.name for peer in willing_peers(planned, context, outcome)]
+    same = {"package": planned.bench.package, "operator": case.operator, "layout": case.layout, "seed": options.seed}
+    same |= {"shape": case.shape_text, "dtype": case.dtype_text, "device": str(options.device)}
     for name in names:
-        asked = {
-            "package": planned.bench.package,
-            "operator": case.operator,
-            "shape": case.shape_text,
-            "dtype": case.dtype_text,
-            "layout": case.layout,
-            "contender": name,
-            "device": str(context.device),
-            # A peer is what it is; the backend says what is timed under our name.
-            "backend": context.backend if name.split(":")[0] == OURS else None,
-            "seed": context.seed,
-        }
+        asked = {**same, "contender": name, "backend": options.backend if variant_of(name) else None}
         empty, kept = [], []
-        for _ in range(context.policy.iterations or PROCESSES):
+        for _ in range(options.policy.iterations or PROCESSES):
             with tempfile.TemporaryDirectory(prefix="forge-cold-") as folder:
                 caches = {variable: f"{folder}/{variable}" for variable in CACHES}
                 Path(caches["TMPDIR"]).mkdir()
                 empty.append(start(asked, caches))
                 kept.append(start(asked, caches))
         outcome.cold[name] = Cold(
-            import_s=round(median(first["import_s"] for first in empty + kept), 4),
-            empty_s=round(median(first["first_s"] for first in empty), 4),
-            kept_s=round(median(first["first_s"] for first in kept), 4),
-            again_us=round(median(first["again_us"] for first in empty + kept), 2),
+            import_s=_median(empty + kept, "import_s", 4),
+            empty_s=_median(empty, "first_s", 4),
+            kept_s=_median(kept, "first_s", 4),
+            again_us=_median(empty + kept, "again_us", 2),
             processes=len(empty),
         )
         outcome.timings[name] = Timing(tuple(first["first_s"] * 1e3 for first in empty), METHOD)
     return outcome
 
 
-def start(asked: Asked, caches: Mapping[str, str]) -> First:
-    """:func:`run` in a fresh process with these environment variables.
+def _median(taken: Sequence[dict[str, float]], name: str, digits: int) -> float:
+    return round(median(first[name] for first in taken), digits)
 
-    Raises:
-        BenchmarkError: it failed.
-    """
+
+def start(asked: dict[str, Any], caches: Mapping[str, str]) -> dict[str, float]:
+    """:func:`run` in a fresh process with these environment variables; BenchmarkError if it fails."""
     arguments = ["-m", "forge_core.bench.cold", json.dumps(asked)]
-    said = fresh_process(arguments, "the first call", variables=caches, peer=asked["contender"])
-    first: First = json.loads(said)
+    first: dict[str, float] = json.loads(fresh_process(arguments, "the first call", caches, peer=asked["contender"]))
     return first
 
 
-def run(asked: Asked) -> First:
-    """Makes the first call in this process, and further ones.
+def run(asked: dict[str, Any]) -> dict[str, float]:
+    """Makes the first call in this process, and further ones; returns ``import_s``, ``first_s`` and ``again_us``.
 
     ``import_s`` is importing the package for a contender of ours, and for a peer what its `make` does: importing its
     library, or making the compiled function.
@@ -123,9 +103,8 @@ def run(asked: Asked) -> First:
     inputs = operator.inputs(case, device, generator_for(device, seed=asked["seed"], what=case.name))
     name = asked["contender"]
     peer = operator.peer(name)
-    variant = AUTO if name == OURS else name.removeprefix(f"{OURS}:")
     began = time.perf_counter()
-    call = operator.call(variant) if peer is None else peer.make(case)
+    call = operator.call(variant_of(name)) if peer is None else peer.make(case)
     if peer is not None:
         # Ours was imported for its declaration only; a program that calls the peer pays for the peer's.
         import_s = time.perf_counter() - began

@@ -13,10 +13,11 @@ A case is a regression if the change exceeds the threshold, its whole interval i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 
+import msgspec
 import torch
 from rich.console import Console
 from rich.text import Text
@@ -51,7 +52,6 @@ class Change:
     """One of our contenders in one case, in both records.
 
     Attributes:
-        old_ms, new_ms: the median times, in milliseconds.
         change: the new time over the old one, divided by that of the controls, minus 1.
         low, high: the confidence interval of `change`.
         control: the controls' new time over the old one, minus 1.
@@ -70,21 +70,13 @@ class Change:
     rank_p: float
     became: str = ""
 
-    @property
-    def sure(self) -> bool:
-        """Whether the change is significant."""
-        return (self.low > 0 or self.high < 0) and self.rank_p < RANK_LEVEL
-
-    def slower(self, threshold: float) -> bool:
-        """Whether it is significantly slower, by more than `threshold`."""
-        return self.sure and self.change > threshold
-
-    def faster(self, threshold: float) -> bool:
-        """Whether it is significantly faster, by more than `threshold`; 0.05 is a time of 1/1.05 and less."""
-        return self.sure and 1 / (1 + self.change) - 1 > threshold
+    def beyond(self, share: float) -> bool:
+        """Whether the change is significant and the slower time more than 1 + `share` times the faster one."""
+        significant = (self.low > 0 or self.high < 0) and self.rank_p < RANK_LEVEL
+        return significant and abs(math.log1p(self.change)) > math.log1p(share)
 
     def suspect(self, threshold: float) -> bool:
-        """Whether it could be slower by more than `threshold`, and should be measured again."""
+        """Whether it could be slower by more than `threshold`."""
         return self.high > threshold and self.change > threshold / 2
 
 
@@ -97,29 +89,28 @@ class Comparison:
         gone, added: cases that only the old, or only the new record has.
         broken: cases that are errors in the new record, with the error.
         notes: differences of versions and settings.
-        rerun: how the suspects were measured again, or why they were not; "" without suspects.
+        rerun: how the suspects were measured again, or why they were not.
     """
 
     old: Record
     new: Record
     threshold: float
-    changes: list[Change] = field(default_factory=list)
-    gone: list[str] = field(default_factory=list)
-    added: list[str] = field(default_factory=list)
-    broken: dict[str, str] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    changes: list[Change]
+    gone: list[str]
+    added: list[str]
+    broken: dict[str, str]
+    notes: list[str]
     rerun: str = ""
 
     @property
     def regressions(self) -> list[Change]:
-        """Slower by more than the threshold, the worst first."""
-        return sorted((c for c in self.changes if c.slower(self.threshold)), key=lambda c: -c.change)
+        """The changes to slower by more than the threshold, the worst first."""
+        return sorted((c for c in self.changes if c.change > 0 and c.beyond(self.threshold)), key=lambda c: -c.change)
 
     @property
     def moved(self) -> list[Change]:
-        """Significant changes of more than a percent, the slowest first; regressions among them."""
-        found = [c for c in self.changes if c.slower(WORTH) or c.faster(WORTH)]
-        return sorted(found, key=lambda c: -c.change)
+        """The significant changes of more than a percent, the slowest first."""
+        return sorted((c for c in self.changes if c.beyond(WORTH)), key=lambda c: -c.change)
 
     @property
     def suspects(self) -> list[Change]:
@@ -136,19 +127,19 @@ def compare(old: Record, new: Record, threshold: float = THRESHOLD) -> Compariso
     """Compares two records of the same suite."""
     before = {case.name: case for case in old.cases}
     after = {case.name: case for case in new.cases}
-    versions = ("torch", "triton", "cuda", "driver")
-    same = not _differences(old.environment, new.environment, versions) and not _peer_differences(old, new)
+    peers = _changed(old.environment.peers, new.environment.peers)
+    was, now = (msgspec.structs.asdict(record.environment) for record in (old, new))
+    same = not peers and not _changed(was, now, ("torch", "triton", "cuda", "driver"))
     kinds = ("ceiling", "peer") if same else ("ceiling",)
     changes = []
     for name, case in after.items():
         earlier = before.get(name)
         if earlier is None or case.error or earlier.error:
             continue
-        pairs = [(was, c) for c in case.contenders if (was := earlier.contender(c.name)) is not None]
-        controls = [(was, now) for was, now in pairs if now.kind in kinds]
-        changes += [_change(name, was, now, controls) for was, now in pairs if now.kind == "ours"]
-    named = ("gpu", "driver", "torch", "triton", "dsl", "python")
-    settings = _differences(old, new, ("stopwatch", "l2_policy", "backend"))
+        pairs = [(found, c) for c in case.contenders if (found := earlier.contender(c.name)) is not None]
+        controls = [pair for pair in pairs if pair[1].kind in kinds]
+        changes += [_change(name, *pair, controls) for pair in pairs if pair[1].kind == "ours"]
+    settings = _changed(msgspec.structs.asdict(old), msgspec.structs.asdict(new), ("stopwatch", "l2_policy", "backend"))
     return Comparison(
         old=old,
         new=new,
@@ -162,24 +153,17 @@ def compare(old: Record, new: Record, threshold: float = THRESHOLD) -> Compariso
             if case.error or case.wrong
         },
         notes=[
-            *(f"{text}." for text in _differences(old.environment, new.environment, named)),
-            *(f"{text}." for text in _peer_differences(old, new)),
+            *(f"{text}." for text in _changed(was, now, ("gpu", "driver", "torch", "triton", "dsl", "python"))),
+            *(f"{text}." for text in peers),
             *(f"{text}: the two records measure different things." for text in settings),
         ],
     )
 
 
-def _differences(old: object, new: object, names: Sequence[str]) -> list[str]:
-    """The attributes of these names that differ."""
-    pairs = [(name, getattr(old, name), getattr(new, name)) for name in names]
-    return [f"{name}: {before} -> {after}" for name, before, after in pairs if before != after]
-
-
-def _peer_differences(old: Record, new: Record) -> list[str]:
-    """The packages of peers whose versions differ, of those that both records name."""
-    peers = new.environment.peers
-    pairs = [(name, version, peers.get(name, version)) for name, version in old.environment.peers.items()]
-    return [f"{name}: {before} -> {after}" for name, before, after in pairs if before != after]
+def _changed(old: Mapping[str, object], new: Mapping[str, object], names: Iterable[str] | None = None) -> list[str]:
+    """What differs of these names, or of those that both have."""
+    both = [name for name in old if name in new] if names is None else names
+    return [f"{name}: {old[name]} -> {new[name]}" for name in both if old[name] != new[name]]
 
 
 def _change(
@@ -217,8 +201,7 @@ def _drawn(
 ) -> tuple[torch.Tensor, float, torch.Tensor]:
     """Bootstrap draws of a contender's log time less the controls' change, its median, and the samples so reduced.
 
-    `levels` are the controls' log times in the old record: the machine's share is the median of the controls' changes,
-    since the median of their times would follow whichever control is the median.
+    `levels` are the controls' log times in the old record, from which their change is taken.
     """
     ours = _logs(contender)
     others = [_logs(control) - level for control, level in zip(controls, levels, strict=True)]
@@ -281,15 +264,13 @@ def headline(found: Comparison) -> str:
 
 
 def _which(found: Comparison) -> str:
-    names = [record.environment.revision(record.date[:16].replace("T", " ")) for record in (found.old, found.new)]
-    return " -> ".join(names)
+    return " -> ".join(r.environment.revision(r.date[:16].replace("T", " ")) for r in (found.old, found.new))
 
 
 def summary(found: Comparison) -> list[str]:
     """The lines below the table."""
-    compared = len(found.changes)
-    slower = sum(c.slower(found.threshold) for c in found.changes)
-    faster = sum(c.faster(found.threshold) for c in found.changes)
+    compared, slower = len(found.changes), len(found.regressions)
+    faster = sum(c.change < 0 and c.beyond(found.threshold) for c in found.changes)
     text = (
         f"{compared} compared: {slower} slower and {faster} faster by more than {found.threshold * 100:.3g} %, "
         f"{compared - slower - faster} within; the controls (the ceiling's copy, and peers of the same versions) "
@@ -330,7 +311,7 @@ def comparison_markdown(found: Comparison) -> str:
 
 
 def commit_message(found: Comparison) -> str:
-    """The block that the commit of a kernel's change carries, in lines of at most 72 characters."""
+    """A comparison for the message of a commit, in lines of at most 72 characters."""
     lines = [f"Bench: {found.new.suite}, {found.new.environment.machine}", f"  {_which(found)}"]
     for change in found.moved:
         name, (before, after, moved, interval) = variant_of(change.contender), _figures(change)
@@ -345,10 +326,9 @@ def commit_message(found: Comparison) -> str:
 def _table(found: Comparison) -> Table:
     rows = []
     for change in found.moved:
-        slower = "REGRESSION" if change.slower(found.threshold) else "slower"
-        rows.append(
-            (change.case, variant_of(change.contender), *_figures(change), slower if change.change > 0 else "faster")
-        )
+        slower = "REGRESSION" if change.beyond(found.threshold) else "slower"
+        verdict = slower if change.change > 0 else "faster"
+        rows.append((change.case, variant_of(change.contender), *_figures(change), verdict))
     return Table("", HEAD, tuple(rows), labels=2)
 
 

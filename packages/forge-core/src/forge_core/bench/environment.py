@@ -30,11 +30,10 @@ class Environment(msgspec.Struct, frozen=True):
         device: ``"cuda"`` or ``"cpu"``.
         cuda: the CUDA version that torch was built for.
         dsl: the CuTe DSL's version.
-        system: operating system and processor type.
         commit: the checkout's commit, or why it is not known (see :func:`stamp`).
         dirty: whether the checkout had changes that were not committed; None where it is not known.
         sources: for each package, a SHA-256 over its files' names and contents.
-        peers: the versions of the packages that peers need, of those that are installed; older records have none.
+        peers: the versions of the installed packages that peers need; older records have none.
     """
 
     device: str
@@ -53,7 +52,7 @@ class Environment(msgspec.Struct, frozen=True):
 
     @property
     def has_commit(self) -> bool:
-        """Whether `commit` is a commit, and not the reason why there is none."""
+        """Whether `commit` is a commit."""
         return re.fullmatch(r"[0-9a-f]{40}", self.commit) is not None
 
     @property
@@ -97,8 +96,7 @@ def _version(distribution: str) -> str:
 
 def _folder(package: str) -> Path | None:
     spec = importlib.util.find_spec(package)
-    places = spec.submodule_search_locations if spec is not None else None
-    return Path(next(iter(places))) if places else None
+    return Path(spec.origin).parent if spec is not None and spec.origin else None
 
 
 def _digest(package: str) -> str:
@@ -113,18 +111,16 @@ def _digest(package: str) -> str:
 
 
 def _checkout(package: str) -> tuple[str, bool | None]:
-    """The commit that holds the package's files, and whether they or others were changed."""
+    """The commit of the package's checkout, and whether it has changes that are not committed."""
     folder = _folder(package)
-    if folder is None:
-        return NOT_READ, None
-    if not _tracked(folder):
+    if folder is None or not _tracked(folder):
         return "not a checkout", None
     commit, status = git(folder, "rev-parse", "HEAD"), git(folder, "status", "--porcelain")
     return commit.stdout.strip() or NOT_READ, None if status.returncode else bool(status.stdout)
 
 
 def _tracked(folder: Path) -> bool:
-    """Whether git tracks a package's files: an installed one may be inside some other project's checkout."""
+    """Whether git tracks a package's files; an installed one may be inside another project's checkout."""
     return git(folder, "ls-files", "--error-unmatch", "__init__.py").returncode == 0
 
 
@@ -138,12 +134,12 @@ def git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def sources_here(sources: dict[str, str]) -> str:
-    """The packages whose sources here differ from those of a record; "" if there are none."""
+    """The packages whose sources here differ from those of a record."""
     return ", ".join(package for package, digest in sources.items() if _digest(package) != digest)
 
 
 def stamp(environment: Environment) -> Environment:
-    """The environment of a record made without git, with this checkout's commit, if the sources' digests agree.
+    """An environment read without git, with this checkout's commit.
 
     Raises:
         BenchmarkError: the sources differ, or have changes that are not committed, or this is no checkout.

@@ -15,7 +15,7 @@ LAYOUTS = ("contiguous", "permuted", "offset", "sliced")
 
 
 def generator_for(device: torch.device, *, seed: int, what: str) -> torch.Generator:
-    """A generator seeded by the run's seed and a text, such as the case's name and ``"set 3"``."""
+    """A generator seeded by the run's seed and a text."""
     generator = torch.Generator(device=device)
     generator.manual_seed((seed << 32) + zlib.crc32(what.encode()))
     return generator
@@ -31,8 +31,8 @@ def random_tensor(
 ) -> torch.Tensor:
     """Random values: standard normal for floating point and complex, the whole range for integers.
 
-    Random, not zero: zeros hide unwritten outputs and wrong indices, and toggle fewer wires.  Normal, not random bits:
-    a peer that converts on its way may rewrite the payload of a NaN, which is no fault of a data movement.
+    Zeros would hide unwritten outputs and toggle fewer wires; random bits would have NaNs, whose payload a peer that
+    converts may change.
 
     Raises:
         ValueError: an unknown layout, or ``permuted`` or ``sliced`` for a shape without two dimensions.
@@ -58,7 +58,6 @@ def _values(
     if dtype.is_complex:
         return torch.view_as_complex(_values((*shape, 2), dtype.to_real(), device, generator))
     if not dtype.is_floating_point:
-        # Whole words of the generator cover every bit pattern of every width; bool takes only 0 and 1.
         if dtype == torch.bool:
             return torch.randint(0, 2, shape, dtype=torch.uint8, device=device, generator=generator).view(torch.bool)
         signed = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]

@@ -18,17 +18,12 @@ from forge_core.progress import progress
 
 __all__ = ["ahead", "compile_shown", "kernels_of", "one", "requests"]
 
-
-# Fewer kernels than this are compiled sooner by the process that wants them.
+#: Fewer kernels than this are compiled sooner by the process that wants them.
 WORTH_IT = 4
 
 
 def requests(names: Sequence[str], archs: Iterable[str]) -> list[Request]:
-    """The kernels of some suites or operators (of all suites for no names) on some architectures, each once.
-
-    Raises:
-        UsageError: no such suite or operator.
-    """
+    """The kernels of some suites or operators, by default of all suites, on some architectures, each once."""
     benches = planning.discover()
     names = names or sorted({name for bench in benches for name in load_suites(bench)})
     runs = [planning.plan(benches, name, planning.Selection()) for name in names]
@@ -36,11 +31,7 @@ def requests(names: Sequence[str], archs: Iterable[str]) -> list[Request]:
 
 
 def one(builder: str, config: str, archs: Iterable[str]) -> list[Request]:
-    """One kernel, by its builder's import path and its configuration as a MissingKernelError prints it.
-
-    Raises:
-        ValueError: the configuration cannot be read.
-    """
+    """One kernel, by its builder's import path and its configuration as a MissingKernelError prints it."""
     try:
         value = untag(json.loads(config))
     except (ValueError, TypeError, ImportError, AttributeError, KeyError) as error:
@@ -49,10 +40,9 @@ def one(builder: str, config: str, archs: Iterable[str]) -> list[Request]:
 
 
 def ahead(wanted: Sequence[Request]) -> list[Outcome]:
-    """Compiles what neither the user's cache nor a bundle has, in parallel; for the bench and for tests.
+    """Compiles what neither the user's cache nor a bundle has, in parallel, if these are switched on.
 
-    A kernel that cannot be compiled is left to its launch, which raises the error.  Nothing is done where the cache or
-    compiling is switched off, or where so little is missing that starting workers takes longer.
+    A kernel that cannot be compiled is left to its launch, which raises the error.
     """
     store = user_store()
     if store is None or not settings.current().jit:
@@ -62,7 +52,7 @@ def ahead(wanted: Sequence[Request]) -> list[Outcome]:
 
 
 def compile_shown(wanted: Sequence[Request], store: Store, *, jobs: int | None = None) -> list[Outcome]:
-    """The same as ``compile_all``, and shows how far it is."""
+    """``compile_all`` with its progress shown."""
     with progress(len(wanted), "compiling kernels", each=False) as shown:
 
         def done(outcome: Outcome) -> None:

@@ -31,12 +31,9 @@ PICTURE = re.compile(r'(?:src|srcset)="([^"]+[.]svg)"|[(]([^()\s]+[.]svg)[)]')
 
 @dataclass(frozen=True)
 class Source:
-    """A record and its file.
+    """A record, its file, and the beginning of its text's SHA-256.
 
-    Attributes:
-        digest: the beginning of its text's SHA-256.
-        name: what a page calls it; "" for its suite.
-        note: which kernels it was measured on, in a sentence.
+    `name` is what a page calls it, see :func:`newest`; `note` says which kernels it was measured on.
     """
 
     record: Record
@@ -45,16 +42,11 @@ class Source:
     name: str = ""
     note: str = ""
 
-    @property
-    def title(self) -> str:
-        """The name, or the suite's."""
-        return self.name or self.record.suite
-
 
 def gather(places: Iterable[Path]) -> list[Source]:
     """The records in some files and folders, packed ones too.
 
-    In a folder, other JSON files are passed over, and so are further runs, whose names go on behind the date.
+    In a folder, other JSON files and further runs are passed over.
 
     Raises:
         BenchmarkError: a file that was named is not a record, or there is none at all.
@@ -72,7 +64,7 @@ def gather(places: Iterable[Path]) -> list[Source]:
 
 
 def _is_record(path: Path) -> bool:
-    """Whether a JSON file says that it is a record; what else is wrong with it, loading it tells."""
+    """Whether a JSON file says that it is a record."""
     try:
         raw = msgspec.json.decode(read_unpacked(path))
     except (OSError, msgspec.DecodeError):
@@ -81,9 +73,7 @@ def _is_record(path: Path) -> bool:
 
 
 def newest(found: Iterable[Source]) -> dict[str, Source]:
-    """Of each suite, the newest record; of a suite that several packages have, the newest of each.
-
-    They are named as a page names them: by the suite, or, where there are several of it, with that of the packages.
+    """The newest record of each suite and package, by the name of the suite, or, where it has several, of both.
 
     Raises:
         BenchmarkError: the records are of several machines; one page shows one.
@@ -95,8 +85,8 @@ def newest(found: Iterable[Source]) -> dict[str, Source]:
     suites = [suite for suite, _ in latest]
     chosen = {}
     for (suite, packages), entry in latest.items():
-        words = [suite, *(package.removeprefix("forge_").split("_")[0] for package in packages)]
-        name = suite if suites.count(suite) == 1 else "-".join(words)
+        weeks = [package.removeprefix("forge_").split("_")[0] for package in packages]
+        name = suite if suites.count(suite) == 1 else "-".join([suite, *weeks])
         chosen[name] = replace(entry, name=name)
     machines = sorted({entry.record.environment.gpu for entry in chosen.values()})
     if len(machines) > 1:
@@ -105,8 +95,8 @@ def newest(found: Iterable[Source]) -> dict[str, Source]:
 
 
 def in_order(sources: Iterable[Source]) -> list[Source]:
-    """The records as a report shows them: device time, host time, and smoke last."""
-    return sorted(sources, key=lambda e: (e.record.suite == "smoke", e.record.timer != "device", e.title))
+    """The records in a report's order: device time, host time, and smoke last."""
+    return sorted(sources, key=lambda e: (e.record.suite == "smoke", e.record.timer != "device", e.name))
 
 
 def stamp_of(sources: Iterable[Source]) -> str:
@@ -115,24 +105,19 @@ def stamp_of(sources: Iterable[Source]) -> str:
 
 
 def pictures(root: Path) -> set[Path]:
-    """The SVG files that README and the pages below `root` show, as paths that begin with `root`."""
+    """The SVG files that README and the pages below `root` show."""
     pages = [page for pattern in ("README.md", "docs/**/*.md", "packages/*/README.md") for page in root.glob(pattern)]
     shown = [(page, match) for page in pages for match in PICTURE.finditer(page.read_text(encoding="utf-8"))]
     return {Path(os.path.normpath(page.parent / (match[1] or match[2]))) for page, match in shown}
 
 
 def fill(page: Path, found: Mapping[str, Source]) -> list[str]:
-    """Puts the tables of records, as Markdown, between their markers on a page; returns the names of these records.
-
-    `found` has the records by the names that markers have.
+    """Puts the tables of records between their markers on a page; returns the names of the records it has markers for.
 
     Raises:
-        BenchmarkError: the page cannot be read, or does not have both markers of a record once each, in this order.
+        BenchmarkError: the page does not have both markers of a record once each, in this order.
     """
-    try:
-        text = page.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BenchmarkError(f"{page}: {error.strerror}") from error
+    text = page.read_text(encoding="utf-8")
     names = [name for name in dict.fromkeys(MARKER.findall(text)) if name in found]
     for name in names or list(found)[:1]:  # without any, the error says what was expected
         begin, end = (f"<!-- bench:{name} {edge} -->" for edge in ("begin", "end"))

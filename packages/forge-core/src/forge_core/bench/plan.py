@@ -10,7 +10,7 @@ import click
 import torch
 
 from forge_core import dtypes
-from forge_core.bench.declare import Bench, Case, OperatorBench, Peer
+from forge_core.bench import Bench, Case, OperatorBench, Peer
 from forge_core.bench.schema import (
     ALL,
     AUTO,
@@ -25,12 +25,12 @@ from forge_core.bench.schema import (
 from forge_core.cli import did_you_mean
 from forge_core.errors import BenchmarkError
 
-#: The entry-point group in which packages name their :class:`~forge_core.bench.declare.Bench`.
+#: The entry-point group in which packages name their :class:`~forge_core.bench.Bench`.
 GROUP = "forge.bench"
 
 
 class UsageError(BenchmarkError, click.UsageError):
-    """What was asked for does not exist; the message lists what does.  A command shows it with its usage."""
+    """What was asked for does not exist; the message lists what does."""
 
     def __init__(self, message: str) -> None:
         click.UsageError.__init__(self, message)
@@ -38,7 +38,7 @@ class UsageError(BenchmarkError, click.UsageError):
 
 @dataclass(frozen=True)
 class Selection:
-    """The options that select in a suite, as typed; an empty one means the suite's own choice."""
+    """The options that select in a suite, as typed; an empty one selects all."""
 
     variants: tuple[str, ...] = ()
     shapes: tuple[str, ...] = ()
@@ -50,10 +50,9 @@ class Selection:
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """One case, with its contenders.
+    """One case, with its contenders and targets.
 
     Attributes:
-        targets: what ``auto`` is to reach here.
         lenient: variants that came from "all": one that does not support the case is left out, instead of an error.
         peers_asked: whether the peers were asked for by name: then a missing requirement is an error.
     """
@@ -70,14 +69,9 @@ class PlannedCase:
 
 @dataclass(frozen=True)
 class Run:
-    """What one call of the bench measures: a suite, or an operator.
+    """What one call of the bench measures; see :class:`~forge_core.bench.schema.Suite`.
 
-    Attributes:
-        timer: ``"device"``, ``"host"`` or ``"cold"``.
-        cpu: whether it runs on the CPU by default where there is no GPU.
-        imports: modules whose import is timed, with the targets for each.
-        targets_for: the GPUs that the targets are meant for; on others they are not judged.
-        packages: import names of the packages that declare the cases.
+    `imports` has the targets of each module, `packages` the import names of those that declare the cases.
     """
 
     name: str
@@ -114,10 +108,9 @@ def discover() -> list[Bench]:
 
 
 def plan(benches: Sequence[Bench], name: str, selection: Selection, *, commands: Iterable[str] = ()) -> Run:
-    """Resolves the name of a suite or an operator, and selects its cases.
+    """Selects the cases of a suite, of all packages that have it, or of an operator.
 
-    A suite that several packages have (``smoke``) is run for all of them.  `commands` are other names that the user may
-    have meant, for the message.
+    `commands` are other names that the user may have meant, for the message.
 
     Raises:
         UsageError: no such suite, operator, variant, shape, dtype or peer.
@@ -175,17 +168,13 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection, *, commands:
 
 
 def names_of(bench: Bench) -> set[str]:
-    """What a package goes by: its week, import name, distribution's name, and that of its folder, ``week2-softmax``."""
+    """A package's names: its week, import name, distribution, and folder, ``week2-softmax``."""
     distribution = bench.package.replace("_", "-")
     return {bench.name, bench.package, distribution, distribution.removeprefix("forge-")}
 
 
 def packages_named(benches: Sequence[Bench], names: Sequence[str]) -> list[Bench]:
-    """The packages of these names, as :func:`names_of` has them; all of them for no names.
-
-    Raises:
-        UsageError: no package has one of the names.
-    """
+    """The packages of these names (see :func:`names_of`), all for none; UsageError for an unknown one."""
     known = {bench.name: names_of(bench) for bench in benches}
     unknown = [name for name in names if not any(name in own for own in known.values())]
     check_known("benchmarks", "package", unknown, known, UsageError)
@@ -193,7 +182,6 @@ def packages_named(benches: Sequence[Bench], names: Sequence[str]) -> list[Bench
 
 
 def _planned(name: str, found: Sequence[tuple[Bench, Suite]], selection: Selection) -> Iterator[PlannedCase]:
-    """The cases of some suites, each once, with the variants and peers that were selected."""
     operators = [bench.by_name[group.operator] for bench, suite in found for group in suite.cases]
     # A selected name has to belong to at least one operator; it then selects in the operators that have it.
     for what, names, known in (
@@ -238,7 +226,7 @@ def _planned(name: str, found: Sequence[tuple[Bench, Suite]], selection: Selecti
 
 
 def devices_of(device: str | None, devices: str | None, run: Run) -> list[torch.device]:
-    """The devices of a run; by default the first GPU, or the CPU if the run allows it.
+    """The devices that the options name; by default the first GPU, or the CPU if the run allows it.
 
     Raises:
         UsageError: an option names no device, or one GPU twice, or both were given.
@@ -267,12 +255,7 @@ def devices_of(device: str | None, devices: str | None, run: Run) -> list[torch.
 
 
 def gpu_named(text: str, why: str) -> torch.device:
-    """The device of a command that needs a GPU; `why` is for the message.
-
-    Raises:
-        UsageError: the text names no CUDA device.
-        BenchmarkError: the machine does not have the device.
-    """
+    """The device of a command that needs a GPU, `why`; UsageError for another, BenchmarkError if it is not there."""
     device = _parsed(text)
     if device.type != "cuda":
         raise UsageError(f"--device: expected cuda or cuda:N, since {why}, got {text!r}")
@@ -284,7 +267,6 @@ def _gpus() -> int:
 
 
 def _parsed(text: str) -> torch.device:
-    """The device; a GPU with its index."""
     try:
         device = torch.device(text)
     except RuntimeError:

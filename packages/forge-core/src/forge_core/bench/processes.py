@@ -1,7 +1,7 @@
 """Runs of the bench in processes of their own: spread over devices, or of old and new sources in turn.
 
-The suspects of a comparison are measured again on this machine.  Their records were made at two times; taking turns
-(old, new, new, old) lets both sources see the same machine.
+The suspects of a comparison are measured again on this machine, old and new sources taking turns, so that a drift of
+the machine affects both alike.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from forge_core.errors import BenchmarkError
 
 __all__ = ["confirm", "in_turns", "run_bench", "spread"]
 
-#: The order of the sources, so that a drift of the machine affects both alike.
 TURNS = ("old", "new", "new", "old")
 
 
@@ -41,7 +40,7 @@ def run_bench(
     on_case: Callable[[str], None] = lambda name: None,
     on_start: Callable[[subprocess.Popen[str]], None] = lambda child: None,
 ) -> Record:
-    """Runs ``forge-cute bench run`` with these arguments in a process, and reads the record that it writes.
+    """Runs ``forge-cute bench run`` in a process, and reads the record that it writes.
 
     `environment` is added to this process's; `on_start` is called with the process, `on_case` with each case's name.
 
@@ -64,7 +63,7 @@ def run_bench(
 
 
 def _follow(child: subprocess.Popen[str], on_case: Callable[[str], None]) -> str:
-    """Reads a process's standard error until it ends; returns the last line."""
+    """The last line of a process's standard error, when it has ended."""
     last = "no message"
     while True:
         try:
@@ -82,11 +81,7 @@ def _follow(child: subprocess.Popen[str], on_case: Callable[[str], None]) -> str
 def spread(
     arguments: Sequence[str], devices: Sequence[str], folder: Path, on_case: Callable[[str], None]
 ) -> list[Record]:
-    """Runs a suite on several devices at once, each with its share of the cases.
-
-    Raises:
-        BenchmarkError: some left no record; the message has the last line of each.
-    """
+    """Runs a suite on several devices at once, each with its share of the cases; BenchmarkError names all failed."""
     children: list[subprocess.Popen[str]] = []
 
     def one(number: int, device: str) -> Record:
@@ -114,7 +109,7 @@ def spread(
 def confirm(found: Comparison, *, old_source: Path | None = None) -> Comparison:
     """Measures the suspects again if the GPU and both sources are available; otherwise says why not.
 
-    `old_source` is a checkout of the old sources; without it, one is made of the old record's commit.
+    `old_source` is a checkout of the old sources; by default one is made of the old record's commit.
     """
     if not found.suspects:
         return found
@@ -136,27 +131,21 @@ def confirm(found: Comparison, *, old_source: Path | None = None) -> Comparison:
 
 
 def _arguments(found: Comparison) -> list[str]:
-    """The bench's arguments that measure the suspects as the new record was measured.
-
-    Defaults are left out, for the old sources may not know the option.
-    """
+    """The arguments that measure the suspects as the new record was; old sources may lack options, so no defaults."""
     record, names = found.new, {change.case for change in found.suspects}
     cases = [case for case in record.cases if case.name in names]
     # "all" leaves out by name what cannot serve a case; a variant asked for by its own name would be an error there.
     variant = AUTO if all(change.contender == OURS for change in found.suspects) else ALL
     options = [("--shape", case.shape_text) for case in cases] + [("--dtype", case.dtype) for case in cases]
     options.append(("--variant", variant) if record.backend == "kernel" else ("--backend", record.backend))
-    for option, value, default in (("--timer", record.stopwatch, "events"), ("--l2", record.l2_policy, "cold")):
-        if value != default:
-            options.append((option, value))
+    options += [("--timer", record.stopwatch)] if record.stopwatch != "events" else []
+    options += [("--l2", record.l2_policy)] if record.l2_policy != "cold" else []
     options.append(("--seed", str(record.seed)))
     return [record.suite, *itertools.chain.from_iterable(dict.fromkeys(options))]
 
 
 def in_turns(found: Comparison, measure: Callable[[str], Record]) -> Comparison:
-    """Measures in turn, and replaces the suspects' changes by those measured.
-
-    `measure` takes ``"old"`` or ``"new"`` and returns a record of these sources.
+    """Replaces the suspects' changes by those of `measure`, called with ``"old"`` or ``"new"`` for a record.
 
     Raises:
         BenchmarkError: a process failed, or a suspect is not among what they measured.
@@ -194,13 +183,12 @@ def _obstacle(found: Comparison, old_source: Path | None) -> str:
 
 
 def _root() -> Path:
-    """The checkout that this module is run from."""
     return Path(__file__).resolve().parents[5]
 
 
 @contextmanager
 def _checkout(found: Comparison, old_source: Path | None) -> Iterator[Path]:
-    """The old sources: the given checkout, or a temporary worktree of the old record's commit."""
+    """The given checkout, or a temporary worktree of the old record's commit."""
     if old_source is not None:
         yield old_source
         return

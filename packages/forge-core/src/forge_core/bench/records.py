@@ -36,9 +36,8 @@ class Cold(msgspec.Struct, frozen=True):
     """The medians of first calls in fresh processes, `processes` of each kind.
 
     Attributes:
-        import_s: seconds of importing what the call needs, after torch: the package, or a peer's library.
-        empty_s: seconds of the first call with empty caches, compiling included.
-        kept_s: seconds of the first call with the caches that an earlier process left.
+        import_s: seconds of importing what the call needs, after torch.
+        empty_s, kept_s: seconds of the first call with empty caches, and with those that an earlier process left.
         again_us: microseconds of a call once the kernel is in memory.
     """
 
@@ -55,12 +54,11 @@ class ContenderRecord(msgspec.Struct, frozen=True):
     Attributes:
         name: ``"forge"`` (auto), ``"forge:<variant>"``, a peer's name, or ``"ceiling"``.
         spread: (p80 - p20) / median.
-        gbs: bytes over `median_ms`; None in host time.
+        gbs: bandwidth at `median_ms`; None in host time.
         samples_ms: samples of the runs, thinned evenly; each run has as many.
-        variant, config, why: what was launched and why; the reference for the CPU and for ``--backend ref``.
+        variant, config, why: what was launched and why.
         correct: how its results were compared with the reference.
-        first_call_s: seconds of the first call of the first run, compiling included.
-        cold: in suites with the timer ``cold``.
+        first_call_s: seconds of the first call, compiling included.
     """
 
     name: str
@@ -82,13 +80,13 @@ class ContenderRecord(msgspec.Struct, frozen=True):
     cold: Cold | None = None
 
     def samples_by_run(self) -> list[list[float]]:
-        """The kept samples, in milliseconds, of each run; every run kept as many."""
+        """The kept samples of each run, in milliseconds."""
         count = len(self.samples_ms) // max(1, len(self.runs))
         return [self.samples_ms[n * count : (n + 1) * count] for n in range(len(self.runs))] if count else []
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """One target (see :class:`~forge_core.bench.schema.Target`), and the measured figure: the median over the runs."""
+    """A :class:`~forge_core.bench.schema.Target`, and the measured figure: the median over the runs."""
 
     of: str
     value: float
@@ -105,13 +103,13 @@ class CaseRecord(msgspec.Struct, frozen=True):
         package: the import name of the package that declares it.
         read, written, traffic: bytes that must move at least, and why.
         best_peer: the fastest peer by the median over the runs; "" without peers.
-        left_out: contenders that were left out, and the missing requirement.
+        left_out: contenders that did not run, and why.
         wrong: peers that gave a wrong result or an error, and which; they have no figures.
         tolerance: how results were compared with the reference.
         floor_ms: the time below which a sample would have been rejected; 0 for none.
         l2: the state of the cache before each launch.
         device: the one of several devices that it ran on; "" for a single one.
-        notes: what disturbed the measurement: a clock that moved, a processor that was slowed down.
+        notes: what disturbed the measurement.
     """
 
     name: str
@@ -136,7 +134,7 @@ class CaseRecord(msgspec.Struct, frozen=True):
     notes: list[str] = []
 
     def contender(self, name: str) -> ContenderRecord | None:
-        """The contender of that name, or None."""
+        """The contender of that name, if it ran."""
         return next((contender for contender in self.contenders if contender.name == name), None)
 
     @property
@@ -151,7 +149,7 @@ class CaseRecord(msgspec.Struct, frozen=True):
 
 
 class ImportRecord(msgspec.Struct, frozen=True):
-    """What an import costs: seconds of fresh processes, and their median."""
+    """The seconds that an import takes in fresh processes, and their median."""
 
     module: str
     median_s: float
@@ -168,13 +166,11 @@ class Record(msgspec.Struct, frozen=True):
         suite: the suite's or the operator's name.
         date: UTC, ISO 8601.
         timer: ``"device"``, ``"host"``, or ``"cold"``, the first call of a process.
-        backend: ``"kernel"`` or ``"ref"``.
         method: the timer in words.
         notes: what a reader must know before the figures.
         warmup: launches of each contender before the first sample, at least.
         empty_pair_us: the duration of an empty pair of events, which is part of every sample; None off the GPU.
-        stopwatch: the timer's name: ``"events"``, ``"graph"``, ``"cupti"`` or ``"wall"``.
-        l2_policy: ``"cold"``, ``"flushed"`` or ``"warm"``.
+        stopwatch: ``"wall"``, or the name of a timer of the GPU.
         interrupted: whether the run was stopped before its end, and did not reach `not_run`.
         devices: the devices that the cases were spread over, where there were several.
         schema_version: version 2 added fields with defaults, so a record of version 1 is read as one of version 2.
@@ -211,30 +207,25 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """All targets with their verdicts."""
+        """The verdicts on all targets."""
         owners: list[CaseRecord | ImportRecord] = [*self.cases, *self.imports]
         return [verdict for owner in owners for verdict in owner.targets]
 
     def dumps(self) -> str:
         """The record as JSON: one line for each case, so that a changed case is a changed line."""
-        fields = msgspec.to_builtins(self)
+        fields = msgspec.structs.asdict(self)
         lines = []
         for key in ("schema_version", *(key for key in fields if key != "schema_version")):
-            value = fields[key]
-            if key in ("cases", "imports") and value:
-                inner = ",\n".join("  " + msgspec.json.encode(entry).decode() for entry in value)
-                lines.append(f' "{key}": [\n{inner}\n ]')
-            else:
-                lines.append(f' "{key}": {msgspec.json.encode(value).decode()}')
+            text = msgspec.json.encode(fields[key]).decode()
+            if key in ("cases", "imports") and fields[key]:
+                inner = ",\n".join("  " + msgspec.json.encode(entry).decode() for entry in fields[key])
+                text = f"[\n{inner}\n ]"
+            lines.append(f' "{key}": {text}')
         return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def load(path: Path) -> Record:
-    """Reads a record.
-
-    Raises:
-        BenchmarkError: the file cannot be read, is no record, or has another schema version.
-    """
+    """Reads a record; BenchmarkError if the file cannot be read, is no record, or has another schema version."""
     try:
         record = msgspec.json.decode(read_unpacked(path), type=Record)
     except (OSError, msgspec.DecodeError) as error:

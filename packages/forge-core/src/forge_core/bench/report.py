@@ -25,10 +25,7 @@ TEXTS = (PEER, TARGET, "verdict")
 
 @dataclass(frozen=True)
 class Table:
-    """A title, the columns' heads, and rows of cells.
-
-    The first `labels` columns are text, and so are best peers, targets and verdicts; the others are numbers.
-    """
+    """A title, the columns' heads, and rows of cells; the first `labels` columns and those in TEXTS are text."""
 
     title: str
     head: tuple[str, ...]
@@ -37,12 +34,12 @@ class Table:
 
     @classmethod
     def of(cls, title: str, rows: Sequence[Mapping[str, str]], labels: int = 3) -> Table:
-        """The table of some rows, each its cells by their columns' heads; what a row lacks is "-"."""
+        """The table of some rows, each its cells by their columns' heads; a missing cell is "-"."""
         head = tuple(dict.fromkeys(name for row in rows for name in row))
         return cls(title, head, tuple(tuple(row.get(name) or NOTHING for name in head) for row in rows), labels)
 
     def is_text(self, column: int) -> bool:
-        """Whether a column is text, which stands to the left."""
+        """Whether a column is text, which is aligned to the left."""
         return column < self.labels or self.head[column] in TEXTS
 
     def markdown(self) -> str:
@@ -120,10 +117,9 @@ def tables(record: Record, operator: str = "") -> list[Table]:
 
 
 def compared(cases: Sequence[CaseRecord]) -> list[CaseRecord]:
-    """The cases that count as a comparison with peers.
+    """The cases of an operator that count as a comparison with peers.
 
-    Variants beside each other are measured beside eager alone, so a case of one peer counts only if the operator has no
-    case of several.  A peer that was left out because it does not support the shape was asked for.
+    Variants are measured beside eager alone, so a case of one peer counts only if no case has several.
     """
 
     def asked(case: CaseRecord) -> int:
@@ -158,7 +154,7 @@ def summary(records: Sequence[Record]) -> Table:
 
 
 def remarks(record: Record) -> list[str]:
-    """What stands below the tables: errors, targets reached, what was left out, and how it was measured."""
+    """The lines below the tables: errors, targets reached, what was left out, and how it was measured."""
     lines = [f"ERROR: {error}" for error in record.errors]
     if record.verdicts:
         reached = sum(verdict.met for verdict in record.verdicts)
@@ -181,7 +177,7 @@ def remarks(record: Record) -> list[str]:
 
 
 def _disturbed(record: Record) -> list[str]:
-    """The cases' notes; uneven samples, which a busy machine gives to many cases, in one line."""
+    """The cases' notes; those on uneven samples in one line."""
     noted = [(case.name, note) for case in record.cases for note in case.notes]
     uneven = list(dict.fromkeys(name for name, note in noted if note.startswith(UNEVEN_NOTE)))
     lines = [f"{name}: {note}" for name, note in noted if not note.startswith(UNEVEN_NOTE)]
@@ -273,12 +269,8 @@ def _cold_table(operator: str, cases: list[CaseRecord]) -> Table:
 
 def imports_table(record: Record) -> Table:
     """The seconds that imports add."""
-    rows = [
-        {
-            "module": entry.module,
-            "seconds": "ERROR" if entry.error else f"{entry.median_s:.3f}",
-            TARGET: _targets(entry.targets),
-        }
-        for entry in record.imports
-    ]
+    rows = []
+    for entry in record.imports:
+        seconds = "ERROR" if entry.error else f"{entry.median_s:.3f}"
+        rows.append({"module": entry.module, "seconds": seconds, TARGET: _targets(entry.targets)})
     return Table.of("import: seconds added to importing torch", rows, labels=1)

@@ -16,36 +16,24 @@ import torch
 from forge_core import settings
 from forge_core.bench.cold import measure_cold
 from forge_core.bench.environment import read_environment
-from forge_core.bench.measure import Context, Outcome, error_text, measure
+from forge_core.bench.measure import Context, Options, Outcome, error_text, measure
 from forge_core.bench.plan import PlannedCase, Run
 from forge_core.bench.records import ImportRecord, Record
 from forge_core.bench.schema import Target
 from forge_core.bench.summary import interrupted_note, summarise, verdict
 from forge_core.device import query
 from forge_core.errors import BenchmarkError
-from forge_core.timing import TIMERS, Policy, Timer, WallTimer, import_times
 from forge_core.timing.clocks import busy_cpu, other_users
-from forge_core.timing.events import EventTimer
+from forge_core.timing.host import WallTimer, import_times
+from forge_core.timing.interleave import Policy, Timer
 from forge_core.timing.l2 import AS_FOUND, L2Policy, l2_policy
+from forge_core.timing.timers import TIMERS
 
 __all__ = ["Interrupts", "Options", "default_policy", "run_all"]
 
 NO_GPU_NOTE = "No GPU devices found: the reference is timed on the CPU."
 CPU_NOTE = "The reference is timed on the CPU: these figures say nothing about the kernels."
 REF_NOTE = "The backend is 'ref': what is timed under our operator's name is the PyTorch reference."
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run; `policy` is :func:`default_policy` by default, `stopwatch` the timer of a GPU."""
-
-    device: torch.device
-    backend: str
-    policy: Policy | None = None
-    repeats: int = 1
-    seed: int = 0
-    stopwatch: str = "events"
-    l2: str = "cold"
 
 
 @dataclass
@@ -65,8 +53,7 @@ def default_policy(device: torch.device) -> Policy:
 class Interrupts:
     """A context in which SIGTERM, which `timeout` and schedulers send, raises KeyboardInterrupt as Ctrl-C does.
 
-    It does so once, and neither after a Ctrl-C nor after :meth:`measured`, so as not to lose the record that is being
-    made and written then.  Ctrl-C ends that, too.
+    It does so once, and neither after a Ctrl-C nor after :meth:`measured`, when the record is made and written.
     """
 
     def __enter__(self) -> Self:
@@ -102,10 +89,9 @@ def run_all(
 ) -> Record:
     """Runs everything, and returns the record.
 
-    An error in one case is recorded, and the others still run: see ``Record.errors``.  KeyboardInterrupt ends the run;
-    the record holds what was measured until then: see ``Record.interrupted``.
-
-    `on_case` is called with a case's name when it is done, `on_measured` before the record is made.
+    An error in one case is recorded, and the others still run.  KeyboardInterrupt ends the run; the record holds what
+    was measured until then.  `on_case` is called with the name of each case that is done, `on_measured` before the
+    record is made.
 
     Raises:
         BenchmarkError: FORGE_DEBUG is set, or there is no device to run on.
@@ -128,16 +114,7 @@ def run_all(
     judged = options.backend == "kernel" and all(gpu in environment.gpu for gpu in run.targets_for)
     notes = _notes(run, options, environment.gpu, judged=judged)
     timer, l2, empty_pair_us = _stopwatch(options, device_time=run.timer == "device")
-    context = Context(
-        suite=run.name,
-        device=device,
-        backend=options.backend,
-        policy=options.policy or default_policy(device),
-        timer=timer,
-        seed=options.seed,
-        host=run.timer == "host",
-        l2=l2,
-    )
+    context = Context(options, timer, l2, host=run.timer == "host")
     measured = [_Measured(planned) for planned in run.cases]
     imports: list[ImportRecord] = []
     interrupted = False
@@ -158,18 +135,18 @@ def run_all(
         whole = min((len(entry.outcomes) for entry in measured if not entry.error), default=0)
         if options.repeats > 1:
             notes.append(f"Of {options.repeats} runs {whole} came to their end; the first cases may have one more.")
-    methods = [timing.method for entry in done for outcome in entry.outcomes for timing in outcome.timings.values()]
+    methods = (timing.method for entry in done for outcome in entry.outcomes for timing in outcome.timings.values())
     return Record(
         suite=run.name,
         date=date.isoformat(),
         timer=run.timer,
         backend=options.backend,
-        method=next(iter(methods), timer.method),
+        method=next(methods, timer.method),
         notes=notes,
         environment=environment,
         seed=options.seed,
         repeats=options.repeats,
-        warmup=context.policy.warmup,
+        warmup=options.policy.warmup,
         empty_pair_us=empty_pair_us,
         seconds=round(time.perf_counter() - began, 1),
         cases=[
@@ -185,19 +162,17 @@ def run_all(
 
 
 def _stopwatch(options: Options, *, device_time: bool) -> tuple[Timer, L2Policy, float | None]:
-    """The timer, the L2 policy, and what a sample's two events cost on their own, in microseconds."""
+    """The timer, the L2 policy, and the duration of an empty pair of events in microseconds."""
     device = options.device
     if device.type != "cuda" or not device_time:
         return WallTimer(), AS_FOUND, None
     with torch.cuda.device(device):
         timer = TIMERS[options.stopwatch](device)
         policy = l2_policy(options.l2, device, query(device).l2_bytes)
-        empty_pair_us = round(timer.empty_pair_ms() * 1e3, 3) if isinstance(timer, EventTimer) else None
-        return timer, policy, empty_pair_us
+        return timer, policy, round(timer.empty_pair_ms() * 1e3, 3)
 
 
 def _notes(run: Run, options: Options, gpu: str, *, judged: bool) -> list[str]:
-    """What a reader has to know before the figures: what was timed, and other users of the machine."""
     notes = []
     if options.device.type == "cpu":
         notes.append(CPU_NOTE if torch.cuda.is_available() else NO_GPU_NOTE)
@@ -221,7 +196,7 @@ def _measure_one(entry: _Measured, context: Context, *, cold: bool) -> None:
         entry.error = error_text(error)
     # What a failed case held on to is free only now that its traceback is gone; compiled peers hold buffers, too.
     gc.collect()
-    if context.device.type == "cuda":
+    if context.options.device.type == "cuda":
         torch.cuda.empty_cache()
 
 
@@ -229,11 +204,7 @@ def _import(module: str, targets: tuple[Target, ...]) -> ImportRecord:
     try:
         timing = import_times(module)
     except BenchmarkError as error:
-        return ImportRecord(module=module, median_s=0.0, samples_s=[], method="", error=str(error))
-    return ImportRecord(
-        module=module,
-        median_s=round(timing.median_ms / 1e3, 4),
-        samples_s=[round(sample / 1e3, 4) for sample in timing.samples_ms],
-        method=timing.method,
-        targets=[verdict(target, timing.median_ms / 1e3, 4) for target in targets],
-    )
+        return ImportRecord(module, 0.0, [], "", error=str(error))
+    seconds, samples = timing.median_ms / 1e3, [round(sample / 1e3, 4) for sample in timing.samples_ms]
+    verdicts = [verdict(target, seconds) for target in targets]
+    return ImportRecord(module, round(seconds, 4), samples, timing.method, verdicts)

@@ -25,7 +25,7 @@ import msgspec
 import yaml
 
 from forge_core import dtypes
-from forge_core.bench.declare import Bench, Case, OperatorBench
+from forge_core.bench import Bench, Case, OperatorBench
 from forge_core.bench.inputs import LAYOUTS
 from forge_core.cli import did_you_mean
 from forge_core.errors import BenchmarkError
@@ -42,8 +42,7 @@ BEST_PEER = "best_peer"
 class CaseGroup(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """Cases that differ in shape (``"4096x4096"``) and dtype (``"bfloat16"``) only.
 
-    `variants` run beside each other; ``"all"`` is auto and every variant there is.  A group that is read from a file
-    without `peers` gets the suite's.
+    `variants` run beside each other; ``"all"`` is auto and every variant.  Without `peers`, the suite's.
     """
 
     operator: str
@@ -55,14 +54,14 @@ class CaseGroup(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Target(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
-    """What ``auto`` is to reach on some cases, without `shapes` and `dtypes` on all.
+    """What ``auto`` is to reach on the cases of some shapes and dtypes; by default, of all.
 
     Attributes:
         operator: the operator's name; or, with `of` ``import``, the module's.
         of: ``"ceiling"``, ``"best_peer"``, a peer's name, ``"GB/s"``, or ``"import"``.
         at_least: the least bandwidth, as a share of that of `of`; or in GB/s itself.
         at_most: the most time: host time as a multiple of that of `of`, or seconds of import.
-        met_from: the measured share that counts as `at_least` reached; without it, `at_least` itself.
+        met_from: the measured share that counts as `at_least` reached; by default `at_least`.
     """
 
     operator: str
@@ -74,7 +73,7 @@ class Target(msgspec.Struct, forbid_unknown_fields=True, frozen=True, omit_defau
     dtypes: list[str] | None = None
 
     def applies(self, case: Case) -> bool:
-        """Whether the target is one for this case."""
+        """Whether the target is for this case."""
         if self.operator != case.operator or self.of == "import":
             return False
         if self.shapes is not None and case.shape not in [parse_shape(shape) for shape in self.shapes]:
@@ -98,11 +97,10 @@ class Suite(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """One suite.
 
     Attributes:
-        about: one sentence.
         timer: ``"device"``; ``"host"``, the time of the calling thread; or ``"cold"``, a process's first call.
         cpu: whether it runs on the CPU by default where there is no GPU.
         imports: modules whose import is timed.
-        targets_for: the GPU of the targets, for example ``"NVIDIA H200"``; on another they are not judged.
+        targets_for: the GPU of the targets, for example ``"NVIDIA H200"``; on others they are not judged.
     """
 
     about: str
@@ -136,7 +134,7 @@ def parse_shape(text: str | int) -> tuple[int, ...]:
 def check_known(
     where: str, what: str, names: Iterable[str], known: Iterable[str], error: type[BenchmarkError] = BenchmarkError
 ) -> None:
-    """Raises an error that lists the known names, with the nearest one, unless all names are known."""
+    """Raises an error that lists the known names, with the nearest one, unless all `names` are known."""
     known = list(dict.fromkeys(known))
     for name in names:
         if name not in known:
@@ -145,13 +143,8 @@ def check_known(
 
 
 def load_suites(bench: Bench) -> dict[str, Suite]:
-    """Reads and checks the suites of a package.
-
-    Raises:
-        BenchmarkError: the file cannot be read, or is not what is expected.
-    """
-    # The package's folder and the file name it well enough; the folders above differ from machine to machine.
-    shown = "/".join(bench.suites.parts[-2:])
+    """Reads and checks the suites of a package; BenchmarkError if the file is not what is expected."""
+    shown = "/".join(bench.suites.parts[-2:])  # the folders above differ from machine to machine
     try:
         file = msgspec.yaml.decode(bench.suites.read_bytes(), type=_File)
     except (OSError, msgspec.DecodeError, yaml.YAMLError) as error:
@@ -181,11 +174,7 @@ def _suite(bench: Bench, name: str, content: Any, where: str) -> Suite:
 
 
 def expand(group: CaseGroup, bench: Bench, where: str) -> list[Case]:
-    """The cases of a group, each shape with each dtype; `where` is the group's place, for messages.
-
-    Raises:
-        BenchmarkError: an unknown operator, variant, peer, layout, dtype or shape.
-    """
+    """The cases of a group, each shape with each dtype; BenchmarkError for an unknown name, with its place `where`."""
     check_known(where, "operator", [group.operator], bench.by_name)
     operator = bench.by_name[group.operator]
     check_known(where, "layout", [group.layout], LAYOUTS)
@@ -226,12 +215,9 @@ def operator_suite(operator: OperatorBench, shapes: Iterable[str], kinds: Iterab
 
 
 def suites_of(bench: Bench) -> dict[str, Suite]:
-    """The suites of a package, by name: those in its file, and two that are derived unless the file declares them.
+    """The suites in a package's file, and, unless they are declared there, two that are derived.
 
     `full` is every case of its suites, and `cold` its operators' first calls.
-
-    Raises:
-        BenchmarkError: the file cannot be read, or is not what is expected.
     """
     declared = load_suites(bench)
     # `smoke` comes last, so that a case of it has the peers and variants that another suite gives it.

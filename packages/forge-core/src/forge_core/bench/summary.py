@@ -26,14 +26,9 @@ def interrupted_note(done: int, wanted: int) -> str:
 
 
 def summarise(planned: PlannedCase, outcomes: Sequence[Outcome], error: str, *, host: bool, judged: bool) -> CaseRecord:
-    """The record of one case over all runs.
+    """The record of one case over all runs; without figures if there is an error.
 
-    Args:
-        planned: the case.
-        outcomes: one for each run.
-        error: why the case has no figures, or "".
-        host: whether the times are host times, without bandwidth and with ratios of time.
-        judged: whether the targets are judged on this machine.
+    Host times have no bandwidth, and ratios of time.  Targets are judged only on the machine that they are for.
     """
     case, operator = planned.case, planned.operator
     traffic = operator.traffic(case)
@@ -69,7 +64,7 @@ def summarise(planned: PlannedCase, outcomes: Sequence[Outcome], error: str, *, 
 
 
 class _Summary:
-    """The runs of one case; none where it is an error, and no bytes for host times."""
+    """The runs of one case; none where it is an error, and `nbytes` None for host times."""
 
     def __init__(self, planned: PlannedCase, outcomes: Sequence[Outcome], nbytes: int | None) -> None:
         self.planned, self.outcomes, self.nbytes = planned, outcomes, nbytes
@@ -77,10 +72,7 @@ class _Summary:
         self.peers = [name for name in self.names if _kind(name) == "peer"]
 
     def ratio(self, outcome: Outcome, name: str, other: str) -> float | None:
-        """Bandwidth of one contender over another's in one run (of host time, time over time).
-
-        None where the other was left out, which the record names.
-        """
+        """Bandwidth of one contender over another's in one run (of host time, time over time), if both ran."""
         if other == BEST_PEER and self.peers:
             other = min(self.peers, key=lambda peer: outcome.timings[peer].median_ms)
         if other not in outcome.timings:
@@ -89,7 +81,6 @@ class _Summary:
         return mine / theirs if self.nbytes is None else theirs / mine
 
     def contender(self, name: str) -> ContenderRecord:
-        """One contender over all runs."""
         timings = [outcome.timings[name] for outcome in self.outcomes]
         runs = [
             Run(
@@ -126,25 +117,19 @@ class _Summary:
         )
 
     def verdict(self, target: Target) -> Verdict | None:
-        """The verdict on one target; None where what it compares with was left out."""
+        """The verdict on a target; None where what it compares with was left out."""
         if target.of == BANDWIDTH and self.nbytes is not None:
             values = [self.nbytes / (outcome.timings[OURS].median_ms * 1e6) for outcome in self.outcomes]
         else:
             ratios = [self.ratio(outcome, OURS, target.of) for outcome in self.outcomes]
             values = [ratio for ratio in ratios if ratio is not None]
-        return verdict(target, median(values), 4) if values else None
+        return verdict(target, median(values)) if values else None
 
 
-def verdict(target: Target, value: float, digits: int) -> Verdict:
+def verdict(target: Target, value: float) -> Verdict:
     """Whether a measured figure reaches a target."""
-    return Verdict(
-        of=target.of,
-        value=round(value, digits),
-        met=target.met(value),
-        at_least=target.at_least,
-        at_most=target.at_most,
-        met_from=target.met_from,
-    )
+    limits = target.at_least, target.at_most, target.met_from
+    return Verdict(target.of, round(value, 4), target.met(value), *limits)
 
 
 def _kind(name: str) -> Kind:

@@ -15,14 +15,14 @@ from statistics import geometric_mean
 import msgspec
 
 from forge_core import dtypes
-from forge_core.bench.declare import Bench, Case, OperatorBench
+from forge_core.bench import Bench, Case, OperatorBench
 from forge_core.bench.inputs import LAYOUTS
 from forge_core.bench.plan import PlannedCase, Run
-from forge_core.bench.records import CaseRecord, Record
+from forge_core.bench.records import CaseRecord, ContenderRecord, Record
 from forge_core.bench.report import Table
 from forge_core.bench.schema import AUTO, OURS
 from forge_core.errors import BenchmarkError
-from forge_core.timing.result import quantile
+from forge_core.timing import quantile
 
 __all__ = ["AUTOTUNED", "CLASSES", "continued", "draw", "plan", "reached", "tables"]
 
@@ -30,7 +30,7 @@ __all__ = ["AUTOTUNED", "CLASSES", "continued", "draw", "plan", "reached", "tabl
 AUTOTUNED = 40
 #: Cases that are shown for their low ratios.
 WORST = 10
-#: How often each layout is drawn: as users have them.
+#: How often each layout is drawn.
 _WEIGHTS = dict(zip(LAYOUTS, (14, 2, 2, 2), strict=True))
 _LEAST_BYTES = 1024
 _MIB = 2**20
@@ -50,7 +50,8 @@ CLASSES: dict[str, Callable[[CaseRecord, int], bool]] = {
 def draw(operator: OperatorBench, seed: int, count: int, kinds: Sequence[str], most_bytes: int) -> list[Case]:
     """Random cases of an operator, all different, whose first input has at most `most_bytes`.
 
-    They are the same for the same arguments; ValueError for an unknown dtype among `kinds`.
+    Raises:
+        ValueError: an unknown dtype among `kinds`.
     """
     # Not of Python's hash, which differs from process to process.
     choose, found = random.Random(f"{operator.name} {seed}"), dict[str, Case]()  # noqa: S311 - cases, no secret
@@ -83,11 +84,7 @@ def plan(bench: Bench, operator: OperatorBench, cases: Sequence[Case]) -> Run:
 
 
 def continued(before: Record, after: Record) -> Record:
-    """A sweep that was ended before all cases were measured, and the rest of it, as one record.
-
-    Raises:
-        BenchmarkError: the records are not of one sweep, of the same sources and machine.
-    """
+    """An interrupted sweep and the rest of it, as one record; BenchmarkError for another sweep, sources or machine."""
     for what, old, new in (
         ("suite", before.suite, after.suite),
         ("seed", before.seed, after.seed),
@@ -109,13 +106,13 @@ def continued(before: Record, after: Record) -> Record:
 
 def tables(record: Record) -> list[Table]:
     """The ratios by class of problem, and the cases with the lowest ones."""
-    rows, ratios = [], _ratios(record)
+    rows, compared = [], _compared(record)
     for name in ("all", *CLASSES):
-        own = [(ratio, case) for ratio, case in ratios if name in ("all", _class_of(case))]
+        own = [(ratio, ours) for ratio, ours, case in compared if name in ("all", _class_of(case))]
         if not own:
             continue
         of_peer = [ratio for ratio, _ in own]
-        of_copy = [ours.of_ceiling for _, case in own if (ours := case.contender(OURS)) and ours.of_ceiling]
+        of_copy = [ours.of_ceiling for _, ours in own if ours.of_ceiling]
         row = {
             "Class": name,
             "Cases": str(len(own)),
@@ -135,25 +132,24 @@ def tables(record: Record) -> list[Table]:
             "Variant": ours.variant,
             "Why": ours.why,
         }
-        for ratio, case in sorted(ratios, key=lambda each: each[0])[:WORST]
-        if (ours := case.contender(OURS))
+        for ratio, ours, case in sorted(compared, key=lambda each: each[0])[:WORST]
     ]
     name = record.suite.removeprefix("sweep ")
     return [
-        Table.of(f"{name}: speedup over the fastest peer, {len(ratios)} random cases, seed {record.seed}", rows, 1),
+        Table.of(f"{name}: speedup over the fastest peer, {len(compared)} random cases, seed {record.seed}", rows, 1),
         Table.of(f"The {len(slowest)} slowest", slowest, 1),
     ]
 
 
 def reached(record: Record) -> float:
     """The 5th percentile of the speedups over the fastest peer, over all cases."""
-    return quantile([ratio for ratio, _ in _ratios(record)], 0.05)
+    return quantile([ratio for ratio, _, _ in _compared(record)], 0.05)
 
 
-def _ratios(record: Record) -> list[tuple[float, CaseRecord]]:
-    """The cases that have a peer, each with its ratio to the fastest one."""
-    both = [(case, case.contender(OURS)) for case in record.cases]
-    found = [(ours.of_best_peer, case) for case, ours in both if ours is not None and ours.of_best_peer is not None]
+def _compared(record: Record) -> list[tuple[float, ContenderRecord, CaseRecord]]:
+    """The cases that have a peer, each with our contender and its ratio to the fastest peer."""
+    both = [(case.contender(OURS), case) for case in record.cases]
+    found = [(ours.of_best_peer, ours, case) for ours, case in both if ours and ours.of_best_peer is not None]
     if not found:
         raise BenchmarkError(f"{record.suite}: expected at least one case with a peer, got none")
     return found

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import torch
 
-from forge_core.bench.declare import Bench, Case, OperatorBench
+from forge_core.bench import Bench, Case, OperatorBench
 from forge_core.bench.environment import Environment, read_environment
 from forge_core.bench.inputs import generator_for
 from forge_core.bench.schema import AUTO, CaseGroup, expand
@@ -30,21 +30,18 @@ from forge_core.errors import BenchmarkError
 from forge_core.op import Operator
 from forge_core.op.table import LaunchTable
 from forge_core.thresholds import Threshold, Thresholds
-from forge_core.timing import Contender, Policy, time_interleaved
-from forge_core.timing.events import EventTimer
+from forge_core.timing.interleave import Contender, Policy, time_interleaved
 from forge_core.timing.l2 import l2_policy
+from forge_core.timing.timers import EventTimer
 
 __all__ = ["Outcome", "TuneRecord", "choose", "table_text", "tune"]
 
 #: Gain over the value in force from which a candidate replaces it.
 WORTH = 0.01
 
-#: Takes a case and the candidates, and returns milliseconds for each.
-Measure = Callable[[OperatorBench, Case, Threshold, Sequence[int]], dict[int, float]]
-
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome of one threshold: the value in force, `was`, and the one that was chosen.
+    """One threshold: the value in force, `was`, and the one that was chosen.
 
     Attributes:
         gain: time with `was` over time with `value`, the geometric mean over the cases.
@@ -71,15 +68,9 @@ class TuneRecord(msgspec.Struct, frozen=True):
     thresholds: list[Outcome]
 
 
-def _on_device(
-    thresholds: Thresholds,
-    device: torch.device,
-    operator: OperatorBench,
-    case: Case,
-    threshold: Threshold,
-    values: Sequence[int],
-) -> dict[int, float]:
-    """Milliseconds of each candidate on the current CUDA device; candidates that launch the same share a figure."""
+def _measure(bench: Bench, device: torch.device, case: Case, name: str, values: Sequence[int]) -> dict[int, float]:
+    """Milliseconds with each value of a threshold on the current CUDA device; the same launches share a figure."""
+    operator, thresholds = bench.by_name[case.operator], _declared(bench)
     policy = l2_policy("cold", device, query(device).l2_bytes)
     what = (f"{case.name}, set {number}" for number in range(policy.sets(operator.traffic(case).total)))
     sets = [operator.inputs(case, device, generator_for(device, seed=0, what=text)) for text in what]
@@ -88,14 +79,14 @@ def _on_device(
     same: dict[int, int] = {}
 
     def launch(table: LaunchTable, keywords: dict[str, Any], value: int, *arguments: torch.Tensor) -> torch.Tensor:
-        with thresholds.override(threshold.name, value):
+        with thresholds.override(name, value):
             return table.launch(None, arguments, keywords)
 
     for value in values:
         table, keywords = launches_anew(operator)
         call = partial(launch, table, keywords, value)
         if problem := operator.agree(sets[0], call(*sets[0]), want):
-            raise BenchmarkError(f"wrong result with {threshold.name} = {value}: {problem}", case=case.name)
+            raise BenchmarkError(f"wrong result with {name} = {value}: {problem}", case=case.name)
         same[value] = calls.setdefault(tuple(table.launches()), (value, call))[0]
     run = time_interleaved(
         {str(value): Contender(call, sets) for value, call in calls.values()},
@@ -122,31 +113,24 @@ def cases_of(bench: Bench) -> int:
     return sum(len(_cases(bench, threshold)) for threshold in _declared(bench).declared)
 
 
-def tune(
-    bench: Bench,
-    device: torch.device,
-    measure: Measure | None = None,
-    *,
-    on_case: Callable[[str], None] = lambda name: None,
-) -> tuple[TuneRecord, Path, str]:
-    """Measures every threshold of a package, by default on the CUDA device.
+def tune(bench: Bench, device: torch.device, on_case: Callable[[str], None]) -> tuple[TuneRecord, Path, str]:
+    """Measures every threshold of a package; `on_case` is called with the name of each case that is done.
 
     Returns:
-        The record, the table's path, and the table's text; neither is written.
+        The record, and the table's path and text; nothing is written.
 
     Raises:
         BenchmarkError: the package declares no thresholds, or a candidate gives a wrong result.
     """
     thresholds = _declared(bench)
     figures = query(device)
-    measure = measure or partial(_on_device, thresholds, device)
     outcomes = []
     for threshold in thresholds.declared:
         was = thresholds.value(threshold.name, figures)
         values = tuple(dict.fromkeys((was, *threshold.candidates)))
         times: dict[str, dict[int, float]] = {}
         for case in _cases(bench, threshold):
-            times[case.name] = measure(bench.by_name[case.operator], case, threshold, values)
+            times[case.name] = _measure(bench, device, case, threshold.name, values)
             on_case(f"{threshold.name}, {case.name}")
         value, means = choose(was, list(times.values()))
         outcomes.append(
@@ -184,10 +168,7 @@ def _cases(bench: Bench, threshold: Threshold) -> list[Case]:
 
 
 def choose(was: int, times: Sequence[dict[int, float]]) -> tuple[int, dict[int, float]]:
-    """The candidate to take, and the geometric mean of each one's time over that of `was`, the value in force.
-
-    `times` has for each case the time with each candidate.
-    """
+    """The candidate to take, and the geometric mean of each one's time over that of `was`, the value in force."""
     means = {value: geometric_mean([row[value] / row[was] for row in times]) for value in times[0]}
     best = min(means, key=lambda value: means[value])
     return (best if means[best] < 1 - WORTH else was), means

@@ -23,8 +23,8 @@ from forge_core.commands import records
 from forge_core.device import query
 from forge_core.files import write_atomically
 from forge_core.progress import progress
-from forge_core.timing import TIMERS
 from forge_core.timing.l2 import POLICIES
+from forge_core.timing.timers import TIMERS
 
 __all__ = ["bench"]
 
@@ -179,8 +179,9 @@ def sweep_command(
     if record is None or run.cases:
         (device, *_) = planning.devices_of(device_text, None, run)
         backend = "kernel" if device.type == "cuda" else "ref"
+        options = runner.Options(device, backend, runner.default_policy(device), seed=seed)
         with runner.Interrupts() as interrupts:
-            record = _measured(run, runner.Options(device, backend, seed=seed), interrupts, ends)
+            record = _measured(run, options, interrupts, ends)
             record = record if before is None else sweep.continued(before, record)
             if path is not None:
                 write_atomically(path, record.dumps())

@@ -16,7 +16,7 @@ import click
 import torch
 
 from forge_core import dtypes
-from forge_core.bench.declare import Bench, Case
+from forge_core.bench import Bench, Case
 from forge_core.bench.inputs import random_tensor
 from forge_core.bench.plan import discover
 from forge_core.bench.schema import parse_shape

@@ -33,7 +33,7 @@ DOCS = Path("docs/report")
 
 
 def console(*, error: bool = False) -> Console:
-    """A console that wraps on a terminal only: rows in a log or a file must stay whole."""
+    """A console that wraps on a terminal only."""
     plain = Console(stderr=error)
     return plain if plain.is_terminal else Console(stderr=error, width=240)
 
@@ -65,7 +65,7 @@ def show_command(record: Path) -> None:
 @click.argument("new", type=FILE)
 @click.option("--fail-on-regression", "threshold", type=percentage, metavar="5%", help="Exit status 2 from here on.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="For a pull request.")
-@click.option("--commit-message", "as_commit", is_flag=True, help="The block that a kernel change's commit carries.")
+@click.option("--commit-message", "as_commit", is_flag=True, help="For the commit of a kernel's change.")
 @click.option("--rerun/--no-rerun", "again", default=True, show_default=True, help="Measure the suspects again.")
 @click.option(
     "--old-source",
@@ -83,7 +83,7 @@ def compare_command(
     again: bool,
     old_source: Path | None,
 ) -> None:
-    """Say what moved between two records, by their samples; the suspects are measured again where a GPU is there."""
+    """Compare two records by their samples; measure possible regressions again where there is a GPU."""
     before, after = records.load(old), records.load(new)
     for what, first, second in (
         ("suites", before.suite, after.suite),
@@ -107,12 +107,9 @@ def compare_command(
 
 
 def with_notes(found: Mapping[str, pages.Source], root: Path, *, enter: bool = False) -> list[pages.Source]:
-    """Adds to the records of a GPU's time which kernels they were measured on, and whether these have changed.
+    """Notes on the records of device time which kernels they were measured on, and whether these have changed.
 
-    Args:
-        found: the records.
-        root: the checkout.
-        enter: whether the kernels of a new record are entered in its list of them.
+    With `enter`, the kernels of a new record are first entered in the list of the checkout at `root`.
     """
     from forge_core.proofs import results
     from forge_core.proofs.evidence import Evidence
@@ -197,10 +194,10 @@ def stamp_command(record: Path) -> None:
 @device_option
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows there.")
 def accuracy_command(device_text: str, json_path: Path | None) -> None:
-    """Time kernels that know how long they ran, by every timer: what the stopwatch itself is worth."""
+    """Measure the accuracy of every timer, by kernels that measure their own duration."""
     from forge_core.timing.accuracy import measure_accuracy
 
-    rows = measure_accuracy(planning.gpu_named(device_text, "the timers of the GPU are what is tried here"))
+    rows = measure_accuracy(planning.gpu_named(device_text, "the timers are those of a GPU"))
     for row in rows:
         error = "" if row["error"] is None else f"  error {row['error']:+.3f} us"
         click.echo(f"{row['work']:14} {row['timer']:7} {row['median']:10.3f} us{error}")
@@ -228,7 +225,7 @@ def tune_command(week: str, device_text: str, record_folder: Path, dry_run: bool
     total = cases_of(package)
     device = planning.gpu_named(device_text, "thresholds are measured on a GPU")
     with torch.cuda.device(device), progress(total) as on_case:
-        record, path, text = tune(package, device, on_case=on_case)
+        record, path, text = tune(package, device, on_case)
     record_folder.mkdir(parents=True, exist_ok=True)
     saved = record_folder / f"tune-{week}-{path.stem}-{record.date}.json"
     saved.write_bytes(msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")

@@ -16,8 +16,9 @@ from typing import Any
 
 import torch
 
-from forge_core.timing import TIMERS, Timer
-from forge_core.timing.result import quantile
+from forge_core.timing import Call, quantile
+from forge_core.timing.interleave import Timer
+from forge_core.timing.timers import TIMERS
 
 __all__ = ["DURATIONS_US", "known_duration", "measure_accuracy"]
 
@@ -56,9 +57,9 @@ def measure_accuracy(device: torch.device) -> list[dict[str, Any]]:
     """Times work of known duration, and copies, by each timer.
 
     Returns:
-        For each work and timer, in microseconds rounded to nanoseconds: ``median``, ``p20`` and ``p80`` of the samples;
-        ``known``, the median of the known durations; ``error``, the median difference of a sample and the known
-        duration of its launch.  The last two are None for copies.
+        For each work and timer, in microseconds: ``median``, ``p20`` and ``p80`` of the samples; ``known``, the median
+        of the known durations; ``error``, the median difference of a sample and the known duration of its launch.  The
+        last two are None for copies.
     """
     spin = known_duration(device)
     took = torch.zeros(SAMPLES, dtype=torch.int64, device=device)
@@ -77,7 +78,7 @@ def measure_accuracy(device: torch.device) -> list[dict[str, Any]]:
     return rows
 
 
-def _microseconds(timer: Timer, launches: Sequence[Callable[[], object]]) -> list[float]:
+def _microseconds(timer: Timer, launches: Sequence[Call]) -> list[float]:
     timer.batch(launches)  # warm-up
     return [sample * 1e3 for sample in timer.batch(launches)]
 

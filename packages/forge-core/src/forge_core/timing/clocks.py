@@ -1,4 +1,4 @@
-"""The GPU's clock, driver and other users, read by NVML where it can be imported; optional."""
+"""The GPU's clock, driver and other users, read by NVML where it is installed, and what disturbs a measurement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from forge_core.timing.result import Timing
+from forge_core.timing import Timing
 
 __all__ = ["UNEVEN_NOTE", "busy_cpu", "disturbances", "driver_version", "other_users", "slowed_by", "sm_clock_mhz"]
 
@@ -61,10 +61,8 @@ def slowed_by(device: torch.device) -> list[str]:
     """Why the GPU runs below its full clock; empty where it does not, or where it cannot be read."""
 
     def reasons(nvml: Any) -> list[str]:
-        if not hasattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons"):  # an older pynvml
-            return []
         bits = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(_handle(nvml, device)))
-        return sorted({words for name, words in _REASONS.items() if bits & int(getattr(nvml, name, 0))})
+        return sorted({words for name, words in _REASONS.items() if bits & getattr(nvml, name)})
 
     return _ask(reasons, [])
 
@@ -87,8 +85,6 @@ def driver_version() -> str | None:
 
 def busy_cpu() -> str:
     """A note if the load average of the last minute is at least half the cores, else ""."""
-    if not hasattr(os, "getloadavg"):
-        return ""
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load < BUSY_SHARE * cores:
         return ""

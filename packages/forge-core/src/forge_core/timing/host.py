@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from forge_core.errors import BenchmarkError
+from forge_core.timing import Call, Timing
 from forge_core.timing.interleave import launch_order
-from forge_core.timing.result import Timing
 
 __all__ = ["WallTimer", "fresh_process", "host_times", "import_times"]
 
@@ -31,9 +31,7 @@ class WallTimer:
     def __init__(self, clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self._clock_ns = clock_ns
 
-    def batch(
-        self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
-    ) -> list[float]:
+    def batch(self, launches: Sequence[Call], before: Call | None = None) -> list[float]:
         """Milliseconds of each launch; `before` is called before each and is not part of its sample."""
         samples = []
         for launch in launches:
@@ -49,13 +47,10 @@ class WallTimer:
         return None
 
 
-def host_times(
-    calls: Mapping[str, Callable[[], object]], *, batch: int = 50, batches: int = 40, warmup: int = 3
-) -> dict[str, Timing]:
-    """Host time of each call, interleaved by batch: each sample is the mean of one batch, in milliseconds a call.
+def host_times(calls: Mapping[str, Call], *, batch: int = 50, batches: int = 40, warmup: int = 3) -> dict[str, Timing]:
+    """Host time of each call; a sample is the mean of one batch, in milliseconds a call, batches taking turns.
 
-    The device is drained between batches, so that the driver's queue (about a thousand launches) never fills.  `warmup`
-    batches of each are not counted.
+    The device is drained between batches, so that the driver's queue (about a thousand launches) never fills.
     """
     samples: dict[str, list[float]] = {name: [] for name in calls}
     synchronize: Callable[[], None] = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
@@ -90,15 +85,11 @@ def import_times(module: str, *, after: str = "torch", repeats: int = 5) -> Timi
     return Timing(tuple(samples), IMPORT_METHOD.format(after=after))
 
 
-def fresh_process(
-    arguments: Sequence[str], what: str, *, variables: Mapping[str, str] | None = None, **names: str
-) -> str:
+def fresh_process(arguments: Sequence[str], what: str, variables: Mapping[str, str] | None = None, **names: str) -> str:
     """The last line that Python prints in a process of its own, with `variables` added to the environment.
 
-    `what` it does is for the error, and `names` are those of the error.
-
     Raises:
-        BenchmarkError: it failed; the message has the last line of its errors.
+        BenchmarkError: `what` failed; the message has the last line of its errors.
     """
     command, env = [sys.executable, *arguments], {**os.environ, **(variables or {})}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS, env=env)

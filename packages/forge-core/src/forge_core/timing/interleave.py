@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from forge_core.timing.result import Timing
+from forge_core.timing import Call, Timing
 
 __all__ = ["Contender", "Interleaved", "Policy", "Timer", "launch_order", "time_interleaved"]
 
@@ -34,9 +34,7 @@ class Timer(Protocol):
     def batch_launches(self) -> int:
         """Launches in one batch."""
 
-    def batch(
-        self, launches: Sequence[Callable[[], object]], before: Callable[[], object] | None = None
-    ) -> list[float]:
+    def batch(self, launches: Sequence[Call], before: Call | None = None) -> list[float]:
         """Milliseconds of each launch; `before` is called before each and is not part of its sample."""
 
     def clock_mhz(self) -> int | None:
@@ -48,11 +46,10 @@ class Policy:
     """How often to measure.
 
     Attributes:
-        warmup: rounds before the first sample; at least one is run to learn how long a round takes.
+        warmup: rounds before the first sample, at least one.
         warmup_ms: the least time of the warm-up: an idle GPU needs tens of milliseconds to come to its full speed.
-        iterations: samples of each contender; None for as many as fit in `budget_ms`, within the two limits.
-        min_iterations, max_iterations: limits of the number of samples where `iterations` is None.
-        budget_ms: time for all samples of all contenders of a case where `iterations` is None.
+        iterations: samples of each contender; by default as many as fit in `budget_ms`, within the two limits.
+        budget_ms: time for all samples of all contenders of a case.
     """
 
     warmup: int = 5
@@ -72,11 +69,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to do the work.
-
-    `call` takes a buffer set as its arguments and returns its output, which it allocates itself.  All contenders of a
-    run have the same number of `sets`, and set k of each holds the same data.
-    """
+    """A call, and the buffer sets that it takes as its arguments; set k of each contender holds the same data."""
 
     call: Callable[..., Any]
     sets: Sequence[tuple[Any, ...]]
@@ -84,20 +77,20 @@ class Contender:
 
 @dataclass(frozen=True)
 class Interleaved:
-    """The samples of each contender, and the last outputs that are still alive, each with its buffer set's index."""
+    """The samples of each contender, and its last output, if it is still alive, with its buffer set's index."""
 
     timings: dict[str, Timing]
     last: dict[str, tuple[int, Any]] = field(repr=False)
 
 
 def launch_order(names: Sequence[str], turn: int) -> list[str]:
-    """The order of the contenders in round `turn`: rotated, and reversed in every second round."""
+    """The order of the contenders in round `turn`."""
     shift = (turn // 2) % max(1, len(names))
     rotated = [*names[shift:], *names[:shift]]
     return rotated[::-1] if turn % 2 else rotated
 
 
-def _call_next(calls: Iterator[Callable[[], object]]) -> object:
+def _call_next(calls: Iterator[Call]) -> object:
     return next(calls)()
 
 
@@ -106,17 +99,13 @@ def time_interleaved(
     *,
     timer: Timer,
     policy: Policy | None = None,
-    before: Callable[[], object] | None = None,
+    before: Call | None = None,
     warm: bool = False,
 ) -> Interleaved:
-    """Times contenders against each other.
+    """Times contenders, by name, against each other.
 
-    Args:
-        contenders: by name; the order is that of the first round.
-        timer: what takes the samples.
-        policy: how many.
-        before: work that puts the device into the same state before every launch; not part of any sample.
-        warm: every launch follows an untimed one of the same contender on the same buffers, in place of `before`.
+    `before` is called before every launch, to put the device into the same state, and is not part of any sample.  With
+    `warm`, an untimed launch of the same contender on the same buffers comes in its place.
 
     Raises:
         BenchmarkError: the timer could not take a sample.
@@ -131,8 +120,8 @@ def time_interleaved(
     kept: deque[tuple[str, int, Any]] = deque(maxlen=count)
     launched, turns = itertools.count(), itertools.count()
 
-    def prepared(name: str) -> tuple[Callable[[], object], Callable[[], object]]:
-        """The next launch of a contender, and the same call with its output dropped."""
+    def prepared(name: str) -> tuple[Call, Call]:
+        """The next launch of a contender, and the same without keeping its output."""
         call, index = contenders[name].call, next(launched) % count
         arguments = contenders[name].sets[index]
         return lambda: kept.append((name, index, call(*arguments))), lambda: call(*arguments)

@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 
-__all__ = ["AS_FOUND", "POLICIES", "L2Policy", "l2_policy", "sets_for"]
+__all__ = ["AS_FOUND", "POLICIES", "L2Policy", "l2_policy"]
 
 POLICIES = ("cold", "flushed", "warm")
 #: Buffer sets where they need not rotate; two, so that the outputs compared afterwards are of different sets.
@@ -26,17 +26,9 @@ MAX_SETS = 256
 L2_MULTIPLE = 3.0
 
 
-def sets_for(nbytes: int, l2_bytes: int) -> int:
-    """How many buffer sets, 2 to 256, make the L2 cold for launches that read and write `nbytes`."""
-    return max(2, min(1 + math.ceil(L2_MULTIPLE * l2_bytes / max(1, nbytes)), MAX_SETS))
-
-
 @dataclass(frozen=True)
 class L2Policy:
-    """How the L2 is prepared: one of :data:`POLICIES`, or ``"as found"`` on the CPU.
-
-    `before` is the work before every launch; None for ``warm``, where it is the contender's own call.
-    """
+    """One of :data:`POLICIES`, or ``"as found"``, and the work before every launch; None for ``warm``."""
 
     name: str
     l2_bytes: int = 0
@@ -44,12 +36,14 @@ class L2Policy:
 
     @property
     def warm(self) -> bool:
-        """Whether each launch follows an untimed one of its own."""
+        """Whether each launch follows an untimed one of the same contender."""
         return self.name == "warm"
 
     def sets(self, nbytes: int) -> int:
-        """How many buffer sets a case of so many bytes needs."""
-        return sets_for(nbytes, self.l2_bytes) if self.name == "cold" else FIXED_SETS
+        """How many buffer sets, 2 to 256, launches that read and write `nbytes` need."""
+        if self.name != "cold":
+            return FIXED_SETS
+        return max(FIXED_SETS, min(1 + math.ceil(L2_MULTIPLE * self.l2_bytes / max(1, nbytes)), MAX_SETS))
 
     def describe(self, nbytes: int) -> str:
         """The state of the L2 in words, for the record."""
@@ -73,7 +67,7 @@ def _megabytes(count: int) -> str:
 
 
 def l2_policy(name: str, device: torch.device, l2_bytes: int) -> L2Policy:
-    """The policy of that name on a CUDA device."""
+    """The policy of that name on a CUDA device with an L2 of so many bytes."""
     before: Callable[[], object] | None = None
     if name == "cold":
         # Displaces what was in the L2 and leaves dirty lines, as a predecessor that writes does.

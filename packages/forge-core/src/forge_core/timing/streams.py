@@ -34,13 +34,10 @@ def check_stream(
     agree: Callable[[torch.Tensor], str],
     **names: str,
 ) -> bool:
-    """Raises the error of a call that works on another stream than the current one.
+    """Whether a call was seen to work on the current stream; it cannot be seen if the call synchronizes.
 
     `call` takes the inputs, on the current CUDA device; it was called before and gave the right result.  `agree` takes
     the result and returns "" or what is wrong with it; `names` are those of the error.
-
-    Returns:
-        Whether it could be determined; it cannot for a call that synchronizes.
 
     Raises:
         BenchmarkError: the work landed on another stream.

@@ -22,15 +22,10 @@ __all__ = ["write_report"]
 
 
 def write_report(sources: Sequence[Source], folder: Path, links: Mapping[str, str] | None = None) -> list[Path]:
-    """Writes the page and its plots.
+    """Writes the page and its plots into a folder; returns the files, the page first.
 
-    Args:
-        sources: the records, one a suite, of one machine.
-        folder: where to; it is made if need be.
-        links: where the page links an operator's name to; by default to the source of its package's benchmark.
-
-    Returns:
-        The files, the page first.
+    `sources` are the records, one a suite, of one machine.  `links` are those of the operators' names, by default to
+    the source of the package's benchmark.
     """
 
     def link(operator: str, package: str) -> str:
@@ -45,7 +40,7 @@ def write_report(sources: Sequence[Source], folder: Path, links: Mapping[str, st
     for entry in ordered:
         operators = []
         for name, package in {case.operator: case.package for case in entry.record.cases}.items():
-            drawn = of_operator(entry.record, entry.title, name)
+            drawn = of_operator(entry.record, entry.name, name)
             plots += drawn
             shown = {"name": name, "link": link(name, package), "plots": drawn, "tables": tables(entry.record, name)}
             operators.append(shown)

@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from forge_core.bench.html.theme import STAND_IN, svg_of
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record
@@ -92,23 +92,16 @@ def points(record: Record, operator: str = "") -> list[Point]:
     shown = [case for case in record.cases if operator in ("", case.operator) and not case.error]
     groups = ([case for case in shown if case.operator == name] for name in {case.operator for case in shown})
     beside_peers = {case.name for group in groups for case in compared(group)}
-
-    def microseconds(case: CaseRecord, name: str) -> float | None:
-        contender = case.contender(name)
-        return contender.median_ms * 1e3 if contender else None
-
-    def peer(case: CaseRecord) -> float | None:
-        return microseconds(case, case.best_peer) if case.name in beside_peers else None
-
-    return [
-        Point(case, ours, peer(case), microseconds(case, CEILING))
-        for case in shown
-        if (ours := microseconds(case, OURS)) is not None
-    ]
+    found = []
+    for case in shown:
+        us = {contender.name: contender.median_ms * 1e3 for contender in case.contenders}
+        peer = us.get(case.best_peer) if case.name in beside_peers else None
+        found += [Point(case, us[OURS], peer, us.get(CEILING))] if OURS in us else []
+    return found
 
 
 def ladders(record: Record, operator: str) -> list[tuple[CaseRecord, list[ContenderRecord]]]:
-    """Each case of an operator that ran several variants, and these from the slowest to the fastest."""
+    """The cases of an operator that ran several variants, with these from the slowest to the fastest."""
     found = []
     for case in record.cases:
         variants = [entry for entry in case.contenders if variant_of(entry.name) not in ("", AUTO) and entry.of_ceiling]
@@ -119,13 +112,7 @@ def ladders(record: Record, operator: str) -> list[tuple[CaseRecord, list[Conten
 
 @dataclass(frozen=True)
 class Plot:
-    """What a figure of the page shows.
-
-    Attributes:
-        title: what it shows.
-        note: how to read it.
-        panels: by a name for its file, the SVG of each panel, in stand-ins for colours.
-    """
+    """A figure of the page: its title, how to read it, and the SVG of each panel by a name for its file."""
 
     title: str
     note: str
@@ -133,7 +120,7 @@ class Plot:
 
     @contextmanager
     def panel(self, name: str, title: str, height: float) -> Iterator[Axes]:
-        """Adds what is drawn on the axes that it gives."""
+        """Yields axes, and adds what is drawn on them."""
         with mpl.rc_context({**STYLE, "svg.hashsalt": name}):
             figure = Figure(figsize=(WIDTH, height))
             axis = figure.subplots()
@@ -167,7 +154,7 @@ def _by_dtype(found: Sequence[Point]) -> dict[str, list[Point]]:
 
 
 def _rows(axis: Axes, labels: Sequence[str], texts: Sequence[str]) -> None:
-    """Makes the vertical axis one of rows from the top, each with its label at the left and a text at the right."""
+    """Makes the vertical axis rows from the top, each with its label at the left and a text at the right."""
     axis.set_yticks(range(len(labels)), labels)
     axis.set_ylim(len(labels) - 0.4, -0.6)
     axis.grid(axis="y")
@@ -184,17 +171,15 @@ def _size_text(nbytes: float) -> str:
 
 
 def _size_axis(axis: Axes, found: Sequence[Point], pad: float = 0.6) -> None:
-    """Makes the horizontal axis one of bytes, in powers of two, that holds the points."""
+    """Makes the horizontal axis bytes, in powers of two, and the vertical one GB/s."""
     axis.set_xscale("log", base=2)
     logs = [math.log2(point.nbytes) for point in found]
     low, high = min(logs) - pad, max(logs) + pad
     step = math.ceil((high - low) / 5)
     axis.set_xlim(2**low, 2**high)
-    axis.xaxis.set_major_locator(
-        FixedLocator([2.0**n for n in range(math.ceil(low), math.ceil(high)) if n % step == 0])
-    )
+    ticks = [2.0**n for n in range(math.ceil(low), math.ceil(high)) if n % step == 0]
+    axis.set_xticks(ticks, list(map(_size_text, ticks)))
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _size_text(value)))
     axis.set_xlabel("bytes that must move")
     axis.yaxis.set_major_formatter("{x:,.0f}")
     axis.set_ylabel("GB/s")
@@ -240,9 +225,9 @@ def speedup(name: str, found: Sequence[Point]) -> Plot:
             axis.axvline(1.0, color=STAND_IN["muted"], linewidth=1.2, linestyle="-")
             _rows(axis, [point.case.label for point in mine], [point.case.best_peer for point in mine])
             axis.plot([ratios[point.case.name] for point in mine], range(len(mine)), marker="o", **FORGE)
-            axis.xaxis.set_major_locator(FixedLocator([step for step in steps if low / 1.02 <= step <= high * 1.05]))
+            ticks = [step for step in steps if low / 1.02 <= step <= high * 1.05]
+            axis.set_xticks(ticks, [f"{tick:g}x" for tick in ticks])
             axis.xaxis.set_minor_locator(NullLocator())
-            axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
             axis.set_xlabel("times the best peer's speed")
     return plot
 
@@ -285,7 +270,7 @@ def latency(name: str, title: str, found: Sequence[Point]) -> Plot:
 
 
 def roofline(records: Sequence[Record]) -> Plot | None:
-    """All cases under the two bounds of an operator that only moves bytes, its launch and the memory; None without."""
+    """All cases under the two bounds of an operator that only moves bytes: its launch, and the memory's bandwidth."""
     found = [point for record in records if record.timer == "device" for point in points(record)]
     if not found:
         return None

@@ -1,6 +1,6 @@
 """Colours of the report in both themes: CSS variables on the page, plain colours in a picture.
 
-matplotlib takes no CSS variables, so a plot is drawn once in stand-ins, colours that occur nowhere else.
+matplotlib takes no CSS variables, so a plot is drawn once in placeholder colours, which occur nowhere else.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ STAND_IN = {name: f"#0102{number + 16:02x}" for number, name in enumerate(COLOUR
 
 
 def css() -> str:
-    """The variables; the system's theme holds, unless the page's root element names one."""
+    """The variables, by the system's theme unless the page's root element names one."""
     variables = "".join(f"  --{name}: light-dark({light}, {dark});\n" for name, (light, dark) in COLOURS.items())
     named = "".join(f":root[data-theme={theme}] {{ color-scheme: {theme}; }}\n" for theme in ("light", "dark"))
     return f":root {{\n  color-scheme: light dark;\n{variables}}}\n{named}"
 
 
 def svg_of(figure: Figure, title: str) -> str:
-    """A figure as an SVG element in stand-ins, without metadata, and with no ids but those that it refers to."""
+    """A figure as an SVG element in placeholder colours, without metadata and unused ids."""
     buffer = io.StringIO()
     figure.savefig(
         buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -65,13 +65,7 @@ def inline(svg: str) -> str:
 
 
 def picture(svg: str, theme: str, description: str) -> str:
-    """A plot as a file of its own.
-
-    Args:
-        svg: the plot.
-        theme: ``"light"`` or ``"dark"``.
-        description: what it was made from.
-    """
+    """A plot as a file of its own, in the theme ``"light"`` or ``"dark"``; `description` says what it was made from."""
     head, rest = svg.split(">", 1)
     paper = f'<rect width="100%" height="100%" fill="{STAND_IN["paper"]}"/>'
     text = f"{head}><desc>{html.escape(description)}</desc>{paper}{rest}\n"
