@@ -115,9 +115,12 @@ def fill(page: Path, found: Mapping[str, Source]) -> list[str]:
     """Puts the tables of records between their markers on a page; returns the names of the records it has markers for.
 
     Raises:
-        BenchmarkError: the page does not have both markers of a record once each, in this order.
+        BenchmarkError: the page cannot be read, or does not have both markers of a record once each, in this order.
     """
-    text = page.read_text(encoding="utf-8")
+    try:
+        text = page.read_text(encoding="utf-8")
+    except OSError as error:
+        raise BenchmarkError(f"{page}: {error.strerror}") from error
     names = [name for name in dict.fromkeys(MARKER.findall(text)) if name in found]
     for name in names or list(found)[:1]:  # without any, the error says what was expected
         begin, end = (f"<!-- bench:{name} {edge} -->" for edge in ("begin", "end"))

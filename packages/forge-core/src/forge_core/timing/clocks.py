@@ -61,8 +61,10 @@ def slowed_by(device: torch.device) -> list[str]:
     """Why the GPU runs below its full clock; empty where it does not, or where it cannot be read."""
 
     def reasons(nvml: Any) -> list[str]:
+        if not hasattr(nvml, "nvmlDeviceGetCurrentClocksThrottleReasons"):  # depends on the version of pynvml
+            return []
         bits = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(_handle(nvml, device)))
-        return sorted({words for name, words in _REASONS.items() if bits & getattr(nvml, name)})
+        return sorted({words for name, words in _REASONS.items() if bits & getattr(nvml, name, 0)})
 
     return _ask(reasons, [])
 

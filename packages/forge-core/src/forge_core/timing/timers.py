@@ -166,7 +166,8 @@ class GraphTimer(EventTimer):
         try:
             graph.capture_end()
         except RuntimeError:
-            torch._C._cuda_endAllocateToPool(self.device.index, self._pool)
+            index = torch.cuda.current_device() if self.device.index is None else self.device.index
+            torch._C._cuda_endAllocateToPool(index, self._pool)
         self._pool = torch.cuda.graph_pool_handle()
         scratch = torch.empty(1, device=self.device)
         torch.cuda.synchronize(self.device)
