@@ -113,10 +113,8 @@ def wrong_proofs(weeks: Sequence[Week], record: Record, evidence: Evidence) -> d
         ]
         for kernel in week.kernels:
             proof = record.proof(kernel.name)
-            if proof is None:
-                found[kernel.name] = ["there is no proof"]
-            else:
-                found[kernel.name] += [*incomplete(proof), *_uncommitted(proof), *reasons]
+            if proof is not None:
+                found[kernel.name] += [*_uncommitted(proof), *reasons]
     return found
 
 
@@ -131,7 +129,7 @@ def plans_digest(launched: Mapping[str, Launched]) -> str:
 
 
 def differences(weeks: Sequence[Week], record: Record, evidence: Evidence) -> dict[str, list[str]]:
-    """For each kernel of some weeks, what differs from its proof.
+    """For each kernel of some weeks, what its proof lacks, and what differs from it.
 
     Plans and PTX are recomputed where the fingerprint differs, always or never, as the evidence asks for.
     """
@@ -140,10 +138,11 @@ def differences(weeks: Sequence[Week], record: Record, evidence: Evidence) -> di
     for week in weeks:
         fingerprints, declarations = evidence.fingerprints(week), evidence.declarations(week)
         for kernel in week.kernels:
-            reasons = found[kernel.name] = []
             proof = record.proof(kernel.name)
             if proof is None:
+                found[kernel.name] = ["there is no proof"]
                 continue
+            reasons = found[kernel.name] = incomplete(proof)
             if proof.seal != proof.computed_seal():
                 reasons.append("it was changed after it was made: its seal is broken")
             if proof.declaration != declarations[kernel.name]:
@@ -194,22 +193,17 @@ def _other_plans(proof: Proof, launched: Mapping[str, Launched]) -> Iterator[str
     differing = [i for i in range(len(now)) if before[i] != now[i]] if len(before) == len(now) else []
     if differing:
         group = proof.calls[differing[0] * CALLS_TOGETHER :][:CALLS_TOGETHER]
-        yield (
-            f"launches differ in {len(differing)} of {len(now)} groups of calls, the first between "
-            f"{group[0]} and {group[-1]}"
-        )
+        count = f"{len(differing)} of {len(now)}"
+        yield f"launches differ in {count} groups of calls, the first between {group[0]} and {group[-1]}"
 
 
 def _other_code(proof: Proof, launched: Mapping[str, Launched], code: Mapping[tuple[str, Any], str]) -> Iterator[str]:
-    planned = {call: launched[call] for call in proof.code if not launched[call].problem}
-    now = {call: code[each.builder, each.config] for call, each in planned.items()}
+    now = {call: code[each.builder, each.config] for call in proof.code if not (each := launched[call]).problem}
     differing = [call for call in now if now[call] != proof.code[call]]
     if differing:
         why = next((f" ({now[call].removeprefix('! ')})" for call in differing if now[call].startswith("!")), "")
-        yield (
-            f"the PTX of {len(differing)} of {len(proof.code)} compiled kernels differs, the first of "
-            f"{differing[0]}{why}"
-        )
+        count = f"{len(differing)} of {len(proof.code)}"
+        yield f"the PTX of {count} compiled kernels differs, the first of {differing[0]}{why}"
 
 
 # --------------------------------------------------------------------------------------------- what a proof has to be

@@ -78,17 +78,19 @@ def discover(names: Collection[str] = ()) -> list[Week]:
     A package goes by its week, or by one of its own names, as for a benchmark.
 
     Raises:
-        ProofError: a name is unknown.
+        UsageError: a name is unknown.
     """
     from forge_core.bench import plan
+    from forge_core.cli import did_you_mean
 
     benches = [bench for bench in plan.discover() if importlib.util.find_spec(f"{bench.package}.proofs")]
     found = [(bench, importlib.import_module(f"{bench.package}.proofs").PROOFS) for bench in benches]
     weeks = [({week.name, *plan.names_of(bench)}, week) for bench, week in found]
     unknown = sorted(set(names).difference(*(own for own, _ in weeks)))
     if unknown:
-        known = ", ".join(week.name for _, week in weeks) or "none"
-        raise ProofError(f"no proofs are declared for {', '.join(unknown)}; weeks that declare some: {known}")
+        known = [week.name for _, week in weeks]
+        text = f"no proofs are declared for {', '.join(unknown)}; weeks that declare some: {', '.join(known) or 'none'}"
+        raise plan.UsageError(". ".join(filter(None, [text, *(did_you_mean(name, known) for name in unknown)])))
     return [week for own, week in weeks if own.intersection(names) or not names]
 
 

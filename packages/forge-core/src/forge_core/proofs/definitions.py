@@ -35,13 +35,12 @@ _SKIPPED = {"annotation", "returns", "ctx", "type_comment", "kind", "type_params
 
 def code_digest(path: str) -> str:
     """SHA-256 of a file's syntax tree, without comments, docstrings and positions."""
-    found = Path(path).stat()
-    return _code_digest(path, found.st_mtime_ns, found.st_size)
+    return _code_digest(Path(path).read_bytes())
 
 
-@functools.lru_cache(maxsize=4096)
-def _code_digest(path: str, changed: int, size: int) -> str:
-    tree = ast.parse(Path(path).read_bytes())
+@functools.cache
+def _code_digest(source: bytes) -> str:
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         if _documented(node):
             node.body = node.body[1:] or [ast.Pass()]  # type: ignore[attr-defined]
@@ -112,11 +111,11 @@ class Definitions:
     """Digests of definitions, each read once.
 
     Args:
-        root: the repository's root, up to which conftest.py files are looked for.
+        root: the repository's root, absolute, up to which conftest.py files are looked for.
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root.resolve()
+        self._root = root
         self._modules: dict[Path, _Module] = {}
         self._known: dict[tuple[Path, str], str] = {}
         self._open: list[tuple[Path, str]] = []

@@ -75,7 +75,7 @@ class Evidence:
     """
 
     def __init__(self, root: Path, jobs: int | None = None, *, recompute: Recompute = "changed") -> None:
-        self.root = root
+        self.root = root.resolve()
         self.recompute = recompute
         self._jobs = jobs or len(os.sched_getaffinity(0))
         self._files: dict[str, frozenset[str]] = {}

@@ -25,7 +25,7 @@ import msgspec
 from forge_core.device import Device
 from forge_core.files import write_atomically
 from forge_core.progress import progress
-from forge_core.proofs.check import differences, incomplete, load_intact, other_tests
+from forge_core.proofs.check import differences, load_intact, other_tests
 from forge_core.proofs.chunks import AT_ONCE, TESTS_EACH, TOOLS, Chunk, Result, joined
 from forge_core.proofs.declare import ProofError, Week, digest_of, function_of
 from forge_core.proofs.definitions import sanitizer_tests
@@ -92,11 +92,7 @@ def _tasks(weeks: Sequence[Week], record: Record, evidence: Evidence, *, everyth
     for week in weeks:
         known, digests = before.weeks.get(week.name, WeekTests()), evidence.tests(week)
         proofs = {proof.name: proof for proof in before.proofs if proof.week == week.name}
-        stale = frozenset(
-            kernel.name
-            for kernel in week.kernels
-            if kernel.name not in proofs or differing[kernel.name] or incomplete(proofs[kernel.name])
-        )
+        stale = frozenset(kernel.name for kernel in week.kernels if differing[kernel.name])
         new, changed, gone = other_tests(known, digests)
         again = new | changed | {test for name in stale & set(proofs) for test in proofs[name].tests}
         if gpus > 1:
