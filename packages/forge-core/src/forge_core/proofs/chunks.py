@@ -65,9 +65,8 @@ class Chunk(msgspec.Struct, frozen=True):
     Attributes:
         week: the name of its week.
         kind: ``"tests"``, ``"measure"``, or a tool of compute-sanitizer.
-        tests: ids and names of test functions to run; None for all.
+        tests: ids and names of test functions to run, or ids of measurements; None for all.
         without: ids to leave out, because they passed before an interruption.
-        kernels: what to measure.
         part, parts: which share of a sanitizer's tests is run, of how many, counted from 1.
         workers: processes that the tests are worth; 0 for as many as the command has.
     """
@@ -76,7 +75,6 @@ class Chunk(msgspec.Struct, frozen=True):
     kind: str
     tests: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
-    kernels: tuple[str, ...] = ()
     part: int = 1
     parts: int = 1
     workers: int = 0

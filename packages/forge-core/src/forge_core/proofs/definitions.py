@@ -65,7 +65,7 @@ class _Module:
 
     def __init__(self, path: Path) -> None:
         self.tree = ast.parse(path.read_bytes())
-        self.body = list(_top_level(self.tree.body))
+        self.body = list(_top_level(self.tree))
         self.statements: dict[str, list[ast.stmt]] = {}
         self.imports: dict[str, _Import] = {}
         for statement in self.body:
@@ -75,14 +75,12 @@ class _Module:
                 self.statements.setdefault(name, []).append(statement)
 
 
-def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for statement in body:
-        yield statement
-        if isinstance(statement, (ast.If, ast.Try, ast.With)):
-            for part in ("body", "orelse", "finalbody"):
-                yield from _top_level(getattr(statement, part, []))
-            for handler in getattr(statement, "handlers", []):
-                yield from _top_level(handler.body)
+def _top_level(node: ast.AST) -> Iterator[ast.stmt]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        if isinstance(child, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
+            yield from _top_level(child)
 
 
 def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, _Import]:
@@ -299,15 +297,11 @@ def _marked(module: _Module) -> Iterator[str]:
 
     A test of the battery has the mark on the parameters that run on a GPU.
     """
-    names: set[str] = set()
+    assigned = [node for node in module.body if isinstance(node, (ast.Assign, ast.AnnAssign))]
+    names = {name for node in assigned if _says_gpu(node, set()) for name in _bound_by(node)}
     for node in module.body:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _says_gpu(node.value, set()):
-            names |= {target.id for target in _targets(node) if isinstance(target, ast.Name)}
-    for node in module.body:
-        prefix = "Test" if isinstance(node, ast.ClassDef) else "test"
-        if isinstance(node, _DEFINITIONS) and node.name.startswith(prefix):
-            inside = node.body if isinstance(node, ast.ClassDef) else []
-            marks = [mark for each in (node, *inside) for mark in getattr(each, "decorator_list", [])]
+        if isinstance(node, _DEFINITIONS) and node.name.startswith(("test", "Test")):
+            marks = (mark for each in ast.walk(node) for mark in getattr(each, "decorator_list", ()))
             if "pytestmark" in names or any(_says_gpu(mark, names) for mark in marks):
                 yield node.name
 

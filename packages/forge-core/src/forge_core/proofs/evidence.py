@@ -175,9 +175,7 @@ def _operators() -> dict[str, Operator]:
 
 def _launched(device: Device, key: tuple[str, str]) -> Launched:
     name, call = key
-    operator = _operators().get(name)
-    if operator is None:
-        return Launched(problem=f"there is no operator {name}")
+    operator = _operators()[name]
     table = operator.table
     if not (table.by_kernels() and table.resolve(torch.device("cuda"), "auto") == "kernel"):
         return Launched(problem="calls of CUDA tensors do not reach the kernels")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ __all__ = ["REPEATS", "measure", "measure_week"]
 REPEATS = 20
 
 
-def measure_week(week: Week, device: torch.device, kernels: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """Measures the kernels of a week, or those with these names.
+def measure_week(week: Week, chunk: Chunk, device: torch.device) -> dict[str, dict[str, Any]]:
+    """Measures those kernels of a week whose measurement is in a chunk.
 
     Returns:
         By test id (``declare.measured``) outcome, reason and launched as for any test; ``errors``, by dtype the largest
@@ -40,7 +40,7 @@ def measure_week(week: Week, device: torch.device, kernels: Sequence[str] = ()) 
         for subject in week.subjects:
             for variant in subject.operator.variants():
                 name = f"{subject.operator.schema.qualified}/{variant}"
-                if variant not in subject.absent and (not kernels or name in kernels):
+                if variant not in subject.absent and chunk.runs(measured(name)):
                     watch.launched = {name: {}}
                     figures = measure(subject, variant, device)
                     problem = figures.pop("problem")
@@ -96,7 +96,7 @@ def main(chunk_file: str, journal: str) -> int:
     """Measures the kernels of a chunk; returns the exit status, 1 where one of them is wrong."""
     chunk = msgspec.json.decode(Path(chunk_file).read_bytes(), type=Chunk)
     [week] = discover([chunk.week])
-    result = measure_week(week, torch.device("cuda"), chunk.kernels)
+    result = measure_week(week, chunk, torch.device("cuda"))
     for test, shown in result.items():
         append_outcome(Path(journal), test, shown)
     return int(any(shown["reason"] for shown in result.values()))

@@ -27,7 +27,7 @@ from forge_core.files import write_atomically
 from forge_core.progress import progress
 from forge_core.proofs.check import differences, load_intact, other_tests
 from forge_core.proofs.chunks import AT_ONCE, TESTS_EACH, TOOLS, Chunk, Result, joined
-from forge_core.proofs.declare import ProofError, Week, digest_of, function_of
+from forge_core.proofs.declare import ProofError, Week, digest_of, function_of, measured
 from forge_core.proofs.definitions import sanitizer_tests
 from forge_core.proofs.evidence import Evidence
 from forge_core.proofs.merge import Outcome, Task, merge
@@ -118,7 +118,7 @@ def _tasks(weeks: Sequence[Week], record: Record, evidence: Evidence, *, everyth
             chunks += [
                 Chunk(week.name, tool, chosen, part=part, parts=parts) for tool in TOOLS for part in range(1, parts + 1)
             ]
-            chunks.append(Chunk(week.name, "measure", kernels=tuple(sorted(stale))))
+            chunks.append(Chunk(week.name, "measure", tuple(map(measured, sorted(stale)))))
         tasks.append(Task(week, stale, tuple(chunks)))
     return tasks
 
