@@ -88,7 +88,7 @@ class Tiny(Evidence):
         return (self.root / "src/tiny_week" / name).read_text()
 
     def fingerprints(self, week):
-        self._files.clear()
+        self._sources.cache_clear()
         return super().fingerprints(week)
 
     def declarations(self, week):

@@ -114,16 +114,10 @@ class Definitions:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._modules: dict[Path, _Module] = {}
+        self.module = functools.cache(_Module)
         self._known: dict[tuple[Path, str], str] = {}
         self._open: list[tuple[Path, str]] = []
         self._reached = 0  # the lowest index in `_open` that an unfinished definition refers to
-
-    def module(self, path: Path) -> _Module:
-        """A file's top level."""
-        if path not in self._modules:
-            self._modules[path] = _Module(path)
-        return self._modules[path]
 
     def of(self, path: Path, name: str) -> str:
         """The digest of a name that a file defines at its top level.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import importlib.util
 import os
 import re
 import tomllib
@@ -30,6 +29,7 @@ from forge_core.op.launch import Launch, load
 from forge_core.proofs.calls import plan, run_digest, values
 from forge_core.proofs.declare import ProofError, Week, digest_of, discover
 from forge_core.proofs.definitions import Definitions, code_digest, gpu_tests
+from forge_core.toolchain import package_folder
 
 __all__ = ["Evidence", "Launched", "normalised"]
 
@@ -78,7 +78,7 @@ class Evidence:
         self.root = root.resolve()
         self.recompute = recompute
         self._jobs = jobs or len(os.sched_getaffinity(0))
-        self._files: dict[str, frozenset[str]] = {}
+        self._sources = functools.cache(_sources)
         self._computed: dict[tuple[Any, ...], Any] = {}
 
     def fingerprints(self, week: Week) -> dict[str, str]:
@@ -90,22 +90,9 @@ class Evidence:
         tables = repr([*_thresholds(week.package), *_thresholds("forge_core.rows")])
         found = {}
         for kernel in week.kernels:
-            files = self._closure(kernel.builder.partition(":")[0]) | self._closure(kernel.chooser)
+            files = self._sources(kernel.builder.partition(":")[0], kernel.chooser)
             found[kernel.name] = digest_of([sorted(map(code_digest, files)), tables])[:32]
         return found
-
-    def _closure(self, root: str) -> frozenset[str]:
-        if root not in self._files:
-            found = fingerprint([root], excluded=())
-            if found is None:
-                raise ProofError(f"{root}: expected a module with a source file; without it nothing can be validated")
-            # Where other packages are installed, and so whether they are followed, differs from machine to machine.
-            own = root.partition(".")[0]
-            parts = ((path, Path(path).parts) for path, _, _ in found.files)
-            self._files[root] = frozenset(
-                path for path, names in parts if any(name == own or name.startswith("forge_") for name in names)
-            )
-        return self._files[root]
 
     def declarations(self, week: Week) -> dict[str, str]:
         """By kernel, the digest of its operator's declaration in the package's ``proofs`` and of the measurement.
@@ -158,10 +145,20 @@ class Evidence:
         return {key: self._computed[target, key] for key in asked}
 
 
+def _sources(*modules: str) -> set[str]:
+    """The files of some modules and of what they import from their own packages and from Forge."""
+    found = fingerprint(modules, excluded=())
+    if found is None:
+        raise ProofError(f"{' and '.join(modules)}: expected modules with a source file each")
+    # Where other packages are installed, and so whether they are followed, differs from machine to machine.
+    own = {module.partition(".")[0] for module in modules}
+    paths = (path for path, _, _ in found.files)
+    return {path for path in paths if any(name in own or name.startswith("forge_") for name in Path(path).parts)}
+
+
 def _thresholds(package: str) -> list[dict[str, Any]]:
-    spec = importlib.util.find_spec(package)
-    folders = list((spec and spec.submodule_search_locations) or [])[:1]
-    paths = [path for folder in folders for path in sorted(Path(folder, "thresholds").glob("*.toml"))]
+    folder = package_folder(package)
+    paths = sorted(folder.glob("thresholds/*.toml")) if folder is not None else []
     return [tomllib.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
