@@ -29,7 +29,7 @@ from forge_core.proofs.calls import describe, plan, run_digest
 from forge_core.proofs.check import Finding, in_words
 from forge_core.proofs.chunks import FOUND, Chunk, Result, joined, outcomes, result_of, words_of
 from forge_core.proofs.declare import ProofError, discover, measured
-from forge_core.proofs.definitions import code_digest, sanitizer_tests
+from forge_core.proofs.definitions import code_digest
 from forge_core.proofs.evidence import Evidence, Launched, normalised
 from forge_core.proofs.measure import REPEATS, measure, measure_week
 from forge_core.proofs.merge import covering
@@ -427,9 +427,9 @@ def test_every_week_has_declarations_fingerprints_and_gpu_tests(weeks):
         names = {kernel.name for kernel in week.kernels}
         assert set(evidence.declarations(week)) == set(evidence.fingerprints(week)) == names
         assert len(set(evidence.declarations(week).values())) == len(week.subjects)
-        sanitized = sanitizer_tests(ROOT, week.tests)
+        sanitized = evidence.tests(week, "sanitizer")
         assert sanitized
-        assert sanitized <= set(evidence.tests(week))
+        assert sanitized.items() <= evidence.tests(week).items()
         assert len(evidence.tests(week)) > 30, week.name
 
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from forge_core.cache.sources import locate
 
-__all__ = ["Definitions", "code_digest", "gpu_tests", "sanitizer_tests"]
+__all__ = ["Definitions", "code_digest"]
 
 _TESTING = "forge_core.testing."
 #: Modules of a package that say what is right: its declarations and the models of its error bounds.
@@ -141,6 +141,17 @@ class Definitions:
             self._known[key] = digest
         self._reached = min(before, self._reached)
         return digest
+
+    def tests(self, path: Path, mark: str) -> Iterator[str]:
+        """Test functions and classes with a mark: by a decorator, a name in one that holds the mark, or the module."""
+        body = self.module(path).body
+        assigned = [node for node in body if isinstance(node, (ast.Assign, ast.AnnAssign))]
+        names = {name for node in assigned if _marked(node, mark, set()) for name in _bound_by(node)}
+        for node in body:
+            if isinstance(node, _DEFINITIONS) and node.name.startswith(("test", "Test")):
+                decorators = (each for inner in ast.walk(node) for each in getattr(inner, "decorator_list", ()))
+                if "pytestmark" in names or any(_marked(each, mark, names) for each in decorators):
+                    yield node.name
 
     def text(self, path: Path, node: ast.AST, name: str = "") -> str:
         """A syntax tree as text, with digests in place of what the project defines.
@@ -261,49 +272,12 @@ def _locals(node: ast.AST, own: str) -> frozenset[str]:
     return frozenset(found - {own})
 
 
-def gpu_tests(root: Path, folder: str) -> dict[str, str]:
-    """Test functions that run on a GPU, with their digests, read from the files: ``"packages/.../test_x.py::test_y"``.
-
-    Args:
-        root: the repository's root.
-        folder: relative to it.
-    """
-    definitions = Definitions(root)
-    return {
-        f"{path.relative_to(root).as_posix()}::{name}": definitions.of(path, name)
-        for path in sorted(Path(root, folder).rglob("test_*.py"))
-        for name in _marked(definitions.module(path))
-    }
-
-
-def sanitizer_tests(root: Path, folder: str) -> set[str]:
-    """The test functions of a folder that have the mark `sanitizer`, named as by :func:`gpu_tests`."""
-    return {
-        f"{path.relative_to(root).as_posix()}::{node.name}"
-        for path in Path(root, folder).rglob("test_*.py")
-        for node in ast.parse(path.read_bytes()).body
-        if isinstance(node, ast.FunctionDef) and "mark.sanitizer" in _decorators(node)
-    }
-
-
-def _marked(module: _Module) -> Iterator[str]:
-    """Functions marked `gpu`: by a decorator, by a name such as DEVICES that holds the mark, or by the module.
-
-    A test of the battery has the mark on the parameters that run on a GPU.
-    """
-    assigned = [node for node in module.body if isinstance(node, (ast.Assign, ast.AnnAssign))]
-    names = {name for node in assigned if _says_gpu(node, set()) for name in _bound_by(node)}
-    for node in module.body:
-        if isinstance(node, _DEFINITIONS) and node.name.startswith(("test", "Test")):
-            marks = (mark for each in ast.walk(node) for mark in getattr(each, "decorator_list", ()))
-            if "pytestmark" in names or any(_says_gpu(mark, names) for mark in marks):
-                yield node.name
-
-
-def _says_gpu(value: ast.AST, names: set[str]) -> bool:
+def _marked(value: ast.AST, mark: str, names: set[str]) -> bool:
+    """Whether an expression holds a mark, or one of some names that do."""
     return any(
-        (isinstance(node, ast.Attribute) and ast.unparse(node).endswith("mark.gpu"))
+        (isinstance(node, ast.Attribute) and ast.unparse(node).endswith(f"mark.{mark}"))
         or (isinstance(node, ast.Name) and node.id in names)
-        or (isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "battery")
+        # Which marks those parameters of the battery's tests that run on a GPU.
+        or (mark == "gpu" and isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "battery")
         for node in ast.walk(value)
     )

@@ -28,7 +28,7 @@ from forge_core.op import Operator
 from forge_core.op.launch import Launch, load
 from forge_core.proofs.calls import plan, run_digest, values
 from forge_core.proofs.declare import ProofError, Week, digest_of, discover
-from forge_core.proofs.definitions import Definitions, code_digest, gpu_tests
+from forge_core.proofs.definitions import Definitions, code_digest
 from forge_core.toolchain import package_folder
 
 __all__ = ["Evidence", "Launched", "normalised"]
@@ -117,9 +117,14 @@ class Evidence:
         measure = definitions.of(Path(__file__).with_name("measure.py"), "measure")
         return {name: digest_of([declared[operator], measure])[:32] for name, operator in operators.items()}
 
-    def tests(self, week: Week) -> dict[str, str]:
-        """The digest of each test function that runs on a GPU, by its name."""
-        return gpu_tests(self.root, week.tests)
+    def tests(self, week: Week, mark: str = "gpu") -> dict[str, str]:
+        """The digest of each test function with a mark, by its name ``"packages/.../test_x.py::test_y"``."""
+        definitions = Definitions(self.root)
+        return {
+            f"{path.relative_to(self.root).as_posix()}::{name}": definitions.of(path, name)
+            for path in sorted((self.root / week.tests).rglob("test_*.py"))
+            for name in definitions.tests(path, mark)
+        }
 
     def launches(self, calls: Iterable[tuple[str, str]], device: Device) -> dict[tuple[str, str], Launched]:
         """What calls, each an operator ``"namespace::name"`` and a text, launch on a device."""

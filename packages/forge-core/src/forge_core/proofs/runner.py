@@ -28,7 +28,6 @@ from forge_core.progress import progress
 from forge_core.proofs.check import differences, load_intact, other_tests
 from forge_core.proofs.chunks import AT_ONCE, TESTS_EACH, TOOLS, Chunk, Result, joined
 from forge_core.proofs.declare import ProofError, Week, digest_of, function_of, measured
-from forge_core.proofs.definitions import sanitizer_tests
 from forge_core.proofs.evidence import Evidence
 from forge_core.proofs.merge import Outcome, Task, merge
 from forge_core.proofs.record import ProofRun, Record, WeekTests, path_of
@@ -97,7 +96,7 @@ def _tasks(weeks: Sequence[Week], record: Record, evidence: Evidence, *, everyth
         again = new | changed | {test for name in stale & set(proofs) for test in proofs[name].tests}
         if gpus > 1:
             again |= {test for test, reason in known.skipped.items() if "GPUs are needed" in reason}
-        sanitized = sanitizer_tests(evidence.root, week.tests)
+        sanitized = set(evidence.tests(week, "sanitizer"))
         # A changed test may launch whatever is stale; a sanitizer's verdict holds for all kernels of a builder.
         builders = {kernel.builder for kernel in week.kernels if kernel.name in stale}
         same = [proofs[k.name] for k in week.kernels if k.builder in builders and k.name in proofs]
