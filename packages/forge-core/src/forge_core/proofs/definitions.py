@@ -1,14 +1,14 @@
-"""Digests of definitions: what a function, class or constant says, independent of its name, place and formatting.
+"""Digests of functions, classes and constants, independent of their names, modules and formatting.
 
-The digest is that of the syntax tree without docstrings and annotations, with every name that the project's test code
-defines replaced by the digest of its definition:
+A digest is that of the syntax tree without docstrings and annotations, in which the digest of a definition replaces
+each name that the project's test code defines:
 
     test_x ---> helper of the module ---> constant of another test module
        `------> assert_near_float64  ---> half_ulp
 
-A changed helper therefore counts for everything that uses it.  Followed are the module itself, ``forge_core.testing``,
-and the packages' declarations and error models; any other name, an operator's for example, counts as its text.
-Nothing is imported.
+So a changed helper changes the digests of everything that uses it.  Names are followed within the module, into
+``forge_core.testing`` and into the packages' declarations and error models; any other name, an operator's for example,
+counts as its text.  Nothing is imported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from forge_core.cache.sources import locate
 __all__ = ["Definitions", "code_digest"]
 
 _TESTING = "forge_core.testing."
-#: Modules of a package that say what is right: its declarations and the models of its error bounds.
+#: Modules of a package that are followed: its declarations and its error models.
 _DECLARATIONS = ("proofs", "bounds")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
@@ -44,7 +44,7 @@ def _code_digest(source: bytes) -> str:
     for node in ast.walk(tree):
         if _documented(node):
             node.body = node.body[1:] or [ast.Pass()]  # type: ignore[attr-defined]
-    # The same text from every Python: 3.12 has one more field, 3.13 leaves out empty ones.
+    # The same text from every Python: 3.12 adds a field, 3.13 omits empty ones.
     options: dict[str, bool] = {"show_empty": True} if sys.version_info >= (3, 13) else {}
     return hashlib.sha256(ast.dump(tree, **options).replace(", type_params=[]", "").encode()).hexdigest()
 
@@ -99,14 +99,14 @@ def _bound_by(statement: ast.stmt) -> Iterator[str]:
     if isinstance(statement, _DEFINITIONS):
         yield statement.name
         return
-    # `TABLE[key] = value` and `module.name = value` change TABLE and module; a call or a loop may change any name.
+    # `TABLE[key] = value` changes TABLE and `module.name = value` module; a call or a loop may change any name in it.
     changing = isinstance(statement, (ast.Expr, ast.For, ast.Delete))
     nodes = [statement] if changing else _targets(statement)
     yield from dict.fromkeys(n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
 class Definitions:
-    """Digests of definitions, each read once.
+    """Digests of definitions, each computed once.
 
     Args:
         root: the repository's root, absolute, up to which conftest.py files are looked for.
@@ -128,7 +128,7 @@ class Definitions:
         key = (path, name)
         if key in self._known:
             return self._known[key]
-        if key in self._open:  # recursion counts as the number of definitions that it goes up
+        if key in self._open:  # recursion counts as its depth
             self._reached = min(self._reached, self._open.index(key))
             return f"recursion {len(self._open) - self._open.index(key)}"
         statements = self.module(path).statements[name]
@@ -137,7 +137,7 @@ class Definitions:
         text = "\n".join(self.text(path, statement, name) for statement in statements)
         self._open.pop()
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-        if self._reached >= len(self._open):  # refers to nothing above itself, so it is the same from anywhere
+        if self._reached >= len(self._open):  # refers to nothing above itself: the digest is the same from anywhere
             self._known[key] = digest
         self._reached = min(before, self._reached)
         return digest
@@ -203,7 +203,7 @@ class Definitions:
         return own + (self._followed(found) or f"'{found.name or found.module}")
 
     def _followed(self, found: _Import) -> str | None:
-        """The digest of an imported name where its module is followed; else None."""
+        """The digest of an imported name; None if its module is not followed."""
         package, _, last = found.module.rpartition(".")
         declares = package.isidentifier() and last in _DECLARATIONS
         if found.name is None or not (declares or f"{found.module}.".startswith(_TESTING)):
@@ -214,11 +214,11 @@ class Definitions:
         module = self.module(Path(place))
         if found.name in module.statements:
             return f"={self.of(Path(place), found.name)}"
-        again = module.imports.get(found.name)  # handed on by the package's __init__
+        again = module.imports.get(found.name)  # re-exported by the package's __init__
         return self._followed(again) if again is not None else None
 
     def _attribute(self, path: Path, node: ast.Attribute, local: frozenset[str]) -> str | None:
-        """The digest of ``module.name`` where the module is followed; else None."""
+        """The digest of ``module.name``; None if the module is not followed."""
         if not isinstance(node.value, ast.Name) or node.value.id in local:
             return None
         found = self.module(path).imports.get(node.value.id)
@@ -228,7 +228,7 @@ class Definitions:
         return self._followed(_Import(module, node.attr))
 
     def _fixtures(self, path: Path, node: ast.AST) -> Iterator[str]:
-        """The fixtures that pytest passes to a test or a fixture, and those that it uses for every test."""
+        """The fixtures that pytest passes to a test or a fixture, and a test's autouse fixtures and ``pytestmark``."""
         if not isinstance(node, _FUNCTIONS) or not (path.name.startswith("test_") or path.name == "conftest.py"):
             return
         is_test = node.name.startswith("test")

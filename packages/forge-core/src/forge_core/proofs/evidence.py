@@ -33,7 +33,7 @@ from forge_core.toolchain import package_folder
 
 __all__ = ["Evidence", "Launched", "normalised"]
 
-#: Calls, or kernels, that a worker process takes at once; so few are planned, or compiled, without one.
+#: Calls, or kernels, that a worker process takes at once; no more than that are planned, or compiled, without one.
 CALLS_EACH, KERNELS_EACH = 2000, 4
 
 _COMMENT = re.compile(r"//[^\n]*")
@@ -51,8 +51,8 @@ class Launched:
     """The launch that is planned for a call.
 
     Attributes:
-        run: the digest of what the plan passes on: variant, configuration, integers, workspace.
-        launch: the digest of that and of each kernel's grid, block, cluster, shared memory and arguments.
+        run: the digest of the plan: variant, configuration, integers, workspace.
+        launch: the digest of the plan and of each kernel's grid, block, cluster, shared memory and arguments.
         builder: ``"module:attribute"`` of the kernel's builder.
         config: its configuration.
         problem: why nothing is launched; "" otherwise.
@@ -66,12 +66,12 @@ class Launched:
 
 
 class Evidence:
-    """Digests of a checkout.  Plans and PTX are computed once: a run compares them first and records them later.
+    """Digests of a checkout.  Each plan and PTX is computed once: a run compares it first and records it later.
 
     Args:
         root: the repository's root.
-        jobs: processes that plan and compile; default: one for each core.
-        recompute: whether plans and PTX are compared where the fingerprint changed, always, or never.
+        jobs: processes that plan and compile; by default one for each core.
+        recompute: whether plans and PTX are recomputed if the fingerprint changed, always, or never.
     """
 
     def __init__(self, root: Path, jobs: int | None = None, *, recompute: Recompute = "changed") -> None:
@@ -127,11 +127,11 @@ class Evidence:
         }
 
     def launches(self, calls: Iterable[tuple[str, str]], device: Device) -> dict[tuple[str, str], Launched]:
-        """What calls, each an operator ``"namespace::name"`` and a text, launch on a device."""
+        """What calls, each an operator ``"namespace::name"`` and its text, launch on a device."""
         return self._each(_launched, calls, device, CALLS_EACH)
 
     def code(self, kernels: Iterable[tuple[str, Any]], arch: str) -> dict[tuple[str, Any], str]:
-        """The digest of the PTX of builders and configurations; ``"! ..."`` says why one does not compile."""
+        """The digest of the PTX of each builder and configuration; ``"! ..."`` says why one does not compile."""
         return self._each(_code, kernels, arch, KERNELS_EACH)
 
     def _each(
@@ -216,9 +216,9 @@ def _code(arch: str, key: tuple[str, Any]) -> str:
 
 
 def normalised(ptx: str) -> str:
-    """PTX without comments, line information, its version and the names of its kernels.
+    """PTX without comments, line information, version and kernel names.
 
-    The version differs between the DSL's libraries for CUDA 12 and 13, which otherwise give the same code.
+    Only the version differs between the DSL's libraries for CUDA 12 and 13.
     """
     text = _IGNORED.sub("", _DEBUG.sub("", _COMMENT.sub("", ptx)))
     for number, name in enumerate(dict.fromkeys(_ENTRY.findall(text))):
