@@ -38,9 +38,6 @@ __all__ = [
 #: Reasons for which a test may be skipped in a proof: the machine lacks something.
 LACKING = ("GPUs are needed", "of free GPU memory are needed")
 
-#: What :func:`other_tests` finds.
-OTHER_TESTS = ("tests without a result", "tests changed since they ran", "tests that ran and are gone")
-
 #: Calls in one digest of a proof's plans: a difference is located to a group of calls.
 CALLS_TOGETHER = 32
 
@@ -101,9 +98,7 @@ def wrong_proofs(weeks: Sequence[Week], record: Record, evidence: Evidence) -> d
     found = differences(weeks, record, evidence)
     for week in weeks:
         tests = other_tests(record.weeks.get(week.name, WeekTests()), evidence.tests(week))
-        reasons = [
-            f"{what}: {', '.join(sorted(names))}" for what, names in zip(OTHER_TESTS, tests, strict=True) if names
-        ]
+        reasons = [f"{what}: {', '.join(sorted(names))}" for what, names in tests.items() if names]
         for kernel in week.kernels:
             proof = record.proof(kernel.name)
             if proof is not None:
@@ -229,17 +224,17 @@ def _uncommitted(proof: Proof) -> Iterator[str]:
         yield "the proof was made from sources that were not committed"
 
 
-def other_tests(known: WeekTests, now: Mapping[str, str]) -> tuple[set[str], set[str], set[str]]:
-    """Compares the tests on record with the digests of the checkout's test functions.
-
-    Returns:
-        The test functions without a result, those that changed since, and those that no longer exist.
-    """
+def other_tests(known: WeekTests, now: Mapping[str, str]) -> dict[str, set[str]]:
+    """How the checkout's test functions, of which ``now`` has the digests, differ from those on record."""
     lacking = {test for test, reason in known.skipped.items() if any(words in reason for words in LACKING)}
     ran = set(map(function_of, {*known.tests, *lacking})) & set(known.digests)
     changed = {name for name, digest in now.items() if known.digests.get(name, digest) != digest}
     gone = {*known.digests, *map(function_of, known.tests)} - set(now)
-    return set(now) - ran - changed, changed, gone
+    return {
+        "tests without a result": set(now) - ran - changed,
+        "tests changed since they ran": changed,
+        "tests that ran and are gone": gone,
+    }
 
 
 def inconsistencies(gpu: str, record: Record) -> list[Finding]:

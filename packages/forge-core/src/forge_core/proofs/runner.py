@@ -84,7 +84,7 @@ def _tasks(weeks: Sequence[Week], record: Record, evidence: Evidence, *, everyth
         known, digests = before.weeks.get(week.name, WeekTests()), evidence.tests(week)
         proofs = {proof.name: proof for proof in before.proofs if proof.week == week.name}
         stale = frozenset(kernel.name for kernel in week.kernels if differing[kernel.name])
-        new, changed, gone = other_tests(known, digests)
+        new, changed, gone = other_tests(known, digests).values()
         again = new | changed | {test for name in stale & set(proofs) for test in proofs[name].tests}
         if gpus > 1:
             again |= {test for test, reason in known.skipped.items() if "GPUs are needed" in reason}
