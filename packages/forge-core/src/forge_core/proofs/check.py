@@ -7,7 +7,6 @@ finding of its own, even if another GPU has valid proofs.
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from forge_core.proofs.chunks import TOOLS, clean
 from forge_core.proofs.declare import ProofError, Week, digest_of, function_of, measured
 from forge_core.proofs.evidence import Evidence, Launched
 from forge_core.proofs.record import FILE, Proof, Record, WeekTests, load
+from forge_core.toolchain import toolchain
 
 __all__ = [
     "Finding",
@@ -121,6 +121,7 @@ def differences(weeks: Sequence[Week], record: Record, evidence: Evidence) -> di
 
     ``evidence.recompute`` decides for which kernels plans and PTX are recomputed.
     """
+    here = dict(toolchain()).get("nvidia-cutlass-dsl")
     found: dict[str, list[str]] = {}
     other: list[Proof] = []
     for week in weeks:
@@ -135,7 +136,9 @@ def differences(weeks: Sequence[Week], record: Record, evidence: Evidence) -> di
                 reasons.append("it was changed after it was made: its seal is broken")
             if proof.declaration != declarations[kernel.name]:
                 reasons.append("its declared samples, bounds or planted faults, or the tolerance policy, are others")
-            reasons += _other_compiler(proof)
+            there = proof.run.environment.dsl
+            if here not in (None, there):
+                reasons.append(f"the CuTe DSL here is {here}, and what it compiles was proven of {there}")
             same = proof.fingerprint == fingerprints[kernel.name]
             if evidence.recompute == "never" and not same:
                 reasons.append("its sources changed; whether its plans or its PTX did, nox -s proofs tells")
@@ -159,16 +162,6 @@ def refreshed(weeks: Sequence[Week], record: Record, evidence: Evidence) -> Reco
         msgspec.structs.replace(proof, fingerprint=now[proof.name]).sealed() if proof.name in now else proof
         for proof in record.proofs
     )
-
-
-def _other_compiler(proof: Proof) -> Iterator[str]:
-    try:
-        here = importlib.metadata.version("nvidia-cutlass-dsl")
-    except importlib.metadata.PackageNotFoundError:
-        return  # nothing can be compiled here
-    there = proof.run.environment.dsl
-    if here != there:
-        yield f"the CuTe DSL here is {here}, and what it compiles was proven of {there}"
 
 
 def _other_plans(proof: Proof, launched: Mapping[str, Launched]) -> Iterator[str]:
