@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -247,12 +246,9 @@ def execute(
     )
     try:
         text, _ = process.communicate(timeout=min(left, SECONDS))
-    except BaseException as error:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    except subprocess.TimeoutExpired as error:
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
         if left < SECONDS:
             raise UnfinishedError(chunk.name) from error
         return Result(problem=f"it took more than {SECONDS} s")
