@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from forge_core.proofs.check import incomplete, incredible, records_in
+from forge_core.proofs.check import incomplete, inconsistencies, records_in
 from forge_core.proofs.declare import discover
 from forge_core.testing.subject import bounds_of
 
@@ -22,7 +22,7 @@ def records(root):
 def test_the_records_are_whole_and_sealed(records):
     assert records
     for gpu, record in records.items():
-        assert [str(finding) for finding in incredible(gpu, record)] == []
+        assert [str(finding) for finding in inconsistencies(gpu, record)] == []
         assert {proof.name: incomplete(proof) for proof in record.proofs if incomplete(proof)} == {}
 
 

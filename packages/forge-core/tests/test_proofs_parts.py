@@ -29,7 +29,7 @@ from forge_core.proofs.calls import describe, plan, run_digest
 from forge_core.proofs.check import Finding, in_words
 from forge_core.proofs.chunks import FOUND, Chunk, Result, joined, outcomes, result_of, words_of
 from forge_core.proofs.declare import ProofError, discover, measured
-from forge_core.proofs.definitions import code_digest, sanitizer_tests
+from forge_core.proofs.definitions import code_digest
 from forge_core.proofs.evidence import Evidence, Launched, normalised
 from forge_core.proofs.measure import REPEATS, measure, measure_week
 from forge_core.proofs.merge import covering
@@ -179,15 +179,15 @@ def test_what_is_measured_of_a_kernel(operator, floor, problem, errors):
 def test_a_week_is_measured_without_what_is_declared_absent(tmp_path, monkeypatch):
     week = Week("tiny", "tiny", "tests", (), (Subject(Doubling(), samples, absent={"wide": "it has no rows"}),))
     bind = LaunchTable._bind
-    [(test, shown)] = measure_week(week, CPU).items()
+    [(test, shown)] = measure_week(week, Chunk("tiny", "measure"), CPU).items()
     assert LaunchTable._bind is bind, "launches are observed while it measures only"
     assert test == measured("tiny::double/plain")
     assert (shown["outcome"], shown["launched"]) == ("passed", {"tiny::double/plain": {}})
-    assert measure_week(week, CPU, ["tiny::double/other"]) == {}
+    assert measure_week(week, Chunk("tiny", "measure", (measured("tiny::double/other"),)), CPU) == {}
     monkeypatch.setattr(measuring, "discover", lambda names: [week])
-    monkeypatch.setattr(measuring, "measure_week", lambda week, device, kernels: measure_week(week, CPU, kernels))
+    monkeypatch.setattr(measuring, "measure_week", lambda week, chunk, device: measure_week(week, chunk, CPU))
     chunk, journal = tmp_path / "chunk", tmp_path / "journal"
-    chunk.write_bytes(msgspec.json.encode(Chunk("tiny", "measure", kernels=("tiny::double/plain",))))
+    chunk.write_bytes(msgspec.json.encode(Chunk("tiny", "measure", (test,))))
     assert measuring.main(str(chunk), str(journal)) == 0
     assert outcomes(journal)[test]["repeats"] == REPEATS
 
@@ -208,8 +208,8 @@ def test_the_command_lines_of_the_chunks(monkeypatch, tmp_path):
     assert sanitizer[:3] == ["compute-sanitizer", "--tool", "racecheck"]
     assert sanitizer[-2:] == ["-m", "sanitizer"]
     assert "-n" not in sanitizer
-    measured = words_of(Chunk("tiny", "measure", kernels=("a", "b")), WEEK, out, given, tmp_path, workers=10)
-    assert measured[2:] == ["forge_core.proofs.measure", str(given), str(out)]
+    measure = words_of(Chunk("tiny", "measure", ("a", "b")), WEEK, out, given, tmp_path, workers=10)
+    assert measure[2:] == ["forge_core.proofs.measure", str(given), str(out)]
 
 
 def test_only_the_files_of_chosen_tests_are_collected(tmp_path):
@@ -427,9 +427,9 @@ def test_every_week_has_declarations_fingerprints_and_gpu_tests(weeks):
         names = {kernel.name for kernel in week.kernels}
         assert set(evidence.declarations(week)) == set(evidence.fingerprints(week)) == names
         assert len(set(evidence.declarations(week).values())) == len(week.subjects)
-        sanitized = sanitizer_tests(ROOT, week.tests)
+        sanitized = evidence.tests(week, "sanitizer")
         assert sanitized
-        assert sanitized <= set(evidence.tests(week))
+        assert sanitized.items() <= evidence.tests(week).items()
         assert len(evidence.tests(week)) > 30, week.name
 
 

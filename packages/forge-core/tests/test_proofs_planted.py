@@ -88,7 +88,7 @@ class Tiny(Evidence):
         return (self.root / "src/tiny_week" / name).read_text()
 
     def fingerprints(self, week):
-        self._files.clear()
+        self._sources.cache_clear()
         return super().fingerprints(week)
 
     def declarations(self, week):
@@ -158,7 +158,7 @@ class Tree:
                 raise change
             return change(self, chunk)
         if chunk.kind == "measure":
-            return Result(tests={measured(name): measured_as(name) for name in chunk.kernels})
+            return Result(tests={test: measured_as(test.partition("::")[2]) for test in chunk.tests})
         if chunk.kind == "tests":
             return Result(tests=self.tests(chunk))
         summary = "0 hazards displayed (0 errors, 0 warnings)" if chunk.kind == "racecheck" else "0 errors"

@@ -9,13 +9,16 @@ import time
 from pathlib import Path
 
 import click
+import torch
 
 from forge_core import device as devices
-from forge_core.cli import did_you_mean
+from forge_core.bench.environment import read_environment
 from forge_core.proofs import check as checking
-from forge_core.proofs.declare import ProofError, Week, discover
+from forge_core.proofs import runner
+from forge_core.proofs.chunks import UnfinishedError, execute, find_sanitizer
+from forge_core.proofs.declare import ProofError, discover
 from forge_core.proofs.evidence import Evidence
-from forge_core.proofs.record import FILE, Proof, ProofRun, path_of, stamped
+from forge_core.proofs.record import FILE, ProofRun, path_of, stamped
 
 __all__ = ["prove"]
 
@@ -24,19 +27,18 @@ STATE = Path("results/proofs")
 WORKERS = 14
 
 _root = click.option(
-    "--root", type=click.Path(exists=True, file_okay=False, path_type=Path), default=Path(), help="The repository."
+    "--root",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(),
+    is_eager=True,
+    help="The repository.",
 )
-_records = click.option("--records", type=click.Path(path_type=Path), help="The folder of records; docs/records.")
-
-
-def _named(weeks: tuple[str, ...]) -> list[Week]:
-    """The weeks of these names; all without names."""
-    try:
-        return discover(weeks)
-    except ProofError as error:
-        known = [week.name for week in discover()]
-        hints = filter(None, [did_you_mean(name, known) for name in weeks if name not in known])
-        raise click.UsageError(". ".join([str(error), *hints])) from error
+_records = click.option(
+    "--records",
+    type=click.Path(path_type=Path),
+    callback=lambda ctx, _, records: records or ctx.params["root"] / RECORDS,
+    help="The folder of records; docs/records.",
+)
 
 
 @click.group()
@@ -58,21 +60,10 @@ def prove() -> None:
 @_root
 @_records
 def run_command(
-    weeks: tuple[str, ...],
-    everything: bool,
-    workers: int | None,
-    limit: float | None,
-    root: Path,
-    records: Path | None,
+    weeks: tuple[str, ...], everything: bool, workers: int | None, limit: float | None, root: Path, records: Path
 ) -> None:
     """Validate the kernels of WEEKS (all) without a valid proof, on this machine's GPU."""
-    import torch
-
-    from forge_core.bench.environment import read_environment
-    from forge_core.proofs.chunks import UnfinishedError, execute, find_sanitizer
-    from forge_core.proofs.runner import prove as run
-
-    found, folder, root = _named(weeks), records or root / RECORDS, root.resolve()
+    found, root = discover(weeks), root.resolve()
     if not torch.cuda.is_available():
         raise ProofError("a proof is made on a GPU, and there is none here")
     find_sanitizer()
@@ -80,13 +71,13 @@ def run_command(
     processes = workers or min(WORKERS, os.cpu_count() or 1)
     environment = read_environment(torch.device("cuda"), [week.package for week in found])
     try:
-        outcome = run(
+        outcome = runner.prove(
             found,
             functools.partial(execute, root=root, workers=processes, deadline=deadline),
             ProofRun(dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), environment),
             devices.query(torch.device("cuda")),
             Evidence(root),
-            records=folder,
+            records=records,
             state=root / STATE,
             everything=everything,
             gpus=torch.cuda.device_count(),
@@ -97,7 +88,7 @@ def run_command(
         click.echo(note)
     for failure in outcome.failures:
         click.echo(failure, err=True)
-    path = path_of(folder, environment.gpu)
+    path = path_of(records, environment.gpu)
     click.echo(f"{path}: {len(outcome.proven)} kernels proven now, {len(outcome.kept)} before")
     if outcome.failures:
         raise ProofError(f"{len(outcome.failures)} findings; what was proven is in the record")
@@ -108,13 +99,13 @@ def run_command(
 @click.option("--recompute", is_flag=True, help="Plan and compile everything, also where no source changed.")
 @_root
 @_records
-def check_command(weeks: tuple[str, ...], recompute: bool, root: Path, records: Path | None) -> None:
+def check_command(weeks: tuple[str, ...], recompute: bool, root: Path, records: Path) -> None:
     """Exit with 1 unless every kernel has a valid proof; needs no GPU.
 
     Where sources changed, the recorded calls are planned and compiled again and compared.
     """
-    evidence = Evidence(root.resolve(), recompute="always" if recompute else "changed")
-    found = checking.check(_named(weeks), records or root / RECORDS, evidence)
+    evidence = Evidence(root, recompute="always" if recompute else "changed")
+    found = checking.check(discover(weeks), records, evidence)
     if found:
         click.echo(checking.in_words(found), err=True)
         raise ProofError(f"{len(found)} findings")
@@ -124,18 +115,14 @@ def check_command(weeks: tuple[str, ...], recompute: bool, root: Path, records: 
 @prove.command("table")
 @_root
 @_records
-def table_command(root: Path, records: Path | None) -> None:
+def table_command(root: Path, records: Path) -> None:
     """Print operator, variant, GPUs and date of every kernel's proof as a Markdown table."""
-    evidence, weeks = Evidence(root.resolve()), discover()
-    valid: dict[str, list[Proof]] = {}
-    for record in checking.records_in(records or root / RECORDS).values():
-        wrong = checking.wrong_proofs(weeks, record, evidence)
-        for proof in record.proofs:
-            if wrong.get(proof.name) == []:
-                valid.setdefault(proof.name, []).append(proof)
+    evidence, weeks = Evidence(root), discover()
+    checked = [(each, checking.wrong_proofs(weeks, each, evidence)) for each in checking.records_in(records).values()]
     click.echo("| operator | variant | proven on | date |\n| --- | --- | --- | --- |")
     for kernel in (kernel for week in weeks for kernel in week.kernels):
-        proofs = valid.get(kernel.name, [])
+        found = (record.proof(kernel.name) for record, wrong in checked if not wrong[kernel.name])
+        proofs = [proof for proof in found if proof is not None]
         gpus = ", ".join(proof.run.environment.gpu for proof in proofs) or "not proven"
         date = max((proof.run.date[:10] for proof in proofs), default="")
         click.echo(f"| `{kernel.operator}` | {kernel.variant} | {gpus} | {date} |")
@@ -152,15 +139,15 @@ def stamp_command(record: Path) -> None:
 @prove.command("refresh")
 @_root
 @_records
-def refresh_command(root: Path, records: Path | None) -> None:
+def refresh_command(root: Path, records: Path) -> None:
     """Write the present fingerprints into proofs of which nothing differs, so that the next check compiles nothing.
 
     For refactored sources; needs no GPU.
     """
-    evidence = Evidence(root.resolve())
-    for path in sorted((records or root / RECORDS).glob(f"*/{FILE}")):
+    evidence, weeks = Evidence(root), discover()
+    for path in sorted(records.glob(f"*/{FILE}")):
         record = checking.load_intact(path)
-        fresh = checking.refreshed(discover(), record, evidence)
+        fresh = checking.refreshed(weeks, record, evidence)
         count = sum(old.fingerprint != new.fingerprint for old, new in zip(record.proofs, fresh.proofs, strict=True))
         fresh.save(path)
         click.echo(f"{path}: {count} fingerprints are new")

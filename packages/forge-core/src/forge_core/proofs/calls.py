@@ -4,7 +4,7 @@
     bfloat16[64,100|128,1]+2 0 None 'split' -> ...          strides, address modulo 16, and an ``out``
 
 The text holds all that a launch depends on: dtypes, sizes, strides, alignment, every other argument, and the default
-dtype where it is not float32.
+dtype if it is not float32.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DEFAULT = "default="
 
 
 def describe(named: dict[str, Any], out: torch.Tensor | None) -> str:
-    """A call as text, from all arguments as the operator's schema binds them, and the ``out`` if one is given."""
+    """A call as text, from all arguments as the operator's schema binds them, and its ``out`` if any."""
     default = torch.get_default_dtype()
     words = [f"{_DEFAULT}{default}"] if default is not torch.float32 else []
     words += [_word(value) for value in named.values()]
@@ -63,7 +63,7 @@ def _value(word: str) -> Any:
         strides = strides if match[3] is not None else list(_contiguous(sizes))
         offset = int(match[4] or 0) // dtype.itemsize
         reach = 1 + sum((size - 1) * step for size, step in zip(sizes, strides, strict=True)) if math.prod(sizes) else 0
-        # A meta tensor's address is its offset in bytes, so it has the alignment of the tensor on the GPU.
+        # A meta tensor's address is its offset in bytes, which gives it the alignment of the tensor on the GPU.
         return torch.empty(offset + reach, dtype=dtype, device="meta").as_strided(sizes, strides, offset)
     if word.startswith("torch."):
         return getattr(torch, word.removeprefix("torch."))
@@ -71,7 +71,7 @@ def _value(word: str) -> Any:
 
 
 def plan(operator: Operator, call: str, device: Device) -> Launch:
-    """The launch that an operator plans on a device for a call, as :func:`describe` gave it.
+    """The launch that an operator plans on a device for a call that :func:`describe` wrote.
 
     Raises:
         ProofError: the operator refuses the call, or takes other arguments.

@@ -1,13 +1,12 @@
 """Whether every kernel has a valid proof; needs no GPU.
 
 Every kernel needs a proof on one recorded GPU.  It is valid if it is complete, its seal is unbroken, it was made from
-committed sources, and this checkout gives the same plans, PTX, declaration and GPU tests.  A record that was edited is
-an error by itself, also where another GPU has a proof.
+committed sources, and this checkout produces the same plans, PTX, declaration and GPU tests.  An edited record is a
+finding of its own, even if another GPU has valid proofs.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from forge_core.proofs.chunks import TOOLS, clean
 from forge_core.proofs.declare import ProofError, Week, digest_of, function_of, measured
 from forge_core.proofs.evidence import Evidence, Launched
 from forge_core.proofs.record import FILE, Proof, Record, WeekTests, load
+from forge_core.toolchain import toolchain
 
 __all__ = [
     "Finding",
@@ -26,7 +26,7 @@ __all__ = [
     "differences",
     "in_words",
     "incomplete",
-    "incredible",
+    "inconsistencies",
     "load_intact",
     "other_tests",
     "plans_digest",
@@ -38,14 +38,12 @@ __all__ = [
 #: Reasons for which a test may be skipped in a proof: the machine lacks something.
 LACKING = ("GPUs are needed", "of free GPU memory are needed")
 
-OTHER_TESTS = ("tests without a result", "tests changed since they ran", "tests that ran and are gone")
-
-#: Calls in one digest of a proof's plans, so that a difference can be located.
+#: Calls in one digest of a proof's plans: a difference is located to a group of calls.
 CALLS_TOGETHER = 32
 
 
 class Finding(NamedTuple):
-    """A kernel, or a record, what is wrong with it, and the command that corrects it."""
+    """What is wrong with a kernel's proof or with a record, and the command that corrects it."""
 
     subject: str
     what: str
@@ -56,7 +54,7 @@ class Finding(NamedTuple):
 
 
 def in_words(found: Iterable[Finding]) -> str:
-    """Findings as text, grouped by reason and command, since an edited helper invalidates many proofs."""
+    """Findings as text, grouped by reason and command: one edited helper invalidates many proofs."""
     together: dict[tuple[str, str], list[Finding]] = {}
     for finding in found:
         together.setdefault(finding[1:], []).append(finding)
@@ -74,22 +72,14 @@ def in_words(found: Iterable[Finding]) -> str:
 
 
 def records_in(folder: Path) -> dict[str, Record]:
-    """The records of all GPUs, by the names of their folders.
-
-    Raises:
-        ProofError: one of them cannot be read.
-    """
+    """The records of all GPUs, by the names of their folders; raises ProofError if one cannot be read."""
     return {path.parent.name: load(path) for path in sorted(folder.glob(f"*/{FILE}"))}
 
 
 def check(weeks: Sequence[Week], folder: Path, evidence: Evidence) -> list[Finding]:
-    """What is wrong with the proofs of some weeks in a folder of records.
-
-    Raises:
-        ProofError: a record cannot be read.
-    """
+    """Checks the proofs of some weeks in a folder of records; raises ProofError if a record cannot be read."""
     records = records_in(folder)
-    found = [finding for gpu, record in records.items() for finding in incredible(gpu, record)]
+    found = [finding for gpu, record in records.items() for finding in inconsistencies(gpu, record)]
     wrong = {gpu: wrong_proofs(weeks, record, evidence) for gpu, record in records.items()}
     for week in weeks:
         command = f"on a machine with a GPU: nox -s prove -- {week.name}"
@@ -104,19 +94,15 @@ def check(weeks: Sequence[Week], folder: Path, evidence: Evidence) -> list[Findi
 
 
 def wrong_proofs(weeks: Sequence[Week], record: Record, evidence: Evidence) -> dict[str, list[str]]:
-    """For each kernel of some weeks, why its proof in a record is not valid; [] where it is."""
+    """For each kernel of some weeks, why its proof in a record is not valid; [] if it is."""
     found = differences(weeks, record, evidence)
     for week in weeks:
         tests = other_tests(record.weeks.get(week.name, WeekTests()), evidence.tests(week))
-        reasons = [
-            f"{what}: {', '.join(sorted(names))}" for what, names in zip(OTHER_TESTS, tests, strict=True) if names
-        ]
+        reasons = [f"{what}: {', '.join(sorted(names))}" for what, names in tests.items() if names]
         for kernel in week.kernels:
             proof = record.proof(kernel.name)
-            if proof is None:
-                found[kernel.name] = ["there is no proof"]
-            else:
-                found[kernel.name] += [*incomplete(proof), *_uncommitted(proof), *reasons]
+            if proof is not None:
+                found[kernel.name] += [*_uncommitted(proof), *reasons]
     return found
 
 
@@ -124,31 +110,35 @@ def wrong_proofs(weeks: Sequence[Week], record: Record, evidence: Evidence) -> d
 
 
 def plans_digest(launched: Mapping[str, Launched]) -> str:
-    """The digest of the plans of some calls: their number, and a word for each ``CALLS_TOGETHER`` calls in order."""
+    """The number of calls, and a digest of the plans of each ``CALLS_TOGETHER`` calls, separated by spaces."""
     plans = [[call, each.launch] for call, each in launched.items()]
     words = (digest_of(plans[i : i + CALLS_TOGETHER])[:8] for i in range(0, len(plans), CALLS_TOGETHER))
     return " ".join([str(len(plans)), *words])
 
 
 def differences(weeks: Sequence[Week], record: Record, evidence: Evidence) -> dict[str, list[str]]:
-    """For each kernel of some weeks, what differs from its proof.
+    """For each kernel of some weeks, what its proof lacks and what differs from it in this checkout.
 
-    Plans and PTX are recomputed where the fingerprint differs, always or never, as the evidence asks for.
+    ``evidence.recompute`` decides for which kernels plans and PTX are recomputed.
     """
+    here = dict(toolchain()).get("nvidia-cutlass-dsl")
     found: dict[str, list[str]] = {}
     other: list[Proof] = []
     for week in weeks:
         fingerprints, declarations = evidence.fingerprints(week), evidence.declarations(week)
         for kernel in week.kernels:
-            reasons = found[kernel.name] = []
             proof = record.proof(kernel.name)
             if proof is None:
+                found[kernel.name] = ["there is no proof"]
                 continue
+            reasons = found[kernel.name] = incomplete(proof)
             if proof.seal != proof.computed_seal():
                 reasons.append("it was changed after it was made: its seal is broken")
             if proof.declaration != declarations[kernel.name]:
                 reasons.append("its declared samples, bounds or planted faults, or the tolerance policy, are others")
-            reasons += _other_compiler(proof)
+            there = proof.run.environment.dsl
+            if here not in (None, there):
+                reasons.append(f"the CuTe DSL here is {here}, and what it compiles was proven of {there}")
             same = proof.fingerprint == fingerprints[kernel.name]
             if evidence.recompute == "never" and not same:
                 reasons.append("its sources changed; whether its plans or its PTX did, nox -s proofs tells")
@@ -165,23 +155,13 @@ def differences(weeks: Sequence[Week], record: Record, evidence: Evidence) -> di
 
 
 def refreshed(weeks: Sequence[Week], record: Record, evidence: Evidence) -> Record:
-    """The record with the present fingerprints of the kernels of which nothing differs."""
+    """The record, with the present fingerprints in the proofs that nothing differs from."""
     differing = differences(weeks, record, evidence)
     now = {name: own for week in weeks for name, own in evidence.fingerprints(week).items() if not differing[name]}
     return record.with_proofs(
         msgspec.structs.replace(proof, fingerprint=now[proof.name]).sealed() if proof.name in now else proof
         for proof in record.proofs
     )
-
-
-def _other_compiler(proof: Proof) -> Iterator[str]:
-    try:
-        here = importlib.metadata.version("nvidia-cutlass-dsl")
-    except importlib.metadata.PackageNotFoundError:
-        return  # nothing can be compiled here
-    there = proof.run.environment.dsl
-    if here != there:
-        yield f"the CuTe DSL here is {here}, and what it compiles was proven of {there}"
 
 
 def _other_plans(proof: Proof, launched: Mapping[str, Launched]) -> Iterator[str]:
@@ -194,29 +174,24 @@ def _other_plans(proof: Proof, launched: Mapping[str, Launched]) -> Iterator[str
     differing = [i for i in range(len(now)) if before[i] != now[i]] if len(before) == len(now) else []
     if differing:
         group = proof.calls[differing[0] * CALLS_TOGETHER :][:CALLS_TOGETHER]
-        yield (
-            f"launches differ in {len(differing)} of {len(now)} groups of calls, the first between "
-            f"{group[0]} and {group[-1]}"
-        )
+        count = f"{len(differing)} of {len(now)}"
+        yield f"launches differ in {count} groups of calls, the first between {group[0]} and {group[-1]}"
 
 
 def _other_code(proof: Proof, launched: Mapping[str, Launched], code: Mapping[tuple[str, Any], str]) -> Iterator[str]:
-    planned = {call: launched[call] for call in proof.code if not launched[call].problem}
-    now = {call: code[each.builder, each.config] for call, each in planned.items()}
+    now = {call: code[each.builder, each.config] for call in proof.code if not (each := launched[call]).problem}
     differing = [call for call in now if now[call] != proof.code[call]]
     if differing:
         why = next((f" ({now[call].removeprefix('! ')})" for call in differing if now[call].startswith("!")), "")
-        yield (
-            f"the PTX of {len(differing)} of {len(proof.code)} compiled kernels differs, the first of "
-            f"{differing[0]}{why}"
-        )
+        count = f"{len(differing)} of {len(proof.code)}"
+        yield f"the PTX of {count} compiled kernels differs, the first of {differing[0]}{why}"
 
 
-# --------------------------------------------------------------------------------------------- what a proof has to be
+# ----------------------------------------------------------------------------------------- what is wrong by itself
 
 
 def incomplete(proof: Proof) -> list[str]:
-    """What a proof does not show, in words."""
+    """What a proof lacks."""
     figures = [figure for error in proof.errors.values() for figure in (error.absolute, error.relative)]
     broken = next((digest.removeprefix("! ") for digest in proof.code.values() if digest.startswith("!")), "")
     found = {
@@ -242,22 +217,21 @@ def _uncommitted(proof: Proof) -> Iterator[str]:
         yield "the proof was made from sources that were not committed"
 
 
-def other_tests(known: WeekTests, now: Mapping[str, str]) -> tuple[set[str], set[str], set[str]]:
-    """The test functions that have no result on record, that changed since, and that are gone.
-
-    Args:
-        known: the tests on record.
-        now: the digests of the checkout's test functions.
-    """
+def other_tests(known: WeekTests, now: Mapping[str, str]) -> dict[str, set[str]]:
+    """How the checkout's test functions, of which ``now`` has the digests, differ from those on record."""
     lacking = {test for test, reason in known.skipped.items() if any(words in reason for words in LACKING)}
     ran = set(map(function_of, {*known.tests, *lacking})) & set(known.digests)
     changed = {name for name, digest in now.items() if known.digests.get(name, digest) != digest}
     gone = {*known.digests, *map(function_of, known.tests)} - set(now)
-    return set(now) - ran - changed, changed, gone
+    return {
+        "tests without a result": set(now) - ran - changed,
+        "tests changed since they ran": changed,
+        "tests that ran and are gone": gone,
+    }
 
 
-def incredible(gpu: str, record: Record) -> list[Finding]:
-    """What is wrong with a record, whatever the checkout."""
+def inconsistencies(gpu: str, record: Record) -> list[Finding]:
+    """What is wrong with a record whatever the checkout: broken seals, another GPU, unknown tests."""
     command = f"restore docs/records/{gpu}/{FILE} from git, or prove anew: nox -s prove -- --all"
     broken = "it was changed after it was made: its seal is broken"
     wrong = [
@@ -276,13 +250,9 @@ def incredible(gpu: str, record: Record) -> list[Finding]:
 
 
 def load_intact(path: Path) -> Record:
-    """Reads a record to be added to.
-
-    Raises:
-        ProofError: it cannot be read, or was edited.
-    """
+    """Reads a record; raises ProofError if it cannot be read or was edited."""
     record = load(path)
-    wrong = incredible(path.parent.name, record)
+    wrong = inconsistencies(path.parent.name, record)
     if wrong:
         raise ProofError(in_words(wrong))
     return record

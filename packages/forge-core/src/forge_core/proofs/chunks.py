@@ -1,8 +1,7 @@
-"""One process of a validation: what it runs, its command, and its result."""
+"""One process of a validation: what it runs, its command line and its result."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -36,53 +35,52 @@ __all__ = [
     "outcomes",
 ]
 
-#: The tools of compute-sanitizer whose verdicts a proof holds.
+#: Tools of compute-sanitizer that have to run every kernel.
 TOOLS = ("memcheck", "racecheck", "initcheck")
 
 #: The exit status of a sanitizer that found something; pytest has no such status.
 FOUND = 86
-SECONDS = 1800
-TAIL = 4000
+
+#: The time limit of a process, and the characters of its output that are kept.
+SECONDS, TAIL = 1800, 4000
 
 #: Processes that run at once beside the tests: three parts of each sanitizer, and the measurement.
 AT_ONCE = 10
 
-#: Tests for which a process is worth starting: imports, collection and a CUDA context take some ten seconds.
+#: Tests that are worth a process: its imports, collection and CUDA context take some ten seconds.
 TESTS_EACH = 12
 
-#: Libraries that would otherwise start a thread, or a process, for each core in each of the processes.
+#: Variables of libraries that start a thread or a process for each core by default.
 _THREADS_OF = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
 
 
 class UnfinishedError(ProofError):
-    """The time limit was reached before a chunk was done."""
+    """The time limit of the run was reached before a chunk was done."""
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """What one process runs, or one call of pytest with its workers.
+    """What one process, or one call of pytest with its workers, runs.
 
     Attributes:
         week: the name of its week.
         kind: ``"tests"``, ``"measure"``, or a tool of compute-sanitizer.
-        tests: ids and names of test functions to run; None for all.
-        without: ids to leave out, because they passed before an interruption.
-        kernels: what to measure.
-        part, parts: which share of a sanitizer's tests is run, of how many, counted from 1.
-        workers: processes that the tests are worth; 0 for as many as the command has.
+        tests: ids of tests or measurements, and names of test functions; None for all.
+        without: ids to leave out: they passed before an interruption.
+        part, parts: the share of a sanitizer's tests, counted from 1, and the number of shares.
+        workers: pytest-xdist workers at most; 0 for as many as the command has.
     """
 
     week: str
     kind: str
     tests: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
-    kernels: tuple[str, ...] = ()
     part: int = 1
     parts: int = 1
     workers: int = 0
 
     def runs(self, test: str) -> bool:
-        """Whether a test id is among the tests, in whichever part."""
+        """Whether a test id belongs to the chunk, in whichever part."""
         chosen = self.tests is None or test in self.tests or function_of(test) in self.tests
         return chosen and test not in self.without
 
@@ -93,12 +91,12 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What a chunk showed.
+    """The result of a chunk.
 
     Attributes:
-        tests: id -> outcome, reason, launched (kernel -> calls), seconds; of measurements also errors and repeats.
-        verdict: the sanitizer's.
-        problem: "" or why the result is not complete.
+        tests: by id: outcome, reason, launched (kernel -> calls), seconds; of a measurement also errors and repeats.
+        verdict: the sanitizer's summary.
+        problem: why the result is not complete; "" if it is.
     """
 
     tests: dict[str, dict[str, Any]] = {}
@@ -111,7 +109,7 @@ class Result(msgspec.Struct, frozen=True):
 
     @property
     def good(self) -> bool:
-        """Whether nothing in it failed, so that it needs no second run."""
+        """Whether nothing failed: the chunk need not run again."""
         return not (self.problem or self.ended("failed") or (self.verdict and not clean(self.verdict)))
 
     def __str__(self) -> str:
@@ -123,7 +121,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def joined(results: Mapping[Chunk, Result]) -> dict[str, Result]:
-    """The results of a week's chunks by kind: the parts of a sanitizer are one result with the worst verdict."""
+    """The results of a week's chunks by kind; the parts of a sanitizer become one result with the worst verdict."""
     kinds: dict[str, list[Result]] = {}
     for chunk, result in results.items():
         kinds.setdefault(chunk.kind, []).append(result)
@@ -143,11 +141,11 @@ def clean(verdict: str) -> bool:
 
 
 def _worst(verdicts: Sequence[str]) -> str:
-    """One verdict for several: all that found something, if any did."""
+    """All verdicts that found something; if there are none, the others."""
     return "; ".join(dict.fromkeys([verdict for verdict in verdicts if not clean(verdict)] or verdicts))
 
 
-# --------------------------------------------------------------------- the journal: a line for each test that has ended
+# --------------------------------------------------------- the journal: a line of JSON for each test that has ended
 
 
 def _line(test: str, shown: Mapping[str, Any]) -> str:
@@ -155,13 +153,13 @@ def _line(test: str, shown: Mapping[str, Any]) -> str:
 
 
 def append_outcome(path: Path, test: str, shown: Mapping[str, Any]) -> None:
-    """Appends what a test showed to a journal; an interrupted run leaves what it had."""
+    """Appends the outcome of a test to a journal."""
     with path.open("a", encoding="utf-8") as file:
         file.write(_line(test, shown))
 
 
 def outcomes(path: Path) -> dict[str, dict[str, Any]] | None:
-    """What each test of a journal showed, by its last whole line; None where there is no file."""
+    """The outcomes in a journal, without a line that was cut off; None if there is no file."""
     if not path.is_file():
         return None
     whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
@@ -170,7 +168,7 @@ def outcomes(path: Path) -> dict[str, dict[str, Any]] | None:
 
 
 def keep_passed(path: Path) -> tuple[str, ...]:
-    """Leaves only the tests that passed in a journal, which is made where there is none; returns their ids."""
+    """Rewrites a journal, or makes an empty one, so that it has only tests that passed; returns their ids."""
     passed = Result(outcomes(path) or {}).ended("passed")
     write_atomically(path, "".join(_line(test, shown) for test, shown in passed.items()))
     return tuple(sorted(passed))
@@ -180,11 +178,7 @@ def keep_passed(path: Path) -> tuple[str, ...]:
 
 
 def find_sanitizer() -> str:
-    """The path of compute-sanitizer.
-
-    Raises:
-        ProofError: it is missing.
-    """
+    """The path of compute-sanitizer; raises ProofError if it is missing."""
     found = find_tool("compute-sanitizer")
     if found is None:
         raise ProofError("compute-sanitizer is not here; it is part of the CUDA toolkit, and no proof is whole without")
@@ -192,41 +186,39 @@ def find_sanitizer() -> str:
 
 
 def words_of(chunk: Chunk, week: Week, out: Path, given: Path, root: Path, *, workers: int) -> list[str]:
-    """The command line of a chunk: a process that reads the chunk from ``given`` and writes the journal ``out``."""
+    """The command line of a process that reads a chunk from ``given`` and writes the journal ``out``."""
     python = [sys.executable, "-m"]
     if chunk.kind == "measure":
         return [*python, "forge_core.proofs.measure", str(given), str(out)]
     words = [*python, "pytest", "-p", "forge_core.proofs.observe", "--prove-out", str(out)]
-    # Plugins that time or cache have no place in a proof.
     words += ["--prove-chunk", str(given), "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:benchmark"]
-    # Each process imports and collects what is named here: all of a week's files take longer than some kernels' tests.
+    # Collecting all files of a week takes longer than the tests of some kernels.
     files = sorted({test.partition("::")[0] for test in chunk.tests or ()})
     words += [file for file in files if (root / file).is_file()] or [week.tests]
     if chunk.kind == "tests":
-        # worksteal: an idle process takes tests from one with a long test.
         return [*words, "-m", "gpu", *(["-n", str(workers), "--dist", "worksteal"] if workers > 1 else [])]
     tool = [find_sanitizer(), "--tool", chunk.kind, "--error-exitcode", str(FOUND), "--target-processes", "all"]
-    # torch probes what a driver can do by calls that may fail; an error of a kernel is reported all the same.
+    # torch probes the driver by API calls that may fail; errors of kernels are reported all the same.
     return [*tool, "--report-api-errors", "no", *words, "-m", "sanitizer"]
 
 
 def execute(
     chunk: Chunk, week: Week, journal: Path, root: Path, *, workers: int, deadline: float | None = None
 ) -> Result:
-    """Runs a chunk in the repository's root.
+    """Runs a chunk.
 
     Args:
         chunk: what to run.
-        week: its declaration.
-        journal: the journal of its tests; the chunk is written beside it.  Tests that passed before an interruption are
-            not run again; a sanitizer's are, because its verdict is on a whole process.
+        week: the declaration of its week.
+        journal: the journal of its tests; the chunk is written beside it.  Tests that passed before an interruption do
+            not run again, except under a sanitizer, whose verdict is on a whole process.
         root: the repository's root.
-        workers: processes of the tests, at most.
-        deadline: the ``time.monotonic()`` at which it is ended.
+        workers: pytest-xdist workers at most.
+        deadline: the ``time.monotonic()`` at which the process is killed.
 
     Raises:
         ProofError: compute-sanitizer is missing.
-        UnfinishedError: the deadline came first; the journal has the tests that ended.
+        UnfinishedError: the deadline was reached; the journal has the tests that ended.
     """
     workers = min(workers, chunk.workers or workers)
     variables = {"FORGE_REQUIRE_GPU": "1", **threads_of_each(workers)}
@@ -235,13 +227,13 @@ def execute(
     else:
         journal.unlink(missing_ok=True)
     if chunk.kind in TOOLS:
-        # PyTorch hands out parts of large blocks, in which an access out of bounds is inside a block.
+        # The caching allocator returns parts of large blocks: an access out of bounds would stay inside a block.
         variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
     given = journal.with_suffix(".chunk")
     write_atomically(given, msgspec.json.encode(chunk).decode())
     words = words_of(chunk, week, journal, given, root, workers=workers)
     left = SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
-    # A session of its own, so that its workers end with it.
+    # In a session of its own, so that its workers can be killed with it.
     process = subprocess.Popen(
         words,
         cwd=root,
@@ -254,12 +246,9 @@ def execute(
     )
     try:
         text, _ = process.communicate(timeout=min(left, SECONDS))
-    except BaseException as error:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    except subprocess.TimeoutExpired as error:
+        os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        if not isinstance(error, subprocess.TimeoutExpired):
-            raise
         if left < SECONDS:
             raise UnfinishedError(chunk.name) from error
         return Result(problem=f"it took more than {SECONDS} s")
@@ -267,13 +256,13 @@ def execute(
 
 
 def threads_of_each(workers: int) -> dict[str, str]:
-    """Variables that share the cores among ``workers`` and ``AT_ONCE`` processes; those that the user has set stay."""
+    """Environment variables that share the cores among all processes; those that the user has set stay."""
     share = str(max(1, (os.cpu_count() or 1) // (workers + AT_ONCE)))
     return {name: share for name in _THREADS_OF if name not in os.environ}
 
 
 def result_of(chunk: Chunk, status: int, text: str, tests: dict[str, Any] | None) -> Result:
-    """What a chunk showed, from how its process ended, what it printed and what it wrote."""
+    """The result of a chunk, from its exit status, its output and the outcomes in its journal."""
     tail = text[-TAIL:]
     if tests is None:
         return Result(problem=f"it ended with {status} and wrote no results:\n{tail}")

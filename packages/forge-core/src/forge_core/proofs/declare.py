@@ -1,4 +1,4 @@
-"""What there is to validate: the kernels of each package, its operators and its tests."""
+"""What is validated: the kernels of each package, its operators and its tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Kernel:
     Attributes:
         operator: ``"namespace::name"``.
         variant: its name.
-        builder: ``"module:attribute"`` of the function that builds it.
+        builder: ``"module:attribute"`` of its builder.
         chooser: the module that declares the operator.
     """
 
@@ -44,13 +44,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Week:
-    """The kernels of one package.
+    """What is validated of one package.
 
     Attributes:
         name: for example ``"week1"``.
         package: its import name.
         tests: the folder of its tests, relative to the repository's root.
-        kernels: all of them.
+        kernels: the variants of its operators.
         subjects: its operators.
     """
 
@@ -62,7 +62,7 @@ class Week:
 
 
 def week_of(name: str, package: str, tests: str, subjects: Sequence[Subject]) -> Week:
-    """A :class:`Week` whose kernels are the variants of its operators that are not declared absent."""
+    """A :class:`Week` whose kernels are the variants of its operators, except those declared absent."""
     kernels = tuple(
         Kernel(subject.operator.schema.qualified, variant, found.path, subject.operator.__module__)
         for subject in subjects
@@ -75,20 +75,22 @@ def week_of(name: str, package: str, tests: str, subjects: Sequence[Subject]) ->
 def discover(names: Collection[str] = ()) -> list[Week]:
     """``PROOFS`` of the module ``proofs`` of each installed package, or of those with these ``names``.
 
-    A package goes by its week, or by one of its own names, as for a benchmark.
+    A package goes by its week or by any of ``bench.plan.names_of``.
 
     Raises:
-        ProofError: a name is unknown.
+        UsageError: a name is unknown.
     """
     from forge_core.bench import plan
+    from forge_core.cli import did_you_mean
 
     benches = [bench for bench in plan.discover() if importlib.util.find_spec(f"{bench.package}.proofs")]
     found = [(bench, importlib.import_module(f"{bench.package}.proofs").PROOFS) for bench in benches]
     weeks = [({week.name, *plan.names_of(bench)}, week) for bench, week in found]
     unknown = sorted(set(names).difference(*(own for own, _ in weeks)))
     if unknown:
-        known = ", ".join(week.name for _, week in weeks) or "none"
-        raise ProofError(f"no proofs are declared for {', '.join(unknown)}; weeks that declare some: {known}")
+        known = [week.name for _, week in weeks]
+        text = f"no proofs are declared for {', '.join(unknown)}; weeks that declare some: {', '.join(known) or 'none'}"
+        raise plan.UsageError(". ".join(filter(None, [text, *(did_you_mean(name, known) for name in unknown)])))
     return [week for own, week in weeks if own.intersection(names) or not names]
 
 
@@ -98,10 +100,10 @@ def function_of(test: str) -> str:
 
 
 def measured(name: str) -> str:
-    """The test id of a kernel's measurement, as records name it."""
+    """The test id of a kernel's measurement."""
     return f"forge_core.testing.proofs.measure::{name}"
 
 
 def digest_of(value: Any) -> str:
-    """SHA-256 of a JSON value in its canonical form."""
+    """SHA-256 of a JSON value."""
     return hashlib.sha256(canonical(value).encode()).hexdigest()

@@ -1,14 +1,14 @@
-"""Digests of definitions: what a function, class or constant says, independent of its name, place and formatting.
+"""Digests of functions, classes and constants, independent of their names, modules and formatting.
 
-The digest is that of the syntax tree without docstrings and annotations, with every name that the project's test code
-defines replaced by the digest of its definition:
+A digest is that of the syntax tree without docstrings and annotations, in which the digest of a definition replaces
+each name that the project's test code defines:
 
     test_x ---> helper of the module ---> constant of another test module
        `------> assert_near_float64  ---> half_ulp
 
-A changed helper therefore counts for everything that uses it.  Followed are the module itself, ``forge_core.testing``,
-and the packages' declarations and error models; any other name, an operator's for example, counts as its text.
-Nothing is imported.
+So a changed helper changes the digests of everything that uses it.  Names are followed within the module, into
+``forge_core.testing`` and into the packages' declarations and error models; any other name, an operator's for example,
+counts as its text.  Nothing is imported.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import NamedTuple
 
 from forge_core.cache.sources import locate
 
-__all__ = ["Definitions", "code_digest", "gpu_tests", "sanitizer_tests"]
+__all__ = ["Definitions", "code_digest"]
 
 _TESTING = "forge_core.testing."
-#: Modules of a package that say what is right: its declarations and the models of its error bounds.
+#: Modules of a package that are followed: its declarations and its error models.
 _DECLARATIONS = ("proofs", "bounds")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
@@ -35,17 +35,16 @@ _SKIPPED = {"annotation", "returns", "ctx", "type_comment", "kind", "type_params
 
 def code_digest(path: str) -> str:
     """SHA-256 of a file's syntax tree, without comments, docstrings and positions."""
-    found = Path(path).stat()
-    return _code_digest(path, found.st_mtime_ns, found.st_size)
+    return _code_digest(Path(path).read_bytes())
 
 
-@functools.lru_cache(maxsize=4096)
-def _code_digest(path: str, changed: int, size: int) -> str:
-    tree = ast.parse(Path(path).read_bytes())
+@functools.cache
+def _code_digest(source: bytes) -> str:
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         if _documented(node):
             node.body = node.body[1:] or [ast.Pass()]  # type: ignore[attr-defined]
-    # The same text from every Python: 3.12 has one more field, 3.13 leaves out empty ones.
+    # The same text from every Python: 3.12 adds a field, 3.13 omits empty ones.
     options: dict[str, bool] = {"show_empty": True} if sys.version_info >= (3, 13) else {}
     return hashlib.sha256(ast.dump(tree, **options).replace(", type_params=[]", "").encode()).hexdigest()
 
@@ -66,7 +65,7 @@ class _Module:
 
     def __init__(self, path: Path) -> None:
         self.tree = ast.parse(path.read_bytes())
-        self.body = list(_top_level(self.tree.body))
+        self.body = list(_top_level(self.tree))
         self.statements: dict[str, list[ast.stmt]] = {}
         self.imports: dict[str, _Import] = {}
         for statement in self.body:
@@ -76,14 +75,12 @@ class _Module:
                 self.statements.setdefault(name, []).append(statement)
 
 
-def _top_level(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    for statement in body:
-        yield statement
-        if isinstance(statement, (ast.If, ast.Try, ast.With)):
-            for part in ("body", "orelse", "finalbody"):
-                yield from _top_level(getattr(statement, part, []))
-            for handler in getattr(statement, "handlers", []):
-                yield from _top_level(handler.body)
+def _top_level(node: ast.AST) -> Iterator[ast.stmt]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield child
+        if isinstance(child, (ast.If, ast.Try, ast.With, ast.ExceptHandler)):
+            yield from _top_level(child)
 
 
 def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, _Import]:
@@ -102,31 +99,25 @@ def _bound_by(statement: ast.stmt) -> Iterator[str]:
     if isinstance(statement, _DEFINITIONS):
         yield statement.name
         return
-    # `TABLE[key] = value` and `module.name = value` change TABLE and module; a call or a loop may change any name.
+    # `TABLE[key] = value` changes TABLE and `module.name = value` module; a call or a loop may change any name in it.
     changing = isinstance(statement, (ast.Expr, ast.For, ast.Delete))
     nodes = [statement] if changing else _targets(statement)
     yield from dict.fromkeys(n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
 class Definitions:
-    """Digests of definitions, each read once.
+    """Digests of definitions, each computed once.
 
     Args:
-        root: the repository's root, up to which conftest.py files are looked for.
+        root: the repository's root, absolute, up to which conftest.py files are looked for.
     """
 
     def __init__(self, root: Path) -> None:
-        self._root = root.resolve()
-        self._modules: dict[Path, _Module] = {}
+        self._root = root
+        self.module = functools.cache(_Module)
         self._known: dict[tuple[Path, str], str] = {}
         self._open: list[tuple[Path, str]] = []
         self._reached = 0  # the lowest index in `_open` that an unfinished definition refers to
-
-    def module(self, path: Path) -> _Module:
-        """A file's top level."""
-        if path not in self._modules:
-            self._modules[path] = _Module(path)
-        return self._modules[path]
 
     def of(self, path: Path, name: str) -> str:
         """The digest of a name that a file defines at its top level.
@@ -137,7 +128,7 @@ class Definitions:
         key = (path, name)
         if key in self._known:
             return self._known[key]
-        if key in self._open:  # recursion counts as the number of definitions that it goes up
+        if key in self._open:  # recursion counts as its depth
             self._reached = min(self._reached, self._open.index(key))
             return f"recursion {len(self._open) - self._open.index(key)}"
         statements = self.module(path).statements[name]
@@ -146,10 +137,21 @@ class Definitions:
         text = "\n".join(self.text(path, statement, name) for statement in statements)
         self._open.pop()
         digest = hashlib.sha256(text.encode()).hexdigest()[:32]
-        if self._reached >= len(self._open):  # refers to nothing above itself, so it is the same from anywhere
+        if self._reached >= len(self._open):  # refers to nothing above itself: the digest is the same from anywhere
             self._known[key] = digest
         self._reached = min(before, self._reached)
         return digest
+
+    def tests(self, path: Path, mark: str) -> Iterator[str]:
+        """Test functions and classes with a mark: by a decorator, a name in one that holds the mark, or the module."""
+        body = self.module(path).body
+        assigned = [node for node in body if isinstance(node, (ast.Assign, ast.AnnAssign))]
+        names = {name for node in assigned if _marked(node, mark, set()) for name in _bound_by(node)}
+        for node in body:
+            if isinstance(node, _DEFINITIONS) and node.name.startswith(("test", "Test")):
+                decorators = (each for inner in ast.walk(node) for each in getattr(inner, "decorator_list", ()))
+                if "pytestmark" in names or any(_marked(each, mark, names) for each in decorators):
+                    yield node.name
 
     def text(self, path: Path, node: ast.AST, name: str = "") -> str:
         """A syntax tree as text, with digests in place of what the project defines.
@@ -201,7 +203,7 @@ class Definitions:
         return own + (self._followed(found) or f"'{found.name or found.module}")
 
     def _followed(self, found: _Import) -> str | None:
-        """The digest of an imported name where its module is followed; else None."""
+        """The digest of an imported name; None if its module is not followed."""
         package, _, last = found.module.rpartition(".")
         declares = package.isidentifier() and last in _DECLARATIONS
         if found.name is None or not (declares or f"{found.module}.".startswith(_TESTING)):
@@ -212,11 +214,11 @@ class Definitions:
         module = self.module(Path(place))
         if found.name in module.statements:
             return f"={self.of(Path(place), found.name)}"
-        again = module.imports.get(found.name)  # handed on by the package's __init__
+        again = module.imports.get(found.name)  # re-exported by the package's __init__
         return self._followed(again) if again is not None else None
 
     def _attribute(self, path: Path, node: ast.Attribute, local: frozenset[str]) -> str | None:
-        """The digest of ``module.name`` where the module is followed; else None."""
+        """The digest of ``module.name``; None if the module is not followed."""
         if not isinstance(node.value, ast.Name) or node.value.id in local:
             return None
         found = self.module(path).imports.get(node.value.id)
@@ -226,7 +228,7 @@ class Definitions:
         return self._followed(_Import(module, node.attr))
 
     def _fixtures(self, path: Path, node: ast.AST) -> Iterator[str]:
-        """The fixtures that pytest passes to a test or a fixture, and those that it uses for every test."""
+        """The fixtures that pytest passes to a test or a fixture, and a test's autouse fixtures and ``pytestmark``."""
         if not isinstance(node, _FUNCTIONS) or not (path.name.startswith("test_") or path.name == "conftest.py"):
             return
         is_test = node.name.startswith("test")
@@ -270,53 +272,12 @@ def _locals(node: ast.AST, own: str) -> frozenset[str]:
     return frozenset(found - {own})
 
 
-def gpu_tests(root: Path, folder: str) -> dict[str, str]:
-    """Test functions that run on a GPU, with their digests, read from the files: ``"packages/.../test_x.py::test_y"``.
-
-    Args:
-        root: the repository's root.
-        folder: relative to it.
-    """
-    definitions = Definitions(root)
-    return {
-        f"{path.relative_to(root).as_posix()}::{name}": definitions.of(path, name)
-        for path in sorted(Path(root, folder).rglob("test_*.py"))
-        for name in _marked(definitions.module(path))
-    }
-
-
-def sanitizer_tests(root: Path, folder: str) -> set[str]:
-    """The test functions of a folder that have the mark `sanitizer`, named as by :func:`gpu_tests`."""
-    return {
-        f"{path.relative_to(root).as_posix()}::{node.name}"
-        for path in Path(root, folder).rglob("test_*.py")
-        for node in ast.parse(path.read_bytes()).body
-        if isinstance(node, ast.FunctionDef) and "mark.sanitizer" in _decorators(node)
-    }
-
-
-def _marked(module: _Module) -> Iterator[str]:
-    """Functions marked `gpu`: by a decorator, by a name such as DEVICES that holds the mark, or by the module.
-
-    A test of the battery has the mark on the parameters that run on a GPU.
-    """
-    names: set[str] = set()
-    for node in module.body:
-        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and _says_gpu(node.value, set()):
-            names |= {target.id for target in _targets(node) if isinstance(target, ast.Name)}
-    for node in module.body:
-        prefix = "Test" if isinstance(node, ast.ClassDef) else "test"
-        if isinstance(node, _DEFINITIONS) and node.name.startswith(prefix):
-            inside = node.body if isinstance(node, ast.ClassDef) else []
-            marks = [mark for each in (node, *inside) for mark in getattr(each, "decorator_list", [])]
-            if "pytestmark" in names or any(_says_gpu(mark, names) for mark in marks):
-                yield node.name
-
-
-def _says_gpu(value: ast.AST, names: set[str]) -> bool:
+def _marked(value: ast.AST, mark: str, names: set[str]) -> bool:
+    """Whether an expression holds a mark, or one of some names that do."""
     return any(
-        (isinstance(node, ast.Attribute) and ast.unparse(node).endswith("mark.gpu"))
+        (isinstance(node, ast.Attribute) and ast.unparse(node).endswith(f"mark.{mark}"))
         or (isinstance(node, ast.Name) and node.id in names)
-        or (isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "battery")
+        # Which marks those parameters of the battery's tests that run on a GPU.
+        or (mark == "gpu" and isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "battery")
         for node in ast.walk(value)
     )

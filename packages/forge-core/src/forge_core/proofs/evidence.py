@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
-import importlib.util
 import os
 import re
 import tomllib
@@ -29,11 +28,12 @@ from forge_core.op import Operator
 from forge_core.op.launch import Launch, load
 from forge_core.proofs.calls import plan, run_digest, values
 from forge_core.proofs.declare import ProofError, Week, digest_of, discover
-from forge_core.proofs.definitions import Definitions, code_digest, gpu_tests
+from forge_core.proofs.definitions import Definitions, code_digest
+from forge_core.toolchain import package_folder
 
 __all__ = ["Evidence", "Launched", "normalised"]
 
-#: Calls, or kernels, that a worker process takes at once; so few are planned, or compiled, without one.
+#: Calls, or kernels, that a worker process takes at once; no more than that are planned, or compiled, without one.
 CALLS_EACH, KERNELS_EACH = 2000, 4
 
 _COMMENT = re.compile(r"//[^\n]*")
@@ -51,8 +51,8 @@ class Launched:
     """The launch that is planned for a call.
 
     Attributes:
-        run: the digest of what the plan passes on: variant, configuration, integers, workspace.
-        launch: the digest of that and of each kernel's grid, block, cluster, shared memory and arguments.
+        run: the digest of the plan: variant, configuration, integers, workspace.
+        launch: the digest of the plan and of each kernel's grid, block, cluster, shared memory and arguments.
         builder: ``"module:attribute"`` of the kernel's builder.
         config: its configuration.
         problem: why nothing is launched; "" otherwise.
@@ -66,19 +66,19 @@ class Launched:
 
 
 class Evidence:
-    """Digests of a checkout.  Plans and PTX are computed once: a run compares them first and records them later.
+    """Digests of a checkout.  Each plan and PTX is computed once: a run compares it first and records it later.
 
     Args:
         root: the repository's root.
-        jobs: processes that plan and compile; default: one for each core.
-        recompute: whether plans and PTX are compared where the fingerprint changed, always, or never.
+        jobs: processes that plan and compile; by default one for each core.
+        recompute: whether plans and PTX are recomputed if the fingerprint changed, always, or never.
     """
 
     def __init__(self, root: Path, jobs: int | None = None, *, recompute: Recompute = "changed") -> None:
-        self.root = root
+        self.root = root.resolve()
         self.recompute = recompute
         self._jobs = jobs or len(os.sched_getaffinity(0))
-        self._files: dict[str, frozenset[str]] = {}
+        self._sources = functools.cache(_sources)
         self._computed: dict[tuple[Any, ...], Any] = {}
 
     def fingerprints(self, week: Week) -> dict[str, str]:
@@ -90,22 +90,9 @@ class Evidence:
         tables = repr([*_thresholds(week.package), *_thresholds("forge_core.rows")])
         found = {}
         for kernel in week.kernels:
-            files = self._closure(kernel.builder.partition(":")[0]) | self._closure(kernel.chooser)
+            files = self._sources(kernel.builder.partition(":")[0], kernel.chooser)
             found[kernel.name] = digest_of([sorted(map(code_digest, files)), tables])[:32]
         return found
-
-    def _closure(self, root: str) -> frozenset[str]:
-        if root not in self._files:
-            found = fingerprint([root], excluded=())
-            if found is None:
-                raise ProofError(f"{root}: expected a module with a source file; without it nothing can be validated")
-            # Where other packages are installed, and so whether they are followed, differs from machine to machine.
-            own = root.partition(".")[0]
-            parts = ((path, Path(path).parts) for path, _, _ in found.files)
-            self._files[root] = frozenset(
-                path for path, names in parts if any(name == own or name.startswith("forge_") for name in names)
-            )
-        return self._files[root]
 
     def declarations(self, week: Week) -> dict[str, str]:
         """By kernel, the digest of its operator's declaration in the package's ``proofs`` and of the measurement.
@@ -130,16 +117,21 @@ class Evidence:
         measure = definitions.of(Path(__file__).with_name("measure.py"), "measure")
         return {name: digest_of([declared[operator], measure])[:32] for name, operator in operators.items()}
 
-    def tests(self, week: Week) -> dict[str, str]:
-        """The digest of each test function that runs on a GPU, by its name."""
-        return gpu_tests(self.root, week.tests)
+    def tests(self, week: Week, mark: str = "gpu") -> dict[str, str]:
+        """The digest of each test function with a mark, by its name ``"packages/.../test_x.py::test_y"``."""
+        definitions = Definitions(self.root)
+        return {
+            f"{path.relative_to(self.root).as_posix()}::{name}": definitions.of(path, name)
+            for path in sorted((self.root / week.tests).rglob("test_*.py"))
+            for name in definitions.tests(path, mark)
+        }
 
     def launches(self, calls: Iterable[tuple[str, str]], device: Device) -> dict[tuple[str, str], Launched]:
-        """What calls, each an operator ``"namespace::name"`` and a text, launch on a device."""
+        """What calls, each an operator ``"namespace::name"`` and its text, launch on a device."""
         return self._each(_launched, calls, device, CALLS_EACH)
 
     def code(self, kernels: Iterable[tuple[str, Any]], arch: str) -> dict[tuple[str, Any], str]:
-        """The digest of the PTX of builders and configurations; ``"! ..."`` says why one does not compile."""
+        """The digest of the PTX of each builder and configuration; ``"! ..."`` says why one does not compile."""
         return self._each(_code, kernels, arch, KERNELS_EACH)
 
     def _each(
@@ -158,10 +150,20 @@ class Evidence:
         return {key: self._computed[target, key] for key in asked}
 
 
+def _sources(*modules: str) -> set[str]:
+    """The files of some modules and of what they import from their own packages and from Forge."""
+    found = fingerprint(modules, excluded=())
+    if found is None:
+        raise ProofError(f"{' and '.join(modules)}: expected modules with a source file each")
+    # Where other packages are installed, and so whether they are followed, differs from machine to machine.
+    own = {module.partition(".")[0] for module in modules}
+    paths = (path for path, _, _ in found.files)
+    return {path for path in paths if any(name in own or name.startswith("forge_") for name in Path(path).parts)}
+
+
 def _thresholds(package: str) -> list[dict[str, Any]]:
-    spec = importlib.util.find_spec(package)
-    folders = list((spec and spec.submodule_search_locations) or [])[:1]
-    paths = [path for folder in folders for path in sorted(Path(folder, "thresholds").glob("*.toml"))]
+    folder = package_folder(package)
+    paths = sorted(folder.glob("thresholds/*.toml")) if folder is not None else []
     return [tomllib.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
@@ -175,9 +177,7 @@ def _operators() -> dict[str, Operator]:
 
 def _launched(device: Device, key: tuple[str, str]) -> Launched:
     name, call = key
-    operator = _operators().get(name)
-    if operator is None:
-        return Launched(problem=f"there is no operator {name}")
+    operator = _operators()[name]
     table = operator.table
     if not (table.by_kernels() and table.resolve(torch.device("cuda"), "auto") == "kernel"):
         return Launched(problem="calls of CUDA tensors do not reach the kernels")
@@ -216,9 +216,9 @@ def _code(arch: str, key: tuple[str, Any]) -> str:
 
 
 def normalised(ptx: str) -> str:
-    """PTX without comments, line information, its version and the names of its kernels.
+    """PTX without comments, line information, version and kernel names.
 
-    The version differs between the DSL's libraries for CUDA 12 and 13, which otherwise give the same code.
+    Only the version differs between the DSL's libraries for CUDA 12 and 13.
     """
     text = _IGNORED.sub("", _DEBUG.sub("", _COMMENT.sub("", ptx)))
     for number, name in enumerate(dict.fromkeys(_ENTRY.findall(text))):

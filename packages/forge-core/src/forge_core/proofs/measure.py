@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +24,23 @@ from forge_core.testing.subject import Subject
 
 __all__ = ["REPEATS", "measure", "measure_week"]
 
-#: How often a call is repeated; each has to give the bits of the first.
+#: How often a call is repeated; each repetition has to give the bits of the first.
 REPEATS = 20
 
 
-def measure_week(week: Week, device: torch.device, kernels: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """Measures the kernels of a week, or those with these names.
+def measure_week(week: Week, chunk: Chunk, device: torch.device) -> dict[str, dict[str, Any]]:
+    """Measures the kernels of a week whose measurement is in a chunk.
 
     Returns:
-        By test id (``declare.measured``) outcome, reason and launched as for any test; ``errors``, by dtype the largest
-        error, absolute, relative to the largest result, and as a share of what the policy allows; ``repeats``.
+        By test id (``declare.measured``) outcome, reason and launched as for any test; ``errors`` by dtype, each as
+        ``record.Error`` takes it; ``repeats``.
     """
     found = {}
     with contextlib.closing(Watch()) as watch:
         for subject in week.subjects:
             for variant in subject.operator.variants():
                 name = f"{subject.operator.schema.qualified}/{variant}"
-                if variant not in subject.absent and (not kernels or name in kernels):
+                if variant not in subject.absent and chunk.runs(measured(name)):
                     watch.launched = {name: {}}
                     figures = measure(subject, variant, device)
                     problem = figures.pop("problem")
@@ -93,10 +93,10 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
 
 
 def main(chunk_file: str, journal: str) -> int:
-    """Measures the kernels of a chunk; returns the exit status, 1 where one of them is wrong."""
+    """Measures the kernels of a chunk; returns the exit status, 1 if one of them is wrong."""
     chunk = msgspec.json.decode(Path(chunk_file).read_bytes(), type=Chunk)
     [week] = discover([chunk.week])
-    result = measure_week(week, torch.device("cuda"), chunk.kernels)
+    result = measure_week(week, chunk, torch.device("cuda"))
     for test, shown in result.items():
         append_outcome(Path(journal), test, shown)
     return int(any(shown["reason"] for shown in result.values()))

@@ -1,4 +1,4 @@
-"""From the results of a week's chunks to its proofs and tests in the record."""
+"""Makes the proofs and tests of a week in a record from the results of its chunks."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from forge_core.proofs.record import Error, Proof, ProofRun, Record, WeekTests
 
 __all__ = ["Outcome", "Task", "covering", "merge"]
 
-#: How many of the slowest tests are named.
+#: The number of slowest tests that are named.
 SLOWEST = 8
 
 
 @dataclass(frozen=True)
 class Task:
-    """One week, its kernels without a valid proof, and what has to run; may be nothing."""
+    """A week, its kernels without a valid proof, and what has to run, if anything."""
 
     week: Week
     stale: frozenset[str]
@@ -35,11 +35,11 @@ class Outcome:
     """A record and what a run added to it.
 
     Attributes:
-        record: with what was shown so far.
-        kept: kernels that had a valid proof already.
-        proven: kernels that were validated now.
-        failures: what failed, in words.
-        notes: anything else to report.
+        record: with the weeks that are complete so far.
+        kept: names of kernels that had a valid proof already.
+        proven: names of kernels that were validated now.
+        failures: messages on what failed.
+        notes: other messages.
     """
 
     record: Record
@@ -50,10 +50,10 @@ class Outcome:
 
 
 def merge(outcome: Outcome, task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence) -> None:
-    """Adds what was shown of one week to a record; its other weeks stay.
+    """Adds the results of a week to ``outcome``.
 
     Args:
-        outcome: the record, and the findings so far.
+        outcome: the record and the messages so far.
         task: the week and its stale kernels.
         shown: results by kind of chunk.
         run: when and where.
@@ -63,17 +63,17 @@ def merge(outcome: Outcome, task: Task, shown: Mapping[str, Result], run: ProofR
     failed = [(kind, test, how) for kind, result in shown.items() for test, how in result.ended("failed").items()]
     outcome.failures += [f"{week.name} {kind}: {result.problem}" for kind, result in shown.items() if result.problem]
     outcome.failures += [f"{week.name} {kind}: {test} failed: {how['reason']}" for kind, test, how in failed]
-    guilty = {name for *_, how in failed for name in how["launched"]}
-    # A failure that launched nothing here may be the fault of any kernel.
+    failing = {name for *_, how in failed for name in how["launched"]}
+    # Any kernel may have caused a failure that launched none.
     unclear = any(result.problem for result in shown.values()) or any(not how["launched"] for *_, how in failed)
-    valid = {kernel.name for kernel in week.kernels} - task.stale - guilty
+    valid = {kernel.name for kernel in week.kernels} - task.stale - failing
     proofs = [proof for proof in record.proofs if proof.week != week.name or proof.name in valid]
     weeks = dict(record.weeks)
     if unclear:
         outcome.failures += [f"{name}: not proven, what failed above may be its fault" for name in sorted(task.stale)]
     elif task.stale:
         for proof in _proofs(task, shown, run, evidence, outcome):
-            lacking = "a test that launches it failed" if proof.name in guilty else "; ".join(incomplete(proof))
+            lacking = "a test that launches it failed" if proof.name in failing else "; ".join(incomplete(proof))
             if lacking:
                 outcome.failures.append(f"{proof.name}: {lacking}")
             else:
@@ -89,7 +89,7 @@ def merge(outcome: Outcome, task: Task, shown: Mapping[str, Result], run: ProofR
 
 
 def _slowest(week: Week, result: Result) -> list[str]:
-    """How long the tests took in all, and the slowest of them, which decide how long a run takes."""
+    """A note on the total time of the tests and the slowest of them."""
     took = {test: shown.get("seconds", 0.0) for test, shown in result.tests.items()}
     if not any(took.values()):
         return []
@@ -99,7 +99,7 @@ def _slowest(week: Week, result: Result) -> list[str]:
 
 
 def _tests(task: Task, result: Result, known: WeekTests, digests: dict[str, str]) -> WeekTests:
-    """The week's tests: those that did not run again, and those that passed or were skipped now."""
+    """The week's tests: those that passed or were skipped now, and those that did not run again."""
     chunk = next(chunk for chunk in task.chunks if chunk.kind == "tests")
     passed = set(result.ended("passed"))
     skipped = {test: shown["reason"] for test, shown in result.ended("skipped").items()}
@@ -112,7 +112,7 @@ def _tests(task: Task, result: Result, known: WeekTests, digests: dict[str, str]
 
 
 def _with_tests(proof: Proof, tests: WeekTests, ran: Result) -> Proof:
-    """A proof with the tests that still exist and those that launched its kernel now."""
+    """A proof with its tests that still exist and those that launched its kernel now."""
     there = set(proof.tests) & {*tests.tests, measured(proof.name)}
     now = {test for test in tests.tests if proof.name in ran.tests.get(test, {"launched": {}})["launched"]}
     return msgspec.structs.replace(proof, tests=sorted(there | now)).sealed()
@@ -121,9 +121,9 @@ def _with_tests(proof: Proof, tests: WeekTests, ran: Result) -> Proof:
 def _proofs(
     task: Task, shown: Mapping[str, Result], run: ProofRun, evidence: Evidence, outcome: Outcome
 ) -> list[Proof]:
-    """The proofs of a week's stale kernels, complete or not; calls that do not count are noted."""
+    """The proofs of a week's stale kernels, complete or not, of the calls that launched what is planned here."""
     week, device, measurements = task.week, outcome.record.device, shown["measure"].tests
-    stale = sorted((kernel for kernel in week.kernels if kernel.name in task.stale), key=lambda kernel: kernel.name)
+    stale = [kernel for kernel in week.kernels if kernel.name in task.stale]
     ran: dict[str, dict[str, str]] = {kernel.name: {} for kernel in stale}
     for how in (*shown["tests"].tests.values(), *measurements.values()):
         for name in set(how["launched"]) & set(ran):
@@ -170,7 +170,7 @@ def _proofs(
 
 
 def _verdicts(week: Week, kernel: Kernel, shown: Mapping[str, Result]) -> dict[str, str]:
-    """Each tool's verdict on the kernel, or on another one of its builder, which is then named; else none."""
+    """Each tool's verdict on the kernel, or on another one of its builder, which is then named."""
     same = {other.name for other in week.kernels if other.builder == kernel.builder}
     verdicts = {}
     for tool in TOOLS:
@@ -182,9 +182,9 @@ def _verdicts(week: Week, kernel: Kernel, shown: Mapping[str, Result]) -> dict[s
 
 
 def covering(launched: Mapping[str, Launched]) -> list[str]:
-    """Calls whose configurations together have every value of every field, as few as a greedy choice finds.
+    """Few calls whose configurations together have every value of every field: a greedy set cover.
 
-    A kernel's code branches on fields of its configuration.  Integers from 32 on count as equal within a power of two:
+    A kernel's code branches on fields of its configuration.  Integers above 32 count as equal within a power of two:
     33 to 64, 65 to 128, and so on.
     """
     first: dict[tuple[str, Any], str] = {}

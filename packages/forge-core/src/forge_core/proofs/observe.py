@@ -2,8 +2,7 @@
 
     python -m pytest -p forge_core.proofs.observe --prove-out JOURNAL [--prove-chunk FILE] ...
 
-Launches are observed where they are bound (``forge_core.op.table``), so a kernel's tests are those that launched it,
-whatever their names.  Launches in processes that a test starts are not observed.
+Launches are observed where they are bound (``LaunchTable._bind``), except in processes that a test starts.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ PROPERTY = "forge_launched"
 
 
 class Watch:
-    """Observes all launches that are bound in this process, from now on until it is closed.
+    """Observes all launches of this process until it is closed.
 
     Attributes:
-        launched: kernel -> calls as text -> the digest of what was passed on; the running test starts with none.
+        launched: kernel -> call as text -> digest of the launch; the plugin empties it before each test.
     """
 
     def __init__(self) -> None:
@@ -59,7 +58,7 @@ class Watch:
         table.LaunchTable._bind = watched  # type: ignore[method-assign]
 
     def close(self) -> None:
-        """Observes no more; launches that were bound meanwhile still are observed."""
+        """Observes no further calls; those that are bound already stay observed."""
         table.LaunchTable._bind = self._bind  # type: ignore[method-assign]
 
 
@@ -67,12 +66,12 @@ class _Plugin:
     def __init__(self, config: pytest.Config) -> None:
         self.watch = Watch()
         self.results: dict[str, dict[str, Any]] = {}
-        # The process that has all reports writes them; the workers of pytest-xdist send it theirs.
+        # The controller of pytest-xdist has the reports of all workers and writes them.
         self.out = None if hasattr(config, "workerinput") else config.getoption("--prove-out")
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
-        """Attaches what a test launches to its report."""
+        """Attaches the launches of a test to its report."""
         self.watch.launched = {}
         yield
         item.user_properties.append((PROPERTY, json.dumps(self.watch.launched)))
@@ -100,11 +99,11 @@ class _Plugin:
         given = config.getoption("--prove-chunk")
         if given:
             chunk = msgspec.json.decode(Path(given).read_bytes(), type=Chunk)
-            # Neighbours take about as long, so they go to different parts and different workers.
+            # Consecutive tests take about equally long, so they go to different parts and workers.
             chosen = [item for item in items if chunk.runs(item.nodeid)][chunk.part - 1 :: chunk.parts]
             kept = set(chosen)
             config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-            # A whole week stays in order: neighbours need the same kernels, which one worker then compiles.
+            # A whole week stays in order: consecutive tests need the same kernels, which one worker then compiles.
             workers = getattr(config, "workerinput", {}).get("workercount", 1)
             items[:] = chosen if chunk.tests is None else dealt(chosen, workers)
 
@@ -112,9 +111,8 @@ class _Plugin:
 def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
     """Tests in an order that gives the workers of pytest-xdist about equal shares.
 
-    ``--dist worksteal`` gives each worker a block of neighbours, the first of which it keeps whoever is idle.  So tests
-    are dealt like cards: neighbours begin in different workers.  Those marked `large` are all in the first block,
-    because together they exceed the GPU's memory.
+    ``--dist worksteal`` splits the list into a block for each worker.  Consecutive tests go to different blocks; those
+    marked `large` go to the front of the first block, because together they exceed the GPU's memory.
     """
     least, more = divmod(len(items), workers)
     depths = [depth for worker in range(workers) for depth in range(least + (worker >= workers - more))]
@@ -125,14 +123,14 @@ def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The plugin's own options."""
+    """Adds the plugin's options."""
     group = parser.getgroup("forge proofs")
     group.addoption("--prove-out", metavar="FILE", help="append each test's outcome and the kernels it launched")
     group.addoption("--prove-chunk", metavar="FILE", help="the chunk whose tests are to run, as JSON")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Starts to watch before the first operator is called."""
+    """Starts to observe before the first operator is called."""
     plugin = _Plugin(config)
     config.pluginmanager.register(plugin, "forge-proofs")
     config.add_cleanup(plugin.watch.close)

@@ -1,7 +1,7 @@
 """The record of a GPU: docs/records/<gpu>/proof.json.xz, a :class:`Record` as JSON.
 
-A proof's seal is the SHA-256 of its content, the record's that of the proofs' seals, the weeks' tests and the GPU's
-specification.  Seals detect edits; they are no signatures, since whoever edits a record can compute them anew.
+A proof's seal is the SHA-256 of its content; the record's is that of the proofs' seals, the weeks' tests and the GPU's
+specification.  Seals detect edits, but are not signatures: whoever edits a record can compute them anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILE = "proof.json.xz"
 
 
 class Error(msgspec.Struct, frozen=True):
-    """The largest error against float64: absolute, relative to the largest result, as a share of what is allowed."""
+    """The largest error against float64: absolute, relative to the largest result, as a share of the tolerance."""
 
     absolute: float
     relative: float
@@ -45,14 +45,14 @@ class Proof(msgspec.Struct, frozen=True):
         run: when and where.
         calls: the calls that launched it, as text (``calls.describe``).
         plans: the digest of their launches (``check.plans_digest``).
-        code: the digest of the PTX by call, for calls whose configurations together have every value of every field.
-        declaration: the digest of the operator's declared samples, bounds and planted faults, and of the policy.
-        fingerprint: the digest of the sources that plan and compile it; where it is the same, nothing is recomputed.
-        tests: ids of the tests that launched it and passed.
+        code: the digest of the PTX by call, for the calls that ``merge.covering`` chooses.
+        declaration: the digest of the operator's declaration and of the tolerance policy.
+        fingerprint: the digest of the sources that plan and compile it; if it is unchanged, nothing is recomputed.
+        tests: ids of the tests that launched it and passed, and of its measurement.
         errors: by dtype.
-        repeats: how many calls gave the same bits.
-        sanitizers: tool -> verdict; on another operator of the same builder, it names that kernel.
-        seal: the digest of all of the above.
+        repeats: the number of calls that gave the same bits.
+        sanitizers: tool -> verdict; if on another operator of the same builder, it names that kernel.
+        seal: see above.
     """
 
     operator: str
@@ -76,24 +76,18 @@ class Proof(msgspec.Struct, frozen=True):
         return f"{self.operator}/{self.variant}"
 
     def computed_seal(self) -> str:
-        """What the seal has to be."""
+        """The seal of the present content."""
         content = msgspec.to_builtins(self)
         del content["seal"]
         return digest_of(content)
 
     def sealed(self) -> Proof:
-        """The same with its seal."""
+        """The proof with the seal of its content."""
         return msgspec.structs.replace(self, seal=self.computed_seal())
 
 
 class WeekTests(msgspec.Struct, frozen=True):
-    """The tests of a week.
-
-    Attributes:
-        tests: ids of those that passed.
-        digests: the digest of each test function, by its name.
-        skipped: those that were skipped, each with the reason.
-    """
+    """The tests of a week: ids that passed, digests of test functions by name, reasons of skipped ids."""
 
     tests: list[str] = []
     digests: dict[str, str] = {}
@@ -101,15 +95,7 @@ class WeekTests(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, tag_field="schema_version", tag=3):
-    """All proofs on one GPU.
-
-    Attributes:
-        gpu: its name.
-        device: its specification, which plans depend on.
-        weeks: the tests of each week.
-        proofs: one for each kernel.
-        seal: see above.
-    """
+    """All proofs on one GPU: its name, the specification that plans depend on, and the tests of each week."""
 
     gpu: str
     device: Device
@@ -122,12 +108,12 @@ class Record(msgspec.Struct, frozen=True, tag_field="schema_version", tag=3):
         return next((proof for proof in self.proofs if proof.name == name), None)
 
     def computed_seal(self) -> str:
-        """What the seal has to be."""
+        """The seal of the present content."""
         content = msgspec.to_builtins([self.device, self.weeks])
         return digest_of([self.gpu, content, [[proof.name, proof.seal] for proof in self.proofs]])
 
     def with_proofs(self, proofs: Iterable[Proof]) -> Record:
-        """The record with other proofs, in order, and its seal; the seals of the proofs stay as they are."""
+        """The record with other proofs, sorted, and its own seal; those of the proofs stay as they are."""
         ordered = sorted(proofs, key=lambda proof: (proof.week, proof.name))
         record = msgspec.structs.replace(self, proofs=ordered)
         return msgspec.structs.replace(record, seal=record.computed_seal())
@@ -138,11 +124,7 @@ class Record(msgspec.Struct, frozen=True, tag_field="schema_version", tag=3):
 
 
 def load(path: Path) -> Record:
-    """Reads a record, without verifying its seals.
-
-    Raises:
-        ProofError: it cannot be read, or is none.
-    """
+    """Reads a record without verifying its seals; raises ProofError if it cannot be read or is none."""
     try:
         return msgspec.json.decode(read_unpacked(path), type=Record)
     except (OSError, msgspec.MsgspecError) as error:
@@ -153,17 +135,17 @@ def load(path: Path) -> Record:
 
 
 def path_of(records: Path, gpu: str, name: str = FILE) -> Path:
-    """The path of a file on a GPU in a folder of records: for ``"NVIDIA H200"`` ``records/h200/proof.json.xz``."""
+    """The path of a GPU's file in a folder of records: ``records/h200/proof.json.xz`` of ``"NVIDIA H200"``."""
     return records / re.sub(r"[^a-z0-9]+", "-", gpu.lower().removeprefix("nvidia")).strip("-") / name
 
 
 def stamped(record: Record) -> Record:
-    """Writes this checkout's commit into the proofs that were made from the same sources without a checkout.
+    """The record with this checkout's commit in the proofs that were made from the same sources without git.
 
     Raises:
-        BenchmarkError: the sources are others, have changes here, or this is no checkout.
+        BenchmarkError: the sources differ or have uncommitted changes, or this is not a checkout.
     """
-    made: dict[bytes, Environment] = {}  # stamping reads all sources and asks git, so each environment is stamped once
+    made: dict[bytes, Environment] = {}  # Each environment is stamped once: that reads all sources and calls git.
     proofs = []
     for proof in record.proofs:
         environment = proof.run.environment

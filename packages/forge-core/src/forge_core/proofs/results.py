@@ -1,8 +1,8 @@
 """The kernels that benchmark records were measured on, so that a page says when they have changed.
 
-    docs/records/<gpu>/kernels.json     file of the record -> suite, number of kernels, digests of PTX and sources
+    docs/records/<gpu>/kernels.json     file of the record -> :class:`Kernels`
 
-The kernels are compiled again and compared, which takes some ten seconds, only where sources have changed.
+The kernels are compiled and compared, which takes some ten seconds, only if sources have changed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,7 @@ FILE = "kernels.json"
 
 
 class Kernels(msgspec.Struct, frozen=True):
-    """The kernels of a suite, compiled for ``arch``.
-
-    Attributes:
-        count: how many.
-        code: the digest of their PTX and compile options.
-        sources: the digest of their configurations and of the sources that plan and compile them.
-    """
+    """The kernels of a suite on ``arch``: their number, and digests of their PTX and of their sources."""
 
     suite: str
     arch: str
@@ -68,7 +62,7 @@ def entered(records: Path, file: str, record: Record, evidence: Evidence) -> Non
         records: the folder of records.
         file: the name of the record's file.
         record: its content.
-        evidence: of this checkout.
+        evidence: of the checkout.
     """
     path = path_of(records, record.environment.gpu, FILE)
     known = _read(path)
@@ -80,7 +74,7 @@ def entered(records: Path, file: str, record: Record, evidence: Evidence) -> Non
 
 
 def note(records: Path, file: str, record: Record, evidence: Evidence) -> str:
-    """The line below a record's tables: which kernels they are of, and whether these have changed since."""
+    """The line below a record's tables: the kernels that were measured, and whether they have changed since."""
     known = _read(path_of(records, record.environment.gpu, FILE)).get(file)
     if known is None:
         return "Which kernels this was measured on is not recorded."

@@ -1,11 +1,10 @@
 """Validates kernels on a GPU: which chunks are needed, running them, resuming after an interruption.
 
-    the checkout --- valid proof? --- yes: kept as it is
-                          `---------- no: the kernel is stale
-    a week with stale kernels:  the tests that launch one of them, and new and changed ones; measure; memcheck, ...
+A kernel without a valid proof is stale.  A week with stale kernels needs the tests that launch one of them, and new and
+changed ones; the measurement; each sanitizer.
 
-    one after the other   | week0 tests | week1 tests | week2 tests             by several processes each
-    beside them           | week0 memcheck 1/3 | week0 measure    ...           a process each, some at once
+    one after the other   | week0 tests | week1 tests | week2 tests             several processes each
+    beside them           | week0 memcheck 1/3 | week0 measure    ...           one process each, several at once
                           | week0 memcheck 2/3     | week1 memcheck ...
 
 A kernel of which anything failed loses its proof.  Results are kept after each chunk, and of tests after each test;
@@ -25,10 +24,9 @@ import msgspec
 from forge_core.device import Device
 from forge_core.files import write_atomically
 from forge_core.progress import progress
-from forge_core.proofs.check import differences, incomplete, load_intact, other_tests
+from forge_core.proofs.check import differences, load_intact, other_tests
 from forge_core.proofs.chunks import AT_ONCE, TESTS_EACH, TOOLS, Chunk, Result, joined
-from forge_core.proofs.declare import ProofError, Week, digest_of, function_of
-from forge_core.proofs.definitions import sanitizer_tests
+from forge_core.proofs.declare import ProofError, Week, digest_of, function_of, measured
 from forge_core.proofs.evidence import Evidence
 from forge_core.proofs.merge import Outcome, Task, merge
 from forge_core.proofs.record import ProofRun, Record, WeekTests, path_of
@@ -46,75 +44,64 @@ class State:
     """Results of an unfinished run, by chunk: ``FOLDER/KEY/CHUNK.json``, and the journal of its tests beside it.
 
     Args:
-        folder: where; it holds nothing else.
-        key: the digest of all that a result depends on: sources, tests, GPU, versions.  Others' results are deleted.
+        folder: a folder that holds nothing else.
+        key: the digest of all that a result depends on: sources, tests, GPU, versions.  Results of others are deleted.
     """
 
     def __init__(self, folder: Path, key: str) -> None:
-        self._folder, self._own = folder, folder / key[:16]
+        self._own = folder / key[:16]
         for other in set(folder.glob("*")) - {self._own}:
             shutil.rmtree(other, ignore_errors=True)
 
     def journal(self, chunk: Chunk) -> Path:
-        """The journal of a chunk's tests."""
+        """The path of a chunk's journal."""
         return self._own / f"{digest_of(msgspec.to_builtins(chunk))[:16]}.jsonl"
 
     def get(self, chunk: Chunk) -> Result | None:
-        """The result of a chunk before the interruption; None where there is none that can be read."""
+        """The result of a chunk before the interruption; None if there is none that can be read."""
         try:
             return msgspec.json.decode(self.journal(chunk).with_suffix(".json").read_bytes(), type=Result)
         except (OSError, msgspec.MsgspecError):
             return None
 
     def put(self, chunk: Chunk, result: Result) -> None:
-        """Keeps the result of a chunk."""
+        """Stores the result of a chunk."""
         write_atomically(self.journal(chunk).with_suffix(".json"), msgspec.json.encode(result).decode())
 
     def under_way(self, chunk: Chunk) -> str:
-        """A running chunk and how many of its tests have ended."""
+        """The name of a running chunk, with the number of its tests that have ended."""
         journal = self.journal(chunk)
         ended = journal.read_bytes().count(b"\n") if journal.is_file() else 0
         return f"{chunk.name} ({ended} ended)" if ended else chunk.name
 
-    def finished(self) -> None:
-        """Deletes all results: the record has them."""
-        shutil.rmtree(self._folder, ignore_errors=True)
-
 
 def _tasks(weeks: Sequence[Week], record: Record, evidence: Evidence, *, everything: bool, gpus: int) -> list[Task]:
-    """What is to be done for each week, to validate stale kernels or everything.
-
-    Where this machine has several ``gpus``, tests that were skipped for lack of one run, too.
-    """
+    """What has to run for each week; with several ``gpus`` also tests that were skipped for lack of them."""
     before = Record(record.gpu, record.device) if everything else record
     differing = differences(weeks, before, evidence)
     tasks = []
     for week in weeks:
         known, digests = before.weeks.get(week.name, WeekTests()), evidence.tests(week)
         proofs = {proof.name: proof for proof in before.proofs if proof.week == week.name}
-        stale = frozenset(
-            kernel.name
-            for kernel in week.kernels
-            if kernel.name not in proofs or differing[kernel.name] or incomplete(proofs[kernel.name])
-        )
-        new, changed, gone = other_tests(known, digests)
+        stale = frozenset(kernel.name for kernel in week.kernels if differing[kernel.name])
+        new, changed, gone = other_tests(known, digests).values()
         again = new | changed | {test for name in stale & set(proofs) for test in proofs[name].tests}
         if gpus > 1:
             again |= {test for test, reason in known.skipped.items() if "GPUs are needed" in reason}
-        sanitized = sanitizer_tests(evidence.root, week.tests)
+        sanitized = set(evidence.tests(week, "sanitizer"))
         # A changed test may launch whatever is stale; a sanitizer's verdict holds for all kernels of a builder.
         builders = {kernel.builder for kernel in week.kernels if kernel.name in stale}
         same = [proofs[k.name] for k in week.kernels if k.builder in builders and k.name in proofs]
         under_tools = (sanitized & (new | changed)).union(*(proof.tests for proof in same))
-        # A kernel without a proof may be launched by any test.
+        # Any test may launch a kernel without a proof.
         whole = not stale <= set(proofs)
         chunks = []
         if stale or again or gone or set(proofs) - {kernel.name for kernel in week.kernels}:
-            # The number of tests of a changed function is not known, so these have all processes.
+            # How many tests a new or changed function has is not known: these get all workers.
             workers = 0 if whole or new or changed else max(1, -(-len(again) // TESTS_EACH))
             chunks.append(Chunk(week.name, "tests", None if whole else tuple(sorted(again)), workers=workers))
         if stale:
-            # Each sanitizer has as many processes as run at once and have enough tests, by the tests on record.
+            # As many parts as run at once and have enough tests, by the tests on record.
             on_record = record.weeks.get(week.name, WeekTests()).tests if whole else under_tools
             count = sum(function_of(test) in sanitized for test in on_record)
             parts = max(1, min(count // TESTS_EACH, AT_ONCE // len(TOOLS)))
@@ -122,7 +109,7 @@ def _tasks(weeks: Sequence[Week], record: Record, evidence: Evidence, *, everyth
             chunks += [
                 Chunk(week.name, tool, chosen, part=part, parts=parts) for tool in TOOLS for part in range(1, parts + 1)
             ]
-            chunks.append(Chunk(week.name, "measure", kernels=tuple(sorted(stale))))
+            chunks.append(Chunk(week.name, "measure", tuple(map(measured, sorted(stale)))))
         tasks.append(Task(week, stale, tuple(chunks)))
     return tasks
 
@@ -144,17 +131,17 @@ def prove(
     Args:
         weeks: the declarations.
         execute: runs a chunk.
-        run: now, on this machine and checkout.
+        run: the date, this machine and this checkout.
         device: the specification of its GPU.
         evidence: of this checkout.
         records: the folder of records.
         state: the folder for results of an unfinished run.
         everything: also repeat what has a valid proof.
-        gpus: how many GPUs this machine has.
+        gpus: the number of GPUs of this machine.
 
     Raises:
-        ProofError: the checkout is dirty, or the existing record was edited.
-        UnfinishedError: the time limit was reached; the same call continues where this one was.
+        ProofError: the checkout has uncommitted changes, or the existing record was edited.
+        UnfinishedError: the time limit was reached; the same call continues from there.
     """
     environment = run.environment
     if environment.dirty:
@@ -174,12 +161,12 @@ def prove(
 
     _run([task for task in tasks if task.chunks], execute, kept, complete)
     if not outcome.failures:
-        kept.finished()
+        shutil.rmtree(state, ignore_errors=True)
     return outcome
 
 
 def _before(path: Path, gpu: str, device: Device, *, everything: bool) -> Record:
-    """The existing record; an empty one where it is not valid and everything is repeated."""
+    """The existing record; an empty one if there is none, or if it is broken and everything is repeated."""
     if path.is_file():
         try:
             return msgspec.structs.replace(load_intact(path), device=device)
@@ -192,14 +179,19 @@ def _before(path: Path, gpu: str, device: Device, *, everything: bool) -> Record
 def _run(
     tasks: Sequence[Task], execute: Execute, state: State, complete: Callable[[Task, dict[str, Result]], None]
 ) -> None:
-    """Runs the chunks of which the state has no result: tests one after the other, everything else beside them.
+    """Runs the chunks without a result: tests one after the other, everything else beside them.
 
-    Tests wait for their processors and a sanitizer mostly for itself, so side by side they take less time.  A week is
-    completed as soon as it has all results, so that an interruption leaves a record of it.
+    Tests saturate the processors, a sanitizer its own process: beside each other they take less time.  A week is
+    completed as soon as it has all results, so that an interruption leaves it on record.
     """
     own = {task.week.name: task for task in tasks}
     shown: dict[str, dict[Chunk, Result]] = {name: {} for name in own}
-    with progress(sum(len(task.chunks) for task in tasks)) as done:
+    at_once = max(1, min(AT_ONCE, 2 * (os.cpu_count() or 1) // 3))
+    with (
+        progress(sum(len(task.chunks) for task in tasks)) as done,
+        ThreadPoolExecutor(1) as in_turn,
+        ThreadPoolExecutor(at_once) as beside,
+    ):
 
         def take(chunk: Chunk, result: Result, note: str = "") -> None:
             results = shown[chunk.week]
@@ -208,8 +200,6 @@ def _run(
             if len(results) == len(own[chunk.week].chunks):
                 complete(own[chunk.week], joined(results))
 
-        in_turn = ThreadPoolExecutor(1)
-        beside = ThreadPoolExecutor(max(1, min(AT_ONCE, 2 * (os.cpu_count() or 1) // 3)))
         futures: dict[Future[Result], Chunk] = {}
         try:
             for chunk in (chunk for task in tasks for chunk in task.chunks):
@@ -231,7 +221,5 @@ def _run(
                 if running:
                     done.note(f"running: {', '.join(running)}")
         finally:
-            # An interruption must not wait for chunks that have not begun, in either pool.
-            for wait_for_running in (False, True):
-                in_turn.shutdown(wait=wait_for_running, cancel_futures=True)
-                beside.shutdown(wait=wait_for_running, cancel_futures=True)
+            for future in futures:  # An interruption waits for no chunk that has not begun.
+                future.cancel()
