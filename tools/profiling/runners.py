@@ -15,7 +15,7 @@ from typing import IO, cast
 from ncu_extract import diagnoses, text_of
 
 from forge_core.errors import ForgeError
-from forge_core.profiling.cuda_tools import PLACES, find_tool
+from forge_core.processes import PLACES, find_tool
 from forge_core.profiling.ncu import EXPORT, SECTIONS, hottest_lines, metrics_to_collect
 
 ROOT = Path(__file__).resolve().parents[2]

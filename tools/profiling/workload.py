@@ -16,8 +16,8 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from forge_core.bench.inputs import LAYOUTS, generator_for
 from forge_core.bench.plan import Selection, UsageError, discover, plan
 from forge_core.bench.schema import check_known
 from forge_core.errors import ForgeError, UnsupportedError
-from forge_core.profiling import profiled_range
 from forge_core.profiling.compiled import RecordedLaunch, record_launches, traceable
 
 __all__ = ["PLANTED", "Work", "choose", "planted_works"]
@@ -304,6 +303,24 @@ def make_calls(
             for number in range(calls):
                 work.call(*inputs[number % len(inputs)])
             torch.cuda.synchronize()
+
+
+@contextmanager
+def profiled_range(name: str) -> Iterator[None]:
+    """An NVTX range between cudaProfilerStart and cudaProfilerStop, synchronized at both ends.
+
+    A profiler that waits for the range (``ncu --profile-from-start off``, ``nsys --capture-range cudaProfilerApi``)
+    sees this block and nothing else.
+    """
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    torch.cuda.nvtx.range_push(name)
+    try:
+        yield
+        torch.cuda.synchronize()
+    finally:
+        torch.cuda.nvtx.range_pop()
+        torch.cuda.profiler.stop()
 
 
 def run(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int) -> None:

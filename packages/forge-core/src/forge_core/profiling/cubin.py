@@ -23,8 +23,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from forge_core.errors import UnsupportedError
-from forge_core.processes import how_it_ended
-from forge_core.profiling.cuda_tools import find_tool
+from forge_core.processes import find_tool, how_it_ended
 
 __all__ = ["KernelResources", "count_sass", "disassemble", "find_nvdisasm", "read_cubin"]
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from forge_core.errors import ForgeError, UnsupportedError
-from forge_core.processes import how_it_ended
-from forge_core.profiling.cuda_tools import find_tool
+from forge_core.processes import find_tool, how_it_ended
 
 __all__ = [
     "COUNTERS",
