@@ -17,7 +17,10 @@ from forge_core.cli import answers
 from forge_core.commands.find import call_options, explained
 from forge_core.errors import ArgumentError, ForgeError
 from forge_core.profiling.drawing import to_svg
-from forge_core.profiling.layouts import Drawing, swizzled_tile, tiled_copy
+from forge_core.profiling.layouts import WARP, Drawing, Panel, swizzled_tile, thread_value, tiled_copy
+from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
+from forge_core.rows.problem import ACCESS
+from forge_core.rows.teams import PersistentConfig
 
 __all__ = ["layout"]
 
@@ -113,9 +116,10 @@ def kernel_drawing(config: Any, variant: str) -> Drawing:
         ArgumentError: neither declares one.
     """
     maps: dict[type, Callable[[Any], Drawing]] = {}
-    for name in (*(f"{bench.package}.layouts" for bench in discover()), "forge_core.profiling.row_layouts"):
-        if importlib.util.find_spec(name) is not None:
-            maps |= importlib.import_module(name).LAYOUTS
+    for bench in discover():
+        if importlib.util.find_spec(f"{bench.package}.layouts") is not None:
+            maps |= importlib.import_module(f"{bench.package}.layouts").LAYOUTS
+    maps |= dict.fromkeys((HeldConfig, StreamConfig, ColumnConfig, PersistentConfig), _row_drawing)
     if type(config) in maps:
         return maps[type(config)](config)
     raise ArgumentError(
@@ -125,3 +129,27 @@ def kernel_drawing(config: Any, variant: str) -> Drawing:
         got=f"{variant!r} ({type(config).__name__})",
         hint="Declare its drawing in LAYOUTS of the package's module `layouts`.",
     )
+
+
+def _row_drawing(config: Any) -> Drawing:
+    """The thread-value layout of a row kernel: a panel for the operands of each element size.
+
+    Each thread has ``chunks`` vectors: of a row, one for each ``threads`` of them (``held``, ``stream``), or of as many
+    elements of neighboring rows (``column``).  Drawn are whole vectors of a row that begins at the configuration's
+    alignment; head, tail and tiles of skewed rows differ by single elements.
+    """
+    binding, vec = config.binding, config.vec
+    threads = getattr(config, "lanes", 0) or config.threads
+    # The first block of a cluster, whose blocks alternate along the row.
+    step = threads * max(getattr(config, "blocks", 1), 1)
+    sizes: dict[int, list[str]] = {}
+    for name in binding.moving:
+        sizes.setdefault(binding.dtype(name).itemsize, []).append(name)
+    panels = []
+    for size, names in sorted(sizes.items()):
+        vector = vec * size
+        width = min(vector, ACCESS)
+        layout = ((threads,), (vector // width, config.chunks)), ((vector,), (width, step * vector))
+        accesses = thread_value("vectors", layout, width)
+        panels.append(Panel(f"global memory: {', '.join(names)}", WARP * vector, accesses))
+    return Drawing(f"{config.kernel_name}: {config.threads} threads, {config.chunks} vectors each", tuple(panels))

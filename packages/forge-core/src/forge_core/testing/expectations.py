@@ -95,13 +95,7 @@ def compiled_for(builder: str, config: Any, arch: str) -> Artefacts:
 
 
 def violations(artefacts: Artefacts, declarations: Declarations, config: Any, arch: str) -> list[Violation]:
-    """Every figure of a compiled configuration that is not as declared.
-
-    Args:
-        artefacts: of :func:`compiled_for`.
-        declarations: the package's table.
-        config: the configuration.
-        arch: what it was compiled for.
+    """Every figure of a configuration, compiled by :func:`compiled_for`, that is not as declared.
 
     Raises:
         LookupError: the table has no declaration for such a configuration.
@@ -131,7 +125,7 @@ def assert_as_declared(artefacts: Artefacts, declarations: Declarations, config:
 def assert_choices_as_declared(
     draw: Callable[[random.Random], Call], declarations: Declarations, *, seed: int, count: int
 ) -> None:
-    """What operators choose for random calls compiles to what is declared, for any architecture.
+    """Checks the kernels that operators choose for random calls and architectures, until ``count`` were compiled.
 
     Args:
         draw: gives a call of an operator of ``forge_core.op``; its tensors may be on ``meta``.
