@@ -21,7 +21,7 @@ import torch
 from forge_core.testing.planted import Planted
 from forge_core.testing.tolerances import assert_near_float64, assert_same_bits
 
-__all__ = ["Arguments", "Case", "Subject", "bounds_of", "normal"]
+__all__ = ["Arguments", "Case", "Subject", "normal"]
 
 Arguments = tuple[Any, ...]
 
@@ -217,15 +217,3 @@ class Subject:
 
 def _wide(argument: Any) -> Any:
     return argument.double() if isinstance(argument, torch.Tensor) else argument
-
-
-def bounds_of(subject: Subject, device: torch.device) -> dict[str, float]:
-    """The largest ``floor`` over the elements of a subject's samples, by the name of their dtype; empty without one."""
-    found: dict[str, float] = {}
-    if subject.floor is None:
-        return found
-    for args in subject.measured(device):
-        dtype = str(args[0].dtype).removeprefix("torch.")
-        largest = float(torch.as_tensor(subject.floor(*args)).max())
-        found[dtype] = max(found.get(dtype, 0.0), largest)
-    return found
