@@ -39,8 +39,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "records" / "h200" / "profiling"
 PAGE = ROOT / "docs" / "profiling.md"
 
-# ----------------------------------------------------------------------------------------------------------- a record
-
 
 def compile_work(case: dict[str, Any], *, arch: str) -> Artefacts:
     """Compiles what a work of a manifest ran."""
@@ -86,8 +84,6 @@ def prune(path: Path) -> str:
     writer.writerows([row[i] for i in kept] for row in rows if row)
     return out.getvalue()
 
-
-# ----------------------------------------------------------------------------------------------------------- the page
 
 COLUMNS = (
     "Variant", "Case", "Time, \N{MICRO SIGN}s", "DRAM", "L2", "SM", "Read", "Occupancy", "Limited by", "Waits for",

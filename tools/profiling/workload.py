@@ -86,9 +86,6 @@ class Work:
         }
 
 
-# ----------------------------------------------------------------------------------------------- what is to be profiled
-
-
 def choose(
     benches: Sequence[Bench], package: str | None, case: str | None, variant: str, *, arch: str
 ) -> tuple[list[Work], list[str]]:
@@ -269,9 +266,6 @@ def _planted(fault: str, count: int, slab: int, *, sound: bool) -> Work:
         call=call,
         case={"fault": fault, "sound": sound, "count": count, "slab": slab},
     )
-
-
-# -------------------------------------------------------------------------------------------------------- profiling it
 
 
 def sets_for(work: Work, calls: int, l2_bytes: int) -> int:

@@ -98,16 +98,16 @@ class _Recorder:
         self._name = prefix
 
     def __call__(self, *args: Any, **named: Any) -> _Recorder:
-        self._arguments = _plainly([*args, *named.values()])
+        self._arguments = _plain([*args, *named.values()])
         return self
 
     def launch(self, *, grid: Any, block: Any, cluster: Any = None, smem: Any = _UNSTATED, **others: Any) -> None:
         self._log.append(
             RecordedLaunch(
                 name=self._name,
-                grid=_three(grid),
-                block=_three(block),
-                cluster=_three(cluster or (1, 1, 1)),
+                grid=_dim3(grid),
+                block=_dim3(block),
+                cluster=_dim3(cluster or (1, 1, 1)),
                 dynamic_smem=None if smem is None else 0 if smem is _UNSTATED else _integer(smem),
                 options=tuple(sorted((k, v) for k, v in others.items() if isinstance(v, (bool, int, str)))),
                 arguments=self._arguments,
@@ -160,17 +160,17 @@ def _on_host(thing: Any, log: list[RecordedLaunch]) -> Any:
     return host
 
 
-def _plainly(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Nested tuples of integers; the text of what is neither, such as None."""
     if isinstance(value, (tuple, list)):
-        return tuple(_plainly(item) for item in value)
+        return tuple(_plain(item) for item in value)
     try:
         return _integer(value)
     except (TypeError, ValueError):
         return str(value)
 
 
-def _three(value: Any) -> tuple[int, int, int]:
+def _dim3(value: Any) -> tuple[int, int, int]:
     x, y, z = (*map(_integer, value), 1, 1, 1)[:3]
     return x, y, z
 

@@ -184,8 +184,6 @@ def _moves_more(moved: float, must: int, needed: Needed, verb: str, advice: str)
     return 1 + 2 * (moved / must - 1), sentence
 
 
-# ------------------------------------------------------------------------------------------------------------ figures
-
 #: A figure of a launch that divides by another may raise ZeroDivisionError, and then there is none.
 Read = Callable[[Any], float]
 

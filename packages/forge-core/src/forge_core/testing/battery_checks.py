@@ -54,9 +54,6 @@ def _made(subject: Subject, device: torch.device, case: Case, seed: int = 0) -> 
     return subject.fresh(case, device)(seed)
 
 
-# -------------------------------------------------------------------------------------------------------- values
-
-
 def values(subject: Subject, device: torch.device) -> None:
     """The small calls in each dtype and the large ones in the first give what the reference gives."""
     large = [(subject.dtypes[0], case) for case in _large(subject, device)]
@@ -140,9 +137,6 @@ def inputs_untouched(subject: Subject, device: torch.device) -> None:
         conformance_memory.check_inputs_untouched(subject.call(case), _made(subject, device, case))
 
 
-# -------------------------------------------------------------------------------------------------- the out form
-
-
 def _into(subject: Subject, case: Case) -> Callable[..., Any]:
     form, args, kwargs = out_form(subject), case.args, dict(case.kwargs)
     if form is None:
@@ -177,9 +171,6 @@ def out_compiles(subject: Subject, device: torch.device) -> None:
             tensors = _made(subject, device, case)
             result = torch.empty_like(call(*tensors))
             conformance.check_opcheck(overload, (*tensors, *case.args), {**case.kwargs, "out": result})
-
-
-# ------------------------------------------------------------------------------------------------------- PyTorch
 
 
 def opcheck(subject: Subject, device: torch.device) -> None:
@@ -264,9 +255,6 @@ def threads(subject: Subject, device: torch.device) -> None:
     # Eight threads hold their tensors, and what tells whether they are right, at the same time.
     for case in [case for case in large if math.prod(case.shape) <= 2**23] or large[:1]:
         conformance.check_concurrent_threads(*_call(subject, device, case))
-
-
-# ---------------------------------------------------------------------------------------------------------- CUDA
 
 
 def _call(subject: Subject, device: torch.device, case: Case) -> tuple[Callable[..., torch.Tensor], Make, Right]:

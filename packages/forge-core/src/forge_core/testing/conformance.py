@@ -31,9 +31,6 @@ Right = Callable[[torch.Tensor, Arguments], None]
 LONG_CYCLES = 100_000_000
 
 
-# ------------------------------------------------------------------------------------------------------- PyTorch
-
-
 def check_opcheck(overload: Any, args: Arguments, kwargs: dict[str, Any] | None = None) -> None:
     """``torch.library.opcheck`` of an ``OpOverload`` or a ``forge_core.op.Operator``.
 
@@ -211,9 +208,6 @@ def check_forward_mode(call: Call, overload: Call, expected: Call, tensors: Argu
         near("a compiled jvp", compiled(*both), exact)
 
 
-# ---------------------------------------------------------------------------------------------------------- CUDA
-
-
 def check_graph_replay(call: Call, make: Make, right: Right) -> None:
     """A captured CUDA graph, replayed with changed inputs, computes the changed result."""
     static = make(0)
@@ -279,9 +273,6 @@ def check_second_device(call: Call, make: Make, right: Right) -> None:
                 right(call(*args), args)
                 if torch.cuda.current_device() != current:
                     raise AssertionError(f"the current device changed from {current} in a call on cuda:{index}")
-
-
-# --------------------------------------------------------------------------------------------------- determinism
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

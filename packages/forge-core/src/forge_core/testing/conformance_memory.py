@@ -25,9 +25,6 @@ REFUSALS = (RuntimeError, IndexError, ValueError)
 FAILURES = (CompileError, CacheError, torch.AcceleratorError, torch.OutOfMemoryError)
 
 
-# ------------------------------------------------------------------------------------------------------- layouts
-
-
 def rearranged(tensors: Tensors, *, offsets: bool) -> Iterator[tuple[str, Tensors]]:
     """The tensors of a call in other layouts, by name: all of them alike, and each alone among contiguous ones.
 
@@ -80,9 +77,6 @@ def check_inputs_untouched(call: Call, tensors: Tensors) -> None:
             raise AssertionError(f"the call wrote into its tensor {index}")
         if result.numel() and result.untyped_storage().data_ptr() == now.untyped_storage().data_ptr():
             raise AssertionError(f"the result is in the memory of tensor {index}")
-
-
-# -------------------------------------------------------------------------------------------------------- values
 
 
 def check_empty(call: Call, expected: Call, tensors: Tensors, what: str) -> None:
@@ -152,9 +146,6 @@ def check_nan_and_inf(call: Call, expected: Call, tensors: Tensors, right: Calla
 def _where(mask: torch.Tensor) -> str:
     places = mask.nonzero().tolist()
     return f"{len(places)} places, {places[:3]}" if places else "no place"
-
-
-# ----------------------------------------------------------------------------------------------------- the out form
 
 
 def check_out(into: Call, call: Call, tensors: Tensors, right: Callable[[str], Right], *, returns: bool) -> None:
