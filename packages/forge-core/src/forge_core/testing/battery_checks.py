@@ -1,4 +1,4 @@
-"""The battery's checks: each of ``conformance`` and ``conformance_memory`` on the calls that a subject declares."""
+"""The battery's checks: the functions of ``conformance`` and ``conformance_memory`` on a subject's declared calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def out_form(subject: Subject) -> Callable[..., Any] | None:
 
 
 def _large(subject: Subject, device: torch.device) -> list[Case]:
-    """The calls of real sizes on a GPU; elsewhere the small ones."""
+    """The calls of real sizes on a GPU, the small ones elsewhere."""
     return list((subject.launches if device.type == "cuda" else ()) or subject.cases)
 
 

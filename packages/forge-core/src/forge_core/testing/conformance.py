@@ -1,11 +1,11 @@
-"""How an operator has to behave towards PyTorch and CUDA, whatever it computes; each function raises AssertionError.
+"""Properties of any operator towards PyTorch and CUDA; each function raises AssertionError.
 
     call         the operator as a function of a call's tensors
     make         makes fresh arguments of ``call`` from a seed
     right        ``right(result, args)`` raises AssertionError unless a result is right for its arguments
     overload     the registered ``OpOverload``
 
-The battery makes tests of them.  Layouts, ``out``, empty tensors and NaN are in ``conformance_memory``.
+Layouts, ``out``, empty tensors and NaN are in ``conformance_memory``.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _expect(holds: bool, otherwise: str) -> None:
 
 
 def check_value(operator: Any) -> None:
-    """It is pickled by its name, and copied as itself, alone and within other values."""
+    """The operator is pickled by name, and copied as itself, alone and within other values."""
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         again = pickle.loads(pickle.dumps(operator, protocol))  # noqa: S301  # its own bytes
         _expect(again is operator, f"pickled with protocol {protocol} it comes back as {again!r}")
@@ -136,7 +136,7 @@ def check_value(operator: Any) -> None:
 
 
 class _Seen(torch.Tensor):
-    """A subclass that notes which functions it is given."""
+    """A subclass that records the functions that ``__torch_function__`` receives."""
 
     given: ClassVar[list[Any]] = []
 
