@@ -1,4 +1,4 @@
-"""The command ``forge-cute layout``: thread-value layouts and swizzles as SVG, with what memory makes of them."""
+"""The command ``forge-cute layout``: thread-value layouts and swizzles as SVG, with sectors and bank conflicts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _pair(context: click.Context, parameter: click.Parameter, value: str) -> tup
 
 
 def _shows(command: Callable[..., Drawing]) -> Callable[..., None]:
-    """A command that shows the drawing that it returns, and writes it where --out says."""
+    """A command that prints the summary of the drawing that it returns, and writes the SVG to --out."""
 
     @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the SVG.")
     @answers
@@ -57,7 +57,7 @@ def _shows(command: Callable[..., Drawing]) -> Callable[..., None]:
             drawing = command(**arguments)
         except ForgeError:
             raise
-        except ValueError as error:  # values that make no drawing
+        except ValueError as error:
             raise click.UsageError(str(error)) from error
         if out is not None:
             out.write_text(to_svg(drawing), encoding="utf-8")
@@ -110,7 +110,7 @@ def kernel(**call: Any) -> Drawing:
 
 
 def kernel_drawing(config: Any, variant: str) -> Drawing:
-    """The drawing that a package declares for a configuration, or the row engine for one of its own.
+    """The drawing that a package's ``LAYOUTS`` declares for a configuration, or that of a row kernel.
 
     Raises:
         ArgumentError: neither declares one.
