@@ -8,6 +8,7 @@ which every kernel is replaced by a recorder.
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,7 @@ class Artefacts:
     launches: tuple[RecordedLaunch, ...]
 
 
+@functools.lru_cache(maxsize=512)
 def traceable(builder: str, config: Any) -> tuple[Traceable, int]:
     """What a builder would compile for a configuration, and how many leading arguments are pointers."""
     wrapper: Any = builder_at(builder).imported()
