@@ -189,12 +189,8 @@ class KernelProfile:
         return sorted(((reason, 100 * value / total) for reason, value in found.items()), key=lambda item: -item[1])
 
 
-def read_profile(path: Path, *, ncu: str | None = None) -> list[KernelProfile]:
-    """The launches of a profile, in order.
-
-    Args:
-        path: a ``.csv`` that ncu wrote, or a ``.ncu-rep``.
-        ncu: the executable that exports a report; by default the installed one.
+def read_profile(path: Path) -> list[KernelProfile]:
+    """The launches of a ``.csv`` that ncu wrote, or of a ``.ncu-rep``, in order.
 
     Raises:
         ProfileError: the file does not exist, is neither, or holds no kernel.
@@ -206,7 +202,7 @@ def read_profile(path: Path, *, ncu: str | None = None) -> list[KernelProfile]:
         return read_csv(path.read_text(encoding="utf-8", errors="replace").splitlines(), str(path))
     if path.suffix != ".ncu-rep":
         raise ProfileError(f"{path}: expected a profile named *.ncu-rep or *.csv.")
-    executable = ncu or find_tool("ncu")
+    executable = find_tool("ncu")
     if executable is None:
         raise UnsupportedError(
             f"{path}: a report is exported by ncu, which was not found. Put Nsight Compute on the PATH, or export the "
