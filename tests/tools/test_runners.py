@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from forge_core.profiling import cuda_tools, profiled_range
+from forge_core import processes
 
 STAND_IN = """#!{python}
 import json, os, sys
@@ -210,7 +210,7 @@ def test_torch_needs_a_case_of_ours(tools, stand_in, tmp_path, capfd):
 @pytest.mark.parametrize("tool, executable", [("ncu", "ncu"), ("nsys", "nsys"), ("memcheck", "compute-sanitizer")])
 def test_a_missing_tool_is_named_with_what_to_do(tools, tmp_path, monkeypatch, capfd, tool, executable):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(cuda_tools, "PLACES", (f"{tmp_path}/nowhere",))
+    monkeypatch.setattr(processes, "PLACES", (f"{tmp_path}/nowhere",))
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(variable, raising=False)
     assert start(tools, tmp_path, tool, "week0") == 2
@@ -281,8 +281,8 @@ def test_warm_up_stays_outside_the_profiled_range(tools, events):
     ]  # fmt: skip
 
 
-def test_a_range_is_closed_when_its_call_fails(events):
-    with pytest.raises(ZeroDivisionError), profiled_range("x"):
+def test_a_range_is_closed_when_its_call_fails(tools, events):
+    with pytest.raises(ZeroDivisionError), tools["workload"].profiled_range("x"):
         raise ZeroDivisionError
     assert events == ["synchronize", "start", "range_push x", "range_pop", "stop"]
 

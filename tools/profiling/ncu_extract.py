@@ -1,7 +1,6 @@
-"""What a profile of Nsight Compute says: figures, stalls, and a diagnosis in two or three sentences.
+"""The diagnosis of a profile of Nsight Compute: figures, stalls, and two or three sentences.
 
-The manifest that a profiled workload leaves beside its report is read too: it holds the bytes that each operation must
-move.
+The manifest that a profiled workload writes beside its report holds the bytes that each operation must move.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ def load_needed(path: Path) -> list[tuple[str, Needed]]:
 def diagnoses(
     path: Path, *, manifest: Path | None = None, kernel: str | None = None, needed: Needed | None = None
 ) -> list[Diagnosis]:
-    """What each launch of a profile says.
+    """The diagnosis of each launch of a profile.
 
     Args:
         path: the profile.
-        manifest: of its workload; by default what lies beside it.
+        manifest: of its workload; by default the file beside it.
         kernel: a part of the kernel's name; None for all.
-        needed: the bytes that each launch must move, instead of what the manifest says.
+        needed: the bytes that each launch must move, instead of the manifest's.
 
     Raises:
         ForgeError: the profile or the manifest cannot be read, or holds no such kernel.
@@ -64,7 +63,7 @@ def diagnoses(
 
 
 def _take(waiting: list[tuple[str, Needed]], profile: KernelProfile) -> Needed | None:
-    """What a launch must move: by its place among the launches of its name."""
+    """Takes the bytes of the first waiting launch of the profile's name."""
     # The compiler appends a number to the name that a kernel is given.
     match = next((i for i, (kernel, _) in enumerate(waiting) if profile.name.rpartition("_")[0] == kernel), None)
     return None if match is None else waiting.pop(match)[1]

@@ -1,15 +1,15 @@
-"""Makes a record of a profile that can be kept, and the tables of docs/profiling.md from all records.
+"""Makes a record of a profile, and the tables of docs/profiling.md from all records.
 
     record.py PROFILE.csv NAME [--into FOLDER]     the record, and the tables
     record.py                                      the tables
 
     NAME.csv             the exported CSV without the columns that nothing here reads
-    NAME.manifest.json   what was run, with the launches that were worked out on the host
+    NAME.manifest.json   the works that ran, with their launches as worked out on the host
     NAME.kernels.json    the names of each work's kernels, compiled here, and a digest of their PTX
 
-The tests compare what is read out of the machine code with what ncu said, for every kernel whose PTX is the recorded
-one, so the record has to be made from the sources that were profiled.  A table stands between two comments of the page,
-`profile:NAME begin` and `profile:NAME end`; `profile:rules` is the table of the diagnosis' rules.
+The tests compare static figures with ncu's for every kernel whose PTX is the recorded one, so make the record from the
+sources that were profiled.  A table is between the comments `profile:NAME begin` and `profile:NAME end` of the page;
+`profile:rules` is the table of the diagnosis' rules.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ from forge_core.profiling.ncu import COUNTERS, STALL_PREFIX, STALLS
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "records" / "h200" / "profiling"
 PAGE = ROOT / "docs" / "profiling.md"
-
-# ----------------------------------------------------------------------------------------------------------- a record
 
 
 def compile_work(case: dict[str, Any], *, arch: str) -> Artefacts:
@@ -86,8 +84,6 @@ def prune(path: Path) -> str:
     writer.writerows([row[i] for i in kept] for row in rows if row)
     return out.getvalue()
 
-
-# ----------------------------------------------------------------------------------------------------------- the page
 
 COLUMNS = (
     "Variant", "Case", "Time, \N{MICRO SIGN}s", "DRAM", "L2", "SM", "Read", "Occupancy", "Limited by", "Waits for",

@@ -1,4 +1,4 @@
-"""The command lines of ncu, nsys, compute-sanitizer and torch's profiler, and what is read of what they write."""
+"""Runners of ncu, nsys, compute-sanitizer and torch's profiler: their command lines and their output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import IO, cast
 from ncu_extract import diagnoses, text_of
 
 from forge_core.errors import ForgeError
-from forge_core.profiling.cuda_tools import PLACES, find_tool
+from forge_core.processes import PLACES, find_tool
 from forge_core.profiling.ncu import EXPORT, SECTIONS, hottest_lines, metrics_to_collect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +28,7 @@ INSTALL = {
     "compute-sanitizer": "It is part of the CUDA toolkit (https://developer.nvidia.com/cuda-downloads).",
 }
 
-#: What a tool prints when it cannot work, whatever its exit status, and what to do about it.
+#: Messages of a tool that cannot work, whatever its exit status, and what to do about it.
 TROUBLES = {
     r"ERR_NVGPUCTRPERM|permission to access NVIDIA GPU Performance Counters": (
         "this user may not read the GPU's performance counters. Run as root, or have the administrator load the driver "
@@ -62,10 +62,7 @@ class ToolError(ForgeError):
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked for: ``run.py --help`` describes each option.
-
-    ``command`` is one of the user's own, which is profiled instead of cases.
-    """
+    """The options of ``run.py``; ``command`` is the user's own, which is profiled instead of cases."""
 
     tool: str
     package: str | None
@@ -80,7 +77,7 @@ class Request:
     out: Path
 
     def target(self, stem: Path, *, calls: int, more: Sequence[str] = ()) -> list[str]:
-        """The command that is profiled: the user's own, or the workload."""
+        """The profiled command: the user's own, or the workload."""
         if self.command:
             return list(self.command)
         words = [sys.executable, str(WORKLOAD), *([self.package] if self.package else [])]
@@ -89,7 +86,7 @@ class Request:
         return [*words, "--manifest", str(stem.with_suffix(".manifest.json")), *more]
 
     def stem(self) -> Path:
-        """Where the results go: a name that says what and when, without an ending."""
+        """The path of the results without an ending: folder, time, tool and case."""
         what = Path(self.command[0]).name if self.command else self.case or self.package or "smoke"
         parts = [self.tool, *([self.package] if self.package and self.case else []), what]
         parts += [self.variant] if self.variant != "auto" and not self.command else []
@@ -114,20 +111,19 @@ def program(name: str) -> str:
 def watch(
     command: Sequence[str], log: Path, request: Request, *, trusted: Sequence[int] = (), **variables: str
 ) -> tuple[int, str]:
-    """Runs a tool, shows what it prints, keeps it in ``log``, and returns its exit status and its output.
+    """Runs a tool, copies its output to stdout and to ``log``, and returns its exit status and its output.
 
     Args:
         command: the command line.
-        log: where its output goes.
-        request: what was asked for.
-        trusted: exit statuses that say all; at any other, 0 too, the output is searched for known troubles.
-        variables: of its environment, beside this process' own.
+        log: the file for its output.
+        request: the options.
+        trusted: exit statuses at which the output is not searched for known troubles.
+        variables: further environment variables.
 
     Raises:
         ToolError: it printed a known trouble, or failed.
     """
-    # A kernel that is compiled in the profiled process carries what it is compiled with, so line information is asked
-    # for here; the variable is part of the compile cache's key.
+    # Kernels are compiled in the profiled process; the variable is part of the compile cache's key.
     lines: Mapping[str, str] = {"CUTE_DSL_LINEINFO": "1"} if request.lines else {}
     printed: list[str] = []
     with (
@@ -154,11 +150,7 @@ def watch(
 
 
 def printed_by(command: Sequence[str], log: Path) -> str:
-    """What a tool prints that reads its own report.
-
-    Raises:
-        ToolError: it failed.
-    """
+    """The output of a tool that reads its own report; raises ToolError if it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         refuse_trouble(done.returncode, done.stdout + done.stderr, log, " ".join(command[:2]))
@@ -166,7 +158,7 @@ def printed_by(command: Sequence[str], log: Path) -> str:
 
 
 def refuse_trouble(status: int, output: str, log: Path, tool: str) -> None:
-    """Raises ToolError where the output names a known trouble, or the exit status says that the tool failed."""
+    """Raises ToolError if the output has a known trouble, or the exit status is not 0."""
     for pattern, advice in TROUBLES.items():
         if re.search(pattern, output):
             raise ToolError(f"{tool}: {advice} (output in {log})")
@@ -181,11 +173,11 @@ def finish(said: str, *paths: Path) -> None:
 
 
 def metrics_of(sets: str | None, known: set[str] | None, *, lines: bool = False) -> list[str]:
-    """The words that tell ncu what to count.
+    """The arguments of ncu that select sections and metrics.
 
     Args:
-        sets: what ``--set`` says: ``forge`` (the default), ``launch``, or a set of ncu's own.
-        known: the counters that there are; a counter that ncu does not know would end the run.
+        sets: the value of ``--set``: ``forge`` (the default), ``launch``, or a set of ncu's own.
+        known: the metrics that ncu knows, since an unknown one would end the run; None for all.
         lines: count by source line too.
     """
     if sets in (None, "forge"):
@@ -200,7 +192,7 @@ def _sections(*names: str) -> list[str]:
 
 
 def ncu(request: Request) -> int:
-    """Nsight Compute: what the GPU's counters say of each launch, and what follows from it."""
+    """Nsight Compute: the GPU's counters of each launch, and the diagnosis."""
     executable, stem, known = program("ncu"), request.stem(), None
     log, report, table, text = (stem.with_suffix(end) for end in (".log", ".ncu-rep", ".csv", ".txt"))
     manifest = stem.with_suffix(".manifest.json")
@@ -209,7 +201,7 @@ def ncu(request: Request) -> int:
         known = {line.split()[0] for line in done.stdout.splitlines() if "__" in line.partition(" ")[0]}
         known = known if done.returncode == 0 and known else None  # ncu does not say
     words = [executable, "--clock-control", request.clock_control, "--target-processes", "all", "--nvtx"]
-    # A command of the user's own need not mark its range; the workload does, and what is outside is not looked at.
+    # The workload marks its range; a command of the user's own need not.
     words += ["--profile-from-start", "on" if request.command else "off"]
     words += ["--kernel-name", f"regex:{request.kernel}"] if request.kernel else []
     words += ["--import-source", "yes"] if request.lines else []
@@ -248,7 +240,7 @@ def nsys(request: Request) -> int:
 
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 
-#: What a sanitizer ends with when it found something; the workload itself never ends so.
+#: Exit status of a sanitizer that found something; the workload itself never ends with it.
 FOUND = 86
 
 
@@ -262,10 +254,10 @@ def sanitizer(request: Request) -> int:
     for tool in asked:
         log = stem.with_name(f"{stem.name}-{tool}.log")
         words = [executable, "--tool", tool, "--error-exitcode", str(FOUND), "--target-processes", "all"]
-        # torch probes what a driver can do by calls that may fail; an error of a kernel is reported all the same.
+        # torch probes the driver by calls that may fail; errors of kernels are reported all the same.
         words += ["--report-api-errors", "no"] if tool == "memcheck" else []
         words += ["--kernel-name", f"kernel_substring={request.kernel}"] if request.kernel else []
-        # PyTorch hands out parts of large blocks, in which an access out of bounds is inside a block: switch that off.
+        # Inside the caching allocator's large blocks, an access out of a tensor's bounds is not out of an allocation.
         variables = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
         command = [*words, *request.target(stem, calls=1)]
         status, output = watch(command, log, request, trusted=(0, FOUND), **variables)

@@ -1,11 +1,10 @@
-"""The process that a profiler watches: warms up, then makes the calls inside a range, and nothing else inside it.
+"""The profiled process: warms up, then makes the calls inside a profiled range.
 
-    inputs, first calls (compile, load)      outside     no profiler that was told to wait sees them
+    inputs, first calls (compile, load)      outside     hidden from a profiler that waits for the range
     profiled_range(name): the calls          inside      our kernels alone: no reference, no flush of the L2
 
-Several calls go round over input sets that together exceed the L2 twice, so that each finds its input in DRAM, as a
-flush would have it, without a kernel that flushes.  One call under ncu needs none of that: ncu empties the caches
-itself.
+Several calls rotate over input sets that together exceed the L2 twice, so that each finds its input in DRAM without a
+kernel that flushes.  For one call, ncu empties the caches itself.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,14 +30,13 @@ from forge_core.bench.inputs import LAYOUTS, generator_for
 from forge_core.bench.plan import Selection, UsageError, discover, plan
 from forge_core.bench.schema import check_known
 from forge_core.errors import ForgeError, UnsupportedError
-from forge_core.profiling import profiled_range
 from forge_core.profiling.compiled import RecordedLaunch, record_launches, traceable
 
 __all__ = ["PLANTED", "Work", "choose", "planted_works"]
 
 PLANTED = "planted"
 
-#: The suite whose cases are profiled where none is named.
+#: The suite whose cases are profiled by default.
 DEFAULT_SUITE = "smoke"
 
 WARM_UPS = 2
@@ -52,15 +50,15 @@ class Work:
     """One call to profile.
 
     Attributes:
-        name: in words, for ranges and messages.
+        name: for ranges and messages.
         variant: the variant that runs.
-        why: why it runs.
-        launches: the kernels that it launches, in order: the names that they are given, grid, block, shared memory.
+        why: why it was selected.
+        launches: of its kernels, in order.
         read: bytes that it must read.
         written: bytes that it must write.
-        make: makes the inputs of one call on a device, from the number of the set.
+        make: makes the inputs of one call on a device, from the index of the set.
         call: takes them.
-        case: operator, shape, dtype and layout, and the variant asked for; what repeats this work.
+        case: operator, shape, dtype, layout and variant, to repeat this work.
     """
 
     name: str
@@ -75,25 +73,15 @@ class Work:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the manifest."""
-        return {
-            "name": self.name,
-            "variant": self.variant,
-            "why": self.why,
-            "kernels": [launch.name for launch in self.launches],
-            "launches": [dataclasses.asdict(launch) for launch in self.launches],
-            "read": self.read,
-            "written": self.written,
-            "case": self.case,
-        }
-
-
-# ----------------------------------------------------------------------------------------------- what is to be profiled
+        fields = {name: getattr(self, name) for name in ("name", "variant", "why", "read", "written", "case")}
+        launches = [dataclasses.asdict(launch) for launch in self.launches]
+        return {**fields, "kernels": [launch.name for launch in self.launches], "launches": launches}
 
 
 def choose(
     benches: Sequence[Bench], package: str | None, case: str | None, variant: str, *, arch: str
 ) -> tuple[list[Work], list[str]]:
-    """The works that were asked for, and what was left out, in words.
+    """The requested works, and messages on what was left out.
 
     Args:
         benches: the packages' declarations.
@@ -129,7 +117,7 @@ def choose(
                 works.append(_work(operator, found, name, arch))
                 break
             except UnsupportedError as error:
-                if case is not None and variant != "all":  # it was named, so it is an error
+                if case is not None and variant != "all":
                     raise
                 refusals.append(f"{found.name} {name}: {error}")
         else:
@@ -146,7 +134,7 @@ def _names(bench: Bench) -> tuple[str, ...]:
 
 
 def _pairs(benches: Sequence[Bench], case: str | None, variants: tuple[str, ...]) -> list[Pair]:
-    """The case of these words, or the suite's."""
+    """The case that the words of ``case`` name, or the suite's."""
     if case is None:
         return [(p.operator, p.case) for p in plan(benches, DEFAULT_SUITE, Selection(variants=variants)).cases]
     kinds: dict[str, list[str]] = {"operator": [], "shape": [], "dtype": [], "layout": []}
@@ -174,11 +162,11 @@ def _kind(word: str) -> str:
 
 
 def _wider(benches: Sequence[Bench], pairs: list[Pair]) -> list[Pair]:
-    """These cases, then those of all suites, of about the same size first: a variant on a tiny problem says little."""
+    """These cases, then those of all suites, nearest in size first."""
     size = pairs[0][1].nbytes
     others = [(p.operator, p.case) for p in plan(benches, "full", Selection()).cases]
     wide = pairs + sorted(others, key=lambda pair: abs(math.log(pair[1].nbytes / size)))
-    # What only a misaligned or a permuted input asks for.
+    # Some variants serve only unaligned or permuted inputs.
     return wide + [
         (operator, dataclasses.replace(case, layout=layout))
         for layout in LAYOUTS[1:]
@@ -272,17 +260,14 @@ def _planted(fault: str, count: int, slab: int, *, sound: bool) -> Work:
     )
 
 
-# -------------------------------------------------------------------------------------------------------- profiling it
-
-
 def sets_for(work: Work, calls: int, l2_bytes: int) -> int:
-    """How many input sets the calls go round over."""
+    """The number of input sets that the calls rotate over."""
     once = max(work.read + work.written, 1)
     return max(1, min(calls, MOST_SETS, 1 + 2 * l2_bytes // once))
 
 
 def prepare(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int) -> list[list[tuple[Any, ...]]]:
-    """The input sets of each work, after its first calls, which compile and load what it runs."""
+    """The input sets of each work, after its first calls, which compile and load its kernels."""
     prepared = []
     for work in works:
         inputs = [work.make(device, number) for number in range(sets_for(work, calls, l2_bytes))]
@@ -298,7 +283,7 @@ def make_calls(
     calls: int,
     mark: Callable[[str], AbstractContextManager[Any]],
 ) -> None:
-    """Makes the calls, those of each work in a range of its name."""
+    """Makes the calls of each work in a range of its name."""
     for work, inputs in zip(works, prepared, strict=True):
         with mark(work.name):
             for number in range(calls):
@@ -306,8 +291,26 @@ def make_calls(
             torch.cuda.synchronize()
 
 
+@contextmanager
+def profiled_range(name: str) -> Iterator[None]:
+    """An NVTX range between cudaProfilerStart and cudaProfilerStop, synchronized at both ends.
+
+    A profiler that waits for the range (``ncu --profile-from-start off``, ``nsys --capture-range cudaProfilerApi``)
+    sees this block and nothing else.
+    """
+    torch.cuda.synchronize()
+    torch.cuda.profiler.start()
+    torch.cuda.nvtx.range_push(name)
+    try:
+        yield
+        torch.cuda.synchronize()
+    finally:
+        torch.cuda.nvtx.range_pop()
+        torch.cuda.profiler.stop()
+
+
 def run(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int) -> None:
-    """Warms everything up, then makes the calls in one profiled stretch."""
+    """Warms everything up, then makes the calls in one profiled range."""
     prepared = prepare(works, calls=calls, device=device, l2_bytes=l2_bytes)
     with profiled_range("forge"):
         make_calls(works, prepared, calls, torch.cuda.nvtx.range)

@@ -13,13 +13,13 @@ import sys
 
 import pytest
 
+from forge_core import processes
 from forge_core.env_check import facts as machine
 from forge_core.env_check import findings, probe
 from forge_core.env_check.doctor import as_text, healthy
 from forge_core.env_check.facts import Driver, Dsl, Facts, Gpu, Torch
 from forge_core.env_check.findings import Level, diagnose
 from forge_core.env_check.probe import KernelRun
-from forge_core.profiling import cuda_tools
 
 NAMES = ("nvidia-cutlass-dsl", "nvidia-cutlass-dsl-libs-base", "nvidia-cutlass-dsl-libs-cu12")
 DSL = Dsl(dict.fromkeys(NAMES, "4.8.1"), variants=(12,))
@@ -462,11 +462,11 @@ def test_a_tool_is_found_in_the_toolkit_that_is_not_on_the_path(tmp_path, monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "elsewhere"))
     monkeypatch.delenv("CUDA_PATH", raising=False)
-    monkeypatch.setattr(cuda_tools, "PLACES", ())
-    assert cuda_tools.find_tool("ncu") is None
-    monkeypatch.setattr(cuda_tools, "PLACES", (f"{tmp_path}/*/bin",))
-    assert cuda_tools.find_tool("ncu") == str(tool)
-    monkeypatch.setattr(cuda_tools, "PLACES", ())
+    monkeypatch.setattr(processes, "PLACES", ())
+    assert processes.find_tool("ncu") is None
+    monkeypatch.setattr(processes, "PLACES", (f"{tmp_path}/*/bin",))
+    assert processes.find_tool("ncu") == str(tool)
+    monkeypatch.setattr(processes, "PLACES", ())
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
     assert machine.collect(kernels=False).tools["ncu"] == str(tool)
 

@@ -31,7 +31,7 @@ def kernel(
     return KernelReport(
         name,
         RecordedLaunch("k", (1, 1, 1), (128, 1, 1), (1, 1, 1), dynamic),
-        KernelResources(name, registers, stack, static, 1, None, 128),
+        KernelResources(name, registers, stack, static),
         PtxCounts(accesses, kinds, local),
         occupancy((9, 0), threads=128, registers=registers, smem=static + dynamic),
     )

@@ -91,7 +91,7 @@ def test_files(tmp_path, monkeypatch):
         read_profile(report)
 
 
-def test_a_report_is_exported_by_ncu(tmp_path):
+def test_a_report_is_exported_by_ncu(tmp_path, monkeypatch):
     report = tmp_path / "d.ncu-rep"
     report.write_text("binary")
     (tmp_path / "table").write_text(WIDE)
@@ -100,10 +100,11 @@ def test_a_report_is_exported_by_ncu(tmp_path):
         f'#!/bin/sh\n[ "$1 $3 $4 $5" = "--import --page raw --csv" ] || exit 7\nexec /bin/cat {tmp_path}/table\n'
     )
     tool.chmod(0o755)
-    assert [p.name for p in read_profile(report, ncu=str(tool))] == ["first_0", "second_1"]
+    monkeypatch.setattr(ncu, "find_tool", lambda name: str(tool))
+    assert [p.name for p in read_profile(report)] == ["first_0", "second_1"]
     tool.write_text("#!/bin/sh\necho '==ERROR== unsupported file' >&2; exit 1\n")
     with pytest.raises(ProfileError, match="exit status 1: ==ERROR== unsupported file"):
-        read_profile(report, ncu=str(tool))
+        read_profile(report)
 
 
 def test_what_ncu_is_asked_for_is_what_is_read():

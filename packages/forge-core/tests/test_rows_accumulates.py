@@ -11,11 +11,11 @@ import torch
 
 from forge_core.cache.parallel import Request, compile_all
 from forge_core.cache.store import Store
+from forge_core.commands.layout import kernel_drawing
 from forge_core.device import SPECS
 from forge_core.errors import UnsupportedError
 from forge_core.profiling.compiled import compile_to_look_at
 from forge_core.profiling.cubin import read_cubin
-from forge_core.profiling.row_layouts import LAYOUTS
 from forge_core.rows import Binding, Fold, Operands, Problem, RowProgram, configurations, rsqrt
 from forge_core.rows.operator import PERSISTENT, VARIANTS, like, row_operator
 from forge_core.rows.plan import plan_call
@@ -383,7 +383,7 @@ def test_every_kernel_is_as_declared(shape, arch):
 def test_a_configuration_is_drawn_and_coalesces():
     for dtype in (BF16, FP32):
         for config in persistent_configurations(binding(NormBackward(), dtype), H200):
-            for panel in LAYOUTS[type(config)](config).panels:
+            for panel in kernel_drawing(config, "persistent").panels:
                 check_aligned(panel.accesses, what=panel.title)
                 check_coalesced(panel.accesses, what=panel.title)
 

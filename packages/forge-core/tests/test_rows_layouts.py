@@ -16,10 +16,8 @@ from forge_core.device import SPECS
 from forge_core.errors import ArgumentError
 from forge_core.op import Explanation
 from forge_core.profiling.drawing import to_svg
-from forge_core.profiling.row_layouts import LAYOUTS
 from forge_core.rows import Binding, Fold, Operands, RowProgram, configurations
 from forge_core.rows.arguments import tiling
-from forge_core.rows.config import HeldConfig
 from forge_core.rows.plan import select
 from forge_core.rows.problem import Problem
 from forge_core.testing.index_maps import check_aligned, check_coalesced, check_once
@@ -52,7 +50,7 @@ def binding(dtype, out=None):
 @pytest.mark.parametrize("dtypes", [(BF16, BF16), (FP32, FP32), (FP64, FP64), (BF16, FP32)], ids=str)
 def test_every_listed_configuration_is_drawn_and_coalesces(dtypes):
     for config in configurations(binding(*dtypes), SPECS["H200"]):
-        drawing = LAYOUTS[type(config)](config)
+        drawing = layout.kernel_drawing(config, "held")
         assert sum(panel.title.count(name) for panel in drawing.panels for name in (": x", ", y", ": y")) == 2
         for panel in drawing.panels:
             check_aligned(panel.accesses, what=panel.title)
@@ -102,6 +100,6 @@ def test_the_command_draws_a_row_kernel_of_any_package(monkeypatch, tmp_path):
     )
     assert result.exit_code == 0 and f"{config.kernel_name}: 128 threads, {config.chunks} vectors each" in result.output
     assert "global memory: x, y: 1.00 sectors a request, 100 % of them used" in result.output
-    assert out.read_text() == to_svg(LAYOUTS[HeldConfig](config))
+    assert out.read_text() == to_svg(layout.kernel_drawing(config, "held"))
     with pytest.raises(ArgumentError, match=r"HeldConfig, StreamConfig, ColumnConfig, .*got.*LAYOUTS of the package's"):
         layout.kernel_drawing(object(), "mine")

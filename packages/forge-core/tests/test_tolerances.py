@@ -7,7 +7,6 @@ import torch
 
 from forge_core.bench import gate
 from forge_core.testing import Subject, assert_near_float64
-from forge_core.testing.subject import bounds_of
 from forge_core.testing.tolerances import half_ulp, product_bound
 
 FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
@@ -103,15 +102,6 @@ def test_a_product_s_bound_counts_the_factors_that_round():
     x = torch.tensor([[1.0, -1.0, 2.0, 0.5], [1.5, 1.0, 1.0, 1.0], [1.5, 1.5, 3.0, 1.0]], dtype=torch.float64)
     eps = torch.finfo(torch.float32).eps
     assert product_bound(x, 1, torch.float32).tolist() == [0.0, 0.0, 2 * eps * 6.75]
-
-
-def test_the_largest_bound_of_each_dtype():
-    found = bounds_of(SOFTMAX, CPU)
-    assert list(found) == ["bfloat16", "float16", "float32", "float64"]
-    assert found["float32"] == float(floor(*next(a for a in samples(CPU) if a[0].dtype is torch.float32)).max())
-    assert bounds_of(Subject(torch.softmax, samples), CPU) == {}
-    constant = Subject(torch.sum, lambda device: [(torch.ones(3), 0)], lambda x, dim: 0.5)
-    assert bounds_of(constant, CPU) == {"float32": 0.5}
 
 
 def test_the_gate_of_benchmarks_compares_piece_by_piece(monkeypatch):

@@ -1,8 +1,30 @@
-"""What is said of a process that failed."""
+"""External programs: finding those of a CUDA installation, and describing how a process ended."""
 
 from __future__ import annotations
 
-__all__ = ["how_it_ended"]
+import os
+import shutil
+from pathlib import Path
+
+__all__ = ["PLACES", "find_tool", "how_it_ended"]
+
+#: Where NVIDIA's installers put programs that are not on the PATH.
+PLACES = (
+    "/usr/local/cuda/bin",
+    "/usr/local/cuda/compute-sanitizer",
+    "/usr/local/cuda-*/bin",
+    "/usr/local/cuda-*/compute-sanitizer",
+    "/opt/nvidia/nsight-compute/*",
+    "/opt/nvidia/nsight-systems/*/bin",
+    "/opt/nvidia/nsight-systems/*",
+)
+
+
+def find_tool(name: str) -> str | None:
+    """The path of a program: on the PATH, under CUDA_HOME or CUDA_PATH, or in :data:`PLACES`, newest version first."""
+    homes = [str(Path(os.environ[v], "bin")) for v in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(v)]
+    folders = [str(f) for place in PLACES for f in sorted(Path("/").glob(place.lstrip("/")), reverse=True)]
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join([*homes, *folders]))
 
 
 def how_it_ended(status: int, printed: str) -> str:

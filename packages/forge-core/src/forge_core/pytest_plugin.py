@@ -1,9 +1,9 @@
-"""The pytest plugin: what `@pytest.mark.gpu` means.
+"""The pytest plugin of the marks ``gpu``, ``large`` and ``sanitizer``.
 
-A GPU test is skipped, with the reason, where there is no GPU, and fails instead when ``FORGE_REQUIRE_GPU=1``: a machine
-that is there to run GPU tests must not turn green by skipping them.
+A GPU test is skipped with the reason where there is no GPU, and fails instead with ``FORGE_REQUIRE_GPU=1``: a machine
+for GPU tests must not pass by skipping them.
 
-The repository's conftest.py loads it; a project of its own asks for it by ``pytest -p forge_core.pytest_plugin``.
+The repository's conftest.py loads it; other projects use ``pytest -p forge_core.pytest_plugin``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compiles ahead, once: the workers of pytest-xdist find the kernels in the cache."""
+    """Compiles the suites of ``--forge-warm`` once; the workers of pytest-xdist find the kernels in the cache."""
     names = session.config.getoption("--forge-warm")
     if names and not hasattr(session.config, "workerinput"):
         from forge_core import device
@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips or fails a test whose GPUs, or whose GPU memory, are not there."""
+    """Skips or fails a test that needs more GPUs or GPU memory than there are."""
     marker = item.get_closest_marker("gpu")
     if marker is not None:
         _need_gpus(marker.kwargs.get("count", marker.args[0] if marker.args else 1))
@@ -76,7 +76,7 @@ def _need_gpus(count: int) -> None:
     if found >= count:
         return
     reason = "No GPU devices found" if found == 0 else f"{count} GPUs are needed, {found} found"
-    # One GPU is what FORGE_REQUIRE_GPU promises; a test for several is skipped on a machine that has one.
+    # FORGE_REQUIRE_GPU promises one GPU; a test for several is skipped on a machine with one.
     if settings.current().require_gpu and (found == 0 or count == 1):
         pytest.fail(f"FORGE_REQUIRE_GPU=1: {reason}", pytrace=False)
     pytest.skip(reason)
@@ -92,7 +92,7 @@ def _need_memory(gib: float) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Names the kernels that await a proof; a missing proof fails no test."""
+    """Names the kernels that await validation, which fails no test."""
     if not config.getoption("--forge-proofs"):
         return
     from forge_core.proofs import check, declare, evidence
@@ -104,7 +104,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_report_header(config: pytest.Config) -> Iterable[str]:
-    """Says what the tests run on."""
+    """The torch version and the GPUs."""
     import torch
 
     from forge_core import device

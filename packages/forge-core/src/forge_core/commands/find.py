@@ -1,8 +1,7 @@
-"""From an operator's name on the command line to what a call of it would run.
+"""Explaining the call that a command line names.
 
-Two kinds of name are understood: what a package's benchmarks name (``transpose``, ``sum_rows``), where a case says it
-all, and a public operator of a package (``transpose``, ``reduce_sum``, ``forge_week1::sum``), whose further arguments
-are given by name.
+An operator is named as in a package's benchmarks (``transpose``, ``sum_rows``), where shape, dtype and layout are the
+whole call, or as a public operator of a package (``reduce_sum``, ``forge_week1::sum``), with further arguments by name.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from forge_core.cli import ARCH, did_you_mean
 from forge_core.errors import ArgumentError
 from forge_core.op import Explanation, Operator
 
-__all__ = ["call_options", "explained", "operators_of"]
+__all__ = ["call_options", "explained"]
 
 
 def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -54,8 +53,8 @@ def call_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def operators_of(benches: Sequence[Bench]) -> dict[str, Operator]:
-    """The public operators of the packages, by the name that a package exports and by the one that torch knows."""
+def _operators_of(benches: Sequence[Bench]) -> dict[str, Operator]:
+    """The public operators of the packages, by exported name and by qualified name."""
     found: dict[str, Operator] = {}
     for bench in benches:
         module = importlib.import_module(bench.package)
@@ -77,17 +76,16 @@ def explained(
     arch: str,
     arguments: Mapping[str, str] | None = None,
 ) -> Explanation:
-    """What a call of the operator of that name would run; the arguments are those of :func:`call_options`.
+    """What a call would run; the arguments are those of :func:`call_options`.
 
     Raises:
         click.UsageError: there is no such operator, shape, dtype, layout or variant, or it takes no such arguments.
-        ForgeError: what else the call itself would raise.
+        ForgeError: as the call itself.
     """
     benches = discover()
     benched = {} if arguments else {each.name: each for bench in benches for each in bench.operators}
-    public = operators_of(benches)
-    if operator not in {**benched, **public}:
-        # Each once: without those that are another with its namespace.
+    public = _operators_of(benches)
+    if operator not in benched and operator not in public:
         known = [name for name in {**benched, **public} if "::" not in name]
         hint = did_you_mean(operator.rpartition("::")[2], known)
         raise click.UsageError(f"OPERATOR: expected one of {', '.join(known)}, got {operator!r}. {hint}".rstrip())
@@ -105,7 +103,7 @@ def explained(
         values |= {"variant": variant} if "variant" in schema.parameters else {}
         try:
             schema.bind((x,), values)
-        except TypeError as error:  # as of a Python call whose arguments do not fit
+        except TypeError as error:
             text = f"--arg: expected the arguments of {schema.text}, each as NAME=VALUE"
             raise click.UsageError(f"{text}: {error}.") from error
         return public[operator].explain(x, arch=arch, **values)

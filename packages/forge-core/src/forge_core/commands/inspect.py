@@ -1,4 +1,4 @@
-"""The command ``forge-cute inspect``: what an operator's kernel is, without a GPU."""
+"""The command ``forge-cute inspect``: the kernel of a call, its resources and its code, without a GPU."""
 
 from __future__ import annotations
 

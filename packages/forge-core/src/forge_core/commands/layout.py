@@ -1,4 +1,4 @@
-"""The command ``forge-cute layout``: thread-value layouts and swizzles as SVG, with what memory makes of them."""
+"""The command ``forge-cute layout``: thread-value layouts and swizzles as SVG, with sectors and bank conflicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from forge_core.cli import answers
 from forge_core.commands.find import call_options, explained
 from forge_core.errors import ArgumentError, ForgeError
 from forge_core.profiling.drawing import to_svg
-from forge_core.profiling.layouts import Drawing, swizzled_tile, tiled_copy
+from forge_core.profiling.layouts import WARP, Drawing, Panel, swizzled_tile, thread_value, tiled_copy
+from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
+from forge_core.rows.problem import ACCESS
+from forge_core.rows.teams import PersistentConfig
 
 __all__ = ["layout"]
 
@@ -44,7 +47,7 @@ def _pair(context: click.Context, parameter: click.Parameter, value: str) -> tup
 
 
 def _shows(command: Callable[..., Drawing]) -> Callable[..., None]:
-    """A command that shows the drawing that it returns, and writes it where --out says."""
+    """A command that prints the summary of the drawing that it returns, and writes the SVG to --out."""
 
     @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the SVG.")
     @answers
@@ -54,7 +57,7 @@ def _shows(command: Callable[..., Drawing]) -> Callable[..., None]:
             drawing = command(**arguments)
         except ForgeError:
             raise
-        except ValueError as error:  # values that make no drawing
+        except ValueError as error:
             raise click.UsageError(str(error)) from error
         if out is not None:
             out.write_text(to_svg(drawing), encoding="utf-8")
@@ -107,15 +110,16 @@ def kernel(**call: Any) -> Drawing:
 
 
 def kernel_drawing(config: Any, variant: str) -> Drawing:
-    """The drawing that a package declares for a configuration, or the row engine for one of its own.
+    """The drawing that a package's ``LAYOUTS`` declares for a configuration, or that of a row kernel.
 
     Raises:
         ArgumentError: neither declares one.
     """
     maps: dict[type, Callable[[Any], Drawing]] = {}
-    for name in (*(f"{bench.package}.layouts" for bench in discover()), "forge_core.profiling.row_layouts"):
-        if importlib.util.find_spec(name) is not None:
-            maps |= importlib.import_module(name).LAYOUTS
+    for bench in discover():
+        if importlib.util.find_spec(f"{bench.package}.layouts") is not None:
+            maps |= importlib.import_module(f"{bench.package}.layouts").LAYOUTS
+    maps |= dict.fromkeys((HeldConfig, StreamConfig, ColumnConfig, PersistentConfig), _row_drawing)
     if type(config) in maps:
         return maps[type(config)](config)
     raise ArgumentError(
@@ -125,3 +129,27 @@ def kernel_drawing(config: Any, variant: str) -> Drawing:
         got=f"{variant!r} ({type(config).__name__})",
         hint="Declare its drawing in LAYOUTS of the package's module `layouts`.",
     )
+
+
+def _row_drawing(config: Any) -> Drawing:
+    """The thread-value layout of a row kernel: a panel for the operands of each element size.
+
+    Each thread has ``chunks`` vectors: of a row, one for each ``threads`` of them (``held``, ``stream``), or of as many
+    elements of neighboring rows (``column``).  Drawn are whole vectors of a row that begins at the configuration's
+    alignment; head, tail and tiles of skewed rows differ by single elements.
+    """
+    binding, vec = config.binding, config.vec
+    threads = getattr(config, "lanes", 0) or config.threads
+    # The first block of a cluster, whose blocks alternate along the row.
+    step = threads * max(getattr(config, "blocks", 1), 1)
+    sizes: dict[int, list[str]] = {}
+    for name in binding.moving:
+        sizes.setdefault(binding.dtype(name).itemsize, []).append(name)
+    panels = []
+    for size, names in sorted(sizes.items()):
+        vector = vec * size
+        width = min(vector, ACCESS)
+        layout = ((threads,), (vector // width, config.chunks)), ((vector,), (width, step * vector))
+        accesses = thread_value("vectors", layout, width)
+        panels.append(Panel(f"global memory: {', '.join(names)}", WARP * vector, accesses))
+    return Drawing(f"{config.kernel_name}: {config.threads} threads, {config.chunks} vectors each", tuple(panels))

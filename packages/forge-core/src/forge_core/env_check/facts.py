@@ -23,7 +23,7 @@ from forge_core import settings
 from forge_core.device import MIN_CAPABILITY, arch_of, gpu_count
 from forge_core.env_check.probe import KernelRun, run_in_child
 from forge_core.errors import SettingsError
-from forge_core.profiling.cuda_tools import find_tool
+from forge_core.processes import find_tool
 from forge_core.toolchain import driver_cuda, installed_variants, load_library, package_folder
 
 __all__ = ["Driver", "Dsl", "Facts", "Gpu", "Torch", "collect", "read_dsl"]

@@ -8,6 +8,7 @@ which every kernel is replaced by a recorder.
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from dataclasses import dataclass
 from typing import Any
@@ -23,34 +24,35 @@ __all__ = ["Artefacts", "RecordedLaunch", "compile_to_look_at", "record_launches
 class RecordedLaunch:
     """What one kernel would be launched with; sizes along x, y, z."""
 
-    name: str  # that the kernel is given, which its symbol begins with; empty where it is given none
+    name: str  # prefix of the kernel's symbol; empty where the kernel has no name of its own
     grid: tuple[int, int, int]  # blocks
     block: tuple[int, int, int]  # threads
     cluster: tuple[int, int, int]  # blocks of a cluster
-    dynamic_smem: int | None  # bytes of a block; None where the compiler is left to find it
-    options: tuple[tuple[str, bool | int | str], ...] = ()  # further ones, such as cooperative, by name
-    arguments: tuple[Any, ...] = ()  # integers and tuples of them; for a pointer, a number of its own
-    states_smem: bool = True  # whether the launch gives a number of bytes; if not, dynamic_smem is 0
+    dynamic_smem: int | None  # bytes of a block; None where the compiler determines it
+    options: tuple[tuple[str, bool | int | str], ...] = ()  # further ones by name, such as cooperative
+    arguments: tuple[Any, ...] = ()  # integers and tuples of them; distinct invalid addresses for pointers
+    states_smem: bool = True  # False: the launch does not mention shared memory, and dynamic_smem is 0
 
 
 @dataclass(frozen=True)
 class Artefacts:
-    """What compiling a configuration gave: the PTX of all its kernels, the cubin, and the launches in order."""
+    """A compiled configuration: the PTX of all its kernels, the cubin, and the launches in order."""
 
     ptx: str
     cubin: bytes
     launches: tuple[RecordedLaunch, ...]
 
 
+@functools.lru_cache(maxsize=512)
 def traceable(builder: str, config: Any) -> tuple[Traceable, int]:
-    """What a builder would compile for a configuration, and the number of pointers that its arguments begin with."""
+    """What a builder would compile for a configuration, and how many leading arguments are pointers."""
     wrapper: Any = builder_at(builder).imported()
     source: Traceable = wrapper.__wrapped__(config)
     return source, sum(type(argument).__name__.lower().endswith("pointer") for argument in source.arguments)
 
 
 def compile_to_look_at(builder: str, config: Any, arguments: tuple[Any, ...] | None, *, arch: str) -> Artefacts:
-    """Compiles a configuration past the cache, with the options of a normal build, and keeps what comes out.
+    """Compiles a configuration with the options of a normal build, bypassing the cache.
 
     Args:
         builder: ``"module:attribute"`` of the ``@compile_cached`` builder.
@@ -72,10 +74,10 @@ def compile_to_look_at(builder: str, config: Any, arguments: tuple[Any, ...] | N
     return Artefacts(compiled.ptx, compiled.cubin, launches)
 
 
-# Stands for a launch that does not mention dynamic shared memory; None means that the compiler finds it.
+# Stands for a launch that does not mention dynamic shared memory; None means that the compiler determines it.
 _UNSTATED = "not stated"
 
-# Distance of the addresses of two pointers: no offset leads from one to another.
+# Distance between the addresses of two pointers, larger than any offset.
 _APART = 2**50
 
 
@@ -98,16 +100,16 @@ class _Recorder:
         self._name = prefix
 
     def __call__(self, *args: Any, **named: Any) -> _Recorder:
-        self._arguments = _plainly([*args, *named.values()])
+        self._arguments = _plain([*args, *named.values()])
         return self
 
     def launch(self, *, grid: Any, block: Any, cluster: Any = None, smem: Any = _UNSTATED, **others: Any) -> None:
         self._log.append(
             RecordedLaunch(
                 name=self._name,
-                grid=_three(grid),
-                block=_three(block),
-                cluster=_three(cluster or (1, 1, 1)),
+                grid=_dim3(grid),
+                block=_dim3(block),
+                cluster=_dim3(cluster or (1, 1, 1)),
                 dynamic_smem=None if smem is None else 0 if smem is _UNSTATED else _integer(smem),
                 options=tuple(sorted((k, v) for k, v in others.items() if isinstance(v, (bool, int, str)))),
                 arguments=self._arguments,
@@ -128,11 +130,10 @@ def record_launches(function: Any, arguments: tuple[Any, ...], *, pointers: int 
         CompileError: the launch cannot be worked out from these integers alone.
     """
     log: list[RecordedLaunch] = []
-    host = _on_host(function, log)
-    call = inspect.unwrap(type(function).__call__)
+    addresses = [_NoAddress(_APART * (i + 1)) for i in range(pointers)]
     try:
-        call(host, *(_NoAddress(_APART * (i + 1)) for i in range(pointers)), *arguments, None)
-    except Exception as error:  # whatever the class's own host code raises, in the one place that runs it
+        _on_host(function, log)(*addresses, *arguments, None)
+    except Exception as error:  # whatever the class's own host code raises
         raise CompileError(
             f"{type(function).__name__}: the launch cannot be worked out on the host: {error!r}"
         ) from error
@@ -141,47 +142,37 @@ def record_launches(function: Any, arguments: tuple[Any, ...], *, pointers: int 
     return tuple(log)
 
 
-def _on_host(thing: Any, log: list[RecordedLaunch], depth: int = 3) -> Any:
-    """A copy of a kernel object whose kernels are recorders and whose traced methods are plain ones.
+def _on_host(thing: Any, log: list[RecordedLaunch]) -> Any:
+    """A copy of a kernel object, of a subclass whose kernels are recorders and whose ``@cute.jit`` methods are plain.
 
-    So are, to a depth, those of objects that it holds: it may launch the kernels of another pass.
+    So are those of the objects that it holds: it may launch the kernels of another pass.
     """
-    traced = {
-        name: attribute
-        for kind in reversed(type(thing).__mro__)
-        for name, attribute in vars(kind).items()
-        if getattr(attribute, "_decorator_kind", None) in ("kernel", "jit") or hasattr(attribute, "set_name_prefix")
-    }
-    if not traced:
+    own: dict[str, Any] = {}
+    for kind in reversed(type(thing).__mro__):
+        for name, attribute in vars(kind).items():
+            decorator = getattr(attribute, "_decorator_kind", None)
+            if decorator is not None:
+                own[name] = _Recorder(log) if decorator == "kernel" else inspect.unwrap(attribute)
+    if not own:
         return thing
     host = copy.copy(thing)
-    for name, attribute in traced.items():
-        if name != "__call__":
-            is_kernel = getattr(attribute, "_decorator_kind", "kernel") == "kernel"
-            value = _Recorder(log) if is_kernel else inspect.unwrap(attribute).__get__(host)
-            object.__setattr__(host, name, value)
-    for name, value in list(vars(host).items()) if depth else ():
-        if name not in traced and hasattr(type(value), "__dict__"):
-            inner = _on_host(value, log, depth - 1)
-            if inner is not value:
-                # Python looks up __call__ in the class.
-                kind = type(inner)
-                inner.__class__ = type(kind.__name__, (kind,), {"__call__": inspect.unwrap(kind.__call__)})
-                object.__setattr__(host, name, inner)
+    object.__setattr__(host, "__class__", type(type(thing).__name__, (type(thing),), own))
+    for name, value in vars(host).items():
+        object.__setattr__(host, name, _on_host(value, log))
     return host
 
 
-def _plainly(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Nested tuples of integers; the text of what is neither, such as None."""
     if isinstance(value, (tuple, list)):
-        return tuple(_plainly(item) for item in value)
+        return tuple(_plain(item) for item in value)
     try:
         return _integer(value)
     except (TypeError, ValueError):
         return str(value)
 
 
-def _three(value: Any) -> tuple[int, int, int]:
+def _dim3(value: Any) -> tuple[int, int, int]:
     x, y, z = (*map(_integer, value), 1, 1, 1)[:3]
     return x, y, z
 

@@ -1,4 +1,4 @@
-"""What a cubin says: the resources of its kernels, and their machine code (SASS) by NVIDIA's nvdisasm.
+"""The resources of the kernels of a cubin, and their machine code (SASS) by NVIDIA's nvdisasm.
 
 A cubin is an ELF object.  Its section ``.nv.info`` is a list of records (form, attribute, payload), in which the first
 word of a payload is the kernel's symbol; ``.nv.shared.NAME`` is as large as the kernel's static shared memory.  The
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import io
+import os
 import re
 import struct
 import subprocess
@@ -23,8 +24,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from forge_core.errors import UnsupportedError
-from forge_core.processes import how_it_ended
-from forge_core.profiling.cuda_tools import find_tool
+from forge_core.processes import find_tool, how_it_ended
 
 __all__ = ["KernelResources", "count_sass", "disassemble", "find_nvdisasm", "read_cubin"]
 
@@ -32,28 +32,24 @@ __all__ = ["KernelResources", "count_sass", "disassemble", "find_nvdisasm", "rea
 _SIZED = 4
 _FRAME_SIZE = 0x11
 _REGISTERS = 0x2F
-_REQUIRED_THREADS = 0x10
 
-#: Bytes of each block's shared memory that the driver keeps, from sm_80 on; part of the section's size.
+#: Bytes of each block's shared memory that the driver reserves, from sm_80 on; part of the section's size.
 RESERVED_SMEM = 1024
 
 _OPCODE = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", re.MULTILINE)
 
-#: The opcodes of memory accesses that are counted in SASS, global, shared and local.
+#: The opcodes that are counted in SASS: accesses to global, shared and local memory.
 MEMORY_OPCODES = ("LDG", "STG", "LDS", "LDSM", "STS", "STSM", "LDL", "STL")
 
 
 @dataclass(frozen=True)
 class KernelResources:
-    """The resources of one kernel of a cubin, by its symbol."""
+    """The resources of one kernel of a cubin."""
 
-    name: str
+    name: str  # its symbol
     registers: int  # of a thread
     stack_bytes: int  # of a thread's stack frame in local memory: spilled registers and local arrays
     static_smem: int  # bytes of a block, without the driver's share
-    barriers: int  # named barriers of a block
-    block: tuple[int, int, int] | None  # the block's size where the kernel requires one
-    code_bytes: int  # of instructions
 
 
 def read_cubin(cubin: bytes) -> tuple[KernelResources, ...]:
@@ -79,19 +75,10 @@ def read_cubin(cubin: bytes) -> tuple[KernelResources, ...]:
             found[attribute][sections[".symtab"].get_symbol(symbol).name] = value
     kernels = []
     for name in [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]:
-        text, shared = sections[f".text.{name}"], sections.get(f".nv.shared.{name}")
-        blocks = [p for kind, p in _records(sections[f".nv.info.{name}"]) if kind == _REQUIRED_THREADS]
-        kernels.append(
-            KernelResources(
-                name=name,
-                registers=found[_REGISTERS].get(name, text["sh_info"] >> 24),
-                stack_bytes=found[_FRAME_SIZE].get(name, 0),
-                static_smem=max(shared["sh_size"] - RESERVED_SMEM, 0) if shared is not None else 0,
-                barriers=text["sh_flags"] >> 20 & 0x7F,
-                block=struct.unpack_from("<III", blocks[0]) if blocks else None,
-                code_bytes=text["sh_size"],
-            )
-        )
+        shared = sections.get(f".nv.shared.{name}")
+        static_smem = max(shared["sh_size"] - RESERVED_SMEM, 0) if shared is not None else 0
+        frame = found[_FRAME_SIZE].get(name, 0)
+        kernels.append(KernelResources(name, found[_REGISTERS][name], frame, static_smem))
     if not kernels:
         raise ValueError("the cubin holds no kernel")
     return tuple(kernels)
@@ -113,17 +100,17 @@ def find_nvdisasm() -> str | None:
         files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
     except importlib.metadata.PackageNotFoundError:
         files = []
-    places = (Path(str(file.locate())) for file in files if file.name in ("nvdisasm", "nvdisasm.exe"))
-    return next((str(place) for place in places if place.is_file()), None) or find_tool("nvdisasm")
+    places = (str(file.locate()) for file in files if file.name == "nvdisasm")
+    return next(filter(os.path.isfile, places), None) or find_tool("nvdisasm")
 
 
-def disassemble(cubin: bytes, tool: str | None = None) -> str:
-    """The machine code of a cubin as text, by ``tool`` or what :func:`find_nvdisasm` finds.
+def disassemble(cubin: bytes) -> str:
+    """The machine code of a cubin as text.
 
     Raises:
         UnsupportedError: there is no disassembler, or it cannot read this cubin.
     """
-    tool = tool or find_nvdisasm()
+    tool = find_nvdisasm()
     if tool is None:
         raise UnsupportedError(
             "SASS is read by NVIDIA's nvdisasm, which was found neither as a wheel nor in a CUDA installation. "

@@ -1,9 +1,9 @@
-"""What limits a kernel, by written rules, and the figures of a profile as text.
+"""What limits a kernel, by rules, and the figures of a profile as text.
 
-Each rule looks at a few figures of one launch and answers with a sentence that holds them, or with nothing; a rule
-whose figures are not in the report does not answer.  Causes come first, then what a cause may lead to (spills and
-strided accesses overflow the caches); among these, what explains more.  The diagnosis is what bounds the kernel, then
-the two first findings.  The thresholds lie well outside what the sound kernels of the recorded runs show.
+Each rule reads a few figures of one launch and returns a sentence with them, or None; a rule whose figures the report
+lacks is skipped.  Findings are ordered causes first, then symptoms (spills and strided accesses overflow the caches),
+each by weight.  The diagnosis is what bounds the kernel, then the first two findings.  The thresholds lie well outside
+what the sound kernels of the recorded runs show.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ __all__ = ["FIGURES", "RULES", "Diagnosis", "Needed", "Rule", "compare_text", "d
 
 @dataclass(frozen=True)
 class Needed:
-    """The bytes that the operation must read and write at least; 0 where not known."""
+    """The bytes that the operation must read and write at least; 0 if unknown."""
 
     read: int = 0
     written: int = 0
 
 
-#: The weight of a finding (how much it explains, from 0 up) and its sentence; None where there is none.
+#: The weight of a finding (from 0 up) and its sentence, or None.
 Found = tuple[float, str] | None
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule, in words, and what it finds in a launch whose operation must move so many bytes."""
+    """One rule: its row of the table in docs/profiling.md, and the function that applies it."""
 
     name: str
     asks: str
     answers_from: str  # the threshold
-    cause: bool  # rather than what a cause may lead to
+    cause: bool  # False: a symptom
     find: Callable[[KernelProfile, Needed], Found]
 
 
-#: All rules; docs/profiling.md lists them.
+#: All rules, in the order of docs/profiling.md.
 RULES: list[Rule] = []
 
 
@@ -56,13 +56,13 @@ def _rule(name: str, asks: str, answers_from: str, *, cause: bool = True) -> Cal
     return add
 
 
-#: The units that can bound a kernel, and their throughput in percent of the peak.
+#: The units that can bound a kernel, and the figures of their throughput in percent of peak.
 UNITS = {"DRAM": "dram_pct", "L2": "l2_pct", "L1 and shared memory": "l1_pct", "arithmetic": "sm_pct"}
 
-#: Percent of its peak from which on a unit bounds a kernel.
+#: Percent of peak at which a unit bounds a kernel.
 BOUND_FROM = 60.0
 
-#: From this ratio of DRAM's percentage to the L2's on, a kernel streams through the L2, and DRAM is what bounds it.
+#: Ratio of DRAM's percentage to the L2's at which a kernel streams through the L2, and DRAM bounds it.
 STREAMS_FROM = 0.6
 
 
@@ -83,17 +83,17 @@ def _bound(profile: KernelProfile) -> tuple[str, str]:
 
 
 def waits_for(stalls: Iterable[tuple[str, float]]) -> tuple[str, float]:
-    """The longest stall that is a wait, as ``KernelProfile.stalls`` has it; an empty word where there is none."""
+    """The longest of ``KernelProfile.stalls`` that is a wait; ("", 0.0) if there is none."""
     return next((stall for stall in stalls if stall[0] not in ("selected", "not_selected")), ("", 0.0))
 
 
 def limited_by(profile: KernelProfile) -> str:
-    """The resources that limit the occupancy, in words; empty where the report does not say."""
+    """The resources that limit the occupancy, in words; "" if the report lacks them."""
     names = {"warps": "warps", "blocks": "block slots", "registers": "registers", "shared": "shared memory"}
     names["barriers"] = "barriers"
     found = {text: value for name, text in names.items() if (value := profile.get(f"limit_{name}")) is not None}
     if found.get("barriers") == found.get("block slots"):
-        found.pop("barriers", None)  # a kernel with one barrier or none: what is counted is the block slots again
+        found.pop("barriers", None)  # with at most one barrier, ncu repeats the block slots
     least = min(found.values(), default=None)
     return " and ".join(text for text, value in found.items() if value == least)
 
@@ -115,11 +115,11 @@ def _uncoalesced(profile: KernelProfile, _: Needed) -> Found:
     worst = (0.0, "", 0.0, 0.0)
     for kind in ("load", "store"):
         used, sectors, requests = (profile.get(f"{kind}_{name}") for name in ("used_pct", "sectors", "requests"))
-        # A request that touches one sector cannot touch fewer, however little of it is used.
+        # A request of one sector cannot touch fewer, however little of it is used.
         if used is not None and sectors and requests and used < 60 and sectors / requests >= 1.5:
             worst = max(worst, (sectors * (100 - used) / 100, kind, sectors / requests, used), key=itemgetter(0))
     wasted, kind, per_request, used = worst
-    # A few strided accesses beside many contiguous ones cost nothing: what counts is their part of all sectors.
+    # A few strided accesses beside many contiguous ones cost nothing: weigh by their share of all sectors.
     share = wasted / max((profile.get("load_sectors") or 0) + (profile.get("store_sectors") or 0), 1)
     sentence = (
         f"Its global {kind}s are not coalesced: a warp's request touches {per_request:.1f} sectors of 32 bytes and "
@@ -174,7 +174,7 @@ def _rewritten(profile: KernelProfile, needed: Needed) -> Found:
 
 
 def _moves_more(moved: float, must: int, needed: Needed, verb: str, advice: str) -> Found:
-    # Beside a large input, a small output drowns in what else the GPU writes back.
+    # Beside a large input, what else the GPU writes back exceeds a small output.
     if not must or moved < 1.25 * must or moved - must < 0.1 * (needed.read + needed.written):
         return None
     sentence = (
@@ -184,13 +184,9 @@ def _moves_more(moved: float, must: int, needed: Needed, verb: str, advice: str)
     return 1 + 2 * (moved / must - 1), sentence
 
 
-# ------------------------------------------------------------------------------------------------------------ figures
-
-#: A figure of a launch that divides by another may raise ZeroDivisionError, and then there is none.
-Read = Callable[[Any], float]
-
-#: The figures of an extract, in order: key, label, format, and how to read it of a :class:`KernelProfile`.
-FIGURES: tuple[tuple[str, str, str, Read], ...] = (
+#: The figures of a report, in order: key, label, format, and a function of a :class:`KernelProfile`.  A ratio raises
+#: ZeroDivisionError where it is undefined.
+FIGURES: tuple[tuple[str, str, str, Callable[[Any], float]], ...] = (
     ("duration_us", "time, us", "{:,.2f}", lambda p: p["duration"] * 1e6),
     ("memory_pct", "memory, % of peak", "{:.1f}", itemgetter("memory_pct")),
     ("sm_pct", "multiprocessors, % of peak", "{:.1f}", itemgetter("sm_pct")),
@@ -226,18 +222,17 @@ FIGURES: tuple[tuple[str, str, str, Read], ...] = (
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What one launch's profile says."""
+    """The diagnosis of one launch."""
 
     profile: KernelProfile
     needed: Needed | None
-    #: One of UNITS, "latency" where nothing is near its peak, or "unknown" where the report holds no throughput.
-    bound: str
-    findings: dict[str, str]  # sentences by the rules' names, causes first
+    bound: str  # one of UNITS; "latency": nothing is near its peak; "unknown": the report holds no throughput
+    findings: dict[str, str]  # sentences by rule, causes first
     text: str  # two or three sentences
 
     @property
     def figures(self) -> dict[str, float]:
-        """By the keys of :data:`FIGURES`, without those that the report does not hold."""
+        """By the keys of :data:`FIGURES`, without those that the report lacks."""
         found = {}
         for key, _, _, read in FIGURES:
             with contextlib.suppress(MissingFigure, ZeroDivisionError):
@@ -246,7 +241,7 @@ class Diagnosis:
 
     @property
     def stalls(self) -> dict[str, float]:
-        """What warps waited for, in percent, longest first."""
+        """Stall reasons and their shares in percent, largest first, from 0.5 % up."""
         return {reason: share for reason, share in self.profile.stalls() if share >= 0.5}
 
     def as_dict(self) -> dict[str, Any]:
@@ -279,7 +274,7 @@ class Diagnosis:
 
 
 def diagnose(profile: KernelProfile, needed: Needed | None = None) -> Diagnosis:
-    """What the profile of a launch says: its figures, and what limits the kernel in two or three sentences."""
+    """Applies the rules to the profile of one launch."""
     ranked = []
     for rule in RULES:
         with contextlib.suppress(MissingFigure):
@@ -298,11 +293,11 @@ def diagnose(profile: KernelProfile, needed: Needed | None = None) -> Diagnosis:
 def compare_text(a: Sequence[Diagnosis], b: Sequence[Diagnosis]) -> str:
     """Two profiles side by side.
 
-    Launches are paired by name.  The others are paired by order where there are as many launches in both profiles, and
-    listed at the end where not.
+    Launches are paired by name.  The others are paired by order if both profiles have as many launches, and listed at
+    the end if not.
 
     Raises:
-        ProfileError: they hold different numbers of launches, and none of one name, so that no pairing is meant.
+        ProfileError: no launches can be paired.
     """
     rest, pairs, alone = list(b), [], []
     for left in a:

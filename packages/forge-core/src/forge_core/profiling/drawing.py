@@ -1,7 +1,7 @@
-"""Layouts as SVG: each cell is what one thread accesses at once, colored by its lane, at the place where it lies.
+"""Layouts as SVG: each cell is one thread's access at its address, colored by lane.
 
-A cell's label is thread.access.  Shared memory carries the numbers of the banks above it.  A tile of more rows than
-fit is cut, and says so; the counts below it are always those of the whole tile.
+A cell's label is thread.access.  Bank numbers stand above shared memory.  Long tiles are cut, with a note; the counts
+below are those of the whole tile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from forge_core.profiling.layouts import BANKS, WARP, WORD, Drawing, Panel
 __all__ = ["to_svg"]
 
 CELL_HEIGHT, MARGIN, TITLE = 18, 12, 20
-#: Pixels of a byte, and the least of a cell.
+#: Pixels of a byte, and the minimum of a cell.
 BYTE, LEAST_CELL = 4, 26
 #: Rows of a tile that are drawn.
 MOST_ROWS = 64
@@ -57,7 +57,7 @@ def _panel(panel: Panel, top: int) -> tuple[list[str], int, int]:
             row, column = divmod(place, panel.row_bytes)
             x, y = MARGIN + column * pixel, y0 + row * CELL_HEIGHT
             title = f"<title>thread {thread}, {escape(access.name)}: byte {place}, {access.width} bytes</title>"
-            # A hue for the lane, paler for each further warp.
+            # Hue by lane, lightness by warp.
             lane, warp = thread % WARP, thread // WARP
             color = f"hsl({360 * lane // WARP}, 70%, {72 + 6 * (warp % 4)}%)"
             parts.append(

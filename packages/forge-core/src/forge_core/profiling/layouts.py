@@ -38,41 +38,41 @@ class Access:
     """One instruction of a block's threads, such as ``"loads 0"``."""
 
     name: str
-    places: tuple[int | None, ...]  # for each thread the byte at which its access begins, or None where it has none
+    places: tuple[int | None, ...]  # the first byte of each thread's access; None for an inactive thread
     width: int  # bytes of a thread's access: 1, 2, 4, 8 or 16
     space: str = "global"  # or "shared"
 
     def warps(self) -> list[list[int | None]]:
-        """The places of each warp that takes part."""
+        """The places of each warp that has an active thread."""
         warps = (list(self.places[i : i + WARP]) for i in range(0, len(self.places), WARP))
         return [warp for warp in warps if any(place is not None for place in warp)]
 
 
 @dataclass(frozen=True)
 class Coalescing:
-    """What the warps of accesses to global memory touch, added up."""
+    """Transactions of accesses to global memory, summed over warps."""
 
-    requests: int  # warps that take part
+    requests: int  # of active warps
     sectors: int  # of 32 bytes
-    ideal: int  # the fewest sectors that could hold their bytes
+    ideal: int  # the fewest sectors that hold the bytes
     lines: int  # of 128 bytes
 
     @property
     def sectors_per_request(self) -> float:
-        """Sectors of a warp's request: what ncu calls sectors/request."""
+        """What ncu calls sectors/request."""
         return self.sectors / max(self.requests, 1)
 
     @property
     def used_pct(self) -> float:
-        """The part of the touched sectors that is used, in percent."""
+        """The used share of the touched sectors, in percent."""
         return 100.0 * self.ideal / max(self.sectors, 1)
 
 
 @dataclass(frozen=True)
 class Conflicts:
-    """The wavefronts of the warps of accesses to shared memory, added up."""
+    """Wavefronts of accesses to shared memory, summed over warps."""
 
-    requests: int  # warps that take part
+    requests: int  # of active warps
     passes: int  # wavefronts
     ideal: int  # wavefronts without bank conflicts
     worst: int  # the highest number of words in one bank of a wavefront; 1 without conflicts
@@ -85,7 +85,7 @@ class Conflicts:
 
 @dataclass(frozen=True)
 class Panel:
-    """One tile in one memory, drawn as rows of bytes; the accesses in the order in which the kernel makes them."""
+    """One tile in one memory, drawn as rows of bytes, with its accesses in program order."""
 
     title: str
     row_bytes: int
@@ -115,7 +115,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A kernel's layouts: the tiles in the order in which the data passes through them."""
+    """A kernel's layouts: its tiles in the order of the data flow."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -164,7 +164,7 @@ def thread_value(
         name: names the accesses, which are numbered.
         layout: from threads and their values to indices.
         width: bytes of an access.
-        vec: values of an access, which are neighbors.
+        vec: consecutive values of an access.
         address: the byte of an index, or None where nothing is accessed; by default indices are bytes.
         space: ``"global"`` or ``"shared"``.
     """
@@ -177,7 +177,7 @@ def thread_value(
 
 
 def _indices(shape: Sequence[int], stride: Sequence[int]) -> list[int]:
-    """What a layout maps 0, 1, 2, ... to: the first mode is the fastest, as in CuTe."""
+    """The indices that a layout maps 0, 1, 2, ... to, first mode fastest."""
     found = [0]
     for size, step in zip(shape, stride, strict=True):
         found = [index + i * step for i in range(size) for index in found]
@@ -189,19 +189,17 @@ def tiled_copy(
 ) -> Drawing:
     """The thread-value layout of a tiled copy of a row-major tile.
 
-    Threads form a grid of ``threads[0]`` rows and ``threads[1]`` columns, and each has a block of ``values[0]`` rows
-    and ``values[1]`` neighboring elements, as in ``cute.make_tiled_copy_tv``; a row of values is one access where it
-    is 16 bytes or less, else several.
+    As ``cute.make_tiled_copy_tv``; a thread's row of values is one access up to 16 bytes, else several.
 
     Args:
         threads: rows and columns of the threads.
-        values: rows and columns of a thread's values.
+        values: rows and columns of a thread's elements.
         row_bytes: distance from one row of the tile to the next.
         itemsize: bytes of an element.
         by_column: number the threads down the columns first instead of along the rows.
 
     Raises:
-        ValueError: a row of the tile is longer than ``row_bytes``, or a thread's row cannot be cut into accesses.
+        ValueError: a row of the tile is longer than ``row_bytes``, or a thread's row is not whole accesses.
     """
     (rows, columns), across = threads, values[1] * itemsize
     if columns * across > row_bytes:
@@ -222,8 +220,8 @@ def tiled_copy(
 def swizzle(bits: int, base: int, shift: int) -> Callable[[int], int]:
     """CuTe's ``Swizzle<bits, base, shift>`` over byte offsets.
 
-    XORs the ``bits`` bits from ``base + shift`` on into those from ``base`` on (the other way round for a negative
-    shift).  ``Swizzle<3, 4, 3>`` permutes the eight 16-byte chunks of each 128-byte row by the row's number modulo 8.
+    XORs the ``bits`` bits from ``base + shift`` up into those from ``base`` up (the reverse for a negative shift).
+    ``Swizzle<3, 4, 3>`` permutes the eight 16-byte chunks of each 128-byte row by the row's index modulo 8.
 
     Raises:
         ValueError: the two fields overlap, or a count is negative.
@@ -242,10 +240,10 @@ def swizzle(bits: int, base: int, shift: int) -> Callable[[int], int]:
 def swizzled_tile(bits: int, base: int, shift: int, *, rows: int, row_bytes: int, width: int) -> Drawing:
     """A tile of shared memory under ``Swizzle<bits, base, shift>``, accessed along its rows and down its columns.
 
-    Each lane takes a chunk of ``width`` bytes: neighboring chunks along a row, or the same chunk of one row each.
+    Each lane accesses ``width`` bytes: consecutive chunks of a row, or the same chunk of consecutive rows.
 
     Raises:
-        ValueError: no such swizzle, or a row that is not whole accesses.
+        ValueError: there is no such swizzle, or a row is not whole accesses.
     """
     if row_bytes % width or rows < 1:
         raise ValueError(f"expected rows of whole accesses of {width} bytes, got {rows} rows of {row_bytes}")

@@ -1,7 +1,7 @@
-"""What Nsight Compute counted: the counters that Forge reads, and the launches of a report or of an exported CSV.
+"""Reading Nsight Compute: the metrics that Forge uses, and the launches of a report or of an exported CSV.
 
-Each figure has a short name, which the rules and the report use, and the metrics that can give it: names change between
-architectures and versions, so the first one that a report holds is taken.  Values are in base units (bytes, seconds).
+Each figure has a short name, which the rules and the report use, and a list of metrics of which the first that a report
+holds is taken: names change between architectures and versions.  Values are in base units (bytes, seconds).
 
 A CSV has one of two forms: ``--page raw`` has a row for each kernel, a column for each metric, and a row of units below
 the names; the default page has a row for each kernel and metric.  A ``.ncu-rep`` is exported by ``ncu --import``.
@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from forge_core.errors import ForgeError, UnsupportedError
-from forge_core.processes import how_it_ended
-from forge_core.profiling.cuda_tools import find_tool
+from forge_core.processes import find_tool, how_it_ended
 
 __all__ = [
     "COUNTERS",
@@ -54,14 +53,14 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     "dram_written": ("dram__bytes_write.sum",),
     "l2_hit_pct": ("lts__t_sector_hit_rate.pct",),
     "l1_hit_pct": ("l1tex__t_sector_hit_rate.pct",),
-    # Global memory: requests of a warp, the 32-byte sectors that they touch, and the bytes used of these.
+    # Global memory: requests of warps, the 32-byte sectors that they touch, and the used share of these.
     "load_requests": (f"l1tex__t_requests_{_GLOBAL}_ld.sum",),
     "load_sectors": (f"l1tex__t_sectors_{_GLOBAL}_ld.sum",),
     "store_requests": (f"l1tex__t_requests_{_GLOBAL}_st.sum",),
     "store_sectors": (f"l1tex__t_sectors_{_GLOBAL}_st.sum",),
     "load_used_pct": (f"{_USED}_ld.pct",),
     "store_used_pct": (f"{_USED}_st.pct",),
-    # Shared memory: wavefronts, those without bank conflicts, and their share of the most that the time allows.
+    # Shared memory: wavefronts, those without bank conflicts, and their share of the peak.
     "shared_wavefronts": ("memory_l1_wavefronts_shared",),
     "shared_wavefronts_ideal": ("memory_l1_wavefronts_shared_ideal",),
     "shared_pct": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum.pct_of_peak_sustained_elapsed",),
@@ -69,7 +68,7 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     "conflicts_store": (f"l1tex__data_bank_conflicts_{_SHARED}_st.sum",),
     "wavefronts_load": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",),
     "wavefronts_store": ("l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",),
-    # Local memory, where spilled registers go.
+    # Local memory: spilled registers.
     "local_loads": ("smsp__inst_executed_op_local_ld.sum", "smsp__sass_inst_executed_op_local_ld.sum"),
     "local_stores": ("smsp__inst_executed_op_local_st.sum", "smsp__sass_inst_executed_op_local_st.sum"),
     "instructions": ("smsp__inst_executed.sum", "sm__inst_executed.sum"),
@@ -91,7 +90,7 @@ COUNTERS: dict[str, tuple[str, ...]] = {
     "limit_registers": ("launch__occupancy_limit_registers",),
     "limit_shared": ("launch__occupancy_limit_shared_mem",),
     "limit_barriers": ("launch__occupancy_limit_barriers",),
-    # Use of the pipelines.
+    # Pipelines.
     "issue_pct": (f"smsp__issue_active.{_ACTIVE}", "smsp__issue_active.avg.pct"),
     "pipe_tensor_pct": (
         f"sm__pipe_tensor_cycles_active.{_ACTIVE}",
@@ -106,7 +105,7 @@ COUNTERS: dict[str, tuple[str, ...]] = {
 STALL_PREFIX = "smsp__average_warps_issue_stalled_"
 STALL_SUFFIX = "_per_issue_active.ratio"
 
-#: What a warp can wait for: the word in ncu's metric, and what it means.
+#: Stall reasons as ncu's metrics name them, and what the warp waits for.
 STALLS: dict[str, str] = {
     "long_scoreboard": "data from global or local memory",
     "short_scoreboard": "data from shared memory or a slow unit",
@@ -130,7 +129,7 @@ STALLS: dict[str, str] = {
     "misc": "something else",
 }
 
-#: The sections of ncu that hold these metrics.
+#: The sections of ncu that hold the metrics of COUNTERS.
 SECTIONS = (
     "SpeedOfLight",
     "LaunchStats",
@@ -146,18 +145,18 @@ SECTIONS = (
 
 
 def metrics_to_collect() -> tuple[str, ...]:
-    """The metrics that the set ``forge`` asks ncu for by name, beside its sections."""
+    """The metrics that the set ``forge`` requests by name, beside its sections."""
     names = [metrics[0] for metrics in COUNTERS.values()]
     names += [f"{STALL_PREFIX}{reason}{STALL_SUFFIX}" for reason in STALLS if reason != "no_instructions"]
     return tuple(name for name in names if not name.startswith(("launch__", "device__", "memory_")))
 
 
-#: The words by which ncu prints a report as the CSV that is read here.
+#: Arguments of ``ncu --import`` that print a report as CSV for :func:`read_csv`.
 EXPORT = ("--page", "raw", "--csv", "--print-units", "base")
 
 
 class ProfileError(ForgeError, ValueError):
-    """A profile cannot be read, or does not hold what is needed; the message says what was expected."""
+    """A profile cannot be read, or does not hold what is needed."""
 
 
 class MissingFigure(LookupError):  # noqa: N818 - no error: a report need not hold every figure
@@ -166,44 +165,36 @@ class MissingFigure(LookupError):  # noqa: N818 - no error: a report need not ho
 
 @dataclass(frozen=True)
 class KernelProfile:
-    """What was counted of one launch of a kernel: every number of the report by ncu's own name, in base units."""
+    """The profile of one launch."""
 
     name: str
-    metrics: dict[str, float] = field(repr=False)
+    metrics: dict[str, float] = field(repr=False)  # every number of the report by ncu's name, in base units
 
     def get(self, name: str) -> float | None:
-        """A figure by its short name in :data:`COUNTERS`, or None where the report does not hold it."""
+        """A figure by its short name in :data:`COUNTERS`, or None if the report lacks it."""
         return next((self.metrics[metric] for metric in COUNTERS[name] if metric in self.metrics), None)
 
     def __getitem__(self, name: str) -> float:
-        """A figure by its short name.
-
-        Raises:
-            MissingFigure: the report does not hold it.
-        """
+        """The same; raises MissingFigure if the report lacks it."""
         value = self.get(name)
         if value is None:
             raise MissingFigure(name)
         return value
 
     def stalls(self) -> list[tuple[str, float]]:
-        """What warps waited for: the word of :data:`STALLS` and its share in percent, longest first."""
+        """Stall reasons of :data:`STALLS` and their shares in percent, largest first."""
         reasons = {f"{STALL_PREFIX}{reason}{STALL_SUFFIX}": reason for reason in STALLS}
         found = {reasons[name]: value for name, value in self.metrics.items() if name in reasons}
         total = sum(found.values()) or 1.0
         return sorted(((reason, 100 * value / total) for reason, value in found.items()), key=lambda item: -item[1])
 
 
-def read_profile(path: Path, *, ncu: str | None = None) -> list[KernelProfile]:
-    """The launches of a profile, in order.
-
-    Args:
-        path: a ``.csv`` that ncu wrote, or a ``.ncu-rep``.
-        ncu: the executable that exports a report; by default the installed one.
+def read_profile(path: Path) -> list[KernelProfile]:
+    """The launches of a ``.csv`` that ncu wrote, or of a ``.ncu-rep``, in order.
 
     Raises:
         ProfileError: the file does not exist, is neither, or holds no kernel.
-        UnsupportedError: a report, and there is no ncu.
+        UnsupportedError: ncu is needed and not installed.
     """
     if not path.is_file():
         raise ProfileError(f"{path}: expected a profile (.ncu-rep or .csv), found no such file.")
@@ -211,7 +202,7 @@ def read_profile(path: Path, *, ncu: str | None = None) -> list[KernelProfile]:
         return read_csv(path.read_text(encoding="utf-8", errors="replace").splitlines(), str(path))
     if path.suffix != ".ncu-rep":
         raise ProfileError(f"{path}: expected a profile named *.ncu-rep or *.csv.")
-    executable = ncu or find_tool("ncu")
+    executable = find_tool("ncu")
     if executable is None:
         raise UnsupportedError(
             f"{path}: a report is exported by ncu, which was not found. Put Nsight Compute on the PATH, or export the "
@@ -227,10 +218,10 @@ def read_profile(path: Path, *, ncu: str | None = None) -> list[KernelProfile]:
 
 
 def read_csv(lines: Iterable[str], source: str = "the CSV") -> list[KernelProfile]:
-    """The launches of a CSV in either of ncu's two forms; what ncu printed around the table is passed over.
+    """The launches of a CSV in either of ncu's two forms; other lines of ncu's output are skipped.
 
     Raises:
-        ProfileError: there is no table of ncu's, or no kernel in it.
+        ProfileError: there is no table, or no kernel in it.
     """
     table: list[str] = []
     for line in lines:
@@ -274,16 +265,16 @@ _SCALED = re.compile(
 
 
 def _factor(unit: str) -> float:
-    """How many base units one of ``unit`` is."""
+    """The number of base units in ``unit``."""
     match = _SCALED.fullmatch(unit)
     return _SCALES[match["count"] or match["time"]] if match else 1.0
 
 
 def hottest_lines(lines: Iterable[str], *, most: int = 5) -> str:
-    """The ``most`` source lines of each kernel at which most samples found a warp, with their share of them.
+    """The ``most`` source lines of each kernel with most warp samples, and their shares.
 
     Args:
-        lines: what ``ncu --import REPORT --page source --print-source cuda,sass --csv`` prints: a table for each kernel
+        lines: output of ``ncu --import REPORT --page source --print-source cuda,sass --csv``: a table for each kernel
             and file, with a row for each line, followed by a row for each of its instructions.
         most: lines of each kernel.
     """

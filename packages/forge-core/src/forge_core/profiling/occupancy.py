@@ -16,15 +16,14 @@ __all__ = ["LIMITS", "Occupancy", "occupancy"]
 WARP = 32
 KIB = 1024
 
-#: The register file: four parts, each of which holds whole warps; a warp is given registers in units of 256.
+#: The register file has four parts, each of which holds whole warps; registers are allocated 256 to a warp at a time.
 REGISTERS, PARTS, REGISTER_UNIT = 65536, 4, 256
-#: A thread is given at least so many registers (seen on the H200: docs/records/h200/profiling).
+#: Registers that a thread is allocated at least (seen on the H200: docs/records/h200/profiling).
 LEAST_REGISTERS = 16
-#: Shared memory is given to a block in units of so many bytes.
+#: Allocation unit of shared memory in bytes.
 SMEM_UNIT = 128
 
-
-#: What an SM of each compute capability holds: resident warps, resident blocks, bytes of shared memory.
+#: Limits of an SM by compute capability: resident warps, resident blocks, bytes of shared memory.
 LIMITS = {
     (8, 0): (64, 32, 164 * KIB),
     (8, 6): (48, 16, 100 * KIB),
@@ -40,13 +39,13 @@ LIMITS = {
 
 @dataclass(frozen=True)
 class Occupancy:
-    """The blocks that an SM holds, and what keeps it from holding more."""
+    """The resident blocks of an SM, and the resources that limit them."""
 
     blocks: int
     warps: int
     percent: float  # resident warps as a share of all warp slots
-    limiters: tuple[str, ...]  # what allows no more blocks: some of the keys of allowed
-    allowed: dict[str, int]  # blocks by "warps", "blocks", "registers" and "shared memory", each alone
+    limiters: tuple[str, ...]  # the keys of ``allowed`` with the fewest blocks
+    allowed: dict[str, int]  # blocks that "warps", "blocks", "registers" and "shared memory" allow, each alone
 
 
 def occupancy(capability: tuple[int, int], *, threads: int, registers: int, smem: int) -> Occupancy:
@@ -60,7 +59,7 @@ def occupancy(capability: tuple[int, int], *, threads: int, registers: int, smem
 
     Raises:
         UnsupportedError: the limits of this compute capability are not known.
-        ValueError: no kernel has so many threads.
+        ValueError: threads are not 1 to 1024.
     """
     if not 1 <= threads <= 1024:
         raise ValueError(f"expected a block of 1 to 1024 threads, got {threads}")

@@ -14,7 +14,7 @@ _OPCODE = re.compile(r"^\s*(?:@!?%?\w+\s+)?([a-z]\w*(?:\.[\w:]+)*)[\s;]", re.MUL
 _LOCAL = re.compile(r"^\s*\.local\s+\.align\s+\d+\s+\.b8\s+\w+\[(\d+)\]", re.MULTILINE)
 _COPY_BYTES = re.compile(r"cp\.async\.c[ag]\.shared\.global\S*\s+\[[^\]]*\],\s*\[[^\]]*\],\s*(\d+)")
 
-#: What is counted beside loads and stores: the name, and the prefixes of its opcodes.
+#: Kinds of instructions that are counted beside loads and stores, with the prefixes of their opcodes.
 KINDS: dict[str, tuple[str, ...]] = {
     "barriers": tuple(f"{name}.{kind}" for name in ("bar", "barrier") for kind in ("sync", "arrive", "red", "cta.")),
     "warp barriers": ("bar.warp.",),
@@ -35,17 +35,17 @@ class PtxCounts:
 
     #: By kind, state space and bytes a thread: ``{"ld.global.16": 4}``; a copy to shared memory is ``cp.async.16``.
     accesses: dict[str, int]
-    kinds: dict[str, int]  # by the names of KINDS, without those that do not occur
-    local_bytes: int  # of local arrays that the source declares; a stack frame beyond them is spills
+    kinds: dict[str, int]  # by the names of KINDS, without zeros
+    local_bytes: int  # of local arrays that the source declares; the rest of a stack frame is spills
 
     def widths(self, access: str) -> list[int]:
-        """The bytes of a thread's accesses of one kind, for example ``"ld.global"``, widest first."""
+        """The widths in bytes of a thread's accesses of one kind, for example ``"ld.global"``, widest first."""
         found = {int(name.rpartition(".")[2]) for name in self.accesses if name.rpartition(".")[0] == access}
         return sorted(found, reverse=True)
 
 
 def count_instructions(ptx: str) -> dict[str, PtxCounts]:
-    """Each kernel of a PTX module, by name.
+    """The counts of each kernel of a PTX module, by name.
 
     Raises:
         ValueError: the text holds no kernel.
@@ -66,7 +66,7 @@ def _count(body: str) -> PtxCounts:
 
 
 def _access(opcode: str) -> str:
-    """``"ld.global.16"`` for ``ld.global.nc.v4.b32``; empty for what is no access to global, shared or local memory."""
+    """``"ld.global.16"`` for ``ld.global.nc.v4.b32``; "" for anything but global, shared and local accesses."""
     kind, *words = opcode.split(".")
     space = next((word for word in words if word.partition("::")[0] in ("global", "shared", "local")), None)
     if kind not in ("ld", "st", "ldmatrix", "stmatrix") or space is None:

@@ -1,10 +1,10 @@
-"""The static report: what is known of an operator's kernel without running it.
+"""The static report: a kernel's launch, resources, accesses and theoretical occupancy, without running it.
 
 call (metadata only) -> plan -> configuration, why, integers of the launch
                           |-> host code as plain Python -> grid, block, dynamic shared memory
                           `-> compiler -> PTX   -> widths of accesses, barriers, shuffles, copies
                                       `-> cubin -> registers, stack frame, static shared memory
-all of it -> theoretical occupancy; bytes over the specified bandwidth -> the least time
+all of it -> theoretical occupancy; bytes over the specified bandwidth -> minimum time
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from forge_core.profiling.ptx import PtxCounts, count_instructions
 
 __all__ = ["FLOOR_GPUS", "KernelReport", "StaticReport", "describe", "floors_us", "inspect_explained"]
 
-#: The GPUs whose least time the report names.
+#: The GPUs whose minimum time is reported.
 FLOOR_GPUS = ("A100", "H100", "H200", "B200")
 
-#: The accesses whose widths the report names.
+#: The accesses whose widths are reported.
 ACCESSES = ("ld.global", "st.global", "ld.shared", "st.shared", "cp.async", "ld.local", "st.local")
 
 
 @dataclass(frozen=True)
 class KernelReport:
-    """One kernel of a launch: its symbol, and what the host code, the cubin and the PTX say of it."""
+    """One kernel of a launch: figures from the host code, the cubin and the PTX."""
 
     name: str
     launch: RecordedLaunch
@@ -50,7 +50,7 @@ class KernelReport:
 
     @property
     def spill_bytes(self) -> int:
-        """Bytes of a thread's stack frame that no local array of the source accounts for."""
+        """Bytes of a thread's stack frame beyond the local arrays of the source."""
         return max(self.resources.stack_bytes - self.counts.local_bytes, 0)
 
     def as_dict(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class KernelReport:
         }
 
     def text(self, device: Device) -> str:
-        """The kernel for a terminal; ``device`` counts the multiprocessors."""
+        """The kernel for a terminal; waves are those of ``device``."""
         launch, resources, counts, held = self.launch, self.resources, self.counts, self.occupancy
         cluster = f", clusters of {_sizes(launch.cluster)}" if launch.cluster != (1, 1, 1) else ""
         waves = math.prod(launch.grid) / max(held.blocks * device.sm_count, 1)
@@ -94,7 +94,7 @@ limited by {" and ".join(held.limiters)}
 
 @dataclass(frozen=True)
 class StaticReport:
-    """What is known of a call's kernels without running them; the kernels in the order of their launches."""
+    """The static report of a call; kernels in launch order."""
 
     call: Explanation
     arch: str
@@ -103,7 +103,7 @@ class StaticReport:
 
     @property
     def device(self) -> Device:
-        """The GPU whose multiprocessors are counted: the largest known one of that architecture, or near it."""
+        """The GPU that waves are counted for: the largest known one of the architecture, or the nearest."""
         return spec_for(self.arch)
 
     def as_dict(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class StaticReport:
         }
 
     def text(self) -> str:
-        """The report for a terminal: a block for the choice, one for each kernel, one for the bytes."""
+        """The report for a terminal."""
         call, near = self.call, "" if self.device.arch == self.arch else ", the nearest known"
         nbytes, kernels = call.read + call.written, "\n".join(kernel.text(self.device) for kernel in self.kernels)
         floors = "   ".join(f"{gpu} {_microseconds(value)}" for gpu, value in floors_us(nbytes).items())
@@ -138,7 +138,7 @@ class StaticReport:
 
 
 def inspect_explained(explanation: Explanation, *, arch: str) -> StaticReport:
-    """The static report of a call, from what ``Operator.explain`` answered for ``arch``.
+    """The static report of a call that ``Operator.explain`` explained for ``arch``.
 
     Raises:
         UnsupportedError: the call runs no kernel, or the CuTe DSL is not installed.
@@ -158,7 +158,7 @@ def inspect_explained(explanation: Explanation, *, arch: str) -> StaticReport:
 
 
 def describe(artefacts: Artefacts, arch: str) -> tuple[KernelReport, ...]:
-    """Each launch of a compiled configuration with the figures of its kernel.
+    """The report of each kernel of a compiled configuration, in launch order.
 
     Raises:
         CompileError: a launch's kernel is not in the cubin.
@@ -176,10 +176,10 @@ def describe(artefacts: Artefacts, arch: str) -> tuple[KernelReport, ...]:
 
 
 def symbol_of(launch: RecordedLaunch, symbols: list[str]) -> str:
-    """The symbol of a launch's kernel: the compiler appends a number to the name that the kernel is given.
+    """The symbol of a launch's kernel: its name, and a number that the compiler appends.
 
     Raises:
-        CompileError: no symbol, or several, could be meant.
+        CompileError: no symbol, or several, match.
     """
     if not launch.name and len(symbols) == 1:
         return symbols[0]
@@ -193,10 +193,7 @@ def symbol_of(launch: RecordedLaunch, symbols: list[str]) -> str:
 
 
 def floors_us(nbytes: int) -> dict[str, float]:
-    """For each of :data:`FLOOR_GPUS`, ``nbytes`` over the specified DRAM bandwidth, in microseconds.
-
-    A lower bound where no byte is in a cache, not a prediction.
-    """
+    """``nbytes`` over the DRAM bandwidth of each of :data:`FLOOR_GPUS` in microseconds: a lower bound, caches cold."""
     return {gpu: nbytes / SPECS[gpu].bandwidth_gbs / 1e3 for gpu in FLOOR_GPUS}
 
 

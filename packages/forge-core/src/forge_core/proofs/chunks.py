@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from forge_core.files import write_atomically
-from forge_core.profiling.cuda_tools import find_tool
+from forge_core.processes import find_tool
 from forge_core.proofs.declare import ProofError, Week, function_of
 
 __all__ = [

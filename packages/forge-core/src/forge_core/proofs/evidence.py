@@ -191,19 +191,12 @@ def _launched(device: Device, key: tuple[str, str]) -> Launched:
 
 
 def _launch_digest(launch: Launch) -> str:
-    from forge_core.profiling.compiled import record_launches
+    from forge_core.profiling.compiled import record_launches, traceable
 
-    function, pointers = _source(launch.builder, launch.config)
-    kernels = record_launches(function, launch.arguments, pointers=pointers)
+    source, pointers = traceable(launch.builder, launch.config)
+    kernels = record_launches(source.function, launch.arguments, pointers=pointers)
     fields = [[k.grid, k.block, k.cluster, k.dynamic_smem, k.options, k.arguments] for k in kernels]
     return digest_of([run_digest(launch), values(fields)])[:16]
-
-
-@functools.lru_cache(maxsize=512)
-def _source(builder: str, config: Any) -> tuple[Any, int]:
-    """The function that a builder compiles, and how many of its arguments are pointers."""
-    source = load(builder).__wrapped__(config)  # type: ignore[attr-defined]  # set by functools.update_wrapper
-    return source.function, sum(type(a).__name__.lower().endswith("pointer") for a in source.arguments)
 
 
 def _code(arch: str, key: tuple[str, Any]) -> str:

@@ -1,14 +1,14 @@
 """Tests of operators and kernels: one declaration gives the tests that every operator has to pass.
 
-subject                             the declaration of an operator under test; the battery and the proofs read it
-battery, battery_checks             the tests that it gives, and the calls that each of them makes
-conformance, conformance_memory     what has to hold of any operator, as functions
-planted                             wrong operators, which the tests have to refuse
+subject                             the declaration of an operator under test, for the battery and GPU validation
+battery, battery_checks             its tests, and the calls that each of them makes
+conformance, conformance_memory     properties of any operator, as functions
+planted                             wrong operators, which the tests must reject
 tolerances                          when a result is correct; bounds of sums and products
 inputs                              random bits in every layout
 rows                                declarations of row operators
-expectations, rows_expected         what compiled code has to look like
-index_maps                          what the layouts of a kernel have to do
+expectations, rows_expected         declarations of compiled code, and their check
+index_maps                          checks of a kernel's layouts
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The conformance battery: everything that any operator has to pass, as one test.
+"""The conformance battery: the tests that every operator has to pass, from one declaration.
 
     @pytest.mark.parametrize("check", battery(SUBJECT))
     def test_conformance(check):
         check()
 
-``SUBJECT`` is a declaration (``forge_core.testing.subject``).  Each property is a test of its own, with the operator,
-check, dtype and device in its id, for example ``reduce_sum-graph_replay-cuda``; those on a GPU have the mark ``gpu``.
-A check that does not apply is skipped with its reason.  The battery tests itself: wrong operators are planted in each
-subject, and the check that has to find one fails unless it does.  ``docs/testing.md`` is the guide for authors.
+``SUBJECT`` is a declaration (``forge_core.testing.subject``).  Each property is a test, whose id has the operator,
+check, dtype and device, for example ``reduce_sum-graph_replay-cuda``; those on a GPU have the mark ``gpu``.  A check
+that does not apply is skipped with its reason.  Wrong operators are planted in each subject, and the check that has to
+find one fails unless it does.  ``docs/testing.md`` is the guide for authors.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Check:
 
     Attributes:
         run: takes a subject and a device; raises AssertionError when the operator lacks the property.
-        devices: the kinds of device that it is tested on.
-        each_dtype: whether each of the subject's dtypes is a test of its own.
-        gpus: how many GPUs it needs.
-        lacks: why the check cannot be made of a subject; "" where it can.
+        devices: kinds of device to test on.
+        each_dtype: whether each of the subject's dtypes is a separate test.
+        gpus: GPUs needed.
+        lacks: why the check does not apply to a subject; "" where it does.
     """
 
     run: Callable[[Subject, torch.device], None]
@@ -109,13 +109,9 @@ CHECKS: dict[str, Check] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """One check of one subject on one kind of device; calling it makes the check.
+    """One check of one subject on one kind of device, ``"cpu"`` or ``"cuda"``; calling it makes the check.
 
-    Attributes:
-        subject: what is tested.
-        check: the name of the check.
-        device: ``"cpu"`` or ``"cuda"``.
-        fault: a planted fault that the check has to find; None for the operator as it is.
+    With a planted ``fault``, the check has to find it.
     """
 
     subject: Subject
@@ -124,7 +120,7 @@ class Trial:
     fault: Planted | None = None
 
     def __call__(self) -> None:
-        """Raises AssertionError where the operator lacks the property, or the check does not find the fault."""
+        """Raises AssertionError if the operator lacks the property, or the check does not find the fault."""
         run, device = CHECKS[self.check].run, torch.device(self.device)
         if self.fault is None:
             run(self.subject, device)
@@ -136,7 +132,7 @@ class Trial:
             raise AssertionError(f"{self.subject.name}: the planted {self.fault.name} changes nothing in any case")
 
     def _refused(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """Whether the fault is refused in a dtype; False where it does not show in that."""
+        """Whether the check finds the fault in a dtype; False if the fault changes no result in it."""
         fault, one = self.fault, replace(self.subject, dtypes=(dtype,), laid_out_dtypes=(dtype,))
         if fault is None:
             raise ValueError("no fault is planted")
@@ -224,7 +220,7 @@ def _with_fault(subject: Subject, fault: Planted) -> Subject:
 
 
 def _fault_shows(subject: Subject, fault: Planted, device: torch.device) -> bool:
-    """Whether some plain call of the declared cases gives other bits with the fault than without it."""
+    """Whether the fault changes the result of any declared case."""
     wrong = _with_fault(subject, fault)
     for dtype, case in itertools.product(subject.dtypes, subject.cases):
         for seed in (0, 1):

@@ -1,4 +1,4 @@
-"""The battery's checks: each of ``conformance`` and ``conformance_memory`` on the calls that a subject declares."""
+"""The battery's checks: the functions of ``conformance`` and ``conformance_memory`` on a subject's declared calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def out_form(subject: Subject) -> Callable[..., Any] | None:
 
 
 def _large(subject: Subject, device: torch.device) -> list[Case]:
-    """The calls of real sizes on a GPU; elsewhere the small ones."""
+    """The calls of real sizes on a GPU, the small ones elsewhere."""
     return list((subject.launches if device.type == "cuda" else ()) or subject.cases)
 
 
@@ -52,9 +52,6 @@ def _backend(device: torch.device) -> str:
 
 def _made(subject: Subject, device: torch.device, case: Case, seed: int = 0) -> tuple[torch.Tensor, ...]:
     return subject.fresh(case, device)(seed)
-
-
-# -------------------------------------------------------------------------------------------------------- values
 
 
 def values(subject: Subject, device: torch.device) -> None:
@@ -140,9 +137,6 @@ def inputs_untouched(subject: Subject, device: torch.device) -> None:
         conformance_memory.check_inputs_untouched(subject.call(case), _made(subject, device, case))
 
 
-# -------------------------------------------------------------------------------------------------- the out form
-
-
 def _into(subject: Subject, case: Case) -> Callable[..., Any]:
     form, args, kwargs = out_form(subject), case.args, dict(case.kwargs)
     if form is None:
@@ -177,9 +171,6 @@ def out_compiles(subject: Subject, device: torch.device) -> None:
             tensors = _made(subject, device, case)
             result = torch.empty_like(call(*tensors))
             conformance.check_opcheck(overload, (*tensors, *case.args), {**case.kwargs, "out": result})
-
-
-# ------------------------------------------------------------------------------------------------------- PyTorch
 
 
 def opcheck(subject: Subject, device: torch.device) -> None:
@@ -264,9 +255,6 @@ def threads(subject: Subject, device: torch.device) -> None:
     # Eight threads hold their tensors, and what tells whether they are right, at the same time.
     for case in [case for case in large if math.prod(case.shape) <= 2**23] or large[:1]:
         conformance.check_concurrent_threads(*_call(subject, device, case))
-
-
-# ---------------------------------------------------------------------------------------------------------- CUDA
 
 
 def _call(subject: Subject, device: torch.device, case: Case) -> tuple[Callable[..., torch.Tensor], Make, Right]:

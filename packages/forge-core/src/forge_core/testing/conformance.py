@@ -1,11 +1,11 @@
-"""How an operator has to behave towards PyTorch and CUDA, whatever it computes; each function raises AssertionError.
+"""Properties of any operator towards PyTorch and CUDA; each function raises AssertionError.
 
     call         the operator as a function of a call's tensors
     make         makes fresh arguments of ``call`` from a seed
     right        ``right(result, args)`` raises AssertionError unless a result is right for its arguments
     overload     the registered ``OpOverload``
 
-The battery makes tests of them.  Layouts, ``out``, empty tensors and NaN are in ``conformance_memory``.
+Layouts, ``out``, empty tensors and NaN are in ``conformance_memory``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ Right = Callable[[torch.Tensor, Arguments], None]
 
 # Long enough, in GPU clock cycles, that a launch on the wrong stream is over before this is (about 50 ms).
 LONG_CYCLES = 100_000_000
-
-
-# ------------------------------------------------------------------------------------------------------- PyTorch
 
 
 def check_opcheck(overload: Any, args: Arguments, kwargs: dict[str, Any] | None = None) -> None:
@@ -130,7 +127,7 @@ def _expect(holds: bool, otherwise: str) -> None:
 
 
 def check_value(operator: Any) -> None:
-    """It is pickled by its name, and copied as itself, alone and within other values."""
+    """The operator is pickled by name, and copied as itself, alone and within other values."""
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         again = pickle.loads(pickle.dumps(operator, protocol))  # noqa: S301  # its own bytes
         _expect(again is operator, f"pickled with protocol {protocol} it comes back as {again!r}")
@@ -139,7 +136,7 @@ def check_value(operator: Any) -> None:
 
 
 class _Seen(torch.Tensor):
-    """A subclass that notes which functions it is given."""
+    """A subclass that records the functions that ``__torch_function__`` receives."""
 
     given: ClassVar[list[Any]] = []
 
@@ -211,9 +208,6 @@ def check_forward_mode(call: Call, overload: Call, expected: Call, tensors: Argu
         near("a compiled jvp", compiled(*both), exact)
 
 
-# ---------------------------------------------------------------------------------------------------------- CUDA
-
-
 def check_graph_replay(call: Call, make: Make, right: Right) -> None:
     """A captured CUDA graph, replayed with changed inputs, computes the changed result."""
     static = make(0)
@@ -279,9 +273,6 @@ def check_second_device(call: Call, make: Make, right: Right) -> None:
                 right(call(*args), args)
                 if torch.cuda.current_device() != current:
                     raise AssertionError(f"the current device changed from {current} in a call on cuda:{index}")
-
-
-# --------------------------------------------------------------------------------------------------- determinism
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

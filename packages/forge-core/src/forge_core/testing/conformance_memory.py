@@ -1,4 +1,4 @@
-"""How an operator has to treat memory and special values: layouts, empty tensors, ``out``, NaN and infinities.
+"""Properties of any operator towards memory and special values: layouts, empty tensors, ``out``, NaN, infinities.
 
 The arguments are those of ``conformance``; ``expected`` is the reference as a function of a call's tensors, and
 ``right`` takes the name of a layout first where there are several: ``right(name)(result, tensors)``.
@@ -18,20 +18,17 @@ from forge_core.testing.tolerances import assert_same_bits
 
 Tensors = tuple[torch.Tensor, ...]
 
-#: What PyTorch's operators refuse a call with; they do not agree on one of them.
+#: The exceptions with which PyTorch's operators reject a call.
 REFUSALS = (RuntimeError, IndexError, ValueError)
 
-#: RuntimeErrors that are failures: a kernel does not compile, load or run, or memory is exhausted.
+#: RuntimeErrors that do not reject a call: a kernel does not compile, load or run, or memory is exhausted.
 FAILURES = (CompileError, CacheError, torch.AcceleratorError, torch.OutOfMemoryError)
-
-
-# ------------------------------------------------------------------------------------------------------- layouts
 
 
 def rearranged(tensors: Tensors, *, offsets: bool) -> Iterator[tuple[str, Tensors]]:
     """The tensors of a call in other layouts, by name: all of them alike, and each alone among contiguous ones.
 
-    With ``offsets`` those contiguous ones whose first element is not aligned, otherwise the others.
+    With ``offsets`` the contiguous layouts whose first element is unaligned, otherwise the others.
     """
     kinds = [dict(relaid(t, seed=i)) for i, t in enumerate(tensors)]
     wanted = [name for kind in kinds for name in kind if name.startswith("offset") == offsets]
@@ -82,11 +79,8 @@ def check_inputs_untouched(call: Call, tensors: Tensors) -> None:
             raise AssertionError(f"the result is in the memory of tensor {index}")
 
 
-# -------------------------------------------------------------------------------------------------------- values
-
-
 def check_empty(call: Call, expected: Call, tensors: Tensors, what: str) -> None:
-    """On tensors without elements the operator gives what the reference does, or refuses what it refuses."""
+    """On tensors without elements the operator returns, or raises, what the reference does."""
     try:
         want = expected(*tensors)
     except FAILURES:
@@ -113,7 +107,7 @@ def check_empty(call: Call, expected: Call, tensors: Tensors, what: str) -> None
 
 
 def with_specials(tensors: Tensors) -> Iterator[tuple[str, Tensors]]:
-    """The tensors of a call with NaN and infinities, by place: all kinds in the first, NaN in each of the others."""
+    """The tensors of a call with NaN and infinities, by position: both in the first tensor, NaN in each other."""
     inf, nan = float("inf"), float("nan")
     for index, x in enumerate(tensors):
         if not x.numel() or not (x.dtype.is_floating_point or x.dtype.is_complex):
@@ -138,7 +132,7 @@ def with_specials(tensors: Tensors) -> Iterator[tuple[str, Tensors]]:
 
 
 def check_nan_and_inf(call: Call, expected: Call, tensors: Tensors, right: Callable[[str], Right]) -> None:
-    """NaN and infinities come out where the reference has them, of its sign, and all else is right."""
+    """NaN and infinities are where the reference has them, of its sign, and all else is right."""
     for name, special in with_specials(tensors):
         got, want = call(*special), expected(*special)
         if got.dtype.is_floating_point:
@@ -154,11 +148,8 @@ def _where(mask: torch.Tensor) -> str:
     return f"{len(places)} places, {places[:3]}" if places else "no place"
 
 
-# ----------------------------------------------------------------------------------------------------- the out form
-
-
 def check_out(into: Call, call: Call, tensors: Tensors, right: Callable[[str], Right], *, returns: bool) -> None:
-    """The out form writes the right result into an ``out`` of any layout, and nothing beside it."""
+    """The out form writes the right result into an ``out`` of any layout, and nothing else of its storage."""
     like = call(*tensors)
     for name, out in layouts(like.shape, like.dtype, like.device, seed=2):
         if any(step == 0 and size > 1 for step, size in zip(out.stride(), out.shape, strict=True)):
@@ -177,7 +168,7 @@ def check_out(into: Call, call: Call, tensors: Tensors, right: Callable[[str], R
 
 
 def check_out_compiles(into: Call, call: Call, make: Make, right: Right) -> None:
-    """The out form is one graph of ``torch.compile``, which writes ``out``."""
+    """The out form compiles as one graph, which writes ``out``."""
     torch._dynamo.reset()
 
     def run(out: torch.Tensor, *tensors: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What a kernel's compiled code must look like, declared beside the kernel and checked without a GPU.
+"""Declarations of compiled code (registers, shared memory, access widths), checked without a GPU.
 
 A package has one table, from a type of configuration to the kernels that it launches::
 
@@ -8,9 +8,9 @@ A package has one table, from a type of configuration to the kernels that it lau
     EXPECTED = {RowConfig: row}
     assert_as_declared(compiled_for(builder, config, "sm_90a"), EXPECTED, config, "sm_90a")
 
-A declaration is a requirement, not a measurement: ``registers`` lets as many blocks be resident as the kernel counts
-on, ``shared`` is what the configuration needs, ``loads`` and ``stores`` are the widths of the design.  A change that
-spills, narrows an access or adds a barrier fails wherever kernels can be compiled.
+A declaration is a requirement, not a measurement: ``registers`` follows from the resident blocks that the kernel
+counts on, ``shared`` from the configuration, ``loads`` and ``stores`` from the vector width.  A change that spills,
+narrows an access or adds a barrier fails wherever kernels can be compiled.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Expect:
-    """One kernel of a launch: the widths of its accesses exactly, all else at most.
+    """One kernel of a launch: exact access widths, and upper limits of all else.
 
     Attributes:
         registers: of a thread.
-        shared: bytes of shared memory of a block, static and dynamic, without CUDA's own.
-        loads: the widths of its loads from global memory in bytes a thread: each occurs, and no other.
-        stores: the same of its stores.
-        barriers: of a block, as they stand in the code; a loop's body counts once.
+        shared: bytes of shared memory of a block, static and dynamic, without the driver's share.
+        loads: widths of loads from global memory in bytes a thread: each occurs, and no other.
+        stores: widths of stores, likewise.
+        barriers: of a block, counted in the code: a loop's body counts once.
         cluster_barriers: arrivals and waits of a cluster, likewise.
-        spills: bytes of a thread's registers that the compiler keeps in local memory.
-        local: bytes of arrays in local memory that the source asks for.
+        spills: bytes of a thread's spilled registers.
+        local: bytes of a thread's local arrays that the source declares.
         atomics: atomic operations, whose order, and so a sum's last bits, would change from run to run.
     """
 
@@ -95,13 +95,7 @@ def compiled_for(builder: str, config: Any, arch: str) -> Artefacts:
 
 
 def violations(artefacts: Artefacts, declarations: Declarations, config: Any, arch: str) -> list[Violation]:
-    """Every figure of a compiled configuration that is not as declared.
-
-    Args:
-        artefacts: of :func:`compiled_for`.
-        declarations: the package's table.
-        config: the configuration.
-        arch: what it was compiled for.
+    """Every figure of a configuration, compiled by :func:`compiled_for`, that is not as declared.
 
     Raises:
         LookupError: the table has no declaration for such a configuration.
@@ -131,7 +125,7 @@ def assert_as_declared(artefacts: Artefacts, declarations: Declarations, config:
 def assert_choices_as_declared(
     draw: Callable[[random.Random], Call], declarations: Declarations, *, seed: int, count: int
 ) -> None:
-    """What operators choose for random calls compiles to what is declared, for any architecture.
+    """Checks the kernels that operators choose for random calls and architectures, until ``count`` were compiled.
 
     Args:
         draw: gives a call of an operator of ``forge_core.op``; its tensors may be on ``meta``.

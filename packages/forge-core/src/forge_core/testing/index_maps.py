@@ -1,7 +1,7 @@
-"""What an index map has to do: touch every byte once, in whole sectors, without bank conflicts.
+"""Checks of an index map: every byte once, in whole sectors, without bank conflicts.
 
-An index map is a plain function of a configuration that gives the accesses of a block, thread by thread
-(``forge_core.profiling.layouts.Access``).  Each check raises AssertionError; ``what`` names the map in its message.
+An index map is a function of a configuration that returns a block's accesses (``forge_core.profiling.layouts.Access``).
+Each check raises AssertionError; ``what`` names the map in its message.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["check_aligned", "check_coalesced", "check_conflicts", "check_once"]
 
 
 def check_once(accesses: Iterable[Access], begin: int, end: int, *, what: str = "the map") -> None:
-    """Every byte from ``begin`` to ``end`` is touched by exactly one access, and no other byte by any."""
+    """Exactly the bytes from ``begin`` to ``end`` are accessed, each once."""
     touched = Counter(
         byte
         for access in accesses
@@ -42,7 +42,7 @@ def check_aligned(accesses: Iterable[Access], *, what: str = "the map") -> None:
 
 
 def check_coalesced(accesses: Iterable[Access], *, more: int = 0, what: str = "the map") -> None:
-    """A request to global memory touches the fewest sectors that hold its bytes, and ``more`` at most on top."""
+    """A request to global memory touches at most ``more`` sectors beyond the fewest that hold its bytes."""
     for access in accesses:
         found = coalescing(access)
         if found.sectors > found.ideal + more * found.requests:
@@ -53,7 +53,7 @@ def check_coalesced(accesses: Iterable[Access], *, more: int = 0, what: str = "t
 
 
 def check_conflicts(accesses: Sequence[Access], *, extra: int = 0, what: str = "the map") -> None:
-    """Bank conflicts in shared memory add exactly ``extra`` passes to all accesses together, no fewer either."""
+    """Bank conflicts in shared memory add exactly ``extra`` wavefronts to all accesses together."""
     found = [conflicts(access) for access in accesses]
     got = sum(each.extra for each in found)
     if got != extra:

@@ -1,4 +1,4 @@
-"""Inputs of tests: random bits of any dtype in every kind of layout; small sets of calls for compute-sanitizer."""
+"""Inputs of tests: random bits of any dtype in every layout; small sets of calls for compute-sanitizer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def random_bits(
 def layouts(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu", *, seed: int = 0
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors of one shape with random bits, and every kind of strides that views make, by name.
+    """Tensors of one shape with random bits, in every layout that views produce, by name.
 
     The arguments are those of :func:`random_bits`; fewer than two dimensions have fewer layouts.
     """
@@ -100,7 +100,7 @@ def _lines(
 
 
 def relaid(x: torch.Tensor, *, seed: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """The values of a tensor in the layouts of :func:`layouts`, by name, with random bits between them.
+    """The values of ``x`` in each of :func:`layouts`, by name, with random bits in the gaps.
 
     An expanded layout repeats the first slice of ``x``.
     """
@@ -113,24 +113,19 @@ def relaid(x: torch.Tensor, *, seed: int = 0) -> Iterator[tuple[str, torch.Tenso
         yield name, found
 
 
-# compute-sanitizer slows calls down a lot: of all small calls it runs a few, whose configurations have together every
-# trait (alignment, lanes, blocks, ...) that any of them has.
+# compute-sanitizer is slow, so it runs the few calls whose configurations together have every trait (alignment, lanes,
+# blocks, ...) of all small calls.
 
 
 def traits(config: Any) -> set[tuple[str, Any]]:
-    """What decides which addresses a row kernel accesses and what its threads exchange, of its configuration."""
+    """The fields of a row kernel's configuration that decide its addresses and its exchanges."""
     names = ("align", "lanes", "blocks", "rank", "reduced", "held")
     found = {(name, getattr(config, name, None)) for name in names}
     return {*found, ("staged", getattr(config, "staged", 0) > 0), ("chunks", min(getattr(config, "chunks", 1), 2))}
 
 
 def cover(calls: Mapping[Call, set[tuple[str, Any]]], sizes: Mapping[Call, int]) -> list[Call]:
-    """A subset of calls that has all traits of all calls: greedily the one with the most new traits, then the smallest.
-
-    Args:
-        calls: the traits of each.
-        sizes: elements of each.
-    """
+    """A greedy set cover: a subset of calls with all traits (``calls``), small ones first (``sizes``, in elements)."""
     left: set[tuple[str, Any]] = set().union(*calls.values())
     chosen: list[Call] = []
     while left:

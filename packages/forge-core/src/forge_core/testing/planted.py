@@ -1,6 +1,6 @@
-"""Planted wrong operators: what the checks must refuse, so that the tests are tested.
+"""Planted wrong operators, which the checks must reject: tests of the tests.
 
-Each fault takes the right operator and gives one with a fault that real kernels have had.
+Each fault takes the right operator and returns one with a fault that real kernels have had.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Call = Callable[..., torch.Tensor]
 
 @dataclass(frozen=True)
 class Planted:
-    """A fault, and the check of the battery that has to refuse an operator that has it.
+    """A fault, and the check of the battery that must find it.
 
     Attributes:
-        plant: gives the wrong operator for the right one.
+        plant: takes the right operator and returns the wrong one.
         found_by: the check's name.
         gpu: whether the fault shows on a GPU only.
     """
@@ -37,7 +37,7 @@ class Planted:
 
 
 def _flat(dense: torch.Tensor) -> torch.Tensor:
-    """The elements as they lie in memory, so that a fault of values leaves the strides alone."""
+    """The elements in memory order, so that a fault of values keeps the strides."""
     return dense.as_strided((dense.numel(),), (1,))
 
 
@@ -55,7 +55,7 @@ def last_tile_dropped(right: Call) -> Call:
 
 
 def input_returned(right: Call) -> Call:
-    """The launch did nothing, and the output holds the input in its own order."""
+    """The launch did nothing, and the output holds the input in the input's order."""
 
     def wrong(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         return x.contiguous().view(-1).view(right(x, *args, **kwargs).shape).clone()
@@ -64,7 +64,7 @@ def input_returned(right: Call) -> Call:
 
 
 def one_element_flipped(right: Call) -> Call:
-    """A race between two blocks spoils a single bit of a single element."""
+    """A race between two blocks flips a single bit of a single element."""
 
     def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
         out = right(*args, **kwargs).clone()
@@ -137,7 +137,7 @@ def forgotten_stream(right: Call) -> Call:
 
 
 def offset_ignored(right: Call) -> Call:
-    """Reads from the address that its vectors are aligned to, whatever element the first tensor begins with."""
+    """Reads the first tensor from the aligned address below its first element."""
 
     def wrong(x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         start = x.storage_offset() - x.storage_offset() % max(1, 16 // x.element_size())
@@ -170,7 +170,7 @@ def _smallest_tenth(out: torch.Tensor) -> torch.Tensor:
 
 
 def small_results_zeroed(right: Call) -> Call:
-    """Small results are lost, which an allowance that is proportional to the largest result would not notice."""
+    """Small results are lost, which an allowance proportional to the largest result would not notice."""
 
     def wrong(*args: Any, **kwargs: Any) -> torch.Tensor:
         out = right(*args, **kwargs)
@@ -234,7 +234,7 @@ def tangent_lost(right: Call) -> Call:
     return wrong
 
 
-#: Faults that are planted in every operator; those of ``float64_error`` have to be refused in every floating dtype.
+#: Faults that are planted in every operator; those of ``float64_error`` must be found in every floating dtype.
 GENERAL = (
     Planted(last_tile_dropped),
     Planted(shifted_by_one),
@@ -250,5 +250,5 @@ GENERAL = (
     Planted(rounded_twice, "float64_error"),
 )
 
-#: Beside these, what an operator that only moves data, bit for bit, has to refuse; its input is not symmetric.
+#: Further faults for operators that only move data, bit for bit, and whose input is not symmetric.
 MOVED = (Planted(input_returned), Planted(one_element_flipped), Planted(strides_of_input))

@@ -1,4 +1,4 @@
-"""Row operators under test: their calls follow from the operands of their programs."""
+"""Declarations of row operators under test, whose calls follow from the operands of their programs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from forge_core.testing.subject import Case, Subject
 
 __all__ = ["LAUNCHES", "row_subject"]
 
-#: Calls that take each kernel: lanes, a block, a cluster; few long rows; rows streamed, in parts, side by side.
+#: Calls that select each kernel: lanes, a block, a cluster; few long rows; streamed, split and column rows.
 LAUNCHES = (
     Case((300, 64), (-1,)),
     Case((70, 1000), (-1,)),
@@ -31,7 +31,7 @@ LAUNCHES = (
 _CASES = (Case((4, 6), (-1,)), Case((4, 6), (0,)), Case((3, 5, 7), (1,)), Case((2, 301), (-1,)))
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
-# Terms that a thread adds serially; roundings of the exchange, the constants and the map.
+# Terms that a thread adds serially; rounding steps of the exchange, the constants and the map.
 _A_THREAD, _ROUNDINGS = 256, 40
 
 
@@ -45,17 +45,17 @@ def row_subject(
     dtypes: Sequence[torch.dtype] = _FLOATS,
     **more: Any,
 ) -> Subject:
-    """A row operator under test: small calls, and such as take each kernel, along any dim.
+    """The declaration of a row operator: small calls along any dim, and calls that select each kernel.
 
     Args:
         operator: takes the program's tensors in the order of its schema, and ``dim``.
         program: the arithmetic.
-        reference: what the operator should give.
-        terms: takes the magnitudes of the same arguments, in float64: for each element the sum of the magnitudes of
-            its terms, which its error bound is relative to.
+        reference: the expected result, of the operator's arguments.
+        terms: takes the magnitudes of the same arguments in float64 and returns, for each element of the result, the
+            sum of the magnitudes of its terms: the error bound is relative to it.
         dims: whether several dims may make a row.
         dtypes: of the tensors.
-        **more: of the :class:`Subject`.
+        **more: fields of the :class:`Subject`.
     """
     operands = program.operands
 
@@ -85,7 +85,7 @@ def row_subject(
         return magnitudes * (exact * (length / _A_THREAD + _ROUNDINGS))
 
     def samples(device: torch.device) -> Iterator[tuple[Any, ...]]:
-        """Calls of which each kernel supports at least one; a kernel is asked for by name where they are measured."""
+        """Calls of which each kernel supports at least one; GPU validation names the kernel."""
         for dtype in dtypes:
             for seed, case in enumerate(case for case in LAUNCHES if not case.kwargs):
                 if dims or not isinstance(case.args[0], tuple):

@@ -1,13 +1,13 @@
-"""What the compiled code of the row engine's kernels must look like: a declaration for each type of configuration.
+"""Declarations of the compiled code of the row engine's kernels, one for each type of configuration.
 
-A thread has the registers that ``resident`` blocks leave it, and nothing spills.  Widths follow from the alignment:
+Registers follow from ``resident`` blocks, and nothing spills.  Widths follow from the alignment:
 
     whole      vectors, in accesses of at most 16 bytes
     shifted    the same, and elements of head and tail; column operands by 16 bytes, and by element where a row ends
     element    an element; so too a scalar, a result, a gather, and of a broadcast row operand
 
-Shared memory has an accumulator for each warp and exchange, and the vectors that are staged there.  A launch loads what
-its part of the program uses: the program is run on plain numbers, which record what is read.
+Shared memory holds an accumulator for each warp and exchange, and staged vectors.  A launch loads what its part of the
+program uses: the program is run on plain numbers, which record what is read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WARP, NUMBER = 32, 3.0
 
 
 class _Asked:
-    """Stands for a row and its elements: every value is a number; records which operands are read and gathered."""
+    """A row and its elements, of which every value is a number; records the operands that are read and gathered."""
 
     exact = True
 
@@ -45,7 +45,7 @@ class _Asked:
 
 
 class _Total(float):
-    """Stands for a total in the workspace of an earlier launch; records whether it is used."""
+    """A total in the workspace of an earlier launch; records whether it is used."""
 
     used = False
 
@@ -63,7 +63,7 @@ for _name in ("add", "sub", "mul", "truediv", "radd", "rsub", "rmul", "rtruediv"
 
 
 def _run(function: Any, *args: Any, **more: Any) -> Any:
-    """Runs a program's function on numbers; functions of ``forge_core``, which need a trace, return one."""
+    """Runs a program's function on numbers; functions of ``forge_core``, which need a trace, return a number."""
     if function.__module__.startswith("forge_core.") and "." not in function.__qualname__:
         return _note(*args)
     known = {name: partial(_run, f) if isinstance(f, FunctionType) else f for name, f in function.__globals__.items()}
@@ -71,7 +71,7 @@ def _run(function: Any, *args: Any, **more: Any) -> Any:
 
 
 def _loads(config: RowConfig, folds: range, *, last: bool = True, left: int = 0) -> set[int]:
-    """The widths of the loads of some folds; with ``last`` also those of constants, results and map.
+    """The widths of the loads of ``folds``; with ``last`` also those of constants, results and map.
 
     The totals of the first ``left`` folds are in the workspace.
     """
@@ -95,7 +95,7 @@ def _loads(config: RowConfig, folds: range, *, last: bool = True, left: int = 0)
 
 
 def _widths(config: RowConfig, name: str) -> set[int]:
-    """The widths of the accesses of an operand that has an element for each element of a row."""
+    """The access widths of an operand with an element for each element of a row."""
     size, column = config.binding.dtype(name).itemsize, name in config.binding.program.operands.columns
     access = min(ACCESS, config.vec * size)
     if config.align == "skewed":
@@ -110,7 +110,7 @@ def _expect(config: RowConfig, loads: set[int], shared: int, stores: set[int] | 
     if stores is None:
         results = {config.binding.dtype(name).itemsize for name in operands.results}
         stores = results.union(*(_widths(config, name) for name in operands.writes))
-    # A slot of a grid is accessed by 16 bytes, and its end, the launch's number, by 8.
+    # A slot is accessed by 16 bytes, and its end, the launch's number, by 8.
     slot = {ACCESS, 8} if getattr(config, "in_grid", False) else set()
     return Expect(registers, shared, tuple(loads | slot), tuple(stores | slot), **more)
 
@@ -124,7 +124,7 @@ def _exchanges(config: RowConfig) -> tuple[int, range]:
 def _held(config: HeldConfig, arch: str) -> Expect:
     count, folds = _exchanges(config)
     count, cluster = count * config.sized, config.blocks > 1
-    # Column operands staged in shared memory: of unaligned rows a thread reads what its neighbor loaded.
+    # Staged column operands: of unaligned rows a thread reads what its neighbor loaded.
     barriers = int(config.columns_staged and config.align == "shifted")
     if not cluster:
         barriers += count * (3 if config.in_grid else 1)
@@ -133,12 +133,12 @@ def _held(config: HeldConfig, arch: str) -> Expect:
 
 
 def _passes(config: StreamConfig | ColumnConfig, barriers: int) -> Expect | tuple[Expect, ...]:
-    """Of a kernel whose exchange takes ``barriers``; where rows are cut into parts, of each launch."""
+    """A kernel whose exchange takes ``barriers``, or each launch of one that splits rows."""
     (count, folds), shared = _exchanges(config), config.shared(config.threads)
     if not config.workspace:
         return _expect(config, _loads(config, folds), shared, barriers=count * barriers)
-    # Each pass is a launch that writes the totals of parts, and one that combines them, up to 64 parts of a row, eight
-    # at a time; the last launch writes the map.
+    # A pass is a launch that writes partial results, and one that combines up to 64 of a row, eight at a time; the last
+    # launch writes the map.
     program, part, each, passes = config.binding.program, {config.binding.compute.itemsize}, len(folds) // count, []
     results = {config.binding.dtype(name).itemsize for name in program.operands.results}
     for p in range(count):
@@ -154,7 +154,7 @@ def _passes(config: StreamConfig | ColumnConfig, barriers: int) -> Expect | tupl
 
 
 def _persistent(config: PersistentConfig, arch: str) -> Expect | tuple[Expect, ...]:
-    """Exchanges are those of rows that are held; where lanes share rows, each vector of sums is added up at last."""
+    """As a held row; where lanes share rows, each vector of sums is reduced at the end."""
     (count, folds), names = _exchanges(config), config.binding.operands
     size, cluster = config.binding.compute.itemsize, config.blocks > 1
     sums = {min(ACCESS, config.vec * size)} if config.workspace else set()

@@ -21,7 +21,7 @@ import torch
 from forge_core.testing.planted import Planted
 from forge_core.testing.tolerances import assert_near_float64, assert_same_bits
 
-__all__ = ["Arguments", "Case", "Subject", "bounds_of", "normal"]
+__all__ = ["Arguments", "Case", "Subject", "normal"]
 
 Arguments = tuple[Any, ...]
 
@@ -66,33 +66,33 @@ class Subject:
 
     Attributes:
         operator: a ``forge_core.op.Operator``, a custom operator of torch, or any function of tensors.
-        samples: takes a device and yields the arguments, by position, of the calls that determinism and error are
+        samples: takes a device and yields the positional arguments of the calls that determinism and error are
             measured on.  A variant may refuse some of them by UnsupportedError, not all.  None: ``cases`` and
             ``dtypes``.
-        floor: takes such arguments and returns the derived error bound of each element, as ``assert_near_float64``
-            takes it; None where the result has to be that of the reference, exactly.
+        floor: takes such arguments and returns the derived error bound of each element, as for
+            ``assert_near_float64``; None if the result must equal the reference's.
         absent: variants that support no call of this operator, each with the reason.
         cases: small calls, of a few hundred elements, which every check makes.
-        launches: calls of real sizes, at least one for each kernel that is chosen from; GPU only.  None: the cases.
-        laid_out: the calls whose tensors and ``out`` are put into all layouts.  None: the cases.
+        launches: calls of real sizes, at least one for each selectable kernel; GPU only.  None: the cases.
+        laid_out: the calls whose tensors and ``out`` are tested in all layouts.  None: the cases.
         laid_out_dtypes: of these calls.  None: the first dtype.
         special: the calls that NaN and infinities are put into.  None: the cases.
-        shapes: the shapes that a compiled graph has to take without recompilation, with the first case's arguments.
+        shapes: the shapes that a compiled graph must accept without recompilation, with the first case's arguments.
             None: shapes of the first case's rank.
-        dtypes: of the inputs; checks of one dtype take the first.
-        make: ``make(case, dtype, device, seed)``: fresh tensors of a call.
-        inexact: the same of tensors whose result depends on the order of operations, for ``determinism``; None:
+        dtypes: of the inputs; checks of one dtype use the first.
+        make: ``make(case, dtype, device, seed)`` returns fresh tensors of a call.
+        inexact: the same with values whose result depends on the order of operations, for ``determinism``; None:
             ``make``.
-        reference: takes a call's arguments and gives what the operator should; None for the operator's own, which on
+        reference: takes a call's arguments and returns the expected result; None for the operator's own, which on
             CPU tensors is compared with itself.
-        compare: ``compare(got, expected)`` raises AssertionError where results are not compared by their error.  None:
-            by the rule of ``tolerances`` with ``floor``, and bit for bit without one.
+        compare: ``compare(got, expected)`` raises AssertionError.  None: the rule of ``tolerances`` with ``floor``,
+            and bit for bit without one.
         out: ``out(*args, out=tensor)``; None for ``operator.out`` if there is one.
         overload: the registered ``OpOverload``; None where the operator has it.
         out_overload: the same of the out form.
         differentiable: whether a gradient is registered.
-        planted: wrong operators that a check has to refuse, beside those that are planted in every operator.
-        inapplicable: checks that do not apply, each with the reason, which is shown where the test is skipped.
+        planted: wrong operators that a check must find, beside those that are planted in every operator.
+        inapplicable: checks that do not apply, each with the reason for the skip.
         title: the operator's name in test ids; "" for its own.
     """
 
@@ -163,7 +163,7 @@ class Subject:
                 yield (*self.make(case, dtype, device, seed), *case.args)
 
     def expected(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """What the reference gives."""
+        """The reference's result."""
         if self.reference is not None:
             return self.reference(*args, **kwargs)
         named = self.operator.schema.bind(args, kwargs)
@@ -187,15 +187,15 @@ class Subject:
         return right
 
     def judge(self, got: torch.Tensor, args: Arguments, kwargs: Mapping[str, Any], what: str) -> float:
-        """Decides whether a result is correct: the one place for the battery, GPU validation and the benchmarks.
+        """Decides whether a result is correct, for the battery, GPU validation and the benchmarks.
 
-        With a ``floor`` and a floating-point result this is the rule of ``tolerances``; otherwise the result has to be
+        With a ``floor`` and a floating-point result this is the rule of ``tolerances``; otherwise the result must equal
         the reference's, by ``compare`` or bit for bit.
 
         Args:
             got: the result.
-            args: the call's arguments by position.
-            kwargs: the call's arguments by name.
+            args: the call's positional arguments.
+            kwargs: the call's keyword arguments.
             what: the call's name in the message.
 
         Returns:
@@ -217,15 +217,3 @@ class Subject:
 
 def _wide(argument: Any) -> Any:
     return argument.double() if isinstance(argument, torch.Tensor) else argument
-
-
-def bounds_of(subject: Subject, device: torch.device) -> dict[str, float]:
-    """The largest ``floor`` over the elements of a subject's samples, by the name of their dtype; empty without one."""
-    found: dict[str, float] = {}
-    if subject.floor is None:
-        return found
-    for args in subject.measured(device):
-        dtype = str(args[0].dtype).removeprefix("torch.")
-        largest = float(torch.as_tensor(subject.floor(*args)).max())
-        found[dtype] = max(found.get(dtype, 0.0), largest)
-    return found
