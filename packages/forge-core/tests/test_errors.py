@@ -27,7 +27,7 @@ from forge_core.errors import (
 ARGUMENT = {"op": "transpose", "argument": "x", "expected": "2 or more dimensions", "got": "1 dimension"}
 
 
-def test_the_tree_is_as_the_docstring_draws_it():
+def test_the_hierarchy():
     drawn = {
         ArgumentError: (ForgeError, ValueError),
         ArgumentTypeError: (ArgumentError, TypeError),

@@ -43,13 +43,8 @@ def max_cluster(device: Device) -> int:
 def require_known(op: str, variant: str, variants: Collection[str]) -> None:
     """Raises ArgumentError unless ``variant`` is among an operator's; ``"auto"`` is not among them."""
     if variant not in variants:
-        raise ArgumentError(
-            op=op,
-            argument="variant",
-            expected=f"'auto' or one of {', '.join(map(repr, variants))}",
-            got=repr(variant),
-            hint=f"{op}.variants() lists them.",
-        )
+        expected = f"'auto' or one of {', '.join(map(repr, variants))}"
+        raise ArgumentError(op, "variant", expected, repr(variant), f"{op}.variants() lists them.")
 
 
 def refuse(op: str, variant: str, reason: Refusal, supported: Iterable[str]) -> NoReturn:
