@@ -1,4 +1,4 @@
-"""The command ``forge-cute doctor``, which prints the findings: as text for people, as JSON for programs."""
+"""The command ``forge-cute doctor``, which prints the findings as text or JSON."""
 
 from __future__ import annotations
 
