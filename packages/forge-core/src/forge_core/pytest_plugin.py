@@ -1,9 +1,7 @@
-"""The pytest plugin: what `@pytest.mark.gpu` means.
+"""The pytest plugin, which implements ``@pytest.mark.gpu``.
 
-A GPU test is skipped, with the reason, where there is no GPU, and fails instead when ``FORGE_REQUIRE_GPU=1``: a machine
-that is there to run GPU tests must not turn green by skipping them.
-
-The repository's conftest.py loads it; a project of its own asks for it by ``pytest -p forge_core.pytest_plugin``.
+A GPU test is skipped where there is no GPU, and fails instead with ``FORGE_REQUIRE_GPU=1``: a GPU machine must not pass
+by skipping.  The repository's conftest.py loads the plugin; other projects use ``pytest -p forge_core.pytest_plugin``.
 """
 
 from __future__ import annotations
@@ -40,14 +38,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Compiles ahead, once: the workers of pytest-xdist find the kernels in the cache."""
+    """Compiles kernels once, ahead of the workers of pytest-xdist."""
     names = session.config.getoption("--forge-warm")
     if names and not hasattr(session.config, "workerinput"):
-        from forge_core import device
         from forge_core.bench import kernels
 
-        named = settings.current().arch
-        archs = device.archs_here() if named is None else [named]
+        archs = settings.target_archs()
         if not archs:
             raise pytest.UsageError("--forge-warm: no GPU tells the architecture; name one by FORGE_ARCH")
         kernels.ahead(kernels.requests(names, archs))
@@ -60,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips or fails a test whose GPUs, or whose GPU memory, are not there."""
+    """Skips or fails a test without the GPUs or the GPU memory that it needs."""
     marker = item.get_closest_marker("gpu")
     if marker is not None:
         _need_gpus(marker.kwargs.get("count", marker.args[0] if marker.args else 1))
@@ -76,7 +72,7 @@ def _need_gpus(count: int) -> None:
     if found >= count:
         return
     reason = "No GPU devices found" if found == 0 else f"{count} GPUs are needed, {found} found"
-    # One GPU is what FORGE_REQUIRE_GPU promises; a test for several is skipped on a machine that has one.
+    # FORGE_REQUIRE_GPU promises one GPU; tests of several are skipped on a machine with one.
     if settings.current().require_gpu and (found == 0 or count == 1):
         pytest.fail(f"FORGE_REQUIRE_GPU=1: {reason}", pytrace=False)
     pytest.skip(reason)
@@ -104,12 +100,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def pytest_report_header(config: pytest.Config) -> Iterable[str]:
-    """Says what the tests run on."""
+    """The machine that the tests run on."""
     import torch
 
     from forge_core import device
 
-    # Naming the GPU would create a CUDA context in every worker; counting does not.
+    # Unlike counting, naming the GPU would create a CUDA context in every worker.
     count = device.gpu_count()
     gpus, required = f"{count} GPU(s)" if count else "no GPU", int(settings.current().require_gpu)
     yield f"forge: torch {torch.__version__}, {gpus}, FORGE_REQUIRE_GPU={required}"

@@ -1,14 +1,10 @@
-"""The numbers that ``select_config`` decides by, measured on each GPU and kept in a table beside the package.
+"""Thresholds of kernel selection, measured on each GPU by the tuner and stored in ``thresholds/<gpu>.toml``.
 
-A package declares its thresholds and looks them up by the device; what the tuner measured on a GPU stands in
-``thresholds/<gpu>.toml`` of the package, with the date and what it gained::
-
-    THRESHOLDS = Thresholds("week1", Path(__file__).with_name("thresholds"), Threshold("min_part_bytes", 8192, ...))
+    THRESHOLDS = Thresholds("week1", Path(__file__).with_name("thresholds"), (Threshold("min_part_bytes", 8192, ...),))
     THRESHOLDS.value("min_part_bytes", device)
 
-A GPU that was never measured uses the table of the nearest one (the same architecture first, then the size), and
-:meth:`Thresholds.note` says so, for ``explain``.  Without any table the declared defaults hold.  Tables are read at the
-first look-up and kept; nothing is imported for it but the standard library.
+A GPU without a table uses that of the nearest one (by architecture, then by size); without any table the declared
+defaults are used.  Tables are read once, at the first look-up.
 """
 
 from __future__ import annotations
@@ -30,12 +26,12 @@ __all__ = ["Probe", "Table", "Threshold", "ThresholdError", "Thresholds"]
 
 
 class ThresholdError(ForgeError, ValueError):
-    """A table of thresholds is not what is expected."""
+    """A table of thresholds cannot be read."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What the tuner measures to decide a threshold: cases of the package's benchmarks on both sides of it."""
+    """The benchmark cases, on both sides of a threshold, that the tuner measures to decide it."""
 
     operator: str
     shapes: tuple[str, ...]  # for example ("64x131072",)
@@ -44,18 +40,18 @@ class Probe:
 
 @dataclass(frozen=True)
 class Threshold:
-    """One number."""
+    """A threshold."""
 
     name: str
-    default: int  # where no table has it
+    default: int  # without a table
     about: str  # what it decides
     candidates: tuple[int, ...]  # the values that the tuner tries
-    probes: tuple[Probe, ...]  # what it measures them on
+    probes: tuple[Probe, ...]
 
 
 @dataclass(frozen=True)
 class Table:
-    """What was measured on one GPU: values by threshold, with the GPU's name and the date."""
+    """The thresholds measured on one GPU."""
 
     device: str
     capability: tuple[int, int]
@@ -64,12 +60,12 @@ class Table:
     values: Mapping[str, int] = field(hash=False)
 
 
-@dataclass(frozen=True, eq=False)  # found by identity: hashing all that is declared takes longer than planning may
+@dataclass(frozen=True, eq=False)  # hashed by identity, which is faster: it is looked up at every planning
 class Thresholds:
     """The thresholds of a package."""
 
     week: str  # the package's short name, as the tuner takes it
-    folder: Path  # where the tables are
+    folder: Path  # of the tables
     declared: tuple[Threshold, ...]
 
     def on(self, device: Device) -> Mapping[str, int]:
@@ -87,7 +83,7 @@ class Thresholds:
         return self.on(device)[name]
 
     def note(self, device: Device) -> str:
-        """Whose table a device uses, as an end for ``explain``'s sentence; "" where there is none."""
+        """The table that a device uses, as the end of ``explain``'s sentence; "" without any table."""
         table = _nearest(self.folder, device)
         if table is None:
             return ""
@@ -100,7 +96,7 @@ class Thresholds:
 
     @contextlib.contextmanager
     def override(self, name: str, value: int) -> Iterator[None]:
-        """Sets a threshold for a block of code and for the current context only; the tuner tries values so."""
+        """Sets a threshold for a block of code, in the current context only; for the tuner."""
         token = _overrides().set({**_overrides().get(), (self.week, name): value})
         try:
             yield
@@ -110,13 +106,12 @@ class Thresholds:
 
 @functools.cache
 def _overrides() -> ContextVar[Mapping[tuple[str, str], int]]:
-    # A function: what a kernel's module imports is compared with its source before the kernel is stored.
+    # Not a constant, which the compile cache compares with its source before a kernel is stored.
     return ContextVar("forge_thresholds", default={})  # noqa: B039 - never changed in place
 
 
 @functools.cache
 def _measured(thresholds: Thresholds, device: Device) -> Mapping[str, int]:
-    """All thresholds by the table of a device, or by default."""
     table = _nearest(thresholds.folder, device)
     values = table.values if table is not None else {}
     return MappingProxyType({t.name: values.get(t.name, t.default) for t in thresholds.declared})
@@ -125,21 +120,18 @@ def _measured(thresholds: Thresholds, device: Device) -> Mapping[str, int]:
 @functools.cache
 def _nearest(folder: Path, device: Device) -> Table | None:
     """The table of a device, or of the one nearest to it; None without any."""
-    tables = _tables(folder)
-    if not tables:
-        return None
 
     def distance(table: Table) -> tuple[bool, int, float]:
         generations = abs(table.capability[0] - device.capability[0]) * 10
         generations += abs(table.capability[1] - device.capability[1])
         return table.device != device.name, generations, abs(math.log(table.sm_count / device.sm_count))
 
-    return min(tables, key=distance)
+    return min(_tables(folder), key=distance, default=None)
 
 
 @functools.cache
 def _tables(folder: Path) -> tuple[Table, ...]:
-    return tuple(_read(path) for path in sorted(folder.glob("*.toml")))
+    return tuple(map(_read, sorted(folder.glob("*.toml"))))
 
 
 def _read(path: Path) -> Table:
