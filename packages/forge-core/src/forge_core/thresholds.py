@@ -29,6 +29,10 @@ class ThresholdError(ForgeError, ValueError):
     """A table of thresholds cannot be read."""
 
 
+# By week and name; set by the tuner.
+_overrides: ContextVar[Mapping[tuple[str, str], int]] = ContextVar("forge_thresholds", default=MappingProxyType({}))
+
+
 @dataclass(frozen=True)
 class Probe:
     """The benchmark cases, on both sides of a threshold, that the tuner measures to decide it."""
@@ -74,7 +78,7 @@ class Thresholds:
         Raises:
             ThresholdError: a table cannot be read.
         """
-        overridden = {name: value for (week, name), value in _overrides().get().items() if week == self.week}
+        overridden = {name: value for (week, name), value in _overrides.get().items() if week == self.week}
         measured = _measured(self, device)
         return {**measured, **overridden} if overridden else measured
 
@@ -97,17 +101,11 @@ class Thresholds:
     @contextlib.contextmanager
     def override(self, name: str, value: int) -> Iterator[None]:
         """Sets a threshold for a block of code, in the current context only; for the tuner."""
-        token = _overrides().set({**_overrides().get(), (self.week, name): value})
+        token = _overrides.set({**_overrides.get(), (self.week, name): value})
         try:
             yield
         finally:
-            _overrides().reset(token)
-
-
-@functools.cache
-def _overrides() -> ContextVar[Mapping[tuple[str, str], int]]:
-    # Not a constant, which the compile cache compares with its source before a kernel is stored.
-    return ContextVar("forge_thresholds", default={})  # noqa: B039 - never changed in place
+            _overrides.reset(token)
 
 
 @functools.cache
