@@ -12,18 +12,6 @@ import torch
 
 from forge_core.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, LayoutError, ShapeError
 
-__all__ = [
-    "is_tensor",
-    "like_output",
-    "materialised",
-    "min_rank",
-    "no_overlap",
-    "one_of",
-    "same_device",
-    "strided",
-    "supported_dtype",
-]
-
 
 def is_tensor(op: str, argument: str, value: object) -> None:
     """Raises ArgumentTypeError unless ``value`` is a tensor."""

@@ -9,8 +9,6 @@ from typing import NoReturn
 from forge_core.device import Device
 from forge_core.errors import ArgumentError, UnsupportedError
 
-__all__ = ["Refusal", "max_cluster", "power_of_two", "refuse", "require_known"]
-
 
 @dataclass(frozen=True)
 class Refusal:

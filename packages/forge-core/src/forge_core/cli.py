@@ -25,8 +25,6 @@ from forge_core import settings
 from forge_core.device import Arch
 from forge_core.errors import ForgeError, SettingsError, UnsupportedError
 
-__all__ = ["ARCH", "BAD_USAGE", "REGRESSION", "answers", "did_you_mean", "main"]
-
 # Exit statuses; click's own for bad usage is 2.
 REGRESSION = 2
 BAD_USAGE = 3

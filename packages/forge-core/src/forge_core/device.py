@@ -16,19 +16,6 @@ from forge_core.errors import UnsupportedError
 if TYPE_CHECKING:  # imported at the first query: settings and the doctor work without torch
     import torch
 
-__all__ = [
-    "ARCHES",
-    "MIN_CAPABILITY",
-    "SPECS",
-    "Arch",
-    "Device",
-    "arch_of",
-    "archs_here",
-    "capability_of",
-    "gpu_count",
-    "query",
-    "spec_for",
-]
 
 # The oldest supported compute capability; the CuTe DSL rejects sm_75.
 MIN_CAPABILITY = (8, 0)

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from forge_core.errors import DimError, RepeatedDimError
 
-__all__ = ["Dims", "normalize_dim", "normalize_dims", "result_shape"]
-
 #: What operators take for ``dim``: one, several, or None for all.
 Dims = int | Sequence[int] | None
 

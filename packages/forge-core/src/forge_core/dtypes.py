@@ -14,16 +14,6 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "COMPLEX",
-    "CUTE_NAMES",
-    "FLOATS",
-    "INTEGERS",
-    "MOVABLE",
-    "cute_dtype",
-    "parse",
-    "short_name",
-]
 
 # What operators that compute take, as PyTorch's do on a GPU.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

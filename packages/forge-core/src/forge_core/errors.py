@@ -6,24 +6,6 @@ raises in the same case.  A message says what was expected, what was given and h
 
 from __future__ import annotations
 
-__all__ = [
-    "ArgumentError",
-    "ArgumentTypeError",
-    "BenchmarkError",
-    "CacheError",
-    "CompileError",
-    "DTypeError",
-    "DeviceError",
-    "DimError",
-    "ForgeError",
-    "LayoutError",
-    "MissingKernelError",
-    "RepeatedDimError",
-    "SettingsError",
-    "ShapeError",
-    "UnsupportedError",
-]
-
 
 class ForgeError(Exception):
     """The base of all errors that Forge raises on purpose."""

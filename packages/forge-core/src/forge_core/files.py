@@ -10,8 +10,6 @@ import stat
 import zlib
 from pathlib import Path
 
-__all__ = ["read_unpacked", "write_atomically"]
-
 
 def read_unpacked(path: Path) -> bytes:
     """Reads a file, and decompresses it by its suffix.

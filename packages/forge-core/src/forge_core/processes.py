@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["how_it_ended"]
-
 
 def how_it_ended(status: int, printed: str) -> str:
     """A process's exit status, or minus its signal, and the last line that it printed."""

@@ -13,8 +13,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-__all__ = ["Shown", "ends", "progress"]
-
 # Seconds between two notes in a log.
 NOTES = 30.0
 

@@ -22,21 +22,6 @@ from typing import Annotated, Any, get_type_hints
 from forge_core.device import Arch, archs_here
 from forge_core.errors import SettingsError, UnsupportedError
 
-__all__ = [
-    "BYTES",
-    "VARIABLES",
-    "Settings",
-    "Variable",
-    "check_names",
-    "current",
-    "debug_requested",
-    "parse_bytes",
-    "requested_backend",
-    "target_archs",
-    "untouched",
-    "use_settings",
-]
-
 log = logging.getLogger("forge_core")
 
 PREFIX = "FORGE_"

@@ -22,8 +22,6 @@ from types import MappingProxyType
 from forge_core.device import Device
 from forge_core.errors import ForgeError
 
-__all__ = ["Probe", "Table", "Threshold", "ThresholdError", "Thresholds"]
-
 
 class ThresholdError(ForgeError, ValueError):
     """A table of thresholds cannot be read."""

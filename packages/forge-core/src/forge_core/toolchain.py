@@ -14,21 +14,6 @@ from pathlib import Path
 
 from forge_core.errors import UnsupportedError
 
-__all__ = [
-    "DSL_RANGE",
-    "FFI_MINIMUM",
-    "driver_cuda",
-    "host_levels",
-    "installed_variants",
-    "levels_of",
-    "load_library",
-    "package_folder",
-    "require_dsl",
-    "require_runtime",
-    "runtime_library",
-    "toolchain",
-]
-
 # The supported versions of the CuTe DSL and of TVM-FFI.
 DSL_RANGE = ">=4.8,<5"
 FFI_MINIMUM = "0.1.11"

@@ -26,8 +26,6 @@ from forge_core.errors import CacheError
 from forge_core.files import write_atomically
 from forge_core.toolchain import package_folder
 
-__all__ = ["GROUP", "check_target", "finish", "installed", "open_bundle"]
-
 MANIFEST = "bundle.json"
 GROUP = "forge.bundles"
 

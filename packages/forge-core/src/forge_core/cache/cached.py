@@ -29,8 +29,6 @@ from forge_core.cache.store import Entry, Store, user_store
 from forge_core.errors import CompileError, ForgeError, MissingKernelError
 from forge_core.toolchain import require_dsl
 
-__all__ = ["CompileCached", "build_command", "builder_at", "compile_cached", "compile_lock", "find_entries"]
-
 log = logging.getLogger("forge_core")
 
 Config = TypeVar("Config")

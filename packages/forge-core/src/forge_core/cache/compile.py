@@ -28,8 +28,6 @@ from forge_core.cache.key import KernelKey
 from forge_core.errors import CompileError
 from forge_core.toolchain import require_dsl, require_runtime, runtime_library
 
-__all__ = ["Compiled", "Compiler", "Traceable", "compile_options", "find_linker"]
-
 log = logging.getLogger("forge_core")
 
 _LINK = (

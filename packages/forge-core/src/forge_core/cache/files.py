@@ -16,8 +16,6 @@ from pathlib import Path
 
 from forge_core.errors import CacheError
 
-__all__ = ["check_private", "check_writable", "make_private", "tree_bytes", "warn_once", "write_new"]
-
 log = logging.getLogger("forge_core")
 
 _told: set[str] = set()

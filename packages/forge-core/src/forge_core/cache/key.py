@@ -22,8 +22,6 @@ import torch
 
 from forge_core.toolchain import host_levels, toolchain
 
-__all__ = ["KernelKey", "canonical", "dsl_environment", "modules_of", "object_at", "same", "tag", "untag"]
-
 # CUTE_DSL_* variables that do not affect the generated code.  All others are part of the key.
 _NOT_IN_KEY = {
     *("CUTE_DSL_CACHE_DIR", "CUTE_DSL_DISABLE_FILE_CACHING", "CUTE_DSL_NO_CACHE", "CUTE_DSL_JIT_CACHE_MAX_ELEMS"),

@@ -32,8 +32,6 @@ from forge_core.cache.key import tag, untag
 from forge_core.cache.store import Store
 from forge_core.processes import how_it_ended
 
-__all__ = ["Outcome", "Request", "compile_all"]
-
 # A worker takes about a gigabyte.
 _MAX_JOBS = 16
 #: A worker that takes longer than this for one kernel is ended.

@@ -29,8 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Sources", "fingerprint", "locate"]
-
 #: When Forge was imported; a file that changed later may differ from what this process has imported.
 STARTED_NS = time.time_ns()
 

@@ -37,8 +37,6 @@ from forge_core.cache.sources import fingerprint
 from forge_core.errors import CacheError
 from forge_core.toolchain import host_levels, toolchain
 
-__all__ = ["FORMAT", "Damaged", "Entry", "Store", "user_store"]
-
 # Changes when the format of an entry changes, or when the same key would be compiled differently.
 FORMAT = 1
 DESCRIPTION = "kernel.json"

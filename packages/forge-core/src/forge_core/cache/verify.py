@@ -29,8 +29,6 @@ from typing import Any
 from forge_core.cache.key import same
 from forge_core.cache.sources import Sources
 
-__all__ = ["difference"]
-
 # What the expression of a constant may call: no side effects, and results that are compared by value.
 _PURE = [len, min, max, sum, sorted, round, abs, range, *filter(callable, vars(math).values())]
 _PURE += [bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset]

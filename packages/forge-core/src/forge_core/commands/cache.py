@@ -28,8 +28,6 @@ from forge_core.cache.store import Damaged, Entry, Store, user_store
 from forge_core.cli import ARCH, answers
 from forge_core.errors import CacheError
 
-__all__ = ["cache"]
-
 HELP = """Show, check, warm and ship compiled kernels.
 
 \b

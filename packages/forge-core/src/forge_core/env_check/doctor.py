@@ -11,8 +11,6 @@ from forge_core.cli import answers
 from forge_core.env_check import facts as machine
 from forge_core.env_check.findings import Finding, Level, diagnose
 
-__all__ = ["as_text", "doctor", "healthy"]
-
 
 def healthy(findings: list[Finding]) -> bool:
     """Whether there is no fault."""

@@ -25,8 +25,6 @@ from forge_core.errors import SettingsError
 from forge_core.profiling.cuda_tools import find_tool
 from forge_core.toolchain import driver_cuda, installed_variants, load_library, package_folder
 
-__all__ = ["Driver", "Dsl", "Facts", "Gpu", "Torch", "collect", "read_dsl"]
-
 TOOLS = ("ncu", "nsys", "compute-sanitizer")
 # Without a GPU the kernel is only compiled, which shows whether the compiler works.
 DEFAULT_ARCH = "sm_90a"

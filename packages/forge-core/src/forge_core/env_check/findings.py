@@ -14,8 +14,6 @@ from forge_core.device import MIN_CAPABILITY
 from forge_core.env_check.facts import Facts, Gpu
 from forge_core.toolchain import DSL_RANGE, FFI_MINIMUM
 
-__all__ = ["Finding", "Level", "diagnose", "minimum_driver", "torch_supports"]
-
 
 class Level(StrEnum):
     """The severity of a finding; only a fault makes the machine unhealthy."""

@@ -15,8 +15,6 @@ import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
 
-__all__ = ["AddOne", "AddOneConfig", "build"]
-
 
 @dataclass(frozen=True)
 class AddOneConfig:

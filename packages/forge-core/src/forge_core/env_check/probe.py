@@ -17,8 +17,6 @@ import msgspec
 
 from forge_core.processes import how_it_ended
 
-__all__ = ["KernelRun", "compile_and_run", "run_in_child"]
-
 # Prime and more than one block, so that the last block is partial.
 ELEMENTS = 1009
 TIMEOUT_S = 300
