@@ -14,8 +14,8 @@ from forge_core.errors import ArgumentError, UnsupportedError
 class Refusal:
     """Why a kernel does not support a problem."""
 
-    needs: str  # what it requires, for example "contiguous rows"
-    got: str  # what the problem has instead
+    needs: str  #: what it requires, for example "contiguous rows"
+    got: str  #: what the problem has instead
 
     def __str__(self) -> str:
         return f"needs {self.needs}; got {self.got}"

@@ -25,11 +25,11 @@ from forge_core import settings
 from forge_core.device import Arch
 from forge_core.errors import ForgeError, SettingsError, UnsupportedError
 
-# Exit statuses; click's own for bad usage is 2.
+#: Exit statuses; click's own for bad usage is 2.
 REGRESSION = 2
 BAD_USAGE = 3
 
-# Commands that are imported at first use from `forge_core.commands.NAME`: the name, and its line in the help.
+#: Commands that are imported at first use from `forge_core.commands.NAME`: the name, and its line in the help.
 LAZY_COMMANDS = {
     "doctor": "Check this machine, and name the command that repairs it.",
     "bench": "Measure operators and report what was measured.",

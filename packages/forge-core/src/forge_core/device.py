@@ -17,10 +17,10 @@ if TYPE_CHECKING:  # imported at the first query: settings and the doctor work w
     import torch
 
 
-# The oldest supported compute capability; the CuTe DSL rejects sm_75.
+#: The oldest supported compute capability; the CuTe DSL rejects sm_75.
 MIN_CAPABILITY = (8, 0)
 
-# The architectures that every variant is cross-compiled for in the tests.
+#: The architectures that every variant is cross-compiled for in the tests.
 ARCHES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
 # Supported, but not compiled for in the tests.
@@ -137,7 +137,7 @@ class Arch(str):
     """
 
     __slots__ = ("device",)
-    device: Device  # the named GPU; for an architecture, the known one of it, or else of its generation
+    device: Device  #: the named GPU; for an architecture, the known one of it, or else of its generation
 
     @classmethod
     def parse(cls, text: str) -> Arch:

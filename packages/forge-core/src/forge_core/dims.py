@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from forge_core.errors import DimError, RepeatedDimError
 
-#: What operators take for ``dim``: one, several, or None for all.
+#: An argument ``dim``: one dimension, several, or None for all.
 Dims = int | Sequence[int] | None
 
 

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-# What operators that compute take, as PyTorch's do on a GPU.
+#: What operators that compute take, as PyTorch's do on a GPU.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-# What operators take whose result may have another dtype; bool among them, as in PyTorch.
+#: What operators take whose result may have another dtype; bool among them, as in PyTorch.
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-# What sums and means take beside those; complex32 has no sum on the CPU in PyTorch.
+#: What sums and means take beside those; complex32 has no sum on the CPU in PyTorch.
 COMPLEX = (torch.complex64, torch.complex128)
 
-# The name of each dtype's type in ``cutlass``.  Complex and quantised types have none.
+#: The name of each dtype's type in ``cutlass``.  Complex and quantised types have none.
 CUTE_NAMES: Mapping[torch.dtype, str] = {
     torch.bool: "Boolean",
     torch.uint8: "Uint8",
@@ -44,7 +44,7 @@ CUTE_NAMES: Mapping[torch.dtype, str] = {
 # Several elements in a byte, raw bits, or values that need a scale.
 _NOT_MOVABLE = re.compile(r"q.*|bits.*|u?int[1-7]|.*_x\d+")
 
-# What data-movement operators take: every dtype whose elements are 1, 2, 4, 8 or 16 whole bytes.
+#: What data-movement operators take: every dtype whose elements are 1, 2, 4, 8 or 16 whole bytes.
 MOVABLE: frozenset[torch.dtype] = frozenset(
     dtype
     for dtype in vars(torch).values()

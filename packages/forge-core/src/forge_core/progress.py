@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-# Seconds between two notes in a log.
+#: Seconds between two notes in a log.
 NOTES = 30.0
 
 

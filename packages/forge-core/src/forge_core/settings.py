@@ -34,9 +34,9 @@ FALSE_WORDS = frozenset({"0", "false", "no", "off", ""})
 class Variable:
     """An environment variable."""
 
-    field: str  # of Settings
+    field: str  #: of Settings
     parse: Callable[[str], Any]
-    takes: str  # the values it accepts, in words
+    takes: str  #: the values it accepts, in words
     help: str
 
     @property
@@ -45,7 +45,7 @@ class Variable:
         return PREFIX + self.field.upper()
 
 
-# What `parse_bytes` accepts, in words.
+#: What :func:`parse_bytes` accepts, in words.
 BYTES = "a number of bytes such as 500M or 2G; 0 for no limit"
 _ARCHES = "an architecture such as 'sm_90a', or a GPU such as 'H100'"
 
@@ -149,7 +149,7 @@ class Settings:
         return cls(**values)
 
 
-# Every variable that Forge reads.
+#: Every variable that Forge reads.
 VARIABLES = tuple(
     Variable(name, *hint.__metadata__[0]) for name, hint in get_type_hints(Settings, include_extras=True).items()
 )
@@ -239,6 +239,7 @@ def _requested(name: str) -> Callable[[], Any]:
     return requested
 
 
-# Faster than `current().backend` and `current().debug`.
+#: The same as ``current().backend``, in a fraction of the time.
 requested_backend: Callable[[], str | None] = _requested("backend")
+#: The same as ``current().debug``, likewise.
 debug_requested: Callable[[], bool] = _requested("debug")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from forge_core.errors import UnsupportedError
 
-# The supported versions of the CuTe DSL and of TVM-FFI.
+#: The supported versions of the CuTe DSL and of TVM-FFI.
 DSL_RANGE = ">=4.8,<5"
 FFI_MINIMUM = "0.1.11"
 

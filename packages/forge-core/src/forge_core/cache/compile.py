@@ -44,22 +44,22 @@ _LINK = (
 class Traceable:
     """The input of the compiler for one kernel."""
 
-    function: Any  # the @cute.jit callable
-    arguments: tuple[Any, ...]  # examples, of which only the types matter: fake tensors, null pointers, a fake stream
-    name: str  # short and stable, for profilers
+    function: Any  #: the @cute.jit callable
+    arguments: tuple[Any, ...]  #: examples, of which only the types matter: fake tensors, null pointers, a fake stream
+    name: str  #: short and stable, for profilers
 
 
 @dataclass(frozen=True)
 class Compiled:
     """A compiled kernel."""
 
-    launch: Callable[..., Any]  # the native function; takes integers: pointers, sizes, the stream
+    launch: Callable[..., Any]  #: the native function; takes integers: pointers, sizes, the stream
     key: KernelKey
-    seconds: float  # compile time, in this process or another
-    origin: str = "compiled"  # in this process; or loaded from "cache" or "bundle"
-    ptx: str = ""  # only if requested
-    cubin: bytes = b""  # likewise
-    owner: Any = field(default=None, repr=False)  # the DSL's compiled object or the loaded module; outlives `launch`
+    seconds: float  #: compile time, in this process or another
+    origin: str = "compiled"  #: in this process; or loaded from "cache" or "bundle"
+    ptx: str = ""  #: only if requested
+    cubin: bytes = b""  #: likewise
+    owner: Any = field(default=None, repr=False)  #: the DSL's compiled object or the loaded module; outlives `launch`
 
 
 def compile_options(*, arch: str, debug: bool) -> str:

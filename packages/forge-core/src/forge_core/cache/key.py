@@ -141,14 +141,14 @@ _TABLES = ("toolchain", "environment", "sources")
 class KernelKey:
     """The identity of one compiled kernel."""
 
-    name: str  # "module:qualname" of the builder
-    config: str  # the configuration: canonical JSON of its tag
-    arch: str  # the target, for example "sm_90a"
-    options: str  # of the compiler
-    host: str  # the processor level that the host code was compiled for; see `toolchain.host_levels`
-    toolchain: Pairs  # name and version of each distribution that takes part in compiling, and the CUDA variant
-    environment: Pairs  # the CUTE_DSL_* variables that can change the code
-    sources: Pairs  # the SHA-256 of each module that the kernel is built from; see `sources.fingerprint`
+    name: str  #: "module:qualname" of the builder
+    config: str  #: the configuration: canonical JSON of its tag
+    arch: str  #: the target, for example "sm_90a"
+    options: str  #: of the compiler
+    host: str  #: the processor level that the host code was compiled for; see `toolchain.host_levels`
+    toolchain: Pairs  #: name and version of each distribution that takes part in compiling, and the CUDA variant
+    environment: Pairs  #: the CUTE_DSL_* variables that can change the code
+    sources: Pairs  #: the SHA-256 of each module that the kernel is built from; see `sources.fingerprint`
 
     @classmethod
     def make(cls, name: str, config: str, *, arch: str, options: str, sources: Pairs) -> KernelKey:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-#: When Forge was imported; a file that changed later may differ from what this process has imported.
+#: When Forge was imported; a file that changed later may differ from the imported module.
 STARTED_NS = time.time_ns()
 
 _BOUNDARY = ("forge_core.cache", "forge_core.op")
@@ -39,7 +39,7 @@ _NOT_FOLLOWED = frozenset({"cutlass", "cuda", "tvm_ffi", "torch", "nvidia_cutlas
 
 @dataclass(frozen=True)
 class Sources:
-    """What a kernel is built from."""
+    """The sources that a kernel is built from."""
 
     # Module and SHA-256 of its source, or top-level package and "distribution==version"; sorted.
     pairs: tuple[tuple[str, str], ...]

@@ -37,14 +37,14 @@ from forge_core.cache.sources import fingerprint
 from forge_core.errors import CacheError
 from forge_core.toolchain import host_levels, toolchain
 
-# Changes when the format of an entry changes, or when the same key would be compiled differently.
+#: Changes when the format of an entry changes, or when the same key would be compiled differently.
 FORMAT = 1
 DESCRIPTION = "kernel.json"
-# The object's name: linked, or loadable only by the DSL.
+#: The object's name: linked, or loadable only by the DSL.
 OBJECTS = ("kernel.so", "kernel.o")
-# A process waits for another's compilation for this long, then continues without the lock.
+#: A process waits for another's compilation for this long, then continues without the lock.
 LOCK_TIMEOUT_S = 600.0
-# Anything older in work/ and locks/ was left by a process that was killed.
+#: Anything older in work/ and locks/ was left by a process that was killed.
 LEFTOVER_S = 3600.0
 # The resolution of an entry's time of use.
 _USE_STEP_S = 60.0
