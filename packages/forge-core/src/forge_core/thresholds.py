@@ -4,7 +4,7 @@
     THRESHOLDS.value("min_part_bytes", device)
 
 A GPU without a table uses that of the nearest one (by architecture, then by size); without any table the declared
-defaults are used.  Tables are read once, at the first look-up.
+defaults are used.  Tables are read once, at a device's first look-up.
 """
 
 from __future__ import annotations
@@ -122,12 +122,7 @@ def _nearest(folder: Path, device: Device) -> Table | None:
         generations += abs(table.capability[1] - device.capability[1])
         return table.device != device.name, generations, abs(math.log(table.sm_count / device.sm_count))
 
-    return min(_tables(folder), key=distance, default=None)
-
-
-@functools.cache
-def _tables(folder: Path) -> tuple[Table, ...]:
-    return tuple(map(_read, sorted(folder.glob("*.toml"))))
+    return min(map(_read, sorted(folder.glob("*.toml"))), key=distance, default=None)
 
 
 def _read(path: Path) -> Table:
