@@ -193,9 +193,8 @@ class CompileCached(Generic[Config]):
         if not settings.current().jit:
             raise _missing(key, store)
         with _lock(key, store):
-            if key.digest in by_key:  # another thread was faster
-                return by_key[key.digest]
-            stored = self._load(store.find(key), "cache") if store is not None else None  # or another process
+            # Another process or thread may have been faster.
+            stored = self._load(store.find(key), "cache") if store is not None else None
             if stored is not None:
                 return by_key.setdefault(key.digest, stored)
             builder = self.imported()

@@ -169,9 +169,8 @@ class KernelKey:
         """This key, then those of the same kernel compiled for lower levels of this processor."""
         yield self
         levels = host_levels()
-        if self.host in levels:
-            for host in reversed(levels[: levels.index(self.host)]):
-                yield dataclasses.replace(self, host=host)
+        for host in reversed(levels[: levels.index(self.host)]):
+            yield dataclasses.replace(self, host=host)
 
     def describe(self) -> dict[str, Any]:
         """Every field as JSON values."""

@@ -15,14 +15,16 @@ import contextlib
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import IO, Any, TextIO, TypedDict
 
@@ -183,48 +185,40 @@ def _serve() -> None:
             importlib.import_module(module)
     signal.setitimer(signal.ITIMER_REAL, 0)
     gc.freeze()  # keeps the imported objects shared with the forks
+    fork = multiprocessing.get_context("fork")
     waiting = job["requests"][::-1]
-    running: dict[int, tuple[str, Any, Any]] = {}  # by process id: digest, result, stderr
+    running: dict[Any, tuple[str, ForkProcess, IO[bytes]]] = {}  # by the receiver of its result: digest, worker, stderr
     while waiting or running:
         while waiting and len(running) < job["jobs"]:
             request = waiting.pop()
-            # Not pipes, which a process that a kernel has started could keep open.
-            files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when the worker has ended
-            running[_fork(job, request, *files, results)] = request[0], *files
-        pid, status = os.wait()
-        if pid not in running:  # a process that a module has started
-            continue
-        digest, result, stderr = running.pop(pid)
-        with result, stderr:
-            result.seek(0)
-            code = os.waitstatus_to_exitcode(status)
-            told = json.load(result) if code == 0 else {"error": f"the worker ended: {_how_it_ended(code, stderr)}"}
-        results.write(json.dumps([digest, told]) + "\n")
-        results.flush()
+            receiver, sender = fork.Pipe(duplex=False)
+            # Not a pipe, which a process that a kernel has started could keep open.
+            stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the worker has ended
+            worker = fork.Process(target=_work, args=(job, request, sender, stderr, results))
+            worker.start()
+            sender.close()  # the worker has the only one, so that its end is noticed
+            running[receiver] = request[0], worker, stderr
+        ready: list[Any] = connection.wait(running)
+        for done in ready:
+            digest, worker, stderr = running.pop(done)
+            with done, stderr:
+                try:
+                    told = done.recv()
+                    worker.kill()  # whatever else it runs
+                    worker.join()
+                except EOFError:
+                    worker.join()
+                    told = {"error": f"the worker ended: {_how_it_ended(worker.exitcode or 0, stderr)}"}
+            results.write(json.dumps([digest, told]) + "\n")
+            results.flush()
 
 
-def _fork(job: _Job, request: tuple[str, str, Any, str], result: IO[bytes], stderr: IO[bytes], results: TextIO) -> int:
-    """Forks a worker, which writes its result to a file and exits with status 0; returns its process id."""
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:  # this process must not return into the server's loop
-        results.close()  # so that the caller notices the end of the server
-        os.dup2(stderr.fileno(), 1)
-        os.dup2(stderr.fileno(), 2)
-        signal.setitimer(signal.ITIMER_REAL, job["timeout_s"])
-        result.write(json.dumps(_compile(job, *request)).encode())
-        result.flush()
-        status = 0
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # noqa: BLE001 - the caller shows its last line
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+def _work(job: _Job, request: tuple[str, str, Any, str], sender: Any, stderr: IO[bytes], results: TextIO) -> None:
+    results.close()  # so that the caller notices the end of the server
+    os.dup2(stderr.fileno(), 1)
+    os.dup2(stderr.fileno(), 2)
+    signal.setitimer(signal.ITIMER_REAL, job["timeout_s"])
+    sender.send(_compile(job, *request))
 
 
 def _compile(job: _Job, digest: str, path: str, tagged: Any, arch: str) -> dict[str, Any]:
