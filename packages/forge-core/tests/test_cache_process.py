@@ -670,5 +670,5 @@ def test_the_tests_can_be_warmed_once_for_all_workers(project, monkeypatch, requ
     start(["week1"], workerinput={})
     assert asked == []
     start(["week1"])
-    assert asked == [(["week1"], [ARCH])]
+    assert asked == [(["week1"], (ARCH,))]
     assert request.config.getoption("--forge-warm") == []

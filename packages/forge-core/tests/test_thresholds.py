@@ -24,7 +24,7 @@ def table(device, value):
 
 @pytest.fixture
 def thresholds(tmp_path):
-    """Fresh ones in a folder of their own: tables are read once for a folder."""
+    """Fresh ones in a folder of their own: tables are read once for a folder and a device."""
     folder = tmp_path / "thresholds"
     folder.mkdir()
 

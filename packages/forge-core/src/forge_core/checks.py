@@ -1,7 +1,7 @@
 """Argument checks that the fake and the real path of an operator share.
 
-Each check raises a typed error that names operator, argument, what was expected, what came, and the way out.  They
-read metadata only, so they work on fake tensors and on symbolic sizes; :func:`no_overlap` alone needs real memory.
+Each raises a typed error (see :class:`forge_core.errors.ArgumentError`) and reads metadata only, so it works on fake
+tensors and symbolic sizes; :func:`no_overlap` alone needs real memory.
 """
 
 from __future__ import annotations
@@ -12,89 +12,57 @@ import torch
 
 from forge_core.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, LayoutError, ShapeError
 
-__all__ = [
-    "is_tensor",
-    "like_output",
-    "materialised",
-    "min_rank",
-    "no_overlap",
-    "one_of",
-    "same_device",
-    "strided",
-    "supported_dtype",
-]
-
 
 def is_tensor(op: str, argument: str, value: object) -> None:
     """Raises ArgumentTypeError unless ``value`` is a tensor."""
     if not isinstance(value, torch.Tensor):
-        raise ArgumentTypeError(
-            op=op,
-            argument=argument,
-            expected="a torch.Tensor",
-            got=type(value).__name__,
-            hint="Convert it with torch.as_tensor.",
-        )
+        got, hint = type(value).__name__, "Convert it with torch.as_tensor."
+        raise ArgumentTypeError(op, argument, "a torch.Tensor", got, hint)
 
 
 def strided(op: str, argument: str, x: torch.Tensor) -> None:
     """Raises LayoutError for sparse, quantised, nested and other tensors without plain strides."""
     if x.is_quantized:
-        raise LayoutError(
-            op=op,
-            argument=argument,
-            expected="a plain strided tensor",
-            got=f"a quantised tensor ({x.dtype})",
-            hint="Use x.dequantize() or x.int_repr().",
-        )
-    if x.is_nested or x.layout is not torch.strided:
-        got = "a nested tensor" if x.is_nested else f"layout {x.layout}"
-        way = "Pad it with x.to_padded_tensor(value)." if x.is_nested else "Use x.to_dense()."
-        raise LayoutError(op=op, argument=argument, expected="a plain strided tensor", got=got, hint=way)
+        got, hint = f"a quantised tensor ({x.dtype})", "Use x.dequantize() or x.int_repr()."
+    elif x.is_nested:
+        got, hint = "a nested tensor", "Pad it with x.to_padded_tensor(value)."
+    elif x.layout is not torch.strided:
+        got, hint = f"layout {x.layout}", "Use x.to_dense()."
+    else:
+        return
+    raise LayoutError(op, argument, "a plain strided tensor", got, hint)
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def supported_dtype(op: str, argument: str, x: torch.Tensor, supported: Collection[torch.dtype]) -> None:
     """Raises DTypeError unless the tensor's dtype is one of ``supported``."""
     if x.dtype not in supported:
-        names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in supported))
-        raise DTypeError(
-            op=op,
-            argument=argument,
-            expected=f"one of the dtypes {names}",
-            got=str(x.dtype).removeprefix("torch."),
-            hint="Convert it with x.to(...) or reinterpret it with x.view(torch.uint8).",
-        )
+        expected = f"one of the dtypes {', '.join(sorted(map(_name, supported)))}"
+        hint = "Convert it with x.to(...) or reinterpret it with x.view(torch.uint8)."
+        raise DTypeError(op, argument, expected, _name(x.dtype), hint)
 
 
 def min_rank(op: str, argument: str, x: torch.Tensor, rank: int) -> None:
     """Raises ShapeError unless the tensor has at least ``rank`` dimensions."""
     if x.ndim < rank:
-        raise ShapeError(
-            op=op,
-            argument=argument,
-            expected=f"at least {rank} dimensions",
-            got=f"{x.ndim} (shape {tuple(x.shape)})",
-            hint="Add dimensions with x.unsqueeze(0).",
-        )
+        got, hint = f"{x.ndim} (shape {tuple(x.shape)})", "Add dimensions with x.unsqueeze(0)."
+        raise ShapeError(op, argument, f"at least {rank} dimensions", got, hint)
 
 
 def one_of(op: str, argument: str, value: object, choices: Sequence[object]) -> None:
     """Raises ArgumentError unless ``value`` is one of ``choices``."""
     if not any(type(value) is type(choice) and value == choice for choice in choices):
-        listed = ", ".join(repr(choice) for choice in choices)
-        raise ArgumentError(op=op, argument=argument, expected=f"one of {listed}", got=repr(value))
+        raise ArgumentError(op, argument, f"one of {', '.join(map(repr, choices))}", repr(value))
 
 
 def same_device(op: str, argument: str, x: torch.Tensor, device: torch.device) -> None:
-    """Raises DeviceError unless the tensor lives on ``device``."""
+    """Raises DeviceError unless the tensor is on ``device``."""
     if x.device != device:
-        raise DeviceError(
-            op=op,
-            argument=argument,
-            expected=f"a tensor on {device}",
-            got=f"one on {x.device}",
-            hint=f"Move it with {argument}.to('{device}').",
-        )
+        hint = f"Move it with {argument}.to('{device}')."
+        raise DeviceError(op, argument, f"a tensor on {device}", f"one on {x.device}", hint)
 
 
 def like_output(op: str, out: torch.Tensor, *, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
@@ -109,42 +77,23 @@ def like_output(op: str, out: torch.Tensor, *, shape: Sequence[int], dtype: torc
     strided(op, "out", out)
     same_device(op, "out", out, device)
     if out.dtype != dtype:
-        raise DTypeError(
-            op=op,
-            argument="out",
-            expected=f"dtype {str(dtype).removeprefix('torch.')}",
-            got=str(out.dtype).removeprefix("torch."),
-            hint="An out tensor is written as it is; nothing is converted.",
-        )
+        hint = "An out tensor is written as it is; nothing is converted."
+        raise DTypeError(op, "out", f"dtype {_name(dtype)}", _name(out.dtype), hint)
     if tuple(out.shape) != tuple(shape):
-        raise ShapeError(
-            op=op,
-            argument="out",
-            expected=f"shape {tuple(shape)}",
-            got=f"{tuple(out.shape)}",
-            hint="An out tensor is not resized; allocate it with this shape.",
-        )
+        hint = "An out tensor is not resized; allocate it with this shape."
+        raise ShapeError(op, "out", f"shape {tuple(shape)}", str(tuple(out.shape)), hint)
     materialised(op, "out", out)
     if _shares_elements(out):
-        raise LayoutError(
-            op=op,
-            argument="out",
-            expected="a tensor with one memory location for each element",
-            got=f"strides {tuple(out.stride())} for shape {tuple(out.shape)}",
-            hint="Pass out.contiguous(), or allocate a new tensor.",
-        )
+        expected = "a tensor with one memory location for each element"
+        got = f"strides {tuple(out.stride())} for shape {tuple(out.shape)}"
+        raise LayoutError(op, "out", expected, got, "Pass out.contiguous(), or allocate a new tensor.")
 
 
 def materialised(op: str, argument: str, x: torch.Tensor) -> None:
     """Raises LayoutError for a lazily conjugated or negated view, whose memory does not hold its values."""
     if x.is_conj() or x.is_neg():
-        raise LayoutError(
-            op=op,
-            argument=argument,
-            expected="a tensor whose memory holds its values",
-            got="a lazily conjugated or negated view",
-            hint=f"Pass {argument}.resolve_conj().resolve_neg().",
-        )
+        got, hint = "a lazily conjugated or negated view", f"Pass {argument}.resolve_conj().resolve_neg()."
+        raise LayoutError(op, argument, "a tensor whose memory holds its values", got, hint)
 
 
 def _shares_elements(x: torch.Tensor) -> bool:
@@ -157,9 +106,7 @@ def _shares_elements(x: torch.Tensor) -> bool:
         return False
     reach = 0
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size <= 1:
-            continue
-        if stride <= reach:
+        if size > 1 and stride <= reach:
             return True
         reach += stride * (size - 1)
     return False
@@ -182,11 +129,7 @@ def no_overlap(op: str, out: torch.Tensor, argument: str, x: torch.Tensor) -> No
         return
     out_start, out_end = _byte_range(out)
     x_start, x_end = _byte_range(x)
-    if out_start < x_end and x_start < out_end:
-        raise LayoutError(
-            op=op,
-            argument="out",
-            expected=f"memory apart from that of '{argument}'",
-            got=f"{min(out_end, x_end) - max(out_start, x_start)} bytes within the span of both",
-            hint=f"Allocate a new out tensor, or pass {argument}.clone().",
-        )
+    shared = min(out_end, x_end) - max(out_start, x_start)
+    if shared > 0:
+        expected, got = f"memory apart from that of '{argument}'", f"{shared} bytes within the span of both"
+        raise LayoutError(op, "out", expected, got, f"Allocate a new out tensor, or pass {argument}.clone().")

@@ -1,4 +1,4 @@
-"""What kernel selection has in common: a kernel gives a configuration for a problem, or a :class:`Refusal`."""
+"""Common parts of kernel selection: a kernel returns a configuration for a problem, or a :class:`Refusal`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,13 @@ from typing import NoReturn
 from forge_core.device import Device
 from forge_core.errors import ArgumentError, UnsupportedError
 
-__all__ = ["Refusal", "max_cluster", "power_of_two", "refuse", "require_known"]
-
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a kernel does not support a problem.
+    """Why a kernel does not support a problem."""
 
-    Attributes:
-        needs: what it requires, for example ``"contiguous rows"``.
-        got: what the problem has instead.
-    """
-
-    needs: str
-    got: str
+    needs: str  #: what it requires, for example "contiguous rows"
+    got: str  #: what the problem has instead
 
     def __str__(self) -> str:
         return f"needs {self.needs}; got {self.got}"
@@ -34,7 +27,7 @@ def power_of_two(n: int) -> int:
 
 
 def max_cluster(device: Device) -> int:
-    """Blocks of the largest cluster: 16 where a GPU takes more than the 8 that every one from sm_90 on does, else 1."""
+    """Blocks of the largest cluster, non-portable sizes included; 1 before sm_90."""
     if device.capability < (9, 0):
         return 1
     return 16 if device.capability[0] in (9, 10) else 8
@@ -43,17 +36,12 @@ def max_cluster(device: Device) -> int:
 def require_known(op: str, variant: str, variants: Collection[str]) -> None:
     """Raises ArgumentError unless ``variant`` is among an operator's; ``"auto"`` is not among them."""
     if variant not in variants:
-        raise ArgumentError(
-            op=op,
-            argument="variant",
-            expected=f"'auto' or one of {', '.join(map(repr, variants))}",
-            got=repr(variant),
-            hint=f"{op}.variants() lists them.",
-        )
+        expected = f"'auto' or one of {', '.join(map(repr, variants))}"
+        raise ArgumentError(op, "variant", expected, repr(variant), f"{op}.variants() lists them.")
 
 
 def refuse(op: str, variant: str, reason: Refusal, supported: Iterable[str]) -> NoReturn:
-    """Raises UnsupportedError for a variant that was asked for by name; the message lists those that can."""
+    """Raises UnsupportedError for a variant that was requested by name; the message lists those that can."""
     raise UnsupportedError(
         f"{op}: variant {variant!r} was asked for, and it {reason}. "
         f"Variants that can do this call: {', '.join(map(repr, supported)) or 'none'}; or leave variant='auto'.",

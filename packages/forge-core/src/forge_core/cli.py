@@ -25,13 +25,11 @@ from forge_core import settings
 from forge_core.device import Arch
 from forge_core.errors import ForgeError, SettingsError, UnsupportedError
 
-__all__ = ["ARCH", "BAD_USAGE", "REGRESSION", "answers", "did_you_mean", "main"]
-
-#: The exit statuses of all commands; a regression, found by `bench compare`, has the number that click gives bad usage.
+#: Exit statuses; click's own for bad usage is 2.
 REGRESSION = 2
 BAD_USAGE = 3
 
-#: Commands that are imported at first use, of `forge_core.commands.NAME`: the name, and its line in the help.
+#: Commands that are imported at first use from `forge_core.commands.NAME`: the name, and its line in the help.
 LAZY_COMMANDS = {
     "doctor": "Check this machine, and name the command that repairs it.",
     "bench": "Measure operators and report what was measured.",
@@ -44,19 +42,19 @@ LAZY_COMMANDS = {
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The known names that are nearest to one that is not known, each once, as a question; or nothing."""
+    """A question that suggests the known names nearest to an unknown one, each once; "" without any."""
     by_lower = {other.lower(): other for other in known}
     near = difflib.get_close_matches(name.lower(), by_lower) or [part for part in by_lower if name.lower() in part][:5]
     return f"Did you mean {' or '.join(by_lower[other] for other in near)}?" if near else ""
 
 
 class ArchType(click.ParamType[Arch]):
-    """An architecture, or a GPU whose architecture and figures are meant."""
+    """An architecture, or the name of a GPU."""
 
     name = "architecture"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Arch:
-        """The architecture with its figures."""
+        """Parses an architecture; see :class:`Arch`."""
         try:
             return Arch.parse(value)
         except UnsupportedError as error:
@@ -71,13 +69,13 @@ def _one_bad_usage() -> Iterator[None]:
     try:
         yield
     except click.UsageError as error:
-        # An attribute of the class in click; here it is the error's own.
+        # On the error, because in click it is an attribute of the class.
         vars(error)["exit_code"] = BAD_USAGE
         raise
 
 
 def answers(command: Callable[..., tuple[Any, ...]]) -> Callable[..., None]:
-    """A command that returns plain values, the same as lines for people, and perhaps its exit status; adds --json."""
+    """Adds --json to a command that returns plain values, the same as lines, and optionally its exit status."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @click.pass_context
@@ -97,7 +95,7 @@ class Commands(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """As click's, with the exit status of bad usage."""
+        """Sets the exit status of bad usage."""
         with _one_bad_usage():
             return super().make_context(info_name, args, parent, **extra)
 
@@ -113,13 +111,13 @@ class Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in the help, in which a lazy command is described without being imported."""
+        """Lists all commands in the help, without importing the lazy ones."""
         own = {name: command.get_short_help_str(limit=100) for name, command in self.commands.items()}
         with formatter.section("Commands"):
             formatter.write_dl(sorted({**own, **LAZY_COMMANDS}.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command; what Forge found wrong is one message and exit status 1."""
+        """Runs the command; a ForgeError becomes one message and exit status 1."""
         try:
             with _one_bad_usage():
                 return super().invoke(ctx)
@@ -171,7 +169,7 @@ def _shown(value: Any) -> str:
 
 
 def _places(current: settings.Settings) -> list[dict[str, str]]:
-    """Where kernels are looked up, in this order, and what says so; found without importing torch."""
+    """The folders where kernels are looked up, in this order, and their origins; does not import torch."""
     origin = "the user's cache folder" if current.cache_dir is None else "FORGE_CACHE_DIR"
     found = [("cache", current.folder, origin if current.cache else "not used: FORGE_CACHE=0")]
     found += [("bundle", folder, "FORGE_BUNDLES") for folder in current.bundles]

@@ -1,7 +1,7 @@
-"""What Forge knows of a GPU: the figures that choose a configuration and bound a time.
+"""The properties of a GPU that select a configuration and bound a time.
 
-A :class:`Device` is plain data, so that the choice of a configuration can be tested for an H200 or a B200 on a machine
-that has neither.  ``SPECS`` holds literal figures of common GPUs; :func:`query` reads those of the GPU at hand.
+A :class:`Device` is plain data, so that selection can be tested for an H200 on a machine without one.  ``SPECS`` has
+the data of common GPUs; :func:`query` reads those of an installed one.
 """
 
 from __future__ import annotations
@@ -13,30 +13,17 @@ from typing import TYPE_CHECKING
 
 from forge_core.errors import UnsupportedError
 
-if TYPE_CHECKING:  # imported at the first query: settings and the doctor need this module where torch is missing
+if TYPE_CHECKING:  # imported at the first query: settings and the doctor work without torch
     import torch
 
-__all__ = [
-    "ARCHES",
-    "MIN_CAPABILITY",
-    "SPECS",
-    "Arch",
-    "Device",
-    "arch_of",
-    "archs_here",
-    "capability_of",
-    "gpu_count",
-    "query",
-    "spec_for",
-]
 
-#: The oldest compute capability whose kernels Forge compiles; the CuTe DSL refuses sm_75.
+#: The oldest supported compute capability; the CuTe DSL rejects sm_75.
 MIN_CAPABILITY = (8, 0)
 
 #: The architectures that every variant is cross-compiled for in the tests.
 ARCHES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a")
 
-# Compiled for on request, but not in the tests.
+# Supported, but not compiled for in the tests.
 _OTHER_ARCHES = ("sm_87", "sm_107a", "sm_121a")
 
 KIB = 1024
@@ -45,19 +32,19 @@ MIB = 1024 * KIB
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU, as far as kernels and stopwatches need to know it."""
+    """A GPU."""
 
     name: str  # the vendor's
     capability: tuple[int, int]  # compute capability as (major, minor)
     sm_count: int  # streaming multiprocessors
-    smem_per_block: int  # shared memory that one block can have, in bytes, opt-in included
-    smem_per_sm: int  # shared memory of one multiprocessor, in bytes
+    smem_per_block: int  # shared memory of a block at most, in bytes, opt-in included
+    smem_per_sm: int  # shared memory of a multiprocessor, in bytes
     l2_bytes: int
-    bandwidth_gbs: float  # specified for DRAM in GB/s (1e9 bytes a second); a ceiling no cold read can pass
+    bandwidth_gbs: float  # of DRAM by specification, in GB/s (1e9 bytes a second)
 
     @property
     def sm_threads(self) -> int:
-        """Threads that a multiprocessor can have."""
+        """Resident threads of a multiprocessor at most."""
         return 2048 if self.capability in ((8, 0), (9, 0)) or self.capability[0] == 10 else 1536
 
     @functools.cached_property
@@ -69,8 +56,8 @@ class Device:
 def arch_of(capability: tuple[int, int]) -> str:
     """The compile target of a compute capability.
 
-    From Hopper on, the target carries the suffix ``a``: without it the architecture's own instructions (the bulk
-    tensor copies, the newer matrix units) are not available, and an object need only run on the GPU it was built for.
+    From Hopper on, the target has the suffix ``a``, which enables architecture-specific instructions (bulk tensor
+    copies, the newer matrix units); an object need only run on the GPU that it was built for.
 
     Raises:
         UnsupportedError: older than sm_80.
@@ -83,7 +70,7 @@ def arch_of(capability: tuple[int, int]) -> str:
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
-# Vendor's data sheets and the CUDA programming guide's table of compute capabilities.
+# From the vendor's data sheets and the CUDA programming guide's table of compute capabilities.
 SPECS: dict[str, Device] = {
     "A100": Device("NVIDIA A100-SXM4-80GB", (8, 0), 108, 163 * KIB, 164 * KIB, 40 * MIB, 2039.0),
     "RTX 3090": Device("NVIDIA GeForce RTX 3090", (8, 6), 82, 99 * KIB, 100 * KIB, 6 * MIB, 936.0),
@@ -97,7 +84,7 @@ SPECS: dict[str, Device] = {
 
 @functools.cache
 def query(device: torch.device | int) -> Device:
-    """Reads the figures of a CUDA device; the answer is kept for the life of the process.
+    """Reads the properties of a CUDA device, once a process.
 
     Raises:
         UnsupportedError: the GPU is older than sm_80.
@@ -107,7 +94,7 @@ def query(device: torch.device | int) -> Device:
     index = device if isinstance(device, int) else device.index
     properties = torch.cuda.get_device_properties(torch.cuda.current_device() if index is None else index)
     capability = (properties.major, properties.minor)
-    arch_of(capability)  # raises for what is too old
+    arch_of(capability)  # raises if it is too old
     return Device(
         name=properties.name,
         capability=capability,
@@ -120,21 +107,21 @@ def query(device: torch.device | int) -> Device:
 
 
 def gpu_count() -> int:
-    """How many GPUs torch can use; counting creates no CUDA context."""
+    """The number of GPUs that torch can use; creates no CUDA context."""
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 def archs_here() -> tuple[str, ...]:
-    """The targets of the GPUs that torch can use; none where there is no GPU."""
+    """The targets of the GPUs that torch can use."""
     return tuple(sorted({query(index).arch for index in range(gpu_count())}))
 
 
 def _specified_bandwidth(name: str, capability: tuple[int, int]) -> float:
-    """The data sheet's bandwidth for a known name; otherwise the highest of its capability.
+    """The data sheet's bandwidth of a known GPU; otherwise the highest of its generation.
 
-    Only an upper bound is safe where the exact figure is not known: it serves to refuse times that are too good.
+    An upper bound is safe, because it serves to reject times that are too short.
     """
     for key, spec in SPECS.items():
         if re.search(rf"\b{re.escape(key)}\b", name):
@@ -144,24 +131,20 @@ def _specified_bandwidth(name: str, capability: tuple[int, int]) -> float:
 
 
 class Arch(str):
-    """An architecture to compile for, and the GPU whose figures select the kernel.
+    """An architecture to compile for, such as ``"sm_90a"``, with the GPU whose properties select the kernel.
 
-    As a string it is the architecture alone, for example ``"sm_90a"``: H100 and H200 compare equal.
-
-    Attributes:
-        device: the GPU that was named; for an architecture, the known GPU of it with the highest bandwidth, or one
-            of its generation where none is known.
+    As strings, those of H100 and H200 compare equal.
     """
 
     __slots__ = ("device",)
-    device: Device
+    device: Device  #: the named GPU; for an architecture, the known one of it, or else of its generation
 
     @classmethod
     def parse(cls, text: str) -> Arch:
-        """Reads an architecture such as ``"sm_90a"``, or the name of a GPU in ``SPECS``; case does not matter.
+        """Reads an architecture, or the name of a GPU in ``SPECS``; case-insensitive.
 
         Raises:
-            UnsupportedError: the text is neither, or the architecture is older than sm_80 or not known.
+            UnsupportedError: the text is neither, or the architecture is older than sm_80 or unknown.
         """
         word = text.strip().lower()
         device = next((spec for name, spec in SPECS.items() if name.lower() == word), None)
@@ -171,10 +154,10 @@ class Arch(str):
 
 
 def capability_of(arch: str) -> tuple[int, int]:
-    """The compute capability of an architecture, whatever its suffix: (9, 0) of ``"sm_90a"``.
+    """The compute capability of an architecture with any suffix: (9, 0) of ``"sm_90a"``.
 
     Raises:
-        UnsupportedError: it is not written as an architecture.
+        UnsupportedError: not an architecture.
     """
     match = re.fullmatch(r"sm_(\d+)(\d)[af]?", arch)
     if match is None:
@@ -187,7 +170,7 @@ def capability_of(arch: str) -> tuple[int, int]:
 
 def _figures_of(arch: str) -> Device:
     capability, known = capability_of(arch), (*ARCHES, *_OTHER_ARCHES)
-    # The targets of a whole generation, with f, begin at sm_100.
+    # Family-specific targets, with f, begin at sm_100.
     suffixes = ("", "a" if capability[0] >= 9 else "", "f" if capability[0] >= 10 else "")
     if arch_of(capability) not in known or arch.lstrip("sm_0123456789") not in suffixes:
         raise UnsupportedError(
@@ -200,9 +183,5 @@ def _figures_of(arch: str) -> Device:
 
 
 def spec_for(arch: str) -> Device:
-    """The figures to assume for an architecture, or for a GPU by its name in ``SPECS``; see :class:`Arch`.
-
-    Raises:
-        UnsupportedError: neither is known, or the architecture is older than sm_80.
-    """
+    """The GPU whose properties are assumed for an architecture; see :meth:`Arch.parse`, also for the errors."""
     return (arch if isinstance(arch, Arch) else Arch.parse(arch)).device

@@ -1,7 +1,7 @@
-"""The one table between torch's dtypes and the CuTe DSL's.
+"""The dtypes that operators take, and their types in the CuTe DSL.
 
-Kernels that only move data need an element's width (``dtype.itemsize``), not its meaning: one compiled kernel serves
-all dtypes of a width.  Kernels that calculate use :func:`cute_dtype`.
+Kernels that only move data need an element's width (``dtype.itemsize``): one compiled kernel serves all dtypes of a
+width.  Kernels that compute use :func:`cute_dtype`.
 """
 
 from __future__ import annotations
@@ -14,26 +14,15 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "COMPLEX",
-    "CUTE_NAMES",
-    "FLOATS",
-    "INTEGERS",
-    "MOVABLE",
-    "cute_dtype",
-    "parse",
-    "short_name",
-]
 
-#: What operators that calculate take, as PyTorch's do on a GPU.
+#: What operators that compute take, as PyTorch's do on a GPU.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-#: What those take that give a number of another dtype; bool among them, as in PyTorch.
+#: What operators take whose result may have another dtype; bool among them, as in PyTorch.
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-
 #: What sums and means take beside those; complex32 has no sum on the CPU in PyTorch.
 COMPLEX = (torch.complex64, torch.complex128)
 
-#: torch dtype -> the attribute of ``cutlass`` that holds its type.  Complex and quantised types have none.
+#: The name of each dtype's type in ``cutlass``.  Complex and quantised types have none.
 CUTE_NAMES: Mapping[torch.dtype, str] = {
     torch.bool: "Boolean",
     torch.uint8: "Uint8",
@@ -52,11 +41,10 @@ CUTE_NAMES: Mapping[torch.dtype, str] = {
     torch.float64: "Float64",
 }
 
-# Several elements in a byte, or raw bits, or values that mean nothing without their scale; though torch gives them an
-# itemsize.
+# Several elements in a byte, raw bits, or values that need a scale.
 _NOT_MOVABLE = re.compile(r"q.*|bits.*|u?int[1-7]|.*_x\d+")
 
-#: Every dtype of torch whose elements are 1, 2, 4, 8 or 16 whole bytes: what data-movement operators take.
+#: What data-movement operators take: every dtype whose elements are 1, 2, 4, 8 or 16 whole bytes.
 MOVABLE: frozenset[torch.dtype] = frozenset(
     dtype
     for dtype in vars(torch).values()
@@ -75,7 +63,7 @@ _SHORT = {
 
 
 def cute_dtype(dtype: torch.dtype) -> Any:
-    """The CuTe DSL's type itself; imports cutlass.
+    """The CuTe DSL's type; imports cutlass.
 
     Raises:
         KeyError: the DSL has no such type.
@@ -95,7 +83,7 @@ def parse(name: str) -> torch.dtype:
     """A dtype from its torch name or its short name: ``"float32"``, ``"f32"`` or ``"fp32"``.
 
     Raises:
-        ValueError: torch has no such dtype; the message lists those that data movement takes.
+        ValueError: no dtype of ``MOVABLE`` has this name.
     """
     text = name.removeprefix("torch.")
     text = f"f{text[2:]}" if text.startswith("fp") else text

@@ -1,46 +1,10 @@
-"""Every error that Forge raises on purpose.
+"""The exceptions that Forge raises on purpose.
 
-    ForgeError
-    |- ArgumentError(ValueError)          a call's argument is not what the operator takes
-    |  |- ArgumentTypeError(TypeError)    its Python type
-    |  |- ShapeError                      its rank or sizes
-    |  |- DimError(IndexError)            a dimension that the tensor does not have, or that is empty
-    |  |- RepeatedDimError(RuntimeError)  a dimension given twice
-    |  |- DTypeError(RuntimeError)        its dtype
-    |  |- LayoutError                     its layout, strides or memory (sparse, quantised, overlapping)
-    |  `- DeviceError                     its device
-    |- SettingsError(ValueError)          a FORGE_* variable, or a field of Settings, has a value it cannot have
-    |- UnsupportedError(RuntimeError)     the request is sound, but not on this device or installation
-    |- CompileError(RuntimeError)         a kernel could not be compiled
-    |  `- MissingKernelError              it is not there, and compiling is switched off
-    |- CacheError(RuntimeError)           a folder of compiled kernels is not safe to load native code from
-    `- BenchmarkError(RuntimeError)       a benchmark could not be run, or its result cannot be believed
-
-An `except ForgeError` therefore catches what Forge found wrong and nothing else; the second base keeps code that
-expects Python's own exceptions working.  A message always says what was expected, what came, and the way out.
+``except ForgeError`` catches all of them and nothing else; each also derives from the exception that Python or PyTorch
+raises in the same case.  A message says what was expected, what was given and how to proceed.
 """
 
 from __future__ import annotations
-
-import functools
-
-__all__ = [
-    "ArgumentError",
-    "ArgumentTypeError",
-    "BenchmarkError",
-    "CacheError",
-    "CompileError",
-    "DTypeError",
-    "DeviceError",
-    "DimError",
-    "ForgeError",
-    "LayoutError",
-    "MissingKernelError",
-    "RepeatedDimError",
-    "SettingsError",
-    "ShapeError",
-    "UnsupportedError",
-]
 
 
 class ForgeError(Exception):
@@ -48,17 +12,17 @@ class ForgeError(Exception):
 
 
 class ArgumentError(ForgeError, ValueError):
-    """A call's argument is not what the operator takes; nothing was computed and nothing was written.
+    """An argument is not what the operator takes; nothing was computed and nothing was written.
 
     Args:
         op: the operator as the caller wrote it, for example ``"transpose"``.
         argument: the argument's name, for example ``"x"``.
         expected: what the operator takes, as a noun phrase.
-        got: what came.
-        hint: the way out, as a full sentence; may be empty.
+        got: what was passed.
+        hint: how to fix the call, as a full sentence; may be empty.
     """
 
-    def __init__(self, *, op: str, argument: str, expected: str, got: str, hint: str = "") -> None:
+    def __init__(self, op: str, argument: str, expected: str, got: str, hint: str = "") -> None:
         self.op = op
         self.argument = argument
         self.expected = expected
@@ -69,11 +33,6 @@ class ArgumentError(ForgeError, ValueError):
     def __str__(self) -> str:
         text = f"{self.op}: argument '{self.argument}': expected {self.expected}, got {self.got}."
         return f"{text} {self.hint}" if self.hint else text
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # Keyword-only arguments do not survive the default pickling, and errors cross process borders in tests.
-        names = ("op", "argument", "expected", "got", "hint")
-        return functools.partial(type(self), **{name: getattr(self, name) for name in names}), ()
 
 
 class ArgumentTypeError(ArgumentError, TypeError):
@@ -149,10 +108,7 @@ class MissingKernelError(CompileError):
 
 
 class CacheError(ForgeError, RuntimeError):
-    """A folder of compiled kernels cannot be used: another user could write to it, or it is not what it should be.
-
-    Nothing was loaded from it and nothing was written to it.
-    """
+    """A folder of compiled kernels cannot be used: another user could write to it, or it is not a cache or bundle."""
 
 
 class BenchmarkError(ForgeError, RuntimeError):

@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and packed where their names end in ``.gz`` or ``.xz``."""
+"""Reads and atomically writes files, which are compressed where their names end in ``.gz`` or ``.xz``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import stat
 import zlib
 from pathlib import Path
 
-__all__ = ["read_unpacked", "write_atomically"]
-
 
 def read_unpacked(path: Path) -> bytes:
-    """What was written to a file by :func:`write_atomically`.
+    """Reads a file, and decompresses it by its suffix.
 
     Raises:
-        OSError: it cannot be read, or is packed and damaged.
+        OSError: it cannot be read or decompressed.
     """
     data = path.read_bytes()
     try:
@@ -31,18 +29,17 @@ def read_unpacked(path: Path) -> bytes:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file so that a reader finds the old one or the new one, whole; folders that lack are made.
+    """Replaces a file atomically, and makes missing folders.
 
-    A file whose name ends in ``.gz`` or ``.xz`` is packed; the same text gives the same bytes.  A link is followed and
-    a file keeps its mode.  What is no file, a pipe or a device, is written to as it is; so is a file in a folder in
-    which none can be made.
+    By its suffix a file is compressed, with equal bytes for equal text.  Links are followed and a file keeps its mode.
+    Pipes, devices and files in a read-only folder are written in place.
     """
     data = text.encode()
     if path.suffix == ".gz":
         data = gzip.compress(data, mtime=0)
     elif path.suffix == ".xz":
         data = lzma.compress(data)
-    # Before links are followed: /dev/stdout is one to something that has no name.
+    # Before links are followed: the target of /dev/stdout may have no name.
     mode = path.stat().st_mode if path.exists() else None
     if mode is not None and not (stat.S_ISREG(mode) and os.access(path.resolve().parent, os.W_OK)):
         path.write_bytes(data)
@@ -50,7 +47,7 @@ def write_atomically(path: Path, text: str) -> None:
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    # A new file has the mode that the user's mask gives, which one of tempfile's has not.
+    # Unlike tempfile's, a new file has the mode that the umask gives.
     handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,4 +1,4 @@
-"""Progress of a run, with its estimated end."""
+"""The progress of a run on standard error, with its estimated end."""
 
 from __future__ import annotations
 
@@ -13,21 +13,19 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-__all__ = ["Shown", "ends", "progress"]
-
 #: Seconds between two notes in a log.
 NOTES = 30.0
 
 
 def ends(done: int, total: int, seconds: float, now: dt.datetime) -> str:
-    """The estimated end in words, where `done` of `total` took so many seconds until `now`; "" for none."""
+    """The estimated end in words, where ``done`` of ``total`` took so many seconds until ``now``; "" for none."""
     return f"ends about {(now + dt.timedelta(seconds=seconds / done * (total - done))):%H:%M:%S}" if done else ""
 
 
 class Shown:
-    """A bar on a terminal; lines in a log: one for each that is done if `each`, otherwise one now and then.
+    """A progress bar on a terminal, lines in a log: one for each item if ``each``, otherwise one in ``NOTES`` seconds.
 
-    `bar` updates the bar; it is None in a log.
+    ``bar`` updates the progress bar; it is None in a log.
     """
 
     def __init__(self, total: int, doing: str, *, each: bool, bar: Callable[..., None] | None) -> None:
@@ -36,7 +34,7 @@ class Shown:
         self._began = self._noted = time.perf_counter()
 
     def __call__(self, name: str) -> None:
-        """Counts one as done."""
+        """Counts one item as done."""
         self._done += 1
         end = ends(self._done, self._total, time.perf_counter() - self._began, dt.datetime.now().astimezone())
         if self._bar is not None:
@@ -47,7 +45,7 @@ class Shown:
             self.note(f"{self._doing}: {self._done} of {self._total} ({end})")
 
     def note(self, text: str) -> None:
-        """Shows what is under way: on a terminal until the next is done, in a log now and then."""
+        """Shows what is in progress: on a terminal until the next item is done, in a log once in ``NOTES`` seconds."""
         now = time.perf_counter()
         if self._bar is not None:
             self._bar(description=text)
@@ -58,7 +56,7 @@ class Shown:
 
 @contextmanager
 def progress(total: int, doing: str = "measuring", *, each: bool = True) -> Iterator[Shown]:
-    """Shows the progress on standard error; see :class:`Shown`, which it yields."""
+    """Shows the progress on standard error; see :class:`Shown`."""
     if sys.stderr.isatty():
         words, until = TextColumn("{task.description}"), TextColumn("{task.fields[until]}")
         columns = (words, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), until)

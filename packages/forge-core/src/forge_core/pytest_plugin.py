@@ -43,11 +43,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Compiles the suites of ``--forge-warm`` once; the workers of pytest-xdist find the kernels in the cache."""
     names = session.config.getoption("--forge-warm")
     if names and not hasattr(session.config, "workerinput"):
-        from forge_core import device
         from forge_core.bench import kernels
 
-        named = settings.current().arch
-        archs = device.archs_here() if named is None else [named]
+        archs = settings.target_archs()
         if not archs:
             raise pytest.UsageError("--forge-warm: no GPU tells the architecture; name one by FORGE_ARCH")
         kernels.ahead(kernels.requests(names, archs))
@@ -109,7 +107,7 @@ def pytest_report_header(config: pytest.Config) -> Iterable[str]:
 
     from forge_core import device
 
-    # Naming the GPU would create a CUDA context in every worker; counting does not.
+    # Unlike counting, naming the GPU would create a CUDA context in every worker.
     count = device.gpu_count()
     gpus, required = f"{count} GPU(s)" if count else "no GPU", int(settings.current().require_gpu)
     yield f"forge: torch {torch.__version__}, {gpus}, FORGE_REQUIRE_GPU={required}"

@@ -1,8 +1,8 @@
-"""The settings, and the only place that reads the FORGE_* environment variables.
+"""The settings: FORGE_* environment variables, which only this module reads.
 
 Nothing is read at import.  :func:`current` reads the environment at each call, so that a variable set in a notebook
-or by a test takes effect at the next call; :func:`use_settings` overrides fields for a block of code and for the
-current context (thread or task) only.
+or by a test takes effect; :func:`use_settings` overrides fields in a block of code, for the current context (thread or
+task) only.
 """
 
 from __future__ import annotations
@@ -19,22 +19,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, get_type_hints
 
-from forge_core.device import Arch
+from forge_core.device import Arch, archs_here
 from forge_core.errors import SettingsError, UnsupportedError
-
-__all__ = [
-    "BYTES",
-    "VARIABLES",
-    "Settings",
-    "Variable",
-    "check_names",
-    "current",
-    "debug_requested",
-    "parse_bytes",
-    "requested_backend",
-    "untouched",
-    "use_settings",
-]
 
 log = logging.getLogger("forge_core")
 
@@ -46,31 +32,29 @@ FALSE_WORDS = frozenset({"0", "false", "no", "off", ""})
 
 @dataclass(frozen=True)
 class Variable:
-    """One environment variable: the field it sets, how its text is parsed, what that may be, and what it does."""
+    """An environment variable."""
 
-    field: str
+    field: str  #: of Settings
     parse: Callable[[str], Any]
-    takes: str
+    takes: str  #: the values it accepts, in words
     help: str
 
     @property
     def name(self) -> str:
-        """Of the environment variable, for example ``"FORGE_BACKEND"``."""
+        """For example ``"FORGE_BACKEND"``."""
         return PREFIX + self.field.upper()
 
 
-#: What :func:`parse_bytes` takes, in words.
+#: What :func:`parse_bytes` accepts, in words.
 BYTES = "a number of bytes such as 500M or 2G; 0 for no limit"
 _ARCHES = "an architecture such as 'sm_90a', or a GPU such as 'H100'"
 
 
 def _parse_bool(text: str) -> bool:
     word = text.strip().lower()
-    if word in TRUE_WORDS:
-        return True
-    if word in FALSE_WORDS:
-        return False
-    raise ValueError(text)
+    if word not in TRUE_WORDS | FALSE_WORDS:
+        raise ValueError(text)
+    return word in TRUE_WORDS
 
 
 _SWITCH = _parse_bool, "0 or 1"
@@ -84,7 +68,7 @@ def _parse_backend(text: str) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """A number of bytes, written with or without a unit of powers of 1024; raises ValueError for other text."""
+    """Reads a number of bytes, with an optional unit K, M, G or T of powers of 1024; raises ValueError."""
     word = text.strip().lower().removesuffix("b").removesuffix("i")
     scale = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}.get(word[-1:], 1)
     number = word[:-1].rstrip() if scale > 1 else word
@@ -106,10 +90,9 @@ def _parse_folders(text: str) -> tuple[Path, ...]:
 
 @dataclass(frozen=True)
 class Settings:
-    """What can be set from outside: each field by a variable, ``backend`` by FORGE_BACKEND; see :data:`VARIABLES`.
+    """The settings; each field is set by a variable, ``backend`` by FORGE_BACKEND, and defaults to its absence.
 
-    Each field's default is the behaviour with no variable set.  None for ``backend`` is kernels for CUDA tensors and
-    the reference for CPU tensors, for ``cache_dir`` the user's cache folder by ``platformdirs``.
+    ``backend`` None means kernels for CUDA tensors and the reference for CPU tensors.
     """
 
     backend: Annotated[
@@ -150,12 +133,12 @@ class Settings:
         """Reads the settings from a mapping of variables.
 
         Raises:
-            SettingsError: a variable has a value it cannot have; the message names the variable.
+            SettingsError: a variable has an invalid value.
         """
         values: dict[str, Any] = {}
         for variable in VARIABLES:
             text = environ.get(variable.name)
-            if text is None or text == "":
+            if not text:
                 continue
             try:
                 values[variable.field] = variable.parse(text)
@@ -177,10 +160,10 @@ _overrides: ContextVar[Mapping[str, Any]] = ContextVar("forge_settings", default
 
 
 def current() -> Settings:
-    """The settings in force: the environment, then the enclosing :func:`use_settings` blocks.
+    """The current settings: the environment, overridden by the enclosing :func:`use_settings` blocks.
 
     Raises:
-        SettingsError: a FORGE_* variable has a value it cannot have.
+        SettingsError: a FORGE_* variable has an invalid value.
     """
     check_names()
     settings = Settings.from_environ(os.environ)
@@ -188,15 +171,21 @@ def current() -> Settings:
     return dataclasses.replace(settings, **changes) if changes else settings
 
 
+def target_archs() -> tuple[str, ...]:
+    """The architectures to compile for: FORGE_ARCH, or those of the GPUs that torch can use."""
+    arch = current().arch
+    return archs_here() if arch is None else (arch,)
+
+
 @functools.cache
 def check_names() -> None:
-    """Warns of each environment variable whose name is nearly that of one that Forge reads; once a process."""
-    import difflib  # takes a millisecond, and a first kernel that is in the cache ten
+    """Warns once a process of environment variables that look like misspelt ones of Forge."""
+    import difflib  # takes a millisecond, of the ten that a first kernel in the cache takes
 
     known = {variable.name.removeprefix(PREFIX): variable.name for variable in VARIABLES}
     for name in sorted(set(os.environ) - set(known.values())):
         if name.upper().startswith(PREFIX):
-            # Without the prefix, which all names share and which would make any two of them alike.
+            # Without the prefix, which makes any two names similar.
             near = difflib.get_close_matches(name.upper().removeprefix(PREFIX), known, n=1)
             if near:
                 log.warning("environment variable %s is not read by Forge. Did you mean %s?", name, known[near[0]])
@@ -207,13 +196,13 @@ def use_settings(**changes: Any) -> Iterator[Settings]:
     """Overrides fields of :class:`Settings` for a block of code, in the current context only.
 
     Raises:
-        SettingsError: an unknown field, or a value it cannot have.
+        SettingsError: an unknown field, or an invalid value.
     """
     known = {f.name for f in dataclasses.fields(Settings)}
     unknown = sorted(set(changes) - known)
     if unknown:
         raise SettingsError(f"use_settings: no field named {', '.join(unknown)}; fields: {', '.join(sorted(known))}.")
-    Settings(**changes)  # raises before anything is changed
+    Settings(**changes)  # validates
     token = _overrides.set({**_overrides.get(), **changes})
     try:
         yield current()
@@ -221,13 +210,13 @@ def use_settings(**changes: Any) -> Iterator[Settings]:
         _overrides.reset(token)
 
 
-# The two fields below are read at every eager call of every operator.  `os.environ.get` encodes the name and raises
-# a KeyError inside, 1 us in all; on POSIX it keeps its data in a dict of bytes, where the same look-up takes 0.05 us.
+# `backend` and `debug` are read at every eager call.  `os.environ.get` encodes the name and catches a KeyError, which
+# takes 1 us; on POSIX its data is a dict of bytes, where the same look-up takes 0.05 us.
 _raw: dict[bytes, bytes] | None = getattr(os.environ, "_data", None) if os.name == "posix" else None
 
 
 def untouched() -> bool:
-    """Whether nobody set ``backend`` or ``debug``: neither a block around the call nor a variable, empty or not."""
+    """Whether ``backend`` and ``debug`` are set neither by a block nor by a variable, even an empty one."""
     return (
         _overrides.get() is _NO_OVERRIDES
         and _raw is not None
@@ -250,7 +239,7 @@ def _requested(name: str) -> Callable[[], Any]:
     return requested
 
 
-#: The ``backend`` field alone, as :func:`current` would give it, in a fraction of the time.
+#: The same as ``current().backend``, in a fraction of the time.
 requested_backend: Callable[[], str | None] = _requested("backend")
-#: The ``debug`` field alone, likewise.
+#: The same as ``current().debug``, likewise.
 debug_requested: Callable[[], bool] = _requested("debug")

@@ -1,14 +1,10 @@
-"""The numbers that ``select_config`` decides by, measured on each GPU and kept in a table beside the package.
+"""Thresholds of kernel selection, measured on each GPU by the tuner and stored in ``thresholds/<gpu>.toml``.
 
-A package declares its thresholds and looks them up by the device; what the tuner measured on a GPU stands in
-``thresholds/<gpu>.toml`` of the package, with the date and what it gained::
-
-    THRESHOLDS = Thresholds("week1", Path(__file__).with_name("thresholds"), Threshold("min_part_bytes", 8192, ...))
+    THRESHOLDS = Thresholds("week1", Path(__file__).with_name("thresholds"), (Threshold("min_part_bytes", 8192, ...),))
     THRESHOLDS.value("min_part_bytes", device)
 
-A GPU that was never measured uses the table of the nearest one (the same architecture first, then the size), and
-:meth:`Thresholds.note` says so, for ``explain``.  Without any table the declared defaults hold.  Tables are read at the
-first look-up and kept; nothing is imported for it but the standard library.
+A GPU without a table uses that of the nearest one (by architecture, then by size); without any table the declared
+defaults are used.  Tables are read once, at a device's first look-up.
 """
 
 from __future__ import annotations
@@ -26,16 +22,18 @@ from types import MappingProxyType
 from forge_core.device import Device
 from forge_core.errors import ForgeError
 
-__all__ = ["Probe", "Table", "Threshold", "ThresholdError", "Thresholds"]
-
 
 class ThresholdError(ForgeError, ValueError):
-    """A table of thresholds is not what is expected."""
+    """A table of thresholds cannot be read."""
+
+
+# By week and name; set by the tuner.
+_overrides: ContextVar[Mapping[tuple[str, str], int]] = ContextVar("forge_thresholds", default=MappingProxyType({}))
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What the tuner measures to decide a threshold: cases of the package's benchmarks on both sides of it."""
+    """The benchmark cases, on both sides of a threshold, that the tuner measures to decide it."""
 
     operator: str
     shapes: tuple[str, ...]  # for example ("64x131072",)
@@ -44,18 +42,18 @@ class Probe:
 
 @dataclass(frozen=True)
 class Threshold:
-    """One number."""
+    """A threshold."""
 
     name: str
-    default: int  # where no table has it
+    default: int  # without a table
     about: str  # what it decides
     candidates: tuple[int, ...]  # the values that the tuner tries
-    probes: tuple[Probe, ...]  # what it measures them on
+    probes: tuple[Probe, ...]
 
 
 @dataclass(frozen=True)
 class Table:
-    """What was measured on one GPU: values by threshold, with the GPU's name and the date."""
+    """The thresholds measured on one GPU."""
 
     device: str
     capability: tuple[int, int]
@@ -64,12 +62,12 @@ class Table:
     values: Mapping[str, int] = field(hash=False)
 
 
-@dataclass(frozen=True, eq=False)  # found by identity: hashing all that is declared takes longer than planning may
+@dataclass(frozen=True, eq=False)  # hashed by identity, which is faster: it is looked up at every planning
 class Thresholds:
     """The thresholds of a package."""
 
     week: str  # the package's short name, as the tuner takes it
-    folder: Path  # where the tables are
+    folder: Path  # of the tables
     declared: tuple[Threshold, ...]
 
     def on(self, device: Device) -> Mapping[str, int]:
@@ -78,7 +76,7 @@ class Thresholds:
         Raises:
             ThresholdError: a table cannot be read.
         """
-        overridden = {name: value for (week, name), value in _overrides().get().items() if week == self.week}
+        overridden = {name: value for (week, name), value in _overrides.get().items() if week == self.week}
         measured = _measured(self, device)
         return {**measured, **overridden} if overridden else measured
 
@@ -87,7 +85,7 @@ class Thresholds:
         return self.on(device)[name]
 
     def note(self, device: Device) -> str:
-        """Whose table a device uses, as an end for ``explain``'s sentence; "" where there is none."""
+        """The table that a device uses, as the end of ``explain``'s sentence; "" without any table."""
         table = _nearest(self.folder, device)
         if table is None:
             return ""
@@ -100,23 +98,16 @@ class Thresholds:
 
     @contextlib.contextmanager
     def override(self, name: str, value: int) -> Iterator[None]:
-        """Sets a threshold for a block of code and for the current context only; the tuner tries values so."""
-        token = _overrides().set({**_overrides().get(), (self.week, name): value})
+        """Sets a threshold for a block of code, in the current context only; for the tuner."""
+        token = _overrides.set({**_overrides.get(), (self.week, name): value})
         try:
             yield
         finally:
-            _overrides().reset(token)
-
-
-@functools.cache
-def _overrides() -> ContextVar[Mapping[tuple[str, str], int]]:
-    # A function: what a kernel's module imports is compared with its source before the kernel is stored.
-    return ContextVar("forge_thresholds", default={})  # noqa: B039 - never changed in place
+            _overrides.reset(token)
 
 
 @functools.cache
 def _measured(thresholds: Thresholds, device: Device) -> Mapping[str, int]:
-    """All thresholds by the table of a device, or by default."""
     table = _nearest(thresholds.folder, device)
     values = table.values if table is not None else {}
     return MappingProxyType({t.name: values.get(t.name, t.default) for t in thresholds.declared})
@@ -125,21 +116,13 @@ def _measured(thresholds: Thresholds, device: Device) -> Mapping[str, int]:
 @functools.cache
 def _nearest(folder: Path, device: Device) -> Table | None:
     """The table of a device, or of the one nearest to it; None without any."""
-    tables = _tables(folder)
-    if not tables:
-        return None
 
     def distance(table: Table) -> tuple[bool, int, float]:
         generations = abs(table.capability[0] - device.capability[0]) * 10
         generations += abs(table.capability[1] - device.capability[1])
         return table.device != device.name, generations, abs(math.log(table.sm_count / device.sm_count))
 
-    return min(tables, key=distance)
-
-
-@functools.cache
-def _tables(folder: Path) -> tuple[Table, ...]:
-    return tuple(_read(path) for path in sorted(folder.glob("*.toml")))
+    return min(map(_read, sorted(folder.glob("*.toml"))), key=distance, default=None)
 
 
 def _read(path: Path) -> Table:

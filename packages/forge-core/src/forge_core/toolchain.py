@@ -1,4 +1,4 @@
-"""Versions of the CuTe DSL and TVM-FFI, found without importing them (which takes seconds); levels of the processor."""
+"""The CuTe DSL and TVM-FFI: versions and libraries, without importing them, which takes seconds; processor levels."""
 
 from __future__ import annotations
 
@@ -14,22 +14,7 @@ from pathlib import Path
 
 from forge_core.errors import UnsupportedError
 
-__all__ = [
-    "DSL_RANGE",
-    "FFI_MINIMUM",
-    "driver_cuda",
-    "host_levels",
-    "installed_variants",
-    "levels_of",
-    "load_library",
-    "package_folder",
-    "require_dsl",
-    "require_runtime",
-    "runtime_library",
-    "toolchain",
-]
-
-#: The versions of the CuTe DSL and of TVM-FFI that Forge works with.
+#: The supported versions of the CuTe DSL and of TVM-FFI.
 DSL_RANGE = ">=4.8,<5"
 FFI_MINIMUM = "0.1.11"
 
@@ -37,12 +22,12 @@ _RUNTIME = "libcute_dsl_runtime.so"
 
 
 def require_dsl(name: str) -> None:
-    """Raises UnsupportedError, with the command that installs it, where the CuTe DSL cannot be imported."""
+    """Raises UnsupportedError, with the command that installs it, if the CuTe DSL is not installed."""
     _require(name, ("cutlass", "tvm_ffi"), "kernels are compiled by the CuTe DSL")
 
 
 def require_runtime(name: str) -> None:
-    """Raises UnsupportedError, with the command, where what a compiled kernel runs on is not installed."""
+    """Raises UnsupportedError, likewise, if the libraries that a compiled kernel needs are not installed."""
     _require(name, ("tvm_ffi",), "compiled kernels are loaded by TVM-FFI")
     if runtime_library() is None:
         _require(name, ("nvidia_cutlass_dsl",), f"compiled kernels need {_RUNTIME}, a part of the CuTe DSL")
@@ -61,13 +46,13 @@ def _require(name: str, modules: Iterable[str], why: str) -> None:
 
 @functools.cache
 def toolchain() -> tuple[tuple[str, str], ...]:
-    """Name and version of each distribution that takes part in compiling, and the CUDA variant that is in use.
+    """Name and version of each distribution that takes part in compiling, and the CUDA variant in use.
 
-    Several variants can be installed side by side; the DSL chooses one when it is imported, by the driver.
+    Several variants can be installed side by side; when it is imported, the DSL chooses one by the driver.
     """
     variant = cuda_variant()
     found = {} if variant is None else {"cuda": variant}
-    # From the folders' names: importlib.metadata parses a file for each, which takes longer than loading a kernel.
+    # By the folders' names, because importlib.metadata parses files, which takes longer than loading a kernel.
     for folder in sys.path:
         for pattern in ("nvidia_cutlass_dsl*.dist-info", "apache_tvm_ffi-*.dist-info"):
             for info in sorted(Path(folder).glob(pattern)):
@@ -93,7 +78,7 @@ def installed_variants(folder: Path | None) -> tuple[int, ...]:
 
 
 def load_library(*names: str) -> ctypes.CDLL | None:
-    """The first of some shared libraries that can be loaded."""
+    """The first shared library that can be loaded."""
     for name in names:
         try:
             return ctypes.CDLL(name)
@@ -103,7 +88,7 @@ def load_library(*names: str) -> ctypes.CDLL | None:
 
 
 def driver_cuda() -> tuple[int, int] | None:
-    """The newest CUDA version that the driver serves, such as (13, 0); asking for it creates no context."""
+    """The newest CUDA version that the driver supports, such as (13, 0); creates no context."""
     number, libcuda = ctypes.c_int(0), load_library("libcuda.so.1", "nvcuda.dll")
     if libcuda is None or libcuda.cuDriverGetVersion(ctypes.byref(number)) != 0 or not number.value:
         return None
@@ -112,7 +97,7 @@ def driver_cuda() -> tuple[int, int] | None:
 
 @functools.cache
 def cuda_variant() -> str | None:
-    """``"cu12"`` or ``"cu13"``: the newest installed one that the driver can run; None where there is none."""
+    """The newest installed variant that the driver supports, ``"cu12"`` or ``"cu13"``; None without any."""
     driver = driver_cuda()
     usable = [v for v in installed_variants(package_folder("nvidia_cutlass_dsl")) if driver is None or v <= driver[0]]
     return f"cu{max(usable)}" if usable else None
@@ -120,7 +105,7 @@ def cuda_variant() -> str | None:
 
 @functools.cache
 def runtime_library() -> Path | None:
-    """The DSL's runtime library in its own wheel, which compiled kernels call; None where it is not installed."""
+    """The DSL's runtime library in its wheel, which compiled kernels call; None if it is not installed."""
     for named in os.environ.get("CUTE_DSL_LIBS", "").split(os.pathsep):
         if named.endswith(_RUNTIME):
             return Path(named)
@@ -131,9 +116,9 @@ def runtime_library() -> Path | None:
     return next((path for path in candidates if path.exists()), None)
 
 
-# A launch's host code is compiled for the processor of the machine, so an object is loaded on that level and above:
-# below it, a process would die of an illegal instruction.  Levels are listed lowest first, with the flags that Linux
-# reports; those of x86-64 are the levels of its psABI, without flags that every such processor has.
+# A launch's host code is compiled for the processor of the machine, so an object can be loaded on processors of its
+# level and above; below, it would raise SIGILL.  Levels are listed lowest first, with the flags that Linux reports;
+# those of x86-64 are the levels of its psABI, without flags that all such processors have.
 _LEVELS: dict[str, tuple[tuple[str, frozenset[str]], ...]] = {
     "x86_64": (
         ("v1", frozenset()),
@@ -157,7 +142,7 @@ def levels_of(machine: str, flags: Collection[str]) -> tuple[str, ...]:
 
 @functools.cache
 def host_levels() -> tuple[str, ...]:
-    """The levels of this machine, lowest first: an object made at any of them can be loaded here."""
+    """The levels of this machine, lowest first: objects of any of them can be loaded here."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
             pairs = (line.partition(":") for line in lines)

@@ -1,6 +1,7 @@
 """The compile cache: a kernel is compiled once for each configuration, architecture, toolchain and source.
 
-``cute.compile`` takes 0.2 to 3 s and keeps nothing, so everything that launches a kernel uses :func:`compile_cached`::
+``cute.compile`` takes 0.2 to 3 s and keeps nothing, so every kernel has a builder, decorated by
+:func:`compile_cached`::
 
     @compile_cached
     def build(config: TiledConfig) -> Traceable:
@@ -11,13 +12,13 @@
 
     launch = builder_at("package.kernels.tiled:build")(config, arch="sm_90a")  # the same, without importing the kernel
 
-    key, toolchain, sources    what identifies a kernel: configuration, versions, SHA-256 of the sources
-    verify                     whether the imported modules are those sources; otherwise a kernel is not stored
-    store, files               kernels on disk: entries, publishing, locks, size limit; safe folders
-    bundle                     read-only stores of kernels compiled ahead of time
-    compile                    cute.compile, the linker, the loader
-    cached                     the decorator: memory, then the user's cache, then bundles, then compile and publish
-    parallel                   many kernels at once, in worker processes
+    key, sources    the identity of a kernel: configuration, versions, SHA-256 of the sources
+    verify          compares the imported modules with those sources; on a difference a kernel is not stored
+    store, files    kernels on disk: entries, publishing, locks, size limit; safe folders
+    bundle          read-only stores of kernels compiled ahead of time
+    compile         cute.compile, the linker, the loader
+    cached          the decorator: memory, then the user's cache, then bundles, then compile and publish
+    parallel        compiles many kernels in worker processes
 """
 
 from __future__ import annotations

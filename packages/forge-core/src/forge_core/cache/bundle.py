@@ -1,7 +1,7 @@
 """Bundles: stores of kernels that were compiled ahead of time and are shipped with an installation.
 
-A bundle is a folder of entries, as in the cache, with a ``bundle.json`` that says what is in it.  It is found by
-``FORGE_BUNDLES``, a list of folders, or by the entry-point group ``forge.bundles`` of an installed package:
+A bundle is a folder of entries, as in the cache, with a manifest ``bundle.json``.  It is found by ``FORGE_BUNDLES``, a
+list of folders, or by the entry-point group ``forge.bundles`` of an installed package:
 
     [project.entry-points."forge.bundles"]
     sm_90a = "acme_kernels.bundle"        # the folder acme_kernels/bundle
@@ -26,8 +26,6 @@ from forge_core.errors import CacheError
 from forge_core.files import write_atomically
 from forge_core.toolchain import package_folder
 
-__all__ = ["GROUP", "check_target", "finish", "installed", "open_bundle"]
-
 MANIFEST = "bundle.json"
 GROUP = "forge.bundles"
 
@@ -36,7 +34,7 @@ def installed() -> tuple[Store, ...]:
     """All bundles, those of FORGE_BUNDLES first.
 
     Raises:
-        CacheError: something that is named as a bundle is none.
+        CacheError: a folder is named as a bundle and is not one.
     """
     return tuple(open_bundle(folder, "FORGE_BUNDLES") for folder in settings.current().bundles) + _of_packages()
 
@@ -85,10 +83,10 @@ def check_target(out: Path) -> None:
 
 
 def finish(store: Store) -> None:
-    """Writes ``bundle.json``, and removes what only building the bundle needed.
+    """Writes ``bundle.json``, and removes the folders that only building the bundle needed.
 
     Raises:
-        CacheError: there are no kernels, or some that cannot be loaded without the DSL.
+        CacheError: there are no kernels, or some that need the DSL to be loaded.
     """
     root = store.root
     for name in ("work", "locks"):
@@ -113,6 +111,6 @@ def finish(store: Store) -> None:
         "toolchains": [dict(pairs) for pairs in sorted({entry.key.toolchain for entry in entries})],
     }
     write_atomically(root / MANIFEST, json.dumps(told, indent=1) + "\n")
-    # A cache is private to its user; a bundle is read by other users than the one who installed it.
+    # Unlike a cache, a bundle is read by other users than the one who installed it.
     for path in [root, *root.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)

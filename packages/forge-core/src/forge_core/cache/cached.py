@@ -2,7 +2,7 @@
 
     build(config, arch=...) -> memory -> the user's cache -> bundles -> compile, publish
 
-A builder is named by its import path, so all but the last step work without importing its module, which would import
+A builder is identified by its import path, so all steps but the last work without importing its module, which imports
 the compiler.
 """
 
@@ -29,8 +29,6 @@ from forge_core.cache.store import Entry, Store, user_store
 from forge_core.errors import CompileError, ForgeError, MissingKernelError
 from forge_core.toolchain import require_dsl
 
-__all__ = ["CompileCached", "build_command", "builder_at", "compile_cached", "compile_lock", "find_entries"]
-
 log = logging.getLogger("forge_core")
 
 Config = TypeVar("Config")
@@ -38,12 +36,12 @@ Config = TypeVar("Config")
 
 @dataclass
 class _Memory:
-    """What this process knows of one builder's kernels."""
+    """The kernels of one builder that this process has loaded."""
 
     by_key: dict[str, Compiled] = field(default_factory=dict)
-    # Saves computing the key.
+    # By configuration, architecture and debug setting, which saves computing the key.
     recent: dict[tuple[Any, str, bool], tuple[Any, Compiled]] = field(default_factory=dict)
-    # By the modules of the configuration's classes.  Read once: the process goes on with what it has imported.
+    # By the modules of the configuration's classes.  Read once, as the modules themselves are imported once.
     sources: dict[tuple[str, ...], Sources | None] = field(default_factory=dict)
 
 
@@ -55,9 +53,9 @@ class CompileCached(Generic[Config]):
     """A builder of kernels that compiles each of them once.
 
     Args:
-        build: the function that :func:`compile_cached` decorates; None for a builder that is not imported yet.
+        build: the decorated function; None for a builder that is not imported yet.
         name: its import path ``"module:qualname"``; by default that of ``build``.
-        compiler: what compiles and loads.
+        compiler: compiles and loads kernels; by default the CuTe DSL.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class CompileCached(Generic[Config]):
         self._build = build
         self._compiler = compiler or Compiler()
         self._memory = _Memory()
-        # The variables that a nested function closes over are in no key, so its kernels are not stored.
+        # The variables that a nested function captures are in no key, so its kernels are not stored.
         self._nested = "<" in name
         if not self._nested:
             named = _known.get(name)
@@ -79,23 +77,23 @@ class CompileCached(Generic[Config]):
             _known[name] = self
 
     def __call__(self, config: Config, *, arch: str) -> Callable[..., Any]:
-        """The native function for ``config`` on ``arch``: found, or compiled now.
+        """The native function for ``config`` on ``arch``, looked up or compiled.
 
         Raises:
-            TypeError: the configuration holds a value that cannot be part of a key.
+            TypeError: the configuration contains a value that cannot be part of a key.
             UnsupportedError: the CuTe DSL is not installed.
             CacheError: the cache's folder is not safe to load native code from.
             CompileError: the kernel does not compile.
-            MissingKernelError: it is not stored, and FORGE_JIT=0 forbids to compile it.
+            MissingKernelError: it is not stored, and FORGE_JIT=0 disables compiling.
         """
         return self.get(config, arch=arch).launch
 
     def get(self, config: Config, *, arch: str) -> Compiled:
-        """As a call, with the key, where the kernel came from and what compiling it took."""
+        """The same as a call, with the kernel's key, origin and compile time; same errors."""
         asked = config, arch, settings.debug_requested()
         try:
             known, found = self._memory.recent.get(asked, (None, None))
-        except TypeError:  # unhashable, so it holds a value that cannot be part of a key, which `_key` names
+        except TypeError:  # unhashable, so it cannot be part of a key either; `_key` raises the error
             known = found = None
         # Equal configurations can have different keys: 1 and True.
         if found is not None and same(known, config):
@@ -108,15 +106,15 @@ class CompileCached(Generic[Config]):
         return found
 
     def key(self, config: Config, *, arch: str) -> KernelKey:
-        """The key of ``config`` on ``arch`` under the settings in force; imports no kernel.
+        """The key of ``config`` on ``arch`` under the current settings; imports no kernel.
 
         Raises:
-            TypeError: the configuration holds a value that cannot be part of a key.
+            TypeError: the configuration contains a value that cannot be part of a key.
         """
         return self._key(config, arch)[0]
 
     def compile(self, config: Config, *, arch: str) -> Compiled:
-        """Compiles anew, without the cache, and keeps PTX and machine code; needs no GPU.
+        """Compiles without the cache and keeps PTX and machine code; needs no GPU.
 
         Raises:
             UnsupportedError: the CuTe DSL is not installed.
@@ -127,10 +125,10 @@ class CompileCached(Generic[Config]):
             return builder._compile(config, self.key(config, arch=arch), keep=True)
 
     def ensure(self, config: Config, *, arch: str, store: Store) -> tuple[Entry, bool]:
-        """Makes sure that a kernel is in a store, without loading it.
+        """Compiles a kernel into a store unless it is there; does not load it.
 
         Returns:
-            The entry, and whether it was compiled now.
+            The entry, and whether it was compiled by this call.
 
         Raises:
             CompileError: it does not compile, or cannot be stored.
@@ -138,11 +136,8 @@ class CompileCached(Generic[Config]):
         key, sources = self._key(config, arch)
         if sources is None:
             raise CompileError(f"{self.name}: only a builder at the top level of a module with a file can be stored")
-        found = store.find(key)
-        if found is not None:
-            return found, False
         with _lock(key, store):
-            found = store.find(key)  # another process may have been faster
+            found = store.find(key)
             if found is not None:
                 return found, False
             builder = self.imported()
@@ -155,7 +150,7 @@ class CompileCached(Generic[Config]):
         return found, True
 
     def imported(self) -> CompileCached[Config]:
-        """The builder with its function, whose module is imported if it is not yet.
+        """The builder with its function; imports its module.
 
         Raises:
             UnsupportedError: the CuTe DSL is not installed.
@@ -171,12 +166,12 @@ class CompileCached(Generic[Config]):
         return builder
 
     def clear(self) -> None:
-        """Forgets the kernels that this process has loaded; stored ones remain."""
+        """Drops the kernels in memory; those on disk remain."""
         self._memory.by_key.clear()
         self._memory.recent.clear()
 
     def _key(self, config: Config, arch: str) -> tuple[KernelKey, Sources | None]:
-        """The key, and the sources in it; None for a kernel that must not be stored."""
+        """The key and the sources in it; None for the sources of a kernel that must not be stored."""
         tagged = canonical(tag(config))
         modules = tuple(modules_of(tagged))
         known = self._memory.sources
@@ -198,9 +193,8 @@ class CompileCached(Generic[Config]):
         if not settings.current().jit:
             raise _missing(key, store)
         with _lock(key, store):
-            if key.digest in by_key:  # another thread was faster
-                return by_key[key.digest]
-            stored = self._load(store.find(key), "cache") if store is not None else None  # or another process
+            # Another process or thread may have been faster.
+            stored = self._load(store.find(key), "cache") if store is not None else None
             if stored is not None:
                 return by_key.setdefault(key.digest, stored)
             builder = self.imported()
@@ -217,10 +211,10 @@ class CompileCached(Generic[Config]):
             return compiled
         try:
             entry = self._publish(compiled, sources, store)
-        except CompileError as error:  # the kernel runs in this process all the same
+        except CompileError as error:  # the kernel can still run in this process
             warn_once(f"publish {error}", "%s", error)
             return compiled
-        # What is stored is what runs, in this process as in every later one.
+        # This process, too, runs the stored object.
         return self._load(entry, "compiled") or compiled
 
     def _compile(self, config: Config, key: KernelKey, *, keep: bool = False) -> Compiled:
@@ -230,7 +224,7 @@ class CompileCached(Generic[Config]):
 
     def _publish(self, compiled: Compiled, sources: Sources, store: Store) -> Entry | None:
         """Stores a kernel; raises CompileError if its key does not describe it."""
-        from forge_core.cache.verify import difference  # not needed unless something is compiled
+        from forge_core.cache.verify import difference  # imported only after a compilation
 
         if changed := sources.changed():
             told = f"{changed} changed after this process started. Restart to have it cached."
@@ -242,7 +236,7 @@ class CompileCached(Generic[Config]):
         return store.publish(compiled.key, data, linked=linked, seconds=compiled.seconds)
 
     def _load(self, entry: Entry | None, origin: str) -> Compiled | None:
-        """Loads an entry; None, and a warning once, if it does not load here."""
+        """Loads an entry; None, with one warning, if it cannot be loaded on this machine."""
         if entry is None:
             return None
         start = time.perf_counter()
@@ -258,12 +252,12 @@ class CompileCached(Generic[Config]):
 
 
 def compile_cached(build: Callable[[Config], Traceable]) -> CompileCached[Config]:
-    """Caches what a builder of kernels compiles, on disk and for all processes.
+    """Decorates a builder of kernels, so that each kernel is compiled once and kept on disk for all processes.
 
     Args:
-        build: takes a frozen dataclass, returns what to trace.  It is called only when something has to be compiled;
-            its result may depend on its argument and on the sources that its module imports, and on nothing else,
-            because nothing else is in the key.
+        build: takes a configuration (a frozen dataclass) and returns what to trace.  It is called only to compile.
+            Its result must depend on its argument and on the sources that its module imports alone, because nothing
+            else is in the key.
     """
     return CompileCached(build)
 
@@ -277,10 +271,10 @@ def builder_at(path: str) -> CompileCached[Any]:
 
 
 def find_entries(key: KernelKey, store: Store | None) -> Iterator[tuple[Entry, str]]:
-    """The entries that serve a key here, and whether each is in the ``"cache"`` or in a ``"bundle"``.
+    """The entries for a key that this machine can run, each with its origin, ``"cache"`` or ``"bundle"``.
 
     Raises:
-        CacheError: a folder is not safe to load native code from, or what is named as a bundle is none.
+        CacheError: a folder is not safe to load native code from, or is named as a bundle and is not one.
     """
     for each in _stores(store):
         for candidate in key.compatible_keys():
@@ -297,8 +291,7 @@ def _stores(store: Store | None) -> Iterator[Store]:
 
 def build_command(key: KernelKey) -> str:
     """The command that compiles one kernel into the cache."""
-    words = ["forge-cute", "cache", "warm", "--arch", key.arch, "--kernel", key.name, "--config", key.config]
-    return shlex.join(words)
+    return shlex.join(["forge-cute", "cache", "warm", "--arch", key.arch, "--kernel", key.name, "--config", key.config])
 
 
 def _missing(key: KernelKey, store: Store | None) -> MissingKernelError:
@@ -318,14 +311,14 @@ def _missing(key: KernelKey, store: Store | None) -> MissingKernelError:
 
 # ----------------------------------------------------------------------------------------------------------- locks
 
-# A kernel's lock is taken before the compiler's, so whoever waits for another process to compile a kernel holds the
-# lock of that kernel alone.
+# A kernel's lock is taken before the compiler's: while a thread waits for another process to compile a kernel, other
+# threads can compile.
 _compile_lock = threading.RLock()
 _this_thread = threading.local()
 
 
 def _renew_lock_after_fork() -> None:
-    # A thread that compiled while the process forked does not exist in the child, and would hold the lock for ever.
+    # A thread that held the lock during the fork does not exist in the child.
     global _compile_lock
     _compile_lock = threading.RLock()
 
@@ -347,10 +340,9 @@ def compile_lock() -> Iterator[None]:
 
 
 def _lock(key: KernelKey, store: Store | None) -> contextlib.AbstractContextManager[None]:
-    """A kernel's lock in a store, unless this thread compiles.
+    """A kernel's lock in a store; none within a compilation.
 
-    A builder that asks for another kernel, whose lock is held by a thread that waits for the compiler, would wait for
-    ever.
+    A builder that requests another kernel, whose lock is held by a thread that waits for the compiler, would deadlock.
     """
     if store is None or getattr(_this_thread, "compiles", False):
         return contextlib.nullcontext()

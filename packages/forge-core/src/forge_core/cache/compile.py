@@ -1,10 +1,10 @@
-"""Compiles one kernel, and loads its object in this process or a later one.
+"""Compiles one kernel; loads its object in this or a later process.
 
     cute.compile -> kernel.o --- ld -shared ---> kernel.so --- tvm_ffi.load_module ---> function
 
-The linked object names the DSL's runtime library and TVM-FFI as libraries that it needs, which are loaded from their
-own wheels first.  Loading it takes less than a millisecond and does not import the DSL, which takes seconds.  On a
-system without a linker the object is kept as it is, and the DSL loads it.
+The linked object depends on the DSL's runtime library and TVM-FFI, which are loaded from their own wheels first.
+Loading takes less than a millisecond and does not import the DSL, which takes seconds.  On a system without a linker
+the object is stored unlinked, and the DSL loads it.
 
 ``cute.compile`` is not thread-safe: callers of ``Compiler.compile`` hold ``cached.compile_lock``.
 """
@@ -28,56 +28,42 @@ from forge_core.cache.key import KernelKey
 from forge_core.errors import CompileError
 from forge_core.toolchain import require_dsl, require_runtime, runtime_library
 
-__all__ = ["Compiled", "Compiler", "Traceable", "compile_options", "find_linker"]
-
 log = logging.getLogger("forge_core")
 
 _LINK = (
     *("--no-undefined", "--strip-debug", "--build-id=none", "-z", "relro", "-z", "noexecstack"),
-    # A missing symbol is an error when the object is loaded, not at a launch.
+    # Resolve symbols when the object is loaded, not at a launch.
     *("-z", "now"),
     *("-o", "kernel.so", "kernel.o"),
-    # Launches that check their shared memory print; by file name, because libc.so is part of the development files.
+    # The host code calls printf.  By file name, because libc.so is part of the development files.
     *("--as-needed", "-l:libc.so.6", "--no-as-needed"),
 )
 
 
 @dataclass(frozen=True)
 class Traceable:
-    """What the compiler needs of one kernel.
+    """The input of the compiler for one kernel."""
 
-    Attributes:
-        function: the ``@cute.jit`` callable.
-        arguments: example arguments (fake tensors, null pointers, integers, a fake stream), of which the types matter.
-        name: a short and stable name for profilers; a name with ``cutlass`` makes some compilers spill registers.
-    """
-
-    function: Any
-    arguments: tuple[Any, ...]
-    name: str
+    function: Any  #: the @cute.jit callable
+    arguments: tuple[Any, ...]  #: examples, of which only the types matter: fake tensors, null pointers, a fake stream
+    name: str  #: short and stable, for profilers
 
 
 @dataclass(frozen=True)
 class Compiled:
     """A compiled kernel."""
 
-    launch: Callable[
-        ..., Any
-    ]  # the native function; takes pointers as integers, integers, and the stream as an integer
+    launch: Callable[..., Any]  #: the native function; takes integers: pointers, sizes, the stream
     key: KernelKey
-    seconds: float  # what compiling took, in this process or another
-    origin: str = "compiled"  # by this process; or "cache", "bundle"
-    ptx: str = ""  # if it was asked for
-    cubin: bytes = b""  # likewise
-    #: The DSL's compiled object, or the loaded module, which must outlive the function.
-    owner: Any = field(default=None, repr=False)
+    seconds: float  #: compile time, in this process or another
+    origin: str = "compiled"  #: in this process; or loaded from "cache" or "bundle"
+    ptx: str = ""  #: only if requested
+    cubin: bytes = b""  #: likewise
+    owner: Any = field(default=None, repr=False)  #: the DSL's compiled object or the loaded module; outlives `launch`
 
 
 def compile_options(*, arch: str, debug: bool) -> str:
-    """The options given to ``cute.compile``.
-
-    The target is always among them: where there is no GPU, detection falls back to sm_100 without a word.
-    """
+    """The options of ``cute.compile``; without a target it would silently assume sm_100 where there is no GPU."""
     options = ["--enable-tvm-ffi", f"--gpu-arch {arch}"]
     if debug:
         options += ["--generate-line-info", "--enable-assertions"]
@@ -85,12 +71,12 @@ def compile_options(*, arch: str, debug: bool) -> str:
 
 
 class Compiler:
-    """The CuTe DSL; the cache's tests put a fake in its place."""
+    """The CuTe DSL; tests substitute a fake."""
 
     def compile(
         self, build: Callable[[Any], Traceable], config: Any, key: KernelKey, *, keep: bool = False
     ) -> Compiled:
-        """Traces and compiles, and keeps PTX and machine code if asked to; needs no GPU.
+        """Traces and compiles; ``keep`` also keeps PTX and machine code; needs no GPU.
 
         Raises:
             UnsupportedError: the CuTe DSL is not installed.
@@ -102,7 +88,7 @@ class Compiler:
         start = time.perf_counter()
         try:
             source = build(config)
-            # The DSL writes what it keeps to files, by default into the current folder.
+            # The DSL writes PTX and machine code to files, by default into the current folder.
             with tempfile.TemporaryDirectory() as folder:
                 options = key.options + (f" --keep-ptx --keep-cubin --dump-dir={folder}" if keep else "")
                 compiled = cute.compile(source.function, *source.arguments, options=options)
@@ -113,14 +99,14 @@ class Compiler:
             ) from error
         seconds = time.perf_counter() - start
         log.debug("compiled: %s %s [%s] in %.2f s, key %s", key.name, config, key.arch, seconds, key.digest[:12])
-        # The wrapper that the DSL returns handles keyword arguments in Python; the function inside does not.
+        # The DSL returns a Python wrapper that handles keyword arguments; the native function inside is faster.
         unwrap = getattr(compiled, "__tvm_ffi_object__", None)
         inside = unwrap() if unwrap is not None else None
         launch = compiled if inside is None else inside
         return Compiled(launch=launch, key=key, seconds=seconds, ptx=ptx, cubin=cubin, owner=compiled)
 
     def image(self, compiled: Compiled) -> tuple[bytes, bool]:
-        """The object, and whether it is linked: loadable without the DSL.
+        """The object's bytes, and whether it is linked (loadable without the DSL).
 
         Raises:
             CompileError: it cannot be exported.
@@ -146,10 +132,10 @@ class Compiler:
             return path.with_suffix(".so").read_bytes(), True
 
     def load(self, path: Path, symbol: str, *, linked: bool) -> tuple[Callable[..., Any], Any]:
-        """Loads the function ``symbol`` of an object, which imports the DSL if it is not linked.
+        """Loads the function ``symbol`` of an object; imports the DSL if it is not linked.
 
         Returns:
-            The function, and what must outlive it.
+            The function, and its module, which must outlive it.
 
         Raises:
             UnsupportedError: the DSL or TVM-FFI is not installed.
@@ -176,19 +162,19 @@ class Compiler:
 
 @functools.cache
 def find_linker() -> tuple[str, ...] | None:
-    """The command that links kernel.o to kernel.so, without the libraries; None where the system has no linker."""
+    """The command that links kernel.o to kernel.so, without libraries; None where the system has no linker."""
     for name in ("ld", "ld.lld", "ld.mold"):
         if path := shutil.which(name):
             return (path, "-shared", *_LINK)
     for name in ("cc", "gcc", "clang"):
         if path := shutil.which(name):
-            # Without start-up files, which the object does not need.
+            # -nostdlib: without start-up files.
             return (path, "-shared", "-nostdlib", *(part for flag in _LINK for part in ("-Xlinker", flag)))
     return None
 
 
 def _link(folder: Path) -> str:
-    """Links the kernel.o in a folder to kernel.so; returns why that is not possible, or ""."""
+    """Links the kernel.o in a folder to kernel.so; returns the reason of a failure, or ""."""
     command, runtime = find_linker(), runtime_library()
     if command is None:
         return "no linker (ld, cc) was found; install binutils"
@@ -203,5 +189,5 @@ def _link(folder: Path) -> str:
 
 @functools.cache
 def _load_runtime(path: Path) -> ctypes.CDLL:
-    # An object names its libraries without a path, and the loader takes one of that name that is loaded already.
+    # An object names its libraries without a path; the loader uses one of that name that is already loaded.
     return ctypes.CDLL(str(path))

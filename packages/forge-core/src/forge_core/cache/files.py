@@ -1,8 +1,7 @@
-"""File-system helpers of the cache, and the check that nobody else can change what native code is loaded from.
+"""File-system helpers of the cache, and the check that no other user can change the native code that is loaded.
 
-On a shared machine another user could create ``/tmp/forge``, or a link of that name, before this one does, and fill it
-with code.  So everything on the way to an object must belong to this user or to root, and must not be writable by
-anybody else: see :func:`check_private`.
+On a shared machine another user could create ``/tmp/forge``, or a link of that name, first, and fill it with code.
+So everything on the path to an object must belong to this user or to root and must not be writable by anybody else.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forge_core.errors import CacheError
-
-__all__ = ["check_private", "check_writable", "make_private", "tree_bytes", "warn_once", "write_new"]
 
 log = logging.getLogger("forge_core")
 
@@ -33,7 +30,7 @@ def warn_once(subject: str, message: str, *args: object) -> None:
 
 def write_new(path: Path, data: bytes) -> None:
     """Writes a file that must not exist, readable by this user alone."""
-    # Without fsync: a file that a power cut truncates fails its checksum, and the kernel is compiled again.
+    # Without fsync: a file truncated by a power cut fails its checksum, and the kernel is compiled again.
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
 
@@ -47,14 +44,10 @@ def make_private(folder: Path) -> Path:
 
 
 def check_writable(folder: Path, *, remedy: str) -> None:
-    """Makes a folder, and checks that files can be made in it.
-
-    Args:
-        folder: see :func:`make_private`.
-        remedy: what to do if they cannot, as a full sentence.
+    """Makes a folder (see :func:`make_private`), and checks that files can be created in it.
 
     Raises:
-        CacheError: nothing can be written there.
+        CacheError: they cannot; the message ends with ``remedy``, a full sentence.
     """
     try:
         with tempfile.TemporaryFile(dir=make_private(folder)):
@@ -64,7 +57,7 @@ def check_writable(folder: Path, *, remedy: str) -> None:
 
 
 def tree_bytes(folder: Path) -> int:
-    """The size of the files in a folder; files that are removed meanwhile count nothing."""
+    """The size of the files in a folder, some of which may be removed meanwhile."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
@@ -96,7 +89,7 @@ def check_private(path: Path, *, remedy: str) -> Path:
 
 
 def _unsafe(path: Path) -> Iterator[str]:
-    """Where another user can change what a path leads to, in words."""
+    """The places where another user can change what a path leads to, in words."""
     step = path
     while step.is_symlink():
         yield from (*_foreign(step), *_in_open_folder(step))

@@ -1,7 +1,7 @@
 """The key of a compiled kernel: everything that can change its code, each value with its type.
 
-With an incomplete key, a kernel that was built for another architecture, dtype or compiler would be launched and write
-garbage.  So a value of an unknown type is refused instead of being turned into some text.
+An incomplete key would launch a kernel that was built for another architecture, dtype or compiler.  So a value of an
+unknown type is rejected instead of being converted to text.
 """
 
 from __future__ import annotations
@@ -22,27 +22,25 @@ import torch
 
 from forge_core.toolchain import host_levels, toolchain
 
-__all__ = ["KernelKey", "canonical", "dsl_environment", "modules_of", "object_at", "same", "tag", "untag"]
-
-# CUTE_DSL_* variables that say where or how much is written, not what is generated.  Any other one enters the key.
+# CUTE_DSL_* variables that do not affect the generated code.  All others are part of the key.
 _NOT_IN_KEY = {
     *("CUTE_DSL_CACHE_DIR", "CUTE_DSL_DISABLE_FILE_CACHING", "CUTE_DSL_NO_CACHE", "CUTE_DSL_JIT_CACHE_MAX_ELEMS"),
     *("CUTE_DSL_KEEP", "CUTE_DSL_KEEP_IR", "CUTE_DSL_KEEP_PTX", "CUTE_DSL_KEEP_CUBIN", "CUTE_DSL_DUMP_DIR"),
     *("CUTE_DSL_LOG_LEVEL", "CUTE_DSL_LOG_TO_CONSOLE", "CUTE_DSL_LOG_TO_FILE", "CUTE_DSL_PRINT_IR"),
     *("CUTE_DSL_SHOW_STACKTRACE", "CUTE_DSL_FILTER_STACKTRACE", "CUTE_DSL_JIT_TIME_PROFILING"),
-    "CUTE_DSL_LIBS",  # where the runtime library lies; what is in it is told by the versions
-    "CUTE_DSL_ARCH",  # a field of its own, which is always passed to the compiler
+    "CUTE_DSL_LIBS",  # the path of the runtime library, whose version is in the key
+    "CUTE_DSL_ARCH",  # the architecture is a field of its own, which is always passed to the compiler
 }
 
 
 def tag(value: Any) -> Any:
-    """A JSON value that says a key's value and its type, so that ``1``, ``True`` and ``"1"`` differ.
+    """Encodes a value and its type as JSON, so that ``1``, ``True`` and ``"1"`` differ.
 
     Args:
-        value: None, bool, int, str, a torch dtype, an enum member, a tuple of such, or a frozen dataclass of such.
+        value: None, bool, int, str, a torch dtype, an enum member, or a tuple or frozen dataclass of those.
 
     Raises:
-        TypeError: any other type; its text may not say all that matters, and may change from run to run.
+        TypeError: any other type, whose text may be incomplete or change from run to run.
     """
     if value is None:
         return None
@@ -58,7 +56,7 @@ def tag(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         if not kind.__dataclass_params__.frozen:
             raise TypeError(f"{kind.__qualname__} is not a frozen dataclass, so it cannot be part of a kernel's key.")
-        # Every field, also one that was left to its default: a default that changes has to change the key.
+        # Fields left to their defaults too: a changed default has to change the key.
         fields = {f.name: tag(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return ["dataclass", _class_name(kind), fields]
     raise TypeError(
@@ -68,9 +66,9 @@ def tag(value: Any) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values are equal and of the same types, with all that they hold; to ``==``, 1 and True are equal.
+    """Whether two values are equal and of the same types, recursively; ``==`` finds 1 and True equal.
 
-    For what :func:`tag` takes: whether it gives the same for both.
+    For values that :func:`tag` takes: whether their tags are equal.
     """
     kind = type(a)
     if a is b or kind is not type(b):
@@ -80,9 +78,9 @@ def same(a: Any, b: Any) -> bool:
     if dataclasses.is_dataclass(kind):
         return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(kind))
     match a:
-        case float():  # -0.0 and 0.0 differ, and a NaN is itself
+        case float():  # -0.0 and 0.0 differ, and NaNs are equal
             return repr(a) == repr(b)
-        case dict():  # in order: a loop over it is traced in order
+        case dict():  # in order, as a traced loop over it would be
             return same(list(a.items()), list(b.items()))
         case set() | frozenset():
             return same(sorted(a, key=repr), sorted(b, key=repr))
@@ -94,10 +92,10 @@ def _class_name(kind: type) -> str:
 
 
 def untag(tagged: Any) -> Any:
-    """The value that :func:`tag` described; imports the modules of its classes, so not for text of unknown origin.
+    """Decodes what :func:`tag` encoded; imports the modules of its classes, so never use it on untrusted text.
 
     Raises:
-        TypeError: it is not what :func:`tag` gives.
+        TypeError: not an encoded value.
     """
     if tagged is None:
         return None
@@ -118,93 +116,80 @@ def untag(tagged: Any) -> Any:
 
 
 def object_at(path: str) -> Any:
-    """Imports what a path ``"module:qualname"`` names."""
+    """Imports the object at a path ``"module:qualname"``."""
     module, _, qualname = path.partition(":")
     return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
 
 
 def modules_of(config: str) -> list[str]:
-    """The modules of the enums and dataclasses that a configuration, tagged and as canonical JSON, is made of."""
-    # A quote inside a string is escaped, so no string of the configuration matches.
+    """The modules of the enums and dataclasses in a configuration, given as canonical JSON of its tag."""
+    # Quotes within strings are escaped, so the pattern matches no string of the configuration.
     return sorted(set(re.findall(r'\["(?:dataclass|enum)","([^":]+):', config)))
 
 
 def canonical(value: Any) -> str:
-    """JSON in the one form that is hashed: sorted, without spaces, ASCII."""
+    """Canonical JSON, for hashing: sorted keys, no spaces, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 Pairs = tuple[tuple[str, str], ...]
-# The fields of a key that are pairs of names and values.
+# The fields that are pairs of names and values.
 _TABLES = ("toolchain", "environment", "sources")
 
 
 @dataclass(frozen=True)
 class KernelKey:
-    """All that identifies one compiled kernel.
+    """The identity of one compiled kernel."""
 
-    Attributes:
-        name: ``"module:qualname"`` of the function that builds the kernel.
-        config: the tagged configuration (see :func:`tag`), as canonical JSON.
-        arch: the target, for example ``"sm_90a"``.
-        options: the options given to the compiler.
-        host: the level of the processor that the launching code was made for (see ``toolchain``).
-        toolchain: name and version of each distribution that takes part in compiling, and the CUDA variant.
-        environment: the CUTE_DSL_* variables that can change the code.
-        sources: the SHA-256 of each module that the kernel is built from (see ``sources``).
-    """
-
-    name: str
-    config: str
-    arch: str
-    options: str
-    host: str
-    toolchain: Pairs
-    environment: Pairs
-    sources: Pairs
+    name: str  #: "module:qualname" of the builder
+    config: str  #: the configuration: canonical JSON of its tag
+    arch: str  #: the target, for example "sm_90a"
+    options: str  #: of the compiler
+    host: str  #: the processor level that the host code was compiled for; see `toolchain.host_levels`
+    toolchain: Pairs  #: name and version of each distribution that takes part in compiling, and the CUDA variant
+    environment: Pairs  #: the CUTE_DSL_* variables that can change the code
+    sources: Pairs  #: the SHA-256 of each module that the kernel is built from; see `sources.fingerprint`
 
     @classmethod
     def make(cls, name: str, config: str, *, arch: str, options: str, sources: Pairs) -> KernelKey:
-        """The key of a configuration, tagged and as canonical JSON, in this process."""
+        """A key with the host level, toolchain and environment of this process."""
         return cls(name, config, arch, options, host_levels()[-1], toolchain(), dsl_environment(os.environ), sources)
 
     @functools.cached_property
     def digest(self) -> str:
         """A SHA-256 over every field, in hexadecimal."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return hashlib.sha256(canonical(fields).encode()).hexdigest()
+        return hashlib.sha256(canonical(dataclasses.asdict(self)).encode()).hexdigest()
 
     @property
     def symbol(self) -> str:
-        """The name of the function in the object, which is of this key alone."""
+        """The name of the function in the object, unique to this key."""
         return f"forge_{self.digest[:24]}"
 
     def compatible_keys(self) -> Iterator[KernelKey]:
-        """This key, and those of objects that run here as well: compiled for a lower level of this processor."""
+        """This key, then those of the same kernel compiled for lower levels of this processor."""
         yield self
         levels = host_levels()
-        if self.host in levels:
-            for host in reversed(levels[: levels.index(self.host)]):
-                yield dataclasses.replace(self, host=host)
+        for host in reversed(levels[: levels.index(self.host)]):
+            yield dataclasses.replace(self, host=host)
 
     def describe(self) -> dict[str, Any]:
         """Every field as JSON values."""
-        told = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {**told, "config": json.loads(self.config), **{name: dict(told[name]) for name in _TABLES}}
+        fields = dataclasses.asdict(self)
+        return {**fields, "config": json.loads(self.config), **{name: dict(fields[name]) for name in _TABLES}}
 
     @classmethod
-    def from_description(cls, told: Mapping[str, Any]) -> KernelKey:
-        """The key that :meth:`describe` gave.  Compare its digest: a value of another type gives another one.
+    def from_description(cls, fields: Mapping[str, Any]) -> KernelKey:
+        """The inverse of :meth:`describe`.  Types are not checked; a value of another type changes the digest.
 
         Raises:
             TypeError, KeyError, AttributeError: it has other fields.
         """
-        tables = {name: tuple(sorted(told[name].items())) for name in _TABLES}
-        return cls(**{**told, "config": canonical(told["config"]), **tables})
+        tables = {name: tuple(sorted(fields[name].items())) for name in _TABLES}
+        return cls(**{**fields, "config": canonical(fields["config"]), **tables})
 
 
 def dsl_environment(environ: Mapping[str, str]) -> Pairs:
-    """The CUTE_DSL_* variables of a mapping that can change the code, sorted."""
+    """The CUTE_DSL_* variables that can change the code, sorted."""
     return tuple(
         sorted((k, v) for k, v in environ.items() if k.startswith("CUTE_DSL_") and k not in _NOT_IN_KEY and v != "")
     )

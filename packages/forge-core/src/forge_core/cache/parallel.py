@@ -1,12 +1,12 @@
-"""Compiles many kernels at once, in worker processes, because ``cute.compile`` is not thread-safe.
+"""Compiles many kernels in worker processes, because ``cute.compile`` is not thread-safe.
 
-    compile_all --order--> python -m forge_core.cache.parallel    imports the compiler and the kernels' modules once
-                <-answers--           |  forks
-                                  worker, worker ...              each compiles one kernel into the store
+    compile_all ---job--> python -m forge_core.cache.parallel    imports the compiler and the kernels' modules once
+                <-results--          |  forks
+                                 worker, worker ...              each compiles one kernel into the store
 
-Importing takes two seconds, so the workers are forks of a process that has imported.  A fork that dies fails its own
-kernel alone.  The order and the answers are JSON: a kernel is named by its builder's import path and its tagged
-configuration, so nothing of the caller's main program is run again.
+Importing takes two seconds, so the workers are forks of a server that has imported.  A fork that dies fails its own
+kernel alone.  Job and results are JSON: a kernel is named by its builder's import path and its tagged configuration, so
+the caller's main program is not run again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ import contextlib
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from multiprocessing import connection
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import IO, Any, TextIO, TypedDict
 
@@ -32,8 +34,6 @@ from forge_core.cache.key import tag, untag
 from forge_core.cache.store import Store
 from forge_core.processes import how_it_ended
 
-__all__ = ["Outcome", "Request", "compile_all"]
-
 # A worker takes about a gigabyte.
 _MAX_JOBS = 16
 #: A worker that takes longer than this for one kernel is ended.
@@ -42,27 +42,27 @@ TIMEOUT_S = 900.0
 
 @dataclass(frozen=True)
 class Request:
-    """One kernel to be compiled, by ``"module:qualname"`` of its ``@compile_cached`` builder."""
+    """A kernel to compile."""
 
-    builder: str
+    builder: str  # "module:qualname" of its @compile_cached builder
     config: Any
     arch: str
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a request."""
+    """The result of a request."""
 
     request: Request
     digest: str  # of the kernel's key
     status: str = "failed"  # or "compiled", or "present"
-    seconds: float = 0.0  # what compiling took, now or earlier; 0 if it failed
+    seconds: float = 0.0  # compile time, now or earlier; 0 if it failed
     bytes: int = 0  # the object's size
     error: str = ""  # why it failed
 
 
-class _JobSpec(TypedDict):
-    """What the server reads from its stdin."""
+class _Job(TypedDict):
+    """The server's input."""
 
     requests: list[tuple[str, str, Any, str]]  # digest of the key, builder, tagged configuration, architecture
     jobs: int
@@ -79,13 +79,16 @@ def compile_all(
     jobs: int | None = None,
     on_done: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Makes sure that kernels are in a store; worker processes compile those that are missing.
+    """Compiles those of some kernels that a store lacks; one that fails does not stop the others.
 
-    Equal requests count once; ``jobs`` is by default one for each processor; ``on_done`` is called for each kernel when
-    it is done.
+    Args:
+        requests: equal ones count once.
+        store: where the kernels are stored.
+        jobs: worker processes at a time; by default one for each processor.
+        on_done: called for each kernel when it is done.
 
     Returns:
-        The outcomes in the order of the requests; a kernel that fails does not stop the others.
+        The outcomes in the order of the requests.
 
     Raises:
         CacheError: the store's folder is not safe.
@@ -94,8 +97,8 @@ def compile_all(
     wanted: dict[str, Request] = {}
     outcomes: dict[str, Outcome] = {}
 
-    def done(digest: str, answer: dict[str, Any]) -> None:
-        outcomes[digest] = Outcome(wanted[digest], digest, **answer)
+    def done(digest: str, result: dict[str, Any]) -> None:
+        outcomes[digest] = Outcome(wanted[digest], digest, **result)
         on_done(outcomes[digest])
 
     for request in requests:
@@ -108,7 +111,7 @@ def compile_all(
     missing = {digest: request for digest, request in wanted.items() if digest not in outcomes}
     if missing:
         processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        order = _JobSpec(
+        job = _Job(
             requests=[(digest, each.builder, tag(each.config), each.arch) for digest, each in missing.items()],
             jobs=jobs or min(processors, _MAX_JOBS),
             timeout_s=TIMEOUT_S,
@@ -116,55 +119,54 @@ def compile_all(
             max_bytes=store.max_bytes,
             debug=settings.debug_requested(),
         )
-        ended = _run_server(order, done)
+        ended = _run_server(job, done)
         for digest in missing.keys() - outcomes.keys():
             done(digest, {"error": f"the worker ended: {ended}"})
     return [outcomes[digest] for digest in wanted]
 
 
-def _run_server(order: _JobSpec, on_answer: Callable[[str, dict[str, Any]], None]) -> str:
-    """Calls back with the digest and the answer of each request; returns how the server ended.
+def _run_server(job: _Job, on_result: Callable[[str, dict[str, Any]], None]) -> str:
+    """Calls back with the digest and the result of each request; returns how the server ended.
 
-    An exception, of Ctrl-C for example, ends the server and its workers.
+    Any exception, such as KeyboardInterrupt, kills the server and its workers.
     """
     environment = {
         **os.environ,
-        # No library initialises a GPU when it is imported.
+        # Libraries that initialise a GPU on import find none.
         "CUDA_VISIBLE_DEVICES": "",
-        # What the DSL takes where it finds no GPU; otherwise it asks the driver, in each worker.  What is compiled for,
-        # each compilation says.
+        # A default, without which the DSL queries the driver in each worker; each compilation passes its own.
         "CUTE_DSL_ARCH": "sm_100a",
         # OpenBLAS, which NumPy loads, would start a thread per core, and only a process of one thread may fork.
         "OPENBLAS_NUM_THREADS": "1",
-        # A worker imports what this process would.
+        # Workers import what this process would.
         "PYTHONPATH": os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path),
     }
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as said:
-        given.write(json.dumps(order).encode())
-        given.seek(0)
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stderr:
+        stdin.write(json.dumps(job).encode())
+        stdin.seek(0)
         with subprocess.Popen(
             [sys.executable, "-m", "forge_core.cache.parallel"],
-            stdin=given,
+            stdin=stdin,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=stderr,
             env=environment,
             process_group=0,
         ) as server:
             try:
                 for line in server.stdout or ():
                     if line.endswith(b"\n"):  # else the server was killed while it wrote
-                        on_answer(*json.loads(line))
+                        on_result(*json.loads(line))
                 server.wait()
             finally:
                 if server.returncode != 0:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(server.pid, signal.SIGKILL)
-        return _how_it_ended(server.returncode, said)
+        return _how_it_ended(server.returncode, stderr)
 
 
-def _how_it_ended(status: int, said: IO[bytes]) -> str:
-    said.seek(max(0, said.seek(0, os.SEEK_END) - 4096))
-    how = how_it_ended(status, said.read().decode(errors="replace"))
+def _how_it_ended(status: int, stderr: IO[bytes]) -> str:
+    stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - 4096))
+    how = how_it_ended(status, stderr.read().decode(errors="replace"))
     return f"{how} (it took too long)" if status == -signal.SIGALRM else how
 
 
@@ -172,72 +174,61 @@ def _how_it_ended(status: int, said: IO[bytes]) -> str:
 
 
 def _serve() -> None:
-    # What kernels or libraries print must not be taken for an answer.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    # Results have a descriptor of their own; what kernels or libraries print goes to stderr.
+    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    order: _JobSpec = json.load(sys.stdin)
-    signal.setitimer(signal.ITIMER_REAL, order["timeout_s"])
-    for module in sorted({builder.partition(":")[0] for _, builder, _, _ in order["requests"]}):
-        # The worker that needs it imports it again, and fails.
+    job: _Job = json.load(sys.stdin)
+    signal.setitimer(signal.ITIMER_REAL, job["timeout_s"])
+    for module in sorted({builder.partition(":")[0] for _, builder, _, _ in job["requests"]}):
+        # A module that fails here fails again in the worker that needs it.
         with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(module)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    gc.freeze()  # what is imported stays shared with the forks
-    waiting = order["requests"][::-1]
-    running: dict[int, tuple[str, Any, Any]] = {}  # by process id: digest, answer, output
+    gc.freeze()  # keeps the imported objects shared with the forks
+    fork = multiprocessing.get_context("fork")
+    waiting = job["requests"][::-1]
+    running: dict[Any, tuple[str, ForkProcess, IO[bytes]]] = {}  # by the receiver of its result: digest, worker, stderr
     while waiting or running:
-        while waiting and len(running) < order["jobs"]:
+        while waiting and len(running) < job["jobs"]:
             request = waiting.pop()
-            # Files, not pipes, which a process that a kernel has started could keep open.
-            files = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - closed when the worker has ended
-            running[_fork(order, request, *files, answers)] = request[0], *files
-        pid, status = os.wait()
-        if pid not in running:  # a process that a module has started
-            continue
-        digest, answer, said = running.pop(pid)
-        answer.seek(0)
-        code = os.waitstatus_to_exitcode(status)
-        told = json.load(answer) if code == 0 else {"error": f"the worker ended: {_how_it_ended(code, said)}"}
-        answer.close()
-        said.close()
-        answers.write(json.dumps([digest, told]) + "\n")
-        answers.flush()
+            receiver, sender = fork.Pipe(duplex=False)
+            # Not a pipe, which a process that a kernel has started could keep open.
+            stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the worker has ended
+            worker = fork.Process(target=_work, args=(job, request, sender, stderr, results))
+            worker.start()
+            sender.close()  # the worker has the only one, so that its end is noticed
+            running[receiver] = request[0], worker, stderr
+        ready: list[Any] = connection.wait(running)
+        for done in ready:
+            digest, worker, stderr = running.pop(done)
+            with done, stderr:
+                try:
+                    told = done.recv()
+                    worker.kill()  # whatever else it runs
+                    worker.join()
+                except EOFError:
+                    worker.join()
+                    told = {"error": f"the worker ended: {_how_it_ended(worker.exitcode or 0, stderr)}"}
+            results.write(json.dumps([digest, told]) + "\n")
+            results.flush()
 
 
-def _fork(
-    order: _JobSpec, request: tuple[str, str, Any, str], answer: IO[bytes], said: IO[bytes], answers: TextIO
-) -> int:
-    """Forks a worker, which writes its answer to a file and exits with status 0; returns its process id."""
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:  # whatever happens, this process must not go on as the server
-        answers.close()
-        os.dup2(said.fileno(), 1)
-        os.dup2(said.fileno(), 2)
-        signal.setitimer(signal.ITIMER_REAL, order["timeout_s"])
-        answer.write(json.dumps(_compile(order, *request)).encode())
-        answer.flush()
-        status = 0
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 1
-    except BaseException:  # noqa: BLE001 - the caller shows its last line
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+def _work(job: _Job, request: tuple[str, str, Any, str], sender: Any, stderr: IO[bytes], results: TextIO) -> None:
+    results.close()  # so that the caller notices the end of the server
+    os.dup2(stderr.fileno(), 1)
+    os.dup2(stderr.fileno(), 2)
+    signal.setitimer(signal.ITIMER_REAL, job["timeout_s"])
+    sender.send(_compile(job, *request))
 
 
-def _compile(order: _JobSpec, digest: str, path: str, tagged: Any, arch: str) -> dict[str, Any]:
+def _compile(job: _Job, digest: str, path: str, tagged: Any, arch: str) -> dict[str, Any]:
     try:
-        with settings.use_settings(debug=order["debug"]):
-            # Imported before its key is made, so that a change of the sources in between is noticed.
+        with settings.use_settings(debug=job["debug"]):
+            # Imported before its key is computed, so that a change of the sources in between is noticed.
             builder = builder_at(path).imported()
-            store = Store(Path(order["store"]), max_bytes=order["max_bytes"])
+            store = Store(Path(job["store"]), max_bytes=job["max_bytes"])
             entry, compiled = builder.ensure(untag(tagged), arch=arch, store=store)
-    except Exception as error:  # noqa: BLE001 - the caller reports it with the kernel
+    except Exception as error:  # noqa: BLE001 - reported by the caller
         return {"error": f"{type(error).__name__}: {error}"}
     if entry.key.digest != digest:
         return {"error": "its sources or its environment changed meanwhile"}

@@ -6,12 +6,12 @@ From the builder's module on, import statements are followed into the project's 
           |    `--------> forge_core/cute/warp.py
           `-------------> configs.py            ops.py, kernels/naive.py: not reached, may change freely
 
-Followed are the builder's own top-level package, Forge, and whatever is not in a site-packages folder; other installed
+Modules of the builder's own top-level package, of Forge and outside site-packages are followed; other installed
 packages count by their version.  Not in the fingerprint: the standard library, torch, the compiler (in the key by its
 version), ``forge_core.cache`` and ``forge_core.op``.
 
-Import statements are found by a regular expression, which takes a third of the time of parsing.  It can find more than
-there are (in a docstring, say): then a key depends on more sources than needed, never on fewer.
+Import statements are found by a regular expression, which takes a third of the time of parsing.  It may also match text
+that is no statement, in a docstring for example: then a key depends on more sources than needed, never on fewer.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Sources", "fingerprint", "locate"]
-
-#: When Forge was imported; a file that changed later may differ from what this process has imported.
+#: When Forge was imported; a file that changed later may differ from the imported module.
 STARTED_NS = time.time_ns()
 
 _BOUNDARY = ("forge_core.cache", "forge_core.op")
@@ -41,15 +39,15 @@ _NOT_FOLLOWED = frozenset({"cutlass", "cuda", "tvm_ffi", "torch", "nvidia_cutlas
 
 @dataclass(frozen=True)
 class Sources:
-    """What a kernel is built from."""
+    """The sources that a kernel is built from."""
 
-    #: Module and SHA-256 of its source, or top-level package and ``distribution==version``; sorted.
+    # Module and SHA-256 of its source, or top-level package and "distribution==version"; sorted.
     pairs: tuple[tuple[str, str], ...]
-    #: Path, time of the last change in ns (of content or metadata) and size of each source file.
+    # Path, time of the last change in ns (of content or metadata) and size of each source file.
     files: tuple[tuple[str, int, int], ...]
 
     def changed(self) -> str | None:
-        """The first file of which this process may have imported another version; None if there is none."""
+        """The first file of which this process may have imported another version, or None."""
         for path, changed, size in self.files:
             if changed > STARTED_NS or _state(path) != (changed, size):
                 return path
@@ -65,10 +63,10 @@ class _Module(NamedTuple):
 
 
 def fingerprint(roots: Iterable[str], *, excluded: tuple[str, ...] = _BOUNDARY) -> Sources | None:
-    """The fingerprint of modules and of all that they import from the project.
+    """The fingerprint of modules and of all modules that they import from the project; imports nothing.
 
     Args:
-        roots: full names of modules; none of them is imported.
+        roots: full names of modules.
         excluded: packages that are not followed.
 
     Returns:
@@ -90,7 +88,7 @@ def fingerprint(roots: Iterable[str], *, excluded: tuple[str, ...] = _BOUNDARY) 
         if module is None:
             if name in roots:
                 return None
-            pairs[name] = "not found"  # an optional import, which may be found tomorrow
+            pairs[name] = "not found"  # an optional import, which may be installed later
         elif top not in own and not top.startswith("forge_") and _is_installed(module):
             pairs[top] = _version(top)
         elif module.path:
@@ -128,7 +126,7 @@ class _Source(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _read(path: str, changed: int, size: int) -> _Source:
-    """Reads a file; ``changed`` and ``size`` distinguish its versions in the memory of results."""
+    """Reads a file; ``changed`` and ``size`` distinguish its versions in the cache of results."""
     data = Path(path).read_bytes()
     text = data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n").replace("\\\n", " ")
     statements = []
@@ -206,13 +204,13 @@ def _imports(module: _Module, source: _Source) -> Iterator[str]:
     for found in _DYNAMIC.finditer(source.text):
         if found[1] is not None:
             yield found[1]
-        # The core imports the builders and operators that it is given the paths of, which are fingerprinted as roots.
+        # What the core imports by name are builders and operators, which are roots of their own.
         elif not module.name.startswith("forge_core."):
             yield from _whole(module.name.partition(".")[0])
 
 
 def _plain(name: str, text: str) -> Iterator[str]:
-    """``import a.b``: a and a.b, and a.c if the file says ``a.c.something``."""
+    """``import a.b``: a and a.b, and a.c if the file mentions ``a.c.something``."""
     yield name
     top = name.partition(".")[0]
     if top not in _NOT_FOLLOWED:
@@ -222,7 +220,7 @@ def _plain(name: str, text: str) -> Iterator[str]:
 
 
 def _from(base: str, names: tuple[str, ...]) -> Iterator[str]:
-    """``from base import names``: the submodules among the names, and base for names that it may define itself."""
+    """``from base import names``: submodules among the names, and base if it may define one of them."""
     if base.partition(".")[0] in _NOT_FOLLOWED:
         return
     package = _locate(base)
@@ -237,7 +235,7 @@ def _from(base: str, names: tuple[str, ...]) -> Iterator[str]:
 
 
 def _whole(top: str) -> Iterator[str]:
-    """All modules of a package, one of which imports by a computed name."""
+    """All modules of a package, for a module that imports by a computed name."""
     package = _locate(top)
     for folder in package.folders if package is not None else ():
         for path in sorted(Path(folder).rglob("*.py")):

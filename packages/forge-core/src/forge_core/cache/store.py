@@ -1,17 +1,17 @@
 """Compiled kernels on disk.
 
-An entry is a folder with one kernel, a store is a folder of entries:
+An entry is a folder with one kernel; a store is a folder of entries:
 
     sm_90a/<digest>/kernel.so      the object; kernel.o where there was no linker (see ``compile``)
-    sm_90a/<digest>/kernel.json    the whole key, the object's size and SHA-256, what compiling took
+    sm_90a/<digest>/kernel.json    the whole key, the object's size and SHA-256, the compile time
     work/                          entries that are being written or removed
     locks/<digest>.lock            one for each key that was compiled
 
 An entry is written into a folder of its own in work/, which is then renamed into place, so a reader finds all of it or
 nothing, whenever a writer is killed.  A rename onto an entry fails, so an entry is never replaced.  A reader compares
-the JSON file with the key that it asks for, and the object with its checksum; an entry that does not agree is damaged:
-it is removed, and the kernel is compiled again.  Locks only spare work: where the file system has none, two processes
-compile the same kernel, and the second one's is dropped.
+the JSON file with the requested key and the object with its checksum; on a mismatch the entry is damaged: it is
+removed, and the kernel is compiled again.  Locks only save work: on a file system without them, two processes may
+compile the same kernel, and the second result is dropped.
 """
 
 from __future__ import annotations
@@ -37,23 +37,21 @@ from forge_core.cache.sources import fingerprint
 from forge_core.errors import CacheError
 from forge_core.toolchain import host_levels, toolchain
 
-__all__ = ["FORMAT", "Damaged", "Entry", "Store", "user_store"]
-
-#: Changes when an entry is written differently, or when the same key would be compiled differently.
+#: Changes when the format of an entry changes, or when the same key would be compiled differently.
 FORMAT = 1
 DESCRIPTION = "kernel.json"
-#: The object's name: loadable by itself, or only by the DSL.
+#: The object's name: linked, or loadable only by the DSL.
 OBJECTS = ("kernel.so", "kernel.o")
-#: A process that waits longer than this for another's compilation goes on without the lock.
+#: A process waits for another's compilation for this long, then continues without the lock.
 LOCK_TIMEOUT_S = 600.0
-#: What is older than this in work/ and locks/ was left by a process that was killed.
+#: Anything older in work/ and locks/ was left by a process that was killed.
 LEFTOVER_S = 3600.0
-# A use within this time of the last one is not recorded.
+# The resolution of an entry's time of use.
 _USE_STEP_S = 60.0
 
 
 class Damaged(Exception):  # noqa: N818 - not an error for the caller: a damaged entry is a miss
-    """An entry that is not what it should be."""
+    """An entry does not agree with its key or its checksum."""
 
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(reason)
@@ -62,16 +60,16 @@ class Damaged(Exception):  # noqa: N818 - not an error for the caller: a damaged
 
 @dataclass(frozen=True)
 class Entry:
-    """A kernel on disk: its object has so many bytes and that checksum, and took so many seconds to compile."""
+    """A kernel on disk."""
 
     key: KernelKey
     folder: Path
-    file: str  # the object's name in there
-    bytes: int
-    sha256: str
-    seconds: float
-    made: str  # the date in UTC
-    used: float  # in seconds since the epoch, to a minute
+    file: str  # the object's name, one of OBJECTS
+    bytes: int  # the object's size
+    sha256: str  # of the object
+    seconds: float  # compile time
+    made: str  # the date of compilation in UTC
+    used: float  # the time of the last use in seconds since the epoch, to a minute
 
     @classmethod
     def read(cls, folder: Path, *, check: bool) -> Entry:
@@ -79,7 +77,7 @@ class Entry:
 
         Raises:
             FileNotFoundError: there is none.
-            Damaged: it is not complete, or does not agree with itself or with the folder's name.
+            Damaged: it is incomplete or inconsistent, or the folder's name is not its digest.
             OSError: it cannot be read.
         """
         try:
@@ -112,7 +110,7 @@ class Entry:
 
     @property
     def object(self) -> Path:
-        """The object file."""
+        """The path of the object."""
         return self.folder / self.file
 
     @property
@@ -125,9 +123,9 @@ class Store:
     """A folder of entries: the user's cache, or a bundle.
 
     Args:
-        root: the folder; made when something is written.
-        max_bytes: above it the least recently used entries are removed; 0 is no limit.
-        frozen: nothing in it is ever changed: a bundle that is installed.
+        root: the folder; made by the first write.
+        max_bytes: the size above which the least recently used entries are removed; 0 is no limit.
+        frozen: read-only: an installed bundle.
         remedy: what to do if the folder is not safe or cannot be written to, as a full sentence.
     """
 
@@ -139,14 +137,14 @@ class Store:
 
     @classmethod
     def of_user(cls) -> Store:
-        """The cache in the folder of the settings in force, switched on or not."""
+        """The cache in the folder of the current settings, whether the cache is enabled or not."""
         current = settings.current()
         return cls(current.folder / f"kernels-{FORMAT}", max_bytes=current.cache_max_bytes)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def folder(self) -> Path | None:
-        """The folder without links, or None; raises CacheError if it is not safe to load native code from."""
+        """The resolved folder, or None; raises CacheError if it is not safe to load native code from."""
         try:
             folder = check_private(self.root, remedy=self.remedy)
         except FileNotFoundError:
@@ -156,7 +154,7 @@ class Store:
         return folder
 
     def find(self, key: KernelKey) -> Entry | None:
-        """The entry of a key, or None if there is no correct one; a damaged one is removed.
+        """The entry of a key, or None; a damaged one is removed.
 
         Raises:
             CacheError: the folder, or the entry, is not safe to load native code from.
@@ -166,7 +164,7 @@ class Store:
             if root is None:
                 return None
             folder = root / key.arch / key.digest
-            # Before the checksum, which whoever can write to an entry can make right.
+            # Not only the checksum, which anyone who can write to an entry can recompute.
             for path in (folder.parent, folder, folder / DESCRIPTION, *(folder / name for name in OBJECTS)):
                 if path.exists():
                     check_private(path, remedy=self.remedy)
@@ -189,7 +187,7 @@ class Store:
         return entry
 
     def entries(self, *, check: bool = False) -> Iterator[Entry | Damaged]:
-        """All entries, with their checksums compared if ``check``.
+        """All entries; ``check`` also compares their checksums.
 
         Raises:
             CacheError: the folder is not safe.
@@ -212,7 +210,7 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self, key: KernelKey) -> Iterator[None]:
-        """Holds a key's lock, between threads and processes; the lock of a process that dies is released."""
+        """Holds a key's lock between threads and processes; the lock of a process that dies is released."""
         import filelock
 
         with contextlib.ExitStack() as held:
@@ -227,10 +225,10 @@ class Store:
             yield
 
     def publish(self, key: KernelKey, data: bytes, *, linked: bool, seconds: float) -> Entry | None:
-        """Writes an object that took so many seconds to compile, unless there is one; see :attr:`Entry.linked`.
+        """Writes an object unless the key has an entry; see :class:`Entry` for the arguments.
 
         Returns:
-            The entry, or None if it could not be written; a warning says so once.
+            The entry, or None with one warning if it could not be written.
 
         Raises:
             CacheError: the folder is not safe.
@@ -280,7 +278,7 @@ class Store:
             shutil.rmtree(work, ignore_errors=True)
 
     def remove(self, folder: Path) -> bool:
-        """Removes an entry in one step, so that no reader finds half of it; False if it was gone."""
+        """Removes an entry by one rename, so that no reader finds half of it; False if there was none."""
         trash = Path(tempfile.mkdtemp(dir=make_private(self.root / "work")))
         try:
             folder.rename(trash / folder.name)
@@ -291,11 +289,11 @@ class Store:
         return True
 
     def evict(self, max_bytes: int, *, keep: str = "") -> list[Path]:
-        """Removes leftovers of killed processes, then the least recently used entries; returns what was removed.
+        """Removes leftovers of killed processes, then the least recently used entries; returns the removed folders.
 
         Args:
-            max_bytes: what may stay, including what other processes are writing.
-            keep: the digest of an entry that stays in any case.
+            max_bytes: the size to remain, including entries that other processes are writing.
+            keep: the digest of an entry that is never removed.
         """
         removed = self.sweep()
         ages = {}
@@ -313,7 +311,7 @@ class Store:
         return removed
 
     def sweep(self) -> list[Path]:
-        """Removes what killed processes left in work/, and old locks; returns what was removed."""
+        """Removes leftovers of killed processes in work/ and old locks; returns the removed paths."""
         root, removed = self.folder(), []
         for path in [*root.glob("work/*"), *root.glob("locks/*")] if root is not None else []:
             with contextlib.suppress(FileNotFoundError):
@@ -325,11 +323,11 @@ class Store:
     def prune(
         self, *, max_bytes: int = 0, older_than_days: float | None = None, stale: bool = False
     ) -> dict[str, list[Path]]:
-        """Removes what is of no use; returns what was removed, by reason.
+        """Removes leftovers, damaged entries and those that the arguments select; returns the removed paths by reason.
 
         Args:
-            max_bytes: the least recently used entries are removed until the rest takes no more; 0 is no limit.
-            older_than_days: remove entries that were not used for so long.
+            max_bytes: the size to remain, by removing the least recently used entries; 0 is no limit.
+            older_than_days: remove entries whose last use is longer ago.
             stale: remove entries that this installation cannot use.
 
         Raises:
@@ -352,7 +350,7 @@ class Store:
 
 
 def _is_stale(key: KernelKey) -> bool:
-    """Whether this installation, as it is now, would never ask for a key."""
+    """Whether the current installation can never request a key: another toolchain, processor or source."""
     if key.toolchain != toolchain() or key.host not in host_levels():
         return True
     sources = fingerprint([key.name.partition(":")[0], *modules_of(key.config)])
@@ -360,5 +358,5 @@ def _is_stale(key: KernelKey) -> bool:
 
 
 def user_store() -> Store | None:
-    """The user's cache under the settings in force; None if it is switched off."""
+    """The user's cache under the current settings; None if it is disabled."""
     return Store.of_user() if settings.current().cache else None

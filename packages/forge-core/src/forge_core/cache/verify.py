@@ -1,13 +1,13 @@
 """Compares the imported modules of this process with their source files.
 
-A kernel's key holds the source files; what is traced are the modules in memory.  The two differ if a file was edited
+A kernel's key contains the source files, but the modules in memory are traced.  The two differ if a file was edited
 after its import, or if a program replaced a function, a method, a constant or an imported name.  So before a kernel is
 published, each imported module in its fingerprint is compared with its file, name by name:
 
-    def                the code object with the one compiled from the file, and its defaults
-    class              each attribute that its body binds, likewise; added methods
-    import             identity with the object in the module that it comes from
-    constant           the value of its expression, if that calls nothing but built-in types and math
+    def         its code object and defaults, with those compiled from the file
+    class       each attribute that its body binds, likewise; added methods
+    import      identity with the object in the module that it comes from
+    constant    the value of its expression, if that calls nothing but built-in types and math
 
 Nothing is imported and no statement of a source is executed.  docs/cache.md lists what is not detected.
 """
@@ -29,9 +29,7 @@ from typing import Any
 from forge_core.cache.key import same
 from forge_core.cache.sources import Sources
 
-__all__ = ["difference"]
-
-# What the expression of a constant may call: it has no effects, and its results are compared by value.
+# What the expression of a constant may call: no side effects, and results that are compared by value.
 _PURE = [len, min, max, sum, sorted, round, abs, range, *filter(callable, vars(math).values())]
 _PURE += [bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset]
 # The packages whose class decorators and metaclasses add methods to a class.
@@ -41,14 +39,14 @@ _Definitions = Mapping[str, list[ast.AST | None]]
 
 
 class _DiffersError(Exception):
-    """A name that differs from the source; the text says which."""
+    """A name differs from the source; the text says which."""
 
 
 def difference(sources: Sources) -> str | None:
-    """The first difference between an imported module and its source, for a message; None if there is none.
+    """The first difference between the imported modules of a fingerprint and its files, for a message, or None.
 
     Args:
-        sources: the fingerprint of what was traced, whose files have not changed since it was made.
+        sources: a fingerprint whose files have not changed since it was taken.
     """
     states = {path: (changed, size) for path, changed, size in sources.files}
     for name, digest in sources.pairs:
@@ -62,14 +60,14 @@ def difference(sources: Sources) -> str | None:
             _Comparison(module, *_compiled(path, *states[path])).check()
         except _DiffersError as error:
             return f"{name}.{error}"
-        except Exception as error:  # noqa: BLE001 - objects of any kind are looked at
+        except Exception as error:  # noqa: BLE001 - the objects of a module may raise anything
             return f"{name} cannot be compared with its source: {type(error).__name__}: {error}"
     return None
 
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(path: str, changed: int, size: int) -> tuple[ast.Module, frozenset[types.CodeType]]:
-    """The tree of a file, and the code objects of its functions."""
+    """The syntax tree of a file, and the code objects of its functions."""
     text = Path(path).read_bytes()
     waiting, codes = [compile(text, path, "exec", dont_inherit=True)], set[types.CodeType]()
     while waiting:
@@ -80,7 +78,7 @@ def _compiled(path: str, changed: int, size: int) -> tuple[ast.Module, frozenset
 
 
 def _definitions(body: Iterable[ast.AST], owner: str = "") -> _Definitions:
-    """The statements or expressions that may bind each name of a module or a class; None for what is not compared."""
+    """The statements or expressions that may bind each name of a module or class; None for one that is not compared."""
     found: dict[str, list[ast.AST | None]] = {}
     for name, node in _bindings(body):
         mangled = f"_{owner.lstrip('_')}{name}" if owner and name.startswith("__") and name[-2:] != "__" else name
@@ -144,7 +142,7 @@ class _Comparison:
                 raise _DiffersError(f"{path}.{name} is not defined in its source")
 
     def _check_name(self, path: str, nodes: list[ast.AST | None], value: Any, names: Mapping[str, Any]) -> None:
-        """Raises _DiffersError if a value is none of those that the source may bind to its name."""
+        """Raises _DiffersError unless a value is one that the source may bind to its name."""
         differs = _DiffersError(f"{path} differs from its source")
         for node in nodes:
             try:
@@ -198,7 +196,7 @@ class _Comparison:
 
 
 def _is_added(attribute: Any) -> bool:
-    """Whether an attribute is a function that neither Python nor a decorator of the standard library generated."""
+    """Whether an attribute is a function not generated by Python or by a decorator of the standard library."""
     function = getattr(attribute, "__func__", attribute)
     code = getattr(function, "__code__", None)
     is_code = code is not None and code.co_filename != "<string>" and _package(function) not in _GENERATORS
@@ -235,7 +233,7 @@ def _evaluates_to(node: ast.expr, value: Any, names: Mapping[str, Any]) -> bool:
 def _evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
     """The value of an expression, or _UNKNOWN if it calls something that may have side effects.
 
-    Any error of the evaluation is raised: a constant that can no longer be computed is not what its source says.
+    Errors of the evaluation are raised: a constant that can no longer be computed differs from its source.
     """
     for call in ast.walk(node):
         if isinstance(call, ast.Call):

@@ -19,7 +19,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from forge_core import device, settings
+from forge_core import settings
 from forge_core.bench import kernels
 from forge_core.cache import bundle
 from forge_core.cache.files import check_writable, tree_bytes
@@ -27,8 +27,6 @@ from forge_core.cache.parallel import Request
 from forge_core.cache.store import Damaged, Entry, Store, user_store
 from forge_core.cli import ARCH, answers
 from forge_core.errors import CacheError
-
-__all__ = ["cache"]
 
 HELP = """Show, check, warm and ship compiled kernels.
 
@@ -38,9 +36,9 @@ forge-cute cache warm --suite week1 -j 8         compile before anybody waits
 forge-cute cache build --arch sm_90a --suite week1 --out BUNDLE
 """
 
-_arch = click.option("--arch", type=ARCH, help="Only this architecture.")
 # Plain values for --json, and the same as lines.
 _Answer = tuple[Any, Iterable[str]]
+_arch = click.option("--arch", type=ARCH, help="Only this architecture.")
 _bundle = click.option(
     "--bundle", "folder", type=click.Path(file_okay=False, path_type=Path), help="Look at a bundle, not at the cache."
 )
@@ -52,7 +50,7 @@ def cache() -> None:
 
 
 def _store(folder: Path | None) -> Store:
-    """A bundle, or the user's cache, switched on or not."""
+    """A bundle, or the user's cache, enabled or not."""
     return Store.of_user() if folder is None else bundle.open_bundle(folder, "--bundle")
 
 
@@ -119,7 +117,7 @@ def ls(arch: str | None, text: str, folder: Path | None) -> _Answer:
             cells = row["digest"][:12], row["arch"], kernel, row["config"], decimal(row["bytes"])
             table.add_row(*map(Text, (*cells, f"{row['compile_s']:.2f} s", used)))
         if rows:
-            # Nothing is cut off in a file or a pipe.
+            # In a file or a pipe nothing is truncated.
             console = Console()
             (console if console.is_terminal else Console(width=400)).print(table)
         yield f"{len(rows)} kernels, {decimal(sum(row['bytes'] for row in rows))}, in {store.root}"
@@ -199,11 +197,7 @@ def verify(folder: Path | None) -> tuple[Any, Iterable[str], int]:
 
 
 def _store_to_change() -> Store:
-    """The user's cache, from which something is to be removed.
-
-    Raises:
-        CacheError: nothing can be changed there.
-    """
+    """The user's cache; raises CacheError if it is read-only."""
     store = Store.of_user()
     if store.root.exists():
         check_writable(store.root, remedy=store.remedy)
@@ -273,35 +267,36 @@ def _requests(suites: tuple[str, ...], kernel: str | None, config: str | None, a
 
 
 def _compile(store: Store, wanted: list[Request], *, jobs: int | None) -> tuple[dict[str, Any], list[str], int]:
-    """Compiles kernels into a store; returns what came of it, the same as lines, and the exit status.
+    """Compiles kernels into a store; returns plain values, the same as lines, and the exit status.
 
     Raises:
-        CacheError: nothing can be written there; nothing is compiled.
+        CacheError: the store is not writable; nothing is compiled.
     """
     check_writable(store.root, remedy=store.remedy)
     start = time.perf_counter()
     outcomes = kernels.compile_shown(wanted, store, jobs=jobs)
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    counts = Counter(outcome.status for outcome in outcomes)
+    failed = [
+        {**vars(o.request), "config": str(o.request.config), "key": o.digest, "error": o.error}
+        for o in outcomes
+        if o.status == "failed"
+    ]
     told: dict[str, Any] = {
         "kernels": len(outcomes),
-        "compiled": sum(outcome.status == "compiled" for outcome in outcomes),
-        "present": sum(outcome.status == "present" for outcome in outcomes),
+        "compiled": counts["compiled"],
+        "present": counts["present"],
         "bytes": sum(outcome.bytes for outcome in outcomes),
         "compile_s": round(sum(o.seconds for o in outcomes if o.status == "compiled"), 2),
         "wall_s": round(time.perf_counter() - start, 2),
-        "failed": [
-            {"builder": r.builder, "config": str(r.config), "arch": r.arch, "key": o.digest, "error": o.error}
-            for o in failed
-            for r in [o.request]
-        ],
+        "failed": failed,
     }
-    wrong = (f"failed: {o.request.builder} {o.request.config} [{o.request.arch}]: {o.error}" for o in failed)
-    text = (
+    lines = [click.style("failed: {builder} {config} [{arch}]: {error}".format(**each), fg="red") for each in failed]
+    lines.append(
         f"{told['kernels']} kernels: {told['compiled']} compiled in {told['wall_s']:.1f} s "
         f"({told['compile_s']:.1f} s of compiling), {told['present']} were there, {len(failed)} failed; "
         f"{decimal(told['bytes'])} in {store.root}"
     )
-    return told, [*(click.style(line, fg="red") for line in wrong), text], 1 if failed else 0
+    return told, lines, 1 if failed else 0
 
 
 @cache.command("warm")
@@ -315,7 +310,10 @@ def warm(archs: tuple[str, ...], jobs: int | None, **asked: Any) -> tuple[Any, I
     store = user_store()
     if store is None:
         raise CacheError("FORGE_CACHE=0 switches the cache off, so there is nothing to warm.")
-    return _compile(store, _requests(**asked, archs=archs or _own_archs()), jobs=jobs)
+    archs = archs or settings.target_archs()
+    if not archs:
+        raise click.UsageError("no GPU tells the architecture; name one, for example --arch sm_90a")
+    return _compile(store, _requests(**asked, archs=archs), jobs=jobs)
 
 
 @cache.command("build")
@@ -330,15 +328,7 @@ def build(archs: tuple[str, ...], out: Path, jobs: int | None, **asked: Any) -> 
     told, lines, status = _compile(store, _requests(**asked, archs=archs), jobs=jobs)
     try:
         bundle.finish(store)
-    except CacheError as error:  # said beside the kernels that failed
+    except CacheError as error:  # reported beside the kernels that failed
         click.echo(f"{type(error).__name__}: {error}", err=True)
         return told, lines, 1
     return told, [*lines, f"bundle: {out}; use it with FORGE_BUNDLES={out.absolute()}"], status
-
-
-def _own_archs() -> tuple[str, ...]:
-    named = settings.current().arch
-    found = device.archs_here() if named is None else (named,)
-    if not found:
-        raise click.UsageError("no GPU tells the architecture; name one, for example --arch sm_90a")
-    return found

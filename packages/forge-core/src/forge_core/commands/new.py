@@ -11,8 +11,6 @@ import click
 
 from forge_core.scaffold import KINDS, Names, create
 
-__all__ = ["new"]
-
 
 @click.command()
 @click.argument("name")

@@ -1,4 +1,4 @@
-"""The command ``forge-cute doctor``, which prints the findings: as text for people, as JSON for programs."""
+"""The command ``forge-cute doctor``, which prints the findings as text or JSON."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import msgspec
 from forge_core.cli import answers
 from forge_core.env_check import facts as machine
 from forge_core.env_check.findings import Finding, Level, diagnose
-
-__all__ = ["as_text", "doctor", "healthy"]
 
 
 def healthy(findings: list[Finding]) -> bool:

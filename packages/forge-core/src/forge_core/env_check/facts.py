@@ -1,7 +1,6 @@
-"""The facts of a machine: plain data, so that a test can plant any of it, and what reads them.
+"""The facts of a machine as plain data, and the functions that read them.
 
-The driver is asked through its own libraries, so that it is seen even where torch was built without CUDA, and without
-making a CUDA context.
+The driver is queried through its own libraries, which works with a torch built without CUDA and creates no context.
 """
 
 from __future__ import annotations
@@ -26,10 +25,8 @@ from forge_core.errors import SettingsError
 from forge_core.processes import find_tool
 from forge_core.toolchain import driver_cuda, installed_variants, load_library, package_folder
 
-__all__ = ["Driver", "Dsl", "Facts", "Gpu", "Torch", "collect", "read_dsl"]
-
 TOOLS = ("ncu", "nsys", "compute-sanitizer")
-# Without a GPU the kernel is only compiled, for any architecture: that shows whether the compiler works.
+# Without a GPU the kernel is only compiled, which shows whether the compiler works.
 DEFAULT_ARCH = "sm_90a"
 
 
@@ -84,7 +81,7 @@ class Dsl:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that is known of a machine."""
+    """The facts of a machine."""
 
     system: str = "linux"  # sys.platform
     python: str = "3.11.0"
@@ -104,8 +101,8 @@ class Facts:
     kernels: tuple[KernelRun, ...] = ()  # one for each GPU, or one that was only compiled
 
 
-def collect(*, kernels: bool = True) -> Facts:
-    """Reads everything that the check looks at; ``kernels``: also compiles a kernel, and runs it on each GPU."""
+def collect() -> Facts:
+    """Reads all facts; compiles a kernel, and runs it on each GPU."""
     torch, gpus = _torch()
     cuda, (version, gpu_count) = driver_cuda(), _ask_nvml()
     dsl = read_dsl(importlib.metadata.distributions(), package_folder("nvidia_cutlass_dsl"))
@@ -114,7 +111,7 @@ def collect(*, kernels: bool = True) -> Facts:
     except SettingsError as error:
         current, settings_error = settings.Settings(), str(error)
     runs: tuple[KernelRun, ...] = ()
-    if kernels and torch.version is not None and torch.error is None and dsl.version is not None:
+    if torch.version is not None and torch.error is None and dsl.version is not None:
         supported = [gpu for gpu in gpus if gpu.capability >= MIN_CAPABILITY]
         runs = tuple(run_in_child(arch_of(gpu.capability), gpu.index) for gpu in supported)
         if not gpus:
@@ -168,7 +165,7 @@ def _torch() -> tuple[Torch, tuple[Gpu, ...]]:
         import torch
     except (ImportError, OSError) as error:
         return Torch(version=version, error=str(error)), ()
-    # torch warns of an old driver or an unsupported GPU; the findings say both, each with its command.
+    # torch warns of an old driver or an unsupported GPU, which the findings report with a command.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         arches = tuple(torch.cuda.get_arch_list())
@@ -204,9 +201,7 @@ def _version_from_proc() -> str | None:
 
 
 def read_dsl(distributions: Iterable[importlib.metadata.Distribution], package: Path | None) -> Dsl:
-    """The installed DSL, and whether the files on disk are those that its distributions brought.
-
-    Only files inside the package are compared: installers rewrite scripts, Python writes byte code.
+    """The installed DSL, and whether the package's files on disk are those that its distributions recorded.
 
     Args:
         distributions: all that are installed, in the order in which Python finds them.
@@ -236,7 +231,7 @@ def read_dsl(distributions: Iterable[importlib.metadata.Distribution], package: 
 
 
 def _hash(path: Path, mode: str) -> str:
-    """A file's hash as a RECORD writes it: URL-safe base64 without padding."""
+    """A file's hash in the format of a RECORD: URL-safe base64 without padding."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, mode).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -1,6 +1,6 @@
-"""From the facts of a machine to what is wrong with it; pure functions.
+"""Diagnoses the facts of a machine, by pure functions.
 
-A fault means that something which should work does not.  A missing GPU is none: every operator has a CPU reference.
+A fault is something that should work and does not.  A missing GPU is none: every operator has a CPU reference.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from forge_core.device import MIN_CAPABILITY
 from forge_core.env_check.facts import Facts, Gpu
 from forge_core.toolchain import DSL_RANGE, FFI_MINIMUM
 
-__all__ = ["Finding", "Level", "diagnose", "minimum_driver", "torch_supports"]
-
 
 class Level(StrEnum):
-    """How much a finding matters; only a fault makes the machine unhealthy."""
+    """The severity of a finding; only a fault makes the machine unhealthy."""
 
     OK = "ok"
     NOTE = "note"
@@ -28,7 +26,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing found; every fault and every warning has a command that repairs it."""
+    """A finding; every fault and every warning has a command that repairs it."""
 
     topic: str
     level: Level
@@ -36,19 +34,19 @@ class Finding:
     repair: str = ""
 
 
-# Drivers by CUDA version: the first row that it begins with counts.  CUDA 12 runs on any driver of its first release by
-# minor-version compatibility; the DSL's compiler for CUDA 12 is of release 12.9.
+# The oldest driver by CUDA version; the first prefix that matches counts.  CUDA 12 runs on any driver of its first
+# release by minor-version compatibility; the DSL's compiler for CUDA 12 is of release 12.9.
 _DRIVERS = (("13", "580.65.06"), ("12.9", "575.51.03"), ("12", "525.60.13"))
 
 _TORCH_MINIMUM = "2.9"
 _DRIVER_COMMAND = "sudo apt-get install nvidia-driver-580"
 
-#: The level, the message and, of faults and warnings, the command that repairs it.
+# The arguments of a Finding after its topic.
 _Found = tuple[Level, str] | tuple[Level, str, str]
 
 
 def diagnose(facts: Facts) -> list[Finding]:
-    """Every finding, in the order in which one depends on the other."""
+    """All findings, causes before their effects."""
     checks = {
         "python": _python,
         "settings": _settings,
@@ -78,7 +76,7 @@ def _settings(facts: Facts) -> Iterator[_Found]:
 
 
 def _torch_command(driver_cuda: str | None) -> str:
-    """The command that installs a torch with a CUDA version that the driver serves."""
+    """The command that installs a torch with a CUDA version that the driver supports."""
     served = _numbers(driver_cuda or "13.0")
     build = "cu130" if served >= (13, 0) else "cu128" if served >= (12, 8) else "cu126"
     return f"pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/{build}"
@@ -156,10 +154,10 @@ def _gpu(facts: Facts, gpu: Gpu) -> _Found:
 
 
 def _dsl_command(facts: Facts, *, version: str | None = None, fresh: bool = False) -> str:
-    """The command that installs the DSL with the libraries that torch's CUDA asks for."""
+    """The command that installs the DSL with libraries for torch's CUDA version; ``fresh`` uninstalls first."""
     extra = "[cu13]" if _numbers(facts.torch.cuda or "") >= (13,) else ""
     install = f"pip install 'nvidia-cutlass-dsl{extra}{f'=={version}' if version else DSL_RANGE}'"
-    # Files that two distributions own survive a reinstallation, so a mix has to be uninstalled first.
+    # Files that two distributions own survive a reinstallation.
     return f"pip uninstall -y {' '.join(facts.dsl.distributions)} && {install}" if fresh else install
 
 
@@ -189,11 +187,8 @@ def _dsl(facts: Facts) -> Iterator[_Found]:
     if used is None:
         # With the libraries for CUDA 12 there already, only a newer driver helps.
         repair = _DRIVER_COMMAND if 12 in dsl.variants else f"pip install 'nvidia-cutlass-dsl-libs-cu12=={version}'"
-        yield (
-            Level.FAULT,
-            f"CuTe DSL {version} has {libraries}, but the driver serves CUDA up to {facts.driver.cuda}",
-            repair,
-        )
+        message = f"CuTe DSL {version} has {libraries}, but the driver serves CUDA up to {facts.driver.cuda}"
+        yield Level.FAULT, message, repair
     elif cuda is not None and _numbers(cuda)[0] not in dsl.variants:
         message = f"CuTe DSL {version} has {libraries}, but torch is built with CUDA {cuda}"
         yield Level.FAULT, message, _dsl_command(facts, version=version)
@@ -203,7 +198,7 @@ def _dsl(facts: Facts) -> Iterator[_Found]:
 
 
 def _dsl_files(facts: Facts, version: str) -> Iterator[str]:
-    """What is wrong with the DSL's files."""
+    """The faults of the DSL's files."""
     dsl = facts.dsl
     if len(set(dsl.distributions.values())) > 1:
         listed = ", ".join(f"{name} {version}" for name, version in dsl.distributions.items())
@@ -264,7 +259,7 @@ def _cache(facts: Facts) -> Iterator[_Found]:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with: 2.13.0+cpu is (2, 13, 0)."""
+    """The leading numbers of a version: (2, 13, 0) of 2.13.0+cpu."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
@@ -275,7 +270,7 @@ def minimum_driver(cuda: str) -> str | None:
 
 
 def _variant_in_use(facts: Facts) -> int | None:
-    """The CUDA version of the libraries that the DSL will load: the newest that the driver serves."""
+    """The CUDA version of the libraries that the DSL loads: the newest that the driver supports."""
     newest = facts.driver.cuda
     return max((v for v in facts.dsl.variants if newest is None or v <= _numbers(newest)[0]), default=None)
 
@@ -283,18 +278,15 @@ def _variant_in_use(facts: Facts) -> int | None:
 def torch_supports(arches: tuple[str, ...], capability: tuple[int, int]) -> bool:
     """Whether code built for ``arches`` runs on a GPU.
 
-    Machine code (``sm_``) runs on its own major version from its minor version on, ``a`` code on its own GPU alone;
-    PTX (``compute_``) is compiled by the driver for anything newer.
+    Machine code (``sm_``) runs on its major version from its minor version on, with suffix ``a`` only on its own
+    capability; PTX (``compute_``) is compiled by the driver for anything newer.
     """
-    for arch in arches:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch)
-        if match is None:
-            continue
-        built = (int(match[2]), int(match[3]))
-        if match[4] == "a":
-            fits = built == capability
-        else:
-            fits = built <= capability and (match[1] == "compute" or built[0] == capability[0])
-        if fits:
-            return True
-    return False
+
+    def fits(kind: str, major: str, minor: str, suffix: str) -> bool:
+        built = (int(major), int(minor))
+        if suffix == "a":
+            return built == capability
+        return built <= capability and (kind == "compute" or built[0] == capability[0])
+
+    matches = (re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch) for arch in arches)
+    return any(fits(*match.groups()) for match in matches if match)

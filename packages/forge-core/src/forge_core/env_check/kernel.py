@@ -1,9 +1,8 @@
-"""The smallest kernel worth running: does this machine compile, launch and calculate?
+"""A minimal kernel, which shows whether this machine compiles, launches and computes.
 
     dst[i] = src[i] + 1                n unsigned integers of 32 bits, both contiguous
 
-Thread t of block b has element b * THREADS + t; a warp reads and writes 128 contiguous bytes.  Bytes moved: 8 * n;
-nothing is to be learned from its speed.
+Thread t of block b has element b * threads + t; a warp reads and writes 128 contiguous bytes.  Bytes moved: 8 * n.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cache import Traceable, compile_cached
-
-__all__ = ["AddOne", "AddOneConfig", "build"]
 
 
 @dataclass(frozen=True)

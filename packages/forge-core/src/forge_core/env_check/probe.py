@@ -1,8 +1,8 @@
-"""Compiles one kernel, runs it where there is a GPU, and prints the outcome as one line of JSON.
+"""Compiles one kernel, runs it where there is a GPU, and prints the result as one line of JSON.
 
     python -m forge_core.env_check.probe ARCH [GPU]
 
-A program of its own, because a broken installation can end the process that tries it.
+A program of its own, because a broken installation can crash the process.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ import msgspec
 
 from forge_core.processes import how_it_ended
 
-__all__ = ["KernelRun", "compile_and_run", "run_in_child"]
-
-# Prime, so that the last block is not full, and more than one block.
+# Prime and more than one block, so that the last block is partial.
 ELEMENTS = 1009
 TIMEOUT_S = 300
 
 
 @dataclass(frozen=True)
 class KernelRun:
-    """The outcome of compiling a kernel, and of running it where there is a GPU."""
+    """The result of compiling a kernel, and of running it where there is a GPU."""
 
     arch: str
     gpu: int | None = None  # the index of the GPU that it ran on; None where it was only compiled
@@ -43,7 +41,7 @@ def compile_and_run(arch: str, gpu: int | None) -> KernelRun:
     """
     from forge_core.env_check.kernel import AddOneConfig, build
 
-    # Past the cache, because the compiler is what is checked.
+    # Without the cache, because the compiler is checked.
     compiled = build.compile(AddOneConfig(), arch=arch)
     error = None if gpu is None else _run(compiled.launch, gpu)
     return KernelRun(arch, gpu, compiled.seconds, error)
@@ -54,7 +52,7 @@ def _run(launch: Callable[..., Any], gpu: int) -> str | None:
 
     with torch.cuda.device(gpu):
         src = torch.arange(ELEMENTS, dtype=torch.int32, device="cuda")
-        # Filled with what cannot come out, so that a kernel that writes nothing is seen.
+        # Not a correct result, so that a kernel that writes nothing is detected.
         dst = torch.full_like(src, -1)
         launch(src.data_ptr(), dst.data_ptr(), ELEMENTS, torch.cuda.current_stream().cuda_stream)
         torch.cuda.synchronize()
@@ -63,7 +61,7 @@ def _run(launch: Callable[..., Any], gpu: int) -> str | None:
 
 
 def run_in_child(arch: str, gpu: int | None, *, python: str = sys.executable) -> KernelRun:
-    """Runs this module in a child process; whatever happens there comes back as a :class:`KernelRun`."""
+    """Runs this module in a child process, whose crash or timeout becomes the error of the :class:`KernelRun`."""
     command = [python, "-m", "forge_core.env_check.probe", arch, *([] if gpu is None else [str(gpu)])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
