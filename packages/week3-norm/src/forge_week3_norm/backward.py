@@ -46,9 +46,13 @@ _OPTIONS = (
 )
 
 
-def _dx(named: dict[str, Any], *, center: bool) -> NormBackward:
+def _given(named: dict[str, Any]) -> dict[str, Any]:
     there = {"weight": named["weight"] is not None, "added": named["dtotal"] is not None}
-    return NormBackward(center, offset=named["weight_offset"] != 0, **there)
+    return {**there, "offset": named["weight_offset"] != 0}
+
+
+def _dx(named: dict[str, Any], *, center: bool) -> NormBackward:
+    return NormBackward(center, **_given(named))
 
 
 def _dx_like(op: str, named: dict[str, Any], *, center: bool) -> torch.Tensor:
@@ -139,15 +143,16 @@ def norm_weight_backward(
     tensors: dict[str, Any] = {"dy": dy, "x": x, "rstd": rstd} | ({} if mean is None else {"mean": mean})
     program = _sums({**named, "mean": mean})
     dweight = like("norm_weight_backward", program, dim=dim, dtype=named["dtype"] or x.dtype, **tensors)
+    return dweight, _dbias_like(dweight, x, named)
+
+
+def _dbias_like(dweight: torch.Tensor, x: torch.Tensor, named: dict[str, Any]) -> torch.Tensor:
     size = dweight.shape if named["bias"] else (0,)
-    return dweight, torch.empty(size, dtype=named["bias_dtype"] or x.dtype, device=x.device)
+    return torch.empty(size, dtype=named["bias_dtype"] or x.dtype, device=x.device)
 
 
 def _all(named: dict[str, Any]) -> NormGradients:
-    there = {"weight": named["weight"] is not None, "added": named["dtotal"] is not None}
-    return NormGradients(
-        named["mean"] is not None, offset=named["weight_offset"] != 0, bias=named["bias"], cast=_cast(named), **there
-    )
+    return NormGradients(named["mean"] is not None, bias=named["bias"], cast=_cast(named), **_given(named))
 
 
 @row_operator(
@@ -176,8 +181,7 @@ def norm_gradients(
     dx = _dx_like("norm_gradients", given, center=mean is not None)
     dims = normalize_dims("norm_gradients", named["dim"], x.ndim)
     dweight = torch.empty([x.shape[i] for i in dims], dtype=named["dtype"] or x.dtype, device=x.device)
-    size = dweight.shape if named["bias"] else (0,)
-    return dx, dweight, torch.empty(size, dtype=named["bias_dtype"] or x.dtype, device=x.device)
+    return dx, dweight, _dbias_like(dweight, x, named)
 
 
 def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | None) -> bool:
@@ -193,14 +197,7 @@ def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | Non
     return math.prod(h.shape[i] for i in dims) <= min(LONGEST, 4096 * max_cluster(device))
 
 
-def keep(
-    ctx: Any,
-    inputs: tuple[Any, ...],
-    output: tuple[torch.Tensor, ...],
-    keyword_only_inputs: dict[str, Any],
-    *,
-    center: bool,
-) -> None:
+def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any], *, center: bool) -> None:
     """For the operators of all results: what was normalized, and the statistics."""
     x, residual, weight, bias, dim, eps = inputs
     _, total, *statistics = output

@@ -164,7 +164,7 @@ def _declared(
         peers.append(Peer("quack", partial(_quack, name), (CUDA_GPU, QUACK), partial(_quack_unable, name), **held))
         if name != "rms_norm_residual":
             peers.append(Peer("liger", partial(_liger, name), (CUDA_GPU, TRITON, LIGER), _liger_unable, **held))
-    judged = {"agree": _agree(subject), "tolerance": TOLERANCE}
+    judged: dict[str, Any] = {"agree": _agree(subject), "tolerance": TOLERANCE}
     return OperatorBench(name=name, variants=operator.variants, peers=tuple(peers), **judged, **more)
 
 

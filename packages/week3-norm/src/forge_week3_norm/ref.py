@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from forge_core.dims import normalize_dims
+from forge_core.dims import Dims, normalize_dims
 
 __all__ = ["norm", "norm_backward", "norm_gradients", "statistics", "weight_backward"]
-
-Dims = int | Sequence[int]
 
 
 def _wide(t: torch.Tensor) -> torch.Tensor:
@@ -119,15 +116,11 @@ def norm_gradients(
 ) -> Any:
     """All of them: of x, weight and bias."""
     dims = normalize_dims("norm_gradients", dim, x.ndim)
-    others = tuple(i for i in range(x.ndim) if i not in dims)
     dx = norm_backward(dy, x, rstd, dtotal, weight, dim, mean=mean, weight_offset=weight_offset)
-    sums = weight_backward(dy, x, mean, rstd, others, **options) if others else _of_one_row(dy, x, mean, rstd, options)
-    return dx, *sums
-
-
-def _of_one_row(dy: torch.Tensor, x: torch.Tensor, mean: Any, rstd: torch.Tensor, options: dict[str, Any]) -> Any:
-    mean = mean if mean is None else mean.unsqueeze(0)
-    return weight_backward(dy.unsqueeze(0), x.unsqueeze(0), mean, rstd.unsqueeze(0), 0, **options)
+    others = tuple(i for i in range(x.ndim) if i not in dims)
+    if not others:  # one row
+        dy, x, rstd, mean, others = dy[None], x[None], rstd[None], None if mean is None else mean[None], (0,)
+    return dx, *weight_backward(dy, x, mean, rstd, others, **options)
 
 
 def weight_backward(
