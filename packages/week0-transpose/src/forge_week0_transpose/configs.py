@@ -35,8 +35,7 @@ class Step:
         title: what is done; the last word names the accesses.
         layout: maps a thread of the block and the number of its element to m + n * tile_m, the place in the tile.
         tile: (tile_m, tile_n).
-        strides: elements in memory from one m to the next, and from one n; a row is the larger of them, and what is
-            outside it belongs to another tile.
+        strides: elements in memory from one m to the next, and from one n; a row is the larger of them.
         width: bytes of an access.
         swizzle: of shared memory; None in global memory.
         edge: bytes of the accesses where a whole one does not fit; 0 if it always does.
