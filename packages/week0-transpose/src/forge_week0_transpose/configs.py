@@ -116,9 +116,8 @@ class RowsConfig:
     def kernel_name(self) -> str:
         """What a profiler shows."""
         tail = f"_tail{self.tail}B" if self.tail else ""
-        return f"copy_{self._form}_{self.itemsize}B_rank{self.rank}{tail}{'_wide' if self.wide else ''}"
-
-    _form = "rows"
+        form = type(self).__name__.removesuffix("Config").lower()
+        return f"copy_{form}_{self.itemsize}B_rank{self.rank}{tail}{'_wide' if self.wide else ''}"
 
 
 @dataclass(frozen=True)
@@ -131,8 +130,6 @@ class RealignedConfig(RowsConfig):
         size, threads = self.itemsize, self.threads
         loads = _run("input: loads", threads, size, CHUNK, edge=size, shifted=True)
         return loads, _run("output: stores", threads, size, CHUNK, edge=size)
-
-    _form = "realigned"
 
 
 class TileConfig:
