@@ -363,7 +363,7 @@ def _automatic(problem: Problem, device: Device) -> tuple[Choice[Any], str]:
     if (m := problem.matrix()) is None:
         why = "neither rows nor columns are contiguous on both sides"
         return _naive(problem, problem.dims, device, UNROLL), why
-    skinny, vectorized, shifted = (choose(problem, m, device) for choose in (_skinny, _vectorized, _shifted))
+    skinny, vectorized = _skinny(problem, m, device), _vectorized(problem, m, device)
     # Of 8-byte words on both sides shifting is faster.
     aligned = _pays(m, vectorized, lambda c: c.src_width >= CHUNK // 2 and c.dst_width == CHUNK)
     lines, left = _lines(problem, m, device), not isinstance(skinny, Refusal) and not _whole(m, problem, skinny[0])
@@ -378,6 +378,7 @@ def _automatic(problem: Problem, device: Device) -> tuple[Choice[Any], str]:
         return lines, what
     if aligned:
         return vectorized, "rows of whole 8- or 16-byte words in, and of 16-byte words out"
+    shifted = _shifted(problem, m, device)
     if _pays(m, shifted, lambda c: c.src_shift or c.dst_shift):
         return shifted, "rows do not begin and end at 16-byte boundaries"
     why = f"matrices of {m.rows.size}x{m.cols.size} fill too little of a tile"
