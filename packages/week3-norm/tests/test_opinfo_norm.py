@@ -23,10 +23,6 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 
-def test_both_are_there():
-    assert set(INFOS) == set(OURS)
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("name", OURS)

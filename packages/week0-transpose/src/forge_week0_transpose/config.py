@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from forge_core.choice import Refusal, refuse
@@ -26,7 +27,7 @@ from forge_week0_transpose.configs import (
     VectorizedConfig,
 )
 from forge_week0_transpose.lines import MAX_LINES, MAX_SKINNY, LinesConfig, SkinnyConfig
-from forge_week0_transpose.problem import Dim, Matrix, Problem
+from forge_week0_transpose.problem import Dim, Matrix, Problem, Rows
 from forge_week0_transpose.thresholds import THRESHOLDS
 
 __all__ = ["KERNELS", "TILE_SIZES", "UNROLL", "VARIANTS", "Kernel", "plan"]
@@ -81,13 +82,12 @@ TILES: Mapping[tuple[str, int, bool], tuple[Tile, ...]] = {
 }
 
 TOO_MANY = Refusal(f"at most {MAX_BLOCKS} tiles, a block each", "more")
-NO_MATRIX = Refusal("a batched matrix transpose", "another permutation")
-NO_ROWS = Refusal("rows that are contiguous in input and output", "a permutation")
 
 C = TypeVar("C")
 Tiles = TypeVar("Tiles", bound=VectorizedConfig)
 #: A configuration, and the integers of its launch: sizes and strides, in elements unless the kernel says otherwise.
-Choice = tuple[C, tuple[int | tuple[int, ...], ...]] | Refusal
+Found = tuple[C, tuple[int | tuple[int, ...], ...]]
+Choice = Found[C] | Refusal
 
 
 def _count(dims: Iterable[Dim]) -> int:
@@ -100,15 +100,14 @@ def _flat(dims: tuple[Dim, ...], unit: int = 1) -> tuple[int, ...]:
     return (_count(dims), *(n for d in reversed(dims) for n in (d.size, d.src // unit, d.dst // unit)))
 
 
-def _naive(problem: Problem, device: Device, items: int = 1) -> Choice[NaiveConfig]:
+def _naive(problem: Problem, dims: tuple[Dim, ...], device: Device, items: int = 1) -> Found[NaiveConfig]:
     """Does every problem."""
-    rank, wide = max(len(problem.dims), 1), problem.numel >= 2**32
-    return NaiveConfig(problem.itemsize, rank, wide=wide, items=items), (_flat(problem.dims or (Dim(1, 0, 0),)),)
+    dims = dims or (Dim(1, 0, 0),)
+    return NaiveConfig(problem.itemsize, len(dims), wide=problem.numel >= 2**32, items=items), (_flat(dims),)
 
 
-def _tiled(problem: Problem, device: Device, tile_size: int | None = None) -> Choice[TiledConfig]:
+def _tiled(problem: Problem, m: Matrix, device: Device, tile_size: int | None = None) -> Choice[TiledConfig]:
     """Takes any strides."""
-    m = problem.any_matrix()
     # Tiles of 32 fill whole 32-byte sectors at every width; 16 wastes less of a small matrix.
     edge = tile_size or (32 if min(m.shape) > 16 else 16)
     if math.prod(_tiles(m, (edge, edge))) > MAX_BLOCKS:
@@ -117,10 +116,8 @@ def _tiled(problem: Problem, device: Device, tile_size: int | None = None) -> Ch
     return TiledConfig(problem.itemsize, edge, len(m.batch)), integers
 
 
-def _rows(problem: Problem, device: Device) -> Choice[RowsConfig]:
+def _rows(problem: Problem, rows: Rows, device: Device) -> Found[RowsConfig]:
     """By accesses as wide as every row's begin and end allow."""
-    if (rows := problem.rows()) is None:
-        return NO_ROWS
     (length, outer), tail = rows, 0
     width, nbytes = min(problem.widths((), (), outer)), length * problem.itemsize
     if nbytes % width:
@@ -132,10 +129,8 @@ def _rows(problem: Problem, device: Device) -> Choice[RowsConfig]:
     return config, (chunks, nbytes // (tail or width), _flat(outer, width // problem.itemsize))
 
 
-def _realigned(problem: Problem, device: Device) -> Choice[RealignedConfig]:
+def _realigned(problem: Problem, rows: Rows, device: Device) -> Choice[RealignedConfig]:
     """By aligned chunks wherever rows begin."""
-    if (rows := problem.rows()) is None:
-        return NO_ROWS
     (length, outer), size = rows, problem.itemsize
     if size > 8:  # such elements lie on 16-byte boundaries
         return Refusal("elements of at most 8 bytes", f"{size}")
@@ -143,10 +138,8 @@ def _realigned(problem: Problem, device: Device) -> Choice[RealignedConfig]:
     return RealignedConfig(size, len(outer), wide=chunks * _count(outer) >= 2**32), (chunks, length, _flat(outer))
 
 
-def _skinny(problem: Problem, device: Device) -> Choice[SkinnyConfig]:
+def _skinny(problem: Problem, m: Matrix, device: Device) -> Choice[SkinnyConfig]:
     """Few rows into a dense output, or few columns out of a dense input."""
-    if (m := problem.matrix()) is None:
-        return NO_MATRIX
     size, count = problem.itemsize, _count(m.batch)
     for gather, lines, pitch, length in m.dense():
         if not 2 <= lines <= MAX_SKINNY or size > 8:
@@ -161,10 +154,8 @@ def _skinny(problem: Problem, device: Device) -> Choice[SkinnyConfig]:
     return Refusal(needs, f"a matrix of {m.rows.size}x{m.cols.size}, elements of {size} bytes")
 
 
-def _lines(problem: Problem, device: Device) -> Choice[LinesConfig]:
+def _lines(problem: Problem, m: Matrix, device: Device) -> Choice[LinesConfig]:
     """The same of any alignment, and of more lines: the largest tile of which there are enough."""
-    if (m := problem.matrix()) is None:
-        return NO_MATRIX
     for gather, lines, pitch, length in m.dense():
         if 2 <= lines <= MAX_LINES:
             bits = min((lines & -lines).bit_length() - 1, 3)
@@ -180,11 +171,9 @@ def _lines(problem: Problem, device: Device) -> Choice[LinesConfig]:
     return Refusal(needs, f"a matrix of {m.rows.size}x{m.cols.size}")
 
 
-def _vectorized(problem: Problem, device: Device) -> Choice[VectorizedConfig]:
+def _vectorized(problem: Problem, m: Matrix, device: Device) -> Choice[VectorizedConfig]:
     """The largest tile of which there are enough."""
-    if (m := problem.matrix()) is None:
-        return NO_MATRIX
-    size, (src, dst) = problem.itemsize, problem.widths((m.rows.src, m.cols.size), (m.cols.dst, m.rows.size), m.batch)
+    size, (src, dst) = problem.itemsize, problem.row_widths(m)
     least = max(4, size)
     if min(src, dst) < least:
         got = f"multiples of {src} in the input, of {dst} in the output"
@@ -196,11 +185,9 @@ def _vectorized(problem: Problem, device: Device) -> Choice[VectorizedConfig]:
     return _largest(config, TILES["vectorized", size, src == CHUNK], f"large_tiles_{size}", m, device)
 
 
-def _shifted(problem: Problem, device: Device) -> Choice[UnalignedConfig]:
+def _shifted(problem: Problem, m: Matrix, device: Device) -> Choice[UnalignedConfig]:
     """The largest tile of which there are enough, shifting the sides that need it."""
-    if (m := problem.matrix()) is None:
-        return NO_MATRIX
-    size, (src, dst) = problem.itemsize, problem.widths((m.rows.src, m.cols.size), (m.cols.dst, m.rows.size), m.batch)
+    size, (src, dst) = problem.itemsize, problem.row_widths(m)
     if size > 8:
         return Refusal("elements of at most 8 bytes", f"{size}")
     if src < CHUNK and (m.rows.src < m.cols.size or m.cols.size * size < CHUNK):
@@ -266,55 +253,53 @@ def _few(m: Matrix, problem: Problem, aligned: Choice[VectorizedConfig] | bool) 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A variant.
+    """A variant."""
 
-    Attributes:
-        name: as a variant of ``transpose``.
-        idea: in one line.
-        config: the class of its configurations.
-        choose: the configuration for a problem on a device and the integers of the launch, or a ``Refusal``.
-        copy: the name as a variant of ``copy``, to which a permuted input is a transposition.
-        build: the builder in ``kernels``.
-    """
-
-    name: str
-    idea: str
-    config: type
-    choose: Callable[[Problem, Device], Choice[Any]]
-    copy: str = "permuted_{name}"
-    build: str = "{name}:build"
+    name: str  # as a variant of ``transpose``
+    config: type  # the class of its configurations
+    form: Callable[[Problem], Any]  # the part of a problem that it moves; None where a problem has none
+    chosen: Callable[[Problem, Any, Device], Choice[Any]]  # by a problem, that part of it, and a device
+    build: str = "{name}:build"  # in ``kernels``
+    copy: str = "permuted_{name}"  # as a variant of ``copy``, to which a permuted input is a transposition
 
     @property
     def variant(self) -> Variant:
         """What an operator declares."""
-        return Variant(f"forge_week0_transpose.kernels.{self.build.format(name=self.name)}", self.idea)
+        return Variant(f"forge_week0_transpose.kernels.{self.build.format(name=self.name)}", IDEAS[self.name])
+
+    def choose(self, problem: Problem, device: Device) -> Choice[Any]:
+        """The configuration and the integers of the launch for a problem."""
+        part = self.form(problem)
+        return LACKS[self.form] if part is None else self.chosen(problem, part, device)
 
 
+ROWS, MATRIX = Problem.rows, Problem.matrix
+#: What a kernel needs whose form a problem lacks.
+LACKS: Mapping[Callable[[Problem], Any], Refusal] = {
+    ROWS: Refusal("rows that are contiguous in input and output", "a permutation"),
+    MATRIX: Refusal("a batched matrix transpose", "another permutation"),
+}
+
+IDEAS = {
+    "naive": "one thread an element; does every problem",
+    "tiled": "a padded tile of shared memory, an element a thread and step",
+    "shifted": "rows that begin anywhere: aligned 16-byte accesses, shifted on chip",
+    "lines": "2 to 64 rows or columns of any alignment: gathered by element",
+    "skinny": "2 to 8 rows or columns: interleaved in registers, stored as one run",
+    "vectorized": "16 bytes a thread on both sides, transposed in registers",
+    "realigned": "contiguous rows that begin anywhere: aligned chunks, shifted",
+    "rows": "16 bytes a thread, for rows that are contiguous on both sides",
+}
 #: Slowest first; the last six each have the problems they are for.
 KERNELS = (
-    Kernel("naive", "one thread an element; does every problem", NaiveConfig, _naive, copy="naive"),
-    Kernel("tiled", "a padded tile of shared memory, an element a thread and step", TiledConfig, _tiled),
-    Kernel(
-        "shifted",
-        "rows that begin anywhere: aligned 16-byte accesses, shifted on chip",
-        UnalignedConfig,
-        _shifted,
-        build="unaligned:build",
-    ),
-    Kernel("lines", "2 to 64 rows or columns of any alignment: gathered by element", LinesConfig, _lines),
-    Kernel("skinny", "2 to 8 rows or columns: interleaved in registers, stored as one run", SkinnyConfig, _skinny),
-    Kernel("vectorized", "16 bytes a thread on both sides, transposed in registers", VectorizedConfig, _vectorized),
-    Kernel(
-        "realigned",
-        "contiguous rows that begin anywhere: aligned chunks, shifted",
-        RealignedConfig,
-        _realigned,
-        copy="realigned",
-        build="rows:build_realigned",
-    ),
-    Kernel(
-        "rows", "16 bytes a thread, for rows that are contiguous on both sides", RowsConfig, _rows, copy="vectorized"
-    ),
+    Kernel("naive", NaiveConfig, attrgetter("dims"), _naive, copy="naive"),
+    Kernel("tiled", TiledConfig, Problem.any_matrix, _tiled),
+    Kernel("shifted", UnalignedConfig, MATRIX, _shifted, "unaligned:build"),
+    Kernel("lines", LinesConfig, MATRIX, _lines),
+    Kernel("skinny", SkinnyConfig, MATRIX, _skinny),
+    Kernel("vectorized", VectorizedConfig, MATRIX, _vectorized),
+    Kernel("realigned", RealignedConfig, ROWS, _realigned, "rows:build_realigned", "realigned"),
+    Kernel("rows", RowsConfig, ROWS, _rows, "rows:build", "vectorized"),
 )
 
 _TABLES: Mapping[str, Mapping[str, Kernel]] = {
@@ -343,11 +328,11 @@ def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_
     table, why = _TABLES[op], f"variant={variant!r} was asked for"
     found: Choice[Any]
     if problem.numel == 0:
-        found, why = _naive(problem, device), "there are no elements"
+        found, why = _naive(problem, problem.dims, device), "there are no elements"
     elif variant == "auto":
         found, why = _automatic(problem, device)
     elif tile_size is not None:
-        found = _tiled(problem, device, tile_size)
+        found = _tiled(problem, problem.any_matrix(), device, tile_size)
     else:
         found = table[variant].choose(problem, device)
     if isinstance(found, Refusal):
@@ -368,30 +353,33 @@ def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_
 
 def _automatic(problem: Problem, device: Device) -> tuple[Choice[Any], str]:
     """Rows where both sides have them, else a transposition, else elements."""
-    contiguous, m, why = problem.rows(), problem.matrix(), "neither rows nor columns are contiguous on both sides"
-    rows = _rows(problem, device)
-    if contiguous is not None and not isinstance(rows, Refusal):
+    if (contiguous := problem.rows()) is not None:
+        rows = _rows(problem, contiguous, device)
         width = rows[0].itemsize
         if contiguous[0] * problem.itemsize >= MIN_REALIGNED.get(width, math.inf):
-            return _realigned(problem, device), f"rows contiguous on both sides, aligned to {width} bytes only"
+            why = f"rows contiguous on both sides, aligned to {width} bytes only"
+            return _realigned(problem, contiguous, device), why
         return rows, f"rows contiguous on both sides, moved {width} bytes a thread"
-    if m is not None:
-        skinny, vectorized, shifted = _skinny(problem, device), _vectorized(problem, device), _shifted(problem, device)
-        # Of 8-byte words on both sides shifting is faster.
-        aligned = _pays(m, vectorized, lambda c: c.src_width >= CHUNK // 2 and c.dst_width == CHUNK)
-        lines, left = _lines(problem, device), not isinstance(skinny, Refusal) and not _whole(m, problem, skinny[0])
-        if not isinstance(skinny, Refusal) and (isinstance(lines, Refusal) or not left):
-            return skinny, f"only {skinny[0].lines} {'rows' if skinny[0].gather else 'columns'}, and long"
-        if not isinstance(lines, Refusal) and (left or _few(m, problem, aligned and vectorized)):
-            config = lines[0]
-            count, length = next((n, length) for gather, n, _, length in m.dense() if gather is config.gather)
-            what = f"only {count} {'rows' if config.gather else 'columns'}"
-            if config.tiles(count, length) * _count(m.batch) < LINES_LOADS[-1][1] * device.sm_count:
-                return _naive(problem, device), f"{what}, and short"
-            return lines, what
-        if aligned:
-            return vectorized, "rows of whole 8- or 16-byte words in, and of 16-byte words out"
-        if _pays(m, shifted, lambda c: c.src_shift or c.dst_shift):
-            return shifted, "rows do not begin and end at 16-byte boundaries"
-        why = f"matrices of {m.rows.size}x{m.cols.size} fill too little of a tile"
-    return _naive(problem, device, UNROLL), why
+    if (m := problem.matrix()) is None:
+        why = "neither rows nor columns are contiguous on both sides"
+        return _naive(problem, problem.dims, device, UNROLL), why
+    skinny, vectorized = _skinny(problem, m, device), _vectorized(problem, m, device)
+    # Of 8-byte words on both sides shifting is faster.
+    aligned = _pays(m, vectorized, lambda c: c.src_width >= CHUNK // 2 and c.dst_width == CHUNK)
+    lines, left = _lines(problem, m, device), not isinstance(skinny, Refusal) and not _whole(m, problem, skinny[0])
+    if not isinstance(skinny, Refusal) and (isinstance(lines, Refusal) or not left):
+        return skinny, f"only {skinny[0].lines} {'rows' if skinny[0].gather else 'columns'}, and long"
+    if not isinstance(lines, Refusal) and (left or _few(m, problem, aligned and vectorized)):
+        config = lines[0]
+        count, length = next((n, length) for gather, n, _, length in m.dense() if gather is config.gather)
+        what = f"only {count} {'rows' if config.gather else 'columns'}"
+        if config.tiles(count, length) * _count(m.batch) < LINES_LOADS[-1][1] * device.sm_count:
+            return _naive(problem, problem.dims, device), f"{what}, and short"
+        return lines, what
+    if aligned:
+        return vectorized, "rows of whole 8- or 16-byte words in, and of 16-byte words out"
+    shifted = _shifted(problem, m, device)
+    if _pays(m, shifted, lambda c: c.src_shift or c.dst_shift):
+        return shifted, "rows do not begin and end at 16-byte boundaries"
+    why = f"matrices of {m.rows.size}x{m.cols.size} fill too little of a tile"
+    return _naive(problem, problem.dims, device, UNROLL), why

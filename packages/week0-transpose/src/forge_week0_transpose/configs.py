@@ -35,8 +35,7 @@ class Step:
         title: what is done; the last word names the accesses.
         layout: maps a thread of the block and the number of its element to m + n * tile_m, the place in the tile.
         tile: (tile_m, tile_n).
-        strides: elements in memory from one m to the next, and from one n; a row is the larger of them, and what is
-            outside it belongs to another tile.
+        strides: elements in memory from one m to the next, and from one n; a row is the larger of them.
         width: bytes of an access.
         swizzle: of shared memory; None in global memory.
         edge: bytes of the accesses where a whole one does not fit; 0 if it always does.
@@ -117,9 +116,8 @@ class RowsConfig:
     def kernel_name(self) -> str:
         """What a profiler shows."""
         tail = f"_tail{self.tail}B" if self.tail else ""
-        return f"copy_{self._form}_{self.itemsize}B_rank{self.rank}{tail}{'_wide' if self.wide else ''}"
-
-    _form = "rows"
+        form = type(self).__name__.removesuffix("Config").lower()
+        return f"copy_{form}_{self.itemsize}B_rank{self.rank}{tail}{'_wide' if self.wide else ''}"
 
 
 @dataclass(frozen=True)
@@ -132,8 +130,6 @@ class RealignedConfig(RowsConfig):
         size, threads = self.itemsize, self.threads
         loads = _run("input: loads", threads, size, CHUNK, edge=size, shifted=True)
         return loads, _run("output: stores", threads, size, CHUNK, edge=size)
-
-    _form = "realigned"
 
 
 class TileConfig:

@@ -1,8 +1,4 @@
-"""The public operators of week 0: copy and transpose.
-
-Each body checks a call's metadata and allocates its output; that is the operator's fake, and the first step of a real
-call.  What runs is decided by ``config.plan``.
-"""
+"""The public operators of week 0: copy and transpose; each body checks a call and allocates its output."""
 
 from __future__ import annotations
 
@@ -104,18 +100,14 @@ def transpose(x: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
 
 @_moving("forge_week0::copy_transpose(Tensor x, int tile_size=16) -> Tensor")
 def copy_transpose(x: torch.Tensor, tile_size: int = 16) -> torch.Tensor:
-    """The course's name for ``transpose`` by the tiled kernel.
+    """The course's name for ``transpose`` by the tiled kernel: takes, returns and raises what :func:`transpose` does.
 
     Args:
-        x: shape (..., M, N), any strides and storage offset; elements of 1, 2, 4, 8 or 16 bytes.
+        x: shape (..., M, N).
         tile_size: edge of the square tile in elements: 16 or 32.
-
-    Returns:
-        A contiguous tensor of shape (..., N, M), the same dtype and device; differentiable.
 
     Raises:
         ArgumentError: another tile size.
-        DTypeError, ShapeError, LayoutError: as :func:`transpose`.
     """
     output = _output("copy_transpose", x)
     checks.one_of("copy_transpose", "tile_size", tile_size, TILE_SIZES)
@@ -127,16 +119,12 @@ _OPERATORS: dict[str, Operator] = {"copy": copy, "transpose": transpose, "copy_t
 
 
 def transpose_out(x: torch.Tensor, out: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:
-    """As :func:`transpose`, written into ``out``; not differentiable.
+    """Writes the transpose into ``out`` and returns it; not differentiable.
 
     Args:
-        x: as for :func:`transpose`.
-        out: shape (..., N, M), the dtype and device of ``x``, any strides; its memory must be apart from that of
-            ``x``.
-        variant: as for :func:`transpose`.
-
-    Returns:
-        ``out``.
+        x: shape (..., M, N), as for :func:`transpose`.
+        out: shape (..., N, M), the dtype and device of ``x``, any strides; its memory must be apart from that of ``x``.
+        variant: ``"auto"``, or one of ``transpose.variants()``.
 
     Raises:
         ShapeError, DTypeError, DeviceError, LayoutError: ``out`` is not that, or overlaps ``x``; nothing was written.

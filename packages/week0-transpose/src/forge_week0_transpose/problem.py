@@ -1,18 +1,11 @@
-"""The canonical form of "write dst[i...] = src[i...]".
+"""The canonical form of "write dst[i...] = src[i...]": the copy of a transposed tensor *is* a transposition.
 
-``copy`` and ``transpose`` are the same problem with other strides: for every index of the output, read the source
-element that belongs there.  :class:`Problem` brings any such pair of strides into one form, in which it no longer
-matters what the caller wrote: the copy of a transposed tensor *is* a transposition, and the transposition of a
-transposed tensor *is* a linear copy.
-
-    shape and both strides
-      -> dimensions of size 1 dropped
-      -> ordered by the output's stride, largest first
-      -> neighbors merged wherever both strides allow it
-      -> a short innermost run of bytes widened into one element
-      -> classified: rows | matrix | gather
-
-This is plain arithmetic on integers: no tensor is read, no GPU is needed.
+shape and both strides
+  -> dimensions of size 1 dropped
+  -> ordered by the output's stride, largest first
+  -> neighbors merged wherever both strides allow it
+  -> a short innermost run of bytes widened into one element
+  -> classified: rows | matrix | gather
 """
 
 from __future__ import annotations
@@ -37,6 +30,10 @@ class Dim(NamedTuple):
     size: int
     src: int
     dst: int
+
+
+#: Elements of contiguous rows, and the other dims, outermost first.
+Rows = tuple[int, tuple[Dim, ...]]
 
 
 class Matrix(NamedTuple):
@@ -75,8 +72,7 @@ class Problem:
     Attributes:
         dims: dimensions of size 2 and more, the output's largest stride first.
         itemsize: bytes of one element of this form (1, 2, 4, 8 or 16), which can differ from the tensor's.
-        src_align: what the source's first byte is aligned to, in bytes: a power of two up to 16.
-        dst_align: the same of the destination.
+        src_align, dst_align: what the first byte is aligned to, in bytes: a power of two up to 16.
         numel: elements of the output, in elements of this form.
     """
 
@@ -135,8 +131,8 @@ class Problem:
         """Bytes of the source that must be read at least: an expanded dimension is read once."""
         return math.prod(d.size if d.src else min(d.size, 1) for d in self.dims) * self.itemsize
 
-    def rows(self) -> tuple[int, tuple[Dim, ...]] | None:
-        """The elements of rows that are contiguous on both sides, and the other dims, outermost first; or None."""
+    def rows(self) -> Rows | None:
+        """The problem as rows that are contiguous on both sides, or None where there are none."""
         *outer, inner = self.dims or (Dim(1, 1, 1),)
         return (inner.size, tuple(outer)) if inner.src == 1 and inner.dst == 1 else None
 
@@ -158,16 +154,15 @@ class Problem:
     def widths(self, src: Iterable[int], dst: Iterable[int], dims: Sequence[Dim] = ()) -> tuple[int, int]:
         """Bytes of the widest accesses that all addresses of the source allow, and all of the destination.
 
-        Args:
-            src: in elements: with the strides of ``dims``, all that the source's addresses are sums of.
-            dst: likewise.
-            dims: dimensions.
+        The addresses are sums of ``src`` or of ``dst``, in elements, and of the strides of ``dims``.
         """
-        source, result = (*src, *(d.src for d in dims)), (*dst, *(d.dst for d in dims))
-        return (
-            math.gcd(self.src_align, *(n * self.itemsize for n in source)),
-            math.gcd(self.dst_align, *(n * self.itemsize for n in result)),
-        )
+        source = (n * self.itemsize for n in (*src, *(d.src for d in dims)))
+        result = (n * self.itemsize for n in (*dst, *(d.dst for d in dims)))
+        return math.gcd(self.src_align, *source), math.gcd(self.dst_align, *result)
+
+    def row_widths(self, m: Matrix) -> tuple[int, int]:
+        """The same of the rows of a matrix on both sides, where all of them begin and end."""
+        return self.widths((m.rows.src, m.cols.size), (m.cols.dst, m.rows.size), m.batch)
 
 
 def _canonical(dims: Iterable[Dim]) -> tuple[Dim, ...]:

@@ -13,6 +13,7 @@ No sum depends on the order in which blocks run.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from forge_core import device as devices
 from forge_core import settings
 from forge_core.choice import max_cluster
 from forge_core.dims import Dims, normalize_dims
+from forge_core.op import Operator
 from forge_core.rows.operator import PERSISTENT, like, row_operator
 from forge_week3_norm import ref
 from forge_week3_norm.program import NormBackward, NormGradients, WeightBackward
@@ -40,15 +42,14 @@ __all__ = [
 #: separate launches, rows of 32768, for clusters of more blocks, 0.95 to 1.28.
 LONGEST = 2**14
 
-_OPTIONS = (
-    "Tensor? weight=None, int[1] dim=-1, *, float weight_offset=0.0, bool batch_invariant=False, "
-    "str variant='auto') -> Tensor"
-)
+
+def _given(named: dict[str, Any]) -> dict[str, Any]:
+    there = {"weight": named["weight"] is not None, "added": named["dtotal"] is not None}
+    return {**there, "offset": named["weight_offset"] != 0}
 
 
 def _dx(named: dict[str, Any], *, center: bool) -> NormBackward:
-    there = {"weight": named["weight"] is not None, "added": named["dtotal"] is not None}
-    return NormBackward(center, offset=named["weight_offset"] != 0, **there)
+    return NormBackward(center, **_given(named))
 
 
 def _dx_like(op: str, named: dict[str, Any], *, center: bool) -> torch.Tensor:
@@ -57,12 +58,18 @@ def _dx_like(op: str, named: dict[str, Any], *, center: bool) -> torch.Tensor:
     return like(op, _dx(named, center=center), dim=named["dim"], dtype=named["x"].dtype, **tensors)
 
 
-@row_operator(
-    f"forge_week3::rms_norm_backward(Tensor dy, Tensor x, Tensor rstd, Tensor? dtotal=None, {_OPTIONS}",
-    program=partial(_dx, center=False),
-    reference=ref.norm_backward,
-    gradient="reference",
-)
+def _of_x(name: str, statistics: str, *, center: bool) -> Callable[[Callable[..., torch.Tensor]], Operator]:
+    """Declares the gradient of what is normalized."""
+    return row_operator(
+        f"forge_week3::{name}(Tensor dy, Tensor x, {statistics}, Tensor? dtotal=None, Tensor? weight=None, "
+        "int[1] dim=-1, *, float weight_offset=0.0, bool batch_invariant=False, str variant='auto') -> Tensor",
+        program=partial(_dx, center=center),
+        reference=ref.norm_backward,
+        gradient="reference",
+    )
+
+
+@_of_x("rms_norm_backward", "Tensor rstd", center=False)
 def rms_norm_backward(dy: torch.Tensor, x: torch.Tensor, rstd: torch.Tensor, **named: Any) -> torch.Tensor:
     """The gradient of what rms_norm normalizes: ``rstd * (g - hat * mean(g * hat)) + dtotal``, with g = dy * weight.
 
@@ -83,12 +90,7 @@ def rms_norm_backward(dy: torch.Tensor, x: torch.Tensor, rstd: torch.Tensor, **n
     return _dx_like("rms_norm_backward", {"dy": dy, "x": x, "rstd": rstd, **named}, center=False)
 
 
-@row_operator(
-    f"forge_week3::layer_norm_backward(Tensor dy, Tensor x, Tensor mean, Tensor rstd, Tensor? dtotal=None, {_OPTIONS}",
-    program=partial(_dx, center=True),
-    reference=ref.norm_backward,
-    gradient="reference",
-)
+@_of_x("layer_norm_backward", "Tensor mean, Tensor rstd", center=True)
 def layer_norm_backward(
     dy: torch.Tensor, x: torch.Tensor, mean: torch.Tensor, rstd: torch.Tensor, **named: Any
 ) -> torch.Tensor:
@@ -139,15 +141,16 @@ def norm_weight_backward(
     tensors: dict[str, Any] = {"dy": dy, "x": x, "rstd": rstd} | ({} if mean is None else {"mean": mean})
     program = _sums({**named, "mean": mean})
     dweight = like("norm_weight_backward", program, dim=dim, dtype=named["dtype"] or x.dtype, **tensors)
+    return dweight, _dbias_like(dweight, x, named)
+
+
+def _dbias_like(dweight: torch.Tensor, x: torch.Tensor, named: dict[str, Any]) -> torch.Tensor:
     size = dweight.shape if named["bias"] else (0,)
-    return dweight, torch.empty(size, dtype=named["bias_dtype"] or x.dtype, device=x.device)
+    return torch.empty(size, dtype=named["bias_dtype"] or x.dtype, device=x.device)
 
 
 def _all(named: dict[str, Any]) -> NormGradients:
-    there = {"weight": named["weight"] is not None, "added": named["dtotal"] is not None}
-    return NormGradients(
-        named["mean"] is not None, offset=named["weight_offset"] != 0, bias=named["bias"], cast=_cast(named), **there
-    )
+    return NormGradients(named["mean"] is not None, bias=named["bias"], cast=_cast(named), **_given(named))
 
 
 @row_operator(
@@ -176,8 +179,7 @@ def norm_gradients(
     dx = _dx_like("norm_gradients", given, center=mean is not None)
     dims = normalize_dims("norm_gradients", named["dim"], x.ndim)
     dweight = torch.empty([x.shape[i] for i in dims], dtype=named["dtype"] or x.dtype, device=x.device)
-    size = dweight.shape if named["bias"] else (0,)
-    return dx, dweight, torch.empty(size, dtype=named["bias_dtype"] or x.dtype, device=x.device)
+    return dx, dweight, _dbias_like(dweight, x, named)
 
 
 def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | None) -> bool:
@@ -193,14 +195,7 @@ def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | Non
     return math.prod(h.shape[i] for i in dims) <= min(LONGEST, 4096 * max_cluster(device))
 
 
-def keep(
-    ctx: Any,
-    inputs: tuple[Any, ...],
-    output: tuple[torch.Tensor, ...],
-    keyword_only_inputs: dict[str, Any],
-    *,
-    center: bool,
-) -> None:
+def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any], *, center: bool) -> None:
     """For the operators of all results: what was normalized, and the statistics."""
     x, residual, weight, bias, dim, eps = inputs
     _, total, *statistics = output
@@ -219,7 +214,7 @@ def of_norm(ctx: Any, dy: torch.Tensor | None, dtotal: torch.Tensor | None = Non
     if dy is not None:
         if torch.is_grad_enabled() or not statistics[0].numel():
             # To be differentiated again, they are functions of what was normalized; or the call did not keep them.
-            statistics = [*ref.statistics(h, dim, eps, center=ctx.center)]
+            statistics = ref.statistics(h, dim, eps, center=ctx.center)
         mean, rstd = statistics if ctx.center else (None, *statistics)
         offset, of_x, of_weight = options["weight_offset"], needs[0] or needs[1], needs[2] or needs[3]
         cast = dtypes[0] if options["cast"] == "input" else None

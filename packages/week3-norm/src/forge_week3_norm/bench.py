@@ -1,14 +1,15 @@
 """What week 3 measures: norms, with a residual, and their gradients, and the peers that they are measured against.
 
 ``rms_norm`` and ``layer_norm`` have a weight, and layer_norm a bias, of the dtype of x.  ``rms_norm_residual`` returns
-the sum too; what is compared is the norm.  A gradient is that of x and of the weight, from statistics that are there;
-what is compared is that of x.  The cases and targets stand in ``suites.yaml``.
+the sum too; the norm is compared.  A gradient is that of x and of the weight, from given statistics; that of x is
+compared.  The cases and targets stand in ``suites.yaml``.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from typing import Any
 import torch
 
 from forge_core.bench import CUDA_GPU, LIGER, QUACK, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled
+from forge_core.bench.gate import near
 from forge_core.bench.inputs import random_tensor
-from forge_core.testing import Subject
-from forge_core.testing.tolerances import assert_near_float64, half_ulp
+from forge_core.testing.tolerances import half_ulp
 from forge_week3_norm import ref, subjects
 from forge_week3_norm.backward import (
     layer_norm_backward,
@@ -33,115 +34,82 @@ from forge_week3_norm.subjects import EPS, spread
 __all__ = ["BENCH"]
 
 Inputs = tuple[torch.Tensor, ...]
-SUBJECTS = {subject.name: subject for subject in subjects.SUBJECTS}
-PIECE = 2**27
-"""Elements that are compared in float64 at once."""
+TOLERANCE = "the derived bound plus half an ulp of the output, element by element, against float64"
 
 
-def _agree(name: str, inputs: Inputs, got: torch.Tensor, want: torch.Tensor, *, twice: bool) -> str:
-    """By the rule of tests with the derived bound, some rows at a time; ``twice``: and half an ulp, as peers round."""
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return f"expected {tuple(want.shape)} {want.dtype}, got {tuple(got.shape)} {got.dtype}"
-    subject, rows = SUBJECTS[name], max(1, PIECE // want.shape[-1])
-    added = len(inputs) == 3 and not name.endswith("_backward")
-    for start in range(0, len(want), rows):
-        whole = [
-            t[start : start + rows] if len(t) == len(want) and i != len(inputs) - 1 else t for i, t in enumerate(inputs)
-        ]
-        args, part = _arguments(name, *whole), got[start : start + rows]
-        try:
-            _judge(subject, args, part, twice=twice, added=added)
-        except AssertionError as wrong:
-            return str(wrong)
-    return ""
+def _agree(name: str, *, peer: bool = False) -> Callable[[Inputs, torch.Tensor, torch.Tensor], str]:
+    """Compares with float64 by the derived bound of an operator; a peer may round its result twice."""
+    subject = next(subject for subject in subjects.SUBJECTS if subject.name == name)
+
+    def agree(inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
+        added = len(inputs) == 3 and not name.endswith("_backward")
+
+        def peer_floor(*args: Any) -> torch.Tensor:
+            x, weight, *_ = wide = [a.double() if isinstance(a, torch.Tensor) else a for a in args]
+            floor = subject.floor(*args) + half_ulp(subject.expected(*wide), got.dtype)  # type: ignore[misc]
+            if added:  # a sum with a residual need not be rounded before it is normalized
+                floor = floor + torch.finfo(got.dtype).eps * spread(x, weight, (1,), center=False)
+            return floor
+
+        held = replace(subject, floor=peer_floor) if peer else subject
+        return near(held, _arguments(name, *inputs), (-1,), got, want)
+
+    return agree
 
 
-def _judge(subject: Subject, args: tuple[Any, ...], got: torch.Tensor, *, twice: bool, added: bool) -> None:
-    if subject.floor is None:
-        raise ValueError(f"{subject.name} has no bound")
-    exact = subject.expected(*(a.double() if isinstance(a, torch.Tensor) else a for a in args))
-    peer, floor = subject.expected(*args), subject.floor(*args)
-    if twice:
-        floor = floor + half_ulp(exact, got.dtype)
-        if added:  # a sum with a residual need not be rounded before it is normalized
-            floor = floor + torch.finfo(got.dtype).eps * spread(args[0].double(), args[1].double(), (1,), center=False)
-    assert_near_float64(got, exact, peer, floor=floor)
-
-
-def _arguments(name: str, *inputs: torch.Tensor) -> tuple[Any, ...]:
-    """A case's tensors as the subject of that name takes them."""
-    if name.endswith("_backward"):
-        *given, weight = inputs
-        return (*given, torch.zeros_like(given[0]), weight, -1)
+def _arguments(name: str, *inputs: torch.Tensor) -> Inputs:
+    """The tensors of a case as the subject of that name takes them."""
     *given, weight = inputs
-    x = given[0] + given[1] if len(given) > 1 else given[0]
-    return (x, weight, weight if name == "layer_norm" else torch.zeros_like(weight), -1)
+    if name.endswith("_backward"):
+        dy, x, *statistics = given
+        return (dy, x, *(t.unsqueeze(-1) for t in statistics), torch.zeros_like(dy), weight)
+    return (_sum(given), weight, weight if name == "layer_norm" else torch.zeros_like(weight))
 
 
-def _tensors(count: int, case: Case, device: torch.device, generator: torch.Generator) -> Inputs:
-    """Tensors of the case's shape, and a weight."""
-    shapes = [*[case.shape] * count, case.shape[-1:]]
-    return tuple(random_tensor(shape, case.dtype, device=device, generator=generator) for shape in shapes)
-
-
-def _with_statistics(center: bool, case: Case, device: torch.device, generator: torch.Generator) -> Inputs:
-    dy, x, weight = _tensors(2, case, device, generator)
-    total = layer_norm_total if center else rms_norm_total
-    return (dy, x, *total(x, dim=-1, eps=EPS, statistics=True)[2:], weight)
-
-
-def _gradients(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor, variant: str = "auto") -> torch.Tensor:
-    """Those of x and the weight, of layer_norm the bias too."""
-    *statistics, weight = rest
-    center = len(statistics) > 1
-    with torch.no_grad():  # as in a backward pass
-        at_once = variant == "auto" and together((1,), x, dy)
-    if at_once:
-        mean, rstd = statistics if center else (None, *statistics)
-        return norm_gradients(dy, x, mean, rstd, None, weight, -1, bias=center)[0]
-    norm_weight_backward(dy, x, statistics[0] if center else None, statistics[-1], 0, bias=center)
-    return (layer_norm_backward if center else rms_norm_backward)(dy, x, *statistics, None, weight, -1, variant=variant)
+def _sum(given: Sequence[torch.Tensor]) -> torch.Tensor:
+    return given[0] + given[1] if len(given) > 1 else given[0]
 
 
 def _eager(name: str, *inputs: torch.Tensor) -> torch.Tensor:
     *given, weight = inputs
-    x = given[0] + given[1] if len(given) > 1 else given[0]
     if name == "layer_norm":
-        return torch.nn.functional.layer_norm(x, weight.shape, weight, weight, EPS)
-    return torch.nn.functional.rms_norm(x, weight.shape, weight, EPS)
+        return torch.nn.functional.layer_norm(_sum(given), weight.shape, weight, weight, EPS)
+    return torch.nn.functional.rms_norm(_sum(given), weight.shape, weight, EPS)
 
 
 def _eager_backward(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
     *statistics, weight = rest
     if not x.is_cuda:  # PyTorch's have no CPU kernel
         return _written_out(dy, x, *rest)[0]
+    shaped = [t.unsqueeze(-1) for t in statistics]
     if len(statistics) > 1:
-        mean, rstd = (t.unsqueeze(-1) for t in statistics)
-        call = (dy, x, weight.shape, mean, rstd, weight, weight, [True, True, True])
-        dx: torch.Tensor = torch.ops.aten.native_layer_norm_backward(*call)[0]
+        found = torch.ops.aten.native_layer_norm_backward(dy, x, weight.shape, *shaped, weight, weight, [True] * 3)
     else:
-        dx = torch.ops.aten._fused_rms_norm_backward(
-            dy, x, weight.shape, statistics[0].unsqueeze(-1), weight, [True, True]
-        )[0]
+        found = torch.ops.aten._fused_rms_norm_backward(dy, x, weight.shape, *shaped, weight, [True] * 2)
+    dx: torch.Tensor = found[0]
     return dx
 
 
-def _written_out(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Both gradients in PyTorch, for torch.compile to fuse."""
+def _written_out(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> Inputs:
+    """All gradients in PyTorch, for torch.compile to fuse."""
     *statistics, weight = rest
-    mean, rstd = (statistics[0], statistics[1]) if len(statistics) > 1 else (None, statistics[0])
-    sums = ref.weight_backward(dy, x, mean, rstd, 0, bias=mean is not None)
-    return ref.norm_backward(dy, x, rstd, None, weight, -1, mean=mean), *sums
+    mean, rstd = _mean_rstd(statistics)
+    found: Inputs = ref.norm_gradients(dy, x, mean, rstd, None, weight, bias=mean is not None)
+    return found
 
 
-def _with_sum(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _mean_rstd(statistics: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor]:
+    return statistics[-2] if len(statistics) > 1 else None, statistics[-1]
+
+
+def _with_sum(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Inputs:
     """The norm and the sum: both are written."""
     total = x + residual
     return torch.nn.functional.rms_norm(total, weight.shape, weight, EPS), total
 
 
 def _first(written: Callable[..., Any], case: Case) -> Callable[..., torch.Tensor]:
-    """What is compiled of several results."""
+    """Compiles a function of several results and returns the first."""
     call: Any = compiled(written)(case)
     return lambda *inputs: call(*inputs)[0]
 
@@ -178,83 +146,102 @@ def _liger_unable(case: Case) -> str:
     return f"n = {case.shape[-1]} exceeds the recommended Triton blocksize = 65536" if case.shape[-1] > 65536 else ""
 
 
-def _peers(name: str, subject: str, eager: Callable[..., torch.Tensor]) -> tuple[Peer, ...]:
-    held: dict[str, Any] = {"agree": partial(_agree, subject, twice=True), "tolerance": f"{TOLERANCE}, twice rounded"}
-    several: dict[str, Callable[..., Any]] = {
-        "rms_norm_backward": _written_out,
-        "layer_norm_backward": _written_out,
-        "rms_norm_residual": _with_sum,
-    }
-    made = partial(_first, several[name]) if name in several else compiled(eager)
+def _declared(
+    name: str,
+    subject: str,
+    operator: Any,
+    eager: Callable[..., torch.Tensor],
+    several: Callable[..., Any] | None = None,
+    **more: Any,
+) -> OperatorBench:
+    """An operator with its peers; ``several``: what torch.compile is given where there are other results too."""
+    held: dict[str, Any] = {"agree": _agree(subject, peer=True), "tolerance": f"{TOLERANCE}, twice rounded"}
     peers = [
         Peer("eager", lambda case: eager, **held),
-        Peer("compile", made, (CUDA_GPU, TRITON), **held),
+        Peer("compile", compiled(eager) if several is None else partial(_first, several), (CUDA_GPU, TRITON), **held),
     ]
     if name.startswith("rms_norm"):
         peers.append(Peer("quack", partial(_quack, name), (CUDA_GPU, QUACK), partial(_quack_unable, name), **held))
         if name != "rms_norm_residual":
             peers.append(Peer("liger", partial(_liger, name), (CUDA_GPU, TRITON, LIGER), _liger_unable, **held))
-    return tuple(peers)
+    judged: dict[str, Any] = {"agree": _agree(subject), "tolerance": TOLERANCE}
+    return OperatorBench(name=name, variants=operator.variants, peers=tuple(peers), **judged, **more)
 
 
-TOLERANCE = "the derived bound plus half an ulp of the output, element by element, against float64"
+def _tensors(count: int, case: Case, device: torch.device, generator: torch.Generator) -> Inputs:
+    """Tensors of the case's shape, and a weight."""
+    shapes = [*[case.shape] * count, case.shape[-1:]]
+    return tuple(random_tensor(shape, case.dtype, device=device, generator=generator) for shape in shapes)
 
 
-def _forward(name: str, subject: str, call: Callable[..., Any], operator: Any, count: int) -> OperatorBench:
-    def explain(inputs: Inputs, variant: str) -> Any:
-        *given, weight = inputs
-        bias = (weight,) if subject == "layer_norm" else ()
-        return operator.explain(*given, weight, *bias, variant=variant)
-
-    return OperatorBench(
-        name,
-        lambda variant: partial(call, variant=variant),
-        operator.variants,
-        explain,
-        partial(_eager, subject),
-        lambda case: Traffic(count * case.nbytes, count * case.nbytes, "each element is read once and written once"),
-        _peers(name, subject, partial(_eager, subject)),
-        partial(_tensors, count),
-        agree=partial(_agree, subject, twice=False),
-        tolerance=TOLERANCE,
-    )
+def _with_statistics(center: bool, case: Case, device: torch.device, generator: torch.Generator) -> Inputs:
+    dy, x, weight = _tensors(2, case, device, generator)
+    total = layer_norm_total if center else rms_norm_total
+    return (dy, x, *total(x, dim=-1, eps=EPS, statistics=True)[2:], weight)
 
 
-def _backward(name: str, operator: Any, *, center: bool) -> OperatorBench:
-    return OperatorBench(
-        name,
-        lambda variant: partial(_gradients, variant=variant),
-        operator.variants,
-        partial(_explained, operator),
-        lambda *inputs: _written_out(*inputs)[0],
-        lambda case: Traffic(2 * case.nbytes, case.nbytes, "two tensors are read once, the gradient is written once"),
-        _peers(name, name, _eager_backward),
-        partial(_with_statistics, center),
-        agree=partial(_agree, name, twice=False),
-        tolerance=TOLERANCE,
-    )
-
-
-def _explained(operator: Any, inputs: Inputs, variant: str) -> Any:
-    dy, x, *statistics, weight = inputs
-    with torch.no_grad():
+def _gradient_call(operator: Any, variant: str, dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> Any:
+    """What a backward pass calls for the gradient of x: the operator, its arguments and options."""
+    *statistics, weight = rest
+    with torch.no_grad():  # as in a backward pass
         at_once = variant == "auto" and together((1,), x, dy)
     if at_once:
-        mean, rstd = statistics if len(statistics) > 1 else (None, *statistics)
-        return norm_gradients.explain(dy, x, mean, rstd, None, weight, -1, bias=mean is not None)
-    return operator.explain(*inputs[:-1], None, weight, variant=variant)
+        mean, rstd = _mean_rstd(statistics)
+        return norm_gradients, (dy, x, mean, rstd, None, weight, -1), {"bias": mean is not None}
+    return operator, (dy, x, *statistics, None, weight, -1), {"variant": variant}
 
 
-def _rms(x: torch.Tensor, weight: torch.Tensor, variant: str) -> Any:
-    return rms_norm(x, weight.shape, weight, EPS, variant=variant)
+def _gradients(operator: Any, variant: str, dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+    """Those of x and the weight, of layer_norm the bias too."""
+    chosen, args, options = _gradient_call(operator, variant, dy, x, *rest)
+    if chosen is operator:
+        mean, rstd = _mean_rstd(rest[:-1])
+        norm_weight_backward(dy, x, mean, rstd, 0, bias=mean is not None)
+    found = chosen(*args, **options)
+    dx: torch.Tensor = found if chosen is operator else found[0]
+    return dx
 
 
-def _layer(x: torch.Tensor, weight: torch.Tensor, variant: str) -> Any:
-    return layer_norm(x, weight.shape, weight, weight, EPS, variant=variant)
+def _forward(name: str, operator: Any, call: Callable[..., Any], count: int = 1) -> OperatorBench:
+    subject = name.removesuffix("_residual")
+    eager, why = partial(_eager, subject), "each element is read once and written once"
+
+    def explain(inputs: Inputs, variant: str) -> Any:
+        return operator.explain(*inputs, *[inputs[-1]] * (subject == "layer_norm"), variant=variant)
+
+    return _declared(
+        name,
+        subject,
+        operator,
+        eager,
+        _with_sum if count > 1 else None,
+        call=lambda variant: partial(call, variant=variant),
+        explain=explain,
+        reference=eager,
+        traffic=lambda case: Traffic(count * case.nbytes, count * case.nbytes, why),
+        inputs=partial(_tensors, count),
+    )
 
 
-def _added(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, variant: str) -> Any:
-    return rms_norm(x, weight.shape, weight, EPS, residual=residual, variant=variant)[0]
+def _backward(operator: Any, *, center: bool) -> OperatorBench:
+    name, why = operator.schema.name, "two tensors are read once, the gradient is written once"
+
+    def explain(inputs: Inputs, variant: str) -> Any:
+        chosen, args, options = _gradient_call(operator, variant, *inputs)
+        return chosen.explain(*args, **options)
+
+    return _declared(
+        name,
+        name,
+        operator,
+        _eager_backward,
+        _written_out,
+        call=lambda variant: partial(_gradients, operator, variant),
+        explain=explain,
+        reference=lambda *inputs: _written_out(*inputs)[0],
+        traffic=lambda case: Traffic(2 * case.nbytes, case.nbytes, why),
+        inputs=partial(_with_statistics, center),
+    )
 
 
 BENCH = Bench(
@@ -262,10 +249,15 @@ BENCH = Bench(
     package="forge_week3_norm",
     suites=Path(__file__).with_name("suites.yaml"),
     operators=(
-        _forward("rms_norm", "rms_norm", _rms, rms_norm_y, 1),
-        _forward("layer_norm", "layer_norm", _layer, layer_norm_y, 1),
-        _forward("rms_norm_residual", "rms_norm", _added, rms_norm_total, 2),
-        _backward("rms_norm_backward", rms_norm_backward, center=False),
-        _backward("layer_norm_backward", layer_norm_backward, center=True),
+        _forward("rms_norm", rms_norm_y, lambda x, w, **options: rms_norm(x, w.shape, w, EPS, **options)),
+        _forward("layer_norm", layer_norm_y, lambda x, w, **options: layer_norm(x, w.shape, w, w, EPS, **options)),
+        _forward(
+            "rms_norm_residual",
+            rms_norm_total,
+            lambda x, r, w, **options: rms_norm(x, w.shape, w, EPS, residual=r, **options)[0],
+            count=2,
+        ),
+        _backward(rms_norm_backward, center=False),
+        _backward(layer_norm_backward, center=True),
     ),
 )

@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from forge_core import checks
-from forge_core.dims import Dims, normalize_dims, result_shape
+from forge_core.dims import normalize_dims, result_shape
 from forge_core.dtypes import FLOATS
 from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
+from forge_core.op import Operator
 from forge_core.rows.operator import like, row_operator
 from forge_week3_norm import backward, ref
 from forge_week3_norm.program import Norm
@@ -33,9 +34,10 @@ __all__ = [
     "rms_norm_y",
 ]
 
-_TENSORS = "Tensor? weight=None, Tensor? bias=None, int[1] dim=-1, float eps=1e-5, *, "
-_OPTIONS = "float weight_offset=0.0, str cast='fp32', ScalarType? dtype=None, bool batch_invariant=False, "
-_TOTAL = "ScalarType? residual_dtype=None, bool statistics=False, str variant='auto') -> (Tensor y, Tensor total, "
+_TENSORS = (
+    "Tensor? weight=None, Tensor? bias=None, int[1] dim=-1, float eps=1e-5, *, float weight_offset=0.0, "
+    "str cast='fp32', ScalarType? dtype=None, bool batch_invariant=False, "
+)
 
 
 class NormShapeError(ShapeError, RuntimeError):
@@ -70,13 +72,8 @@ def _outputs(op: str, *, center: bool, **named: Any) -> tuple[torch.Tensor, ...]
         if dtype is not None and (dtype not in FLOATS or (dtype is torch.float64) != (x.dtype is torch.float64)):
             expected = "None, or a floating-point dtype, float64 for float64 only"
             raise DTypeError(op=op, argument=name, expected=expected, got=str(dtype))
-    y = like(
-        op,
-        Norm(center) if x.dtype not in FLOATS else _program(named, center=center),
-        dim=dim,
-        dtype=named["dtype"],
-        **tensors,
-    )
+    program = Norm(center) if x.dtype not in FLOATS else _program(named, center=center)
+    y = like(op, program, dim=dim, dtype=named["dtype"], **tensors)
     if "residual" not in named:
         return (y,)
     total, wide = x.shape if residual is not None else (0,), torch.promote_types(x.dtype, torch.float32)
@@ -86,67 +83,59 @@ def _outputs(op: str, *, center: bool, **named: Any) -> tuple[torch.Tensor, ...]
     return y, torch.empty(total, dtype=of_total, device=x.device), *found
 
 
-def _reference(x: Any, weight: Any, bias: Any, dim: Dims, eps: float, *, center: bool, **options: Any) -> Any:
-    return ref.norm(x, None, weight, bias, cast("Sequence[int]", dim), eps, center=center, **options)[0]
+def _declare(schema: str, *, center: bool, **declared: Any) -> Callable[[Callable[..., Any]], Operator]:
+    """A norm as an operator."""
+    program = partial(_program, center=center)
+    return row_operator(f"forge_week3::{schema}", program=program, autocast={"cuda": torch.float32}, **declared)
 
 
-def _declared(*, center: bool) -> dict[str, Any]:
-    """What an operator and the one that returns all results have in common."""
-    return {"program": partial(_program, center=center), "autocast": {"cuda": torch.float32}}
+def _alone(name: str, *, center: bool) -> Callable[[Callable[..., Any]], Operator]:
+    """One that returns y alone: what the public function calls where nothing else is needed.
+
+    Differentiated as PyTorch does its reference: the public functions call the other operator where a gradient is
+    recorded, and functorch's transforms come here.
+    """
+
+    def reference(x: Any, weight: Any, bias: Any, dim: Any, eps: float, **options: Any) -> Any:
+        return ref.norm(x, None, weight, bias, dim, eps, center=center, **options)[0]
+
+    schema = f"{name}(Tensor x, {_TENSORS}str variant='auto') -> Tensor"
+    return _declare(schema, center=center, reference=reference, gradient="reference")
 
 
-# The operators that return y alone differentiate as PyTorch does their reference: the public functions call the others
-# where a gradient is recorded, and functorch's transforms come here.
+def _with_all(name: str, statistics: str, *, center: bool) -> Callable[[Callable[..., Any]], Operator]:
+    """One of x and a residual that returns y, their sum, and the statistics; empty where not asked for."""
+    return _declare(
+        f"{name}(Tensor x, Tensor? residual=None, {_TENSORS}ScalarType? residual_dtype=None, bool statistics=False, "
+        f"str variant='auto') -> (Tensor y, Tensor total, {statistics})",
+        center=center,
+        reference=partial(ref.norm, center=center),
+        setup_context=partial(backward.keep, center=center),
+        backward=backward.of_norm,
+    )
 
 
-@row_operator(
-    f"forge_week3::rms_norm(Tensor x, {_TENSORS}{_OPTIONS}str variant='auto') -> Tensor",
-    reference=partial(_reference, center=False),
-    gradient="reference",
-    **_declared(center=False),
-)
-def rms_norm_y(
-    x: torch.Tensor, weight: Any = None, bias: Any = None, dim: Dims = -1, eps: float = 1e-5, **options: Any
-) -> torch.Tensor:
-    """rms_norm over any dims: what :func:`rms_norm` calls where nothing but y is needed."""
-    return _outputs("rms_norm", center=False, x=x, weight=weight, bias=bias, dim=dim, eps=eps, **options)[0]
+@_alone("rms_norm", center=False)
+def rms_norm_y(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+    """rms_norm over any dims."""
+    return _outputs("rms_norm", center=False, x=x, **options)[0]
 
 
-@row_operator(
-    f"forge_week3::layer_norm(Tensor x, {_TENSORS}{_OPTIONS}str variant='auto') -> Tensor",
-    reference=partial(_reference, center=True),
-    gradient="reference",
-    **_declared(center=True),
-)
-def layer_norm_y(
-    x: torch.Tensor, weight: Any = None, bias: Any = None, dim: Dims = -1, eps: float = 1e-5, **options: Any
-) -> torch.Tensor:
-    """layer_norm over any dims: what :func:`layer_norm` calls where nothing but y is needed."""
-    return _outputs("layer_norm", center=True, x=x, weight=weight, bias=bias, dim=dim, eps=eps, **options)[0]
+@_alone("layer_norm", center=True)
+def layer_norm_y(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+    """layer_norm over any dims."""
+    return _outputs("layer_norm", center=True, x=x, **options)[0]
 
 
-@row_operator(
-    f"forge_week3::rms_norm_total(Tensor x, Tensor? residual=None, {_TENSORS}{_OPTIONS}{_TOTAL}Tensor rstd)",
-    reference=partial(ref.norm, center=False),
-    setup_context=partial(backward.keep, center=False),
-    backward=backward.of_norm,
-    **_declared(center=False),
-)
+@_with_all("rms_norm_total", "Tensor rstd", center=False)
 def rms_norm_total(x: torch.Tensor, *args: Any, **options: Any) -> Any:
-    """rms_norm of x and a residual, with all its results: y, their sum, rstd; empty where not asked for."""
+    """rms_norm of x and a residual, with all its results: y, their sum, rstd."""
     return _outputs("rms_norm", center=False, x=x, **options)
 
 
-@row_operator(
-    f"forge_week3::layer_norm_total(Tensor x, Tensor? residual=None, {_TENSORS}{_OPTIONS}{_TOTAL}"
-    "Tensor mean, Tensor rstd)",
-    reference=partial(ref.norm, center=True),
-    setup_context=partial(backward.keep, center=True),
-    backward=backward.of_norm,
-    **_declared(center=True),
-)
+@_with_all("layer_norm_total", "Tensor mean, Tensor rstd", center=True)
 def layer_norm_total(x: torch.Tensor, *args: Any, **options: Any) -> Any:
-    """layer_norm of x and a residual, with all its results: y, their sum, mean, rstd; empty where not asked for."""
+    """layer_norm of x and a residual, with all its results: y, their sum, mean, rstd."""
     return _outputs("layer_norm", center=True, x=x, **options)
 
 
@@ -166,25 +155,34 @@ def _checked(op: str, x: Any, normalized_shape: Any, weight: Any, bias: Any) -> 
     return tuple(range(-len(sizes), 0))
 
 
-def _records(*tensors: Any) -> bool:
-    return torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+def _require(op: str, argument: str, given: bool, tensor: torch.Tensor | None, name: str) -> None:
+    if given and tensor is None:
+        raise ArgumentError(op=op, argument=argument, expected=f"a {name} with it", got="none")
 
 
 def _run(
-    alone: Callable[..., torch.Tensor],
-    full: Callable[..., Any],
+    op: str,
     x: Any,
+    normalized_shape: Any,
+    weight: Any,
+    bias: Any,
+    eps: float,
     residual: Any,
-    call: tuple[Any, ...],
-    **options: Any,
+    residual_dtype: Any,
+    options: dict[str, Any],
 ) -> Any:
-    """The operator of y alone, or that of all results, as a call needs it."""
-    residual_dtype, recorded = options.pop("residual_dtype"), _records(x, residual, *call[:2])
+    """Calls the operator of y alone, or that of all results, as a call needs it."""
+    dim = _checked(op, x, normalized_shape, weight, bias)
+    _require(op, "residual_dtype", residual_dtype is not None, residual, "residual")
+    tensors = (x, residual, weight, bias)
+    recorded = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
     if options["batch_invariant"] and isinstance(x, torch.Tensor):  # rows that are not contiguous have other kernels
         x, residual = x.contiguous(), residual if residual is None else residual.contiguous()
+    alone, with_all = (rms_norm_y, rms_norm_total) if op == "rms_norm" else (layer_norm_y, layer_norm_total)
     if residual is None and not recorded:
-        return alone(x, *call, **options)
-    y, total, *_ = full(x, residual, *call, residual_dtype=residual_dtype, statistics=recorded, **options)
+        return alone(x, weight, bias, dim, eps, **options)
+    more = {"residual_dtype": residual_dtype, "statistics": recorded}
+    y, total, *_ = with_all(x, residual, weight, bias, dim, eps, **options, **more)
     return y if residual is None else (y, total)
 
 
@@ -233,24 +231,12 @@ def rms_norm(
         ArgumentError: an unknown ``cast`` or variant; an option of a residual or a weight that is not there.
         LayoutError, DeviceError, UnsupportedError: as for any operator.
     """
-    dim = _checked("rms_norm", x, normalized_shape, weight, bias)
     _require("rms_norm", "weight_offset", weight_offset != 0, weight, "weight")
-    _require("rms_norm", "residual_dtype", residual_dtype is not None, residual, "residual")
     if eps is None:
         eps = torch.finfo(torch.float64 if getattr(x, "dtype", None) is torch.float64 else torch.float32).eps
-    return _run(
-        rms_norm_y,
-        rms_norm_total,
-        x,
-        residual,
-        (weight, bias, dim, eps),
-        weight_offset=weight_offset,
-        cast=cast,
-        dtype=out_dtype,
-        residual_dtype=residual_dtype,
-        batch_invariant=batch_invariant,
-        variant=variant,
-    )
+    options: dict[str, Any] = {"cast": cast, "dtype": out_dtype, "batch_invariant": batch_invariant}
+    options |= {"weight_offset": weight_offset, "variant": variant}
+    return _run("rms_norm", x, normalized_shape, weight, bias, eps, residual, residual_dtype, options)
 
 
 def layer_norm(
@@ -271,22 +257,5 @@ def layer_norm(
 
     The variance is the mean of squared deviations from the mean.  Takes, returns and raises what :func:`rms_norm` does.
     """
-    dim = _checked("layer_norm", x, normalized_shape, weight, bias)
-    _require("layer_norm", "residual_dtype", residual_dtype is not None, residual, "residual")
-    return _run(
-        layer_norm_y,
-        layer_norm_total,
-        x,
-        residual,
-        (weight, bias, dim, eps),
-        cast=cast,
-        dtype=out_dtype,
-        residual_dtype=residual_dtype,
-        batch_invariant=batch_invariant,
-        variant=variant,
-    )
-
-
-def _require(op: str, argument: str, given: bool, tensor: torch.Tensor | None, name: str) -> None:
-    if given and tensor is None:
-        raise ArgumentError(op=op, argument=argument, expected=f"a {name} with it", got="none")
+    options = {"cast": cast, "dtype": out_dtype, "batch_invariant": batch_invariant, "variant": variant}
+    return _run("layer_norm", x, normalized_shape, weight, bias, eps, residual, residual_dtype, options)

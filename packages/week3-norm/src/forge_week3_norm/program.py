@@ -27,36 +27,8 @@ from forge_core.rows import Fold, Operands, RowProgram, rounded, rsqrt
 __all__ = ["Norm", "NormBackward", "NormGradients", "WeightBackward"]
 
 
-def _names(*pairs: tuple[str, bool]) -> tuple[str, ...]:
-    return tuple(name for name, there in pairs if there)
-
-
-def _element(p: Norm, v: Any) -> Any:
-    """What is normalized."""
-    return v.x if p.total is None else rounded(v.x + v.residual, p.total)
-
-
-def _deviation(p: Norm | NormBackward | WeightBackward, x: Any, mean: Any) -> Any:
-    return x - mean if p.center else x
-
-
-def _square(p: Norm, v: Any, row: Any, *of_part: Any) -> Any:
-    d = _deviation(p, _element(p, v), of_part[1] / of_part[0] if p.center else 0.0)
-    return d * d
-
-
-def _weighted(p: Norm | NormBackward, x: Any, v: Any, offset: Any) -> Any:
-    if not p.weight:
-        return x
-    return x * (v.weight + offset) if p.offset else x * v.weight
-
-
-def _offset(p: Norm | NormBackward, row: Any) -> Any:
-    return row.weight_offset if p.weight and p.offset else 0.0
-
-
-def _numbers(p: Norm | NormBackward, *more: str) -> tuple[str, ...]:
-    return more + _names(("weight_offset", p.weight and p.offset))
+def _names(**there: bool) -> tuple[str, ...]:
+    return tuple(name for name, given in there.items() if given)
 
 
 @dataclass(frozen=True)
@@ -85,19 +57,25 @@ class Norm(RowProgram):
         """One tensor or two in, y and perhaps the sum out."""
         added = self.total is not None
         return Operands(
-            rows=("x", *_names(("residual", added))),
-            columns=_names(("weight", self.weight), ("bias", self.bias)),
-            writes=("y", *_names(("total", added))),
-            results=_names(("mean", self.center and self.statistics), ("rstd", self.statistics)),
-            numbers=_numbers(self, "eps"),
+            rows=("x", *_names(residual=added)),
+            columns=_names(weight=self.weight, bias=self.bias),
+            writes=("y", *_names(total=added)),
+            results=_names(mean=self.center and self.statistics, rstd=self.statistics),
+            numbers=("eps", *_names(weight_offset=self.weight and self.offset)),
         )
 
     @property
     def folds(self) -> tuple[Fold, ...]:
         """The sum, if it is centered, and the squares; elements outside the row are 0, but their deviations are not."""
-        squares = Fold("sum", lambda v, row, *of_part: _square(self, v, row, *of_part), masked=self.center)
-        total = Fold("sum", lambda v, row, count: _element(self, v), masked=False)
-        return (Fold("count"), total, squares) if self.center else (squares,)
+
+        def squares(v: Any, row: Any, *of_part: Any) -> Any:
+            x = _element(self, v)
+            d = x - of_part[1] / of_part[0] if self.center else x
+            return d * d
+
+        if not self.center:
+            return (Fold("sum", squares, masked=False),)
+        return Fold("count"), Fold("sum", lambda v, row, count: _element(self, v), masked=False), Fold("sum", squares)
 
     @property
     def merge(self) -> str:
@@ -117,10 +95,30 @@ class Norm(RowProgram):
         """The norm of each element, and the sum."""
         mean, rstd, offset = constants
         x = _element(self, v)
-        y = _deviation(self, x, mean) * rstd
-        y = _weighted(self, y if self.cast is None else rounded(y, self.cast), v, offset)
+        y = _weighted(self, _hat(self, x, mean, rstd, self.cast), v, offset)
         y = y + v.bias if self.bias else y
         return (y,) if self.total is None else (y, x)
+
+
+def _element(p: Norm, v: Any) -> Any:
+    """What is normalized."""
+    return v.x if p.total is None else rounded(v.x + v.residual, p.total)
+
+
+def _hat(p: Norm | NormBackward | WeightBackward, x: Any, mean: Any, rstd: Any, cast: torch.dtype | None = None) -> Any:
+    """The normalized element."""
+    hat = (x - mean if p.center else x) * rstd
+    return hat if cast is None else rounded(hat, cast)
+
+
+def _weighted(p: Norm | NormBackward, x: Any, v: Any, offset: Any) -> Any:
+    if not p.weight:
+        return x
+    return x * (v.weight + offset) if p.offset else x * v.weight
+
+
+def _offset(p: Norm | NormBackward, row: Any) -> Any:
+    return row.weight_offset if p.weight and p.offset else 0.0
 
 
 @dataclass(frozen=True)
@@ -138,21 +136,25 @@ class NormBackward(RowProgram):
     def operands(self) -> Operands:
         """The gradient of y, what was normalized, and the statistics."""
         return Operands(
-            rows=("dy", "x", *_names(("dtotal", self.added))),
-            columns=_names(("weight", self.weight)),
-            scalars=(*_names(("mean", self.center)), "rstd"),
+            rows=("dy", "x", *_names(dtotal=self.added)),
+            columns=_names(weight=self.weight),
+            scalars=(*_names(mean=self.center), "rstd"),
             writes=("dx",),
-            numbers=_numbers(self),
+            numbers=_names(weight_offset=self.weight and self.offset),
         )
 
     @property
     def folds(self) -> tuple[Fold, ...]:
         """The sums of g * hat and of g; dy is 0 outside the row."""
-        first = Fold(
-            "sum", lambda v, row: _weighted(self, v.dy, v, _offset(self, row)) * _hat(self, v, row), masked=False
-        )
-        second = Fold("sum", lambda v, row, *_: _weighted(self, v.dy, v, _offset(self, row)), masked=False)
-        return (first, second) if self.center else (first,)
+
+        def g(v: Any, row: Any, *_: Any) -> Any:
+            return _weighted(self, v.dy, v, _offset(self, row))
+
+        def product(v: Any, row: Any) -> Any:
+            return g(v, row) * _hat(self, v.x, row.mean if self.center else 0.0, row.rstd)
+
+        first = Fold("sum", product, masked=False)
+        return (first, Fold("sum", g, masked=False)) if self.center else (first,)
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
         """Their means, the row's own, rstd, and what is added to the weight."""
@@ -162,14 +164,9 @@ class NormBackward(RowProgram):
     def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
         """The gradient of each element."""
         a, b, mean, rstd, offset = constants
-        g = _weighted(self, v.dy, v, offset) - _deviation(self, v.x, mean) * rstd * a
+        g = _weighted(self, v.dy, v, offset) - _hat(self, v.x, mean, rstd) * a
         dx = (g - b if self.center else g) * rstd
         return (dx + v.dtotal,) if self.added else (dx,)
-
-
-def _hat(p: NormBackward, v: Any, row: Any) -> Any:
-    """The normalized element."""
-    return _deviation(p, v.x, row.mean if p.center else 0.0) * row.rstd
 
 
 @dataclass(frozen=True)
@@ -182,14 +179,13 @@ class NormGradients(NormBackward):
     @property
     def operands(self) -> Operands:
         """A sum over rows or two besides."""
-        return replace(super().operands, accumulates=("dweight", *_names(("dbias", self.bias))))
+        return replace(super().operands, accumulates=("dweight", *_names(dbias=self.bias)))
 
     def accumulate(self, v: Any, constants: Any) -> tuple[Any, ...]:
         """What each element adds: dy * hat, and dy."""
         *_, mean, rstd, _ = constants
-        hat = _deviation(self, v.x, mean) * rstd
-        hat = hat if self.cast is None else rounded(hat, self.cast)
-        return (v.dy * hat, v.dy) if self.bias else (v.dy * hat,)
+        product = v.dy * _hat(self, v.x, mean, rstd, self.cast)
+        return (product, v.dy) if self.bias else (product,)
 
 
 @dataclass(frozen=True)
@@ -207,21 +203,20 @@ class WeightBackward(RowProgram):
         """The gradient of y and what was normalized; the statistics; a result or two."""
         return Operands(
             rows=("dy", "x"),
-            columns=(*_names(("mean", self.center)), "rstd"),
-            results=("dweight", *_names(("dbias", self.bias))),
+            columns=(*_names(mean=self.center), "rstd"),
+            results=("dweight", *_names(dbias=self.bias)),
         )
 
     @property
     def folds(self) -> tuple[Fold, ...]:
         """The sums of dy * hat and of dy, which is 0 outside the row."""
-        first = Fold("sum", lambda v, row: v.dy * _rounded_hat(self, v), masked=False)
+
+        def product(v: Any, row: Any) -> Any:
+            return v.dy * _hat(self, v.x, v.mean if self.center else 0.0, v.rstd, self.cast)
+
+        first = Fold("sum", product, masked=False)
         return (first, Fold("sum", lambda v, row, *_: v.dy, masked=False)) if self.bias else (first,)
 
     def results(self, totals: Any, row: Any) -> tuple[Any, ...]:
         """The sums themselves."""
         return tuple(totals)
-
-
-def _rounded_hat(p: WeightBackward, v: Any) -> Any:
-    hat = _deviation(p, v.x, v.mean if p.center else 0.0) * v.rstd
-    return hat if p.cast is None else rounded(hat, p.cast)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from forge_core.dims import normalize_dims
+from forge_core.dims import Dims, normalize_dims
 
 __all__ = ["norm", "norm_backward", "norm_gradients", "statistics", "weight_backward"]
-
-Dims = int | Sequence[int]
 
 
 def _wide(t: torch.Tensor) -> torch.Tensor:
     return t.to(torch.promote_types(t.dtype, torch.float32))
 
 
-def _hat(x: torch.Tensor, dims: tuple[int, ...], eps: float, center: bool) -> tuple[torch.Tensor, ...]:
-    """What is normalized, less its mean, times rstd; the mean and rstd."""
+def _hat(x: torch.Tensor, dims: tuple[int, ...], eps: float, center: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """What is normalized, less its mean, times rstd; and the mean, with ``center``, and rstd of each row."""
     wide = _wide(x)
     mean = wide.mean(dims, keepdim=True)
     d = wide - mean if center else wide
     rstd = torch.rsqrt(d.square().mean(dims, keepdim=True) + eps)
-    return d * rstd, mean, rstd
+    rows = [size for i, size in enumerate(x.shape) if i not in dims]
+    return d * rstd, [t.reshape(rows) for t in ((mean, rstd) if center else (rstd,))]
 
 
 def _along(t: torch.Tensor, x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
@@ -52,27 +50,20 @@ def norm(
     dims, total, empty = normalize_dims("norm", dim, x.ndim), x, x.new_empty(0)
     if residual is not None:
         total = (_wide(x) + _wide(residual)).to(residual_dtype or torch.promote_types(x.dtype, residual.dtype))
-    y, mean, rstd = _hat(total, dims, eps, center)
+    y, of_rows = _hat(total, dims, eps, center)
     y = y.to(x.dtype).to(y.dtype) if cast == "input" else y
     if weight is not None:
         y = y * (_along(weight, x, dims) + weight_offset)
     if bias is not None:
         y = y + _along(bias, x, dims)
     y = y.to(dtype or x.dtype).contiguous()
-    of_rows = [mean, rstd][1 - center :]
-    found = [t.reshape(_kept(x, dims)) if statistics else t.new_empty(0) for t in of_rows]
+    found = of_rows if statistics else [t.new_empty(0) for t in of_rows]
     return (y, empty if residual is None else total.contiguous(), *found)
 
 
-def _kept(x: torch.Tensor, dims: tuple[int, ...]) -> list[int]:
-    return [size for i, size in enumerate(x.shape) if i not in dims]
-
-
-def statistics(x: torch.Tensor, dim: Dims, eps: float, *, center: bool) -> tuple[torch.Tensor, ...]:
-    """The mean, of ``center``, and rstd of each row."""
-    dims = normalize_dims("statistics", dim, x.ndim)
-    found = _hat(x, dims, eps, center)[1 if center else 2 :]
-    return tuple(t.reshape(_kept(x, dims)) for t in found)
+def statistics(x: torch.Tensor, dim: Dims, eps: float, *, center: bool) -> list[torch.Tensor]:
+    """The mean, with ``center``, and rstd of each row."""
+    return _hat(x, normalize_dims("statistics", dim, x.ndim), eps, center)[1]
 
 
 def _given(
@@ -119,15 +110,11 @@ def norm_gradients(
 ) -> Any:
     """All of them: of x, weight and bias."""
     dims = normalize_dims("norm_gradients", dim, x.ndim)
-    others = tuple(i for i in range(x.ndim) if i not in dims)
     dx = norm_backward(dy, x, rstd, dtotal, weight, dim, mean=mean, weight_offset=weight_offset)
-    sums = weight_backward(dy, x, mean, rstd, others, **options) if others else _of_one_row(dy, x, mean, rstd, options)
-    return dx, *sums
-
-
-def _of_one_row(dy: torch.Tensor, x: torch.Tensor, mean: Any, rstd: torch.Tensor, options: dict[str, Any]) -> Any:
-    mean = mean if mean is None else mean.unsqueeze(0)
-    return weight_backward(dy.unsqueeze(0), x.unsqueeze(0), mean, rstd.unsqueeze(0), 0, **options)
+    others = tuple(i for i in range(x.ndim) if i not in dims)
+    if not others:  # one row
+        dy, x, rstd, mean, others = dy[None], x[None], rstd[None], None if mean is None else mean[None], (0,)
+    return dx, *weight_backward(dy, x, mean, rstd, others, **options)
 
 
 def weight_backward(

@@ -92,13 +92,13 @@ def _make(
     return tuple(found.values())
 
 
-def _samples(make: Callable[..., Any], *, large: bool = True) -> Callable[[torch.device], Iterator[tuple[Any, ...]]]:
+def _samples(make: Callable[..., Any]) -> Callable[[torch.device], Iterator[tuple[Any, ...]]]:
     """Calls that each kernel supports one of; every other one with a large mean."""
 
     def samples(device: torch.device) -> Iterator[tuple[Any, ...]]:
         for dtype in DTYPES:
             for seed, case in enumerate(MEASURED):
-                yield (*make(case, dtype, device, seed, LARGE if large and seed % 2 else 0.0), *case.args)
+                yield (*make(case, dtype, device, seed, LARGE if seed % 2 else 0.0), *case.args)
 
     return samples
 
@@ -153,8 +153,8 @@ def _total_floor(x: Any, residual: Any, *rest: Any, center: bool, variant: str =
     if x.dtype is not torch.float64:
         # The float64 reference normalizes the sum as it is, the operator as it is rounded.
         dims, eps = _dims(x, rest[-1]), torch.finfo(x.dtype).eps
-        w, b = (_along(t.double(), x, dims) for t in rest[:2])
-        floor = floor + eps * spread((x + residual).double(), w, dims, center=center) + 0 * b
+        weight = _along(rest[0].double(), x, dims)
+        floor = floor + eps * spread((x + residual).double(), weight, dims, center=center)
     return torch.stack([floor, total])
 
 
@@ -203,88 +203,51 @@ def mean_of_squares(right: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     return wrong
 
 
+def _subject(names: str, of: Callable[..., Any], floor: Callable[..., Any], *, center: bool) -> dict[str, Any]:
+    """The samples, bound, inputs and reference of a subject, whose tensors are given by name."""
+    make = partial(_make, names, center=center)
+    found = {"samples": _samples(make), "floor": partial(floor, center=center)}
+    return {**found, "make": make, "reference": partial(of, center=center)}
+
+
 _CALLS: dict[str, Any] = {"cases": CASES, "dtypes": DTYPES, "shapes": [(4, n) for n in (6, 9, 40, 300)]}
 _ALL: dict[str, Any] = {**_CALLS, "launches": LAUNCHES}
+_NODES = {"export": "an operator of several results is not one node, for each result is taken out of it"}
+_STATISTICS = {"nan_and_inf": "statistics that are not those of x"}
 #: Of gradients and of several results: fewer launches, for all move rows by the same kernels.
 _SOME: dict[str, Any] = {**_CALLS, "launches": LAUNCHES[::2]}
+_TOTAL: dict[str, Any] = {**_SOME, "inapplicable": _NODES}
+_OF_X: dict[str, Any] = {**_SOME, "inapplicable": _STATISTICS}
+_OF_WEIGHT: dict[str, Any] = {**_SOME, "inapplicable": {**_NODES, **_STATISTICS}}
 #: Of rows that a cluster holds, of any layout.
-_HELD: dict[str, Any] = {
-    **_CALLS,
-    "launches": [
-        Case(shape, (dim,))
-        for shape, dim in (((300, 64), -1), ((70, 4097), -1), ((70, 2**14), -1), ((4096, 20), 0), ((3, 700, 64), 1))
-    ],
-}
-_SEVERAL = {
-    "export": "an operator of several results is not one node, for each result is taken out of it",
-}
-_STATISTICS = {"nan_and_inf": "statistics that are not those of x"}
-
-
-def _subject(
-    make: Callable[..., Any], *, center: bool, of: Callable[..., Any], floor: Callable[..., Any]
-) -> dict[str, Any]:
-    return {
-        "make": make,
-        "reference": partial(of, center=center),
-        "floor": partial(floor, center=center),
-        "samples": _samples(make),
-    }
-
+_HELD = tuple(
+    Case(shape, (dim,))
+    for shape, dim in (((300, 64), -1), ((70, 4097), -1), ((70, 2**14), -1), ((4096, 20), 0), ((3, 700, 64), 1))
+)
 
 _FORWARD, _ADDED = "x weight bias", "x residual weight bias"
-_OF_RMS, _OF_LAYER = "dy x rstd dtotal weight", "dy x mean rstd dtotal weight"
+_RMS, _LAYER = "dy x rstd dtotal weight", "dy x mean rstd dtotal weight"
 
 #: Each operator, with what it means, its bound, and calls of each kernel.
 SUBJECTS = (
-    Subject(
-        rms_norm,
-        **_subject(partial(_make, _FORWARD, center=False), center=False, of=_norm, floor=_norm_floor),
-        **_ALL,
-    ),
+    Subject(rms_norm, **_subject(_FORWARD, _norm, _norm_floor, center=False), **_ALL),
     Subject(
         layer_norm,
-        **_subject(partial(_make, _FORWARD, center=True), center=True, of=_norm, floor=_norm_floor),
+        **_subject(_FORWARD, _norm, _norm_floor, center=True),
         **_ALL,
         planted=[Planted(mean_of_squares, "float64_error")],
     ),
-    Subject(
-        rms_norm_total,
-        **_subject(partial(_make, _ADDED, center=False), center=False, of=_total, floor=_total_floor),
-        **_SOME,
-        inapplicable=_SEVERAL,
-    ),
-    Subject(
-        layer_norm_total,
-        **_subject(partial(_make, _ADDED, center=True), center=True, of=_total, floor=_total_floor),
-        **_SOME,
-        inapplicable=_SEVERAL,
-    ),
-    Subject(
-        backward.rms_norm_backward,
-        **_subject(partial(_make, _OF_RMS, center=False), center=False, of=_dx, floor=_dx_floor),
-        **_SOME,
-        inapplicable=_STATISTICS,
-    ),
-    Subject(
-        backward.layer_norm_backward,
-        **_subject(partial(_make, _OF_LAYER, center=True), center=True, of=_dx, floor=_dx_floor),
-        **_SOME,
-        inapplicable=_STATISTICS,
-    ),
-    Subject(
-        norm_gradients,
-        **_subject(partial(_make, _OF_LAYER, center=True), center=True, of=_dx, floor=_dx_floor),
-        **_HELD,
-        inapplicable={**_SEVERAL, **_STATISTICS},
-    ),
+    Subject(rms_norm_total, **_subject(_ADDED, _total, _total_floor, center=False), **_TOTAL),
+    Subject(layer_norm_total, **_subject(_ADDED, _total, _total_floor, center=True), **_TOTAL),
+    Subject(backward.rms_norm_backward, **_subject(_RMS, _dx, _dx_floor, center=False), **_OF_X),
+    Subject(backward.layer_norm_backward, **_subject(_LAYER, _dx, _dx_floor, center=True), **_OF_X),
+    Subject(norm_gradients, **_subject(_LAYER, _dx, _dx_floor, center=True), **{**_OF_WEIGHT, "launches": _HELD}),
     Subject(
         norm_weight_backward,
         _samples(_dweight_make),
         _dweight_floor,
         make=_dweight_make,
         reference=_dweight,
-        **_SOME,
-        inapplicable={**_SEVERAL, **_STATISTICS},
+        **_OF_WEIGHT,
     ),
 )

@@ -3,11 +3,9 @@
     few rows (``gather``)      Y[l * N + n] = X[n * pitch + l]       N = 2 to 64 lines, any number of places l
     few columns                Y[n * pitch + l] = X[l * N + n]
 
-Such a matrix has no square tile, but its short side is contiguous as a whole: one side is N long lines, the other a
-single run.  N is an argument of the launch, and lines and run begin anywhere.
-
-How the data moves.  A chunk is V neighboring elements, aligned to its bytes.  A tile is 8 * groups chunks of each line;
-shared memory holds its run, each chunk of it as aligned as in global memory.  For N = 3, V = 4, few rows:
+One side is N long lines, the other a single run.  N is an argument of the launch, and lines and run begin anywhere.  A
+chunk is V neighboring elements, aligned to its bytes.  A tile is 8 * groups chunks of each line; shared memory holds
+its run, each chunk of it as aligned as in global memory.  For N = 3, V = 4, few rows:
 
     global, N lines             registers of a thread     shared memory, by element      global, one run
     r0 ..|a0 a1 a2 a3|...       a0 a1 a2 a3               |..a0b0|c0a1b1c1|a2b2c2a3|..   neighboring threads take

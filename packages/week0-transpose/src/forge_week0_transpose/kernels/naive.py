@@ -2,21 +2,14 @@
 
     Y[i...] = X[i...]              any rank, any strides on either side, elements of 1, 2, 4, 8 or 16 bytes
 
-How the data moves.  Threads are numbered in the order of the output, whose largest stride comes first:
-
-    mX, mY  (d0, d1, ...)     innermost first, any strides
+    mX, mY  (d0, d1, ...)     innermost first, any strides; threads are numbered in the order of the output
 
     thread   0   1   2   3 ... 31                    a transposition, M x N:
     write   [d0][d1][d2][d3]...      contiguous      lane l writes Y[n, m + l]       one line of memory a warp
     read     |   |   |                               lane l reads  X[m + l, n]       32 lines of memory a warp
             X at any distance
 
-Each lane finds its place by dividing its number by the sizes, innermost first.
-
-Bytes moved: the useful ones are 2 * numel * itemsize, but a strided read drags 32 bytes for each element; what the
-caches do not keep until the neighbors come is fetched again.  The bound is therefore the number of 32-byte sectors
-touched, not bandwidth over useful bytes.
-
+Bytes moved: a strided read fetches 32 bytes for each element, so the bound is the number of 32-byte sectors touched.
 Limits: none; with 2^32 elements and more the thread's number is 64-bit, which makes the divisions slow.
 """
 

@@ -2,8 +2,7 @@
 
     Y[b..., i] = X[b..., i]            rows of any length, any outer dimensions and strides
 
-How the data moves.  The rows are cut into chunks; a thread moves one, and a block of 128 threads moves 128 neighboring
-ones.  For ``Rows``, where all rows are whole chunks, a chunk is simply a wide element:
+A thread moves a chunk of a row.  For ``Rows``, where all rows are whole chunks, a chunk is a wide element:
 
     mX, mY  (chunks, b...):(1, s...)    unsigned integers of ``width`` bytes; one contiguous run needs no division
 
@@ -16,11 +15,9 @@ reads the two chunks of the input row that hold its elements:
     output   |..AAAAAA|AABBBBBB|BBCCCCCC|CC......|      whole chunks by one store; the first and the last of a row,
                 ^ gY                                    which can hold elements of another row, by element
 
-Nothing is kept, nothing is staged: a grid of one chunk a thread leaves the order to the memory system.  On the H200
-more bytes a thread, persistent grids, streaming hints and bulk copies were all slower; docs/lab/week0.md.
+On the H200 more bytes a thread, persistent grids, streaming hints and bulk copies were all slower; docs/lab/week0.md.
 
-Bytes moved: each once; the bound is DRAM bandwidth.  Of ``Realigned`` L1 serves the second load of each thread.
-
+Bytes moved: each once; the bound is DRAM bandwidth.
 Limits: ``Rows`` needs strides, lengths and both addresses to be multiples of ``width``, except for one contiguous run,
 whose last, incomplete chunk is copied by ``tail`` bytes.  ``Realigned`` needs multiples of an element; it reads inside
 the 16-byte chunk that holds the tensor's first element, and never past the end of its last.
@@ -45,14 +42,11 @@ __all__ = ["Realigned", "Rows", "build", "build_realigned"]
 
 
 class Rows(RowsConfig):
-    """The kernel of a configuration, for rows of whole chunks."""
+    """Rows of whole chunks."""
 
     @cute.jit
     def __call__(self, pX: Any, pY: Any, chunks: Any, length: Any, outer: tuple, stream: Any):
-        """Launches a thread for each of the ``chunks`` that a row can touch; strides in elements, as ``length``.
-
-        Elements are chunks where rows are whole ones; ``length`` is then in units of the tail, if there is one.
-        """
+        """Launches a thread for each of the ``chunks`` that a row can touch; ``length`` in elements, or in tails."""
         name_kernel(self.kernel, self.kernel_name)
         # From the first element of x to behind its last.
         extent = length + sum((n - 1) * stride for n, stride in zip(outer[1::3], outer[2::3], strict=True))
@@ -93,7 +87,7 @@ class Rows(RowsConfig):
 
 
 class Realigned(RealignedConfig, Rows):
-    """The kernel of a configuration, for rows that begin anywhere."""
+    """Rows that begin anywhere."""
 
     @cute.jit
     def move(self, gX: cute.Tensor, gY: cute.Tensor, chunk: Int64, length: Int64, left: Int64):

@@ -3,10 +3,8 @@
     few rows (``gather``)      Y[l * N + n] = X[n * pitch + l]       N = 2 to 8 rows, any number of columns
     few columns                Y[n * pitch + l] = X[l * N + n]       N = 2 to 8 columns, any number of rows
 
-Such a matrix has no square tile, but its short side is contiguous as a whole: the N-element rows follow one another
-without a gap.  So one side is N long lines and the other a single run.
-
-How the data moves, as in ``tile``.  V = 16 / itemsize elements are a chunk of 16 bytes.  For N = 3, few rows:
+One side is N long lines, the other a single run.  The steps are those of ``tile``; V = 16 / itemsize elements are a
+chunk of 16 bytes.  For N = 3, few rows:
 
     global, N lines           registers of a thread                  shared memory           global, one run
     r0 [a0 a1 a2 a3]...       a0 a1 a2 a3                            chunks 3 t + 0, 1, 2    neighboring threads take
@@ -22,9 +20,7 @@ How the data moves, as in ``tile``.  V = 16 / itemsize elements are a chunk of 1
 Few columns go the other way.
 
 Bytes moved: 2 * B * N * L * itemsize, each once; the bound is DRAM bandwidth.
-
-Limits: the pitch of the short side is N (no gap).  ``line_width`` and ``run_width`` say how wide the accesses of the
-two sides can be; they may be as narrow as an element.  One kernel is compiled for each N.
+Limits: the pitch of the short side is N (no gap).  One kernel is compiled for each N.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@ r"""Transposition through a padded tile of shared memory: the course's ``copy_tr
 
     Y[b, n, m] = X[b, m, n]            (B, M, N) -> (B, N, M), elements of 1, 2, 4, 8 or 16 bytes
 
-How the data moves, as in ``tile``.  A tile is square, T = 16 or 32; a thread moves one element at a time:
+The steps are those of ``tile``.  A tile is square, T = 16 or 32; a thread moves one element at a time:
 
     tXgX   ((1, steps), 1, 1)     loads: neighboring threads have neighboring elements of an input row
     sX     (T, T):(T + 1, 1)      rows with an element of padding
@@ -10,10 +10,8 @@ How the data moves, as in ``tile``.  A tile is square, T = 16 or 32; a thread mo
 
 The padding moves each row of the tile by one bank: without it the T lanes that read down a column would meet in one.
 
-Bytes moved: 2 * B * M * N * itemsize, each once.  A row of the tile is only T * itemsize bytes, so a warp's access
-covers a part of the 128-byte lines it touches for 1- and 2-byte elements: that, and one instruction an element, is what
-``vectorized`` does better.
-
+Bytes moved: 2 * B * M * N * itemsize, each once.  ``vectorized`` takes fewer instructions, and whole 128-byte lines,
+of which a row of this tile is a part for 1- and 2-byte elements.
 Limits: none; with steps other than one element along a row the accesses are correct and no longer contiguous.
 """
 

@@ -2,10 +2,7 @@
 
     Y[b, n, m] = X[b, m, n]            (B, M, N) -> (B, N, M), elements of 1, 2, 4 or 8 bytes
 
-With an odd number of columns every input row begins at another offset from a 16-byte boundary, and with an odd number
-of rows every output row does.  Memory is only accessed at those boundaries; the shifts happen inside the chip.
-
-How the data moves: as in ``vectorized``, whose tensors and layouts these are, but for two steps.
+Tensors, layouts and steps are those of ``vectorized``, but for two:
     src_shift: input rows do not begin at 16-byte boundaries
         global     |....AAAA|AAAABBBB|BBBBCCCC|CCCC....|      each thread loads the two aligned chunks that hold its
                         ^ the tile's first column             V elements of a row; the second is its neighbor's
@@ -19,8 +16,7 @@ How the data moves: as in ``vectorized``, whose tensors and layouts these are, b
 The tensor's last chunk is not loaded where it reaches past the last element: ``mend`` loads its elements one by one.
 
 Bytes moved: 2 * B * M * N * itemsize, and when dst_shift one of ``row_chunks`` chunks of input rows again, for the tile
-below, mostly from L2.
-
+below, mostly from L2; the bound is DRAM bandwidth.
 Limits: addresses are multiples of the element; shifted input rows have at least 16 bytes and do not overlap.  Reads
 begin in the 16-byte chunk that holds the tensor's first element, and never pass the end of its last.
 """

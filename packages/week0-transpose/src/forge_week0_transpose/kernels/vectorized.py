@@ -2,8 +2,8 @@ r"""Transposition with 128-bit accesses on both sides, through swizzled shared m
 
     Y[b, n, m] = X[b, m, n]            (B, M, N) -> (B, N, M), elements of 1, 2, 4, 8 or 16 bytes
 
-How the data moves, as in ``tile``.  V = 16 / itemsize elements are a chunk.  A tile is ``row_chunks`` chunks
-of an output row by ``col_chunks`` loads of an input row; each thread owns V rows of a load:
+The steps are those of ``tile``.  V = 16 / itemsize elements are a chunk.  A tile is ``row_chunks`` chunks of an output
+row by ``col_chunks`` loads of an input row; each thread owns V rows of a load:
 
     tXgX   ((cols, V), 1, 1)      loads: neighboring threads have neighboring loads of a row
     tXrX   by rows; transposed in registers: a renaming for 4 bytes and more, one prmt a word for 2 bytes, two for 1
@@ -14,8 +14,7 @@ of an output row by ``col_chunks`` loads of an input row; each thread owns V row
 Loads ask the L2 to evict their lines last.  Blocks walk down the input's rows first, so that neighbors in time extend
 the same output rows; ``by_columns`` turns that round for input rows that share lines of memory (docs/week0.md).
 
-Bytes moved: each input and output byte once, 2 * B * M * N * itemsize; the bound is DRAM bandwidth.
-
+Bytes moved: 2 * B * M * N * itemsize, each once; the bound is DRAM bandwidth.
 Limits: strides, rows and columns must be multiples of the declared widths (16, 8 or 4 bytes, not below the element);
 ``unaligned`` takes what is left.
 """
