@@ -1,4 +1,4 @@
-"""The building blocks that kernels share."""
+"""The package of device code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way of an eager call, driven without a GPU: a planted plan, compiler and device stand in for the real."""
+"""The eager fast path without a GPU: plan, compiler and device are replaced by fakes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
 
 
 def kernel(source: int, target: int, count: int, factor: int, stream: int) -> None:
-    """Multiplies fp32 numbers at an address, as a kernel would."""
+    """A fake kernel: multiplies fp32 numbers at an address."""
     x, y = ((ctypes.c_float * count).from_address(a) for a in (source, target))
     for i in range(count):
         y[i] = x[i] * factor
@@ -53,7 +53,7 @@ class Hook(TorchFunctionMode):
 
 
 def kernel_with_scratch(source: int, target: int, scratch: int, count: int, factor: int, stream: int) -> None:
-    """The same by way of a workspace."""
+    """``kernel``, through a workspace."""
     kernel(source, scratch, count, factor, stream)
     kernel(scratch, target, count, 1, stream)
 
@@ -139,7 +139,7 @@ def test_an_int_by_its_name_is_the_int_by_position(path: EagerPath) -> None:
     assert len(table_of) == 1
     assert torch.equal(path.call((x, 3), {}), x * 3)
     assert torch.equal(path.call((x,), {"factor": 4}), x * 4)
-    assert len(table_of) == 2  # the second call found what the first one had made ready
+    assert len(table_of) == 2  # the second call is a hit
     assert torch.equal(path.call((x,), {"factor": 3, "variant": "simple"}), x * 3)
     assert torch.equal(path.call((x, 5), {"variant": "simple"}), x * 5)
     assert len(table_of) == 4
@@ -216,7 +216,7 @@ def test_whatever_listens_at_the_dispatcher_is_noticed() -> None:
         found.append(guard.quiet())
     with Hook():
         found.append(guard.quiet())
-    torch.set_autocast_enabled("cuda", True)  # what a region sets, which a machine without a GPU refuses to
+    torch.set_autocast_enabled("cuda", True)  # torch.autocast fails on a machine without a GPU
     found.append(guard.quiet())
     torch.set_autocast_enabled("cuda", False)
     torch.func.vmap(lambda x: (found.append(guard.quiet()), x)[1])(torch.zeros(2))
@@ -232,7 +232,7 @@ def test_whatever_listens_at_the_dispatcher_is_noticed() -> None:
 
 @pytest.fixture
 def asked(path: EagerPath, monkeypatch: pytest.MonkeyPatch) -> tuple[EagerPath, list[str]]:
-    """A path that has seen a call of a 3 x 4 tensor, and what ``guard.quiet`` says since: nothing of a call like it."""
+    """A path whose guard matches a 3 x 4 tensor, and the results of ``guard.quiet`` since, empty while it matches."""
     answers: list[str] = []
     quiet = guard.quiet
 
@@ -352,7 +352,7 @@ def test_a_like_of_the_last_call_without_a_gradient_to_record(asked: tuple[Eager
     assert path.call((x, 3), {}).requires_grad
     with torch.no_grad():
         assert not path.call((x, 3), {}).requires_grad
-    assert answers == [], "a call in which nothing is recorded is the same but for that"
+    assert answers == [], "the guard matches with and without grad mode"
     with torch.inference_mode():
         assert path.call((x, 3), {}).is_inference()
     assert answers == ["quiet"]

@@ -1,4 +1,4 @@
-"""Forward mode: every operator on dual tensors and under torch.func.jvp, with the kernels' own formulas and without."""
+"""Forward mode: every operator on dual tensors and under torch.func.jvp."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ week0 = pytest.importorskip("forge_week0_transpose")
 week1 = pytest.importorskip("forge_week1_reduce")
 week2 = pytest.importorskip("forge_week2_softmax")
 
-# Entering forward mode for the first time makes torch compile its own decompositions by a deprecated way.
+# Entering forward mode for the first time makes torch script its decompositions.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 
 OPS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -92,9 +92,9 @@ def test_gradcheck_and_what_builds_on_forward_mode(name: str) -> None:
 
 
 def test_formulas_of_our_own_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linear operators and softmax need no pass of the reference; with one formula gone, the check must say so."""
+    """Linear operators and softmax have a jvp of their own, which does not differentiate the reference."""
     x, t = made(week2.softmax, "cpu", torch.float64, 0) + made(week2.softmax, "cpu", torch.float64, 1)
-    monkeypatch.setattr(torch.func, "vjp", None)  # what the reference's tangents are made with
+    monkeypatch.setattr(torch.func, "vjp", None)  # used by the jvp of the reference
     for call in (week0.copy, week0.transpose, week0.copy_transpose, week1.reduce_sum, week1.mean, week2.softmax):
         with forward_ad.dual_level():
             assert forward_ad.unpack_dual(call(forward_ad.make_dual(x, t))).tangent is not None

@@ -1,4 +1,4 @@
-"""The host from a call to the native launch, counted in Python calls: first calls, repeated ones, plans, keys."""
+"""Host overhead of a call in Python function calls: first calls, repeated calls, plans, keys."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ H200 = SPECS["H200"]
 
 
 def entered(call: Callable[[], Any], *, skip: tuple[CodeType, ...] = ()) -> list[str]:
-    """The Python functions that are entered, in order; of those in ``skip`` not what they call."""
+    """Python functions entered during a call, in order, without the callees of those in ``skip``."""
     found: list[str] = []
     inside: list[CodeType] = []
 
@@ -35,7 +35,7 @@ def entered(call: Callable[[], Any], *, skip: tuple[CodeType, ...] = ()) -> list
         elif event == "return" and inside:
             inside.pop()
 
-    # A collection runs finalizers and closes generators that earlier tests left, which are no part of the call.
+    # A garbage collection would run finalizers of earlier tests.
     gc.collect()
     gc.disable()
     sys.setprofile(profile)
@@ -48,13 +48,13 @@ def entered(call: Callable[[], Any], *, skip: tuple[CodeType, ...] = ()) -> list
 
 
 def hops(names: list[str]) -> list[str]:
-    """The functions of this repository among them, each once: neither comprehensions nor what dataclasses generate."""
+    """The distinct functions of this repository, without comprehensions and generated dataclass methods."""
     own = dict.fromkeys(name for name in names if name.startswith("forge_core."))
     return [name for name in own if not name.endswith("comp>") and "__create_fn__" not in name]
 
 
 class Planted:
-    """A compiler whose kernels do nothing; ``keys`` are those that were built."""
+    """A fake compiler, whose kernels do nothing; ``keys`` are those it was given."""
 
     def __init__(self) -> None:
         self.keys: list[Any] = []
@@ -66,11 +66,11 @@ class Planted:
 
 @pytest.fixture
 def planted(pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, CompileCached[Any], Planted]:
-    """Softmax, its real path, tables, plan and look-up, before a planted compiler and device."""
+    """Softmax with its real fast path, table, plan and lookup, and a fake compiler and device."""
     compiler = Planted()
 
     def local(config: Any) -> Any:
-        """Not called, since the compiler is planted; kernels of a nested builder stay in this process."""
+        """Not called by the fake compiler; kernels of a nested builder are not stored on disk."""
 
     builder: CompileCached[Any] = CompileCached(local, compiler=compiler)
     pretend_gpu(builder)
@@ -84,12 +84,12 @@ def test_a_first_call_takes_16_hops_and_a_repeated_one_3(planted: tuple[Any, Com
     softmax(torch.zeros(64, 8200))
     x = torch.zeros(64, 8208)
     rules = softmax._rules
-    # The operator's own checks and its plan are counted apart.
+    # The callees of the operator's checks and plan are not counted.
     first = entered(lambda: softmax(x), skip=(rules.like.__code__, rules.plan.__code__))
     ours = hops([name for name in first if "row_operator" not in name])
-    assert len(ours) + 2 <= 16, "\n".join(ours)  # and `plain_cuda` and `builder_at`, which are planted here
-    assert not any("KernelKey" in name for name in first), "its configuration is that of the call before"
-    for _ in range(REFRESH_EVERY):  # until the call is compared with the last one alone
+    assert len(ours) + 2 <= 16, "\n".join(ours)  # `plain_cuda` and `builder_at` are fakes here
+    assert not any("KernelKey" in name for name in first), "the configuration is the same, so no key is built"
+    for _ in range(REFRESH_EVERY):  # until the cached guard matches
         softmax(x)
     again = hops(entered(lambda: softmax(x)))
     assert again == [
@@ -106,7 +106,7 @@ def named(rows: int, length: int) -> dict[str, Any]:
 
 
 def test_a_call_is_checked_and_planned_with_at_most_100_calls() -> None:
-    """Each new shape is planned while the caller waits: what follows from dtypes alone is worked out once."""
+    """Planning a new shape is on the critical path, so results that depend on dtypes only are cached."""
     for rows in (2048, 1024):
         week2.softmax.table.planned(H200, None, named(rows, 8192))
     call = named(4096, 8192)

@@ -1,4 +1,4 @@
-"""The operator helper: schemas, what one declaration gives, and who serves a call."""
+"""Operators: schemas, registration, out forms, backends and explanations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls on plain CPU tensors: the reference without the dispatcher, and what has to take it all the same."""
+"""The eager fast path on plain CPU tensors, and the calls that go through the dispatcher."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def eager(op: Any, *args: Any, **kwargs: Any) -> Any:
 
 def test_a_plain_call_is_the_reference_s() -> None:
     x = torch.randn(3, 5)
-    for _ in range(2):  # checked, and found
+    for _ in range(2):  # a miss and a hit
         assert torch.equal(eager(week2.softmax, x, 0), torch.softmax(x, 0))
         assert torch.equal(eager(week2.softmax, x, dim=0), torch.softmax(x, 0))
         assert torch.equal(eager(week1.reduce_sum, x, (0, 1), True), x.sum((0, 1), True))
         assert torch.equal(eager(week2.softmax_backward, x, x, 0), week2.softmax_backward.reference(x, x, 0))
     y = eager(week2.softmax, x.double(), 0)
-    assert y.dtype == torch.float64  # of another dtype nothing is found
+    assert y.dtype == torch.float64  # a miss: another dtype
     assert eager(week2.softmax, x, 0, torch.float64).dtype == torch.float64
 
 
@@ -52,7 +52,7 @@ def test_it_is_checked_once_for_all_calls_of_the_same_metadata(monkeypatch: pyte
     assert checked == [0, 1]
     table.refer((torch.randn(3, 2).t(), 0), {})
     assert checked == [0, 1, 0]
-    with pytest.raises(TypeError):  # True is not found as 1
+    with pytest.raises(TypeError):  # True is not a hit for 1
         table.refer((torch.randn(2, 3), True), {})
     assert checked == [0, 1, 0, True]
 
@@ -71,7 +71,7 @@ def test_a_bad_call_is_refused_each_time() -> None:
 
 
 def repeated(x: torch.Tensor, *dim: int) -> None:
-    """Calls until the call is compared with the last one alone."""
+    """Calls until the cached guard matches."""
     for _ in range(2 * REFRESH_EVERY):
         week2.softmax(x, *dim)
 
@@ -103,7 +103,7 @@ def test_what_listens_at_the_dispatcher_hears_the_call() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert eager(week2.softmax, x) is NOT_SERVED
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch says that nested tensors are a prototype
+        warnings.simplefilter("ignore", UserWarning)  # nested tensors are a prototype
         nested = torch.nested.nested_tensor([x, x[:2]])
     others = (x.to_sparse(), x.to("meta"), torch.randn(2, 2, dtype=torch.complex64).conj(), x.as_subclass(Sub))
     for other in (*others, nested, None, [x]):

@@ -1,4 +1,4 @@
-"""Arguments by the names that PyTorch's functions have for them."""
+"""Alternative parameter names of PyTorch and NumPy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ week2 = pytest.importorskip("forge_week2_softmax")
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
 
-#: A call of ours, and the same of PyTorch.
+#: A call of an operator, and the equivalent PyTorch call.
 CALLS = {
     "input": (lambda x: week2.softmax(input=x, dim=0), lambda x: torch.softmax(x, 0)),
     "axis": (lambda x: week2.log_softmax(x, axis=0), lambda x: torch.log_softmax(x, 0)),

@@ -1,4 +1,4 @@
-"""Operators as values: pickled, copied, traced by torch.fx and given to ``__torch_function__`` as functions are."""
+"""Operators are pickled, copied, traced by torch.fx and dispatched to ``__torch_function__`` like functions."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_the_eager_path_leaves_what_has_a_torch_function_to_it(monkeypatch: pyte
 
 
 def test_what_dynamo_traces_does_without_a_strict_zip(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch 2.9, the oldest that is supported, takes any ``strict=`` of a traced zip for True."""
+    """PyTorch 2.9, the oldest supported version, treats any ``strict=`` of a traced zip as True."""
     monkeypatch.setattr(schema, "zip", lambda *each, **given: zip(*each, strict=bool(given)), raising=False)
     x = torch.ones(2, 3)
     assert week1.reduce_sum.schema.traced((x, 1), {"dtype": float}) == ((x, [1]), {"dtype": torch.float64})

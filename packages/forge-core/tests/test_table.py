@@ -1,4 +1,4 @@
-"""The table of launches, driven without a GPU: a planted plan, compiler and device stand in for the real ones."""
+"""The launch table without a GPU: plan, compiler and device are replaced by fakes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from forge_core.op.schema import Schema
 
 
 class Planted:
-    """A table whose kernels record how they are called; ``options`` are those of its launches."""
+    """A table whose kernels record their arguments; ``options`` are fields of its launches."""
 
     def __init__(self, pretend_gpu: Any, text: str, **options: Any) -> None:
         self.planned: list[tuple[Any, ...]] = []
@@ -134,7 +134,7 @@ def test_a_numbered_launch_has_a_number_of_its_own_negative_where_it_comes_again
         planted.table.launch(None, (torch.zeros(3),), {})
         *_, workspace, five, _, number, _ = planted.launched[-1]
         assert (workspace, five) == (made[-1].data_ptr(), 5)
-        assert made[-1].any() == (not never_written), "what was there stays, where the allocator is the caching one"
+        assert made[-1].any() == (not never_written), "a workspace is zeroed only without the caching allocator"
         assert 0 < (-number if capturing else number) < 2**63
         numbers.append(abs(number))
     assert len(set(numbers)) == 4
@@ -144,7 +144,7 @@ def test_a_numbered_launch_has_a_number_of_its_own_negative_where_it_comes_again
     "kind, said",
     [
         (RuntimeError, "CUDA Error Code: 720"),
-        # A process that has compiled a kernel has another type for the driver's errors, and other words.
+        # Type and message differ in a process that has compiled a kernel.
         (type("Other", (Exception,), {}), "error cudaErrorCooperativeLaunchTooLarge"),
     ],
 )

@@ -1,14 +1,16 @@
-"""Building blocks that kernels share on the GPU.
+"""Device code that kernels share.
 
-    check      assertions on the GPU, compiled in by FORGE_DEBUG=1 alone
-    memory     accesses of a stated width at an address, the name of a kernel
-    hold       the policies by which the L2 evicts lines last or first, and copies into shared memory by them
-    room       registers for a stated number of blocks
-    monoid     how two accumulators become one: sum, product, maximum, minimum; a week adds its own
-    moments    count, sum and squared deviations of a union, without cancellation
-    online     the (max, sum) pair of a softmax, its identity and its proof
-    warp       a reduction among the lanes of a warp
-    grid       a reduction among blocks that are resident all at once, through slots in global memory
+    check      assertions, compiled in by FORGE_DEBUG=1
+    copy       vector copies of any alignment between global memory, shared memory and registers
+    memory     accesses at byte addresses, names of kernels, arguments for tracing
+    math       exponential of stated error, division of coordinates
+    room       launch bounds: registers for a minimum of resident blocks
+    monoid     reductions: sum, product, maximum, minimum
+    moments    the monoid of count, sum and squared deviations
+    online     the (max, sum) monoid of a softmax
+    warp       reduction among the lanes of a warp
+    exchange   reduction among the threads of a block, a cluster or the grid, and over columns
+    grid       slots of a grid-wide reduction
 
-Importing a module of this package imports the CuTe DSL; importing the package does not.
+Importing the package does not import the CuTe DSL; importing one of its modules does.
 """

@@ -1,10 +1,9 @@
-"""Vector copies between global memory and registers, in CuTe's terms.
+"""Vector copies between global memory, shared memory and registers.
 
     row      | a b|c d e f g h i j|k l m n o p q r|s t|        16-byte boundaries of memory: |
              head   vector 0         vector 1      tail
 
-A row is partitioned by a layout whose threads take turns along it, a vector each.  Predicates are per vector:
-whatever is not a whole vector inside the row is copied by element.
+Vectors of a row are assigned to threads round-robin.  Predicates are per vector: head and tail are copied by element.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from cutlass import Boolean, Int32, Int64, Uint8, Uint32, Uint64
 from cutlass.cute.nvgpu import CopyG2ROp, CopyUniversalOp
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute.hold import hold_policy, once_policy, stage_held_if
 from forge_core.cute.warp import WARP
 
 __all__ = [
@@ -41,17 +39,28 @@ __all__ = [
 
 
 def load_policy(once: Boolean | None = None) -> Int64:
-    """The L2's policy for loads, as ``cache_policy`` of a copy: see ``forge_core.cute.hold`` for what it gains.
+    """The L2 cache policy of loads, for ``cache_policy`` of a copy: evict_last, or evict_first where ``once`` holds.
+
+    evict_last gains up to 4 % of a copy's bandwidth on an H200, in 43 of 48 cases of rows read and written once;
+    evict_first loses 2 to 9 %, and loads that bypass the L1 up to a fifth (docs/week2.md).  Presumably the L2 otherwise
+    evicts lines that have been read in part only.  :data:`forge_core.rows.kernel.READ_ONCE` has what ``once`` gains.
 
     Args:
-        once: whether lines are to be evicted first; None where it is known that they are not, but last.
+        once: None: evict_last.
     """
-    last = Int64(hold_policy())
-    return last if once is None else Int64(cutlass.select_(once, Int64(once_policy()), last))
+    last = _policy("evict_last")
+    return last if once is None else Int64(cutlass.select_(once, _policy("evict_first"), last))
+
+
+def _policy(priority: str) -> Int64:
+    policy = cute.arch.inline_ptx(
+        f"createpolicy.fractional.L2::{priority}.b64 {{$w0}}, 1.0;", write_only_types=[Uint64]
+    )
+    return Int64(policy)
 
 
 def head_elements(row: cute.Tensor, vec: int) -> Int32:
-    """Elements of a row before its first multiple of ``vec`` elements in memory."""
+    """Elements of a row before the first address that is a multiple of ``vec`` elements."""
     size = row.element_type.width // 8
     start = row.iterator.align(vec * size)
     return Int32(Uint32(start.toint() - row.iterator.toint()) // size)
@@ -60,20 +69,19 @@ def head_elements(row: cute.Tensor, vec: int) -> Int32:
 def partition(
     row: cute.Tensor, first: Int32, vec: int, threads: int | Int32, chunks: int, thread: Int32, *, load: bool
 ) -> tuple[cute.CopyAtom, cute.Tensor]:
-    """A thread's vectors of a row.
+    """Partitions a row by vectors, thread by thread, and returns one thread's.
 
     Args:
         row: (length,), stride 1.
-        first: the element where the partition begins; the caller knows that accesses of ``vec`` elements, or of 16
-            bytes where that is less, are aligned there.
+        first: first element of the partition, aligned to ``vec`` elements or 16 bytes, whichever is less.
         vec: elements of a vector.
-        threads: threads that take turns; a number of whole warps where it is known at the launch only.
+        threads: number of threads; a multiple of a warp if dynamic.
         chunks: vectors of each thread.
-        thread: which one.
-        load: from global memory into registers, rather than the other way.
+        thread: index of the thread.
+        load: copy from global memory to registers; otherwise from registers.
 
     Returns:
-        The copy, and ((access, accesses), chunks): the thread's part of the row.
+        The copy atom, and the thread's vectors ((access, accesses), chunks).
     """
     dtype = row.element_type
     width = min(vec, 128 // dtype.width)
@@ -85,21 +93,21 @@ def partition(
 
 
 def behind(smem: SmemAllocator) -> Int32:
-    """Where shared memory begins behind all that was allocated, a multiple of 16; the launch says how much there is."""
+    """Address of the dynamic shared memory that follows all allocations, a multiple of 16."""
     used = (smem.calculate_total_usage() + 15) & ~15
     return Int32(cute.arch.get_dyn_smem(Uint8, alignment=1024).toint() + used)
 
 
 def stage(start: Int32, tXgX: cute.Tensor, thread: Int32) -> tuple[cute.Tensor, Int32]:
-    """Shared memory for a thread's vectors of a row, which no other thread reads.
+    """Lays out shared memory for a thread's vectors of a row, which are private to the thread.
 
     Args:
-        start: where it begins, a multiple of 16.
-        tXgX: ((access, accesses), chunks): the vectors in global memory; an access is 16 bytes.
-        thread: which one of the block.
+        start: shared memory address, a multiple of 16.
+        tXgX: ((access, accesses), chunks), the vectors in global memory; an access is 16 bytes.
+        thread: index of the thread in the block.
 
     Returns:
-        ((access, accesses), chunks) in shared memory, and where that of the block ends.
+        ((access, accesses), chunks) in shared memory, and the address that follows those of all threads.
     """
     dtype, (width, accesses), chunks = tXgX.element_type, tXgX.shape[0], tXgX.shape[1]
     turn = width * cute.arch.block_dim()[0]
@@ -119,20 +127,20 @@ def stage_all(
     count: Int32,
     policy: Int64,
 ):
-    """Asks for a thread's vectors into shared memory; fills the places of those outside the row.
+    """Copies a thread's vectors to shared memory with ``cp.async``; fills those outside the row.
 
-    A loop, because the compiler would move what it unrolls in front of the other loads of the row, and those behind
-    the wait for it.
+    The loop is not unrolled: the compiler would move its copies in front of the other loads of the row, and those
+    behind the wait.
 
     Args:
-        sources: for each operand ((access, accesses), chunks) in global memory.
-        slots: for each operand those of ``stage``, in which chunks from ``kept`` on wait.
-        kept: chunks before them.
-        nothing: for each operand, an element outside the row.
-        step: the element where the first of them begins.
-        turn: elements from each to the next.
-        count: elements in whole vectors.
-        policy: that of :func:`load_policy`.
+        sources: for each operand, its vectors ((access, accesses), chunks) in global memory.
+        slots: for each operand, the result of :func:`stage`.
+        kept: the first chunk that is copied; earlier ones are in registers.
+        nothing: for each operand, the value of elements outside the row.
+        step: first element of the first vector.
+        turn: elements between consecutive vectors.
+        count: elements of the row in whole vectors.
+        policy: see :func:`load_policy`.
     """
     for c in cutlass.range(slots[0].shape[1], unroll=1):
         for i in cutlass.range_constexpr(len(sources)):
@@ -142,11 +150,25 @@ def stage_all(
             for a in cutlass.range_constexpr(accesses):
                 gX = sources[i][(None, a), kept + c].iterator.toint()
                 sX = slots[i][(None, a), c].iterator.toint()
-                stage_held_if(step + c * turn < count, gX, sX, cute.recast_tensor(rX, Uint32), Uint64(policy))
+                _stage_if(step + c * turn < count, gX, sX, cute.recast_tensor(rX, Uint32), Uint64(policy))
+
+
+def _stage_if(inside: Boolean, source: Int64, slot: Int32, rWords: cute.Tensor, policy: Uint64) -> None:
+    """Copies 16 bytes to shared memory by ``cp.async`` if ``inside``, otherwise stores four words.
+
+    Inline PTX, since CuTe's copy ignores the cache policy, and fills with zeros where the predicate is false.  The copy
+    allocates in the L1: bypassing it (``.cg``) lost up to a fifth of the bandwidth.
+    """
+    cute.arch.inline_ptx(
+        "{\n\t.reg .pred inside;\n\tsetp.ne.b32 inside, {$r0}, 0;\n\t"
+        "@inside cp.async.ca.shared.global.L2::cache_hint [{$r2}], [{$r1}], 16, {$r3};\n\t"
+        "@!inside st.shared.v4.b32 [{$r2}], { {$r4}, {$r5}, {$r6}, {$r7} };\n\t}",
+        read_only_args=[Int32(inside), Int64(source), Int32(slot), policy, *(rWords[i] for i in range(4))],
+    )
 
 
 def vector_predicate(tXgX: cute.Tensor, inside: Boolean) -> cute.Tensor:
-    """The predicate of a vector, repeated for each of its accesses."""
+    """The predicate of a vector, broadcast over its accesses."""
     return _predicate(inside, tXgX.shape[0][1])
 
 
@@ -157,12 +179,12 @@ def _predicate(inside: Boolean, accesses: int) -> cute.Tensor:
 
 
 def neighbors(row: cute.Tensor, n: Int32, vec: int) -> cute.Tensor:
-    """Element ``n`` of ``vec`` rows that lie side by side, an aligned vector of at most 16 bytes or some.
+    """Element ``n`` of ``vec`` adjacent rows: contiguous, and aligned to 16 bytes or the vector's size if less.
 
     Args:
-        row: the first of them.
-        n: an element; inside the row where it is read.
-        vec: how many rows.
+        row: (length,), the first row.
+        n: index of the element.
+        vec: number of rows.
     """
     dtype = row.element_type
     at = row.iterator + cute.crd2idx(n, row.layout)
@@ -171,7 +193,7 @@ def neighbors(row: cute.Tensor, n: Int32, vec: int) -> cute.Tensor:
 
 
 def load_if(row: cute.Tensor, n: Int32, rX: cute.Tensor, when: Boolean, policy: Int64) -> None:
-    """Loads :func:`neighbors` where ``when`` holds, as many as the registers take, which stay as they are elsewhere."""
+    """Loads :func:`neighbors` into ``rX``, one for each of its elements, if ``when``."""
     dtype, vec = row.element_type, cute.size(rX)
     width = min(vec, 128 // dtype.width)
     atom = cute.make_copy_atom(CopyG2ROp(), dtype, num_bits_per_copy=width * dtype.width)
@@ -182,23 +204,23 @@ def load_if(row: cute.Tensor, n: Int32, rX: cute.Tensor, when: Boolean, policy: 
 
 @cute.jit
 def copy_if(rY: cute.Tensor, gY: cute.Tensor, when: Boolean):
-    """Writes a vector where ``when`` holds."""
+    """Stores a vector if ``when``."""
     if when:
         cute.autovec_copy(rY, gY)
 
 
 @cute.jit
 def store_if(tensor: cute.Tensor, i: Any, value: Any, when: Boolean):
-    """Writes one element where ``when`` holds."""
+    """Stores one element if ``when``."""
     if when:
         tensor[i] = value.to(tensor.element_type)
 
 
 def opaque(rX: cute.Tensor, zero: Uint32) -> None:
-    """Keeps elements of 8 or 16 bits in packed registers from one use to the next.
+    """Keeps elements of 8 or 16 bits packed in registers between uses.
 
-    The compiler would otherwise keep their conversions to 32 bits, twice the registers or more.  It does not know that
-    ``zero`` is 0.
+    Otherwise the compiler keeps their conversions to 32 bits, in at least twice the registers.  ``zero`` is 0 at run
+    time, unknown to the compiler.
     """
     rWords = cute.recast_tensor(rX, Uint32)
     for i in range(cute.size(rWords)):
@@ -207,12 +229,12 @@ def opaque(rX: cute.Tensor, zero: Uint32) -> None:
 
 @cute.jit
 def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Boolean):
-    """Loads neighboring elements that begin anywhere, by aligned 16-byte accesses and a shift of registers.
+    """Loads contiguous elements of any alignment by aligned 16-byte accesses and a shift in registers.
 
     Args:
         row: (length,), stride 1.
-        first: the first element to load.
-        rX: registers; they stay as they are unless ``inside``.
+        first: first element to load.
+        rX: registers; unchanged unless ``inside``.
         inside: whether all elements are inside the row.
     """
     dtype, count = row.element_type, cute.size(rX)
@@ -223,7 +245,7 @@ def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Bool
         words = count * size // 4
         accesses = (words + 3) // 4 + 1
         rWindow = cute.make_rmem_tensor(4 * accesses, Uint32)
-        # The last access may reach beyond the row, where memory may end: its elements are then loaded one by one.
+        # The last access may exceed the row, and with it the allocation: then load by element.
         end = (row.iterator + cute.size(row)).toint()
         if (begin + 16 * accesses <= end) & (words > 0):
             for i in cutlass.range_constexpr(accesses):
@@ -250,27 +272,28 @@ def stage_unaligned(
     *,
     aligned: bool,
 ) -> tuple[cute.Tensor, Int32]:
-    """Asks for a block's vectors of a row that begin anywhere, into shared memory, by aligned 16-byte accesses.
+    """Copies a block's vectors of a row of any alignment to shared memory, by aligned 16-byte ``cp.async``.
 
         row        | . . . a|a a a b|b b b c|c c c . |     vectors a, b, c of threads 0, 1, 2; 16-byte boundaries: |
-        accesses   |   0    |   1   |   2   |   3    |     thread t asks for t and reads t and t + 1
+        accesses   |   0    |   1   |   2   |   3    |     thread t copies access t, and reads t and t + 1
 
-    Bytes behind the last whole vector are 0 in shared memory, and are not read from global memory.
+    Bytes behind the last whole vector are zero-filled without reading global memory.
 
     Args:
         row: (length,), stride 1; ``vec`` elements are a multiple of 16 bytes.
-        start: the shared memory, a multiple of 16: for each chunk its accesses, and one place more unless ``aligned``.
-        first: the element where the block's first vector begins.
-        count: elements from there on that are in whole vectors of the row; maybe negative.
+        start: shared memory address, a multiple of 16; each chunk has ``width`` places, and one more unless
+            ``aligned``.
+        first: first element of the block's first vector.
+        count: elements from ``first`` that are in whole vectors of the row; may be negative.
         vec: elements of a vector.
-        threads: threads that take turns along the row.
+        threads: number of threads among which the row is partitioned.
         chunks: vectors of each thread, fewer than a warp has threads.
-        thread: which one of the block.
+        thread: index of the thread in the block.
         width: threads of the block.
-        aligned: whether vectors begin at multiples of 16 bytes, so that a thread reads its own accesses only.
+        aligned: whether vectors are aligned to 16 bytes, so that a thread reads its own accesses only.
 
     Returns:
-        ((word, access), place, chunk) in shared memory, and how many bytes of the first access precede the vector.
+        ((word, access), place, chunk) in shared memory, and the bytes of the first access that precede the vector.
     """
     size = row.element_type.width // 8
     accesses = vec * size // 16
@@ -280,7 +303,7 @@ def stage_unaligned(
     shape = ((4, accesses), places, chunks)
     sX = cute.make_tensor(pointer, cute.make_layout(shape, stride=((1, 4 * places), 4, 4 * places * accesses)))
     if not aligned:
-        # The last access of each chunk, of which nothing but what precedes the next vector is used.
+        # The last access of each chunk, of which only the bytes before the next vector are used.
         step = (width + thread * threads) * vec
         begin = (row.iterator + (first + step)).toint() - skip
         _copy_async_if(sX, width, thread, begin, Int32(cutlass.select_(step <= count, skip, 0)), thread < chunks)
@@ -290,15 +313,15 @@ def stage_unaligned(
 
 
 def load_staged(sX: cute.Tensor, skip: Int32, thread: Int32, c: int, rX: cute.Tensor, *, aligned: bool) -> None:
-    """A thread's vector of :func:`stage_unaligned`, once all threads' copies have arrived.
+    """Loads a thread's vector from :func:`stage_unaligned`, after the copies of all threads have completed.
 
     Args:
-        sX: what it returned.
-        skip: likewise.
-        thread: which one of the block.
-        c: which of its vectors.
+        sX: the shared memory that :func:`stage_unaligned` returned.
+        skip: the bytes that it returned.
+        thread: index of the thread in the block.
+        c: index of the vector.
         rX: (vec,) registers.
-        aligned: as there.
+        aligned: whether vectors are aligned to 16 bytes.
     """
     accesses = sX.shape[0][1]
     rWindow = cute.make_rmem_tensor(4 * (accesses + (not aligned)), Uint32)
@@ -315,7 +338,7 @@ def load_staged(sX: cute.Tensor, skip: Int32, thread: Int32, c: int, rX: cute.Te
 
 
 def _copy_async(sX: cute.Tensor, access: int, place: Any, c: Any, address: Int64, size: Any) -> None:
-    """16 bytes of shared memory: ``size`` bytes of global memory, then zeros."""
+    """Copies ``size`` bytes of global memory, zero-filled to 16."""
     slot = sX[(None, access), place, c].iterator.toint()
     cute.arch.inline_ptx(
         "cp.async.ca.shared.global [{$r0}], [{$r1}], 16, {$r2};",
@@ -327,7 +350,7 @@ def _copy_async(sX: cute.Tensor, access: int, place: Any, c: Any, address: Int64
 def _copy_each(
     sX: cute.Tensor, thread: Int32, begin: Int64, stride: Int64, step: Int32, turn: Int32, count: Int32, skip: Int32
 ):
-    # A loop: the compiler would move copies that it unrolls behind the arithmetic that awaits other loads.
+    # Not unrolled: the compiler would move the copies behind arithmetic that waits for other loads.
     for c in cutlass.range(sX.shape[2], unroll=1):
         for a in cutlass.range_constexpr(sX.shape[0][1]):
             behind = skip if cutlass.const_expr(a == 0) else Int32(0)
@@ -344,8 +367,8 @@ def _copy_async_if(sX: cute.Tensor, place: Int32, c: Int32, address: Int64, size
 
 
 def shift_bytes(rWindow: cute.Tensor, skip: Int32, rX: cute.Tensor) -> None:
-    """The elements that begin ``skip`` bytes, 0 to 15, behind the start of a window, which is overwritten."""
-    # A barrel shift: two words, one word unless elements are wider, and a part of one.
+    """Extracts the elements at byte offset ``skip``, 0 to 15, of a window of words, which is overwritten."""
+    # A barrel shift by two words, by one unless elements have 64 bits, and within a word.
     for by in (2, 1)[: 1 + (rX.element_type.width <= 32)]:
         for i in range(cute.size(rWindow) - by):
             rWindow[i] = Uint32(cutlass.select_((skip & (4 * by)) != 0, rWindow[i + by], rWindow[i]))
@@ -357,7 +380,7 @@ def shift_bytes(rWindow: cute.Tensor, skip: Int32, rX: cute.Tensor) -> None:
 
 
 def _funnel(low: Uint32, high: Uint32, bits: Int32) -> Uint32:
-    """The 32 bits that begin ``bits`` (0 to 31) above the lowest of two words."""
+    """The 32 bits at offset ``bits``, 0 to 31, of two words."""
     return cute.arch.inline_ptx(
         "shf.r.clamp.b32 {$w0}, {$r0}, {$r1}, {$r2};", write_only_types=[Uint32], read_only_args=[low, high, bits]
     )

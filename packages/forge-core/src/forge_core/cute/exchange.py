@@ -1,13 +1,13 @@
-"""Exchanges among the threads that share a row: of a warp, a block, a cluster or the grid.
+"""Reductions among the threads that share a row: of a warp, a block, a cluster or the grid.
 
-    warp       shuffles                               every lane holds its warp's total
+    warp       shuffles                               each lane holds the total of its warp
     block      lane 0 of warp w -> sAcc[:, w]         one barrier
     cluster    every warp -> sAcc[:, slot] of every block (st.async), counted by an mbarrier of each block
-    then       lane l <- sAcc[:, l % slots]           shuffles: every thread holds the total, in a fixed order
-    grid       a block's total -> its slot in global memory (see ``grid``); a second exchange in the block
-    columns    places of the same row, of all threads of a block, through shared memory: eight become one, and again
+    then       lane l <- sAcc[:, l % slots]           shuffles: each thread holds the total, in a fixed order
+    grid       block total -> slot in global memory (see ``grid``), then a second reduction in the block
+    columns    partial results of adjacent rows in shared memory, eight combined at a time
 
-A block's exchange needs no cluster and no mbarrier, so kernels without clusters run on every architecture.
+Clusters and mbarriers require sm_90; a reduction within a block runs on every architecture.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ __all__ = [
 ]
 
 
-# What a thread combines at once: places in shared memory, and totals of parts, whose loads are in flight together.
+# Partial results that a thread loads before it combines them: from shared memory, and from global memory.
 PLACES_AT_ONCE, PARTS_AT_ONCE = 8, 16
 
 
 @dataclass(frozen=True)
 class Sharers:
-    """Who shares a row.
+    """The threads that share a row.
 
     Attributes:
-        threads: of a block; a number of whole warps where it is known at the launch only.
-        most: of a block at most.
-        blocks: of the cluster; 1 for none.
-        rank: this block's number in the cluster, or in the grid among those that share the row.
-        parts: of a grid, the blocks that share the row; None for none.
-        slots: of a grid, the address of the row's slots.
-        number: of a grid, the launch's.
+        threads: threads of a block; a multiple of a warp if dynamic.
+        most: maximum of ``threads``.
+        blocks: blocks of the cluster; 1: no cluster.
+        rank: index of this block in the cluster, or among the blocks of the grid that share the row.
+        parts: grid-wide only: number of blocks that share the row; otherwise None.
+        slots: grid-wide only: address of the row's slots.
+        number: grid-wide only: the launch's number.
     """
 
     threads: int | Int32
@@ -72,15 +72,15 @@ class Sharers:
 
 @dataclass(frozen=True)
 class Exchange:
-    """Shared memory of one exchange.
+    """Shared memory of a reduction.
 
     Attributes:
-        sharers: who takes part.
-        sAcc: (words, slots), 32-bit words: an accumulator for each warp that may share the row.
-        arrived: the mbarrier that counts the bytes sent by a cluster's blocks; None within a block.
-        first: whether no exchange of the kernel comes before it.
-        phase: of the mbarrier.
-        second: of a grid, the exchange in the block behind the slots.
+        sharers: the threads that share the row.
+        sAcc: (words, slots), 32-bit words; an accumulator for each warp that may share the row.
+        arrived: mbarrier that counts the bytes sent by the blocks of a cluster; None within a block.
+        first: whether this is the kernel's first reduction.
+        phase: phase of the mbarrier.
+        second: grid-wide only: the reduction in the block that follows the slots.
     """
 
     sharers: Sharers
@@ -98,13 +98,13 @@ def _words(types: tuple[Any, ...]) -> int:
 def open_exchange(
     smem: SmemAllocator, monoids: Sequence[Monoid], sharers: Sharers, *, by_turns: bool = False
 ) -> list[Exchange]:
-    """Shared memory for some exchanges; all threads of a cluster call it before they exchange.
+    """Allocates shared memory for reductions and initializes their mbarriers; called by all threads of a cluster.
 
     Args:
-        smem: allocates it.
-        monoids: of each exchange.
-        sharers: who takes part in them.
-        by_turns: each is used any number of times, by :func:`at_turn`.
+        smem: the allocator.
+        monoids: the monoid of each reduction.
+        sharers: the threads that share a row.
+        by_turns: double-buffer each, for use in a loop by :func:`at_turn`.
     """
     turns = 2 if by_turns else 1
     arrived = smem.allocate_array(Int64, turns * len(monoids)) if sharers.blocks > 1 and monoids else None
@@ -113,27 +113,22 @@ def open_exchange(
     slots = sharers.most // WARP * sharers.blocks
     found = []
     for i, monoid in enumerate(monoids):
-        layout = cute.make_layout((_words(monoid.types), slots))
-        each = sharers
+        own, shape, second = sharers, (_words(monoid.types), slots), None
         if sharers.parts is not None:
-            row = Int64(sharers.parts) * SLOT_BYTES
-            each = replace(sharers, slots=sharers.slots + i * row)
-        sAcc = smem.allocate_tensor(Int32, cute.make_layout((*layout.shape, turns)), byte_alignment=16)
-        made = Exchange(each, sAcc[None, None, 0], first=i == 0)
-        if arrived is not None:
-            made = replace(made, arrived=arrived + turns * i)
+            own = replace(sharers, slots=sharers.slots + i * (Int64(sharers.parts) * SLOT_BYTES))
+        sAcc = smem.allocate_tensor(Int32, cute.make_layout((*shape, turns)), byte_alignment=16)[None, None, 0]
+        counter = None if arrived is None else arrived + turns * i
         if sharers.parts is not None:
-            again = Exchange(each, smem.allocate_tensor(Int32, layout, byte_alignment=16))
-            made = replace(made, second=again)
-        found.append(made)
+            second = Exchange(own, smem.allocate_tensor(Int32, cute.make_layout(shape), byte_alignment=16))
+        found.append(Exchange(own, sAcc, counter, first=i == 0, second=second))
     return found
 
 
 def at_turn(at: Exchange, turn: Int32) -> Exchange:
-    """An exchange opened to be used again, for its use number ``turn``, 0 first; a cluster waits for its blocks before.
+    """The buffer of an exchange opened ``by_turns`` for iteration ``turn``; a cluster must have synchronized before.
 
-    Two take turns, so that no thread waits before it writes: when it does for use n + 2, it has read what all wrote for
-    use n + 1, and each of them had read what it needed of use n before it wrote that.
+    With two buffers no thread waits before it writes: a thread that writes in iteration n + 2 has read what all threads
+    wrote in n + 1, and each of them had finished reading n before that write.
     """
     own = cute.make_tensor(at.sAcc.iterator + turn % 2 * cute.cosize(at.sAcc.layout), at.sAcc.layout)
     arrived = at.arrived if at.arrived is None else at.arrived + turn % 2
@@ -150,10 +145,10 @@ def _init(arrived: cute.Pointer, count: cutlass.Constexpr):
 
 
 def _pack(acc: tuple[Any, ...], words: int) -> list[Any]:
-    """An accumulator as 32-bit words, with zeros behind."""
+    """Converts an accumulator to 32-bit words, padded with zeros."""
     found: list[Any] = []
     for part in acc:
-        # The words are made first: one element recast to smaller ones stays one.
+        # The tensor has the narrower type: recasting one element to a narrower type leaves one.
         rWords = cute.make_rmem_tensor(type(part).width // 32, Int32)
         cute.recast_tensor(rWords, type(part))[0] = part
         found += [rWords[i] for i in range(cute.size(rWords))]
@@ -189,8 +184,8 @@ def _send(
     slot: Int32,
     slots: int | Int32,
 ):
-    """To every block of the cluster, each lane to one."""
-    # Behind the cluster's barrier: racecheck takes an arrival beside mbarrier_init for a race.
+    """Sends the accumulator to all blocks of the cluster, lane l to block l."""
+    # After the cluster barrier: racecheck reports an arrival concurrent with mbarrier_init.
     if cute.arch.thread_idx()[0] == 0:
         cute.arch.mbarrier_arrive_and_expect_tx(arrived, 4 * len(words) * slots)
     if cute.arch.lane_idx() < blocks:
@@ -202,12 +197,12 @@ def _send(
 
 
 def reduce_row(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ...]:
-    """Combines the accumulators of all threads that share a row; every thread gets it.
+    """Reduces the accumulators of all threads that share a row, and returns the total to each.
 
     Args:
-        acc: this thread's.
-        monoid: how to combine.
-        at: the exchange, used for nothing else.
+        acc: accumulator of this thread.
+        monoid: the reduction.
+        at: an exchange that is not used again.
     """
     acc, s = _reduce(acc, monoid, at), at.sharers
     if at.second is not None:
@@ -219,14 +214,14 @@ def reduce_row(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any,
 
 
 def close_exchange(monoid: Monoid, at: Exchange) -> None:
-    """Leaves no slot of a grid with a number that comes again; called when the block's results are written."""
+    """Clears the slots of a grid-wide reduction under graph capture; call it after the block's results are written."""
     if at.second is not None:
         s = at.sharers
         empty_slots(monoid, s.threads, s.slots, s.number, s.rank, s.parts, cute.arch.thread_idx()[0])
 
 
 def _reduce(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ...]:
-    """Among the threads of a block or a cluster."""
+    """Reduces among the threads of a block or a cluster."""
     sharers, room = at.sharers, at.sAcc.shape[1]
     warps = sharers.threads // WARP
     slots = warps * sharers.blocks
@@ -248,27 +243,27 @@ def _reduce(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ..
 
 
 def put(rAcc: list[cute.Tensor], accs: Sequence[tuple[Any, ...]]) -> None:
-    """Keeps the accumulators of neighboring rows: (rows,) for each of their parts."""
+    """Stores the accumulators of adjacent rows to registers, (rows,) for each part of an accumulator."""
     for r, acc in enumerate(accs):
         for part, value in enumerate(acc):
             rAcc[part][r] = value
 
 
 def get(rAcc: list[cute.Tensor], r: int) -> tuple[Any, ...]:
-    """The accumulator of one row."""
+    """The accumulator of row ``r``."""
     return tuple(part[r] for part in rAcc)
 
 
 @dataclass(frozen=True)
 class Places:
-    """Which rows side by side the accumulators of a thread are of: place p of all threads has row p % width.
+    """Assignment of a block's partial results to ``width`` adjacent rows: place p has row p % width.
 
     Attributes:
-        width: rows.
-        groups: places of each; threads beyond ``width * groups`` places take part in nothing.
-        first: the thread's first place.
-        rows: the row of each of its places, some row where it has none.
-        has_row: of each of them whether it has one; others take part in nothing.  Empty where all have.
+        width: number of rows.
+        groups: places of each row; threads whose places exceed ``width * groups`` are idle.
+        first: first place of this thread.
+        rows: row of each of the thread's places; any row for an idle one.
+        has_row: whether each place is in use; empty if all are.
     """
 
     width: Int32
@@ -279,17 +274,17 @@ class Places:
 
 
 def reduce_columns(smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid, places: Places, threads: int) -> None:
-    """Combines the accumulators of rows that lie side by side.
+    """Reduces the accumulators of adjacent rows over a block.
 
     Args:
-        smem: allocates what they exchange through.
-        rAcc: that of :func:`put`, of a thread's neighboring places; afterwards the totals of their rows.
-        monoid: how to combine.
-        places: which rows those are.
-        threads: of the block at most.
+        smem: allocator of shared memory.
+        rAcc: accumulators of a thread's places, see :func:`put`; overwritten by the totals of their rows.
+        monoid: the reduction.
+        places: the rows of the places.
+        threads: maximum of the block's threads.
     """
     layout = cute.make_layout(threads * cute.size(rAcc[0]))
-    if places.has_row:  # written one by one, as many places apart as a thread has: without bank conflicts
+    if places.has_row:  # stored by element, strided by the places of a thread: the swizzle avoids bank conflicts
         layout = cute.make_composed_layout(cute.make_swizzle(3, 0, 5), 0, layout)
     sAcc = [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in monoid.types]
     own = places.first, places.rows, places.has_row
@@ -307,17 +302,17 @@ def combine_places(
     rows: list,
     has_row: list,
 ):
-    """The same through given shared memory: eight places at a time become one, until each row has one left.
+    """Reduces through given shared memory: combines eight places at a time until one is left of each row.
 
     Args:
-        rAcc: that of :func:`reduce_columns`.
-        sAcc: for each of its parts an element for each place of the block's threads.
-        monoid: how to combine.
-        width: that of :class:`Places`, as ``groups``, ``first``, ``rows`` and ``has_row``.
-        groups: as there.
-        first: as there.
-        rows: as there.
-        has_row: as there.
+        rAcc: accumulators of a thread's places; overwritten by the totals of their rows.
+        sAcc: for each part of an accumulator, (places,) of all threads of the block.
+        monoid: the reduction.
+        width: see :class:`Places`.
+        groups: see :class:`Places`.
+        first: see :class:`Places`.
+        rows: see :class:`Places`.
+        has_row: see :class:`Places`.
     """
     if groups > 1:
         for k in cutlass.range_constexpr(len(sAcc)):
@@ -351,15 +346,15 @@ def combine_parts(
     parts: Int32,
     at_once: cutlass.Constexpr = PARTS_AT_ONCE,
 ) -> tuple:
-    """A thread's share of the totals that blocks have left of the parts of a row, some of them at a time.
+    """Combines a thread's share of the partial results of a row in global memory: ``turn``, ``turn + groups``, ...
 
     Args:
         gAcc: (parts,) for each part of an accumulator.
-        monoid: how to combine.
-        turn: which of the ``groups`` threads that take turns it is.
-        groups: how many those are.
-        parts: how many totals there are.
-        at_once: how many are loaded at once.
+        monoid: the reduction.
+        turn: index of the thread among ``groups``.
+        groups: number of threads that share the partial results.
+        parts: number of partial results.
+        at_once: loads in flight.
     """
     rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
     put(rAcc, [monoid.identity()])
@@ -370,13 +365,13 @@ def combine_parts(
 
 
 def _acc_at(sAcc: list[cute.Tensor], place: Any, end: Any, own: Any, monoid: Monoid) -> tuple[Any, ...]:
-    """The accumulator of a place before the end; behind it the identity."""
+    """The accumulator at ``place`` if that is before the end, otherwise the identity."""
     inside = place < end
     return _select(inside, tuple(s[cutlass.select_(inside, place, own)] for s in sAcc), monoid.identity())
 
 
 def _combine_all(accs: list[tuple[Any, ...]], monoid: Monoid) -> tuple[Any, ...]:
-    """Of some accumulators at once, where the monoid has a way for that."""
+    """Combines accumulators, by the monoid's ``many`` if it has that."""
     many = getattr(monoid, "many", None)
     return many(accs) if many is not None and len(accs) > 1 else reduce(monoid.combine, accs)
 

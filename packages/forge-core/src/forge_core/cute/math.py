@@ -1,13 +1,13 @@
-"""Elementary functions of vectors (``TensorSSA``) and numbers, with stated errors.
+"""Exponential of vectors (``TensorSSA``) and scalars with a stated error, and division of coordinates.
 
 ``exp``, exact, for fp32:
 
     t = fl(d L)                    L = log2(e), rounded to fp32
-    r = d - t ln(2)                what the product lost, and what L lacks; two fused steps, with ln(2) to 48 bits
+    r = d - t ln(2)                rounding errors of d L and L; two fused multiply-adds, with ln(2) to 48 bits
     e^d = 2^t e^r = 2^t (1 + r)    |r| <= 2^-23 |d|, so the next term, r^2 / 2, is below 2^-33
 
-So the error is that of ``ex2.approx.ftz`` (2 ulp) and of one fused multiply-add, whatever d is, where rounding d L
-alone shifts the result by abs(d) 2^-24.  Below 2^-126 the result is 0.
+The error is that of ``ex2.approx.ftz`` (2 ulp) and one fused multiply-add for any d, where rounding d L alone adds a
+relative error of abs(d) 2^-24.  Results below 2^-126 are 0.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import cutlass.cute as cute
 from cutlass import Float32, Int64, Uint32
 from cutlass.cute import TensorSSA
 
-__all__ = ["LN_2", "LN_2_REST", "LOG2_E", "exp", "step_dim"]
+__all__ = ["exp", "step_dim"]
 
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2)
-#: ln(2) less its fp32, 0.693147182464599609375.
+# ln(2) minus its fp32 value, 0.693147182464599609375.
 LN_2_REST = -1.904654299957767878541e-9
 
-# From here on 2^t is infinite, and here r is positive: infinity times 1 + r is infinite, not NaN.
+# 2^t is infinite from here on, and r positive here: infinity * (1 + r) is infinity, not NaN.
 _HIGHEST = 88.72283935546875
-# No r is as large, unless d is infinite and r is not a number.
+# Above any r; replaces the NaN of an infinite d.
 _MOST_REST = 0.01
 
 
@@ -36,9 +36,9 @@ def exp(x: Any, *, exact: bool = True) -> Any:
     """e^x.
 
     Args:
-        x: a vector or a number of fp32 or fp64.
-        exact: fp32 within about 2.5 ulp, which costs five more instructions an element; otherwise
-            within (4 + 3 abs(x)) 2^-24, relatively.  fp64 is always exact.
+        x: a vector or scalar of fp32 or fp64.
+        exact: error of fp32 about 2.5 ulp, for five more instructions per element; otherwise (4 + 3 abs(x)) 2^-24,
+            relatively.  No effect on fp64.
     """
     dtype = x.dtype if isinstance(x, TensorSSA) else type(x)
     if dtype is not Float32:
@@ -59,22 +59,22 @@ def _exact(d: Float32) -> Float32:
     t = d * Float32(LOG2_E)
     rest = cute.math.fma(-t, Float32(LN_2_REST), cute.math.fma(-t, Float32(LN_2), d))
     power = cute.math.exp2(t, fastmath=True)
-    # Of a number and NaN the minimum is the number, so that e^-inf is 0; NaN comes back from 2^t.
+    # fmin of a number and NaN is the number, so that e^-inf is 0; a NaN d is propagated by 2^t.
     return Float32(cute.math.fma(power, cute.arch.fmin(rest, Float32(_MOST_REST)), power))
 
 
 @cute.jit
 def step_dim(n: Int64, size: Uint32, strides: tuple, offsets: tuple):
-    """A number along several dims: takes the innermost one out, which costs a branch where it has size 1.
+    """Splits the coordinate of the innermost dim off a linear index; a dim of size 1 costs a branch only.
 
     Args:
-        n: the number; below 2^32, unless the size is 1.
-        size: of the dim.
-        strides: of the dim, in several tensors.
-        offsets: of the dims taken out before, in each of them.
+        n: linear index; below 2^32 unless the size is 1.
+        size: size of the dim.
+        strides: stride of the dim in each tensor.
+        offsets: offset of the dims split off before, in each tensor.
 
     Returns:
-        The number along the other dims, and the offsets.
+        The linear index of the remaining dims, and the offsets.
     """
     if size != 1:
         quotient = Int64(Uint32(n) // size)

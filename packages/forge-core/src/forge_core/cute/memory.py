@@ -1,4 +1,4 @@
-"""Accesses at addresses, which are 64-bit integers in bytes; a kernel's name, and what it is traced with."""
+"""Accesses at byte addresses, the name of a kernel, and the arguments it is traced with."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ CHUNK = 16
 
 
 def elements_at(address: Any, dtype: Any, count: int, space: Any = GLOBAL) -> Any:
-    """A tensor over ``count`` elements, which one access covers if they are 16 bytes or less.
+    """A tensor of ``count`` contiguous elements, a single access if 16 bytes or less.
 
     Args:
-        address: in bytes; a multiple of the elements' bytes, or of 16.
-        dtype: the DSL's type of an element.
+        address: byte address, aligned to the size of all elements or 16 bytes, whichever is less.
+        dtype: element type.
         count: a power of two.
-        space: global or shared memory.
+        space: address space.
     """
     width = min(CHUNK, count * dtype.width // 8)
     return cute.make_tensor(cute.make_ptr(dtype, address, space, assumed_align=width), cute.make_layout(count))
 
 
 def load_element(address: Any, dtype: Any, space: Any = GLOBAL) -> Any:
-    """The element at an address."""
-    # Memory knows widths only: an unsigned byte comes back as a signed one.
+    """Loads the element at an address."""
+    # A loaded value has the signed integer type of its width.
     return dtype(elements_at(address, dtype, 1, space)[0])
 
 
 def store_element(value: Any, address: Any, dtype: Any, space: Any = GLOBAL) -> None:
-    """Writes one element."""
+    """Stores an element at an address."""
     elements_at(address, dtype, 1, space)[0] = value
 
 
 def name_kernel(kernel: Any, name: str) -> None:
-    """Gives a kernel the short name that profilers show; must be called before it is launched."""
+    """Sets the name that profilers show; call it before the launch."""
     kernel.set_name_prefix(name, remove_cutlass_symbol=True, keep_mangled_name=False)
 
 
 def example_arguments(*, pointers: int = 2, wide: int = 0, tuples: tuple[int, ...] = ()) -> tuple[Any, ...]:
-    """What a kernel is traced with: null pointers, 64-bit integers, tuples of them, and a stream.
+    """Arguments to trace a kernel with: null pointers, 64-bit integers, tuples of them, and a stream.
 
     Args:
-        pointers: declared as bytes without alignment, since a kernel states the width of each access itself.
-        wide: 64-bit integers.
-        tuples: the length of each tuple of 64-bit integers.
+        pointers: number of pointers, to bytes without alignment, since a kernel states the width of each access.
+        wide: number of 64-bit integers.
+        tuples: length of each tuple of 64-bit integers.
     """
     return (
         *(cute.runtime.make_ptr(Uint8, 0, GLOBAL, assumed_align=1) for _ in range(pointers)),

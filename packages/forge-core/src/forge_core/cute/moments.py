@@ -1,4 +1,4 @@
-"""The moments (n, s, q) of a set of numbers: how many, their sum, and their squared deviations from their mean.
+"""The monoid of moments (n, s, q): count, sum, and sum of squared deviations from the mean.
 
     n = |X|        s = sum of x        q = sum of (x - s / n)^2        variance = q / n
 
@@ -7,11 +7,12 @@ With m the mean of a union of sets, the moments of the union are
     n = sum of n_i        s = sum of s_i        q = sum of (q_i + n_i (s_i / n_i - m)^2)
 
 *Proof.*  In a part, the sum of (x - m)^2 is that of ((x - m_i) + (m_i - m))^2; the sum of x - m_i is 0, so it is
-q_i + n_i (m_i - m)^2.  (0, 0, 0) adds nothing.  This is the merge of Chan, Golub and LeVeque, of any number of parts.
+q_i + n_i (m_i - m)^2.  The identity is (0, 0, 0).  This is the merge of Chan, Golub and LeVeque, for several
+parts.
 
-*In floating point.*  All terms of q are positive, so none cancels, however large the mean is beside the deviations: a
-sum of squares, less the square of the sum, would lose all digits of a variance below 2^-24 mean^2.  A mean is off by
-at most k 2^-24 of the mean magnitude, after k additions, and moves q by n times the square of that.
+*In floating point.*  All terms of q are positive, so none cancels, however large the mean is relative to the
+deviations; sum(x^2) - sum(x)^2 / n would lose all digits of a variance below 2^-24 mean^2.  After k additions the error
+of the mean is at most k 2^-24 of the mean magnitude; q changes by n times its square.
 """
 
 from __future__ import annotations
@@ -34,41 +35,38 @@ class Moments:
     """The moments of a union.
 
     Attributes:
-        dtype: the DSL's type of all parts: fp32, in which the count is exact up to 2^24, or fp64.
+        dtype: type of all parts: fp32, whose count is exact up to 2^24, or fp64.
     """
 
     dtype: Any
 
     @property
     def types(self) -> tuple[Any, ...]:
-        """The type of each part: count, sum, squared deviations."""
         return (self.dtype,) * 3
 
     def identity(self) -> tuple[Any, ...]:
-        """The moments of nothing."""
         return (self.dtype(0),) * 3
 
     def combine(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Those of two sets."""
         return self.many([a, b])
 
     def many(self, parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """Those of some sets, with one mean for all of them."""
+        """Combines several accumulators, computing the mean of the union once."""
         count, total = (reduce(add, [part[i] for part in parts]) for i in (0, 1))
         mean = self._mean(count, total)
         return count, total, reduce(add, [self._about(mean, part) for part in parts])
 
     def together(self, acc: tuple[Any, ...], across: Any) -> tuple[Any, ...]:
-        """Those of many lanes, with one mean for all of them."""
+        """Reduces over lanes, computing the mean of the union once."""
         count, total = (across(part, Sum(self.dtype)) for part in acc[:2])
         return count, total, across(self._about(self._mean(count, total), acc), Sum(self.dtype))
 
     def _mean(self, count: Any, total: Any) -> Any:
-        """The mean; 0 of nothing."""
+        """The mean; 0 of the empty set."""
         return total * reciprocal(self.dtype(cutlass.select_(count > self.dtype(1), count, self.dtype(1))))
 
     def _about(self, mean: Any, part: tuple[Any, ...]) -> Any:
-        """The squared deviations of a set from some number."""
+        """The sum of squared deviations of a set from ``mean``."""
         count, total, squares = part
         off = self._mean(count, total) - mean
         return squares + count * off * off

@@ -1,6 +1,6 @@
-"""The (max, sum) pair: a maximum and a sum of exponentials in one pass.
+"""The (max, sum) monoid of online softmax: a maximum and a sum of exponentials in one pass.
 
-A set X of numbers is summed up by the pair
+A set X of numbers has the pair
 
     (m, s)        m = max of X,        s = sum over x in X of exp(x - m)
 
@@ -9,20 +9,17 @@ and the pair of a union follows from the pairs of its parts, with m = max(a, b):
     (a, s) + (b, t) = (m,  s exp(a - m) + t exp(b - m))
 
 *Proof.*  For a part with maximum a, s exp(a - m) = sum of exp(x - a) exp(a - m) = sum of exp(x - m).  The sums of two
-parts that have no element in common add up to the sum of the union, and the maximum of the union is m.  So any tree of
-merges over a row gives the same pair, whatever its shape: merging is associative and commutative.  The pair of the
-empty set is (-inf, 0): it changes no other, since exp(-inf) = 0.
+disjoint parts add up to the sum of the union, and the maximum of the union is m.  So any tree of merges over a row
+gives the same pair: merging is associative and commutative.  The identity is (-inf, 0), since exp(-inf) = 0.
 
 *In floating point.*  One of the two factors is exp(0) = 1, so a merge takes one exponential and one fused
-multiply-add: s + t e, where e belongs to the smaller maximum.  Which one that is does not depend on the order of the
-operands, so two lanes that exchange their pairs get the same bits.  Where many pairs meet at once, all take the step to
-their common maximum first and are then added up.  Each merge rounds once, relative to a sum of
-non-negative terms; a tree of depth k therefore adds a relative error of at most k 2^-24 (for fp32) to the sum, beside
-that of the exponentials.
+multiply-add: s + t e, where e belongs to the smaller maximum.  This does not depend on the order of the operands, so
+two lanes that exchange their pairs get the same bits.  When several pairs are merged at once, all are scaled to their
+common maximum and then added.  Each merge rounds once, relative to a sum of non-negative terms; a tree of depth k
+therefore adds a relative error of at most k 2^-24 (for fp32) to the sum, beside that of the exponentials.
 
-*The exponential.*  exp(d) is computed as 2^(d log2(e)), for fp32 by one multiplication and the instruction
-``ex2.approx.ftz``.  With d = fl(x - m) <= 0, rounding d, log2(e) and the product shifts the exponent by at most
-3 |d| 2^-24 relative to e, and the instruction adds 2^-22, so
+*The exponential.*  With d = fl(x - m) <= 0, rounding d, log2(e) and their product shifts the exponent by at most
+3 |d| 2^-24 relative to e, and ``ex2.approx.ftz`` adds 2^-22, so
 
     |exp computed - exp(x - m)|  <=  (4 + 3 |d|) 2^-24 exp(d)  <=  5.2 * 2^-24
 
@@ -33,7 +30,7 @@ a row such as 1e30, 1e30.
 
 from __future__ import annotations
 
-import math
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,18 +38,17 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32
 
+from forge_core.cute.math import exp
 from forge_core.cute.monoid import Maximum, Sum, lowest
 
 __all__ = ["MaxSum", "exponential", "reciprocal"]
 
-LOG2_E = math.log2(math.e)
-
 
 def reciprocal(x: Any) -> Any:
-    """1 / x, rounded once, for a sum of exponentials: a number from 1 to 2^126, or NaN; NaN for 0 in fp32.
+    """1 / x, correctly rounded, for x from 1 to 2^126 or NaN; NaN for 0 in fp32.
 
-    The compiler's own division looks for numbers whose reciprocal is not normal, in a branch and with a function for
-    them, which is a quarter of the code of a short row's kernel.  This is what it does with the others.
+    The compiler's division is the same sequence, and a branch with a call for operands whose reciprocal is subnormal:
+    a quarter of the code of a kernel for short rows.
     """
     if not isinstance(x, Float32):
         return type(x)(1) / x
@@ -68,68 +64,56 @@ def reciprocal(x: Any) -> Any:
 
 
 def exponential(x: Any) -> Any:
-    """exp(x), for fp32 within (4 + 3 |x|) 2^-24 of it, relatively; 0 for -inf, and for what is below 2^-126."""
-    if isinstance(x, Float32):
-        return cute.math.exp2(x * Float32(LOG2_E), fastmath=True)
-    return cute.math.exp(x)
+    """exp(x); fp32: within (4 + 3 |x|) 2^-24, relatively, and 0 below 2^-126."""
+    return exp(x, exact=False)
 
 
 @dataclass(frozen=True)
 class MaxSum:
-    """The pair of a union.
+    """The pair of a union; propagates NaN.
 
     Attributes:
-        dtype: the DSL's type of both parts: fp32 or fp64.
+        dtype: type of both parts: fp32 or fp64.
     """
 
     dtype: Any
 
     @property
     def types(self) -> tuple[Any, ...]:
-        """The type of each part."""
         return (self.dtype, self.dtype)
 
     def identity(self) -> tuple[Any, ...]:
-        """The pair of nothing."""
         return (lowest(self.dtype), self.dtype(0))
 
     def combine(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
-        """One exponential, one fused multiply-add; a NaN in either pair spoils both parts."""
         first = a[0] >= b[0]
         high = self.dtype(cutlass.select_(first, a[0], b[0]))
         low = self.dtype(cutlass.select_(first, b[0], a[0]))
         high_sum = self.dtype(cutlass.select_(first, a[1], b[1]))
         low_sum = self.dtype(cutlass.select_(first, b[1], a[1]))
-        # Equal maxima need no factor; among them are two of -inf, whose difference would be NaN.
+        # The difference of equal maxima would be NaN for -inf.
         factor = self.dtype(cutlass.select_(low == high, self.dtype(1), exponential(low - high)))
         return Maximum(self.dtype).combine((high,), (low,))[0], high_sum + low_sum * factor
 
     def together(self, acc: tuple[Any, ...], across: Any) -> tuple[Any, ...]:
-        """The pair of many lanes: their maximum first, then one exponential a lane, then a plain sum."""
+        """Reduces over lanes: the maximum, one exponential per lane, then a sum."""
         top = across(acc[0], Maximum(self.dtype))
         return top, across(acc[1] * exponential(acc[0] - self.base(top)), Sum(self.dtype))
 
     def many(self, pairs: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-        """The pair of some pairs, whose exponentials do not wait for each other."""
-        top = _tree([pair[0] for pair in pairs], self._maximum)
+        """Combines several pairs, with independent exponentials."""
+        (top,) = _tree([pair[:1] for pair in pairs], Maximum(self.dtype).combine)
         base = self.base(top)
-        return top, _tree([pair[1] * exponential(pair[0] - base) for pair in pairs], _add)
+        return top, _tree([pair[1] * exponential(pair[0] - base) for pair in pairs], operator.add)
 
     def base(self, top: Any) -> Any:
-        """What is subtracted where the maximum is ``top``: 0 for -inf, the maximum of nothing but -inf."""
+        """What to subtract before exponentiation, given the maximum: 0 for -inf, which avoids -inf - -inf."""
         return self.dtype(cutlass.select_(top == lowest(self.dtype), self.dtype(0), top))
-
-    def _maximum(self, a: Any, b: Any) -> Any:
-        return Maximum(self.dtype).combine((a,), (b,))[0]
 
 
 def _tree(parts: list[Any], combine: Any) -> Any:
-    """Many become one, in a tree: first with the one half as far as there are."""
+    """Pairwise tree reduction: combines element i with i + ceil(n / 2)."""
     while len(parts) > 1:
         half = (len(parts) + 1) // 2
         parts = [combine(parts[i], parts[i + half]) if i + half < len(parts) else parts[i] for i in range(half)]
     return parts[0]
-
-
-def _add(a: Any, b: Any) -> Any:
-    return a + b

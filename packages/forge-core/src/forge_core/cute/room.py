@@ -1,7 +1,7 @@
-"""Registers: how many blocks a multiprocessor is to have at once, and so how many registers each thread may take.
+"""Launch bounds: minimum blocks per multiprocessor, which limit the registers of a thread.
 
-Left alone, ptxas sometimes gives a thread just too few, so that one more block fits, and spills what is missing to
-local memory.  A launch that states the blocks gets 65536 / (threads * blocks) registers a thread.
+Without them ptxas may limit the registers so that one more block fits, and spill to local memory.  With a minimum of B
+blocks of T threads, a thread has up to 65536 / (T * B) registers.
 """
 
 from __future__ import annotations
@@ -10,20 +10,13 @@ from typing import Any
 
 __all__ = ["room_for"]
 
-#: Lets the driver choose how much of a multiprocessor's memory is shared memory.
+#: The shared memory carveout that leaves the choice to the driver.
 DRIVERS_CHOICE = -1
 
 
 def room_for(blocks: int) -> dict[str, Any]:
-    """What a kernel's ``launch`` is told, so that the compiler leaves registers for so many blocks.
-
-    Args:
-        blocks: of a multiprocessor; 0 leaves the compiler to choose.
-
-    Returns:
-        Its keyword arguments.
-    """
+    """Keyword arguments of a kernel's ``launch`` for a minimum of blocks per multiprocessor; 0: no launch bounds."""
     if not blocks:
         return {}
-    # With a carveout stated, the compiler asks no device: a kernel compiles where there is none.
+    # With an explicit carveout the compiler queries no device, so kernels compile on a machine without a GPU.
     return {"min_blocks_per_mp": blocks, "preferred_smem_carveout": DRIVERS_CHOICE}

@@ -1,13 +1,12 @@
-"""A reduction among the lanes of a warp.
+"""Reduction among the lanes of a warp, a butterfly of shuffles.
 
-lane     0    1    2    3    4    5    6    7          lanes exchange with the one whose number differs in one
-start    a    b    c    d    e    f    g    h          bit, the highest first
+lane     0    1    2    3    4    5    6    7
+start    a    b    c    d    e    f    g    h
 xor 4    ae   bf   cg   dh   ae   bf   cg   dh
-xor 2    aecg bfdh ...                                 after log2(lanes) steps each lane holds the whole: the same
-xor 1    aecgbfdh ...                                  tree, whatever the values, so the same bits every time
+xor 2    aecg bfdh ...
+xor 1    aecgbfdh ...                                  log2(lanes) steps in a fixed order, so deterministic
 
-Where a monoid reduces its parts one after the other, a maximum of fp32 among a whole warp is one instruction,
-``redux.sync``, in place of five steps: see :func:`warp_maximum`.
+A maximum of fp32 over a full warp is one instruction, ``redux.sync``, instead of five steps: see :func:`warp_maximum`.
 """
 
 from __future__ import annotations
@@ -27,19 +26,17 @@ WARP = 32
 def reduce_lanes(
     acc: tuple[Any, ...], monoid: Monoid, lanes: int = WARP, stride: int = 1, *, repeated: bool = False
 ) -> tuple[Any, ...]:
-    """Combines the accumulators of groups of lanes; every lane gets its group's.
+    """Reduces the accumulators of each group of lanes, and returns the total of its group to each lane.
 
-    A monoid may have a method ``together(acc, across)``, which is then used instead of its ``combine``:
-    ``across(part, one)`` reduces one part of the accumulator among the lanes, by a monoid of one part.
-
-    All 32 lanes of the warp must arrive.
+    Called by all 32 lanes.  If the monoid has a method ``together(acc, across)``, it replaces ``combine``:
+    ``across(part, one)`` reduces one part of the accumulator over the lanes, by a monoid of one part.
 
     Args:
-        acc: this lane's.
-        monoid: how to combine.
+        acc: accumulator of this lane.
+        monoid: the reduction.
         lanes: lanes of a group, a power of two.
-        stride: the distance of a group's lanes: 1 for neighbours; a power of two with ``lanes * stride <= 32``.
-        repeated: every group of the warp holds the same accumulators, so that a maximum of all lanes is a group's.
+        stride: distance between lanes of a group, a power of two; ``lanes * stride <= 32``.
+        repeated: all groups hold the same accumulators, so that a maximum over the warp is that of a group.
     """
     together = getattr(monoid, "together", None)
     if together is None or lanes == 1:
@@ -49,23 +46,23 @@ def reduce_lanes(
 
 
 def reduce_part(part: Any, one: Monoid, lanes: int = WARP, stride: int = 1, *, repeated: bool = False) -> Any:
-    """The same for one scalar and a monoid of one part; a maximum of fp32 in a whole warp is one instruction."""
-    whole = stride == 1 and (lanes == WARP or repeated)
-    if whole and isinstance(one, Maximum) and one.dtype is Float32:
+    """:func:`reduce_lanes` for a scalar and a monoid of one part."""
+    full = stride == 1 and (lanes == WARP or repeated)
+    if full and isinstance(one, Maximum) and one.dtype is Float32:
         return warp_maximum(part)
     return _butterfly((part,), one.combine, lanes, stride)[0]
 
 
 def warp_maximum(x: Any) -> Any:
-    """The largest fp32 of all 32 lanes, for every lane; NaN wins, and comes back as PTX's canonical one.
+    """The maximum of fp32 over all 32 lanes; propagates NaN, as PTX's canonical NaN.
 
-    ``redux.sync`` compares integers.  The bits of a float, with all but the sign flipped where that is set, are ordered
-    as the floats are, NaN of positive sign above infinity; a second flip gives them back.  On an H200 a softmax of
-    1 x 2^20, with two reductions one behind the other, takes 0.55 us less so (docs/week2.md).
+    ``redux.sync`` compares integers.  The bits of a float are ordered like the float once all bits but the sign of a
+    negative one are flipped, with a positive NaN above infinity; a second flip restores them.  This saves 0.55 us of a
+    softmax of 1 x 2^20, which has two dependent reductions, on an H200 (docs/week2.md).
     """
     flip = "shr.s32 sign, bits, 31;\n\tand.b32 sign, sign, 0x7FFFFFFF;\n\txor.b32 bits, bits, sign;\n\t"
     key = cute.arch.inline_ptx(
-        # The maximum of a number and itself is that number, but for a NaN, which it makes canonical, without a sign.
+        # max(x, x) is x, and canonicalizes NaN, whose sign it clears.
         "{\n\t.reg .f32 quiet; .reg .b32 bits, sign;\n\tmax.NaN.f32 quiet, {$r0}, {$r0};\n\tmov.b32 bits, quiet;\n\t"
         + flip
         + "mov.b32 {$w0}, bits;\n\t}",
