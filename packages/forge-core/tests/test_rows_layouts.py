@@ -20,8 +20,8 @@ from forge_core.profiling.row_layouts import LAYOUTS
 from forge_core.rows import Binding, Fold, Operands, RowProgram, configurations
 from forge_core.rows.arguments import tiling
 from forge_core.rows.config import HeldConfig
-from forge_core.rows.plan import select
 from forge_core.rows.problem import Problem
+from forge_core.rows.selection import select
 from forge_core.testing.index_maps import check_aligned, check_coalesced, check_once
 
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64

@@ -48,7 +48,6 @@ def require_known(op: str, variant: str, variants: Collection[str]) -> None:
             argument="variant",
             expected=f"'auto' or one of {', '.join(map(repr, variants))}",
             got=repr(variant),
-            hint=f"{op}.variants() lists them.",
         )
 
 

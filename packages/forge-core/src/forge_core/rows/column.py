@@ -17,7 +17,7 @@ that any number of rows is read by aligned vectors; so are rows in several tiles
                  one that combines them
 
 Bytes moved: a block that has a whole tile keeps its first ``chunks`` steps in registers, so that rows of at most that
-length are read once; others twice, or once if the program writes no elements or has no folds.
+length are read once; others once for all folds (with a merge; else once per fold) and once to write.
 """
 
 from __future__ import annotations

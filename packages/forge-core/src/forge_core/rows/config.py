@@ -36,13 +36,14 @@ class RowConfig:
 
     Attributes:
         binding: the program and its dtypes.
-        align: ``"whole"``: rows of aligned vectors, indexed by one dim.  ``"shifted"``: contiguous rows at any distance
-            from a 16-byte boundary, the same in all row operands and outputs.  ``"skewed"``: neighboring rows whose
-            elements are at any such distance, which changes from element to element.  ``"element"``: any others.
+        align: ``"whole"``: rows of aligned vectors; with one kept dim, except in ``ColumnConfig``.  ``"shifted"``:
+            contiguous rows at any distance from a 16-byte boundary, the same in all row operands and outputs.
+            ``"skewed"``: neighboring rows whose elements are at any such distance, which changes from element to
+            element.  ``"element"``: any others.
         threads: threads per block; the maximum if ``sized``.
         chunks: vectors per thread and operand in flight.
         spare: registers per thread besides the elements it holds.
-        rank: kept dims: 1 or ``MANY_DIMS``.
+        rank: kept dims: 1, ``MANY_DIMS`` or ``ALL_DIMS``.
         reduced: reduced dims, each with a stride; 0 for contiguous rows.
         sm_threads: maximum threads per multiprocessor.
     """
@@ -201,7 +202,7 @@ class HeldConfig(RowConfig):
 
     @cached_property
     def capacity(self) -> int:
-        """Maximum vectors of a row."""
+        """Maximum vectors of a row; of a block's part of it if ``blocks`` is 0."""
         return (self.lanes or self.threads * max(self.blocks, 1)) * self.chunks
 
     def block(self, vectors: int, blocks: int = 1) -> int:
@@ -284,7 +285,7 @@ class HeldConfig(RowConfig):
 
 @dataclass(frozen=True)
 class StreamConfig(RowConfig):
-    """``stream.py``: rows read once for their totals and once more for their outputs.
+    """``stream.py``: rows read for their totals, once with a merge, and once more for their outputs.
 
     Attributes:
         parted: any number of blocks per row and a launch per pass; otherwise a block per row.

@@ -16,7 +16,8 @@ The configuration says which threads share a row; without lanes, threads per blo
 A vector is 16 bytes of the narrowest operand, at most 8 elements.  The head and tail of ``shifted`` rows are read by
 element, ``edges`` per thread; ``element`` rows are read by element throughout.
 Bytes moved: each element read once and written once, so that DRAM bandwidth is the bound.  A block's loads overlap only
-with the arithmetic and stores of other resident blocks.  Limits: ``HeldConfig.capacity`` vectors per row.
+with the arithmetic and stores of other resident blocks.  Limits: ``HeldConfig.capacity`` vectors per row, or per block
+if ``blocks`` is 0: rows of a grid are limited by the number of multiprocessors, those of maps are not.
 """
 
 from __future__ import annotations

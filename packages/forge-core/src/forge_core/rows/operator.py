@@ -29,8 +29,9 @@ from forge_core.op import Launch, Operator, operator
 from forge_core.op.launch import Variant
 from forge_core.op.schema import Schema
 from forge_core.op.values import several
-from forge_core.rows.plan import NO_LADDER, PERSISTENT, VARIANTS, Rung, plan_call
+from forge_core.rows.plan import plan_call
 from forge_core.rows.program import RowProgram
+from forge_core.rows.selection import NO_LADDER, PERSISTENT, VARIANTS, Rung
 
 __all__ = ["PERSISTENT", "VARIANTS", "like", "row_operator"]
 
@@ -111,8 +112,9 @@ def row_operator(
             are given.
         converts: row operands are rounded to the result's dtype on load.
         ladder: kernels besides the engine's, by name.
-        kernels: the engine's kernels: ``PERSISTENT`` for programs that accumulate sums over rows; ``VARIANTS |
-            PERSISTENT`` for programs with column operands.
+        kernels: the engine's kernels that the operator has as variants.  ``PERSISTENT`` for programs that accumulate
+            sums over rows; with ``VARIANTS | PERSISTENT``, programs with column operands also run by ``persistent``,
+            by name.
         **declared: other arguments of :func:`forge_core.op.operator`.
     """
     parsed = Schema.parse(schema)
@@ -144,6 +146,7 @@ def row_operator(
             numbers=[float(named[name]) for name in operands.numbers] if operands.numbers else (),
             ladder=ladder,
             invariant=named.get("batch_invariant", False),
+            kernels=kernels,
         )
 
     def declare(allocate: Callable[..., torch.Tensor]) -> Operator:

@@ -38,7 +38,8 @@ class SharedRowKernel(RowKernel):
     def reduce(self, pieces: list[Piece], row: Row, exchange: Sequence[Exchange], zero: Uint32) -> tuple[Any, ...]:
         """The totals of a row, in all threads that share it.
 
-        With a merge, folds see the totals of the thread's own elements, and one exchange follows the last fold.
+        With a merge, folds see the totals of the thread's own elements, and one exchange follows the last fold.  Lanes
+        reduce each total before the next fold instead, without an exchange.
 
         Args:
             pieces: the thread's elements.

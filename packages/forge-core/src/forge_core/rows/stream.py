@@ -1,13 +1,14 @@
-"""Rows streamed through blocks: read once for the totals, and once more for the outputs.
+"""Rows streamed through blocks: read for the totals, and once more for the outputs.
 
     pass 1     tile 0, tile 1, ...      fold each tile and merge it into the thread's running totals
     exchange   shared memory            every thread of the block has the row's totals
     pass 2     tile 0, tile 1, ...      load again, map, store
 
-A program without a merge has a pass for each fold.  A row has one block; or, if rows are few (``parted``), a block per
-part, and for each pass a launch that computes partial results and one that combines them.
+A program without a merge has a pass, and a read, for each fold.  A row has one block; or, if rows are few (``parted``),
+a block per part, and for each pass a launch that computes partial results and one that combines them.
 
-Bytes moved: each element is read twice (once if the program writes no elements or has no folds) and written once.
+Bytes moved: each element is read once for all folds (with a merge; else once per fold) and once to write, where the
+program writes elements, and written once.
 Limits: none; rows of any length and strides.
 """
 
