@@ -60,31 +60,31 @@ class Operands:
         return self.rows + self.columns + self.writes
 
     @cached_property
-    def elementwise_places(self) -> tuple[int, ...]:
+    def elementwise_indices(self) -> tuple[int, ...]:
         """The indices of ``elementwise`` in ``tensors``."""
-        return self._places(self.elementwise)
+        return self._indices(self.elementwise)
 
     @cached_property
-    def other_places(self) -> tuple[int, ...]:
+    def other_indices(self) -> tuple[int, ...]:
         """The indices of operands with a stride between rows."""
-        return self._places(self.rows + self.scalars + self.writes + self.results)
+        return self._indices(self.rows + self.scalars + self.writes + self.results)
 
     @cached_property
-    def read_places(self) -> tuple[int, ...]:
+    def read_indices(self) -> tuple[int, ...]:
         """The indices of inputs."""
-        return self._places(self.rows + self.columns + self.scalars)
+        return self._indices(self.rows + self.columns + self.scalars)
 
     @cached_property
-    def written_places(self) -> tuple[int, ...]:
+    def written_indices(self) -> tuple[int, ...]:
         """The indices of outputs."""
-        return self._places(self.writes + self.results + self.accumulates)
+        return self._indices(self.writes + self.results + self.accumulates)
 
     @cached_property
-    def accumulated_places(self) -> tuple[int, ...]:
+    def accumulated_indices(self) -> tuple[int, ...]:
         """The indices of sums over rows."""
-        return self._places(self.accumulates)
+        return self._indices(self.accumulates)
 
-    def _places(self, names: tuple[str, ...]) -> tuple[int, ...]:
+    def _indices(self, names: tuple[str, ...]) -> tuple[int, ...]:
         return tuple(map(self.tensors.index, names))
 
 

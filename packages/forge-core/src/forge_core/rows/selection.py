@@ -46,9 +46,7 @@ __all__ = ["KERNELS", "LIMIT", "NO_LADDER", "PERSISTENT", "VARIANTS", "Rung", "s
 
 #: The kernels of programs that do not accumulate sums over rows.
 VARIANTS: Mapping[str, Variant] = {
-    "stream": Variant(
-        "forge_core.rows.stream:build", "a block streams a row: it is read for the totals, then to write"
-    ),
+    "stream": Variant("forge_core.rows.stream:build", "a block streams a row: a read for the totals, one to write"),
     "column": Variant("forge_core.rows.column:build", "neighboring threads have neighboring rows"),
     "split": Variant("forge_core.rows.stream:build", "a row is cut into parts: launches for the totals, one to write"),
     "grid": Variant("forge_core.rows.held:build", "rows stay in the registers of all blocks of the GPU, in one launch"),
@@ -243,11 +241,12 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
         blocks = config.blocks
         if best_rank[:2] == (sm_count, True) and blocks > best.blocks:
             break  # larger clusters rank lower
-        held = config.in_flight(vectors, rows, sm_count)
+        in_flight = config.in_flight(vectors, rows, sm_count)
         # Rows fewer than multiprocessors are spread over more blocks, if each has enough vectors.
         busy = rows * (blocks if vectors >= spread * blocks else 1)
         # An exchange of more blocks takes longer, and more bytes of other rows in flight hide it.
-        rank = (min(busy, sm_count), held >= almost, -blocks, min(held, enough + 3072 * (blocks - 1)), -config.chunks)
+        useful = min(in_flight, enough + 3072 * (blocks - 1))
+        rank = (min(busy, sm_count), in_flight >= almost, -blocks, useful, -config.chunks)
         if rank > best_rank:
             best, best_rank = config, rank
     return best

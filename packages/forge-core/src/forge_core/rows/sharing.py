@@ -52,7 +52,7 @@ class SharedRowKernel(RowKernel):
         merged = program.merge != "" and self.sized and len(program.folds) > 0
         for i, fold in enumerate(program.folds):
             if i > 0 and program.folds[i - 1].op != "count":
-                self.forget(pieces, totals, zero << i)
+                self.drop_conversions(pieces, totals, zero << i)
             total = self.fold(fold, pieces, row, totals)
             if not merged and fold.op == "count":
                 total = row.count

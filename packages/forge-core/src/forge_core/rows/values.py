@@ -149,12 +149,12 @@ def bits(x: Float32) -> Uint32:
     return cute.recast_tensor(rX, Uint32)[0]
 
 
-def bound(dtype: Any, nothing: float) -> Any:
+def bound(dtype: Any, identity: float) -> Any:
     """The identity of a fold in a dtype, with the extreme integers in place of infinities."""
-    if dtype.is_float or nothing in (0, 1):
-        return nothing
+    if dtype.is_float or identity in (0, 1):
+        return identity
     low, high = (-(2 ** (dtype.width - 1)), 2 ** (dtype.width - 1) - 1) if dtype.signed else (0, 2**dtype.width - 1)
-    return low if nothing < 0 else high
+    return low if identity < 0 else high
 
 
 def scalar(x: Any, dtype: Any, compute: Any) -> Any:
