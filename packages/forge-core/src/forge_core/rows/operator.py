@@ -47,7 +47,9 @@ def like(
     dtype: torch.dtype | None = None,
     **tensors: torch.Tensor,
 ) -> torch.Tensor:
-    """Checks the tensors of a call and allocates its output: the body of most operators, and their fake.
+    """Checks the metadata of a call and allocates its output: the body of most operators, and their fake.
+
+    It computes nothing: the kernel, or the reference, writes the output.
 
     Args:
         op: the operator's name, for messages.
@@ -106,10 +108,10 @@ def row_operator(
             ``batch_invariant`` true, the bits of a row do not depend on the number of rows, for rows of one alignment.
         program: the program, or a function that makes it from the arguments of a call by name.
         reference: the reference implementation in PyTorch.
-        gradient: by tensor, a function of the gradients of the results and of the call's arguments by name, mostly a
-            row operator.  Other tensors get the gradient of the reference; with ``"reference"`` all do, which suits
-            operators that are gradients themselves.  None: not differentiable, or ``setup_context`` and ``backward``
-            are given.
+        gradient: by tensor, a function that is passed the gradients of the results by position and all arguments of the
+            call by name, ``variant`` included; mostly a row operator.  Other tensors get the gradient of the reference;
+            with ``"reference"`` all do, which suits operators that are gradients themselves.  None: not differentiable,
+            or ``setup_context`` and ``backward`` are given.
         converts: row operands are rounded to the result's dtype on load.
         ladder: kernels besides the engine's, by name.
         kernels: the engine's kernels that the operator has as variants.  ``PERSISTENT`` for programs that accumulate

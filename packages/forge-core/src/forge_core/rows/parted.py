@@ -39,7 +39,7 @@ class PartedKernel(RowKernel):
 
     @property
     def launches(self) -> tuple[int, ...]:
-        """The ``pass_index`` of each launch: of the passes, then their number for the launch that writes; or ``ALL``."""
+        """The ``pass_index`` of each launch: of the passes, their number for the one that writes; or ``ALL``."""
         return tuple(range(len(self.passes) + bool(self.binding.program.operands.writes))) if self.workspace else (ALL,)
 
     def name_of(self, pass_index: int) -> str:
