@@ -97,7 +97,7 @@ class RowConfig:
         return self.chunks * binding.words(vec) + beside
 
     @property
-    def slots(self) -> int:
+    def exchange_partials(self) -> int:
         """Partial results of an exchange in shared memory."""
         return self.threads // 32
 
@@ -111,7 +111,7 @@ class RowConfig:
         each, count = (len(program.folds), 1) if program.merge else (1, len(program.folds))
         total = 1 << (each * self.binding.compute.itemsize - 1).bit_length()
         # 32 bytes for a barrier and for alignment.
-        return count * (total * self.slots + 32) if self.slots and program.folds else 0
+        return count * (total * self.exchange_partials + 32) if self.exchange_partials and program.folds else 0
 
     @property
     def column_registers(self) -> int:
@@ -164,7 +164,7 @@ class HeldConfig(RowConfig):
     columns_staged: bool = False
 
     @property
-    def slots(self) -> int:
+    def exchange_partials(self) -> int:
         """Partial results of an exchange in shared memory: one per warp of the row, twice that of a grid."""
         return self.threads // 32 * max(self.blocks, 1) * (1 + self.in_grid) if self.sized else 0
 
@@ -187,7 +187,7 @@ class HeldConfig(RowConfig):
 
     @property
     def numbered(self) -> bool:
-        """Whether a launch is passed a unique number, which marks its slots."""
+        """Whether a launch is passed a unique number, which marks its slots in the workspace."""
         return self.in_grid
 
     @cached_property
@@ -232,7 +232,7 @@ class HeldConfig(RowConfig):
         """
         program, names = self.binding.program, self.binding.program.operands
         if program.merge == "moments":
-            combined = 3 * (-(-self.slots // 32)) if self.sized else self.chunks * self.vec // 2
+            combined = 3 * (-(-self.exchange_partials // 32)) if self.sized else self.chunks * self.vec // 2
             return 8 + combined + 4 * len(names.scalars + names.results)
         beside, later = len(names.scalars + names.results), len(program.folds) - 1
         if later < 1 or not names.writes or not (beside or names.columns):
@@ -335,7 +335,7 @@ class ColumnConfig(RowConfig):
         return not self.held and bool(self.binding.program.folds)
 
     @property
-    def slots(self) -> int:
+    def exchange_partials(self) -> int:
         """Partial results of an exchange in shared memory: one per element of the block."""
         return self.threads * self.vec
 

@@ -4,8 +4,8 @@
     tXgX  ((access, accesses), chunks)        a thread's vectors, in accesses of at most 16 bytes
     tXrX  ((access, accesses), chunks)        the same in registers, as stored
 
-A *piece* is a vector of every operand; or one element of each, in the head and tail of a row and in rows that are read
-by element.
+A *piece* is a vector of each operand; or one element of each, in the head and tail of a row and in rows that are read
+by element.  In ``column`` it is a thread's elements of one row at several steps.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Values:
 
 
 class Piece(Values):
-    """A vector of every operand, and how outputs at the same indices are stored.
+    """A thread's elements of one row, a vector of each operand, and how outputs at the same indices are stored.
 
     Args:
         *args: arguments of :class:`Values`.
