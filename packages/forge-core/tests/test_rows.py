@@ -32,7 +32,8 @@ from forge_core.rows.arguments import GRID_SLOT_BYTES, arguments, row_parts
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.kernel import RowKernel
 from forge_core.rows.operator import like, row_operator
-from forge_core.rows.plan import VARIANTS, Rung, plan, plan_call, select
+from forge_core.rows.plan import VARIANTS, Rung, plan, plan_call
+from forge_core.rows.selection import select
 from forge_core.rows.thresholds import row_thresholds, thresholds
 from forge_core.thresholds import Probe
 

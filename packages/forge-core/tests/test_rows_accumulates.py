@@ -179,8 +179,8 @@ def binding(program, dtype, weight=FP32):
 def test_sums_over_rows_are_the_last_operands_and_a_place_of_a_row_each():
     names = NormBackward().operands
     assert names.tensors[-2:] == ("dweight", "dbias")
-    assert names.accumulated_places == (6, 7)
-    assert names.written_places == (5, 6, 7)
+    assert names.accumulated_indices == (6, 7)
+    assert names.written_indices == (5, 6, 7)
     problem = Problem.of(names, [*meta((8, 64), FP32).values()], (8, 64), (1,))
     assert problem.kept[0].strides == (64, 64, 0, 1, 1, 64, 0, 0)
     assert problem.reduced[0].strides == (1, 1, 1, 0, 0, 1, 1, 1)

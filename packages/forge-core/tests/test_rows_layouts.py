@@ -18,8 +18,8 @@ from forge_core.op import Explanation
 from forge_core.profiling.drawing import to_svg
 from forge_core.rows import Binding, Fold, Operands, RowProgram, configurations
 from forge_core.rows.arguments import tiling
-from forge_core.rows.plan import select
 from forge_core.rows.problem import Problem
+from forge_core.rows.selection import select
 from forge_core.testing.index_maps import check_aligned, check_coalesced, check_once
 
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from forge_core.errors import UnsupportedError
+from forge_core.errors import ArgumentError, UnsupportedError
 from forge_core.rows import Fold, Operands, RowProgram, rsqrt
 from forge_core.rows.operator import like, row_operator
 from forge_core.testing.battery import battery
@@ -88,6 +88,19 @@ def test_every_kernel_supports_one_of_the_samples(subject):
                 continue
             supported.add(variant)
     assert supported == set(subject.operator.variants())
+
+
+def test_only_declared_kernels_are_offered():
+    x = torch.empty(64, 4096, device="meta")
+    with pytest.raises(UnsupportedError, match=r"this call: 'stream', 'column', 'split'; or leave"):
+        rms_norm.explain(x.t(), x.new_empty(64), variant="held", arch="sm_90a")
+    with pytest.raises(ArgumentError, match=r"'auto' or one of .*'held', got 'persistent'"):
+        rms_norm.explain(x, x.new_empty(4096), variant="persistent", arch="sm_90a")
+
+
+def test_the_reason_gives_the_threads_of_the_launch():
+    x = torch.empty(4096, 8192, dtype=torch.bfloat16, device="meta")
+    assert ": a block of 128 threads a row, 8 vectors a thread" in rms_norm.explain(x, x[0], arch="sm_90a").why
 
 
 @pytest.mark.parametrize("check", battery(FORWARD, BACKWARD))

@@ -37,7 +37,7 @@ def require_known(op: str, variant: str, variants: Collection[str]) -> None:
     """Raises ArgumentError unless ``variant`` is among an operator's; ``"auto"`` is not among them."""
     if variant not in variants:
         expected = f"'auto' or one of {', '.join(map(repr, variants))}"
-        raise ArgumentError(op, "variant", expected, repr(variant), f"{op}.variants() lists them.")
+        raise ArgumentError(op, "variant", expected, repr(variant))
 
 
 def refuse(op: str, variant: str, reason: Refusal, supported: Iterable[str]) -> NoReturn:

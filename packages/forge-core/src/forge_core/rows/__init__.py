@@ -1,18 +1,32 @@
 """The row engine: how rows move, written once for all row-wise operators.
 
-    program    what is computed for a row: a frozen dataclass of arithmetic
-    binding    a program and the dtypes of its operands
-    problem    any dims, strides, offsets and dtypes as rows
-    config     configurations, each compiled to one kernel
-    listing    the configurations of a program, an enumerable list
-    plan       from a call to a launch: selection and its arguments
-    operator   a program and one declaration: a PyTorch operator
-    held       kernel: rows on chip, in lanes, a block, a cluster or the whole grid
-    stream     kernel: rows read by a block, once for their totals and once to write
-    column     kernel: neighboring rows in neighboring threads, for rows that are not contiguous
-    kernel     what the kernels share
-    columns    where column operands wait until they are used
-    values     what a program is given while a kernel is traced
+    operator    a program and one declaration: a PyTorch operator
+    program     what is computed for a row: a frozen dataclass of arithmetic
+
+    plan        from a call to a launch
+    problem     any dims, strides, offsets and dtypes as rows
+    binding     a program and the dtypes of its operands
+    config      configurations, each compiled to one kernel
+    listing     the configurations of a program, an enumerable list
+    selection   the variant and configuration of a launch
+    thresholds  the measured numbers that selection decides by
+    arguments   the integers of a launch, and the size of its workspace
+    teams       configurations, selection and arguments of the persistent kernel
+
+    held        kernels held and grid: rows on chip, in lanes, a block, a cluster or the whole grid
+    stream      kernels stream and split: rows read for their totals and again to write
+    column      kernel: neighboring rows in neighboring threads, for rows that are not contiguous
+    persistent  kernel: blocks that process rows one after the other, for sums over rows
+
+    kernel      base of all kernels: loads, folds and stores of a thread's pieces of a row
+    values      what a program is given while a kernel is traced
+    folds       monoids of folds, and the reduction of a vector
+    sharing     base of held and persistent: reductions over the threads of a row
+    columns     column operands of a thread: loaded where they are used, or staged in shared memory
+    parted      base of stream and column: rows in parts, with a launch per pass
+    tile        a thread's part of a tile of neighboring rows, for column
+    successive  the pipeline of rows of the persistent kernel
+    accumulate  base of persistent: sums over rows, per thread, per team and over teams
 
 Importing the package imports no DSL.  ``row_operator`` and ``like`` are imported from ``operator``, so that a program's
 module need not import what declares operators.

@@ -1,7 +1,7 @@
 """Sums over rows, for each index within a row: per thread in registers, per team in the workspace, then over teams.
 
     accumulate   row n, n + B, ...   -> rSum (vec, chunks)       each thread, over the rows of its team
-    leave        rSum                -> gSum (length) of a team  with lanes, after a reduction over the block's rows
+    write        rSum                -> gSum (length) of a team  with lanes, after a reduction over the block's rows
     finish       gSum of all teams   -> (length)                 a second launch, in a fixed order
 
 All sums are in the compute dtype, so that a 16-bit output is rounded once.
@@ -56,11 +56,11 @@ class AccumulatingKernel(SharedRowKernel):
                 own = cute.where(cute.full(term.shape, v.inside, Boolean), term, cute.full_like(term, term.dtype(0)))
             rSum[None, c].store(rSum[None, c].load() + own)
 
-    def leave(
+    def write_partial_sums(
         self, sums: dict[str, cute.Tensor], mine: Successive, scratch: Int64, team: Int32, teams: Int32, smem: Any
     ) -> None:
         """Writes a team's sums to the workspace."""
-        length, thread = mine.launch[1], cute.arch.thread_idx()[0]
+        length, thread = mine.arguments[1], cute.arch.thread_idx()[0]
         if const_expr(not self.sized):
             self._add_lanes(sums, behind(smem), thread)
         for k, rSum in enumerate(sums.values()):
@@ -70,13 +70,13 @@ class AccumulatingKernel(SharedRowKernel):
 
     def _add_lanes(self, sums: dict[str, cute.Tensor], start: Int32, thread: Int32) -> None:
         """Adds up the sums of all rows of a block, in the shared memory of the pipeline."""
-        compute, places = cute_dtype(self.binding.compute), self.lanes * self.vec
+        compute, width = cute_dtype(self.binding.compute), self.lanes * self.vec
         pointer = cute.make_ptr(compute, start, cute.AddressSpace.smem, assumed_align=16)
         sSum = cute.make_tensor(pointer, cute.make_layout(self.threads * self.vec))
         if self.stages:
             cute.arch.cp_async_wait_group(0)
         rows = [thread % self.lanes * self.vec + r for r in range(self.vec)]
-        own = Int32(places), Int32(self.threads // self.lanes), thread * self.vec
+        own = Int32(width), Int32(self.threads // self.lanes), thread * self.vec
         for rSum in sums.values():
             for c in range(self.chunks):
                 cute.arch.sync_threads()
@@ -105,10 +105,10 @@ class AccumulatingKernel(SharedRowKernel):
         """Adds up the sums of all teams."""
         names, groups = self.binding.operands.accumulates, FINISH_THREADS // FINISHED
         monoid = Each((Sum(cute_dtype(self.binding.compute)),) * len(names))
-        thread, place = cute.arch.thread_idx()[0], Int32(cute.arch.block_idx()[0]) * FINISHED
-        place = place + thread % FINISHED
-        inside = place < length
-        own = Int32(cutlass.select_(inside, place, 0))
+        thread, index = cute.arch.thread_idx()[0], Int32(cute.arch.block_idx()[0]) * FINISHED
+        index = index + thread % FINISHED
+        inside = index < length
+        own = Int32(cutlass.select_(inside, index, 0))
         gSum = []
         for k in cutlass.range_constexpr(len(names)):
             gTeam = self._sums_of(scratch, k, Int32(0), teams, length)

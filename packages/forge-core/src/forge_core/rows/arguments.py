@@ -10,12 +10,12 @@ from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig
 from forge_core.rows.problem import Dim, Problem
 from forge_core.rows.teams import PersistentConfig, team_sizes, team_workspace
 
-__all__ = ["Tiling", "arguments", "row_parts", "tiling", "workspace"]
+__all__ = ["Tiling", "arguments", "block_threads", "row_parts", "tiling", "workspace"]
 
 #: Bytes of a slot, equal to ``forge_core.cute.grid.SLOT_BYTES``, whose module imports the DSL.
 GRID_SLOT_BYTES = 128
 #: Iterations per block from which splitting rows is faster than a block per tile; steps per block if tiles are narrow.
-FEW_TURNS, FEW_STEPS = 4, 16
+FEW_ITERATIONS, FEW_STEPS = 4, 16
 #: Minimum occupancy of the last wave, below which tiles get more parts.
 FULL = 0.9
 #: Minimum width of a tile in vectors of 16 bytes: a cache line; two lines if rows are split; a sector if otherwise
@@ -42,7 +42,7 @@ def _padded(dims: tuple[Dim, ...], rank: int, *, behind: bool = False) -> tuple[
 def _sizes(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ...]:
     """Runtime sizes of a kernel: threads per block, parts per row, the tiling."""
     if isinstance(config, HeldConfig):
-        return (_block(config, problem, device),) if config.sized else ()
+        return (block_threads(config, problem, device),) if config.sized else ()
     if isinstance(config, PersistentConfig):
         return team_sizes(config, problem, device)
     if isinstance(config, ColumnConfig):
@@ -54,19 +54,19 @@ def _sizes(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ..
 def row_parts(config: RowConfig, problem: Problem, device: Device) -> int:
     """Blocks per row, where they are a launch argument; ``Held`` computes the same."""
     if isinstance(config, HeldConfig):
-        return max(1, -(-_vectors(config, problem) // (_block(config, problem, device) * config.chunks)))
+        return max(1, -(-_vectors(config, problem) // (block_threads(config, problem, device) * config.chunks)))
     if isinstance(config, ColumnConfig):
         return tiling(config, problem, device).parts
-    parts = -(-_half(config, device) // max(problem.rows, 1))
+    parts = -(-_target_blocks(config, device) // max(problem.rows, 1))
     return max(1, min(-(-problem.length // (config.threads * config.chunks * config.vec)), parts))
 
 
-def _half(config: RowConfig, device: Device) -> int:
-    """Blocks for half of the GPU's threads."""
+def _target_blocks(config: RowConfig, device: Device) -> int:
+    """Blocks of 1024 threads per multiprocessor."""
     return 1024 // config.threads * device.sm_count
 
 
-def _block(config: HeldConfig, problem: Problem, device: Device) -> int:
+def block_threads(config: HeldConfig, problem: Problem, device: Device) -> int:
     """Threads per block, where they are a launch argument."""
     return config.block(_vectors(config, problem), max(1, device.sm_count // max(problem.rows, 1)))
 
@@ -94,51 +94,51 @@ class Tiling:
 
 def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
     """The tiling of a problem for a configuration that supports it."""
-    wave, program = _half(config, device), config.binding.program
-    found = _tile(config, problem, LINE, wave)
-    if program.folds and found.tiles * 2 <= wave:
-        narrow = _tile(config, problem, SECTOR, wave)
+    target, program = _target_blocks(config, device), config.binding.program
+    found = _tile(config, problem, LINE, target)
+    if program.folds and found.tiles * 2 <= target:
+        narrow = _tile(config, problem, SECTOR, target)
         if config.held or problem.length < FEW_STEPS * narrow.groups:
             return narrow
-    few = FEW_TURNS * (2 if program.operands.writes else 1) if program.folds else 0
+    few = FEW_ITERATIONS * (2 if program.operands.writes else 1) if program.folds else 0
     if config.held or problem.length < few * found.groups * config.chunks:
         return found
-    found = _tile(config, problem, LINES, wave)
-    turn = found.groups * config.chunks
-    turns, most = -(-problem.length // turn), problem.length // turn
-    return replace(found, parts=_parts(found.tiles, turns, most, wave, config.resident * device.sm_count))
+    found = _tile(config, problem, LINES, target)
+    iteration = found.groups * config.chunks
+    iterations, most = -(-problem.length // iteration), problem.length // iteration
+    return replace(found, parts=_parts(found.tiles, iterations, most, target, config.resident * device.sm_count))
 
 
-def _parts(tiles: int, turns: int, most: int, wave: int, resident: int) -> int:
-    """Parts per tile: blocks for half of the GPU's threads, or up to twice as many if they then fill whole waves.
+def _parts(tiles: int, iterations: int, most: int, target: int, resident: int) -> int:
+    """Parts per tile: for the target number of blocks, or up to twice as many if they then fill whole waves.
 
     Args:
         tiles: number of tiles.
-        turns: iterations of a block for a whole tile.
+        iterations: iterations of a block for a whole tile.
         most: maximum parts per tile.
-        wave: blocks for half of the GPU's threads.
+        target: blocks of 1024 threads per multiprocessor.
         resident: resident blocks of the GPU.
     """
-    least = max(1, min(most, round(wave / max(tiles, 1))))
+    least = max(1, min(most, round(target / max(tiles, 1))))
     for parts in range(least, min(most, 2 * least) + 1):
         # The last part may be shorter.
-        blocks = tiles * turns / -(-turns // parts)
+        blocks = tiles * iterations / -(-iterations // parts)
         if blocks <= resident or blocks >= FULL * math.ceil(blocks / resident) * resident:
             return parts
     return least
 
 
-def _tile(config: ColumnConfig, problem: Problem, line: int, wave: int) -> Tiling:
+def _tile(config: ColumnConfig, problem: Problem, line: int, target: int) -> Tiling:
     """Tiles at least ``line`` vectors wide, a block each."""
     inner, rows, length, vec = problem.kept[-1].size, problem.rows, problem.length, config.vec
-    places, turns, line = config.threads * vec, -(-length // config.chunks), line * config.binding.widest_vec
+    places, iterations, line = config.threads * vec, -(-length // config.chunks), line * config.binding.widest_vec
     width, shared = inner, LINE * config.binding.widest_vec
     # A tile has all rows if they are few, if only all of them are contiguous, or if elements are not aligned to cache
-    # lines and there is work for all blocks.  Wider tiles also for vectors, as long as half of the GPU has a tile per
-    # block, and if rows are too short for all threads.
-    moving = [problem.reduced[0].strides[i] for i in problem.stepping if i in problem.operands.other_places]
-    ragged = inner <= places and rows * length >= wave * places * config.chunks and any(n % shared for n in moving)
-    wide = max(places // turns, -(-rows // wave) if vec > 1 else 1)
+    # lines and there is work for all blocks.  Wider tiles also for vectors, as long as each of the target blocks has a
+    # tile, and if rows are too short for all threads.
+    moving = [problem.reduced[0].strides[i] for i in problem.stepping if i in problem.operands.other_indices]
+    ragged = inner <= places and rows * length >= target * places * config.chunks and any(n % shared for n in moving)
+    wide = max(places // iterations, -(-rows // target) if vec > 1 else 1)
     if config.align == "skewed":
         # A step advances by a multiple of ``vec`` elements of rows, or is the only one.
         across = config.threads // min(vec, 1 << (length - 1).bit_length())
@@ -151,7 +151,7 @@ def _tile(config: ColumnConfig, problem: Problem, line: int, wave: int) -> Tilin
         width = min(-(-wide // line) * line, places, inner)
     each = width // math.gcd(width, vec)  # threads whose vectors are whole element indices of all rows
     rounds = each * vec // width
-    threads = each * max(1, min(config.threads // each, -(-turns // rounds)))
+    threads = each * max(1, min(config.threads // each, -(-iterations // rounds)))
     return Tiling(1, width, width, threads, -(-inner // width) * (rows // max(inner, 1)), threads * vec // width)
 
 

@@ -80,7 +80,7 @@ class Binding:
         return sum(max(1, -(-vec * (size if size > 1 else self.compute.itemsize) // 4)) for size in sizes)
 
     @property
-    def slots(self) -> bool:
+    def fits_slot(self) -> bool:
         """Whether a block's totals fit in a slot of ``forge_core.cute.grid``."""
         most = 14 if self.compute is torch.float32 else 7
         return self.compute.is_floating_point and (not self.program.merge or len(self.program.folds) <= most)

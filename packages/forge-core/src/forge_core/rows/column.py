@@ -17,7 +17,7 @@ that any number of rows is read by aligned vectors; so are rows in several tiles
                  one that combines them
 
 Bytes moved: a block that has a whole tile keeps its first ``chunks`` steps in registers, so that rows of at most that
-length are read once; others twice, or once if the program writes no elements or has no folds.
+length are read once; others once for all folds (with a merge; else once per fold) and once to write.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ class Column(ColumnConfig, PartedKernel):
         steps = (Int32(length) + (edge + width - 1) // width + groups - 1) // groups
         span = ((steps + (self.chunks - 1)) // self.chunks + parts - 1) // parts * self.chunks
         sizes = (width, Int32(step), threads, groups, steps, span, Uint32(tiles), parts)
-        for launch in self.launches:
-            name_kernel(self.kernel, self.name_of(launch))
-            self.kernel(*row, sizes, launch).launch(
+        for pass_index in self.launches:
+            name_kernel(self.kernel, self.name_of(pass_index))
+            self.kernel(*row, sizes, pass_index).launch(
                 grid=(Int32(rows // inner * tiles), parts, 1),
                 block=(Int32((threads + 31) // 32 * 32), 1, 1),
                 max_number_threads=(self.threads, 1, 1),
                 stream=args[-1],
-                use_pdl=self.overlap and launch > 0,
+                use_pdl=self.overlap and pass_index > 0,
                 **self.room(self.threads),
             )
-            if const_expr(ALL < launch < len(self.passes)):
-                self.finish_pass(*row, parts, launch, args[-1])
+            if const_expr(ALL < pass_index < len(self.passes)):
+                self.finish_pass(*row, parts, pass_index, args[-1])
 
     @cute.kernel
     def kernel(
@@ -87,13 +87,13 @@ class Column(ColumnConfig, PartedKernel):
         dims: tuple,
         numbers: tuple,
         sizes: tuple,
-        launch: cutlass.Constexpr,
+        pass_index: cutlass.Constexpr,
     ):
         program, names, passes, vec = self.binding.program, self.binding.program.operands, self.passes, self.vec
         (width, step, threads, groups, steps, span, tiles, parts), smem = sizes, SmemAllocator()
         (block, part, _), rows = cute.arch.block_idx(), self.rows_of(dims)
         inner = dims[(self.rank - 1) * (1 + len(pointers))]
-        lead(self.overlap and ALL < self.launches[-1] != launch)
+        lead(self.overlap and ALL < self.launches[-1] != pass_index)
 
         # Rows of this block.  Neighboring blocks have neighboring tiles.
         outer = Uint32(block) // tiles
@@ -102,40 +102,40 @@ class Column(ColumnConfig, PartedKernel):
         once = load_policy(self.read_once(rows, length))
         tile = Tile.of(self, g, (width, step, threads, groups), length, (first, inner - first), once)
         g, gs = self.neighbor(g, dims, tile.first), [self.neighbor(g, dims, column) for column in tile.columns()]
-        known = [self.known(g, length, numbers) for g in gs]
+        row_values = [self.row_values(g, length, numbers) for g in gs]
         begin, end = part * span, cutlass.min(part * span + span, steps)
 
         # The first steps are held if this launch also writes.
-        held = launch in (ALL, len(passes))
+        held = pass_index in (ALL, len(passes))
         pieces, rest = (load_tile(tile, g, gs, begin, end), begin + self.chunks) if const_expr(held) else ([], begin)
-        follow(self.overlap and launch > 0)
+        follow(self.overlap and pass_index > 0)
         totals = [() for _ in range(vec)]
-        for p in cutlass.range_constexpr(len(passes) if launch == ALL else min(launch + 1, len(passes))):
+        for p in cutlass.range_constexpr(len(passes) if pass_index == ALL else min(pass_index + 1, len(passes))):
             folds, monoid = passes[p]
             before = Int64(outer) * inner + first
             gAcc = [self.partials(scratch, p, rows, before + column, parts + 1) for column in tile.columns()]
-            if const_expr(p < launch):
+            if const_expr(p < pass_index):
                 totals = [(*totals[r], *[total[parts] for total in gAcc[r]]) for r in range(vec)]
             else:
                 rAcc = [cute.make_rmem_tensor(vec, dtype) for dtype in monoid.types]
                 if const_expr(held):
-                    put(rAcc, [self.fold_each(folds, [pieces[r]], known[r], totals[r]) for r in range(vec)])
+                    put(rAcc, [self.fold_each(folds, [pieces[r]], row_values[r], totals[r]) for r in range(vec)])
                 else:
                     put(rAcc, [monoid.identity() for r in range(vec)])
                 for i in cutlass.range(rest, end, self.chunks, unroll=1):
                     more = load_tile(tile, g, gs, i, end)
-                    found = [self.fold_each(folds, [more[r]], known[r], totals[r]) for r in range(vec)]
+                    found = [self.fold_each(folds, [more[r]], row_values[r], totals[r]) for r in range(vec)]
                     put(rAcc, [monoid.combine(get(rAcc, r), found[r]) for r in range(vec)])
                 reduce_columns(smem, rAcc, monoid, tile.places, self.threads)
                 totals = [(*totals[r], *get(rAcc, r)) for r in range(vec)]
-                if const_expr(p == launch):
+                if const_expr(p == pass_index):
                     for (r, one), k in itertools.product(enumerate(tile.first_of_row()), range(len(rAcc))):
                         store_if(gAcc[r][k], part, rAcc[k][r], one)
 
         if const_expr(held):
-            constants = [program.constants(totals[r], known[r]) for r in range(vec)]
+            constants = [program.constants(totals[r], row_values[r]) for r in range(vec)]
             for r, one in enumerate(tile.first_of_row()):
-                self.write_results(gs[r], constants[r], known[r], one & (part == 0))
+                self.write_results(gs[r], constants[r], row_values[r], one & (part == 0))
             if const_expr(len(names.writes) > 0):
                 store_tile(tile, g, pieces, constants, begin, end)
                 for i in cutlass.range(rest, end, self.chunks, unroll=1):

@@ -37,10 +37,10 @@ class Columns:
         self.staged = getattr(config, "columns_staged", False)
         self._g, self._config, self._whole = g, config, config.align == "whole"
         self._first, self._count, self._thread, self._threads = first, count, thread, threads
-        self._waiting: dict[str, tuple[cute.Tensor, Int32]] = {}
+        self._staged_tensors: dict[str, tuple[cute.Tensor, Int32]] = {}
         self._arrived = False
 
-    def ask(self, smem: SmemAllocator, width: int | Int32) -> None:
+    def prefetch(self, smem: SmemAllocator, width: int | Int32) -> None:
         """Starts the copies to shared memory, after all other loads of the row.
 
         Args:
@@ -54,7 +54,7 @@ class Columns:
             ahead = (self._thread - own) * self._config.vec  # elements of preceding blocks
             at = (self._first + ahead, self._count - ahead, self._config.vec, self._threads, self._config.chunks)
             sX, skip = stage_unaligned(self._g[name], start, *at, own, width, aligned=self._whole)
-            self._waiting[name] = sX, skip
+            self._staged_tensors[name] = sX, skip
             start = start + cute.size(sX.shape) * 4
 
     def read(self, name: str, c: int) -> Any:
@@ -65,7 +65,7 @@ class Columns:
             self._arrive()
             # Recompute addresses instead of keeping them in registers.
             own = cute.arch.thread_idx()[0] + Int32(self.epoch.zero)
-            load_staged(*self._waiting[name], own, c, rX, aligned=self._whole)
+            load_staged(*self._staged_tensors[name], own, c, rX, aligned=self._whole)
             return rX.load()
         step = self._thread * config.vec + c * self._threads * config.vec
         rX.fill(rX.element_type(0))

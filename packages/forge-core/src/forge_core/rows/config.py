@@ -36,13 +36,14 @@ class RowConfig:
 
     Attributes:
         binding: the program and its dtypes.
-        align: ``"whole"``: rows of aligned vectors, indexed by one dim.  ``"shifted"``: contiguous rows at any distance
-            from a 16-byte boundary, the same in all row operands and outputs.  ``"skewed"``: neighboring rows whose
-            elements are at any such distance, which changes from element to element.  ``"element"``: any others.
+        align: ``"whole"``: rows of aligned vectors; with one kept dim, except in ``ColumnConfig``.  ``"shifted"``:
+            contiguous rows at any distance from a 16-byte boundary, the same in all row operands and outputs.
+            ``"skewed"``: neighboring rows whose elements are at any such distance, which changes from element to
+            element.  ``"element"``: any others.
         threads: threads per block; the maximum if ``sized``.
         chunks: vectors per thread and operand in flight.
         spare: registers per thread besides the elements it holds.
-        rank: kept dims: 1 or ``MANY_DIMS``.
+        rank: kept dims: 1, ``MANY_DIMS`` or ``ALL_DIMS``.
         reduced: reduced dims, each with a stride; 0 for contiguous rows.
         sm_threads: maximum threads per multiprocessor.
     """
@@ -96,7 +97,7 @@ class RowConfig:
         return self.chunks * binding.words(vec) + beside
 
     @property
-    def slots(self) -> int:
+    def exchange_partials(self) -> int:
         """Partial results of an exchange in shared memory."""
         return self.threads // 32
 
@@ -110,7 +111,7 @@ class RowConfig:
         each, count = (len(program.folds), 1) if program.merge else (1, len(program.folds))
         total = 1 << (each * self.binding.compute.itemsize - 1).bit_length()
         # 32 bytes for a barrier and for alignment.
-        return count * (total * self.slots + 32) if self.slots and program.folds else 0
+        return count * (total * self.exchange_partials + 32) if self.exchange_partials and program.folds else 0
 
     @property
     def column_registers(self) -> int:
@@ -163,7 +164,7 @@ class HeldConfig(RowConfig):
     columns_staged: bool = False
 
     @property
-    def slots(self) -> int:
+    def exchange_partials(self) -> int:
         """Partial results of an exchange in shared memory: one per warp of the row, twice that of a grid."""
         return self.threads // 32 * max(self.blocks, 1) * (1 + self.in_grid) if self.sized else 0
 
@@ -186,7 +187,7 @@ class HeldConfig(RowConfig):
 
     @property
     def numbered(self) -> bool:
-        """Whether a launch is passed a unique number, which marks its slots."""
+        """Whether a launch is passed a unique number, which marks its slots in the workspace."""
         return self.in_grid
 
     @cached_property
@@ -201,7 +202,7 @@ class HeldConfig(RowConfig):
 
     @cached_property
     def capacity(self) -> int:
-        """Maximum vectors of a row."""
+        """Maximum vectors of a row; of a block's part of it if ``blocks`` is 0."""
         return (self.lanes or self.threads * max(self.blocks, 1)) * self.chunks
 
     def block(self, vectors: int, blocks: int = 1) -> int:
@@ -231,7 +232,7 @@ class HeldConfig(RowConfig):
         """
         program, names = self.binding.program, self.binding.program.operands
         if program.merge == "moments":
-            combined = 3 * (-(-self.slots // 32)) if self.sized else self.chunks * self.vec // 2
+            combined = 3 * (-(-self.exchange_partials // 32)) if self.sized else self.chunks * self.vec // 2
             return 8 + combined + 4 * len(names.scalars + names.results)
         beside, later = len(names.scalars + names.results), len(program.folds) - 1
         if later < 1 or not names.writes or not (beside or names.columns):
@@ -284,7 +285,7 @@ class HeldConfig(RowConfig):
 
 @dataclass(frozen=True)
 class StreamConfig(RowConfig):
-    """``stream.py``: rows read once for their totals and once more for their outputs.
+    """``stream.py``: rows read for their totals, once with a merge, and once more for their outputs.
 
     Attributes:
         parted: any number of blocks per row and a launch per pass; otherwise a block per row.
@@ -334,7 +335,7 @@ class ColumnConfig(RowConfig):
         return not self.held and bool(self.binding.program.folds)
 
     @property
-    def slots(self) -> int:
+    def exchange_partials(self) -> int:
         """Partial results of an exchange in shared memory: one per element of the block."""
         return self.threads * self.vec
 

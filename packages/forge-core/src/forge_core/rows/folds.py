@@ -60,9 +60,9 @@ def counted(pieces: Sequence[Piece], compute: Any) -> Any:
 
 def across(fold: Fold, term: Any, compute: Any) -> Any:
     """Reduces a vector to one element of the compute dtype."""
-    _, op, nothing = FOLDS[fold.op]
+    _, op, identity = FOLDS[fold.op]
     if term.dtype.is_float:
-        return scalar(term.reduce(op, bound(term.dtype, nothing), 0), term.dtype, compute)
+        return scalar(term.reduce(op, bound(term.dtype, identity), 0), term.dtype, compute)
     # The DSL reduces integer vectors by sums and products only.
     each = [(scalar(term[k], term.dtype, compute),) for k in range(cute.size(term.shape))]
     return reduce(FOLDS[fold.op][0](compute).combine, each)[0]

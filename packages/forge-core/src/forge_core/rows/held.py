@@ -16,7 +16,8 @@ The configuration says which threads share a row; without lanes, threads per blo
 A vector is 16 bytes of the narrowest operand, at most 8 elements.  The head and tail of ``shifted`` rows are read by
 element, ``edges`` per thread; ``element`` rows are read by element throughout.
 Bytes moved: each element read once and written once, so that DRAM bandwidth is the bound.  A block's loads overlap only
-with the arithmetic and stores of other resident blocks.  Limits: ``HeldConfig.capacity`` vectors per row.
+with the arithmetic and stores of other resident blocks.  Limits: ``HeldConfig.capacity`` vectors per row, or per block
+if ``blocks`` is 0: rows of a grid are limited by the number of multiprocessors, those of maps are not.
 """
 
 from __future__ import annotations
@@ -68,15 +69,15 @@ class Held(HeldConfig, SharedRowKernel):
     @cute.kernel
     def kernel(self, pointers: tuple, slots: tuple, sizes: tuple, dims: tuple, numbers: tuple):
         (length, threads, parts, rows), program, smem = sizes, self.binding.program, SmemAllocator()
-        # The row of this thread, and its place in it.
+        # The row of this thread, and its index among the threads of the row.
         thread, (block, group, _) = cute.arch.thread_idx()[0], map(Uint32, cute.arch.block_idx())
         if const_expr(not self.in_grid):
             block, group = block % (self.blocks or parts), block // (self.blocks or parts)
         rank, width = Int32(block), threads if const_expr(self.sized) else self.lanes
-        row, place, source, count = Int64(group), rank * width + thread, Int64(group), length
+        row, thread_in_row, source, count = Int64(group), rank * width + thread, Int64(group), length
         if const_expr(not self.sized):
             # Lane groups past the last row are clamped to it with count 0, so that the warp stays converged.
-            row, place = row * (self.threads // width) + thread // width, thread % width
+            row, thread_in_row = row * (self.threads // width) + thread // width, thread % width
             source, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
         monoids, sharers = self.exchanged(), Sharers(threads, self.threads, max(self.blocks, 1), rank)
         if const_expr(self.in_grid):
@@ -86,18 +87,18 @@ class Held(HeldConfig, SharedRowKernel):
         exchange = open_exchange(smem, monoids, sharers)
 
         # Load.
-        pieces = self.load(g, count, (place, rank, width), smem, self.read_once(rows, length))
+        pieces = self.load(g, count, (thread_in_row, rank, width), smem, self.read_once(rows, length))
 
         # Fold and exchange.
-        known, zero = self.known(g, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
-        totals = self.reduce(pieces, known, exchange, zero)
+        row_values, zero = self.row_values(g, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
+        totals = self.reduce(pieces, row_values, exchange, zero)
 
-        # Map and store.  `forget` makes the compiler convert elements again instead of keeping them in 32 bits.
-        constants = program.constants(totals, known)
-        self.write_results(g, constants, known, (place == 0) & (row < rows))
+        # Map and store.  `drop_conversions`: the compiler converts elements again instead of keeping them in 32 bits.
+        constants = program.constants(totals, row_values)
+        self.write_results(g, constants, row_values, (thread_in_row == 0) & (row < rows))
         if const_expr(len(program.operands.writes) > 0):
             if const_expr(len(totals) > 0):
-                self.forget(pieces, totals, zero << len(totals))
+                self.drop_conversions(pieces, totals, zero << len(totals))
             self.map(pieces, constants)
         # Under graph capture, blocks of a grid clear their slots, since a replay has the same number.
         for i in cutlass.range_constexpr(len(monoids)):
@@ -105,22 +106,22 @@ class Held(HeldConfig, SharedRowKernel):
 
     def load(self, g: dict[str, cute.Tensor], count: Int32, who: tuple, smem: Any, once: Any) -> list[Any]:
         """Loads a thread's pieces of a row, among them elements of the head and tail of ``shifted`` rows."""
-        place, rank, width = who
+        thread_in_row, rank, width = who
         threads = width * max(self.blocks, 1)
         if self.align == "element":
-            return [self.element(g, i, i < count) for i in [place + c * threads for c in range(self.chunks)]]
+            return [self.element(g, i, i < count) for i in [thread_in_row + c * threads for c in range(self.chunks)]]
         # With ``blocks == 0`` each block has a contiguous part of the row; the blocks of a cluster are interleaved.
         first = rank * (width * self.chunks * self.vec) if self.blocks == 0 else Int32(0)
-        start = place - rank * width if self.blocks == 0 else place
+        start = thread_in_row - rank * width if self.blocks == 0 else thread_in_row
         head, body = Int32(0), count
         if self.align == "shifted":
             head = cutlass.min(self.head(g), count)
             body = (count - head) & -self.vec
         columns = Columns(self, g, head + first, body - first, start, threads)
-        edges = (place + e * width for e in range(self.edges)) if self.align == "shifted" else ()
+        edges = (thread_in_row + e * width for e in range(self.edges)) if self.align == "shifted" else ()
         elements = [self.element(g, Int32(cutlass.select_(i < head, i, i + body)), i < count - body) for i in edges]
         vectors = self.vectors(g, head + first, body - first, start, threads, smem, self.staged, columns, once=once)
-        columns.ask(smem, width)
+        columns.prefetch(smem, width)
         return vectors + elements
 
     def of_lanes(self, total: Any, fold: Fold) -> Any:

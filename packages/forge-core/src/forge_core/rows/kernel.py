@@ -4,8 +4,8 @@
     tXgX  ((access, accesses), chunks)        a thread's vectors, in accesses of at most 16 bytes
     tXrX  ((access, accesses), chunks)        the same in registers, as stored
 
-A *piece* is a vector of every operand; or one element of each, in the head and tail of a row and in rows that are read
-by element.
+A *piece* is a vector of each operand; or one element of each, in the head and tail of a row and in rows that are read
+by element.  In ``column`` it is a thread's elements of one row at several steps.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ class RowKernel(RowConfig):
         stream.  Plain Python, so that tools call it with integers.
         """
         count = len(self.binding.program.operands.tensors)
-        place = count + self.workspace
-        first = place + 1 + self.sizes
+        at = count + self.workspace
+        first = at + 1 + self.sizes
         end = first + (self.rank + self.reduced) * (1 + count)
-        sizes = args[place + 1 : first] if self.sizes > 1 else args[place + 1] if self.sizes else self.threads
-        return args[:count], args[place], sizes, args[first:end], args[end : -1 - self.numbered]
+        sizes = args[at + 1 : first] if self.sizes > 1 else args[at + 1] if self.sizes else self.threads
+        return args[:count], args[at], sizes, args[first:end], args[end : -1 - self.numbered]
 
     def rows_of(self, dims: Sequence[Any]) -> Any:
         """The number of rows."""
@@ -91,12 +91,12 @@ class RowKernel(RowConfig):
         groups = [dims[i * each : (i + 1) * each] for i in range(self.rank + self.reduced)]
         kept, reduced = groups[: self.rank - first], groups[self.rank :]
         address = dict(zip(self.binding.order or names.tensors, pointers, strict=True))
-        places = [i for i, name in enumerate(names.tensors) if name not in names.columns + names.accumulates]
+        per_row = [i for i, name in enumerate(names.tensors) if name not in names.columns + names.accumulates]
         # 32-bit dims: a grid has fewer than 2^31 blocks, and more rows than that are read by lanes and have one dim.
-        rest, offsets = row, tuple(Int64(0) for _ in places)
+        rest, offsets = row, tuple(Int64(0) for _ in per_row)
         for size, *strides in kept[:0:-1]:
-            rest, offsets = step_dim(rest, Uint32(size), tuple(strides[i] for i in places), offsets)
-        begins = {i: offset + rest * kept[0][1 + i] for i, offset in zip(places, offsets, strict=True)}
+            rest, offsets = step_dim(rest, Uint32(size), tuple(strides[i] for i in per_row), offsets)
+        begins = {i: offset + rest * kept[0][1 + i] for i, offset in zip(per_row, offsets, strict=True)}
         tensors = {}
         for i, name in enumerate(names.tensors):
             # A bool is a byte of 0 or 1.
@@ -120,7 +120,7 @@ class RowKernel(RowConfig):
             for (name, t), stride in zip(g.items(), strides, strict=True)
         }
 
-    def known(self, g: dict[str, cute.Tensor], count: Any, numbers: Any) -> Row:
+    def row_values(self, g: dict[str, cute.Tensor], count: Any, numbers: Any) -> Row:
         """The values of a row that a program can use."""
         names, compute = self.binding.program.operands, cute_dtype(self.binding.compute)
         scalars = {n: g[n][0] for n in names.scalars} | dict(zip(names.numbers, numbers, strict=True))
@@ -150,13 +150,13 @@ class RowKernel(RowConfig):
         return (nbytes > READ_ONCE[0]) & (nbytes <= READ_ONCE[1])
 
     @property
-    def lead(self) -> str:
+    def narrowest(self) -> str:
         """The row operand or output with the narrowest elements: if its vectors are aligned, all are."""
         return min(self.binding.moving, key=lambda name: self.binding.dtype(name).itemsize)
 
     def head(self, g: dict[str, cute.Tensor]) -> Int32:
         """Elements of a row before its first aligned vector."""
-        return head_elements(g[self.lead], self.vec) if self.align == "shifted" else Int32(0)
+        return head_elements(g[self.narrowest], self.vec) if self.align == "shifted" else Int32(0)
 
     def vectors(
         self,
@@ -194,23 +194,24 @@ class RowKernel(RowConfig):
             loads = name in binding.loaded
             parts[name] = partition(g[name], first, vec, threads, self.chunks, thread, load=loads)
         held: dict[str, cute.Tensor] = {}
-        waits: dict[str, cute.Tensor] = {}
+        staged_tensors: dict[str, cute.Tensor] = {}
         start, own = behind(smem) if staged else Int32(0), cute.arch.thread_idx()[0]
         for name in binding.loaded:
             tXgX = parts[name][1]
             held[name] = cute.make_rmem_tensor((tXgX.shape[0], kept), g[name].element_type)
-            held[name].fill(self.nothing(name, g))
+            held[name].fill(self.fill_value(name, g))
             if staged:
-                waits[name], start = stage(start, cute.make_tensor(tXgX.iterator, (tXgX.shape[0], staged)), own)
+                gStaged = cute.make_tensor(tXgX.iterator, (tXgX.shape[0], staged))
+                staged_tensors[name], start = stage(start, gStaged, own)
         for c in range(kept):
             for name in binding.loaded:
                 copy, tXgX = parts[name]
                 pred = vector_predicate(tXgX, inside[c])
                 cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
         if staged:
-            nothing = tuple(self.nothing(name, g) for name in waits)
-            sources, turn = tuple(parts[name][1] for name in waits), threads * vec
-            stage_all(sources, tuple(waits.values()), kept, nothing, steps[kept], Int32(turn), count, policy)
+            fill = tuple(self.fill_value(name, g) for name in staged_tensors)
+            sources, stride = tuple(parts[name][1] for name in staged_tensors), threads * vec
+            stage_all(sources, tuple(staged_tensors.values()), kept, fill, steps[kept], Int32(stride), count, policy)
         arrived: list[bool] = []
 
         def read(name: str, c: int) -> Any:
@@ -221,14 +222,14 @@ class RowKernel(RowConfig):
                 cute.arch.cp_async_wait_group(0)
                 arrived.append(True)
             cute.arch.sync_warp()  # read again at each use instead of being kept in registers
-            return waits[name][None, c - kept].load().reshape(vec)
+            return staged_tensors[name][None, c - kept].load().reshape(vec)
 
         def store(c: int, name: str, y: Any) -> None:
             copy, tYgY, own = *parts[name], inside[c]
             if not isinstance(threads, int):  # recompute addresses instead of keeping them in registers
-                turn = threads + Int32(epoch.zero)
-                own = thread * vec + c * turn * vec < count
-                copy, tYgY = partition(g[name], first, vec, turn, self.chunks, thread, load=False)
+                width = threads + Int32(epoch.zero)
+                own = thread * vec + c * width * vec < count
+                copy, tYgY = partition(g[name], first, vec, width, self.chunks, thread, load=False)
             rY = cute.make_rmem_tensor(tYgY[None, c].shape, g[name].element_type)
             rY.store(y.to(rY.element_type).reshape(rY.shape))
             cute.copy(copy, rY, tYgY[None, c], pred=vector_predicate(tYgY, own))
@@ -256,7 +257,7 @@ class RowKernel(RowConfig):
         registers = {}
         for name in (*self.binding.loaded, *self.binding.program.operands.columns):
             rX, x = cute.make_rmem_tensor(1, g[name].element_type), g[name][own]
-            rX[0] = cutlass.select_(inside, x, self.nothing(name, g))
+            rX[0] = cutlass.select_(inside, x, self.fill_value(name, g))
             registers[name] = rX.load
 
         def store(name: str, y: Any) -> None:
@@ -273,7 +274,7 @@ class RowKernel(RowConfig):
             registers[name] = partial(cute.full, (vec,), x, type(x))
         return Piece(self.binding, registers, index, inside, size=vec, **more)
 
-    def nothing(self, name: str, g: dict[str, cute.Tensor]) -> Any:
+    def fill_value(self, name: str, g: dict[str, cute.Tensor]) -> Any:
         """The value of an operand outside the row."""
         dtype, names = g[name].element_type, self.binding.program.operands
         outside = self.binding.program.outside if name in names.rows else 0.0
@@ -285,7 +286,7 @@ class RowKernel(RowConfig):
         binding = self.binding
         return bool(binding.broadcast) or not all(binding.dtype(n).is_floating_point for n in binding.loaded)
 
-    def forget(self, pieces: list[Piece], totals: tuple[Any, ...], zero: Uint32) -> None:
+    def drop_conversions(self, pieces: list[Piece], totals: tuple[Any, ...], zero: Uint32) -> None:
         """Makes later uses of 8- and 16-bit elements depend on the last total, so that they are converted again.
 
         See :func:`forge_core.cute.copy.opaque`.
@@ -331,16 +332,16 @@ class RowKernel(RowConfig):
         compute = cute_dtype(self.binding.compute)
         if fold.op == "count":
             return counted(pieces, compute)
-        nothing, combine = FOLDS[fold.op][2], self.monoid(fold).combine
+        identity, combine = FOLDS[fold.op][2], self.monoid(fold).combine
         sums: list[Any] = []
         found: list[Any] = []
         for i, v in enumerate(pieces):
             fetch_ahead(pieces, i, pieces[0].ahead)
             term = fold.term(v, row, *totals)
             if fold.masked or self.masks or not term.dtype.is_float:
-                nothing_here = term.dtype(bound(term.dtype, nothing))
+                neutral = term.dtype(bound(term.dtype, identity))
                 inside = v.inside if isinstance(v.inside, cute.TensorSSA) else cute.full(term.shape, v.inside, Boolean)
-                term = cute.where(inside, term, cute.full_like(term, nothing_here))
+                term = cute.where(inside, term, cute.full_like(term, neutral))
             # Accumulate at once instead of keeping terms in registers.
             if fold.op == "sum" and sums and sums[-1].shape == term.shape:
                 sums[-1] = sums[-1] + term

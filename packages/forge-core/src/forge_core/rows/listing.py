@@ -63,7 +63,7 @@ _GRID_WORDS, _GRID_REGISTERS, _GRID_REGISTERS_NEWER = (80, 64, 48), 116, 100
 
 @functools.lru_cache(maxsize=1024)
 def configurations(binding: Binding, device: Device) -> tuple[RowConfig, ...]:
-    """All configurations that selection picks from for a program on a device; equal ones are the same object."""
+    """All configurations that ``auto`` picks from for a program on a device; equal ones are the same object."""
     if binding.operands.accumulates:
         return persistent_configurations(binding, device)
     held = (c for c in _held(binding, device) if c.registers <= min(_MOST_REGISTERS, 65536 // c.threads))
@@ -99,7 +99,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     longer += [(512, 1, _MOST - 8 * more)] if clusters == 1 else []
     # Half of a multiprocessor's threads are enough where there is little arithmetic to overlap with loads.
     longer += [(512, clusters, _HALF)] if clusters > 1 and len(binding.loaded) > 1 else []
-    in_grid = bool(binding.slots and device.capability >= (9, 0) and binding.program.folds)
+    in_grid = bool(binding.fits_slot and device.capability >= (9, 0) and binding.program.folds)
     longer += [(512, 0, _SOME)] if in_grid else []
     if not binding.program.folds:
         longer = [(256, 0, _SOME)]

@@ -29,8 +29,9 @@ from forge_core.op import Launch, Operator, operator
 from forge_core.op.launch import Variant
 from forge_core.op.schema import Schema
 from forge_core.op.values import several
-from forge_core.rows.plan import NO_LADDER, PERSISTENT, VARIANTS, Rung, plan_call
+from forge_core.rows.plan import plan_call
 from forge_core.rows.program import RowProgram
+from forge_core.rows.selection import NO_LADDER, PERSISTENT, VARIANTS, Rung
 
 __all__ = ["PERSISTENT", "VARIANTS", "like", "row_operator"]
 
@@ -46,7 +47,9 @@ def like(
     dtype: torch.dtype | None = None,
     **tensors: torch.Tensor,
 ) -> torch.Tensor:
-    """Checks the tensors of a call and allocates its output: the body of most operators, and their fake.
+    """Checks the metadata of a call and allocates its output: the body of most operators, and their fake.
+
+    It computes nothing: the kernel, or the reference, writes the output.
 
     Args:
         op: the operator's name, for messages.
@@ -105,14 +108,15 @@ def row_operator(
             ``batch_invariant`` true, the bits of a row do not depend on the number of rows, for rows of one alignment.
         program: the program, or a function that makes it from the arguments of a call by name.
         reference: the reference implementation in PyTorch.
-        gradient: by tensor, a function of the gradients of the results and of the call's arguments by name, mostly a
-            row operator.  Other tensors get the gradient of the reference; with ``"reference"`` all do, which suits
-            operators that are gradients themselves.  None: not differentiable, or ``setup_context`` and ``backward``
-            are given.
+        gradient: by tensor, a function that is passed the gradients of the results by position and all arguments of the
+            call by name, ``variant`` included; mostly a row operator.  Other tensors get the gradient of the reference;
+            with ``"reference"`` all do, which suits operators that are gradients themselves.  None: not differentiable,
+            or ``setup_context`` and ``backward`` are given.
         converts: row operands are rounded to the result's dtype on load.
         ladder: kernels besides the engine's, by name.
-        kernels: the engine's kernels: ``PERSISTENT`` for programs that accumulate sums over rows; ``VARIANTS |
-            PERSISTENT`` for programs with column operands.
+        kernels: the engine's kernels that the operator has as variants.  ``PERSISTENT`` for programs that accumulate
+            sums over rows; with ``VARIANTS | PERSISTENT``, programs with column operands also run by ``persistent``,
+            by name.
         **declared: other arguments of :func:`forge_core.op.operator`.
     """
     parsed = Schema.parse(schema)
@@ -144,6 +148,7 @@ def row_operator(
             numbers=[float(named[name]) for name in operands.numbers] if operands.numbers else (),
             ladder=ladder,
             invariant=named.get("batch_invariant", False),
+            kernels=kernels,
         )
 
     def declare(allocate: Callable[..., torch.Tensor]) -> Operator:

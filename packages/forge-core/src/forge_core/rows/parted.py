@@ -39,12 +39,12 @@ class PartedKernel(RowKernel):
 
     @property
     def launches(self) -> tuple[int, ...]:
-        """The passes and the launch that writes; or the launch that runs all."""
+        """The ``pass_index`` of each launch: of the passes, their number for the one that writes; or ``ALL``."""
         return tuple(range(len(self.passes) + bool(self.binding.program.operands.writes))) if self.workspace else (ALL,)
 
-    def name_of(self, launch: int) -> str:
-        """The kernel name of a launch, as a profiler shows it."""
-        return f"{self.kernel_name}_pass{launch}" if self.workspace else self.kernel_name
+    def name_of(self, pass_index: int) -> str:
+        """The name of the kernel of a launch, as a profiler shows it."""
+        return f"{self.kernel_name}_pass{pass_index}" if self.workspace else self.kernel_name
 
     def finish_pass(self, *args: Any) -> None:
         """Launches :meth:`finish` after a pass; ``args``: its arguments and the stream."""
@@ -68,26 +68,27 @@ class PartedKernel(RowKernel):
         dims: tuple,
         numbers: tuple,
         parts: Int32,
-        launch: cutlass.Constexpr,
+        pass_index: cutlass.Constexpr,
     ):
         """Combines the partial results of a pass."""
-        program, rows, ends = self.binding.program, self.rows_of(dims), launch + 1 == len(self.launches)
-        thread, groups, monoid = cute.arch.thread_idx()[0], self.threads // FINISHED, self.passes[launch][1]
+        program, rows, ends = self.binding.program, self.rows_of(dims), pass_index + 1 == len(self.launches)
+        thread, groups, monoid = cute.arch.thread_idx()[0], self.threads // FINISHED, self.passes[pass_index][1]
         lead(self.overlap and not ends)
         row = Int64(cute.arch.block_idx()[0]) * FINISHED + thread % FINISHED
         inside = row < rows
         row = Int64(cutlass.select_(inside, row, Int64(0)))
-        gAcc = [self.partials(scratch, p, rows, row, parts + 1) for p in range(launch + 1)]
+        gAcc = [self.partials(scratch, p, rows, row, parts + 1) for p in range(pass_index + 1)]
         rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
         follow(self.overlap)
-        put(rAcc, [combine_parts(gAcc[launch], monoid, thread // FINISHED, Int32(groups), parts)])
+        put(rAcc, [combine_parts(gAcc[pass_index], monoid, thread // FINISHED, Int32(groups), parts)])
         places = Places(Int32(FINISHED), Int32(groups), thread, [thread % FINISHED], [])
         reduce_columns(SmemAllocator(), rAcc, monoid, places, self.threads)
         total, inside = get(rAcc, 0), inside & (thread < FINISHED)
         if const_expr(ends):
             g = self.row_of(pointers, length, dims, row)
-            known, before = self.known(g, length, numbers), [one[parts] for each in gAcc[:launch] for one in each]
-            self.write_results(g, program.constants((*before, *total), known), known, inside)
+            row_values = self.row_values(g, length, numbers)
+            before = [one[parts] for each in gAcc[:pass_index] for one in each]
+            self.write_results(g, program.constants((*before, *total), row_values), row_values, inside)
         else:
             for k in cutlass.range_constexpr(len(total)):
-                store_if(gAcc[launch][k], parts, total[k], inside)
+                store_if(gAcc[pass_index][k], parts, total[k], inside)

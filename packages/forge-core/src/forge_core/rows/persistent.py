@@ -62,14 +62,14 @@ class Persistent(PersistentConfig, AccumulatingKernel):
     @cute.kernel
     def kernel(self, pointers: tuple, scratch: Int64, sizes: tuple, dims: tuple, numbers: tuple):
         (length, threads, teams, rows), program, smem = sizes, self.binding.program, SmemAllocator()
-        # Rows of this team, and this thread's place in a row.
+        # Rows of this team, and this thread's index among those of a row.
         thread, block = cute.arch.thread_idx()[0], Int32(cute.arch.block_idx()[0])
         rank, team, own, width = block % self.blocks, block // self.blocks, Int32(0), threads * self.blocks
-        place = rank * threads + thread
+        thread_in_row = rank * threads + thread
         if const_expr(not self.sized):
-            own, place, width = thread // self.lanes, thread % self.lanes, self.lanes
+            own, thread_in_row, width = thread // self.lanes, thread % self.lanes, self.lanes
         first, step = Int64(team) * self.rows_at_once + own, Int64(teams) * self.rows_at_once
-        turns = Int32((rows - Int64(team) * self.rows_at_once + (step - 1)) // step)
+        iterations = Int32((rows - Int64(team) * self.rows_at_once + (step - 1)) // step)
         exchange = open_exchange(
             smem, self.exchanged(), Sharers(threads, self.threads, self.blocks, rank), by_turns=True
         )
@@ -77,27 +77,27 @@ class Persistent(PersistentConfig, AccumulatingKernel):
             cute.arch.cluster_wait()
 
         # Load.
-        launch, who = (pointers, length, dims, numbers), (place, width)
-        mine, sums = Successive.of(self, launch, (rows, first, step), who, behind(smem)), self.sums()
-        for turn in cutlass.range_constexpr(mine.ahead):
-            mine.ask(Int32(turn))
-        mine.ask_scalars(Int32(0))
+        arguments, who = (pointers, length, dims, numbers), (thread_in_row, width)
+        mine, sums = Successive.of(self, arguments, (rows, first, step), who, behind(smem)), self.sums()
+        for iteration in cutlass.range_constexpr(mine.ahead):
+            mine.prefetch(Int32(iteration))
+        mine.prefetch_scalars(Int32(0))
 
-        for turn in cutlass.range(turns, unroll=1):
-            pieces, known, g, inside = mine.take(turn)
-            mine.ask(turn + mine.ahead)
-            mine.ask_scalars(turn + 1)
+        for iteration in cutlass.range(iterations, unroll=1):
+            pieces, row_values, g, inside = mine.wait(iteration)
+            mine.prefetch(iteration + mine.ahead)
+            mine.prefetch_scalars(iteration + 1)
             # Fold and exchange, map and store.
-            totals = self.reduce(pieces, known, [at_turn(at, turn) for at in exchange], Uint32(length) >> 31)
-            constants = program.constants(totals, known)
-            self.write_results(g, constants, known, (place == 0) & inside)
+            totals = self.reduce(pieces, row_values, [at_turn(at, iteration) for at in exchange], Uint32(length) >> 31)
+            constants = program.constants(totals, row_values)
+            self.write_results(g, constants, row_values, (thread_in_row == 0) & inside)
             for c in cutlass.range_constexpr(self.chunks):
                 self.map(pieces[c : c + 1], constants)
                 self.accumulate(sums, pieces[c], c, constants)
 
         if const_expr(self.workspace):
             lead(self.overlap)
-            self.leave(sums, mine, scratch, team, teams, smem)
+            self.write_partial_sums(sums, mine, scratch, team, teams, smem)
 
 
 @compile_cached

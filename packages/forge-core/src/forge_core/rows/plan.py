@@ -1,88 +1,21 @@
-"""From a call to a launch: selects a configuration and computes its arguments.
-
-    contiguous rows           held        lanes, a block or a cluster hold a row; one read
-    few long rows             grid        all blocks of the GPU hold them and exchange through global memory; one read
-    longer rows               stream      a block per row; two reads
-    few of them               split       parts of rows, a launch per pass; two reads
-    neighboring rows          column      in neighboring threads
-    any others                stream      by element
-    sums over rows            persistent  teams process rows one after the other; by name also with column operands
-
-:func:`select` is a pure function of a problem, a binding and a device; it needs no GPU.
-"""
+"""From a call to a launch: its problem, its binding, a selected configuration and the launch's arguments."""
 
 from __future__ import annotations
 
-import functools
-import math
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
-from forge_core.choice import Refusal, refuse, require_known
 from forge_core.device import Device
-from forge_core.errors import UnsupportedError
-from forge_core.op.launch import Launch, Variant
-from forge_core.rows.arguments import arguments, row_parts, tiling, workspace
+from forge_core.op.launch import Launch
+from forge_core.rows.arguments import arguments, workspace
 from forge_core.rows.binding import Binding
-from forge_core.rows.config import (
-    ALL_DIMS,
-    COLUMN_THREADS,
-    MANY_DIMS,
-    ColumnConfig,
-    HeldConfig,
-    RowConfig,
-    StreamConfig,
-)
-from forge_core.rows.listing import configurations
 from forge_core.rows.problem import Problem
 from forge_core.rows.program import RowProgram
-from forge_core.rows.teams import choose_team, team_sizes
-from forge_core.rows.thresholds import thresholds
+from forge_core.rows.selection import KERNELS, LIMIT, NO_LADDER, VARIANTS, Rung, select
 
-__all__ = ["NO_LADDER", "PERSISTENT", "VARIANTS", "Rung", "plan", "plan_call", "select"]
+__all__ = ["VARIANTS", "Rung", "plan", "plan_call"]
 
-#: The engine's kernels.
-VARIANTS: Mapping[str, Variant] = {
-    "stream": Variant("forge_core.rows.stream:build", "a block streams a row: one read for its totals, one to write"),
-    "column": Variant("forge_core.rows.column:build", "neighboring threads have neighboring rows"),
-    "split": Variant("forge_core.rows.stream:build", "a row is cut into parts: a launch for its totals, one to write"),
-    "grid": Variant("forge_core.rows.held:build", "rows stay in the registers of all blocks of the GPU, in one launch"),
-    "held": Variant("forge_core.rows.held:build", "rows stay in registers: one read, one write"),
-}
-
-#: The kernel of programs that accumulate sums over rows; by name also of those with column operands.
-PERSISTENT: Mapping[str, Variant] = {
-    "persistent": Variant(
-        "forge_core.rows.persistent:build", "persistent blocks keep column operands and sums on chip"
-    ),
-}
-
-
-@dataclass(frozen=True)
-class Rung:
-    """A kernel besides the engine's, such as a step of the course's ladder, which is taken by name only.
-
-    Attributes:
-        variant: its builder and its idea.
-        choose: ``choose(binding, problem, device)``: its configuration, or a Refusal.
-        arguments: ``arguments(config, problem)``: the integers of the launch, between the pointers and the stream.
-    """
-
-    variant: Variant
-    choose: Callable[[Binding, Problem, Device], Any]
-    arguments: Callable[[Any, Problem], tuple[int, ...]]
-
-
-NO_LADDER: Mapping[str, Rung] = {}
-
-Config = TypeVar("Config", bound=RowConfig)
-
-# Grids have fewer blocks than this, and 32-bit element numbers end here.
-_LIMIT = 2**31
 # More rows than any GPU has multiprocessors, from which on selection does not depend on their number.
 _MANY_ROWS = 2**15
 
@@ -100,6 +33,7 @@ def plan_call(
     numbers: Sequence[float] = (),
     ladder: Mapping[str, Rung] = NO_LADDER,
     invariant: bool = False,
+    kernels: Collection[str] = KERNELS,
 ) -> Launch:
     """Plans the launch of a call from the metadata of its tensors.
 
@@ -109,12 +43,13 @@ def plan_call(
         tensors: inputs and outputs, by the names of the program's operands.
         dims: the reduced dims, none negative.
         device: the GPU.
-        variant: ``"auto"``, or a name in :data:`VARIANTS`.
+        variant: ``"auto"``, or a name in ``kernels`` or ``ladder``.
         via: dtype to which row operands are rounded on load, or None.
         order: the operands in the order of the launch's pointers; () for that of the program.
         numbers: in the order of the program's operands.
         ladder: kernels besides the engine's, by name.
         invariant: select as for many rows, whatever their number.
+        kernels: names of the engine's kernels that the operator declares.
 
     Raises:
         ArgumentError: there is no such variant.
@@ -126,11 +61,11 @@ def plan_call(
     alone = program.of_one() if problem.length == 1 and variant == "auto" else None
     if alone is not None:
         across = problem.across(alone.operands)
-        if across.kind == "inner" and across.length < _LIMIT >> 1:
+        if across.kind == "inner" and across.length < LIMIT >> 1:
             program, problem = alone, across
     dtypes = tuple([t.dtype for t in found])
     binding = Binding.of(program, dtypes, program.compute(dtypes, via), problem.broadcast, via, tuple(order))
-    return plan(op, binding, problem, device, variant, numbers, ladder, invariant)
+    return plan(op, binding, problem, device, variant, numbers, ladder, invariant, kernels)
 
 
 def plan(
@@ -142,260 +77,15 @@ def plan(
     numbers: Sequence[float] = (),
     ladder: Mapping[str, Rung] = NO_LADDER,
     invariant: bool = False,
+    kernels: Collection[str] = KERNELS,
 ) -> Launch:
     """Plans the launch of a bound program on a problem: see :func:`plan_call`."""
     chosen_for = problem.of_rows(_MANY_ROWS) if invariant else problem
-    name, config, why = select(op, binding, chosen_for, device, variant, ladder)
+    name, config, why = select(op, binding, chosen_for, device, variant, ladder, kernels)
     read, written = problem.read_bytes, problem.written_bytes
     if name in ladder:
         path, integers = ladder[name].variant.path, ladder[name].arguments(config, problem)
         return Launch(name, path, config, (*integers, *numbers), why, read, written)
     given = (*arguments(config, problem, device, chosen_for), *numbers)
     scratch = workspace(config, chosen_for, device) if config.workspace else 0
-    path = {**VARIANTS, **PERSISTENT}[name].path
-    return Launch(name, path, config, given, why, read, written, scratch, config.numbered)
-
-
-def select(
-    op: str,
-    binding: Binding,
-    problem: Problem,
-    device: Device,
-    variant: str = "auto",
-    ladder: Mapping[str, Rung] = NO_LADDER,
-) -> tuple[str, Any, str]:
-    """The variant and configuration of a launch, and why: see :func:`plan_call`."""
-    if any(map(operator.mod, problem.offsets, problem.itemsizes)):
-        for name, offset, size in zip(problem.operands.tensors, problem.offsets, problem.itemsizes, strict=True):
-            if offset % size:
-                raise UnsupportedError(
-                    f"{op}: expected elements of {name!r} at multiples of their {size} bytes, got an offset of "
-                    f"{offset % size} bytes; pass a clone().",
-                    requirement="elements at multiples of their size",
-                )
-    if variant == "auto":
-        chosen = _accumulating(binding, problem, device) or _automatic(binding, problem, device)
-        if isinstance(chosen, Refusal):
-            refuse(op, variant, chosen, [])
-        return (*chosen[:2], chosen[2] + thresholds().note(device))
-    operands = binding.operands
-    chooses = {name: rung.choose for name, rung in ladder.items()} | ({} if operands.accumulates else dict(_CHOOSE))
-    chooses |= {"persistent": choose_team} if operands.accumulates or operands.columns else {}
-    require_known(op, variant, chooses)
-    found = chooses[variant](binding, problem, device)
-    if isinstance(found, Refusal):
-        able = [name for name, choose in chooses.items() if not isinstance(choose(binding, problem, device), Refusal)]
-        refuse(op, variant, found, able)
-    return variant, found, f"variant={variant!r} was asked for"
-
-
-def _accumulating(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal | None:
-    """Selection for programs that accumulate sums over rows: a kernel or a Refusal; None for other programs."""
-    if not binding.operands.accumulates:
-        return None
-    team = choose_team(binding, problem, device)
-    if isinstance(team, Refusal):
-        return team
-    threads, teams = team_sizes(team, problem, device)
-    who = f"{team.lanes} lanes" if team.lanes else f"{team.blocks} blocks of {threads} threads"
-    return "persistent", team, f"{who} a row, {teams} teams for {problem.rows} rows of {problem.length} elements"
-
-
-def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal:
-    held = _held(binding, problem, device)
-    few = problem.rows * 16 <= device.sm_count
-    if isinstance(held, HeldConfig) and not few:
-        return "held", held, _why(held, problem)
-    measured = thresholds().on(device)
-    if isinstance(held, HeldConfig) and problem.length // problem.alignment.vec < measured["grid_vectors"]:
-        return "held", held, _why(held, problem)
-    grid = _grid(binding, problem, device)
-    if isinstance(grid, HeldConfig):
-        return "grid", grid, f"{problem.rows} rows of {problem.length} elements over the whole GPU"
-    if isinstance(held, HeldConfig):
-        return "held", held, _why(held, problem)
-    beside = _column(binding, problem, device)
-    if problem.kind in ("outer", "strided") and _beside(problem) and isinstance(beside, ColumnConfig):
-        tiles = tiling(beside, problem, device)
-        return "column", beside, f"tiles of {tiles.rows} neighboring rows, in {tiles.parts} parts"
-    split = _split(binding, problem, device)
-    long = problem.length >= measured["split_elements"]
-    if problem.rows * 2 <= device.sm_count and long and isinstance(split, StreamConfig):
-        return "split", split, f"{row_parts(split, problem, device)} parts a row: held {held}"
-    streamed = _stream(binding, problem, device)
-    return streamed if isinstance(streamed, Refusal) else ("stream", streamed, f"a block a row: held {held}")
-
-
-def _beside(problem: Problem) -> bool:
-    """Whether the stride between rows is at most that between the elements of a row."""
-    rows = max((abs(problem.kept[-1].strides[i]) for i in problem.stepping), default=0)
-    elements = min((abs(problem.reduced[-1].strides[i]) for i in problem.stepping), default=0)
-    return problem.kept[-1].size > 1 and rows <= elements
-
-
-@functools.lru_cache(maxsize=4096)
-def _listed(binding: Binding, device: Device, kernel: type[Config], *aligns: str) -> tuple[Config, ...]:
-    """The listed configurations of a kernel for these alignments."""
-    return tuple(c for c in configurations(binding, device) if isinstance(c, kernel) and c.align in aligns)
-
-
-@functools.lru_cache(maxsize=4096)
-def _held_groups(binding: Binding, device: Device, *aligns: str) -> tuple[list[HeldConfig], ...]:
-    """Configurations that hold rows: whole; shifted; staged in shared memory.
-
-    In each group lanes come first, by capacity; then blocks, then clusters by size.
-    """
-    groups: tuple[list[HeldConfig], ...] = ([], [], [])
-    held = [config for config in _listed(binding, device, HeldConfig, *aligns) if not config.in_grid]
-    lanes = sorted([c for c in held if c.lanes], key=lambda c: (c.capacity, c.threads))
-    for config in lanes + sorted([c for c in held if not c.lanes], key=lambda c: c.blocks):
-        groups[2 if config.staged else config.align != "whole"].append(config)
-    return groups
-
-
-def _aligns(problem: Problem) -> tuple[str, ...] | Refusal:
-    """The alignments under which rows of a problem can be held, or a Refusal."""
-    if problem.kind in ("strided", "outer"):
-        return Refusal("contiguous rows", "rows of another stride")
-    if problem.length == 0:
-        return Refusal("rows that have elements", "none")
-    if len(problem.kept) > MANY_DIMS:
-        return Refusal(f"rows numbered by at most {MANY_DIMS} dims", str(len(problem.kept)))
-    kind, vec = problem.alignment.kind, problem.alignment.vec
-    if kind == "whole" and len(problem.kept) > 1:
-        kind = "shifted" if problem.length >= 2 * vec else "element"
-    return (kind, "shifted") if kind == "whole" else (kind,)  # whole rows are shifted ones too
-
-
-def _fitting(configs: Iterable[HeldConfig], problem: Problem) -> list[HeldConfig]:
-    """The configurations whose capacity a row does not exceed."""
-    length = problem.length
-    fits = [c for c in configs if c.blocks == 0 or c.capacity >= (length // c.vec or 1)]
-    if max(problem.rows, length) >= _LIMIT >> 10:  # below, no 32-bit limit can be reached
-        fits = [c for c in fits if _counts(c, problem)]
-    return fits
-
-
-def _counts(config: HeldConfig, problem: Problem) -> bool:
-    """Whether 32 bits are enough for indices of blocks and elements."""
-    rows = problem.rows
-    blocks = rows * max(config.blocks, 1) * max(config.lanes, 1) < _LIMIT * (config.threads if config.lanes else 1)
-    short = problem.length + config.capacity * config.vec < _LIMIT
-    return blocks and short and (rows < _LIMIT or len(problem.kept) == 1)
-
-
-def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Refusal:
-    """Selects among configurations that hold a row in lanes, a block or a cluster; or a Refusal."""
-    aligns = _aligns(problem)
-    if isinstance(aligns, Refusal):
-        return aligns
-    for group in _held_groups(binding, device, *aligns):
-        fits = _fitting(group, problem)
-        if fits:
-            break
-    else:
-        return Refusal("rows that fit in registers and shared memory", f"{problem.length} elements")
-    if fits[0].lanes:
-        return fits[0]
-    rows, sm_count, vectors = problem.rows, device.sm_count, problem.length // fits[0].vec or 1
-    if rows * 16 <= sm_count:  # few rows: as many multiprocessors as possible
-        return max(fits, key=lambda config: (-config.chunks, config.blocks))
-    measured = thresholds().on(device)
-    spread, almost, enough = measured["spread_vectors"], measured["almost_bytes"], measured["enough_bytes"]
-    best: HeldConfig = fits[0]
-    best_rank: tuple[float, ...] = ()
-    for config in fits:
-        blocks = config.blocks
-        if best_rank[:2] == (sm_count, True) and blocks > best.blocks:
-            break  # larger clusters rank lower
-        held = config.in_flight(vectors, rows, sm_count)
-        # Rows fewer than multiprocessors are spread over more blocks, if each has enough vectors.
-        busy = rows * (blocks if vectors >= spread * blocks else 1)
-        # An exchange of more blocks takes longer, and more bytes of other rows in flight hide it.
-        rank = (min(busy, sm_count), held >= almost, -blocks, min(held, enough + 3072 * (blocks - 1)), -config.chunks)
-        if rank > best_rank:
-            best, best_rank = config, rank
-    return best
-
-
-def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Refusal:
-    """Selects the configuration that holds rows in all blocks of the GPU; or a Refusal."""
-    aligns = _aligns(problem)
-    if isinstance(aligns, Refusal):
-        return aligns
-    if problem.rows == 0:
-        return Refusal("rows", "none")
-    if problem.rows * 2 > device.sm_count:
-        return Refusal(f"at most {device.sm_count // 2} rows, half of the multiprocessors", str(problem.rows))
-    fits = _fitting((c for c in _listed(binding, device, HeldConfig, *aligns) if c.in_grid), problem)
-    fits = [c for c in fits if row_parts(c, problem, device) * problem.rows <= device.sm_count]
-    if not fits:
-        return Refusal("rows that fit in the GPU's registers", f"{problem.rows} of {problem.length} elements")
-    return min(fits, key=lambda c: (c.align != "whole", c.chunks))
-
-
-def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool = False) -> StreamConfig | Refusal:
-    """Selects the configuration that streams rows; or a Refusal."""
-    if problem.rows >= _LIMIT:
-        return Refusal("fewer than 2^31 rows, a block each", str(problem.rows))
-    dims = max(len(problem.kept), len(problem.reduced))
-    if dims > ALL_DIMS:
-        return Refusal(f"at most {ALL_DIMS} dims that cannot be merged", f"{dims}; pass a contiguous() tensor")
-    contiguous = problem.kind in ("inner", "empty") and len(problem.kept) <= MANY_DIMS
-    kind = problem.alignment.kind if contiguous else "element"
-    if kind == "whole":
-        kind = "shifted" if problem.length >= 2 * problem.alignment.vec else "element"
-    reduced = 0 if contiguous else MANY_DIMS if dims <= MANY_DIMS else ALL_DIMS
-    listed = _listed(binding, device, StreamConfig, kind)
-    fits = (config for config in listed if (config.reduced, config.parted) == (reduced, parted))
-    return next(fits, Refusal(f"rows of at most {MANY_DIMS} dims, and a program with folds", f"{dims} dims"))
-
-
-def _split(binding: Binding, problem: Problem, device: Device) -> StreamConfig | Refusal:
-    """Selects the configuration that streams parts of rows; or a Refusal."""
-    if problem.rows * -(-2 * device.sm_count // max(problem.rows, 1)) >= _LIMIT:
-        return Refusal("fewer than 2^31 blocks for the parts of all rows", f"{problem.rows} rows")
-    return _stream(binding, problem, device, parted=True)
-
-
-def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig | Refusal:
-    """Selects the configuration for neighboring rows; or a Refusal."""
-    if problem.kind in ("inner", "empty"):
-        return Refusal("neighboring rows with neighboring elements", "contiguous rows")
-    if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
-        return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
-    vec, kind, one, inner = binding.widest_vec, "element", len(problem.reduced) == 1, problem.kept[-1].size
-    if one and problem.aligned_columns(vec):
-        kind = "whole"
-    elif problem.contiguous_columns(vec) and inner // math.gcd(inner, vec) <= COLUMN_THREADS:
-        kind = "shifted"
-    elif problem.length >= 2 * vec and problem.skewed_columns(vec):
-        kind = "skewed"
-    fits = [config for config in _listed(binding, device, ColumnConfig, kind) if one or config.reduced > 1]
-    # The first holds rows in one block.
-    config: ColumnConfig = fits[-1]
-    tiles = tiling(config, problem, device)
-    if tiles.parts == 1:
-        config = fits[0]
-        tiles = tiling(config, problem, device)
-    counted = problem.rows if tiles.parts > 1 else 0  # rows are also indexed by the launch that combines parts
-    if max(problem.length + tiles.groups * config.chunks, counted, tiles.tiles * tiles.parts) >= _LIMIT:
-        return Refusal("fewer than 2^31 blocks, and elements of a row", f"{problem.rows} rows of {problem.length}")
-    return config
-
-
-_CHOOSE: Mapping[str, Callable[[Binding, Problem, Device], RowConfig | Refusal]] = {
-    "stream": _stream,
-    "column": _column,
-    "split": _split,
-    "grid": _grid,
-    "held": _held,
-}
-
-
-def _why(config: HeldConfig, problem: Problem) -> str:
-    who = f"{config.lanes} lanes" if config.lanes else "a block" if config.blocks <= 1 else f"{config.blocks} blocks"
-    if config.sized:
-        who += f" of up to {config.threads} threads"
-    rows = f"{problem.rows} rows of {problem.length} elements"
-    return f"{rows}, {config.align} vectors of {config.vec}: {who} a row, {config.chunks} vectors a thread"
+    return Launch(name, KERNELS[name].path, config, given, why, read, written, scratch, config.numbered)

@@ -87,7 +87,7 @@ class Problem:
             self.rows *= dim.size
         for dim in reduced:
             self.length *= dim.size
-        self.stepping = operands.elementwise_places
+        self.stepping = operands.elementwise_indices
         self.broadcast: tuple[str, ...] = ()
         steps = reduced[0].strides
         if len(reduced) > 1:
@@ -97,7 +97,7 @@ class Problem:
             self.stepping = tuple([i for i in self.stepping if operands.tensors[i] not in self.broadcast])
         self.moving = self.stepping
         if operands.columns:
-            self.moving = tuple([i for i in self.stepping if i in operands.other_places])
+            self.moving = tuple([i for i in self.stepping if i in operands.other_indices])
         self.kind, self.alignment = self._kind(), self._alignment()
 
     @classmethod
@@ -135,9 +135,9 @@ class Problem:
         if self.rows == 0 or self.length == 0:
             return "empty"
         row, last = self.reduced[0].strides, self.kept[-1].strides
-        sums = self.operands.accumulated_places if self.length > 1 else ()
+        sums = self.operands.accumulated_indices if self.length > 1 else ()
         inner = len(self.reduced) == 1 and {row[i] for i in (*self.stepping, *sums)} <= {1}
-        outer = {last[i] for i in self.operands.other_places} <= {1}
+        outer = {last[i] for i in self.operands.other_indices} <= {1}
         if inner and outer:  # overlapping views: along the longer run
             return "inner" if self.length >= self.kept[-1].size or not self.stepping else "outer"
         return "inner" if inner else "outer" if outer else "strided"
@@ -157,21 +157,21 @@ class Problem:
             return Alignment("shifted", vec)
         return Alignment("element", 1)
 
-    def _begins(self, place: int, dims: Sequence[Dim]) -> list[int]:
+    def _begins(self, operand: int, dims: Sequence[Dim]) -> list[int]:
         """Offset of the first element from a boundary, and the stride of each dim, in elements."""
-        steps = [dim.strides[place] for dim in dims if dim.size > 1]
-        return [self.offsets[place] // self.itemsizes[place], *steps]
+        steps = [dim.strides[operand] for dim in dims if dim.size > 1]
+        return [self.offsets[operand] // self.itemsizes[operand], *steps]
 
-    def _unit(self, place: int, dims: Sequence[Dim]) -> int:
+    def _unit(self, operand: int, dims: Sequence[Dim]) -> int:
         """The greatest common divisor of these; 0 if all are 0."""
-        return math.gcd(*self._begins(place, dims))
+        return math.gcd(*self._begins(operand, dims))
 
     def aligned_columns(self, vec: int) -> bool:
         """Whether ``vec`` neighboring rows of an ``outer`` problem are one aligned vector in every operand."""
         if self.kind != "outer" or self.kept[-1].size % vec:
             return False
         others = (*self.kept[:-1], *self.reduced)
-        return not [i for i in self.operands.other_places if self._unit(i, others) % vec]
+        return not [i for i in self.operands.other_indices if self._unit(i, others) % vec]
 
     def contiguous_columns(self, vec: int) -> bool:
         """Whether all neighboring rows of an ``outer`` problem are contiguous together and can be read by vectors."""
@@ -205,16 +205,16 @@ class Problem:
     @property
     def read_bytes(self) -> int:
         """Minimum bytes read, with broadcast dims once."""
-        return self._bytes(self.operands.read_places)
+        return self._bytes(self.operands.read_indices)
 
     @property
     def written_bytes(self) -> int:
         """Bytes written."""
-        return self._bytes(self.operands.written_places)
+        return self._bytes(self.operands.written_indices)
 
-    def _bytes(self, places: Sequence[int]) -> int:
+    def _bytes(self, indices: Sequence[int]) -> int:
         total = 0
-        for i in places:
+        for i in indices:
             nbytes = self.itemsizes[i]
             for dim in (*self.kept, *self.reduced):
                 nbytes *= dim.size if dim.strides[i] else min(dim.size, 1)

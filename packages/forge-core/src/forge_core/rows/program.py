@@ -7,9 +7,10 @@
     accumulate    x, k -> s      terms of an output that is a sum over rows, one for each index within a row
 
 A program is a frozen dataclass, whose fields are part of the compile key.  Its methods run at trace time, so that an
-``if`` on its fields costs nothing.  ``v.x`` is a vector of neighboring elements (``TensorSSA``) in the compute dtype;
-totals and constants are scalars, equal in all threads of a row.  Threads, layouts and predicates are the engine's: the
-same program runs on rows of any dims, strides, lengths and dtypes.
+``if`` on its fields costs nothing.  ``v.x`` holds a thread's elements of one row (a ``TensorSSA``) in the compute
+dtype, in no guaranteed order or adjacency: ``v.index()`` gives their indices.  Totals and constants are scalars, equal
+in all threads of a row.  Threads, layouts and predicates are the engine's: the same program runs on rows of any dims,
+strides, lengths and dtypes.
 
 This module does not import the DSL, so that planning does not; the functions below import it when called.
 """
@@ -59,31 +60,31 @@ class Operands:
         return self.rows + self.columns + self.writes
 
     @cached_property
-    def elementwise_places(self) -> tuple[int, ...]:
+    def elementwise_indices(self) -> tuple[int, ...]:
         """The indices of ``elementwise`` in ``tensors``."""
-        return self._places(self.elementwise)
+        return self._indices(self.elementwise)
 
     @cached_property
-    def other_places(self) -> tuple[int, ...]:
+    def other_indices(self) -> tuple[int, ...]:
         """The indices of operands with a stride between rows."""
-        return self._places(self.rows + self.scalars + self.writes + self.results)
+        return self._indices(self.rows + self.scalars + self.writes + self.results)
 
     @cached_property
-    def read_places(self) -> tuple[int, ...]:
+    def read_indices(self) -> tuple[int, ...]:
         """The indices of inputs."""
-        return self._places(self.rows + self.columns + self.scalars)
+        return self._indices(self.rows + self.columns + self.scalars)
 
     @cached_property
-    def written_places(self) -> tuple[int, ...]:
+    def written_indices(self) -> tuple[int, ...]:
         """The indices of outputs."""
-        return self._places(self.writes + self.results + self.accumulates)
+        return self._indices(self.writes + self.results + self.accumulates)
 
     @cached_property
-    def accumulated_places(self) -> tuple[int, ...]:
+    def accumulated_indices(self) -> tuple[int, ...]:
         """The indices of sums over rows."""
-        return self._places(self.accumulates)
+        return self._indices(self.accumulates)
 
-    def _places(self, names: tuple[str, ...]) -> tuple[int, ...]:
+    def _indices(self, names: tuple[str, ...]) -> tuple[int, ...]:
         return tuple(map(self.tensors.index, names))
 
 
@@ -142,7 +143,9 @@ class RowProgram:
         ``"max_sum"``: a maximum, and a sum of exponentials relative to it; ``"moments"``: a count, a sum, and a sum of
         squared deviations from the mean; ``"each"``: every total by its own fold, if no fold uses another's total.
         With a merge, all totals are exchanged at once, folds see the totals of a part of the row, and rows that are
-        not held on chip are read once for all folds.  ``""``: each total is exchanged before the next fold begins.
+        not held on chip are read once for all folds.  Rows held by lanes are the exception: each total is reduced by
+        shuffles before the next fold begins, so that folds see those of the whole row.  ``""``: each total is exchanged
+        before the next fold begins.
         """
         return "each" if len(self.folds) == 1 else ""
 

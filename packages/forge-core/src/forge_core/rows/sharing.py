@@ -38,7 +38,8 @@ class SharedRowKernel(RowKernel):
     def reduce(self, pieces: list[Piece], row: Row, exchange: Sequence[Exchange], zero: Uint32) -> tuple[Any, ...]:
         """The totals of a row, in all threads that share it.
 
-        With a merge, folds see the totals of the thread's own elements, and one exchange follows the last fold.
+        With a merge, folds see the totals of the thread's own elements, and one exchange follows the last fold.  Lanes
+        reduce each total before the next fold instead, without an exchange.
 
         Args:
             pieces: the thread's elements.
@@ -51,7 +52,7 @@ class SharedRowKernel(RowKernel):
         merged = program.merge != "" and self.sized and len(program.folds) > 0
         for i, fold in enumerate(program.folds):
             if i > 0 and program.folds[i - 1].op != "count":
-                self.forget(pieces, totals, zero << i)
+                self.drop_conversions(pieces, totals, zero << i)
             total = self.fold(fold, pieces, row, totals)
             if not merged and fold.op == "count":
                 total = row.count

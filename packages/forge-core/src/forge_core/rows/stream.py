@@ -1,13 +1,14 @@
-"""Rows streamed through blocks: read once for the totals, and once more for the outputs.
+"""Rows streamed through blocks: read for the totals, and once more for the outputs.
 
     pass 1     tile 0, tile 1, ...      fold each tile and merge it into the thread's running totals
     exchange   shared memory            every thread of the block has the row's totals
     pass 2     tile 0, tile 1, ...      load again, map, store
 
-A program without a merge has a pass for each fold.  A row has one block; or, if rows are few (``parted``), a block per
-part, and for each pass a launch that computes partial results and one that combines them.
+A program without a merge has a pass, and a read, for each fold.  A row has one block; or, if rows are few (``parted``),
+a block per part, and for each pass a launch that computes partial results and one that combines them.
 
-Bytes moved: each element is read twice (once if the program writes no elements or has no folds) and written once.
+Bytes moved: each element is read once for all folds (with a merge; else once per fold) and once to write, where the
+program writes elements, and written once.
 Limits: none; rows of any length and strides.
 """
 
@@ -41,17 +42,17 @@ class Stream(StreamConfig, PartedKernel):
         pointers, length, parts, dims, numbers = self.split(args)
         parts = Int32(parts) if const_expr(self.parted) else Int32(1)
         rows, scratch = self.rows_of(dims), args[len(pointers)].toint() if const_expr(self.parted) else Int64(0)
-        for launch in self.launches:
-            name_kernel(self.kernel, self.name_of(launch))
-            self.kernel(pointers, scratch, length, dims, numbers, parts, launch).launch(
+        for pass_index in self.launches:
+            name_kernel(self.kernel, self.name_of(pass_index))
+            self.kernel(pointers, scratch, length, dims, numbers, parts, pass_index).launch(
                 grid=(Int32(rows * parts), 1, 1),
                 block=(self.threads, 1, 1),
                 stream=args[-1],
-                use_pdl=self.overlap and launch > 0,
+                use_pdl=self.overlap and pass_index > 0,
                 **self.room(self.threads),
             )
-            if const_expr(ALL < launch < len(self.passes)):
-                self.finish_pass(pointers, scratch, length, dims, numbers, parts, launch, args[-1])
+            if const_expr(ALL < pass_index < len(self.passes)):
+                self.finish_pass(pointers, scratch, length, dims, numbers, parts, pass_index, args[-1])
 
     @cute.kernel
     def kernel(
@@ -62,10 +63,10 @@ class Stream(StreamConfig, PartedKernel):
         dims: tuple,
         numbers: tuple,
         parts: Int32,
-        launch: cutlass.Constexpr,
+        pass_index: cutlass.Constexpr,
     ):
         program, passes = self.binding.program, self.passes
-        lead(self.overlap and launch != self.launches[-1])
+        lead(self.overlap and pass_index != self.launches[-1])
         sharers = Sharers(self.threads, self.threads)
         exchange = open_exchange(SmemAllocator(), [monoid for _, monoid in passes], sharers)
         thread, block = cute.arch.thread_idx()[0], Uint32(cute.arch.block_idx()[0])
@@ -73,7 +74,7 @@ class Stream(StreamConfig, PartedKernel):
         if const_expr(self.parted):
             row, part = Int64(block // Uint32(parts)), Int32(block % Uint32(parts))
         g = self.row_of(pointers, length, dims, row)
-        known, totals, once = self.known(g, length, numbers), (), self.read_once(self.rows_of(dims), length)
+        row_values, totals, once = self.row_values(g, length, numbers), (), self.read_once(self.rows_of(dims), length)
 
         # Aligned vectors in tiles; the first threads also have an element of the head or tail each.
         head = Int32(self.head(g))
@@ -88,27 +89,27 @@ class Stream(StreamConfig, PartedKernel):
             i = Int64(cutlass.select_(thread < head, Int64(thread), thread + body))
             edges = [self.element(g, i, (thread < length - body) & (part == 0))]
 
-        follow(self.overlap and launch > 0)
-        for p in cutlass.range_constexpr(len(passes) if launch == ALL else min(launch + 1, len(passes))):
+        follow(self.overlap and pass_index > 0)
+        for p in cutlass.range_constexpr(len(passes) if pass_index == ALL else min(pass_index + 1, len(passes))):
             folds, monoid = passes[p]
             gAcc = self.partials(scratch, p, self.rows_of(dims), row, parts + 1)
-            if const_expr(p < launch):
+            if const_expr(p < pass_index):
                 totals = (*totals, *[total[parts] for total in gAcc])
             else:
                 rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
-                put(rAcc, [self.fold_each(folds, edges, known, totals) if edges else monoid.identity()])
+                put(rAcc, [self.fold_each(folds, edges, row_values, totals) if edges else monoid.identity()])
                 for tile in cutlass.range(begin, end, unroll=1):
-                    found = self.fold_each(folds, self.tile(g, head, body, tile, thread, once), known, totals)
+                    found = self.fold_each(folds, self.tile(g, head, body, tile, thread, once), row_values, totals)
                     put(rAcc, [monoid.combine(get(rAcc, 0), found)])
                 acc = reduce_row(get(rAcc, 0), monoid, exchange[p])
-                if const_expr(p == launch):
+                if const_expr(p == pass_index):
                     for k in cutlass.range_constexpr(len(acc)):
                         store_if(gAcc[k], part, acc[k], thread == 0)
                 totals = (*totals, *acc)
 
-        if const_expr(launch in (ALL, len(passes))):
-            constants = program.constants(totals, known)
-            self.write_results(g, constants, known, (thread == 0) & (part == 0))
+        if const_expr(pass_index in (ALL, len(passes))):
+            constants = program.constants(totals, row_values)
+            self.write_results(g, constants, row_values, (thread == 0) & (part == 0))
             if const_expr(len(program.operands.writes) > 0):
                 self.map(edges, constants)
                 for tile in cutlass.range(begin, end, unroll=1):
@@ -122,8 +123,8 @@ class Stream(StreamConfig, PartedKernel):
         begin = Int64(tile) * step
         left = Int32(cutlass.min(body - begin, Int64(step)))
         if self.align == "element":
-            places = [thread + c * self.threads for c in range(self.chunks)]
-            return [self.element(g, begin + i, i < left) for i in places]
+            steps = [thread + c * self.threads for c in range(self.chunks)]
+            return [self.element(g, begin + i, i < left) for i in steps]
         return self.vectors(g, head + begin, left, thread, self.threads, once=once)
 
 

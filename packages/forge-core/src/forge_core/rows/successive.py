@@ -32,11 +32,11 @@ class Successive:
 
     Attributes:
         kernel: the row kernel.
-        launch: pointers, row length, dims, numbers.
+        arguments: pointers, row length, dims, numbers.
         rows: number of rows.
         first: the thread's first row.
         step: rows per iteration of all teams.
-        place: the thread's index among those of a row.
+        thread_in_row: the thread's index among those of a row.
         width: threads per row.
         start: address of the stages in shared memory.
         policy: L2 cache policy of loads.
@@ -46,11 +46,11 @@ class Successive:
     """
 
     kernel: Any
-    launch: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     rows: Int64
     first: Int64
     step: Int64
-    place: Int32
+    thread_in_row: Int32
     width: int | Int32
     start: Int32
     policy: Int64
@@ -59,17 +59,19 @@ class Successive:
     rNext: dict[str, cute.Tensor]  # noqa: N815
 
     @classmethod
-    def of(cls, kernel: Any, launch: tuple[Any, ...], rows: tuple[Any, ...], who: tuple[Any, ...], start: Int32) -> Any:
-        """Loads the column operands; ``rows`` is (rows, first, step), ``who`` is (place, width)."""
+    def of(
+        cls, kernel: Any, arguments: tuple[Any, ...], rows: tuple[Any, ...], who: tuple[Any, ...], start: Int32
+    ) -> Successive:
+        """Loads the column operands; ``rows`` is (rows, first, step), ``who`` is (thread_in_row, width)."""
         names, vec, chunks = kernel.binding.program.operands, kernel.vec, kernel.chunks
-        g = kernel.row_of(*launch[:3], Int64(0))
-        made = cls(kernel, launch, rows[0], rows[1], rows[2], who[0], who[1], start, load_policy(), {}, {}, {})
+        g = kernel.row_of(*arguments[:3], Int64(0))
+        made = cls(kernel, arguments, rows[0], rows[1], rows[2], who[0], who[1], start, load_policy(), {}, {}, {})
         for name in names.columns:
             made.rColumns[name] = cute.make_rmem_tensor((vec, chunks), g[name].element_type)
-            made._load(g, name, launch[1], made.rColumns[name])
+            made._load(g, name, arguments[1], made.rColumns[name])
         for name in names.scalars:
             made.rScalars[name] = cute.make_rmem_tensor(1, g[name].element_type)
-            made.rScalars[name].fill(kernel.nothing(name, g))
+            made.rScalars[name].fill(kernel.fill_value(name, g))
         for name in kernel.binding.loaded if not kernel.stages else ():
             made.rNext[name] = cute.make_rmem_tensor((vec, chunks), g[name].element_type)
         return made
@@ -79,71 +81,71 @@ class Successive:
         """Rows in flight ahead of the current one."""
         return int(max(1, self.kernel.stages - 1))
 
-    def row(self, turn: Int32) -> tuple[dict[str, cute.Tensor], Int64, Boolean]:
+    def row(self, iteration: Int32) -> tuple[dict[str, cute.Tensor], Int64, Boolean]:
         """The row of an iteration as tensors, its index, and whether it exists; if not, the last row."""
-        row = self.first + turn * self.step
-        (pointers, length, dims, _), inside = self.launch, row < self.rows
+        row = self.first + iteration * self.step
+        (pointers, length, dims, _), inside = self.arguments, row < self.rows
         return self.kernel.row_of(pointers, length, dims, cutlass.min(row, self.rows - 1)), row, inside
 
-    def ask(self, turn: Int32) -> None:
+    def prefetch(self, iteration: Int32) -> None:
         """Starts loading the row of an iteration, if it exists."""
-        g, _, inside = self.row(turn)
-        count, kernel = Int32(cutlass.select_(inside, self.launch[1], 0)), self.kernel
+        g, _, inside = self.row(iteration)
+        count, kernel = Int32(cutlass.select_(inside, self.arguments[1], 0)), self.kernel
         for name, rNext in self.rNext.items():
             self._load(g, name, count, rNext)
         if const_expr(kernel.stages > 0 and len(kernel.binding.loaded) > 0):
             parts = [self._part(g, name, load=True)[1] for name in kernel.binding.loaded]
-            nothing = tuple(kernel.nothing(name, g) for name in kernel.binding.loaded)
-            slots = tuple(self._slots(turn, g).values())
+            fill = tuple(kernel.fill_value(name, g) for name in kernel.binding.loaded)
+            staged = tuple(self._stage(iteration, g).values())
             step = Int32(self.width * kernel.vec)
-            stage_all(tuple(parts), slots, 0, nothing, self.place * kernel.vec, step, count, self.policy)
+            stage_all(tuple(parts), staged, 0, fill, self.thread_in_row * kernel.vec, step, count, self.policy)
         if const_expr(kernel.stages > 0):
             cute.arch.cp_async_commit_group()
 
-    def ask_scalars(self, turn: Int32) -> None:
+    def prefetch_scalars(self, iteration: Int32) -> None:
         """Loads the scalars of an iteration's row, one iteration ahead."""
-        g, _, inside = self.row(turn)
+        g, _, inside = self.row(iteration)
         for name, rX in self.rScalars.items():
             load_if(g[name], Int32(0), rX, inside, self.policy)
 
-    def take(self, turn: Int32) -> tuple[list[Piece], Row, dict[str, cute.Tensor], Boolean]:
+    def wait(self, iteration: Int32) -> tuple[list[Piece], Row, dict[str, cute.Tensor], Boolean]:
         """Waits for the row of an iteration: the thread's pieces, values of the row, its tensors, whether it exists."""
         kernel, vec = self.kernel, self.kernel.vec
-        g, _, inside = self.row(turn)
-        length, numbers = self.launch[1], self.launch[3]
-        known = kernel.known(g | self._copied(self.rScalars), length, numbers)
+        g, _, inside = self.row(iteration)
+        length, numbers = self.arguments[1], self.arguments[3]
+        row_values = kernel.row_values(g | self._copied(self.rScalars), length, numbers)
         count = Int32(cutlass.select_(inside, length, 0))
         if const_expr(kernel.stages > 0):
             cute.arch.cp_async_wait_group(kernel.stages - 2)
             cute.arch.sync_warp()  # keeps reads of this stage ahead of the copies that overwrite it
-            slots = self._slots(turn, g)
+            staged = self._stage(iteration, g)
         rRow, epoch, pieces = self._copied(self.rNext), Epoch(), []
         for c in range(kernel.chunks):
             step = self._step(c)
             registers = {name: r[None, c].load for name, r in (self.rColumns | rRow).items()}
             if const_expr(kernel.stages > 0):
-                registers |= {name: partial(_read, slot, c) for name, slot in slots.items()}
+                registers |= {name: partial(_read, sX, c) for name, sX in staged.items()}
             more = {"store": partial(self._store, g, step < count, c), "epoch": epoch}
             pieces.append(kernel.piece(g, registers, partial(indices, step, vec), step < count, vec, **more))
-        return pieces, known, g, inside
+        return pieces, row_values, g, inside
 
     def store(self, gY: cute.Tensor, c: int, y: Any, when: Boolean) -> None:
         """Stores chunk ``c`` of a contiguous row, if ``when``."""
-        self._store({"": gY}, when & (self._step(c) < Int32(self.launch[1])), c, "", y)
+        self._store({"": gY}, when & (self._step(c) < Int32(self.arguments[1])), c, "", y)
 
     def _step(self, c: int) -> Int32:
         """Index of the first element of a chunk."""
-        return Int32((self.place + c * self.width) * self.kernel.vec)
+        return Int32((self.thread_in_row + c * self.width) * self.kernel.vec)
 
     def _part(self, g: dict[str, cute.Tensor], name: str, *, load: bool) -> tuple[Any, cute.Tensor]:
         kernel = self.kernel
-        return partition(g[name], Int32(0), kernel.vec, self.width, kernel.chunks, self.place, load=load)
+        return partition(g[name], Int32(0), kernel.vec, self.width, kernel.chunks, self.thread_in_row, load=load)
 
-    def _slots(self, turn: Int32, g: dict[str, cute.Tensor]) -> dict[str, cute.Tensor]:
+    def _stage(self, iteration: Int32, g: dict[str, cute.Tensor]) -> dict[str, cute.Tensor]:
         """For each row operand a thread's ((access, accesses), chunks) of the stage of an iteration."""
         found, kernel = {}, self.kernel
         row = kernel.chunks * kernel.vec * kernel.binding.loaded_bytes * cute.arch.block_dim()[0]
-        start = self.start + Int32(Uint32(turn) % kernel.stages) * row
+        start = self.start + Int32(Uint32(iteration) % kernel.stages) * row
         for name in kernel.binding.loaded:
             found[name], start = stage(start, self._part(g, name, load=True)[1], cute.arch.thread_idx()[0])
         return found
@@ -151,8 +153,8 @@ class Successive:
     def _load(self, g: dict[str, cute.Tensor], name: str, count: Any, rX: cute.Tensor) -> None:
         """Loads a thread's elements before ``count`` into (vec, chunks) registers."""
         for c in range(self.kernel.chunks):
-            inside, nothing = self._step(c) < count, self.kernel.nothing(name, g)
-            rX[None, c].fill(nothing)
+            inside, fill = self._step(c) < count, self.kernel.fill_value(name, g)
+            rX[None, c].fill(fill)
             if self.kernel.vec == 1:
                 load_if(g[name], self._step(c), rX[None, c], inside, self.policy)
             else:

@@ -70,7 +70,7 @@ class PersistentConfig(RowConfig):
         return bool(self.binding.operands.accumulates)
 
     @property
-    def slots(self) -> int:
+    def exchange_partials(self) -> int:
         """Partial results of an exchange in shared memory, double-buffered."""
         return 2 * (self.threads // 32) * self.blocks if self.sized else 0
 

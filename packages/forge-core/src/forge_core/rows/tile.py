@@ -86,8 +86,8 @@ class Tile:
         column = first = Int32(at - n * size)
         own = near = (Int32(0), Int32(vec))
         if kernel.align == "skewed":
-            lead = g[kernel.lead]
-            row = cute.make_tensor(lead.iterator + cute.crd2idx(Int32(n), lead.layout), lead.layout)
+            narrowest = g[kernel.narrowest]
+            row = cute.make_tensor(narrowest.iterator + cute.crd2idx(Int32(n), narrowest.layout), narrowest.layout)
             first = column - Int32(Uint32(vec - head_elements(row, vec)) % vec)
             own = -first, Int32(cutlass.min(left, Int64(most)) - first)
             near = Int32(cutlass.max(-before, Int64(-vec)) - first), Int32(cutlass.min(left, Int64(2**30)) - first)
@@ -137,8 +137,8 @@ class Tile:
         """For each place, whether it is the first of its row, which one place is."""
         size = Uint32(self.width)
         n = self.place // size
-        turns = self.walk(Int32(self.place - n * size), Int32(n))[1]
-        return [has_row & (turn == 0) for has_row, turn in zip(self.has_row(), turns, strict=True)]
+        rounds = self.walk(Int32(self.place - n * size), Int32(n))[1]
+        return [has_row & (wraps == 0) for has_row, wraps in zip(self.has_row(), rounds, strict=True)]
 
     def elements(self, n: Int32) -> list[Int32]:
         """For each place its element index, where the first has ``n``."""
@@ -190,7 +190,7 @@ def load_tile(
     rW = {n: cute.make_rmem_tensor((chunks, vec), g[n].element_type) for n in columns}
     rInside, index = (cute.make_rmem_tensor((chunks, vec), dtype) for dtype in (Boolean, Int32))
     for name, r in rX.items():
-        r.fill(kernel.nothing(name, g))
+        r.fill(kernel.fill_value(name, g))
     for c in range(chunks):
         n, ok, whole, some = tile.at(begin + c, end, tile.near)
         elements = tile.elements(n)
@@ -203,7 +203,7 @@ def load_tile(
             for name, rW_n in rW.items():
                 # Elements outside read the row's first element, which is not used.
                 x = g[name][cutlass.select_(ok[r], elements[r], 0)]
-                rW_n[c, r] = cutlass.select_(ok[r], x, kernel.nothing(name, g))
+                rW_n[c, r] = cutlass.select_(ok[r], x, kernel.fill_value(name, g))
     pieces = []
     for r in range(vec):
         registers = {n: partial(_row, x, r) for n, x in rX.items()} | {n: w[None, r].load for n, w in rW.items()}

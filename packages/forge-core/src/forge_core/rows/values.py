@@ -8,7 +8,7 @@ from typing import Any
 
 import cutlass.cute as cute
 import torch
-from cutlass import Boolean, Float32, Int32, Uint32
+from cutlass import Float32, Int32, Uint32
 
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.binding import Binding
@@ -17,7 +17,9 @@ __all__ = ["Epoch", "Piece", "Row", "Values", "bits", "bound", "fetch_ahead", "i
 
 
 class Values:
-    """A vector of neighboring elements of every row and column operand, at the same indices of a row.
+    """A thread's elements of one row: a vector of each row and column operand, all at the same indices.
+
+    Their order is not guaranteed, nor that they are neighbors: ``column`` gives elements of several steps.
 
     ``v.x`` is operand ``x`` in the compute dtype; ``v.stored("x")`` in its own dtype, in which a maximum of 16-bit
     numbers is packed, two per instruction; ``v.index()`` the elements' indices in the row.
@@ -26,11 +28,11 @@ class Values:
         binding: the program and its dtypes.
         registers: loads each operand by name, as a vector of its own dtype.
         index: computes the indices.
-        inside: predicate: whether the elements, all or none, are inside the row.
+        inside: predicate: whether all elements are inside the row, or none; in ``column`` a vector, of each element.
     """
 
     def __init__(
-        self, binding: Binding, registers: dict[str, Callable[[], Any]], index: Callable[[], Any], inside: Boolean
+        self, binding: Binding, registers: dict[str, Callable[[], Any]], index: Callable[[], Any], inside: Any
     ) -> None:
         self.index, self.inside = index, inside
         self._binding, self._registers = binding, registers
@@ -62,7 +64,7 @@ class Values:
 
 
 class Piece(Values):
-    """A vector of every operand, and how outputs at the same indices are stored.
+    """A thread's elements of one row, a vector of each operand, and how outputs at the same indices are stored.
 
     Args:
         *args: arguments of :class:`Values`.
@@ -70,7 +72,7 @@ class Piece(Values):
         held: register tensors with the vectors of row operands.
         epoch: shared by the pieces of a row.
         columns: loads a vector of each column operand, by name.
-        size: elements per vector.
+        size: number of elements.
     """
 
     def __init__(
@@ -147,12 +149,12 @@ def bits(x: Float32) -> Uint32:
     return cute.recast_tensor(rX, Uint32)[0]
 
 
-def bound(dtype: Any, nothing: float) -> Any:
+def bound(dtype: Any, identity: float) -> Any:
     """The identity of a fold in a dtype, with the extreme integers in place of infinities."""
-    if dtype.is_float or nothing in (0, 1):
-        return nothing
+    if dtype.is_float or identity in (0, 1):
+        return identity
     low, high = (-(2 ** (dtype.width - 1)), 2 ** (dtype.width - 1) - 1) if dtype.signed else (0, 2**dtype.width - 1)
-    return low if nothing < 0 else high
+    return low if identity < 0 else high
 
 
 def scalar(x: Any, dtype: Any, compute: Any) -> Any:
