@@ -468,7 +468,7 @@ def test_a_tool_is_found_in_the_toolkit_that_is_not_on_the_path(tmp_path, monkey
     assert processes.find_tool("ncu") == str(tool)
     monkeypatch.setattr(processes, "PLACES", ())
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    assert cuda_tools.find_tool("ncu") == str(tool)
+    assert processes.find_tool("ncu") == str(tool)
 
 
 def test_a_compiler_that_refuses_is_reported():

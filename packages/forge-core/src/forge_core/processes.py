@@ -6,8 +6,6 @@ import os
 import shutil
 from pathlib import Path
 
-__all__ = ["PLACES", "find_tool", "how_it_ended"]
-
 #: Where NVIDIA's installers put programs that are not on the PATH.
 PLACES = (
     "/usr/local/cuda/bin",

@@ -31,8 +31,6 @@ from forge_core.bench.schema import AUTO, our_name, parse_shape, variant_of
 from forge_core.timing import Timing
 from forge_core.timing.host import fresh_process
 
-__all__ = ["measure_cold", "run", "start"]
-
 METHOD = "perf_counter in fresh processes, around the first call and its synchronisation; caches empty, then kept"
 #: The variables that name folders of caches; quack keeps its cache among the temporary files.
 CACHES = ("TMPDIR", "FORGE_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")

@@ -26,8 +26,6 @@ from forge_core.bench.records import ContenderRecord, Record
 from forge_core.bench.report import Table
 from forge_core.bench.schema import AUTO, variant_of
 
-__all__ = ["THRESHOLD", "Change", "Comparison", "commit_message", "compare", "comparison_markdown", "print_comparison"]
-
 #: The share from which a slower case is a regression.
 THRESHOLD = 0.05
 DRAWS = 2000

@@ -17,8 +17,6 @@ import torch
 from forge_core.errors import BenchmarkError
 from forge_core.timing.clocks import driver_version
 
-__all__ = ["Environment", "git", "read_environment", "sources_here", "stamp"]
-
 NOT_READ = "not read"
 NOT_INSTALLED = "not installed"
 

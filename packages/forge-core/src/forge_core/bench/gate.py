@@ -9,8 +9,6 @@ import torch
 from forge_core.testing.subject import Subject
 from forge_core.testing.tolerances import assert_same_bits
 
-__all__ = ["exact", "near"]
-
 #: Elements that are compared with float64 at once: bounds the memory of the check itself.
 PIECE = 2**26
 

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 import torch
 
-__all__ = ["LAYOUTS", "generator_for", "random_tensor"]
-
 #: contiguous; the last two dimensions swapped in memory; one element past an aligned address; rows of a wider matrix.
 LAYOUTS = ("contiguous", "permuted", "offset", "sliced")
 

@@ -16,8 +16,6 @@ from forge_core.cache.store import Store, user_store
 from forge_core.errors import ArgumentError, UnsupportedError
 from forge_core.progress import progress
 
-__all__ = ["ahead", "compile_shown", "kernels_of", "one", "requests"]
-
 #: Fewer kernels than this are compiled sooner by the process that wants them.
 WORTH_IT = 4
 

@@ -31,8 +31,6 @@ from forge_core.timing.interleave import Contender, Policy, Timer, time_interlea
 from forge_core.timing.l2 import AS_FOUND, L2Policy
 from forge_core.timing.streams import check_stream
 
-__all__ = ["Context", "Options", "Outcome", "error_text", "measure", "poison", "willing_peers"]
-
 #: The byte that output memory holds before a checked call.
 POISON = 0xA5
 # Two blocks, for a contender may allocate workspace before its output.

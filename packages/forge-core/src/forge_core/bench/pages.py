@@ -21,8 +21,6 @@ from forge_core.bench.records import Record
 from forge_core.errors import BenchmarkError
 from forge_core.files import read_unpacked, write_atomically
 
-__all__ = ["Source", "fill", "gather", "in_order", "newest", "pictures", "stamp_of"]
-
 #: A record that is not the one to show, such as week0-2026-11-21-again.json: its name goes on behind the date.
 FURTHER = re.compile(r"\d{4}-\d{2}-\d{2}-.+\.json(\.[gx]z)?$")
 MARKER = re.compile(r"^<!-- bench:([\w-]+) begin -->$", re.MULTILINE)

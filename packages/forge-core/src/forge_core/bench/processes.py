@@ -27,8 +27,6 @@ from forge_core.bench.schema import ALL, AUTO, OURS
 from forge_core.bench.summary import pool
 from forge_core.errors import BenchmarkError
 
-__all__ = ["confirm", "in_turns", "run_bench", "spread"]
-
 TURNS = ("old", "new", "new", "old")
 
 

@@ -15,8 +15,6 @@ from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Verdic
 from forge_core.bench.schema import AUTO, BANDWIDTH, BEST_PEER, CEILING, OURS, variant_of
 from forge_core.timing.clocks import UNEVEN_NOTE
 
-__all__ = ["Table", "headline", "imports_table", "markdown", "print_record", "remarks", "summary", "tables"]
-
 NOTHING = "-"
 TARGET = "target"
 PEER = "best peer"

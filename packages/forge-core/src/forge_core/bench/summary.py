@@ -13,8 +13,6 @@ from forge_core.bench.plan import PlannedCase
 from forge_core.bench.records import CaseRecord, ContenderRecord, Kind, Record, Run, Verdict
 from forge_core.bench.schema import BANDWIDTH, BEST_PEER, CEILING, OURS, Target, variant_of
 
-__all__ = ["interrupted_note", "pool", "summarise", "thin", "union"]
-
 #: Samples of a contender that a record keeps, over all runs; the summaries are of all samples.
 KEPT_SAMPLES = 48
 INTERRUPTED = "Interrupted: "

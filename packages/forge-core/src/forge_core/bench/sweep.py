@@ -24,8 +24,6 @@ from forge_core.bench.schema import AUTO, OURS
 from forge_core.errors import BenchmarkError
 from forge_core.timing import quantile
 
-__all__ = ["AUTOTUNED", "CLASSES", "continued", "draw", "plan", "reached", "tables"]
-
 #: Cases that are measured beside peers that autotune, which takes minutes a case.
 AUTOTUNED = 40
 #: Cases that are shown for their low ratios.

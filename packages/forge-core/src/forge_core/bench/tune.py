@@ -34,8 +34,6 @@ from forge_core.timing.interleave import Contender, Policy, time_interleaved
 from forge_core.timing.l2 import l2_policy
 from forge_core.timing.timers import EventTimer
 
-__all__ = ["Outcome", "TuneRecord", "choose", "table_text", "tune"]
-
 #: Gain over the value in force from which a candidate replaces it.
 WORTH = 0.01
 

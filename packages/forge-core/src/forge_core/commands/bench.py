@@ -26,9 +26,6 @@ from forge_core.progress import progress
 from forge_core.timing.l2 import POLICIES
 from forge_core.timing.timers import TIMERS
 
-__all__ = ["bench"]
-
-
 # A line with \\b alone is click's mark for a paragraph whose lines stay as they are.
 HELP = """Measure operators, show and report what was measured.
 

@@ -13,8 +13,6 @@ from forge_core.device import Arch
 from forge_core.profiling.cubin import count_sass, disassemble
 from forge_core.profiling.static import inspect_explained
 
-__all__ = ["inspect"]
-
 HELP = """Show what kernel a call would run, and what it takes: no GPU needed.
 
 OPERATOR is what the benchmarks name (transpose, sum_rows) or a public operator of a package (reduce_sum).

@@ -22,8 +22,6 @@ from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.problem import ACCESS
 from forge_core.rows.teams import PersistentConfig
 
-__all__ = ["layout"]
-
 HELP = """Draw which thread accesses what, and count sectors and bank conflicts: no GPU needed.
 
 \b

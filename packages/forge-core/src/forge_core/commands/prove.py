@@ -20,8 +20,6 @@ from forge_core.proofs.declare import ProofError, discover
 from forge_core.proofs.evidence import Evidence
 from forge_core.proofs.record import FILE, ProofRun, path_of, stamped
 
-__all__ = ["prove"]
-
 RECORDS = Path("docs/records")
 STATE = Path("results/proofs")
 WORKERS = 14

@@ -24,8 +24,6 @@ from forge_core.errors import UnsupportedError
 from forge_core.files import write_atomically
 from forge_core.progress import progress
 
-__all__ = ["console", "with_notes"]
-
 RECORDS = Path("docs/records")
 RESULTS = Path("results/report")
 #: The report that README shows pictures of.

@@ -12,8 +12,6 @@ from typing import Any
 from cutlass.cute.testing import assert_
 from cutlass.cutlass_dsl import dsl_user_op
 
-__all__ = ["check"]
-
 
 @dsl_user_op  # fills in `loc`, the position that the message begins with
 def check(condition: Any, message: str, *, loc: Any = None, ip: Any = None) -> None:

@@ -18,25 +18,6 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cute.warp import WARP
 
-__all__ = [
-    "behind",
-    "copy_if",
-    "head_elements",
-    "load_if",
-    "load_policy",
-    "load_staged",
-    "load_unaligned",
-    "neighbors",
-    "opaque",
-    "partition",
-    "shift_bytes",
-    "stage",
-    "stage_all",
-    "stage_unaligned",
-    "store_if",
-    "vector_predicate",
-]
-
 
 def load_policy(once: Boolean | None = None) -> Int64:
     """The L2 cache policy of loads, for ``cache_policy`` of a copy: evict_last, or evict_first where ``once`` holds.

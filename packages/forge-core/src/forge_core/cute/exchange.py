@@ -27,22 +27,6 @@ from forge_core.cute.grid import SLOT_BYTES, empty_slots, gather_grid, sign_slot
 from forge_core.cute.monoid import Monoid
 from forge_core.cute.warp import WARP, reduce_lanes
 
-__all__ = [
-    "Exchange",
-    "Places",
-    "Sharers",
-    "at_turn",
-    "close_exchange",
-    "combine_parts",
-    "combine_places",
-    "get",
-    "open_exchange",
-    "put",
-    "reduce_columns",
-    "reduce_row",
-]
-
-
 # Partial results that a thread loads before it combines them: from shared memory, and from global memory.
 PLACES_AT_ONCE, PARTS_AT_ONCE = 8, 16
 

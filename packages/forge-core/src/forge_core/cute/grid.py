@@ -32,8 +32,6 @@ from cutlass import Float32, Float64
 from forge_core.cute.memory import Int32, Int64, store_element
 from forge_core.cute.monoid import Monoid
 
-__all__ = ["SLOT_BYTES", "empty_slots", "follow", "gather_grid", "lead", "sign_slot"]
-
 #: Bytes between slots.  All blocks poll all slots, and one slice of the L2 would serve slots that share a line: on an
 #: H200 a gradient of 1 x 2^20 takes 8.06 us with 16 bytes, 7.87 with 32, 7.73 with 128.
 SLOT_BYTES = 128

@@ -19,8 +19,6 @@ import cutlass.cute as cute
 from cutlass import Float32, Int64, Uint32
 from cutlass.cute import TensorSSA
 
-__all__ = ["exp", "step_dim"]
-
 LOG2_E = math.log2(math.e)
 LN_2 = math.log(2)
 # ln(2) minus its fp32 value, 0.693147182464599609375.

@@ -27,8 +27,6 @@ import cutlass
 from forge_core.cute.monoid import Sum
 from forge_core.cute.online import reciprocal
 
-__all__ = ["Moments"]
-
 
 @dataclass(frozen=True)
 class Moments:

@@ -15,8 +15,6 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32
 
-__all__ = ["Each", "Maximum", "Minimum", "Monoid", "Product", "Sum", "lowest"]
-
 
 class Monoid(Protocol):
     """The interface of a monoid.

@@ -41,8 +41,6 @@ from cutlass import Float32
 from forge_core.cute.math import exp
 from forge_core.cute.monoid import Maximum, Sum, lowest
 
-__all__ = ["MaxSum", "exponential", "reciprocal"]
-
 
 def reciprocal(x: Any) -> Any:
     """1 / x, correctly rounded, for x from 1 to 2^126 or NaN; NaN for 0 in fp32.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["room_for"]
-
 #: The shared memory carveout that leaves the choice to the driver.
 DRIVERS_CHOICE = -1
 

@@ -18,8 +18,6 @@ from cutlass import Float32, Int32
 
 from forge_core.cute.monoid import Maximum, Monoid
 
-__all__ = ["WARP", "reduce_lanes", "reduce_part", "warp_maximum"]
-
 WARP = 32
 
 

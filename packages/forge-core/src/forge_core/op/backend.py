@@ -20,8 +20,6 @@ import torch
 from forge_core import settings
 from forge_core.errors import ArgumentError, DeviceError
 
-__all__ = ["backend", "resolve"]
-
 
 @contextlib.contextmanager
 def backend(name: str) -> Iterator[None]:

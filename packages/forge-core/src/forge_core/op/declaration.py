@@ -43,8 +43,6 @@ from forge_core.op.schema import Schema
 from forge_core.op.table import LaunchTable
 from forge_core.op.values import ByName, several
 
-__all__ = ["Operator", "operator"]
-
 _libraries: dict[str, torch.library.Library] = {}
 
 

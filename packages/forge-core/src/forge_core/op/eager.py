@@ -29,8 +29,6 @@ from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 from forge_core.op.table import ALIGNMENT_MASK, Bound, LaunchTable
 
-__all__ = ["NOT_SERVED", "EagerPath"]
-
 #: Runs a call, given its positional arguments.
 Serve: TypeAlias = Callable[[tuple[Any, ...]], Any]
 
@@ -335,7 +333,7 @@ def _recorder(rules: Rules, backward: Callable[..., Any]) -> Callable[..., torch
 
     def forward(ctx: Any, *call: Any) -> torch.Tensor:
         args, (run, rest, given) = call[:-1], call[-1]
-        output = run(args)
+        output: torch.Tensor = run(args)
         rules.save(ctx, args + rest, output, given)
         return output
 

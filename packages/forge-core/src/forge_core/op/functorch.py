@@ -15,8 +15,6 @@ from torch.utils._pytree import tree_map
 from forge_core.op.rules import Rules
 from forge_core.op.values import several
 
-__all__ = ["functorch_function", "reference_jvp"]
-
 
 def reference_jvp(rules: Rules) -> Callable[..., torch.Tensor]:
     """The ``jvp`` of an operator that declares none: that of its reference, by double backward.

@@ -12,21 +12,6 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-__all__ = [
-    "PLAIN_TYPES",
-    "alike",
-    "dispatch_modes",
-    "forward_levels",
-    "function_modes",
-    "grad_enabled",
-    "has_tangent",
-    "nothing",
-    "plain_cpu",
-    "plain_cuda",
-    "quiet",
-    "transformed",
-]
-
 #: Exact types, since a subclass may override __torch_function__ or __torch_dispatch__.
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from forge_core.cache import CompileCached, require_dsl
 
-__all__ = ["Explanation", "Launch", "Variant", "load"]
-
 
 @dataclass(frozen=True)
 class Variant:

@@ -28,8 +28,6 @@ from forge_core.op.guard import has_tangent
 from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 
-__all__ = ["register", "registered"]
-
 # Backends of tensors without strides: registered so that the error is a LayoutError, not "could not run ... with
 # arguments from the 'SparseCUDA' backend".
 _WITHOUT_STRIDES = (

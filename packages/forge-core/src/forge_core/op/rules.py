@@ -12,8 +12,6 @@ from forge_core.choice import require_known
 from forge_core.op.launch import Launch, Variant
 from forge_core.op.schema import Schema
 
-__all__ = ["Rules"]
-
 
 @dataclass(frozen=True)
 class Rules:

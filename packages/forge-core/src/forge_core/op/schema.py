@@ -19,8 +19,6 @@ import torch
 from forge_core import checks
 from forge_core.errors import ArgumentTypeError
 
-__all__ = ["Schema"]
-
 # Type of a parameter -> how errors describe it, and the Python types that are accepted as they are.  Keys are the
 # parser's ``real_type``; its ``type`` of a dtype is int.
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {

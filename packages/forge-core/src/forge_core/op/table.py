@@ -26,8 +26,6 @@ from forge_core.op.backend import resolve
 from forge_core.op.launch import Launch
 from forge_core.op.rules import Rules
 
-__all__ = ["ALIGNMENT_MASK", "MAX_BOUND", "Bound", "LaunchTable"]
-
 log = logging.getLogger("forge_core")
 
 # The table is cleared when it has this many launches; compiled kernels stay loaded.

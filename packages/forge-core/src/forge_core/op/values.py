@@ -7,8 +7,6 @@ import sys
 from multiprocessing.context import get_spawning_popen
 from typing import Any, Self
 
-__all__ = ["ByName", "several"]
-
 
 def several(result: Any) -> tuple[Any, ...]:
     """Returns the results of a call as a tuple."""

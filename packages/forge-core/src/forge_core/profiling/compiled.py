@@ -17,8 +17,6 @@ from forge_core import settings
 from forge_core.cache import Traceable, builder_at
 from forge_core.errors import CompileError
 
-__all__ = ["Artefacts", "RecordedLaunch", "compile_to_look_at", "record_launches", "traceable"]
-
 
 @dataclass(frozen=True)
 class RecordedLaunch:

@@ -26,8 +26,6 @@ from elftools.elf.elffile import ELFFile
 from forge_core.errors import UnsupportedError
 from forge_core.processes import find_tool, how_it_ended
 
-__all__ = ["KernelResources", "count_sass", "disassemble", "find_nvdisasm", "read_cubin"]
-
 # Attributes of .nv.info records, and the one form whose payload has a length of its own.
 _SIZED = 4
 _FRAME_SIZE = 0x11

@@ -16,8 +16,6 @@ from typing import Any
 
 from forge_core.profiling.ncu import STALLS, KernelProfile, MissingFigure, ProfileError
 
-__all__ = ["FIGURES", "RULES", "Diagnosis", "Needed", "Rule", "compare_text", "diagnose"]
-
 
 @dataclass(frozen=True)
 class Needed:

@@ -10,8 +10,6 @@ from html import escape
 
 from forge_core.profiling.layouts import BANKS, WARP, WORD, Drawing, Panel
 
-__all__ = ["to_svg"]
-
 CELL_HEIGHT, MARGIN, TITLE = 18, 12, 20
 #: Pixels of a byte, and the minimum of a cell.
 BYTE, LEAST_CELL = 4, 26

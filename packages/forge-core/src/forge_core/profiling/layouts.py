@@ -12,21 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = [
-    "Access",
-    "Coalescing",
-    "Conflicts",
-    "Drawing",
-    "Layout",
-    "Panel",
-    "coalescing",
-    "conflicts",
-    "swizzle",
-    "swizzled_tile",
-    "thread_value",
-    "tiled_copy",
-]
-
 WARP, SECTOR, LINE, BANKS, WORD = 32, 32, 128, 32, 4
 
 #: A thread-value layout as ``cute.make_layout`` takes it: ((threads, values), (their strides)), each a tuple.

@@ -20,21 +20,6 @@ from pathlib import Path, PurePath
 from forge_core.errors import ForgeError, UnsupportedError
 from forge_core.processes import find_tool, how_it_ended
 
-__all__ = [
-    "COUNTERS",
-    "EXPORT",
-    "SECTIONS",
-    "STALLS",
-    "STALL_PREFIX",
-    "KernelProfile",
-    "MissingFigure",
-    "ProfileError",
-    "hottest_lines",
-    "metrics_to_collect",
-    "read_csv",
-    "read_profile",
-]
-
 _GLOBAL = "pipe_lsu_mem_global_op"
 _SHARED = "pipe_lsu_mem_shared_op"
 _USED = "smsp__sass_average_data_bytes_per_sector_mem_global_op"

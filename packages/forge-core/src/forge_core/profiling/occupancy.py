@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from forge_core.errors import UnsupportedError
 from forge_core.profiling.cubin import RESERVED_SMEM
 
-__all__ = ["LIMITS", "Occupancy", "occupancy"]
-
 WARP = 32
 KIB = 1024
 

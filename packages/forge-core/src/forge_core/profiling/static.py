@@ -24,8 +24,6 @@ from forge_core.profiling.cubin import KernelResources, read_cubin
 from forge_core.profiling.occupancy import Occupancy, occupancy
 from forge_core.profiling.ptx import PtxCounts, count_instructions
 
-__all__ = ["FLOOR_GPUS", "KernelReport", "StaticReport", "describe", "floors_us", "inspect_explained"]
-
 #: The GPUs whose minimum time is reported.
 FLOOR_GPUS = ("A100", "H100", "H200", "B200")
 

@@ -26,8 +26,6 @@ from forge_core.op.launch import Launch
 from forge_core.op.table import ALIGNMENT_MASK
 from forge_core.proofs.declare import ProofError, digest_of
 
-__all__ = ["describe", "plan", "run_digest", "values"]
-
 _TENSOR = re.compile(r"(\w+)\[([\d,]*)(?:\|([\d,]*))?\](?:\+(\d+))?")
 _DEFAULT = "default="
 

@@ -20,21 +20,6 @@ from forge_core.proofs.evidence import Evidence, Launched
 from forge_core.proofs.record import FILE, Proof, Record, WeekTests, load
 from forge_core.toolchain import toolchain
 
-__all__ = [
-    "Finding",
-    "check",
-    "differences",
-    "in_words",
-    "incomplete",
-    "inconsistencies",
-    "load_intact",
-    "other_tests",
-    "plans_digest",
-    "records_in",
-    "refreshed",
-    "wrong_proofs",
-]
-
 #: Reasons for which a test may be skipped in a proof: the machine lacks something.
 LACKING = ("GPUs are needed", "of free GPU memory are needed")
 

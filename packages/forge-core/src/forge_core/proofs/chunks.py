@@ -19,22 +19,6 @@ from forge_core.files import write_atomically
 from forge_core.processes import find_tool
 from forge_core.proofs.declare import ProofError, Week, function_of
 
-__all__ = [
-    "AT_ONCE",
-    "TESTS_EACH",
-    "TOOLS",
-    "Chunk",
-    "Result",
-    "UnfinishedError",
-    "append_outcome",
-    "clean",
-    "execute",
-    "find_sanitizer",
-    "joined",
-    "keep_passed",
-    "outcomes",
-]
-
 #: Tools of compute-sanitizer that have to run every kernel.
 TOOLS = ("memcheck", "racecheck", "initcheck")
 

@@ -23,8 +23,6 @@ from typing import NamedTuple
 
 from forge_core.cache.sources import locate
 
-__all__ = ["Definitions", "code_digest"]
-
 _TESTING = "forge_core.testing."
 #: Modules of a package that are followed: its declarations and its error models.
 _DECLARATIONS = ("proofs", "bounds")

@@ -31,8 +31,6 @@ from forge_core.proofs.declare import ProofError, Week, digest_of, discover
 from forge_core.proofs.definitions import Definitions, code_digest
 from forge_core.toolchain import package_folder
 
-__all__ = ["Evidence", "Launched", "normalised"]
-
 #: Calls, or kernels, that a worker process takes at once; no more than that are planned, or compiled, without one.
 CALLS_EACH, KERNELS_EACH = 2000, 4
 

@@ -22,8 +22,6 @@ from forge_core.proofs.declare import Week, discover, measured
 from forge_core.proofs.observe import Watch
 from forge_core.testing.subject import Subject
 
-__all__ = ["REPEATS", "measure", "measure_week"]
-
 #: How often a call is repeated; each repetition has to give the bits of the first.
 REPEATS = 20
 

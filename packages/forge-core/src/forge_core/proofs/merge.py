@@ -15,8 +15,6 @@ from forge_core.proofs.declare import Kernel, Week, function_of, measured
 from forge_core.proofs.evidence import Evidence, Launched
 from forge_core.proofs.record import Error, Proof, ProofRun, Record, WeekTests
 
-__all__ = ["Outcome", "Task", "covering", "merge"]
-
 #: The number of slowest tests that are named.
 SLOWEST = 8
 

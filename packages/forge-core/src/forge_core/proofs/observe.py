@@ -20,8 +20,6 @@ from forge_core.op import table
 from forge_core.proofs.calls import describe, run_digest
 from forge_core.proofs.chunks import Chunk, append_outcome
 
-__all__ = ["Watch", "dealt"]
-
 PROPERTY = "forge_launched"
 
 

@@ -17,8 +17,6 @@ from forge_core.device import Device
 from forge_core.files import read_unpacked, write_atomically
 from forge_core.proofs.declare import ProofError, digest_of
 
-__all__ = ["FILE", "Error", "Proof", "ProofRun", "Record", "WeekTests", "load", "path_of", "stamped"]
-
 FILE = "proof.json.xz"
 
 

@@ -21,8 +21,6 @@ from forge_core.proofs.declare import ProofError, digest_of, discover
 from forge_core.proofs.evidence import Evidence
 from forge_core.proofs.record import path_of
 
-__all__ = ["FILE", "Kernels", "entered", "note"]
-
 FILE = "kernels.json"
 
 

@@ -31,8 +31,6 @@ from forge_core.proofs.evidence import Evidence
 from forge_core.proofs.merge import Outcome, Task, merge
 from forge_core.proofs.record import ProofRun, Record, WeekTests, path_of
 
-__all__ = ["prove"]
-
 #: Runs a chunk and appends its tests to the journal as they end.
 Execute = Callable[[Chunk, Week, Path], Result]
 

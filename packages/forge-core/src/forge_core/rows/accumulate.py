@@ -27,8 +27,6 @@ from forge_core.rows.sharing import SharedRowKernel
 from forge_core.rows.successive import Successive
 from forge_core.rows.values import Piece
 
-__all__ = ["AccumulatingKernel"]
-
 #: Of the kernel that adds up the sums of teams: threads per block, indices per block, loads in flight per thread.
 FINISH_THREADS, FINISHED, AT_ONCE = 256, 8, 8
 

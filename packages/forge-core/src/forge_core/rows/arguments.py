@@ -10,8 +10,6 @@ from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig
 from forge_core.rows.problem import Dim, Problem
 from forge_core.rows.teams import PersistentConfig, team_sizes, team_workspace
 
-__all__ = ["Tiling", "arguments", "block_threads", "row_parts", "tiling", "workspace"]
-
 #: Bytes of a slot, equal to ``forge_core.cute.grid.SLOT_BYTES``, whose module imports the DSL.
 GRID_SLOT_BYTES = 128
 #: Iterations per block from which splitting rows is faster than a block per tile; steps per block if tiles are narrow.

@@ -13,8 +13,6 @@ from forge_core.dtypes import short_name
 from forge_core.rows.problem import ACCESS, VEC
 from forge_core.rows.program import Operands, RowProgram
 
-__all__ = ["Binding"]
-
 
 @dataclass(frozen=True)
 class Binding:

@@ -40,8 +40,6 @@ from forge_core.rows.kernel import example_arguments
 from forge_core.rows.parted import ALL, PartedKernel
 from forge_core.rows.tile import Tile, load_tile, store_tile
 
-__all__ = ["Column", "build"]
-
 
 class Column(ColumnConfig, PartedKernel):
     """The kernel of a configuration."""

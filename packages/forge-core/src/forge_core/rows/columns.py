@@ -15,8 +15,6 @@ from cutlass.memory import SmemAllocator
 from forge_core.cute.copy import behind, load_staged, load_unaligned, partition, stage_unaligned, vector_predicate
 from forge_core.rows.values import Epoch
 
-__all__ = ["Columns"]
-
 
 class Columns:
     """The column operands of a kernel.

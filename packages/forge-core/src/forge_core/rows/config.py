@@ -12,16 +12,6 @@ from typing import Any
 
 from forge_core.rows.binding import Binding
 
-__all__ = [
-    "ALL_DIMS",
-    "COLUMN_THREADS",
-    "MANY_DIMS",
-    "ColumnConfig",
-    "HeldConfig",
-    "RowConfig",
-    "StreamConfig",
-]
-
 #: Kept dims of kernels for rows indexed by several dims; fewer are padded with dims of size 1.
 MANY_DIMS = 4
 #: Dims of the most general kernel.

@@ -15,8 +15,6 @@ from forge_core.cute.online import MaxSum
 from forge_core.rows.program import Fold, RowProgram
 from forge_core.rows.values import Piece, bound, scalar
 
-__all__ = ["FOLDS", "across", "counted", "merge_of"]
-
 #: By fold: its monoid, the reduction of a vector, and the identity.
 FOLDS: dict[str, tuple[Any, Any, float]] = {
     "sum": (Sum, cute.ReductionOp.ADD, 0),

@@ -40,8 +40,6 @@ from forge_core.rows.kernel import example_arguments
 from forge_core.rows.program import Fold
 from forge_core.rows.sharing import SharedRowKernel
 
-__all__ = ["Held", "build"]
-
 
 class Held(HeldConfig, SharedRowKernel):
     """The kernel of a configuration."""

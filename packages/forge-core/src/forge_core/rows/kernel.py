@@ -43,8 +43,6 @@ from forge_core.rows.folds import FOLDS, across, counted, merge_of
 from forge_core.rows.program import Fold
 from forge_core.rows.values import Piece, Row, bits, bound, fetch_ahead, indices
 
-__all__ = ["RowKernel", "example_arguments"]
-
 #: Range of bytes read in which rows that are only read are loaded with evict_first: up to 15 % faster on an H200, since
 #: fewer dirty lines of others are written back meanwhile.  Fewer bytes stay in the L2 for their next reader; beyond the
 #: range evict_first is 4 % slower.

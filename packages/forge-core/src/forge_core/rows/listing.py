@@ -21,8 +21,6 @@ from forge_core.rows.config import (
 )
 from forge_core.rows.teams import persistent_configurations
 
-__all__ = ["configurations"]
-
 # Registers per thread for addresses, predicates and a vector in conversion.  From sm_100 on the compiler allocates more
 # for the same code.
 _SPARE, _SPARE_NEWER = 24, 32

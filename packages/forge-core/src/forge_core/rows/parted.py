@@ -23,8 +23,6 @@ from forge_core.cute.memory import name_kernel
 from forge_core.cute.room import room_for
 from forge_core.rows.kernel import RowKernel
 
-__all__ = ["ALL", "PartedKernel"]
-
 ALL = -1
 """Instead of the index of a pass: a launch that runs all of them."""
 

@@ -34,8 +34,6 @@ from forge_core.rows.kernel import example_arguments
 from forge_core.rows.successive import Successive
 from forge_core.rows.teams import PersistentConfig
 
-__all__ = ["Persistent", "build"]
-
 
 class Persistent(PersistentConfig, AccumulatingKernel):
     """The kernel of a configuration."""

@@ -26,8 +26,6 @@ import torch
 
 from forge_core.rows.program import Operands
 
-__all__ = ["ACCESS", "VEC", "Alignment", "Dim", "Problem", "canonical"]
-
 #: Bytes of the widest access of a thread; addresses are known modulo it.
 ACCESS = 16
 #: Maximum elements per vector, which are in the compute dtype while they are used.

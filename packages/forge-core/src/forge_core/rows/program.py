@@ -24,8 +24,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Fold", "Operands", "RowProgram", "exp", "log", "reciprocal", "rounded", "rsqrt", "where"]
-
 
 @dataclass(frozen=True)
 class Operands:

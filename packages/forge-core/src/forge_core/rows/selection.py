@@ -42,8 +42,6 @@ from forge_core.rows.problem import Problem
 from forge_core.rows.teams import choose_team, team_sizes
 from forge_core.rows.thresholds import thresholds
 
-__all__ = ["KERNELS", "LIMIT", "NO_LADDER", "PERSISTENT", "VARIANTS", "Rung", "select"]
-
 #: The kernels of programs that do not accumulate sums over rows.
 VARIANTS: Mapping[str, Variant] = {
     "stream": Variant("forge_core.rows.stream:build", "a block streams a row: a read for the totals, one to write"),

@@ -14,8 +14,6 @@ from forge_core.rows.kernel import RowKernel
 from forge_core.rows.program import Fold
 from forge_core.rows.values import Piece, Row
 
-__all__ = ["SharedRowKernel"]
-
 
 class SharedRowKernel(RowKernel):
     """Mixin of configurations of kernels whose threads share rows on chip.

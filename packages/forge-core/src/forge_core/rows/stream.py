@@ -30,8 +30,6 @@ from forge_core.rows.config import StreamConfig
 from forge_core.rows.kernel import example_arguments
 from forge_core.rows.parted import ALL, PartedKernel
 
-__all__ = ["Stream", "build"]
-
 
 class Stream(StreamConfig, PartedKernel):
     """The kernel of a configuration."""

@@ -23,8 +23,6 @@ from cutlass import Boolean, Int32, Int64, Uint32, const_expr
 from forge_core.cute.copy import load_if, load_policy, partition, stage, stage_all, store_if, vector_predicate
 from forge_core.rows.values import Epoch, Piece, Row, indices
 
-__all__ = ["Successive"]
-
 
 @dataclass(frozen=True)
 class Successive:

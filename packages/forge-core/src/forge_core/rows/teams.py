@@ -17,8 +17,6 @@ from forge_core.rows.binding import Binding
 from forge_core.rows.config import ALL_DIMS, MANY_DIMS, RowConfig
 from forge_core.rows.problem import Problem
 
-__all__ = ["PersistentConfig", "choose_team", "persistent_configurations", "team_sizes", "team_workspace"]
-
 #: Registers per thread for sums over rows and column operands, which stay for all rows.
 _KEPT = 48
 #: Maximum elements of a row per thread; of rows read by element; of those with several reduced dims.

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from forge_core.thresholds import Probe, Threshold, Thresholds
 
-__all__ = ["row_thresholds", "thresholds"]
-
 
 def _threshold(name: str, default: int, about: str) -> Threshold:
     return Threshold(name, default, about, (default // 2, default, default * 2), ())

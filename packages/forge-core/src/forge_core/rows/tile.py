@@ -23,8 +23,6 @@ from forge_core.cute.copy import copy_if, head_elements, load_if, neighbors, sto
 from forge_core.cute.exchange import Places
 from forge_core.rows.values import Piece
 
-__all__ = ["Tile", "load_tile", "store_tile"]
-
 # Elements from a row's end within which a vector may reach beyond it.
 _FAR = 16
 

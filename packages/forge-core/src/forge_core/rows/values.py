@@ -13,8 +13,6 @@ from cutlass import Float32, Int32, Uint32
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.binding import Binding
 
-__all__ = ["Epoch", "Piece", "Row", "Values", "bits", "bound", "fetch_ahead", "indices", "scalar"]
-
 
 class Values:
     """A thread's elements of one row: a vector of each row and column operand, all at the same indices.

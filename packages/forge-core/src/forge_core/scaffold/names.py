@@ -6,8 +6,6 @@ import re
 
 from jinja2.ext import Extension
 
-__all__ = ["SAMPLES", "SampleNames"]
-
 #: By sample name, the answer that takes its place.
 SAMPLES = {
     "packages/sample-rows/tests": "tests",

@@ -28,8 +28,6 @@ from forge_core.testing.subject import Subject
 if TYPE_CHECKING:
     from _pytest.mark import ParameterSet
 
-__all__ = ["CHECKS", "Check", "Trial", "battery"]
-
 BOTH, CPU, GPU = ("cpu", "cuda"), ("cpu",), ("cuda",)
 
 

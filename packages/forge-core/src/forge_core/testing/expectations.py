@@ -24,17 +24,6 @@ from forge_core.device import ARCHES
 from forge_core.profiling.compiled import Artefacts, compile_to_look_at
 from forge_core.profiling.static import KernelReport, describe
 
-__all__ = [
-    "Declarations",
-    "Expect",
-    "Violation",
-    "assert_as_declared",
-    "assert_choices_as_declared",
-    "compiled_for",
-    "registers_of",
-    "violations",
-]
-
 
 @dataclass(frozen=True)
 class Expect:

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Sequence
 
 from forge_core.profiling.layouts import Access, coalescing, conflicts
 
-__all__ = ["check_aligned", "check_coalesced", "check_conflicts", "check_once"]
-
 
 def check_once(accesses: Iterable[Access], begin: int, end: int, *, what: str = "the map") -> None:
     """Exactly the bytes from ``begin`` to ``end`` are accessed, each once."""

@@ -9,8 +9,6 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["cover", "layouts", "matrix_to_plan", "placed", "random_bits", "relaid", "traits"]
-
 Call = TypeVar("Call", bound=Hashable)
 
 

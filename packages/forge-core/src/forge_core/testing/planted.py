@@ -11,8 +11,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["GENERAL", "MOVED", "Planted", "forgotten_stream", "stale_output"]
-
 Call = Callable[..., torch.Tensor]
 
 

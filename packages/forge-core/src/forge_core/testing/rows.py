@@ -11,8 +11,6 @@ import torch
 from forge_core.rows import RowProgram
 from forge_core.testing.subject import Case, Subject
 
-__all__ = ["LAUNCHES", "row_subject"]
-
 #: Calls that select each kernel: lanes, a block, a cluster; few long rows; streamed, split and column rows.
 LAUNCHES = (
     Case((300, 64), (-1,)),

@@ -21,8 +21,6 @@ from forge_core.rows.problem import ACCESS
 from forge_core.rows.teams import PersistentConfig
 from forge_core.testing.expectations import Declarations, Expect, registers_of
 
-__all__ = ["EXPECTED"]
-
 WARP, NUMBER = 32, 3.0
 
 

@@ -21,8 +21,6 @@ import torch
 from forge_core.testing.planted import Planted
 from forge_core.testing.tolerances import assert_near_float64, assert_same_bits
 
-__all__ = ["Arguments", "Case", "Subject", "normal"]
-
 Arguments = tuple[Any, ...]
 
 

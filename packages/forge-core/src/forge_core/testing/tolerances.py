@@ -20,16 +20,6 @@ import math
 
 import torch
 
-__all__ = [
-    "assert_near_float64",
-    "assert_same_bits",
-    "assert_same_values",
-    "balanced_depth",
-    "half_ulp",
-    "product_bound",
-    "tree_bound",
-]
-
 # Comparing in pieces bounds the memory of the comparison itself: a result of 8 GiB needs no second 8 GiB.
 PIECE_BYTES = 2**28
 

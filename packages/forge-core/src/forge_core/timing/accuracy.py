@@ -20,8 +20,6 @@ from forge_core.timing import Call, quantile
 from forge_core.timing.interleave import Timer
 from forge_core.timing.timers import TIMERS
 
-__all__ = ["DURATIONS_US", "known_duration", "measure_accuracy"]
-
 #: Durations of the spins, in microseconds: from a small launch to a case of 4 GB.
 DURATIONS_US = (2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 1000.0)
 SAMPLES = 48

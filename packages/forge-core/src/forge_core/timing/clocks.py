@@ -11,8 +11,6 @@ import torch
 
 from forge_core.timing import Timing
 
-__all__ = ["UNEVEN_NOTE", "busy_cpu", "disturbances", "driver_version", "other_users", "slowed_by", "sm_clock_mhz"]
-
 #: Load average per core from which the machine counts as shared.
 BUSY_SHARE = 0.5
 

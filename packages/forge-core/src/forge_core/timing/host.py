@@ -15,8 +15,6 @@ from forge_core.errors import BenchmarkError
 from forge_core.timing import Call, Timing
 from forge_core.timing.interleave import launch_order
 
-__all__ = ["WallTimer", "fresh_process", "host_times", "import_times"]
-
 HOST_METHOD = "perf_counter over batches of {batch} calls without synchronising; the stream is drained between batches"
 SECONDS = 600
 IMPORT_METHOD = "perf_counter around the import in a fresh process, after {after}"

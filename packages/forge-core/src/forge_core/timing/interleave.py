@@ -20,8 +20,6 @@ from typing import Any, Protocol
 
 from forge_core.timing import Call, Timing
 
-__all__ = ["Contender", "Interleaved", "Policy", "Timer", "launch_order", "time_interleaved"]
-
 
 class Timer(Protocol):
     """Times a batch of launches."""

@@ -15,8 +15,6 @@ from functools import partial
 
 import torch
 
-__all__ = ["AS_FOUND", "POLICIES", "L2Policy", "l2_policy"]
-
 POLICIES = ("cold", "flushed", "warm")
 #: Buffer sets where they need not rotate; two, so that the outputs compared afterwards are of different sets.
 FIXED_SETS = 2

@@ -17,8 +17,6 @@ import torch
 
 from forge_core.errors import BenchmarkError
 
-__all__ = ["check_stream"]
-
 POISON = 0xA5
 #: The time that work on another stream gets to finish: so long, plus so many times what the call takes.
 SETTLE_S = 0.001

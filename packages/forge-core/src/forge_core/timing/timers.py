@@ -14,8 +14,6 @@ from forge_core.errors import BenchmarkError, UnsupportedError
 from forge_core.timing import Call
 from forge_core.timing.clocks import sm_clock_mhz
 
-__all__ = ["MARK", "TIMERS", "CuptiTimer", "EventTimer", "GraphTimer", "Span", "between_marks"]
-
 # A backlog is this much longer than enqueuing took the last time, plus a margin for a host that stumbles.
 BACKLOG_FACTOR = 2.0
 BACKLOG_MARGIN_MS = 0.3

@@ -20,8 +20,6 @@ from forge_core.bench.report import compared
 from forge_core.bench.schema import AUTO, CEILING, OURS, variant_of
 from forge_core.device import SPECS
 
-__all__ = ["Plot", "ladders", "of_operator", "points", "roofline"]
-
 #: Inches. On a phone the text of a panel is still 9 pixels high.
 WIDTH = 4.6
 #: Cases that move at most so much show their latency, too.

@@ -12,8 +12,6 @@ from collections.abc import Callable
 
 from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "STAND_IN", "css", "inline", "picture", "svg_of"]
-
 #: By the name of the CSS variable: the colour of the light theme and of the dark one.
 COLOURS: dict[str, tuple[str, str]] = {
     # Backgrounds.
