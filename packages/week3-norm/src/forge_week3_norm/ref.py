@@ -17,12 +17,13 @@ def _wide(t: torch.Tensor) -> torch.Tensor:
 
 def _hat(x: torch.Tensor, dims: tuple[int, ...], eps: float, center: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """What is normalized, less its mean, times rstd; and the mean, with ``center``, and rstd of each row."""
-    wide = _wide(x)
-    mean = wide.mean(dims, keepdim=True)
-    d = wide - mean if center else wide
-    rstd = torch.rsqrt(d.square().mean(dims, keepdim=True) + eps)
+    d, found = _wide(x), []
+    if center:
+        found.append(d.mean(dims, keepdim=True))
+        d = d - found[0]
+    found.append(torch.rsqrt(d.square().mean(dims, keepdim=True) + eps))
     rows = [size for i, size in enumerate(x.shape) if i not in dims]
-    return d * rstd, [t.reshape(rows) for t in ((mean, rstd) if center else (rstd,))]
+    return d * found[-1], [t.reshape(rows) for t in found]
 
 
 def _along(t: torch.Tensor, x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
@@ -53,7 +54,8 @@ def norm(
     y, of_rows = _hat(total, dims, eps, center)
     y = y.to(x.dtype).to(y.dtype) if cast == "input" else y
     if weight is not None:
-        y = y * (_along(weight, x, dims) + weight_offset)
+        scale = _along(weight, x, dims)
+        y = y * (scale + weight_offset if weight_offset else scale)
     if bias is not None:
         y = y + _along(bias, x, dims)
     y = y.to(dtype or x.dtype).contiguous()
