@@ -100,6 +100,17 @@ def test_a_first_call_takes_16_hops_and_a_repeated_one_3(planted: tuple[Any, Com
     assert len(compiler.keys) == 1
 
 
+def test_a_repeated_call_of_several_tensors_takes_at_most_8_hops(
+    planted: tuple[Any, CompileCached[Any], Planted],
+) -> None:
+    path = EagerPath(week2.softmax_backward._rules, week2.softmax_backward.table.anew())
+    dy, y = torch.zeros(64, 8192), torch.zeros(64, 8192)
+    for _ in range(2):
+        again = hops(entered(lambda: path.call((dy, y, -1), {})))
+    assert len(again) <= 8, "\n".join(again)
+    assert not any("normalize" in name or "find" in name for name in again)
+
+
 def named(rows: int, length: int) -> dict[str, Any]:
     x = torch.empty(rows, length, dtype=torch.bfloat16, device="meta")
     return {"x": x, "dim": -1, "dtype": None, "variant": "auto"}
