@@ -6,9 +6,36 @@ initialised when the first kernel runs.
 
 from __future__ import annotations
 
-from forge_core.errors import ForgeError
+from forge_core.errors import (
+    ArgumentError,
+    BenchmarkError,
+    CompileError,
+    DeviceError,
+    DTypeError,
+    ForgeError,
+    LayoutError,
+    MissingKernelError,
+    SettingsError,
+    ShapeError,
+    UnsupportedError,
+)
 from forge_core.settings import Settings, use_settings
 
 __version__ = "0.1.0"
 
-__all__ = ["ForgeError", "Settings", "__version__", "use_settings"]
+__all__ = [
+    "ArgumentError",
+    "BenchmarkError",
+    "CompileError",
+    "DTypeError",
+    "DeviceError",
+    "ForgeError",
+    "LayoutError",
+    "MissingKernelError",
+    "Settings",
+    "SettingsError",
+    "ShapeError",
+    "UnsupportedError",
+    "__version__",
+    "use_settings",
+]
