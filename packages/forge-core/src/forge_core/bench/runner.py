@@ -194,9 +194,9 @@ def _measure_one(entry: _Measured, context: Context, *, cold: bool) -> None:
         entry.outcomes.append(measure_cold(entry.planned, context) if cold else measure(entry.planned, context))
     except Exception as error:  # noqa: BLE001 - recorded with its type, shown, and made exit status 1; the others run
         entry.error = error_text(error)
-    # What a failed case held on to is free only now that its traceback is gone; compiled peers hold buffers, too.
-    gc.collect()
     if context.options.device.type == "cuda":
+        # What a failed case held on to is free only now that its traceback is gone; compiled peers hold buffers, too.
+        gc.collect()
         torch.cuda.empty_cache()
 
 
