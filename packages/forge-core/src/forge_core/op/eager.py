@@ -106,12 +106,13 @@ class EagerPath:
         if has_torch_function(args[: self._positions] if plain is args else (*args, *kwargs.values())):
             return NOT_SERVED
         recorded = needs_gradient and guard.grad_enabled()
-        if recorded and (self._record is None or out is not None):
+        record = self._record if recorded else None
+        if recorded and (record is None or out is not None):
             return NOT_SERVED
         if out is not None:
             return self._launches.launch(out, plain, named)
         run, bound = self._runner(plain, named, on_cuda=on_cuda)
-        serve = partial(self._record_by, _saved(self._schema, run, plain, named)) if recorded else run
+        serve = run if record is None else partial(_recorded, record, _saved(self._schema, run, plain, named))
         if key is not None and (bound is not None or not on_cuda):
             if len(self._seen) >= table.MAX_BOUND:
                 self._seen.clear()
@@ -128,9 +129,6 @@ class EagerPath:
             return lambda args: launches.launch(None, args, kwargs), None
         bound = launches.find(None, args, kwargs)
         return partial(launches.run, bound, None), bound
-
-    def _record_by(self, saved: Saved, args: tuple[Any, ...]) -> Any:
-        return self._record(*args, saved)  # type: ignore[misc]
 
     def call_out(self, out: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs an out form, or returns NOT_SERVED; the dispatcher raises the error if a tensor requires grad."""
@@ -322,10 +320,14 @@ def _key(args: tuple[Any, ...], kwargs: dict[str, Any], tensors: int) -> list[An
 
 
 def _saved(schema: Schema, run: Serve, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Saved:
-    """What recording a call needs beside its positional arguments."""
+    """What recording a call needs besides its positional arguments."""
     named = schema.bind(args, kwargs)
     rest = tuple([named[name] for name in schema.parameters[len(args) : schema.positional]])
     return run, rest, {name: named[name] for name in schema.parameters[schema.positional :]}
+
+
+def _recorded(record: Callable[..., torch.Tensor], saved: Saved, args: tuple[Any, ...]) -> torch.Tensor:
+    return record(*args, saved)
 
 
 def _recorder(rules: Rules, backward: Callable[..., Any]) -> Callable[..., torch.Tensor]:

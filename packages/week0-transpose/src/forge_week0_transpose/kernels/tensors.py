@@ -1,7 +1,6 @@
-"""The operands as CuTe tensors, and a tile of them as a step partitions it.
+"""Operands and their tiles as CuTe tensors; addresses by hand, since a pointer's alignment is stated with its address.
 
-Elements are unsigned integers of their width, whatever they mean.  Addresses are computed by hand where a pointer's
-alignment is stated.
+Elements are unsigned integers of their width, whatever their dtype.
 """
 
 from __future__ import annotations
