@@ -1,4 +1,7 @@
-"""Complex sums: a linear program is planned as that of the real and imaginary parts, a kept dim more."""
+"""Complex tensors: a linear program is planned as that of the real and imaginary parts, a kept dim more.
+
+Another program may have one of ``paired`` operands, the real and the imaginary parts.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from forge_core.dtypes import COMPLEX, FLOATS
 from forge_core.errors import UnsupportedError
 from forge_core.rows import Fold, Operands, RowProgram
 from forge_core.rows.operator import like, row_operator
+from forge_core.rows.plan import plan_call
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,25 @@ class Sum(RowProgram):
 class Squares(Sum):
     folds = (Fold("sum", lambda v, row: v.x * v.x, masked=False),)
     linear = False
+
+
+@dataclass(frozen=True)
+class Parts(RowProgram):
+    operands = Operands(rows=("re", "im"), results=("y_re", "y_im"), paired=True)
+    folds = (Fold("prod", lambda v, row: v.re), Fold("prod", lambda v, row, *_: v.im))
+    merge = "complex_prod"
+
+    def results(self, totals, row):
+        return totals
+
+
+@dataclass(frozen=True)
+class Product(Sum):
+    folds = (Fold("prod", lambda v, row: v.x),)
+    linear = False
+
+    def of_parts(self):
+        return Parts()
 
 
 def declared(name, program, reference):
@@ -47,6 +70,7 @@ def declared(name, program, reference):
 
 total = declared("total", Sum(), lambda x, dim, dtype: torch.sum(x, dim, dtype=dtype))
 squares = declared("squares", Squares(), lambda x, dim, dtype: torch.sum(x * x, dim, dtype=dtype))
+product = declared("product", Product(), lambda x, dim, dtype: torch.prod(x, dim, dtype=dtype))
 
 ARCH = "sm_90a"
 
@@ -113,3 +137,37 @@ def test_what_is_no_sum_of_parts_is_refused_with_the_way_out(operator, dtype):
         operator.explain(x, dtype=dtype, arch=ARCH)
     with pytest.raises(UnsupportedError, match="real numbers to complex ones"):
         total.explain(x.real, dtype=torch.complex64, arch=ARCH)
+
+
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+@pytest.mark.parametrize("shape, dim", [((64, 1000), 1), ((64, 1001), 0), ((3, 5, 7), (0, 2)), ((2, 2**21), 1)])
+def test_a_program_of_parts_is_planned_with_a_view_of_each(shape, dim, dtype):
+    x = torch.empty(shape, dtype=dtype, device="meta")
+    dims = (dim,) if isinstance(dim, int) else dim
+    for laid_out in (x, x.mT.contiguous().mT, x[1:], x[..., :1].expand(shape)):
+        y = torch.empty([n for i, n in enumerate(laid_out.shape) if i not in dims], dtype=dtype, device="meta")
+        views = [torch.view_as_real(t)[..., k] for t in (laid_out, y) for k in (0, 1)]
+        named = dict(zip(Parts().operands.tensors, views, strict=True))
+        planned = plan_call("product", Parts(), named, dims, spec_for(ARCH), order=tuple(named))
+        told = product.explain(laid_out, dim, arch=ARCH)
+        assert (told.config, told.arguments, told.workspace) == (planned.config, planned.arguments, planned.workspace)
+        assert told.read == planned.read
+
+
+def test_a_launch_is_passed_one_pointer_to_both_parts():
+    from forge_core.rows.kernel import example_arguments
+    from forge_core.rows.stream import Stream
+
+    for dtype, size in zip(COMPLEX, (4, 8), strict=True):
+        for variant, scratch in (("stream", ()), ("split", (9000,))):
+            x = torch.empty(2, 2**21, dtype=dtype, device="meta")
+            told = product.explain(x, variant=variant, arch=ARCH)
+            launch = (1000, 5000, *scratch, *told.arguments, "stream")
+            pointers, length, *_, numbers = Stream.of(told.config).split(launch)
+            assert pointers == (1000, 1000 + size, 5000, 5000 + size) and (length, numbers) == (2**21, ())
+            assert len(example_arguments(told.config)) == len(launch)
+
+
+def test_a_mixed_call_of_parts_is_refused():
+    with pytest.raises(UnsupportedError, match="real numbers to complex ones"):
+        product.explain(torch.ones(6, 10), dtype=torch.complex64, arch=ARCH)

@@ -16,13 +16,17 @@ from forge_core.rows.plan import VARIANTS
 from forge_core.testing.expectations import assert_as_declared, compiled_for
 from forge_core.testing.rows_expected import EXPECTED
 from forge_week1_reduce.config import LADDER
-from forge_week1_reduce.program import FOLDS, Reduce
+from forge_week1_reduce.program import FOLDS, ComplexProduct, Reduce
 
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
 
 
 def config_of(variant, dtype=FP32, arch="sm_90a", op=week1.reduce_sum, shape=(4096, 8192), dim=-1):
     return op.explain(torch.empty(shape, dtype=dtype, device="meta"), dim, variant=variant, arch=arch)
+
+
+def kernel_of(config):
+    return "held" if isinstance(config, HeldConfig) else "column" if isinstance(config, ColumnConfig) else "stream"
 
 
 @pytest.mark.slow
@@ -56,9 +60,28 @@ def test_no_configuration_of_the_engine_spills(gpu, op, dtype):
     program = Reduce(op)
     binding = Binding(program, (dtype, dtype), program.compute((dtype,), None))
     for config in configurations(binding, SPECS[gpu]):
-        name = "held" if isinstance(config, HeldConfig) else "column" if isinstance(config, ColumnConfig) else "stream"
-        made = compiled_for(VARIANTS[name].path, config, SPECS[gpu].arch)
+        made = compiled_for(VARIANTS[kernel_of(config)].path, config, SPECS[gpu].arch)
         assert_as_declared(made, EXPECTED, config, SPECS[gpu].arch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [FP32, FP64], ids=str)
+@pytest.mark.parametrize("gpu", ["A100", "H200", "B200"])
+def test_no_kernel_of_complex_products_spills(gpu, dtype):
+    """Parts of complex numbers are two elements apart, so that they are read by element."""
+    program = ComplexProduct()
+    binding = Binding(program, (dtype,) * 4, program.compute((dtype,), None))
+    for config in configurations(binding, SPECS[gpu]):
+        if config.align == "element":
+            made = compiled_for(VARIANTS[kernel_of(config)].path, config, SPECS[gpu].arch)
+            assert_as_declared(made, EXPECTED, config, SPECS[gpu].arch)
+
+
+def test_a_complex_product_multiplies_alike_in_either_order():
+    for variant in ("stream", "split", "column"):
+        told = config_of(variant, torch.complex64, op=week1.prod, dim=0)
+        ptx = compiled_for(told.builder, told.config, "sm_90a").ptx
+        assert re.search(r"\bmul\.rn\.f32", ptx) and not re.search(r"\b(fma\.rn|mul)\.f32", ptx)
 
 
 def test_nan_wins_in_one_instruction():

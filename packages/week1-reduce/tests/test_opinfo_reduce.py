@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import forge_week1_reduce as week1
+from forge_core.dtypes import COMPLEX
 from forge_week1_reduce.ops import DTYPES
 
 with warnings.catch_warnings():
@@ -44,6 +45,7 @@ def test_every_operator_has_samples() -> None:
 
 #: A mean of integers is an error, which test_errors_reduce.py covers.
 PAIRS = [(name, dtype) for name in OURS for dtype in DTYPES if name != "mean" or dtype.is_floating_point]
+PAIRS += [(name, dtype) for name in ("sum", "mean", "prod") for dtype in COMPLEX]
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -63,6 +63,8 @@ class VectorizedConfig(NaiveConfig):
 def _refusal(binding: Binding, problem: Problem) -> Refusal | None:
     """Why no kernel of the ladder supports a problem."""
     dtypes = set(binding.dtypes)
+    if binding.operands.paired:
+        return Refusal("real numbers", "complex ones")
     if len(dtypes) > 1 or binding.via or not dtypes <= {torch.float16, torch.bfloat16, torch.float32}:
         return Refusal("fp16, bf16 or fp32, and the same dtype for the result", ", ".join(map(str, binding.dtypes)))
     if problem.kind == "empty":

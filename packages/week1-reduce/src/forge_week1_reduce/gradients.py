@@ -3,7 +3,7 @@
 sum     the gradient, expanded: a view, no kernel
 mean    the same, divided by the number of elements
 amax    the gradient, shared evenly by the elements that tie for the extreme
-prod    the gradient times the product of all other elements, from both sides, so that zeros need no case
+prod    the gradient times the product of all other elements, conjugated, from both sides, so that zeros need no case
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def prod_backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, Non
     line = moved.reshape(*moved.shape[: len(kept)], -1)
     others = (_before(line) * _before(line.flip(-1)).flip(-1)).reshape(moved.shape)
     back = [order.index(i) for i in range(x.ndim)]
-    return (_restore(grad, ctx) * others.permute(back)).to(ctx.dtype), None, None
+    return (_restore(grad, ctx) * others.permute(back).conj()).to(ctx.dtype), None, None
 
 
 def _before(line: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,7 @@ from forge_week1_reduce.program import Reduce
 
 __all__ = ["DTYPES", "amax", "amin", "mean", "prod", "reduce", "reduce_sum", "result_dtype"]
 
-#: What the operators take; sums and means complex numbers, too.
+#: What the operators take; sums, means and products complex numbers, too.
 DTYPES: tuple[torch.dtype, ...] = (*INTEGERS, *FLOATS)
 
 
@@ -33,7 +33,7 @@ def _name(dtype: object) -> str:
 
 
 def _takes(op: str) -> tuple[torch.dtype, ...]:
-    return (*DTYPES, *COMPLEX) if op in ("sum", "mean") else DTYPES
+    return (*DTYPES, *COMPLEX) if op in ("sum", "mean", "prod") else DTYPES
 
 
 def result_dtype(op: str, src: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
@@ -188,7 +188,7 @@ def prod(
     """The product over some dimensions; ``torch.prod``, over several dimensions too.
 
     Args:
-        x: as for :func:`reduce_sum`, but not complex.
+        x: as for :func:`reduce_sum`.
         dim: as for :func:`reduce_sum`.
         keepdim: as for :func:`reduce_sum`.
         dtype: as for :func:`reduce_sum`.

@@ -2,7 +2,7 @@
 
 stored dtype --convert--> dtype= --exactly--> accumulator ... combine ... --finish--> result
 
-sum, mean, prod    fp16, bf16, fp32 accumulate in fp32, fp64 in fp64, integers and bool in int64
+sum, mean, prod    fp16, bf16, fp32 accumulate in fp32, fp64 in fp64, integers and bool in int64; complex by parts
 amax, amin         in a dtype that holds every value exactly: fp32, fp64, int32 or int64
 """
 
@@ -16,7 +16,7 @@ import torch
 
 from forge_core.rows import Fold, Operands, RowProgram
 
-__all__ = ["FOLDS", "Convert", "Reduce"]
+__all__ = ["FOLDS", "ComplexProduct", "Convert", "Reduce"]
 
 #: The fold of each operator, and what adds nothing to it.
 FOLDS: dict[str, tuple[str, float]] = {
@@ -89,9 +89,26 @@ class Reduce(RowProgram):
         """Nothing is combined."""
         return Convert()
 
+    def of_parts(self) -> ComplexProduct | None:
+        """Of complex numbers."""
+        return ComplexProduct() if self.op == "prod" else None
+
     def results(self, totals: tuple[Any, ...], row: Any) -> tuple[Any, ...]:
         """The total; of a mean divided by the number of elements."""
         return (totals[0] / row.count if self.op == "mean" else totals[0],)
+
+
+@dataclass(frozen=True)
+class ComplexProduct(RowProgram):
+    """A product of complex numbers."""
+
+    operands = Operands(rows=("real", "imag"), results=("y_real", "y_imag"), paired=True)
+    folds = (Fold("prod", lambda v, row: v.real), Fold("prod", lambda v, row, *_: v.imag))
+    merge = "complex_prod"
+
+    def results(self, totals: tuple[Any, ...], row: Any) -> tuple[Any, ...]:
+        """Both parts."""
+        return totals
 
 
 def _accumulator(x: torch.dtype) -> torch.dtype:

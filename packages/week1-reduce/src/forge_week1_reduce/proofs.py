@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from forge_core.dtypes import COMPLEX
 from forge_core.proofs import week_of
 from forge_core.testing import Case, Subject, assert_same_values, random_bits
 from forge_core.testing.subject import normal
@@ -107,8 +108,12 @@ def _whole(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> t
 
 
 def _signs(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    # 1 and -1, whose products are exact however many they are; of unsigned integers 1 and 3, which wrap alike.
+    # 1 and -1, and i and -i, whose products are exact however many they are; of unsigned integers 1 and 3, which wrap
+    # alike.
     generator = torch.Generator(device=device).manual_seed(seed)
+    if dtype.is_complex:
+        units = torch.tensor([1, 1j, -1, -1j], dtype=dtype, device=device)
+        return (units[torch.randint(0, 4, case.shape, device=device, generator=generator)],)
     x = torch.randint(0, 2, case.shape, device=device, generator=generator)
     return ((1 - 2 * x if dtype.is_signed else 1 + 2 * x).to(dtype),)
 
@@ -194,7 +199,7 @@ PROOFS = week_of(
             _near_one,
             _of_prod,
             **{**_FEW, "make": _signs, "inexact": _near_one_of},
-            dtypes=ORDERED,
+            dtypes=(*ORDERED, *COMPLEX),
             reference=_prod,
         ),
     ],

@@ -132,3 +132,32 @@ class Each:
 
     def combine(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(m.combine((x,), (y,))[0] for m, x, y in zip(self.parts, a, b, strict=True))
+
+
+@dataclass(frozen=True)
+class ComplexProduct:
+    """(a + bi) (c + di), as parts; an infinite part makes NaN of others, as in PyTorch.
+
+    Attributes:
+        dtype: type of both parts: fp32 or fp64.
+    """
+
+    dtype: Any
+
+    @property
+    def types(self) -> tuple[Any, ...]:
+        return (self.dtype, self.dtype)
+
+    def identity(self) -> tuple[Any, ...]:
+        return self.dtype(1), self.dtype(0)
+
+    def combine(self, a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+        return _times(a[0], b[0]) - _times(a[1], b[1]), _times(a[0], b[1]) + _times(a[1], b[0])
+
+
+def _times(x: Any, y: Any) -> Any:
+    """Multiplies and rounds: of the sum of two products the compiler would fuse one, depending on their order."""
+    dtype = type(x)
+    return cute.arch.inline_ptx(
+        f"mul.rn.f{dtype.width} {{$w0}}, {{$r0}}, {{$r1}};", write_only_types=[dtype], read_only_args=[x, y]
+    )

@@ -52,7 +52,7 @@ class Column(ColumnConfig, PartedKernel):
         tiles, parts = (inner + (step - 1)) // step, Int32(parts)
         row = (
             pointers,
-            args[len(pointers)].toint() if const_expr(self.workspace) else Int64(0),
+            self.scratch(args) if const_expr(self.workspace) else Int64(0),
             Int32(length),
             dims,
             numbers,

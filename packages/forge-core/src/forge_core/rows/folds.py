@@ -10,10 +10,10 @@ import cutlass
 import cutlass.cute as cute
 
 from forge_core.cute.moments import Moments
-from forge_core.cute.monoid import Each, Maximum, Minimum, Monoid, Product, Sum
+from forge_core.cute.monoid import ComplexProduct, Each, Maximum, Minimum, Monoid, Product, Sum
 from forge_core.cute.online import MaxSum
 from forge_core.rows.program import Fold, RowProgram
-from forge_core.rows.values import Piece, bound, scalar
+from forge_core.rows.values import Piece, Row, bound, scalar
 
 #: By fold: its monoid, the reduction of a vector, and the identity.
 FOLDS: dict[str, tuple[Any, Any, float]] = {
@@ -25,7 +25,7 @@ FOLDS: dict[str, tuple[Any, Any, float]] = {
 }
 
 #: Folds that a merge requires, in order.
-_MERGED = {"max_sum": ("max", "sum"), "moments": ("count", "sum", "sum")}
+_MERGED = {"max_sum": ("max", "sum"), "moments": ("count", "sum", "sum"), "complex_prod": ("prod", "prod")}
 
 
 def merge_of(program: RowProgram, compute: Any) -> Monoid:
@@ -41,6 +41,8 @@ def merge_of(program: RowProgram, compute: Any) -> Monoid:
         return MaxSum(compute)
     if program.merge == "moments":
         return Moments(compute)
+    if program.merge == "complex_prod":
+        return ComplexProduct(compute)
     return Each(tuple(FOLDS[op][0](compute) for op in ops))
 
 
@@ -64,3 +66,15 @@ def across(fold: Fold, term: Any, compute: Any) -> Any:
     # The DSL reduces integer vectors by sums and products only.
     each = [(scalar(term[k], term.dtype, compute),) for k in range(cute.size(term.shape))]
     return reduce(FOLDS[fold.op][0](compute).combine, each)[0]
+
+
+def jointly(folds: Sequence[Fold], pieces: Sequence[Piece], row: Row, monoid: Monoid) -> tuple[Any, ...]:
+    """Folds pieces by a monoid of which each fold has a part, an element at a time."""
+    found = []
+    for v in pieces:
+        terms = [fold.term(v, row) for fold in folds]
+        for k in range(cute.size(terms[0].shape)):
+            inside = v.inside[k] if isinstance(v.inside, cute.TensorSSA) else v.inside
+            parts = zip(terms, monoid.types, monoid.identity(), strict=True)
+            found.append(tuple(t(cutlass.select_(inside, scalar(x[k], x.dtype, t), one)) for x, t, one in parts))
+    return reduce(monoid.combine, found)

@@ -52,7 +52,7 @@ class Held(HeldConfig, SharedRowKernel):
         parts = (length // self.vec + (step - 1)) // step if const_expr(self.blocks == 0) else self.blocks
         groups = rows if const_expr(self.sized) else (rows + (threads // self.lanes - 1)) // (threads // self.lanes)
         name_kernel(self.kernel, self.kernel_name)
-        slots = (args[len(pointers)].toint(), args[-2]) if const_expr(self.in_grid) else (Int64(0), Int64(0))
+        slots = (self.scratch(args), args[-2]) if const_expr(self.in_grid) else (Int64(0), Int64(0))
         sizes = Int32(length), Int32(threads), Uint32(parts), Int64(rows)
         self.kernel(pointers, slots, sizes, dims, numbers).launch(
             grid=(Int32(parts), Int32(rows), 1) if const_expr(self.in_grid) else (Int32(groups * parts), 1, 1),

@@ -39,7 +39,7 @@ from forge_core.cute.room import room_for
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.columns import Columns
 from forge_core.rows.config import RowConfig
-from forge_core.rows.folds import FOLDS, across, counted, merge_of
+from forge_core.rows.folds import FOLDS, across, counted, jointly, merge_of
 from forge_core.rows.program import Fold
 from forge_core.rows.values import Piece, Row, bits, bound, fetch_ahead, indices
 
@@ -67,12 +67,20 @@ class RowKernel(RowConfig):
         the same for each of ``reduced`` dims; the numbers, as float64; the launch's unique number if it has one; the
         stream.  Plain Python, so that tools call it with integers.
         """
-        count = len(self.binding.program.operands.tensors)
-        at = count + self.workspace
+        names = self.binding.program.operands
+        count, pointers = len(names.tensors), args[: names.pointers]
+        if names.paired:
+            parts = enumerate(self.binding.order or names.tensors)
+            pointers = tuple(pointers[i // 2] + i % 2 * self.binding.dtype(name).itemsize for i, name in parts)
+        at = names.pointers + self.workspace
         first = at + 1 + self.sizes
         end = first + (self.rank + self.reduced) * (1 + count)
         sizes = args[at + 1 : first] if self.sizes > 1 else args[at + 1] if self.sizes else self.threads
-        return args[:count], args[at], sizes, args[first:end], args[end : -1 - self.numbered]
+        return pointers, args[at], sizes, args[first:end], args[end : -1 - self.numbered]
+
+    def scratch(self, args: Sequence[Any]) -> Any:
+        """The address of the workspace."""
+        return args[self.binding.program.operands.pointers].toint()
 
     def rows_of(self, dims: Sequence[Any]) -> Any:
         """The number of rows."""
@@ -320,6 +328,8 @@ class RowKernel(RowConfig):
         self, folds: tuple[Fold, ...], pieces: list[Piece], row: Row, totals: tuple[Any, ...]
     ) -> tuple[Any, ...]:
         """Folds pieces by all folds of one pass."""
+        if self.binding.program.joint:
+            return jointly(folds, pieces, row, self.merge())
         own: tuple[Any, ...] = ()
         for fold in folds:
             own = (*own, self.fold(fold, pieces, row, totals + own))
@@ -372,9 +382,9 @@ class RowKernel(RowConfig):
 def example_arguments(config: RowConfig) -> tuple[Any, ...]:
     """Placeholder arguments for tracing, in the order of :meth:`RowKernel.split`."""
     names = config.binding.program.operands
-    count = len(names.tensors)
+    count, pointers = len(names.tensors), names.pointers + config.workspace
     return (
-        *(cute.runtime.make_ptr(cutlass.Uint8, 0, GLOBAL, assumed_align=1) for _ in range(count + config.workspace)),
+        *(cute.runtime.make_ptr(cutlass.Uint8, 0, GLOBAL, assumed_align=1) for _ in range(pointers)),
         *(Int64(4) for _ in range(1 + config.sizes + (config.rank + config.reduced) * (1 + count))),
         *(Float64(0) for _ in names.numbers),
         *(Int64(1) for _ in range(config.numbered)),

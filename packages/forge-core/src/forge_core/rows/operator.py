@@ -132,10 +132,11 @@ def row_operator(
         given = named | dict(zip(results, several(out), strict=True))
         tensors = {name: given[name] for name in operands.tensors}
         x = tensors[operands.rows[0]]
+        order = tuple(name for name in (*parsed.tensors, *results) if name in tensors)
         dims = normalize_dims(parsed.name, named.get("dim", -1), x.ndim)
         if any(t.dtype.is_complex for t in tensors.values()):
-            tensors = _real_views(parsed.name, found, tensors)
-            x, out = tensors[operands.rows[0]], torch.view_as_real(out)
+            found, tensors, order = _real_views(parsed.name, found, tensors, order)
+            x, out = tensors[found.operands.rows[0]], torch.view_as_real(out)
         return plan_call(
             parsed.name,
             found,
@@ -144,7 +145,7 @@ def row_operator(
             device,
             named.get("variant", "auto"),
             via=out.dtype if converts and out.dtype != x.dtype else None,
-            order=tuple(name for name in (*parsed.tensors, *results) if name in tensors),
+            order=order,
             numbers=[float(named[name]) for name in operands.numbers] if operands.numbers else (),
             ladder=ladder,
             invariant=named.get("batch_invariant", False),
@@ -169,16 +170,28 @@ def row_operator(
     return declare
 
 
-def _real_views(op: str, program: RowProgram, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Views of complex tensors with an additional kept dim of real and imaginary part."""
-    if not (program.linear and all(t.dtype.is_complex for t in tensors.values())):
+def _real_views(
+    op: str, program: RowProgram, tensors: Mapping[str, torch.Tensor], order: tuple[str, ...]
+) -> tuple[RowProgram, dict[str, torch.Tensor], tuple[str, ...]]:
+    """The program, operands and order of pointers for complex tensors: real views of them.
+
+    If the program is linear, those with an additional kept dim of real and imaginary part; otherwise a view of each.
+    """
+    real = program if program.linear else program.of_parts()
+    if real is None or not all(t.dtype.is_complex for t in tensors.values()):
         raise UnsupportedError(
-            f"{op}: no kernel calculates with complex numbers other than sums of them, and none converts real numbers "
-            "to complex ones; pass the real and imaginary parts, torch.view_as_real(x), or set FORGE_BACKEND=ref.",
-            requirement="real tensors, or a linear program of complex ones",
+            f"{op}: no kernel calculates with complex numbers other than sums and products of them, and none converts "
+            "real numbers to complex ones; pass the real and imaginary parts, torch.view_as_real(x), or set "
+            "FORGE_BACKEND=ref.",
+            requirement="real tensors, or a program of complex ones",
         )
     # Conjugated views occur in `explain` only: the dispatcher resolves those of a call.
-    return {name: torch.view_as_real(t.resolve_conj()) for name, t in tensors.items()}
+    views = {name: torch.view_as_real(t.resolve_conj()) for name, t in tensors.items()}
+    if program.linear:
+        return program, views, order
+    pairs = {name: real.operands.tensors[2 * i : 2 * i + 2] for i, name in enumerate(tensors)}
+    parts = {part: view[..., k] for name, view in views.items() for k, part in enumerate(pairs[name])}
+    return real, parts, tuple(part for name in order for part in pairs[name])
 
 
 def _mapped(

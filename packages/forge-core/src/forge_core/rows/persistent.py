@@ -42,7 +42,7 @@ class Persistent(PersistentConfig, AccumulatingKernel):
     def __call__(self, *args: Any):
         """Launches all teams, and the kernel that adds up their sums; ``args``: see :meth:`RowKernel.split`."""
         pointers, length, (threads, teams), dims, numbers = self.split(args)
-        scratch = args[len(pointers)].toint() if const_expr(self.workspace) else Int64(0)
+        scratch = self.scratch(args) if const_expr(self.workspace) else Int64(0)
         threads = Int32(threads) if const_expr(self.sized) else self.threads
         sizes = Int32(length), threads, Int32(teams), Int64(self.rows_of(dims))
         name_kernel(self.kernel, self.kernel_name)

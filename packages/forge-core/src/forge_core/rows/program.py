@@ -37,6 +37,7 @@ class Operands:
         results: (rows,), returned by ``results``.
         numbers: floats of the call; ``row.name``.
         accumulates: (length,), sums over rows of what ``accumulate`` returns: the gradient of a weight.
+        paired: every two tensors are the real and the imaginary part of one, of which a launch is passed one pointer.
     """
 
     rows: tuple[str, ...]
@@ -46,11 +47,17 @@ class Operands:
     results: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
     accumulates: tuple[str, ...] = ()
+    paired: bool = False
 
     @cached_property
     def tensors(self) -> tuple[str, ...]:
         """All operands that are tensors."""
         return self.rows + self.columns + self.scalars + self.writes + self.results + self.accumulates
+
+    @cached_property
+    def pointers(self) -> int:
+        """The number of pointers to them."""
+        return len(self.tensors) // (1 + self.paired)
 
     @cached_property
     def elementwise(self) -> tuple[str, ...]:
@@ -139,7 +146,8 @@ class RowProgram:
         """How the totals of two parts of a row are combined.
 
         ``"max_sum"``: a maximum, and a sum of exponentials relative to it; ``"moments"``: a count, a sum, and a sum of
-        squared deviations from the mean; ``"each"``: every total by its own fold, if no fold uses another's total.
+        squared deviations from the mean; ``"complex_prod"``: the real and the imaginary part of a product, whose folds
+        use no totals; ``"each"``: every total by its own fold, if no fold uses another's total.
         With a merge, all totals are exchanged at once, folds see the totals of a part of the row, and rows that are
         not held on chip are read once for all folds.  Rows held by lanes are the exception: each total is reduced by
         shuffles before the next fold begins, so that folds see those of the whole row.  ``""``: each total is exchanged
@@ -151,6 +159,11 @@ class RowProgram:
     def outside(self) -> float:
         """The value of row operands outside the row."""
         return 0.0
+
+    @property
+    def joint(self) -> bool:
+        """Whether a thread's elements are combined by the merge, too, instead of by each fold."""
+        return self.merge == "complex_prod"
 
     def compute(self, dtypes: Sequence[torch.dtype], via: torch.dtype | None) -> torch.dtype:
         """The compute dtype: float64 if an operand has it, else float32.
@@ -165,6 +178,10 @@ class RowProgram:
 
     def of_one(self) -> RowProgram | None:
         """An elementwise program that computes the results for rows of one element, or None."""
+        return None
+
+    def of_parts(self) -> RowProgram | None:
+        """A program with ``paired`` operands that computes the same of complex ones, in their order; or None."""
         return None
 
     def constants(self, totals: tuple[Any, ...], row: Any) -> Any:

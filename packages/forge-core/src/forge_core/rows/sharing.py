@@ -9,7 +9,7 @@ from cutlass import Uint32
 
 from forge_core.cute.exchange import Exchange, reduce_row
 from forge_core.cute.monoid import Monoid
-from forge_core.cute.warp import reduce_part
+from forge_core.cute.warp import reduce_lanes, reduce_part
 from forge_core.rows.kernel import RowKernel
 from forge_core.rows.program import Fold
 from forge_core.rows.values import Piece, Row
@@ -47,6 +47,9 @@ class SharedRowKernel(RowKernel):
         """
         program = self.binding.program
         totals: tuple[Any, ...] = ()
+        if program.joint:
+            totals, monoid = self.fold_each(program.folds, pieces, row, totals), self.merge()
+            return reduce_row(totals, monoid, exchange[0]) if self.sized else reduce_lanes(totals, monoid, self.lanes)
         merged = program.merge != "" and self.sized and len(program.folds) > 0
         for i, fold in enumerate(program.folds):
             if i > 0 and program.folds[i - 1].op != "count":

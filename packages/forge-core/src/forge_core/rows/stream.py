@@ -39,7 +39,7 @@ class Stream(StreamConfig, PartedKernel):
         """Launches a block per part of each row; ``args``: see :meth:`RowKernel.split`."""
         pointers, length, parts, dims, numbers = self.split(args)
         parts = Int32(parts) if const_expr(self.parted) else Int32(1)
-        rows, scratch = self.rows_of(dims), args[len(pointers)].toint() if const_expr(self.parted) else Int64(0)
+        rows, scratch = self.rows_of(dims), self.scratch(args) if const_expr(self.parted) else Int64(0)
         for pass_index in self.launches:
             name_kernel(self.kernel, self.name_of(pass_index))
             self.kernel(pointers, scratch, length, dims, numbers, parts, pass_index).launch(
