@@ -205,7 +205,7 @@ def opaque(rX: cute.Tensor, zero: Uint32) -> None:
     """
     rWords = cute.recast_tensor(rX, Uint32)
     for i in range(cute.size(rWords)):
-        rWords[i] = rWords[i] ^ zero
+        rWords[i] = rWords[i] + zero
 
 
 @cute.jit

@@ -1,4 +1,4 @@
-"""Exponential of vectors (``TensorSSA``) and scalars with a stated error, and division of coordinates.
+"""Exponential of vectors (``TensorSSA``) and scalars with a stated error, conversion, and division of coordinates.
 
 ``exp``, exact, for fp32:
 
@@ -16,7 +16,7 @@ import math
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Float32, Int64, Uint32
+from cutlass import BFloat16, Float32, Int64, Uint32
 from cutlass.cute import TensorSSA
 
 LOG2_E = math.log2(math.e)
@@ -59,6 +59,18 @@ def _exact(d: Float32) -> Float32:
     power = cute.math.exp2(t, fastmath=True)
     # fmin of a number and NaN is the number, so that e^-inf is 0; a NaN d is propagated by 2^t.
     return Float32(cute.math.fma(power, cute.arch.fmin(rest, Float32(_MOST_REST)), power))
+
+
+def widened(x: Any) -> Any:
+    """A vector of bf16 in fp32, by one instruction an element; the compiler takes two for the upper half of a word."""
+    if x.dtype is not BFloat16 or cute.size(x.shape) % 2:
+        return x.to(Float32)
+    rPacked, rX = (cute.make_rmem_tensor(x.shape, dtype) for dtype in (BFloat16, Float32))
+    rPacked.store(x)
+    rWords, rBits = (cute.recast_tensor(r, Uint32) for r in (rPacked, rX))
+    for i in range(cute.size(rWords)):
+        rBits[2 * i], rBits[2 * i + 1] = rWords[i] << 16, rWords[i] & Uint32(0xFFFF0000)
+    return rX.load()
 
 
 @cute.jit

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
 import torch
-from cutlass import Float32, Int32, Uint32
+from cutlass import BFloat16, Float32, Int32, Uint32
 
+from forge_core.cute.math import widened
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.binding import Binding
 
@@ -52,7 +54,14 @@ class Values:
             return cute.where(x != cute.full_like(x, 0), *(cute.full_like(x, n, compute) for n in (1, 0)))
         if self._binding.via is not None and name in self._binding.program.operands.rows:
             x = x.to(cute_dtype(self._binding.via))
-        return x if x.dtype is compute else x.to(compute)
+        return widened(x) if compute is Float32 and x.dtype is BFloat16 else x.to(compute)
+
+    def within(self, x: Any) -> Any:
+        """A scalar for elements inside the row, 0 for those outside."""
+        zero = type(x)(0)
+        if not isinstance(self.inside, cute.TensorSSA):
+            return type(x)(cutlass.select_(self.inside, x, zero))
+        return cute.where(self.inside, *(cute.full(self.inside.shape, n, type(x)) for n in (x, zero)))
 
     def stored(self, name: str) -> Any:
         """An operand in its own dtype; in the compute dtype if it is rounded, an integer or float64."""
