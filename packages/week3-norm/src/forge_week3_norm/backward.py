@@ -38,9 +38,9 @@ __all__ = [
     "together",
 ]
 
-#: Elements of a row up to which one read is faster than two.  H200: rows of 16384 take 0.62 to 0.68 of the time of the
-#: separate launches, rows of 32768, for clusters of more blocks, 0.95 to 1.28.
-LONGEST = 2**14
+#: Elements of a row up to which one read is faster than two; half as many by element.  H200: rows of 16384 take 0.62 to
+#: 0.68 of the time of the separate launches, rows of 32768 0.72 to 0.95.
+LONGEST = 2**15
 
 
 def _given(named: dict[str, Any]) -> dict[str, Any]:
@@ -192,7 +192,8 @@ def together(dims: tuple[int, ...], h: torch.Tensor, *others: torch.Tensor | Non
     if h.device.type != "cuda" and arch is None:
         return True
     device = devices.query(h.device) if arch is None else devices.spec_for(arch)
-    return math.prod(h.shape[i] for i in dims) <= min(LONGEST, 4096 * max_cluster(device))
+    length = math.prod(h.shape[i] for i in dims)
+    return length <= min(LONGEST if length % 8 == 0 else LONGEST // 2, 4096 * max_cluster(device))
 
 
 def keep(ctx: Any, inputs: tuple[Any, ...], output: Any, keyword_only_inputs: dict[str, Any], *, center: bool) -> None:

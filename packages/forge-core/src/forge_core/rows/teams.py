@@ -20,12 +20,12 @@ from forge_core.rows.problem import Problem
 #: Registers per thread for sums over rows and column operands, which stay for all rows.
 _KEPT = 48
 #: Maximum elements of a row per thread; of rows read by element; of those with several reduced dims.
-_MOST, _MOST_SINGLE, _MOST_STRIDED = 32, 8, 4
+_MOST, _MOST_SINGLE, _MOST_STRIDED = 16, 8, 4
 #: Registers per thread besides; from sm_100 on, where the compiler allocates more for the same code; with lanes, whose
 #: row the compiler keeps from the folds to the map.
 _SPARE, _SPARE_NEWER, _SPARE_LANES = 32, 40, 64
 #: Bytes in flight per multiprocessor.
-_IN_FLIGHT = 96 * 1024
+_IN_FLIGHT = 64 * 1024
 #: Threads per block of a team; threads per block with lanes; lanes per row and chunks.
 _TEAM_THREADS, _WARP_THREADS, _LANES = (256, 512), 128, ((4, 2), (8, 2), (16, 2), (32, 2), (32, 4))
 #: Shared memory that CUDA reserves per block.
@@ -145,13 +145,16 @@ def _whole(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
     vec = binding.widest_vec
     most = max(1, _elements(binding) // vec)
     teams = [(_WARP_THREADS, min(chunks, most), {"lanes": lanes}) for lanes, chunks in _LANES]
-    teams += [(threads, most, {"blocks": blocks}) for blocks in _clusters(device) for threads in _TEAM_THREADS]
+    # Longer rows take all blocks of a cluster, small ones, so that others are resident beside them.
+    for blocks in dict.fromkeys((*_clusters(device)[:2], max_cluster(device))):
+        sizes = (_WARP_THREADS, *_TEAM_THREADS) if blocks > 2 else _TEAM_THREADS
+        teams += [(threads, most, {"blocks": blocks}) for threads in sizes]
     for threads, chunks, more in teams:
         config = _config(binding, device, "whole", threads, chunks, stages=1, **more)
         # cp.async needs 16 bytes of each operand.
-        sizes = [binding.dtype(name).itemsize * vec for name in binding.loaded]
-        row, resident = threads * chunks * sum(sizes), config.resident
-        if not sizes or any(size % 16 for size in sizes):
+        accesses = [binding.dtype(name).itemsize * vec for name in binding.loaded]
+        row, resident = threads * chunks * sum(accesses), config.resident
+        if not accesses or any(size % 16 for size in accesses):
             continue
         beside = config.shared(threads) - row
         most_here, most_shared = (
