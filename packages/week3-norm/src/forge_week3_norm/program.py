@@ -66,16 +66,17 @@ class Norm(RowProgram):
 
     @property
     def folds(self) -> tuple[Fold, ...]:
-        """The sum, if it is centered, and the squares; elements outside the row are 0, but their deviations are not."""
+        """The sum, if it is centered, and the squares; elements outside the row are 0, and taken from 0."""
 
         def squares(v: Any, row: Any, *of_part: Any) -> Any:
             x = _element(self, v)
-            d = x - of_part[1] / of_part[0] if self.center else x
+            d = x - v.within(of_part[1] / of_part[0]) if self.center else x
             return d * d
 
+        squared = Fold("sum", squares, masked=False)
         if not self.center:
-            return (Fold("sum", squares, masked=False),)
-        return Fold("count"), Fold("sum", lambda v, row, count: _element(self, v), masked=False), Fold("sum", squares)
+            return (squared,)
+        return Fold("count"), Fold("sum", lambda v, row, count: _element(self, v), masked=False), squared
 
     @property
     def merge(self) -> str:

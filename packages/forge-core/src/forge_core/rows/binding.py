@@ -49,6 +49,12 @@ class Binding:
         return tuple(name for name in self.operands.rows if name not in self.broadcast)
 
     @cached_property
+    def wide_columns(self) -> bool:
+        """Whether a program with outputs reads more bytes of column operands than of row operands."""
+        columns = sum(self.dtype(name).itemsize for name in self.operands.columns)
+        return bool(self.operands.writes) and columns > self.loaded_bytes
+
+    @cached_property
     def loaded_bytes(self) -> int:
         """Bytes loaded per element of a row."""
         return sum(self.dtype(name).itemsize for name in self.loaded)

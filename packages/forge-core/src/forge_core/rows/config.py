@@ -87,6 +87,11 @@ class RowConfig:
         return self.chunks * binding.words(vec) + beside
 
     @property
+    def merges(self) -> bool:
+        """Whether one exchange follows the last fold, instead of one after each."""
+        return self.binding.program.merge != ""
+
+    @property
     def exchange_partials(self) -> int:
         """Partial results of an exchange in shared memory."""
         return self.threads // 32
@@ -98,7 +103,7 @@ class RowConfig:
             threads: threads per block.
         """
         program = self.binding.program
-        each, count = (len(program.folds), 1) if program.merge else (1, len(program.folds))
+        each, count = (len(program.folds), 1) if self.merges else (1, len(program.folds))
         total = 1 << (each * self.binding.compute.itemsize - 1).bit_length()
         # 32 bytes for a barrier and for alignment.
         return count * (total * self.exchange_partials + 32) if self.exchange_partials and program.folds else 0
@@ -152,6 +157,11 @@ class HeldConfig(RowConfig):
     blocks: int = 1
     staged: int = 0
     columns_staged: bool = False
+
+    @property
+    def merges(self) -> bool:
+        """Not moments in one block, whose two exchanges take less time than the arithmetic of a merge."""
+        return super().merges and not (self.binding.program.merge == "moments" and self.blocks == 1)
 
     @property
     def exchange_partials(self) -> int:

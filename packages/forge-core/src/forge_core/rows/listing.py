@@ -92,11 +92,12 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
 
     clusters, floats = max_cluster(device), all(binding.dtype(name).is_floating_point for name in binding.loaded)
     stages = bool(binding.program.folds) and not binding.program.operands.columns and floats
-    writes = binding.program.operands.writes
+    writes, wide = binding.program.operands.writes, binding.wide_columns
     longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
     longer += [(512, 1, _MOST - 8 * more)] if clusters == 1 else []
     # Half of a multiprocessor's threads are enough where there is little arithmetic to overlap with loads.
     longer += [(512, clusters, _HALF)] if clusters > 1 and len(binding.loaded) > 1 else []
+    longer += [(256, clusters, 2 * _HALF)] if clusters > 1 and binding.operands.columns else []
     in_grid = bool(binding.fits_slot and device.capability >= (9, 0) and binding.program.folds)
     longer += [(512, 0, _SOME)] if in_grid else []
     if not binding.program.folds:
@@ -106,7 +107,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
             if align == "whole" or lanes > 1:
                 yield held(align, threads, lanes, chunks)
         for threads, blocks, room in longer:
-            fits = _MANY_SHIFTED if room == _MANY and (align == "shifted" or not writes) else room
+            fits = _MANY_SHIFTED if room == _MANY and (align == "shifted" or not writes or wide) else room
             if align == "whole" or room not in (_FEW, _HALF):
                 yield held(align, threads, 0, max(1, fits // words), blocks)
         if in_grid:
@@ -134,7 +135,7 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
     """
     binding, columns = config.binding, config.binding.program.operands.columns
     sizes, row = ([binding.dtype(name).itemsize for name in names] for names in (columns, binding.moving))
-    wide = config.align == "whole" and max(sizes, default=0) > min(row, default=8)
+    wide = config.align == "whole" and (max(sizes, default=0) > min(row, default=8) or binding.wide_columns)
     # Copies to shared memory are 16 bytes wide, and the first lanes of a warp copy the last vectors of each chunk.
     if (
         not columns

@@ -81,6 +81,9 @@ KERNELS: Mapping[str, Variant] = {**VARIANTS, **PERSISTENT}
 
 Config = TypeVar("Config", bound=RowConfig)
 
+# Vectors per thread whose loads hide each other.
+_FEW_CHUNKS = 4
+
 # Grids have fewer blocks than this, and 32-bit element numbers end here.
 LIMIT = 2**31
 
@@ -233,6 +236,8 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
         return max(fits, key=lambda config: (-config.chunks, config.blocks))
     measured = thresholds().on(device)
     spread, almost, enough = measured["spread_vectors"], measured["almost_bytes"], measured["enough_bytes"]
+    # Bound by arithmetic: resident warps, which few vectors per thread allow, gain more than bytes in flight.
+    bound = binding.wide_columns and binding.loaded_bytes < 4
     best: HeldConfig = fits[0]
     best_rank: tuple[float, ...] = ()
     for config in fits:
@@ -243,8 +248,8 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
         # Rows fewer than multiprocessors are spread over more blocks, if each has enough vectors.
         busy = rows * (blocks if vectors >= spread * blocks else 1)
         # An exchange of more blocks takes longer, and more bytes of other rows in flight hide it.
-        useful = min(in_flight, enough + 3072 * (blocks - 1))
-        rank = (min(busy, sm_count), in_flight >= almost, -blocks, useful, -config.chunks)
+        useful = config.chunks >= _FEW_CHUNKS if bound else min(in_flight, enough + 3072 * (blocks - 1))
+        rank = (min(busy, sm_count), bound or in_flight >= almost, -blocks, useful, -config.chunks)
         if rank > best_rank:
             best, best_rank = config, rank
     return best

@@ -26,8 +26,8 @@ class SharedRowKernel(RowKernel):
 
     def exchanged(self) -> tuple[Monoid, ...]:
         """The monoid of each exchange; none with lanes, which use shuffles."""
-        folds = self.binding.program.folds if self.sized else ()
-        return (self.merge(),) if self.binding.program.merge and folds else tuple(map(self.monoid, folds))
+        folds = [fold for fold in self.binding.program.folds if self.sized and (self.merges or fold.op != "count")]
+        return (self.merge(),) if self.merges and folds else tuple(map(self.monoid, folds))
 
     def of_lanes(self, total: Any, fold: Fold) -> Any:
         """Reduces over the lanes of a row."""
@@ -36,8 +36,8 @@ class SharedRowKernel(RowKernel):
     def reduce(self, pieces: list[Piece], row: Row, exchange: Sequence[Exchange], zero: Uint32) -> tuple[Any, ...]:
         """The totals of a row, in all threads that share it.
 
-        With a merge, folds see the totals of the thread's own elements, and one exchange follows the last fold.  Lanes
-        reduce each total before the next fold instead, without an exchange.
+        With a merge (``merges``), folds see the totals of the thread's own elements, and one exchange follows the last
+        fold.  Lanes reduce each total before the next fold instead, without an exchange.
 
         Args:
             pieces: the thread's elements.
@@ -50,7 +50,7 @@ class SharedRowKernel(RowKernel):
         if program.joint:
             totals, monoid = self.fold_each(program.folds, pieces, row, totals), self.merge()
             return reduce_row(totals, monoid, exchange[0]) if self.sized else reduce_lanes(totals, monoid, self.lanes)
-        merged = program.merge != "" and self.sized and len(program.folds) > 0
+        merged, exchanges = self.merges and self.sized and len(program.folds) > 0, iter(exchange)
         for i, fold in enumerate(program.folds):
             if i > 0 and program.folds[i - 1].op != "count":
                 self.drop_conversions(pieces, totals, zero << i)
@@ -60,6 +60,6 @@ class SharedRowKernel(RowKernel):
             elif not self.sized:
                 total = self.of_lanes(total, fold)
             elif not merged:
-                (total,) = reduce_row((total,), self.monoid(fold), exchange[i])
+                (total,) = reduce_row((total,), self.monoid(fold), next(exchanges))
             totals = (*totals, total)
         return reduce_row(totals, self.merge(), exchange[0]) if merged else totals
