@@ -30,8 +30,6 @@ from forge_week0_transpose.lines import MAX_LINES, MAX_SKINNY, LinesConfig, Skin
 from forge_week0_transpose.problem import Dim, Matrix, Problem, Rows
 from forge_week0_transpose.thresholds import THRESHOLDS
 
-__all__ = ["KERNELS", "TILE_SIZES", "UNROLL", "VARIANTS", "Kernel", "plan"]
-
 #: Edges of the tiled kernel, in elements.
 TILE_SIZES = (16, 32)
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from forge_week0_transpose.configs import CHUNK, Step, Swizzle, TileConfig
 
-__all__ = ["MAX_LINES", "MAX_SKINNY", "LinesConfig", "SkinnyConfig"]
-
 #: The longest short side that ``skinny`` takes, which is compiled for each, and that ``lines`` takes.
 MAX_SKINNY, MAX_LINES = 8, 64
 

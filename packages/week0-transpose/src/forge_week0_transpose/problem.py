@@ -21,8 +21,6 @@ from forge_week0_transpose.configs import CHUNK
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Dim", "Matrix", "Problem"]
-
 
 class Dim(NamedTuple):
     """One dimension: its size, and its strides in elements on both sides."""

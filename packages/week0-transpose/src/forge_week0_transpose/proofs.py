@@ -14,8 +14,6 @@ from forge_core.testing.planted import MOVED
 from forge_core.testing.subject import normal
 from forge_week0_transpose import ops
 
-__all__ = ["PROOFS"]
-
 #: A tile's multiple, rows that begin anywhere, a skinny matrix, and a batch.
 SHAPES = ((256, 320), (131, 77), (2051, 3), (3, 33, 65), (1, 300))
 

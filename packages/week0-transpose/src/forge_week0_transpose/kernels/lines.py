@@ -38,8 +38,6 @@ from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.kernels.tensors import matrices, traceable
 from forge_week0_transpose.lines import LinesConfig
 
-__all__ = ["Lines", "build"]
-
 
 class Lines(LinesConfig):
     """The kernel of a configuration."""

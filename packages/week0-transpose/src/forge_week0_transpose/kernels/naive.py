@@ -27,8 +27,6 @@ from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.configs import NaiveConfig
 from forge_week0_transpose.kernels.tensors import place, tensor, traceable
 
-__all__ = ["Naive", "build"]
-
 
 class Naive(NaiveConfig):
     """The kernel of a configuration."""

@@ -38,8 +38,6 @@ from forge_core.cute.memory import elements_at, name_kernel
 from forge_week0_transpose.configs import CHUNK, RealignedConfig, RowsConfig
 from forge_week0_transpose.kernels.tensors import place, tensor, traceable
 
-__all__ = ["Realigned", "Rows", "build", "build_realigned"]
-
 
 class Rows(RowsConfig):
     """Rows of whole chunks."""

@@ -38,8 +38,6 @@ from forge_week0_transpose.kernels.tile import TileKernel
 from forge_week0_transpose.kernels.words import deinterleave, interleave
 from forge_week0_transpose.lines import SkinnyConfig
 
-__all__ = ["Skinny", "build"]
-
 
 class Skinny(SkinnyConfig, TileKernel):
     """The kernel of a configuration."""

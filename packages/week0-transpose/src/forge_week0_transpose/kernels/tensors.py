@@ -18,8 +18,6 @@ from forge_core.cute.check import check
 from forge_core.cute.memory import GLOBAL, example_arguments
 from forge_week0_transpose.configs import Step
 
-__all__ = ["UNSIGNED", "matrices", "place", "shuffled", "tensor", "tile_at", "tiled_copy", "traceable"]
-
 #: By bytes.
 UNSIGNED = {1: Uint8, 2: Uint16, 4: Uint32, 8: Uint64, 16: Uint128}
 

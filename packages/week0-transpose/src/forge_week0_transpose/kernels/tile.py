@@ -27,8 +27,6 @@ from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.configs import PLAIN, Step, TileConfig
 from forge_week0_transpose.kernels.tensors import matrices, tile_at, tiled_copy
 
-__all__ = ["TileKernel"]
-
 
 class TileKernel(TileConfig):
     """The kernel of a configuration, but for :meth:`view` and :meth:`shuffle`."""

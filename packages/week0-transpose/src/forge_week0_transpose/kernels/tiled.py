@@ -24,8 +24,6 @@ from forge_week0_transpose.configs import TiledConfig
 from forge_week0_transpose.kernels.tensors import traceable
 from forge_week0_transpose.kernels.tile import TileKernel
 
-__all__ = ["Tiled", "build"]
-
 
 class Tiled(TiledConfig, TileKernel):
     """The kernel of a configuration."""

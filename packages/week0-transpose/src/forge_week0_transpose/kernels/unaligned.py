@@ -38,8 +38,6 @@ from forge_week0_transpose.configs import CHUNK, UnalignedConfig
 from forge_week0_transpose.kernels.tensors import tile_at, tiled_copy, traceable
 from forge_week0_transpose.kernels.vectorized import Vectorized
 
-__all__ = ["Unaligned", "build"]
-
 
 class Unaligned(UnalignedConfig, Vectorized):
     """The kernel of a configuration."""

@@ -31,8 +31,6 @@ from forge_week0_transpose.kernels.tensors import shuffled, traceable
 from forge_week0_transpose.kernels.tile import TileKernel
 from forge_week0_transpose.kernels.words import interleave
 
-__all__ = ["Vectorized", "build"]
-
 
 class Vectorized(VectorizedConfig, TileKernel):
     """The kernel of a configuration."""
