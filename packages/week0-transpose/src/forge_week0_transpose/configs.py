@@ -333,7 +333,8 @@ class SkinnyConfig(FewConfig, TileConfig):
 
     @property
     def _name(self) -> str:
-        return f"transpose_skinny_{self.itemsize}B_{self.lines}{'rows' if self.gather else 'cols'}_b{self.batch_rank}"
+        way = f"{self.lines}rows" if self.gather else f"{self.lines}cols"
+        return f"transpose_skinny_{self.itemsize}B_{way}_line{CHUNK}_run{CHUNK}_b{self.batch_rank}"
 
 
 @dataclass(frozen=True)
