@@ -12,14 +12,15 @@ from forge_core.device import SPECS, Device
 from forge_core.errors import UnsupportedError
 from forge_week0_transpose.config import TILE_SIZES, VARIANTS, plan
 from forge_week0_transpose.configs import (
+    LinesConfig,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
+    SkinnyConfig,
     TiledConfig,
     UnalignedConfig,
     VectorizedConfig,
 )
-from forge_week0_transpose.lines import LinesConfig, SkinnyConfig
 from forge_week0_transpose.problem import Problem
 from forge_week0_transpose.thresholds import THRESHOLDS
 
@@ -96,7 +97,7 @@ def test_a_misaligned_address_shifts_its_side() -> None:
 def test_half_aligned_rows_take_half_as_wide_accesses() -> None:
     config = auto(transposition(32768, 1000, size=1))
     assert isinstance(config, VectorizedConfig)
-    assert (config.src_width, config.dst_width) == (8, 16)
+    assert config.src_width == 8
     assert isinstance(auto(transposition(32768, 1004, size=1)), UnalignedConfig), "4-byte accesses lose to shifting"
     assert isinstance(auto(transposition(8184, 8200, size=1)), UnalignedConfig), "so do 8-byte ones on both sides"
 
@@ -106,7 +107,7 @@ def test_half_aligned_rows_take_half_as_wide_accesses() -> None:
 def test_skinny(size: int, rows: int, cols: int, lines: int, gather: bool) -> None:
     config = auto(transposition(rows, cols, size=size))
     assert isinstance(config, SkinnyConfig)
-    assert (config.lines, config.gather, config.line_width, config.run_width) == (lines, gather, 16, 16)
+    assert (config.lines, config.gather) == (lines, gather)
 
 
 @pytest.mark.parametrize(("batch", "flat"), [(65535, False), (65536, True)])
@@ -116,10 +117,12 @@ def test_more_skinny_matrices_than_a_dimension_of_a_grid_holds_are_numbered(batc
     assert config.flat is flat
 
 
-def test_skinny_takes_lines_as_they_are_aligned() -> None:
-    config = plan("transpose", transposition(3, 1_000_001, size=2), H200, "skinny").config
-    assert isinstance(config, SkinnyConfig)
-    assert (config.line_width, config.run_width) == (2, 16)
+def test_skinny_takes_aligned_lines_alone() -> None:
+    assert plan("transpose", transposition(3, 1_000_008, size=2), H200, "skinny").config == SkinnyConfig(
+        2, 3, gather=True
+    )
+    with pytest.raises(UnsupportedError, match="begin at multiples of 16 bytes; got multiples of 2"):
+        plan("transpose", transposition(3, 1_000_001, size=2), H200, "skinny")
 
 
 @pytest.mark.parametrize("shape", [(3, 100), (9, 1 << 20)], ids=["short", "nine rows"])
@@ -398,7 +401,11 @@ def test_tile_size_is_taken(size: int) -> None:
 @pytest.mark.parametrize(
     ("name", "problem", "reason"),
     [
-        ("vectorized", transposition(7, 9, size=2), r"multiples of 4 bytes; got multiples of 2 in the input"),
+        (
+            "vectorized",
+            transposition(7, 9, size=2),
+            r"multiples of 8 bytes in the input, of 16 in the output; got multiples of 2 in the input",
+        ),
         ("shifted", transposition(64, 64, size=16), r"elements of at most 8 bytes; got 16"),
         ("shifted", transposition(9, 3), r"input rows of at least 16 bytes"),
         ("skinny", transposition(64, 64), r"2 to 8 rows"),

@@ -64,7 +64,7 @@ def promised(variant: str, rows: int, cols: int, itemsize: int) -> bool:
     if variant == "lines":
         return 2 <= short <= 64
     if variant == "skinny":
-        return 2 <= short <= 8 and long >= 2048 and itemsize <= 8
+        return 2 <= short <= 8 and long >= 2048 and itemsize <= 8 and long * itemsize % 16 == 0
     if variant == "shifted":
         return short >= 2 and itemsize <= 8 and cols * itemsize >= 16
     assert variant == "vectorized"
@@ -72,7 +72,9 @@ def promised(variant: str, rows: int, cols: int, itemsize: int) -> bool:
 
 
 #: Long matrices with a short side, around what a block of the skinny kernel takes and of the one for lines.
-LONG = [shape for n in (*range(2, 10), 27, 64, 65) for m in (2047, 2048, 2049, 5000) for shape in ((n, m), (m, n))]
+LONG = [
+    shape for n in (*range(2, 10), 27, 64, 65) for m in (2047, 2048, 2049, 2064, 5008) for shape in ((n, m), (m, n))
+]
 
 
 def served(op: Any, x: torch.Tensor, variant: str, promise: bool) -> torch.Tensor | None:

@@ -32,9 +32,11 @@ from forge_core.testing.expectations import (
 from forge_core.testing.inputs import matrix_to_plan
 from forge_week0_transpose.config import KERNELS
 from forge_week0_transpose.configs import (
+    LinesConfig,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
+    SkinnyConfig,
     TiledConfig,
     UnalignedConfig,
     VectorizedConfig,
@@ -44,8 +46,7 @@ pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists 
 
 import cutlass.cute as cute  # after the check that it is there
 
-from forge_week0_transpose.kernels import tensors, tile, vectorized
-from forge_week0_transpose.lines import LinesConfig, SkinnyConfig
+from forge_week0_transpose.kernels import tensors, tiled, vectorized
 
 #: For each variant what its kernel takes for granted, and configurations that have all forms of its code.
 EXAMPLES: dict[str, tuple[str, list[Any]]] = {
@@ -85,8 +86,8 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
         [
             SkinnyConfig(4, 3, True),
             SkinnyConfig(2, 8, False),
-            SkinnyConfig(1, 2, True, 4, 16),
-            SkinnyConfig(8, 3, False, 8, 16, batch_rank=1),
+            SkinnyConfig(1, 2, True),
+            SkinnyConfig(8, 3, False, batch_rank=1),
             SkinnyConfig(4, 6, False, batch_rank=1, flat=True),
         ],
     ),
@@ -99,11 +100,11 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
             VectorizedConfig(4, 8, 16),
             VectorizedConfig(8, 8, 16, batch_rank=1),
             VectorizedConfig(16, batch_rank=2),
-            VectorizedConfig(1, 8, 8, 4, 8),
-            VectorizedConfig(2, 8, 8, 8, 4),
+            VectorizedConfig(1, 8, 8, 8),
+            VectorizedConfig(2, 8, 8, 8),
             VectorizedConfig(2, by_columns=True),
             VectorizedConfig(4, 8, 16, batch_rank=1, flat=True),
-            VectorizedConfig(1, 8, 8, 4, 16, by_columns=True, flat=True),
+            VectorizedConfig(4, 8, 8, 8, by_columns=True, flat=True),
             VectorizedConfig(2, wide=True),
         ],
     ),
@@ -138,8 +139,7 @@ REGISTERS: dict[type, Callable[[Any], int]] = {
     TiledConfig: lambda c: 32 if c.itemsize < 16 else 40,
     # Its chunks, twice where they are shifted, and a 64-bit address for each.
     UnalignedConfig: lambda c: 60 + 4 * c.vec * (1 + c.src_shift),
-    # What goes by less than a register takes one for each element.
-    SkinnyConfig: lambda c: 40 + max(5, 16 // c.line_width) * c.lines,
+    SkinnyConfig: lambda c: 40 + 5 * c.lines,
     LinesConfig: lambda c: 48,
     VectorizedConfig: lambda c: 56 + c.vec * c.src_width // 4,
     RealignedConfig: lambda c: 32,
@@ -150,9 +150,6 @@ REGISTERS: dict[type, Callable[[Any], int]] = {
 def expect(config: Any, arch: str) -> Expect:
     """A barrier between the writes and the reads of a tile, and one before a shifted input's last elements go in."""
     registers = REGISTERS[type(config)](config)
-    if isinstance(config, LinesConfig):
-        widths = tuple({16, config.itemsize})
-        return Expect(registers, config.smem_bytes, widths, widths, barriers=1)
     loads, stores = ((s.width, s.edge) if s.edge else (s.width,) for s in (config.steps[0], config.steps[-1]))
     if all(step.swizzle is None for step in config.steps):
         return Expect(registers, loads=loads, stores=stores)
@@ -191,7 +188,7 @@ def test_compiles_as_it_declares(config: Any, arch: str) -> None:
     elif isinstance(config, VectorizedConfig):
         loads = config.vec * (1 + config.src_shift)
         assert found[f"ld.global.{config.src_width}"] == held == loads
-        assert found[f"st.global.{config.dst_width}"] == config.steps[3].layout[0][1][1]
+        assert found["st.global.16"] == config.steps[3].layout[0][1][1]
         assert found["st.shared.16"] == config.cols
         assert ptx.count("createpolicy.fractional.L2::evict_last") == 1
         if type(config) is VectorizedConfig and config.batch_rank < 2:
@@ -199,7 +196,7 @@ def test_compiles_as_it_declares(config: Any, arch: str) -> None:
     elif isinstance(config, LinesConfig):
         assert held == config.loads
     elif isinstance(config, SkinnyConfig):
-        assert held == config.lines * 16 // config.steps[0].width
+        assert held == config.lines
 
 
 def a_call(choose: random.Random) -> Any:
@@ -231,7 +228,7 @@ def test_assertions_are_compiled_in_for_debugging_alone(name: str, monkeypatch: 
     with use_settings(debug=True):
         debug = build.compile(config, arch="sm_90a").ptx
     plain = build.compile(config, arch="sm_90a").ptx
-    for place in (kernel, tensors, tile):
+    for place in (kernel, tensors, tiled):
         monkeypatch.setattr(place, "check", lambda condition, message: None, raising=False)
     without = build.compile(config, arch="sm_90a").ptx
     assert "trap;" in debug
@@ -251,12 +248,10 @@ def found(compiled: Any, declared: Any = None) -> dict[str, Violation]:
     return {each.figure: each for each in violations(made, EXPECTED, declared or compiled, "sm_90a")}
 
 
-@pytest.mark.parametrize("narrow", [VectorizedConfig(4, 8, 8, 8, 16), VectorizedConfig(4, 8, 8, 16, 4)], ids=str)
-def test_a_narrowed_access(narrow: VectorizedConfig) -> None:
-    wide = replace(narrow, src_width=16, dst_width=16)
-    violation = found(narrow, declared=wide)["widths of loads" if narrow.src_width < 16 else "widths of stores"]
-    assert violation.declared == "16 bytes"
-    assert violation.got == f"{min(narrow.src_width, narrow.dst_width)} bytes"
+def test_a_narrowed_access() -> None:
+    narrow = VectorizedConfig(4, 8, 8, 8)
+    violation = found(narrow, declared=replace(narrow, src_width=16))["widths of loads"]
+    assert (violation.declared, violation.got) == ("16 bytes", "8 bytes")
 
 
 def test_one_more_barrier(monkeypatch: pytest.MonkeyPatch) -> None:

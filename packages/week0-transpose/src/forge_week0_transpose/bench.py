@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from forge_core.op import Operator
 
-__all__ = ["BENCH"]
-
 
 def _transposed(x: torch.Tensor) -> torch.Tensor:
     return x.transpose(-1, -2).contiguous()

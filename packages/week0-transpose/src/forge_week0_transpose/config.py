@@ -8,32 +8,34 @@ have.  What it decides by was measured on an H200 (docs/lab/week0.md), ``thresho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from forge_core.choice import Refusal, refuse
 from forge_core.device import Device
 from forge_core.op.launch import Launch, Variant
 from forge_week0_transpose.configs import (
     CHUNK,
+    LinesConfig,
     NaiveConfig,
     RealignedConfig,
     RowsConfig,
+    SkinnyConfig,
     TiledConfig,
     UnalignedConfig,
     VectorizedConfig,
 )
-from forge_week0_transpose.lines import MAX_LINES, MAX_SKINNY, LinesConfig, SkinnyConfig
-from forge_week0_transpose.problem import Dim, Matrix, Problem, Rows
+from forge_week0_transpose.problem import MAX_LINES, Dim, Few, Matrix, Problem, Rows
 from forge_week0_transpose.thresholds import THRESHOLDS
-
-__all__ = ["KERNELS", "TILE_SIZES", "UNROLL", "VARIANTS", "Kernel", "plan"]
 
 #: Edges of the tiled kernel, in elements.
 TILE_SIZES = (16, 32)
+
+#: The longest short side that ``skinny`` takes, which is compiled for each.
+MAX_SKINNY = 8
 
 #: Bytes of a matrix for each byte of an incomplete tile from which ``skinny`` is faster than ``lines``: one warp copies
 #: that tile by element, as long each as 16 KiB of the rest take.  It should be 1/16 of the time.
@@ -59,12 +61,10 @@ MIN_FILL, MIN_FILL_LONG, LONG = 0.25, 0.0625, 8
 #: Bytes of a row from which ``realigned`` beats ``rows``, for each width that the alignment leaves.
 MIN_REALIGNED: Mapping[int, int] = {1: 32, 2: 32, 4: 128, 8: 256}
 
-#: An entry of :data:`TILES`.
-Tile = tuple[int, int, int, int | None]
 #: For a kernel, element sizes, and whether input rows are whole chunks, largest tile first: row_chunks, col_chunks, the
 #: widest load (of ``shifted`` the blocks that a multiprocessor must be able to hold), and the tiles for each
 #: multiprocessor below which the next entry is taken, None for the threshold.
-TILES: Mapping[tuple[str, int, bool], tuple[Tile, ...]] = {
+TILES: Mapping[tuple[str, int, bool], tuple[tuple[int, int, int, int | None], ...]] = {
     (kernel, size, whole): tiles
     for kernel, sizes, wholes, tiles in (
         ("vectorized", (1,), (True,), ((16, 16, 16, None), (8, 16, 8, 0), (8, 8, 8, 0))),
@@ -83,11 +83,9 @@ TILES: Mapping[tuple[str, int, bool], tuple[Tile, ...]] = {
 
 TOO_MANY = Refusal(f"at most {MAX_BLOCKS} tiles, a block each", "more")
 
-C = TypeVar("C")
-Tiles = TypeVar("Tiles", bound=VectorizedConfig)
 #: A configuration, and the integers of its launch: sizes and strides, in elements unless the kernel says otherwise.
-Found = tuple[C, tuple[int | tuple[int, ...], ...]]
-Choice = Found[C] | Refusal
+Found = tuple[Any, tuple[int | tuple[int, ...], ...]]
+Choice = Found | Refusal
 
 
 def _count(dims: Iterable[Dim]) -> int:
@@ -100,13 +98,13 @@ def _flat(dims: tuple[Dim, ...], unit: int = 1) -> tuple[int, ...]:
     return (_count(dims), *(n for d in reversed(dims) for n in (d.size, d.src // unit, d.dst // unit)))
 
 
-def _naive(problem: Problem, dims: tuple[Dim, ...], device: Device, items: int = 1) -> Found[NaiveConfig]:
+def _naive(problem: Problem, dims: tuple[Dim, ...], device: Device, items: int = 1) -> Found:
     """Does every problem."""
     dims = dims or (Dim(1, 0, 0),)
     return NaiveConfig(problem.itemsize, len(dims), wide=problem.numel >= 2**32, items=items), (_flat(dims),)
 
 
-def _tiled(problem: Problem, m: Matrix, device: Device, tile_size: int | None = None) -> Choice[TiledConfig]:
+def _tiled(problem: Problem, m: Matrix, device: Device, tile_size: int | None = None) -> Choice:
     """Takes any strides."""
     # Tiles of 32 fill whole 32-byte sectors at every width; 16 wastes less of a small matrix.
     edge = tile_size or (32 if min(m.shape) > 16 else 16)
@@ -116,7 +114,7 @@ def _tiled(problem: Problem, m: Matrix, device: Device, tile_size: int | None = 
     return TiledConfig(problem.itemsize, edge, len(m.batch)), integers
 
 
-def _rows(problem: Problem, rows: Rows, device: Device) -> Found[RowsConfig]:
+def _rows(problem: Problem, rows: Rows, device: Device) -> Found:
     """By accesses as wide as every row's begin and end allow."""
     (length, outer), tail = rows, 0
     width, nbytes = min(problem.widths((), (), outer)), length * problem.itemsize
@@ -129,7 +127,7 @@ def _rows(problem: Problem, rows: Rows, device: Device) -> Found[RowsConfig]:
     return config, (chunks, nbytes // (tail or width), _flat(outer, width // problem.itemsize))
 
 
-def _realigned(problem: Problem, rows: Rows, device: Device) -> Choice[RealignedConfig]:
+def _realigned(problem: Problem, rows: Rows, device: Device) -> Choice:
     """By aligned chunks wherever rows begin."""
     (length, outer), size = rows, problem.itemsize
     if size > 8:  # such elements lie on 16-byte boundaries
@@ -138,55 +136,52 @@ def _realigned(problem: Problem, rows: Rows, device: Device) -> Choice[Realigned
     return RealignedConfig(size, len(outer), wide=chunks * _count(outer) >= 2**32), (chunks, length, _flat(outer))
 
 
-def _skinny(problem: Problem, m: Matrix, device: Device) -> Choice[SkinnyConfig]:
-    """Few rows into a dense output, or few columns out of a dense input."""
-    size, count = problem.itemsize, _count(m.batch)
-    for gather, lines, pitch, length in m.dense():
-        if not 2 <= lines <= MAX_SKINNY or size > 8:
-            continue
-        src, dst = problem.widths([pitch] * gather, [pitch] * (not gather), m.batch)
-        line, run = (src, dst) if gather else (dst, src)
-        config = SkinnyConfig(size, lines, gather, line, run, len(m.batch), count > MAX_OUTER)
-        if length >= config.tile[1]:
-            many = -(-length // config.tile[1]) * count > MAX_BLOCKS
-            return TOO_MANY if many else (config, (length, pitch, _flat(m.batch)))
-    needs = f"2 to {MAX_SKINNY} rows (output dense) or columns (input dense), a block long, of at most 8-byte elements"
-    return Refusal(needs, f"a matrix of {m.rows.size}x{m.cols.size}, elements of {size} bytes")
+def _slender(problem: Problem, few: Few) -> bool:
+    """Whether a matrix is one for ``skinny``, but for its alignment."""
+    return few.lines <= MAX_SKINNY and problem.itemsize <= 8 and few.length * problem.itemsize >= 512
 
 
-def _lines(problem: Problem, m: Matrix, device: Device) -> Choice[LinesConfig]:
-    """The same of any alignment, and of more lines: the largest tile of which there are enough."""
-    for gather, lines, pitch, length in m.dense():
-        if 2 <= lines <= MAX_LINES:
-            bits = min((lines & -lines).bit_length() - 1, 3)
-            for loads, least in LINES_LOADS:
-                config = LinesConfig(problem.itemsize, gather, bits, len(m.batch), loads)
-                if config.groups(lines):
-                    chosen, blocks = config, config.tiles(lines, length) * _count(m.batch)
-                    if blocks >= least * device.sm_count:
-                        break
-            integers = (lines, length, pitch, chosen.groups(lines), _flat(m.batch))
-            return (chosen, integers) if blocks <= MAX_BLOCKS else TOO_MANY
-    needs = f"2 to {MAX_LINES} rows (output dense) or columns (input dense)"
-    return Refusal(needs, f"a matrix of {m.rows.size}x{m.cols.size}")
+def _skinny(problem: Problem, few: Few, device: Device) -> Choice:
+    """Up to eight lines of whole chunks, a block long."""
+    if not _slender(problem, few):
+        needs = f"2 to {MAX_SKINNY} rows or columns, 512 bytes long, of elements of at most 8 bytes"
+        return Refusal(needs, f"{few.lines} of {few.length} elements of {problem.itemsize} bytes")
+    pitch, count = (few.pitch,), _count(few.batch)
+    if (width := min(problem.widths(pitch * few.gather, pitch * (not few.gather), few.batch))) < CHUNK:
+        return Refusal(f"rows or columns that begin at multiples of {CHUNK} bytes", f"multiples of {width}")
+    config = SkinnyConfig(problem.itemsize, few.lines, few.gather, len(few.batch), count > MAX_OUTER)
+    many = -(-few.length // config.tile[1]) * count > MAX_BLOCKS
+    return TOO_MANY if many else (config, (few.length, few.pitch, _flat(few.batch)))
 
 
-def _vectorized(problem: Problem, m: Matrix, device: Device) -> Choice[VectorizedConfig]:
-    """The largest tile of which there are enough."""
+def _lines(problem: Problem, few: Few, device: Device) -> Choice:
+    """Lines of any alignment: the largest tile of which there are enough."""
+    bits = min((few.lines & -few.lines).bit_length() - 1, 3)
+    for loads, least in LINES_LOADS:
+        config = LinesConfig(problem.itemsize, few.gather, bits, len(few.batch), loads)
+        if config.groups(few.lines):
+            chosen, blocks = config, config.tiles(few.lines, few.length) * _count(few.batch)
+            if blocks >= least * device.sm_count:
+                break
+    integers = (few.lines, few.length, few.pitch, chosen.groups(few.lines), _flat(few.batch))
+    return (chosen, integers) if blocks <= MAX_BLOCKS else TOO_MANY
+
+
+def _vectorized(problem: Problem, m: Matrix, device: Device) -> Choice:
+    """Rows of whole 8- or 16-byte words in, and of chunks out."""
     size, (src, dst) = problem.itemsize, problem.row_widths(m)
-    least = max(4, size)
-    if min(src, dst) < least:
+    if src < max(CHUNK // 2, size) or dst < CHUNK:  # of 8-byte words on both sides shifting is faster
         got = f"multiples of {src} in the input, of {dst} in the output"
-        return Refusal(f"rows that begin and end at multiples of {least} bytes", got)
+        return Refusal(f"rows that begin and end at multiples of 8 bytes in the input, of {CHUNK} in the output", got)
 
     def config(row_chunks: int, col_chunks: int, width: int) -> VectorizedConfig:
-        return VectorizedConfig(size, row_chunks, col_chunks, min(width, src), dst, len(m.batch))
+        return VectorizedConfig(size, row_chunks, col_chunks, min(width, src), len(m.batch))
 
-    return _largest(config, TILES["vectorized", size, src == CHUNK], f"large_tiles_{size}", m, device)
+    return _largest(config, ("vectorized", size, src == CHUNK), f"large_tiles_{size}", m, device)
 
 
-def _shifted(problem: Problem, m: Matrix, device: Device) -> Choice[UnalignedConfig]:
-    """The largest tile of which there are enough, shifting the sides that need it."""
+def _shifted(problem: Problem, m: Matrix, device: Device) -> Choice:
+    """Rows that begin anywhere, shifting the sides that need it."""
     size, (src, dst) = problem.itemsize, problem.row_widths(m)
     if size > 8:
         return Refusal("elements of at most 8 bytes", f"{size}")
@@ -199,14 +194,18 @@ def _shifted(problem: Problem, m: Matrix, device: Device) -> Choice[UnalignedCon
         shape = UnalignedConfig(size, row_chunks, col_chunks, batch_rank=len(m.batch), room=room)
         return replace(shape, src_shift=src < CHUNK, dst_shift=dst < CHUNK)
 
-    return _largest(config, TILES["shifted", size, src == CHUNK], "unaligned_tiles", m, device)
+    return _largest(config, ("shifted", size, src == CHUNK), "unaligned_tiles", m, device)
 
 
 def _largest(
-    make: Callable[[int, int, int], Tiles], tiles: Sequence[Tile], threshold: str, m: Matrix, device: Device
-) -> Choice[Tiles]:
-    """The first configuration of which there are enough tiles, or the last, and how its blocks find their places."""
-    for *shape, stated in tiles:
+    make: Callable[[int, int, int], VectorizedConfig],
+    tiles: tuple[str, int, bool],
+    threshold: str,
+    m: Matrix,
+    device: Device,
+) -> Choice:
+    """The first of some TILES of which there are enough, or the last, and how its blocks find their places."""
+    for *shape, stated in TILES[tiles]:
         config, least = make(*shape), THRESHOLDS.value(threshold, device) if stated is None else stated
         # A tile that is only taken where there are many must not reach over the matrix; a smaller one may, by its size.
         overhang = 1 if least > 1 else 2
@@ -231,24 +230,12 @@ def _tiles(m: Matrix, tile: tuple[int, int]) -> tuple[int, int, int]:
     return -(-m.rows.size // tile[0]), -(-m.cols.size // tile[1]), _count(m.batch)
 
 
-def _pays(m: Matrix, found: Choice[Tiles], wanted: Callable[[Tiles], bool]) -> bool:
-    """Whether a configuration was found, and as wanted, whose tiles the matrix fills well enough."""
-    if isinstance(found, Refusal) or not wanted(found[0]):
+def _pays(m: Matrix, found: Choice) -> bool:
+    """Whether a configuration was found whose tiles the matrix fills well enough."""
+    if isinstance(found, Refusal):
         return False
     long = max(size / edge for size, edge in zip(m.shape, found[0].tile, strict=True)) >= LONG
     return m.fill(found[0].tile) >= (MIN_FILL_LONG if long else MIN_FILL)
-
-
-def _whole(m: Matrix, problem: Problem, config: SkinnyConfig) -> bool:
-    """Whether ``skinny`` has full accesses, and little is left beside its whole tiles."""
-    rest = m.shape[config.gather] % config.tile[1] * config.lines * _count(m.batch)
-    return min(config.line_width, config.run_width) == CHUNK and rest * REST <= problem.nbytes
-
-
-def _few(m: Matrix, problem: Problem, aligned: Choice[VectorizedConfig] | bool) -> bool:
-    """Whether a matrix has few lines and no other kernel's tiles are filled well: up to 32, of 2 KiB together."""
-    few = min(m.shape) <= MAX_LINES // 2 and math.prod(m.shape) * problem.itemsize >= 2048
-    return few and not (isinstance(aligned, tuple) and m.fill(aligned[0].tile) >= MIN_FILL_LINES)
 
 
 @dataclass(frozen=True)
@@ -258,7 +245,7 @@ class Kernel:
     name: str  # as a variant of ``transpose``
     config: type  # the class of its configurations
     form: Callable[[Problem], Any]  # the part of a problem that it moves; None where a problem has none
-    chosen: Callable[[Problem, Any, Device], Choice[Any]]  # by a problem, that part of it, and a device
+    chosen: Callable[[Problem, Any, Device], Choice]  # by a problem, that part of it, and a device
     build: str = "{name}:build"  # in ``kernels``
     copy: str = "permuted_{name}"  # as a variant of ``copy``, to which a permuted input is a transposition
 
@@ -267,17 +254,18 @@ class Kernel:
         """What an operator declares."""
         return Variant(f"forge_week0_transpose.kernels.{self.build.format(name=self.name)}", IDEAS[self.name])
 
-    def choose(self, problem: Problem, device: Device) -> Choice[Any]:
+    def choose(self, problem: Problem, device: Device) -> Choice:
         """The configuration and the integers of the launch for a problem."""
         part = self.form(problem)
         return LACKS[self.form] if part is None else self.chosen(problem, part, device)
 
 
-ROWS, MATRIX = Problem.rows, Problem.matrix
+ROWS, MATRIX, FEW = Problem.rows, Problem.matrix, Problem.few
 #: What a kernel needs whose form a problem lacks.
 LACKS: Mapping[Callable[[Problem], Any], Refusal] = {
     ROWS: Refusal("rows that are contiguous in input and output", "a permutation"),
     MATRIX: Refusal("a batched matrix transpose", "another permutation"),
+    FEW: Refusal(f"2 to {MAX_LINES} rows (output dense) or columns (input dense)", "another permutation, or more"),
 }
 
 IDEAS = {
@@ -295,11 +283,11 @@ KERNELS = (
     Kernel("naive", NaiveConfig, attrgetter("dims"), _naive, copy="naive"),
     Kernel("tiled", TiledConfig, Problem.any_matrix, _tiled),
     Kernel("shifted", UnalignedConfig, MATRIX, _shifted, "unaligned:build"),
-    Kernel("lines", LinesConfig, MATRIX, _lines),
-    Kernel("skinny", SkinnyConfig, MATRIX, _skinny),
+    Kernel("lines", LinesConfig, FEW, _lines),
+    Kernel("skinny", SkinnyConfig, FEW, _skinny),
     Kernel("vectorized", VectorizedConfig, MATRIX, _vectorized),
-    Kernel("realigned", RealignedConfig, ROWS, _realigned, "rows:build_realigned", "realigned"),
-    Kernel("rows", RowsConfig, ROWS, _rows, "rows:build", "vectorized"),
+    Kernel("realigned", RealignedConfig, ROWS, _realigned, "rows:build", "realigned"),
+    Kernel("rows", RowsConfig, ROWS, _rows, copy="vectorized"),
 )
 
 _TABLES: Mapping[str, Mapping[str, Kernel]] = {
@@ -326,7 +314,7 @@ def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_
         UnsupportedError: the named variant cannot do this problem; the message says which can.
     """
     table, why = _TABLES[op], f"variant={variant!r} was asked for"
-    found: Choice[Any]
+    found: Choice
     if problem.numel == 0:
         found, why = _naive(problem, problem.dims, device), "there are no elements"
     elif variant == "auto":
@@ -351,7 +339,7 @@ def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_
     )
 
 
-def _automatic(problem: Problem, device: Device) -> tuple[Choice[Any], str]:
+def _automatic(problem: Problem, device: Device) -> tuple[Choice, str]:
     """Rows where both sides have them, else a transposition, else elements."""
     if (contiguous := problem.rows()) is not None:
         rows = _rows(problem, contiguous, device)
@@ -363,23 +351,25 @@ def _automatic(problem: Problem, device: Device) -> tuple[Choice[Any], str]:
     if (m := problem.matrix()) is None:
         why = "neither rows nor columns are contiguous on both sides"
         return _naive(problem, problem.dims, device, UNROLL), why
-    skinny, vectorized = _skinny(problem, m, device), _vectorized(problem, m, device)
-    # Of 8-byte words on both sides shifting is faster.
-    aligned = _pays(m, vectorized, lambda c: c.src_width >= CHUNK // 2 and c.dst_width == CHUNK)
-    lines, left = _lines(problem, m, device), not isinstance(skinny, Refusal) and not _whole(m, problem, skinny[0])
-    if not isinstance(skinny, Refusal) and (isinstance(lines, Refusal) or not left):
-        return skinny, f"only {skinny[0].lines} {'rows' if skinny[0].gather else 'columns'}, and long"
-    if not isinstance(lines, Refusal) and (left or _few(m, problem, aligned and vectorized)):
-        config = lines[0]
-        count, length = next((n, length) for gather, n, _, length in m.dense() if gather is config.gather)
-        what = f"only {count} {'rows' if config.gather else 'columns'}"
-        if config.tiles(count, length) * _count(m.batch) < LINES_LOADS[-1][1] * device.sm_count:
-            return _naive(problem, problem.dims, device), f"{what}, and short"
-        return lines, what
-    if aligned:
+    vectorized = _vectorized(problem, m, device)
+    if (few := problem.few()) is not None:
+        what = f"only {few.lines} {'rows' if few.gather else 'columns'}"
+        skinny, lines = _skinny(problem, few, device), _lines(problem, few, device)
+        if not isinstance(skinny, Refusal):
+            rest = few.length % skinny[0].tile[1] * few.lines * _count(few.batch)
+            if rest * REST <= problem.nbytes:
+                return skinny, f"{what}, and long"
+        # Up to 32 lines, of 2 KiB together, unless they fill aligned tiles well.
+        filled = not isinstance(vectorized, Refusal) and m.fill(vectorized[0].tile) >= MIN_FILL_LINES
+        pays = min(m.shape) <= MAX_LINES // 2 and math.prod(m.shape) * problem.itemsize >= 2048 and not filled
+        if not isinstance(lines, Refusal) and (_slender(problem, few) or pays):
+            blocks = lines[0].tiles(few.lines, few.length) * _count(few.batch)
+            if blocks < LINES_LOADS[-1][1] * device.sm_count:
+                return _naive(problem, problem.dims, device), f"{what}, and short"
+            return lines, what
+    if _pays(m, vectorized):
         return vectorized, "rows of whole 8- or 16-byte words in, and of 16-byte words out"
-    shifted = _shifted(problem, m, device)
-    if _pays(m, shifted, lambda c: c.src_shift or c.dst_shift):
+    if min(problem.row_widths(m)) < CHUNK and _pays(m, shifted := _shifted(problem, m, device)):
         return shifted, "rows do not begin and end at 16-byte boundaries"
     why = f"matrices of {m.rows.size}x{m.cols.size} fill too little of a tile"
     return _naive(problem, problem.dims, device, UNROLL), why

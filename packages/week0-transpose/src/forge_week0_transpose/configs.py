@@ -2,11 +2,6 @@
 
 A configuration is a frozen dataclass that imports no compiler; the kernel of ``kernels/`` is a subclass of it.  Sizes,
 strides and addresses are arguments of the launch, so that another shape never compiles another kernel.
-
-Fields that several have: ``itemsize``, bytes of an element: 1, 2, 4, 8 or, unless its class says otherwise, 16;
-``rank`` or ``batch_rank``, dimensions around a row or a matrix; ``wide``, places are 64-bit integers, needed from 2^32
-elements or chunks on, or from 2^31 rows or columns; ``threads`` of a block.  ``steps`` are what the kernel does, in
-order: the first one loads, the last one stores.
 """
 
 from __future__ import annotations
@@ -29,29 +24,17 @@ PLAIN: Swizzle = (0, 4, 3)
 
 @dataclass(frozen=True)
 class Step:
-    """The accesses of a block to a tile (tile_m, tile_n) in one memory, by which kernels partition it.
+    """The accesses of a block to a tile (tile_m, tile_n) in one memory, by which kernels partition it."""
 
-    Attributes:
-        title: what is done; the last word names the accesses.
-        layout: maps a thread of the block and the number of its element to m + n * tile_m, the place in the tile.
-        tile: (tile_m, tile_n).
-        strides: elements in memory from one m to the next, and from one n; a row is the larger of them.
-        width: bytes of an access.
-        swizzle: of shared memory; None in global memory.
-        edge: bytes of the accesses where a whole one does not fit; 0 if it always does.
-        shifted: a thread also accesses the next 16 bytes, unless its row ends.
-        run: the tile is one contiguous run.
-    """
-
-    title: str
-    layout: Layout
-    tile: tuple[int, int]
-    strides: tuple[int, int]
-    width: int
-    swizzle: Swizzle | None = None
-    edge: int = 0
-    shifted: bool = False
-    run: bool = False
+    title: str  # what is done; the last word names the accesses
+    layout: Layout  # maps a thread of the block and the number of its element to m + n * tile_m, its place in the tile
+    tile: tuple[int, int]  # (tile_m, tile_n)
+    strides: tuple[int, int]  # elements in memory from one m to the next, and from one n; a row is the larger of them
+    width: int  # bytes of an access
+    swizzle: Swizzle | None = None  # of shared memory; None in global memory
+    edge: int = 0  # bytes of the accesses where a whole one does not fit; 0 if it always does
+    shifted: bool = False  # a thread also accesses the next 16 bytes, unless its row ends
+    run: bool = False  # the tile is one contiguous run
 
 
 def _run(title: str, threads: int, size: int, width: int, **others: Any) -> Step:
@@ -62,18 +45,42 @@ def _run(title: str, threads: int, size: int, width: int, **others: Any) -> Step
 
 
 @dataclass(frozen=True)
-class NaiveConfig:
-    """``kernels/naive.py``.
+class Config:
+    """What configurations have in common; what can vary is made a field.
 
     Attributes:
-        rank: all dimensions, at least one.
-        items: elements of a thread, a block's width apart; more than one where no other kernel can do the problem.
+        itemsize: bytes of an element: 1, 2, 4, 8 or, unless the class says otherwise, 16.
+        rank, batch_rank: dimensions around a row or a matrix.
+        wide: places are 64-bit integers: from 2^32 elements or chunks on, or from 2^31 rows or columns.
+        threads: of a block.
+        steps: what the kernel does, in order: the first one loads, the last one stores.
     """
 
     itemsize: int
+
+    @property
+    def vec(self) -> int:
+        """Elements of a chunk."""
+        return CHUNK // self.itemsize
+
+    @property
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        flags = {"_cols": "by_columns", "_flat": "flat", "_wide": "wide"}
+        return self._name + "".join(flag for flag, field in flags.items() if vars(self).get(field))
+
+    @property
+    def _name(self) -> str:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class NaiveConfig(Config):
+    """``kernels/naive.py``; ``rank`` counts all dimensions, at least one."""
+
     rank: int
     wide: bool = False
-    items: int = 1
+    items: int = 1  # elements of a thread, a block's width apart; more than one where no other kernel does the problem
     threads: int = 256
 
     @property
@@ -86,24 +93,16 @@ class NaiveConfig:
         )
 
     @property
-    def kernel_name(self) -> str:
-        """What a profiler shows."""
-        items = f"_x{self.items}" if self.items > 1 else ""
-        return f"naive_{self.itemsize}B_rank{self.rank}{items}{'_wide' if self.wide else ''}"
+    def _name(self) -> str:
+        return f"naive_{self.itemsize}B_rank{self.rank}" + (f"_x{self.items}" if self.items > 1 else "")
 
 
 @dataclass(frozen=True)
-class RowsConfig:
-    """``kernels/rows.py``, of rows that begin at whole chunks.
+class RowsConfig(Config):
+    """``kernels/rows.py``, of rows that begin at whole chunks, which are elements to the kernel."""
 
-    Attributes:
-        itemsize: bytes of a chunk, a thread's access, which is an element to the kernel: 1, 2, 4, 8 or 16.
-        tail: width of the accesses that copy an incomplete last chunk; 0 where every row is whole chunks.
-    """
-
-    itemsize: int
     rank: int = 0
-    tail: int = 0
+    tail: int = 0  # bytes of the accesses that copy an incomplete last chunk; 0 where every row is whole chunks
     wide: bool = False
     threads: int = 128
 
@@ -113,11 +112,9 @@ class RowsConfig:
         return (_run("loads and stores", self.threads, self.itemsize, self.itemsize, edge=self.tail),)
 
     @property
-    def kernel_name(self) -> str:
-        """What a profiler shows."""
-        tail = f"_tail{self.tail}B" if self.tail else ""
-        form = type(self).__name__.removesuffix("Config").lower()
-        return f"copy_{form}_{self.itemsize}B_rank{self.rank}{tail}{'_wide' if self.wide else ''}"
+    def _name(self) -> str:
+        form, tail = type(self).__name__.removesuffix("Config").lower(), f"_tail{self.tail}B" if self.tail else ""
+        return f"copy_{form}_{self.itemsize}B_rank{self.rank}{tail}"
 
 
 @dataclass(frozen=True)
@@ -132,8 +129,8 @@ class RealignedConfig(RowsConfig):
         return loads, _run("output: stores", threads, size, CHUNK, edge=size)
 
 
-class TileConfig:
-    """A block moves a tile of a matrix through shared memory (``kernels/tile.py``); what can vary is made a field.
+class TileConfig(Config):
+    """A block moves a tile of a matrix through shared memory (``kernels/tiled.py``).
 
     Attributes:
         by_columns: blocks walk along the input's columns before they move down its rows.
@@ -143,7 +140,6 @@ class TileConfig:
         evict_last: loads ask the L2 to evict their lines last.
     """
 
-    itemsize: int
     batch_rank = 0
     by_columns = flat = wide = False
     room = 0
@@ -171,31 +167,14 @@ class TileConfig:
         write = self.steps[1]
         return max(size * stride for size, stride in zip(write.tile, write.strides, strict=True)) * self.itemsize
 
-    @property
-    def kernel_name(self) -> str:
-        """What a profiler shows."""
-        flags = {"_cols": "by_columns", "_flat": "flat", "_wide": "wide"}
-        varied = "".join(name for name, field in flags.items() if vars(self).get(field))
-        return f"transpose_{self._name}_b{self.batch_rank}{varied}"
-
-    @property
-    def _name(self) -> str:
-        raise NotImplementedError
-
 
 @dataclass(frozen=True)
 class TiledConfig(TileConfig):
-    """``kernels/tiled.py``.
+    """``kernels/tiled.py``; the tile is square."""
 
-    Attributes:
-        edge: of the square tile, in elements: 16 or 32.
-        threads: a multiple of ``edge``.
-    """
-
-    itemsize: int
-    edge: int
+    edge: int  # of the tile, in elements: 16 or 32
     batch_rank: int = 0
-    threads: int = 256
+    threads: int = 256  # a multiple of the edge
 
     by_columns = flat = wide = True
     evict_last = False
@@ -216,25 +195,16 @@ class TiledConfig(TileConfig):
 
     @property
     def _name(self) -> str:
-        return f"tiled_{self.itemsize}B_{self.edge}x{self.edge}"
+        return f"transpose_tiled_{self.itemsize}B_{self.edge}x{self.edge}_b{self.batch_rank}"
 
 
 @dataclass(frozen=True)
 class VectorizedConfig(TileConfig):
-    """``kernels/vectorized.py``.
+    """``kernels/vectorized.py``; a thread stores chunks of 16 bytes."""
 
-    Attributes:
-        row_chunks: 16-byte chunks of an output row in the tile, a multiple of 8.
-        col_chunks: loads of ``src_width`` bytes of an input row in the tile, a multiple of 8.
-        src_width: bytes of a thread's load: 16, 8 or 4, not below the element.
-        dst_width: bytes of a thread's store, likewise.
-    """
-
-    itemsize: int
-    row_chunks: int = 16
-    col_chunks: int = 16
-    src_width: int = CHUNK
-    dst_width: int = CHUNK
+    row_chunks: int = 16  # of 16 bytes of an output row in the tile: a multiple of 8
+    col_chunks: int = 16  # loads of an input row in the tile, likewise
+    src_width: int = CHUNK  # bytes of a thread's load: 16 or 8, not below the element
     batch_rank: int = 0
     by_columns: bool = False
     flat: bool = False
@@ -244,11 +214,6 @@ class VectorizedConfig(TileConfig):
     room, carveout = 1, 100
     #: Whether rows may begin between 16-byte boundaries.
     src_shift = dst_shift = False
-
-    @property
-    def vec(self) -> int:
-        """Elements of a chunk."""
-        return CHUNK // self.itemsize
 
     @property
     def cols(self) -> int:
@@ -278,38 +243,142 @@ class VectorizedConfig(TileConfig):
     def steps(self) -> tuple[Step, ...]:
         """Neighboring threads have neighboring loads of input rows, then neighboring stores of output rows."""
         size, v, c, (m, n), i, o = self.itemsize, self.vec, self.cols, self.loaded, self.src_shift, self.dst_shift
-        w, threads, places = self.dst_width // size, (self.col_chunks, self.row_chunks), (c * m, v)
-        lines = self.col_chunks * w // v
+        threads, places = (self.col_chunks, self.row_chunks), (c * m, v)
         load = (threads, (c, v)), (places, (m, 1))
         put = (threads, (v, c)), (places, (1, m))
-        store = ((m // w, lines), (w, n // lines)), ((w, m), (1, m * lines))
+        store = (threads[::-1], (v, c)), ((v, m), (1, m * self.col_chunks))
         return (
             Step("input rows: loads", load, (m, n), (n + v * i, 1), self.src_width, None, size * i, i),
             Step("transposed: writes", put, (m, n), (1, m), CHUNK, self.swizzle),
-            Step("output rows: reads", store, (m, n), (1, m), self.dst_width, self.swizzle, 0, o),
-            Step("output rows: stores", store, (m, n), (1, self.tile[0]), self.dst_width, None, size * o),
+            Step("output rows: reads", store, (m, n), (1, m), CHUNK, self.swizzle, 0, o),
+            Step("output rows: stores", store, (m, n), (1, self.tile[0]), CHUNK, None, size * o),
         )
 
     @property
     def _name(self) -> str:
-        size = f"{self.itemsize}B_{self.tile[0]}x{self.tile[1]}"
-        return f"vectorized_{size}_ld{self.src_width}_st{self.dst_width}"
+        (m, n), size = self.tile, self.itemsize
+        return f"transpose_vectorized_{size}B_{m}x{n}_ld{self.src_width}_st{CHUNK}_b{self.batch_rank}"
 
 
 @dataclass(frozen=True)
 class UnalignedConfig(VectorizedConfig):
-    """``kernels/unaligned.py``; loads and stores are 16 bytes, and one of ``row_chunks`` may belong to the next tile.
+    """``kernels/unaligned.py``; loads are 16 bytes, too, and one of ``row_chunks`` may belong to the next tile."""
 
-    Attributes:
-        src_shift: input rows may begin between 16-byte boundaries, or end there.
-        dst_shift: output rows may.
-    """
-
-    src_shift: bool = True
-    dst_shift: bool = True
+    src_shift: bool = True  # input rows may begin between 16-byte boundaries, or end there
+    dst_shift: bool = True  # output rows may
     room: int = 2
 
     @property
     def _name(self) -> str:
-        size = f"{self.itemsize}B_{self.tile[0]}x{self.tile[1]}"
-        return f"unaligned_{size}_{'src' * self.src_shift}{'dst' * self.dst_shift}"
+        (m, n), shifts = self.tile, "src" * self.src_shift + "dst" * self.dst_shift
+        return f"transpose_unaligned_{self.itemsize}B_{m}x{n}_{shifts}_b{self.batch_rank}"
+
+
+class FewConfig(Config):
+    """A matrix with few rows or columns: long lines on one side, on the other a run of all of them, interleaved."""
+
+    gather: bool  # the lines are the rows: they are read, and the run is written; otherwise the inverse
+
+    @property
+    def bits(self) -> int:
+        """The logarithm of the largest power of two, up to 8, that divides the number of lines."""
+        raise NotImplementedError
+
+    @property
+    def swizzle(self) -> Swizzle:
+        """A chunk's number in its line of 128 bytes, XORed with the line's.
+
+        Threads' own chunks lie as many apart as there are lines: where 2^bits divides that, every 2^bits-th line of
+        shared memory has them in the same banks.
+        """
+        return self.bits, 4, 3
+
+    def _steps(self, tile: tuple[int, int], lines: Layout, own: Layout, width: int, run: Layout) -> tuple[Step, ...]:
+        """Of a tile (lines, elements of each): by ``lines`` there, by ``own`` and ``width`` in the run; by ``run``."""
+        size, strides, moved = self.itemsize, (1, tile[0]), ("loads", "stores") if self.gather else ("stores", "loads")
+        steps = (
+            Step(f"{tile[0]} lines: {moved[0]}", lines, tile, (tile[1], 1), CHUNK, edge=size),
+            Step("the run, as threads have lines", own, tile, strides, width, self.swizzle, run=True),
+            Step("the run, neighboring chunks", run, tile, strides, CHUNK, self.swizzle, run=True),
+            Step(f"the run: {moved[1]}", run, tile, strides, CHUNK, edge=size, run=True),
+        )
+        return steps if self.gather else steps[::-1]
+
+
+@dataclass(frozen=True)
+class SkinnyConfig(FewConfig, TileConfig):
+    """``kernels/skinny.py``, of elements of at most 8 bytes; a tile is (lines, elements of each), as a run has them."""
+
+    lines: int  # 2 to 8
+    gather: bool
+    batch_rank: int = 0
+    flat: bool = False
+    threads: int = 32
+
+    by_columns = wide = True
+
+    @property
+    def bits(self) -> int:
+        """The logarithm of the largest power of two that divides the number of lines."""
+        return (self.lines & -self.lines).bit_length() - 1
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """A chunk of each line a thread; in shared memory its chunks of the run, then neighboring chunks of the run."""
+        n, v, threads = self.lines, self.vec, (self.threads,)
+        lines = (threads, (v, n)), ((v * n,), (n, 1))
+        own = (threads, (v, n)), ((v * n,), (1, v))
+        run = (threads, (v, n)), ((v,), (1, v * self.threads))
+        return self._steps((n, self.threads * v), lines, own, CHUNK, run)
+
+    @property
+    def _name(self) -> str:
+        way = f"{self.lines}rows" if self.gather else f"{self.lines}cols"
+        return f"transpose_skinny_{self.itemsize}B_{way}_line{CHUNK}_run{CHUNK}_b{self.batch_rank}"
+
+
+@dataclass(frozen=True)
+class LinesConfig(FewConfig):
+    """``kernels/lines.py``; how many lines, and where they begin, is known at the launch only."""
+
+    gather: bool
+    bits: int = 0
+    batch_rank: int = 0
+    loads: int = 4  # chunks of a thread
+    threads: int = 128  # 32 or more
+
+    #: For the drawing, by ``bits``: how many lines.
+    drawn = (9, 10, 12, 8)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Eight chunks beside one another of each line, all of one element of them at a time; neighbors of the run."""
+        v, n = self.vec, self.drawn[self.bits]
+        groups = self.groups(n)
+        lines = ((8, n), (v, groups)), ((v * n, 1), (n, 8 * v * n))
+        run = ((8 * n,), (v, groups)), ((v,), (1, 8 * v * n))
+        return self._steps((n, 8 * v * groups), lines, lines, self.itemsize, run)
+
+    @property
+    def tile_bytes(self) -> int:
+        """At most so many bytes of all lines together are a tile."""
+        return self.threads * self.loads * CHUNK
+
+    def groups(self, lines: int) -> int:
+        """How many times eight chunks of each line are a tile: a power of two, or 0 where the tile is too small."""
+        fitting = self.tile_bytes // (lines * 8 * CHUNK)
+        return 1 << fitting.bit_length() >> 1
+
+    def tiles(self, lines: int, length: int) -> int:
+        """How many there are."""
+        return -(-length // (8 * self.vec * self.groups(lines)))
+
+    @property
+    def smem_bytes(self) -> int:
+        """Shared memory of a block, whose run may begin inside a chunk."""
+        return self.tile_bytes + CHUNK
+
+    @property
+    def _name(self) -> str:
+        way = "rows" if self.gather else "cols"
+        return f"transpose_lines_{self.itemsize}B_{way}_x{self.loads}_s{self.bits}_b{self.batch_rank}"

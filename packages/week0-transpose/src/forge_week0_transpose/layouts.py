@@ -12,8 +12,6 @@ from forge_core.profiling.layouts import Access, Drawing, Panel, swizzle, thread
 from forge_week0_transpose.config import KERNELS
 from forge_week0_transpose.configs import CHUNK, PLAIN, Step
 
-__all__ = ["LAYOUTS"]
-
 #: Bytes of a drawn row of what has none.
 RUN = 512
 

@@ -16,8 +16,6 @@ from forge_week0_transpose import ref
 from forge_week0_transpose.config import TILE_SIZES, VARIANTS, plan
 from forge_week0_transpose.problem import Problem
 
-__all__ = ["copy", "copy_transpose", "transpose", "transpose_out"]
-
 
 def _output(op: str, x: torch.Tensor, *, transposed: bool = True) -> torch.Tensor:
     """The output of a call, whose input is checked."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from forge_core.rows import problem as rows
@@ -20,8 +21,6 @@ from forge_week0_transpose.configs import CHUNK
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["Dim", "Matrix", "Problem"]
 
 
 class Dim(NamedTuple):
@@ -36,18 +35,26 @@ class Dim(NamedTuple):
 Rows = tuple[int, tuple[Dim, ...]]
 
 
-class Matrix(NamedTuple):
-    """A batch of (rows, cols) input matrices to transpose.
+#: The most lines of :class:`Few`.
+MAX_LINES = 64
 
-    Attributes:
-        rows: from one input row to the next, which are neighbors in an output row: ``dst`` is 1 but of ``any_matrix``.
-        cols: from one output row to the next, which are neighbors in an input row: ``src`` is 1, likewise.
-        batch: the dimensions around the matrix, outermost first.
-    """
 
-    rows: Dim
-    cols: Dim
+class Few(NamedTuple):
+    """A batch of matrices of few rows, or few columns: the lines; the other of input and output is dense."""
+
+    gather: bool  # the lines are the input's rows; otherwise the output's
+    lines: int  # how many: 2 to 64
+    pitch: int  # elements from one line to the next
+    length: int  # elements of a line
     batch: tuple[Dim, ...]
+
+
+class Matrix(NamedTuple):
+    """A batch of (rows, cols) input matrices to transpose."""
+
+    rows: Dim  # from one input row to the next, neighbors in an output row: ``dst`` is 1 but of ``any_matrix``
+    cols: Dim  # from one output row to the next, neighbors in an input row: ``src`` is 1, likewise
+    batch: tuple[Dim, ...]  # the dimensions around the matrix, outermost first
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -58,29 +65,15 @@ class Matrix(NamedTuple):
         """The share of its tiles that the matrix fills."""
         return math.prod(size / edge / math.ceil(size / edge) for size, edge in zip(self.shape, tile, strict=True))
 
-    def dense(self) -> list[tuple[bool, int, int, int]]:
-        """Sides of which the other matrix is dense: whether rows, how many lines, pitch, length; fewer lines first."""
-        rows = (True, self.rows.size, self.rows.src, self.cols.size), self.cols.dst - self.rows.size
-        cols = (False, self.cols.size, self.cols.dst, self.rows.size), self.rows.src - self.cols.size
-        return sorted((side for side, gap in (rows, cols) if not gap), key=lambda side: side[1])
-
 
 @dataclass(frozen=True)
 class Problem:
-    """A copy between two strided layouts, in canonical form; make it with :meth:`make`.
+    """A copy between two strided layouts, in canonical form; make it with :meth:`make`."""
 
-    Attributes:
-        dims: dimensions of size 2 and more, the output's largest stride first.
-        itemsize: bytes of one element of this form (1, 2, 4, 8 or 16), which can differ from the tensor's.
-        src_align, dst_align: what the first byte is aligned to, in bytes: a power of two up to 16.
-        numel: elements of the output, in elements of this form.
-    """
-
-    dims: tuple[Dim, ...]
-    itemsize: int
-    src_align: int = CHUNK
+    dims: tuple[Dim, ...]  # of size 2 and more, the output's largest stride first; one of size 0 where one is
+    itemsize: int  # bytes of one element of this form (1, 2, 4, 8 or 16), which can differ from the tensor's
+    src_align: int = CHUNK  # what the first byte is aligned to, in bytes: a power of two up to 16
     dst_align: int = CHUNK
-    numel: int = 1
 
     @classmethod
     def make(
@@ -103,16 +96,12 @@ class Problem:
             src_address: the source's first byte; only its alignment is kept.
             dst_address: the destination's first byte; 0 stands for a fresh allocation.
         """
-        src_align, dst_align, numel = math.gcd(src_address, CHUNK), math.gcd(dst_address, CHUNK), math.prod(shape)
-        if numel == 0:
-            return cls((Dim(0, 1, 1),), itemsize, src_align, dst_align, 0)
-        dims = [Dim(*dim) for dim in zip(shape, src_strides, dst_strides, strict=True)]
+        src_align, dst_align = math.gcd(src_address, CHUNK), math.gcd(dst_address, CHUNK)
+        # Each element of a view of foreign memory, which can be less aligned, moves as several words.
         unit = min(itemsize, src_align, dst_align)
-        if unit < itemsize:  # A view of foreign memory: move each element as several words.
-            parts = itemsize // unit
-            dims = [Dim(d.size, d.src * parts, d.dst * parts) for d in dims] + [Dim(parts, 1, 1)]
-            numel, itemsize = numel * parts, unit
-        return _widen(cls(_canonical(dims), itemsize, src_align, dst_align, numel))
+        parts = itemsize // unit
+        dims = [Dim(n, src * parts, dst * parts) for n, src, dst in zip(shape, src_strides, dst_strides, strict=True)]
+        return _widen(cls(_canonical([*dims, Dim(parts, 1, 1)]), unit, src_align, dst_align))
 
     @classmethod
     def of(cls, x: torch.Tensor, out: torch.Tensor, *, transposed: bool = False) -> Problem:
@@ -120,6 +109,11 @@ class Problem:
         strides = (*x.stride()[:-2], x.stride(-1), x.stride(-2)) if transposed else x.stride()
         addresses = {"src_address": x.data_ptr(), "dst_address": out.data_ptr()}
         return cls.make(out.shape, strides, out.stride(), x.element_size(), **addresses)
+
+    @property
+    def numel(self) -> int:
+        """Elements of the output, in elements of this form."""
+        return math.prod(d.size for d in self.dims)
 
     @property
     def nbytes(self) -> int:
@@ -140,6 +134,17 @@ class Problem:
         """The problem as a batch of matrix transpositions, or None where it is none."""
         m = self.any_matrix()
         return m if m.cols.src == m.rows.dst == 1 != m.rows.src else None
+
+    def few(self) -> Few | None:
+        """The problem as a batch of few lines, the fewest there are, or None where it is none."""
+        if (m := self.matrix()) is None:
+            return None
+        sides = []
+        if m.cols.dst == m.rows.size:
+            sides.append(Few(gather=True, lines=m.rows.size, pitch=m.rows.src, length=m.cols.size, batch=m.batch))
+        if m.rows.src == m.cols.size:
+            sides.append(Few(gather=False, lines=m.cols.size, pitch=m.cols.dst, length=m.rows.size, batch=m.batch))
+        return min((side for side in sides if side.lines <= MAX_LINES), key=attrgetter("lines"), default=None)
 
     def any_matrix(self) -> Matrix:
         """The problem as a batch of matrices with whatever steps it has, for a kernel that takes any.
@@ -184,4 +189,4 @@ def _widen(problem: Problem) -> Problem:
     if wide > min(problem.src_align, problem.dst_align) or any(d.src % inner.size or d.dst % inner.size for d in outer):
         return problem
     dims = _canonical(Dim(d.size, d.src // inner.size, d.dst // inner.size) for d in outer)
-    return replace(problem, dims=dims, itemsize=wide, numel=problem.numel // inner.size)
+    return replace(problem, dims=dims, itemsize=wide)

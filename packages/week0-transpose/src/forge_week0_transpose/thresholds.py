@@ -6,8 +6,6 @@ from pathlib import Path
 
 from forge_core.thresholds import Probe, Threshold, Thresholds
 
-__all__ = ["THRESHOLDS"]
-
 
 def _probe(shapes: str, dtypes: str) -> Probe:
     return Probe("transpose", tuple(shapes.split()), tuple(dtypes.split()))

@@ -35,10 +35,8 @@ from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
 from forge_core.cute.copy import head_elements, load_if, load_policy, neighbors
 from forge_core.cute.memory import name_kernel
+from forge_week0_transpose.configs import LinesConfig
 from forge_week0_transpose.kernels.tensors import matrices, traceable
-from forge_week0_transpose.lines import LinesConfig
-
-__all__ = ["Lines", "build"]
 
 
 class Lines(LinesConfig):

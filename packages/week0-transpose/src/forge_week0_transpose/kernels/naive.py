@@ -25,9 +25,7 @@ from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
 from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.configs import NaiveConfig
-from forge_week0_transpose.kernels.tensors import place, tensor, traceable
-
-__all__ = ["Naive", "build"]
+from forge_week0_transpose.kernels.tensors import operands, place, traceable
 
 
 class Naive(NaiveConfig):
@@ -35,7 +33,7 @@ class Naive(NaiveConfig):
 
     @cute.jit
     def __call__(self, pX: Any, pY: Any, dims: tuple, stream: Any):
-        """Launches one thread an element, or for ``items`` of them; ``dims`` are a batch as ``tile`` has it."""
+        """Launches one thread an element, or for ``items`` of them; ``dims`` as of ``operands``."""
         each = self.threads * self.items
         name_kernel(self.kernel, self.kernel_name)
         self.kernel(pX, pY, dims).launch(
@@ -46,7 +44,7 @@ class Naive(NaiveConfig):
     def kernel(self, pX: cute.Pointer, pY: cute.Pointer, dims: tuple):
         count, sizes = dims[0], dims[1::3]
         check(((pX.toint() | pY.toint()) & (self.itemsize - 1)) == 0, "both tensors begin at whole elements")
-        mX, mY = (tensor(p, self.itemsize, sizes, dims[2 + i :: 3]) for i, p in enumerate((pX, pY)))
+        mX, mY = operands((pX, pY), self.itemsize, dims)
         first = Int64(cute.arch.block_idx()[0]) * (self.items * self.threads) + cute.arch.thread_idx()[0]
         rX, places = cute.make_rmem_tensor(self.items, mX.element_type), []
         for i in cutlass.range_constexpr(self.items):

@@ -35,10 +35,8 @@ from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, head_elements, load_unaligned
 from forge_core.cute.memory import elements_at, name_kernel
-from forge_week0_transpose.configs import CHUNK, RealignedConfig, RowsConfig
-from forge_week0_transpose.kernels.tensors import place, tensor, traceable
-
-__all__ = ["Realigned", "Rows", "build", "build_realigned"]
+from forge_week0_transpose.configs import RealignedConfig, RowsConfig
+from forge_week0_transpose.kernels.tensors import operands, place, tensor, traceable
 
 
 class Rows(RowsConfig):
@@ -64,10 +62,7 @@ class Rows(RowsConfig):
             number = index if cutlass.const_expr(self.wide or self.rank == 0) else Uint32(index)
             chunk, *row = place(number, (chunks, *outer[1::3]))
             check(chunk < chunks, "the chunk begins inside the row")
-            mX, mY = (
-                tensor(p, self.itemsize, (length, *outer[1::3]), (1, *outer[2 + i :: 3]))
-                for i, p in enumerate((pX, pY))
-            )
+            mX, mY = operands((pX, pY), self.itemsize, outer, (length,), ((1,), (1,)))
             left = extent - cute.crd2idx((0, *row), mX.layout)
             self.move(mX[(None, *row)], mY[(None, *row)], chunk, length, left)
 
@@ -94,7 +89,7 @@ class Realigned(RealignedConfig, Rows):
         """Moves a chunk of memory of an output row, as far as the row has it."""
         check(left >= length, "the row lies inside the source")
         # The chunk's first element: negative where the row begins inside the chunk.
-        vec = CHUNK // self.itemsize
+        vec = self.vec
         begin = chunk * vec - Int64(-head_elements(gY, vec) & (vec - 1))
         whole = (begin >= 0) & (begin + vec <= length)
         rX = cute.make_rmem_tensor(vec, gX.element_type)
@@ -107,11 +102,6 @@ class Realigned(RealignedConfig, Rows):
 
 @compile_cached
 def build(config: RowsConfig) -> Traceable:
-    """What to compile for rows of whole chunks."""
-    return traceable(Rows(**vars(config)), 2, config.rank)
-
-
-@compile_cached
-def build_realigned(config: RealignedConfig) -> Traceable:
-    """What to compile for rows that begin anywhere."""
-    return traceable(Realigned(**vars(config)), 2, config.rank)
+    """What to compile for a configuration of either class."""
+    kernel = Realigned if isinstance(config, RealignedConfig) else Rows
+    return traceable(kernel(**vars(config)), 2, config.rank)

@@ -3,7 +3,7 @@
     few rows (``gather``)      Y[l * N + n] = X[n * pitch + l]       N = 2 to 8 rows, any number of columns
     few columns                Y[n * pitch + l] = X[l * N + n]       N = 2 to 8 columns, any number of rows
 
-One side is N long lines, the other a single run.  The steps are those of ``tile``; V = 16 / itemsize elements are a
+One side is N long lines, the other a single run.  The steps are those of ``tiled``; V = 16 / itemsize elements are a
 chunk of 16 bytes.  For N = 3, few rows:
 
     global, N lines           registers of a thread                  shared memory           global, one run
@@ -12,7 +12,7 @@ chunk of 16 bytes.  For N = 3, few rows:
     r2 [c0 c1 c2 c3]...       c0 c1 c2 c3     c2a3b3c3
 
     mX, mY (N, L)                 both sides, of which one has the strides (pitch, 1), the other (1, N)
-    tXgX   ((w, V / w * N), 1, 1) a thread's chunk of each line of the tile
+    tXgX   ((V, N), 1, 1)         a thread's chunk of each line of the tile
     sX     (N, tile):(1, N)       the run; of even N swizzled: neither writes nor reads have bank conflicts
     tXsX   ((V, N), 1, 1)         a thread's own chunks of the run
     tYsX   ((V, N), 1, 1)         neighboring threads' chunks of the run
@@ -20,7 +20,8 @@ chunk of 16 bytes.  For N = 3, few rows:
 Few columns go the other way.
 
 Bytes moved: 2 * B * N * L * itemsize, each once; the bound is DRAM bandwidth.
-Limits: the pitch of the short side is N (no gap).  One kernel is compiled for each N.
+Limits: the pitch of the short side is N (no gap); lines and run begin at multiples of 16 bytes, and so does the next
+matrix of a batch.  One kernel is compiled for each N.
 """
 
 from __future__ import annotations
@@ -32,13 +33,10 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from forge_core.cache import Traceable, compile_cached
-from forge_week0_transpose.configs import Step
+from forge_week0_transpose.configs import SkinnyConfig, Step
 from forge_week0_transpose.kernels.tensors import shuffled, traceable
-from forge_week0_transpose.kernels.tile import TileKernel
+from forge_week0_transpose.kernels.tiled import TileKernel
 from forge_week0_transpose.kernels.words import deinterleave, interleave
-from forge_week0_transpose.lines import SkinnyConfig
-
-__all__ = ["Skinny", "build"]
 
 
 class Skinny(SkinnyConfig, TileKernel):

@@ -18,8 +18,6 @@ from forge_core.cute.check import check
 from forge_core.cute.memory import GLOBAL, example_arguments
 from forge_week0_transpose.configs import Step
 
-__all__ = ["UNSIGNED", "matrices", "place", "shuffled", "tensor", "tile_at", "tiled_copy", "traceable"]
-
 #: By bytes.
 UNSIGNED = {1: Uint8, 2: Uint16, 4: Uint32, 8: Uint64, 16: Uint128}
 
@@ -42,15 +40,19 @@ def tensor(pointer: Any, size: int, shape: tuple[Any, ...], stride: tuple[Any, .
     return cute.make_tensor(start, cute.make_layout(shape, stride=stride))
 
 
-def matrices(
-    pointers: tuple[Any, Any], size: int, shape: tuple[Any, Any], strides: Any, batch: Any, entry: Any
-) -> list[cute.Tensor]:
-    """Both matrices, mX and mY, of an entry of a batch, from pointers, bytes of an element and strides of each.
+def operands(pointers: tuple[Any, Any], size: int, dims: Any, shape: tuple = (), strides: Any = ((), ())) -> list:
+    """Both operands, mX and mY, from pointers and bytes of an element, of ``shape`` with the strides of each, and dims.
 
-    ``batch`` has the number of entries, then for each dimension, innermost first, its size and its two strides.
+    ``dims`` has the number of their entries, then for each dim, innermost first, its size and its two strides.
     """
-    at, sides = place(entry, batch[1::3]), zip(pointers, strides, (batch[2::3], batch[3::3]), strict=True)
-    return [tensor(p, size, (*shape, *batch[1::3]), own + outer)[(None, None, *at)] for p, own, outer in sides]
+    sides = zip(pointers, strides, (dims[2::3], dims[3::3]), strict=True)
+    return [tensor(pointer, size, (*shape, *dims[1::3]), own + outer) for pointer, own, outer in sides]
+
+
+def matrices(pointers: tuple[Any, Any], size: int, shape: tuple, strides: Any, batch: Any, entry: Any) -> list:
+    """The matrices of ``shape`` in an entry of a batch, whose dims are as for :func:`operands`."""
+    at = place(entry, batch[1::3])
+    return [each[(None, None, *at)] for each in operands(pointers, size, batch, shape, strides)]
 
 
 def tile_at(mat: cute.Tensor, origin: tuple[Any, Any], step: Step, width: int = 0) -> cute.Tensor:

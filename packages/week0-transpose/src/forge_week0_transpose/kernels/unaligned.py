@@ -13,7 +13,7 @@ Tensors, layouts and steps are those of ``vectorized``, but for two:
         global     |....aaaa|aaaabbbb|bbbbcccc|               aligned chunks; the first and the last of an output
                         ^ the output row's first element      row, which belong to two rows, element by element
 
-The tensor's last chunk is not loaded where it reaches past the last element: ``mend`` loads its elements one by one.
+The tensor's last chunk is not loaded where it reaches past the last element: ``fill`` loads its elements one by one.
 
 Bytes moved: 2 * B * M * N * itemsize, and when dst_shift one of ``row_chunks`` chunks of input rows again, for the tile
 below, mostly from L2; the bound is DRAM bandwidth.
@@ -37,8 +37,6 @@ from forge_core.cute.memory import elements_at
 from forge_week0_transpose.configs import CHUNK, UnalignedConfig
 from forge_week0_transpose.kernels.tensors import tile_at, tiled_copy, traceable
 from forge_week0_transpose.kernels.vectorized import Vectorized
-
-__all__ = ["Unaligned", "build"]
 
 
 class Unaligned(UnalignedConfig, Vectorized):
@@ -67,8 +65,9 @@ class Unaligned(UnalignedConfig, Vectorized):
         return rRows
 
     @cute.jit
-    def mend(self, sX: cute.Tensor, mX: cute.Tensor, shape: tuple, origin: tuple, thread: Int32):
-        """Loads the elements of the tensor's last, incomplete chunk: the last columns of its last row."""
+    def fill(self, sX: cute.Tensor, mX: cute.Tensor, shape: tuple, origin: tuple, thread: Int32):
+        """Loads also the elements of the tensor's last, incomplete chunk: the last columns of its last row."""
+        Vectorized.fill(self, sX, mX, shape, origin, thread)
         if cutlass.const_expr(self.src_shift):
             (rows, cols), (m, n) = shape, self.loaded
             if (origin[0] + m >= rows) & (origin[1] + n + self.vec > cols):

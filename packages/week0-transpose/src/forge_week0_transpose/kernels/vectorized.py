@@ -2,21 +2,21 @@ r"""Transposition with 128-bit accesses on both sides, through swizzled shared m
 
     Y[b, n, m] = X[b, m, n]            (B, M, N) -> (B, N, M), elements of 1, 2, 4, 8 or 16 bytes
 
-The steps are those of ``tile``.  V = 16 / itemsize elements are a chunk.  A tile is ``row_chunks`` chunks of an output
+The steps are those of ``tiled``.  V = 16 / itemsize elements are a chunk.  A tile is ``row_chunks`` chunks of an output
 row by ``col_chunks`` loads of an input row; each thread owns V rows of a load:
 
     tXgX   ((cols, V), 1, 1)      loads: neighboring threads have neighboring loads of a row
     tXrX   by rows; transposed in registers: a renaming for 4 bytes and more, one prmt a word for 2 bytes, two for 1
     sX     (tile_m, tile_n):(1, tile_m)    swizzled: neither writes nor reads have bank conflicts
     tXsX   ((V, cols), 1, 1)      a chunk of each column
-    tYsX   ((w, stores), 1, 1)    stores: neighboring threads have neighboring accesses of an output row
+    tYsX   ((V, cols), 1, 1)      stores: neighboring threads have neighboring chunks of an output row
 
 Loads ask the L2 to evict their lines last.  Blocks walk down the input's rows first, so that neighbors in time extend
 the same output rows; ``by_columns`` turns that round for input rows that share lines of memory (docs/week0.md).
 
 Bytes moved: 2 * B * M * N * itemsize, each once; the bound is DRAM bandwidth.
-Limits: strides, rows and columns must be multiples of the declared widths (16, 8 or 4 bytes, not below the element);
-``unaligned`` takes what is left.
+Limits: input rows begin and end at multiples of the width of loads (16 or 8 bytes, not below the element), output rows
+at multiples of 16 bytes; ``unaligned`` takes what is left.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ import cutlass.cute as cute
 from forge_core.cache import Traceable, compile_cached
 from forge_week0_transpose.configs import VectorizedConfig
 from forge_week0_transpose.kernels.tensors import shuffled, traceable
-from forge_week0_transpose.kernels.tile import TileKernel
+from forge_week0_transpose.kernels.tiled import TileKernel
 from forge_week0_transpose.kernels.words import interleave
-
-__all__ = ["Vectorized", "build"]
 
 
 class Vectorized(VectorizedConfig, TileKernel):

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
-__all__ = ["deinterleave", "interleave"]
-
 #: permute(a, b, selector): nibble i of the selector names the byte of b:a that becomes byte i (PTX prmt.b32).
 Permute = Callable[[Any, Any, int], Any]
 
