@@ -42,6 +42,9 @@ class Device:
     l2_bytes: int
     bandwidth_gbs: float  # of DRAM by specification, in GB/s (1e9 bytes a second)
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # planning looks devices up, and a string keeps its hash
+
     @property
     def sm_threads(self) -> int:
         """Resident threads of a multiprocessor at most."""

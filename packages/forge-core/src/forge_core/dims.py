@@ -36,6 +36,9 @@ def normalize_dims(op: str, dim: Dims, ndim: int) -> tuple[int, ...]:
         DimError: out of range, or not an int.
         RepeatedDimError: given twice.
     """
+    if type(dim) is int:
+        place = normalize_dim(op, dim, ndim)
+        return (place,) if ndim else ()
     if dim is None:
         return tuple(range(ndim))
     if not isinstance(dim, (int, Sequence)) or isinstance(dim, (bool, str)):

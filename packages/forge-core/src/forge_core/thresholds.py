@@ -76,9 +76,10 @@ class Thresholds:
         Raises:
             ThresholdError: a table cannot be read.
         """
-        overridden = {name: value for (week, name), value in _overrides.get().items() if week == self.week}
-        measured = _measured(self, device)
-        return {**measured, **overridden} if overridden else measured
+        measured, overrides = _measured(self, device)[0], _overrides.get()
+        if not overrides:
+            return measured
+        return {**measured, **{name: value for (week, name), value in overrides.items() if week == self.week}}
 
     def value(self, name: str, device: Device) -> int:
         """One threshold on a device; raises KeyError where none is declared by that name."""
@@ -86,15 +87,7 @@ class Thresholds:
 
     def note(self, device: Device) -> str:
         """The table that a device uses, as the end of ``explain``'s sentence; "" without any table."""
-        table = _nearest(self.folder, device)
-        if table is None:
-            return ""
-        if table.device == device.name:
-            return f"; thresholds measured on {table.device}, {table.date}"
-        return (
-            f"; thresholds of {table.device}, {table.date}: {device.name} was never measured "
-            f"(`nox -s tune -- {self.week}` does)"
-        )
+        return _measured(self, device)[1]
 
     @contextlib.contextmanager
     def override(self, name: str, value: int) -> Iterator[None]:
@@ -107,10 +100,18 @@ class Thresholds:
 
 
 @functools.cache
-def _measured(thresholds: Thresholds, device: Device) -> Mapping[str, int]:
+def _measured(thresholds: Thresholds, device: Device) -> tuple[Mapping[str, int], str]:
+    """All thresholds on a device without overrides, and the note on their table."""
     table = _nearest(thresholds.folder, device)
-    values = table.values if table is not None else {}
-    return MappingProxyType({t.name: values.get(t.name, t.default) for t in thresholds.declared})
+    if table is None:
+        return MappingProxyType({t.name: t.default for t in thresholds.declared}), ""
+    note = f"; thresholds measured on {table.device}, {table.date}"
+    if table.device != device.name:
+        note = (
+            f"; thresholds of {table.device}, {table.date}: {device.name} was never measured "
+            f"(`nox -s tune -- {thresholds.week}` does)"
+        )
+    return MappingProxyType({t.name: table.values.get(t.name, t.default) for t in thresholds.declared}), note
 
 
 @functools.cache

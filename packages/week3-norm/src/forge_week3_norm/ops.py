@@ -9,6 +9,7 @@ Their gradients are in ``backward``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -44,16 +45,20 @@ class NormShapeError(ShapeError, RuntimeError):
     """A shape that does not go with ``normalized_shape``; PyTorch raises a RuntimeError."""
 
 
+#: The program of these fields; the same object for equal ones.
+_norm = functools.lru_cache(maxsize=1024)(Norm)
+
+
 def _program(named: dict[str, Any], *, center: bool) -> Norm:
     x, residual = named["x"], named.get("residual")
-    return Norm(
+    return _norm(
         center,
-        weight=named["weight"] is not None,
-        bias=named["bias"] is not None,
-        offset=named["weight_offset"] != 0,
-        cast=x.dtype if named["cast"] == "input" and x.dtype.itemsize < 4 else None,
-        total=None if residual is None else _total_dtype(x, residual, named["residual_dtype"]),
-        statistics=named.get("statistics", False),
+        named["weight"] is not None,
+        named["bias"] is not None,
+        named["weight_offset"] != 0,
+        x.dtype if named["cast"] == "input" and x.dtype.itemsize < 4 else None,
+        None if residual is None else _total_dtype(x, residual, named["residual_dtype"]),
+        named.get("statistics", False),
     )
 
 

@@ -23,7 +23,7 @@ class Variant:
     idea: str
 
 
-@dataclass(frozen=True)
+@dataclass  # construction of a frozen one takes three times as long
 class Launch:
     """A kernel, its configuration, and the arguments it is launched with.
 

@@ -33,7 +33,7 @@ _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
 }
 # Alternative parameter names that PyTorch accepts, NumPy's included.
 _ALIASES = {"x": ("input", "a"), "input": ("x", "a"), "dim": ("axis",), "keepdim": ("keepdims",)}
-_NORMAL = frozenset({int, bool, str, type(None), torch.dtype, torch.SymInt})
+_NORMAL = frozenset({int, bool, float, str, type(None), torch.dtype, torch.SymInt})
 _INTS = frozenset({int})
 
 
@@ -145,22 +145,21 @@ class Schema:
         """
         if len(args) > self.positional:
             raise TypeError(f"{self.name}() takes {self.positional} positional arguments but {len(args)} were given")
-        given = dict(zip(self.parameters, args, strict=False))
-        for name, value in (self._own_names(kwargs) if kwargs else kwargs).items():
-            if name not in self.parameters:
-                raise TypeError(f"{self.name}() got an unexpected keyword argument '{name}'")
-            if name in given:
-                raise TypeError(f"{self.name}() got multiple values for argument '{name}'")
-            given[name] = value
-        bound = {}
-        for name in self.parameters:
-            if name in given:
-                bound[name] = given[name]
-            elif name in self.defaults:
-                bound[name] = self.defaults[name]
-            else:
-                raise TypeError(f"{self.name}() missing required argument: '{name}'")
-        return bound
+        bound = dict(zip(self.parameters, args, strict=False))
+        if kwargs:
+            for name, value in self._own_names(kwargs).items():
+                if name not in self.parameters:
+                    raise TypeError(f"{self.name}() got an unexpected keyword argument '{name}'")
+                if name in bound:
+                    raise TypeError(f"{self.name}() got multiple values for argument '{name}'")
+                bound[name] = value
+        if len(args) == len(self.parameters):
+            return bound
+        bound = self.defaults | bound
+        try:
+            return {name: bound[name] for name in self.parameters}
+        except KeyError as error:
+            raise TypeError(f"{self.name}() missing required argument: {error}") from None
 
     def _own_names(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Replaces aliases by the parameters' names."""
@@ -183,9 +182,9 @@ class Schema:
             if not isinstance(named[name], torch.Tensor) and not (named[name] is None and name in self.optional):
                 checks.is_tensor(op, name, named[name])
         for name, kind in self.kinds.items():
-            value, (expected, exact) = named[name], _KINDS[kind]
-            if type(value) not in exact and not _takes(kind, value):
-                raise ArgumentTypeError(op=op, argument=name, expected=expected, got=repr(value))
+            value = named[name]
+            if type(value) not in _KINDS[kind][1] and not _takes(kind, value):
+                raise ArgumentTypeError(op=op, argument=name, expected=_KINDS[kind][0], got=repr(value))
 
     def normalize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the call with aliases resolved, and ints and dtypes normalized; invalid values stay as they are."""

@@ -171,7 +171,7 @@ class LaunchTable:
         """Names of the tensor arguments of a call, and the reference with all other arguments bound."""
         key = (
             tuple([_freeze_on_cpu(value) for value in args]),
-            _freeze(tuple(kwargs.items())) if kwargs else None,
+            _freeze_by_name(kwargs) if kwargs else None,
             None if self.ambient is None else self.ambient(),
         )
         try:
@@ -216,9 +216,9 @@ class LaunchTable:
             x.get_device(),
             x.data_ptr() & ALIGNMENT_MASK,
             None if len(args) == 1 else args[1] if len(args) == 2 and type(args[1]) is int else _freeze(args[1:]),
-            _freeze(tuple(kwargs.items())) if kwargs else None,
+            _freeze_by_name(kwargs) if kwargs else None,
             None if out is None else _freeze(out),
-            settings.debug_requested(),
+            debug := settings.debug_requested(),
             None if self.ambient is None else self.ambient(),
         )
         try:
@@ -227,7 +227,7 @@ class LaunchTable:
             self.check(out, self._schema.bind(args, kwargs))
             raise
         if bound is None:
-            bound = self._bind(out, args, kwargs)
+            bound = self._bind(out, args, kwargs, debug=debug)
             if len(self._bound) >= MAX_BOUND:
                 self._bound.clear()
             self._bound[key] = bound
@@ -296,12 +296,11 @@ class LaunchTable:
                 requirement="multiprocessors for all blocks at once",
             ) from error
 
-    def _bind(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Bound:
+    def _bind(self, out: torch.Tensor | None, args: tuple[Any, ...], kwargs: dict[str, Any], *, debug: bool) -> Bound:
         """Checks and plans a call, and loads or compiles its kernel."""
         named = self._schema.bind(args, kwargs)
         expected = self.check(out, named)
         output = expected if out is None else out
-        debug = settings.debug_requested()
         outputs = output if isinstance(output, tuple) else (output,)
         first, *others = [(tuple(t.shape), t.stride(), t.dtype) for t in outputs]
         results = (first, *others) if others else ()
@@ -350,6 +349,10 @@ def _freeze(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_freeze(item) for item in value])
     return (type(value), value)
+
+
+def _freeze_by_name(kwargs: dict[str, Any]) -> Any:
+    return tuple([(name, _freeze(value)) for name, value in kwargs.items()])
 
 
 def _freeze_on_cpu(value: Any) -> Any:

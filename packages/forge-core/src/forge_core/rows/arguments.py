@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from forge_core.device import Device
 from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig
@@ -27,14 +28,14 @@ def arguments(
     """The integers that a kernel is launched with: see ``RowKernel.split``.  ``chosen_for`` decides the block size."""
     kept = _padded(problem.kept, config.rank, behind=not isinstance(config, ColumnConfig))
     reduced = _padded(problem.reduced, config.reduced) if config.reduced else ()
-    sizes = _sizes(config, chosen_for or problem, device)
-    return (problem.length, *sizes, *[n for dim in (*kept, *reduced) for n in (dim.size, *dim.strides)])
+    return (problem.length, *_sizes(config, chosen_for or problem, device), *kept, *reduced)
 
 
-def _padded(dims: tuple[Dim, ...], rank: int, *, behind: bool = False) -> tuple[Dim, ...]:
-    """Pads to ``rank`` with dims of size 1; with ``behind`` a single dim stays outermost, which needs no division."""
-    ones = (Dim(1, (0,) * len(dims[0].strides)),) * (rank - len(dims))
-    return dims + ones if behind else ones + dims
+def _padded(dims: tuple[Dim, ...], rank: int, *, behind: bool = False) -> list[int]:
+    """Sizes and strides, padded to ``rank`` dims of size 1; ``behind``, where an outermost dim needs no division."""
+    found = [n for dim in dims for n in (dim.size, *dim.strides)]
+    ones = [1, *[0] * len(dims[0].strides)] * (rank - len(dims))
+    return found + ones if behind else ones + found
 
 
 def _sizes(config: RowConfig, problem: Problem, device: Device) -> tuple[int, ...]:
@@ -69,8 +70,7 @@ def block_threads(config: HeldConfig, problem: Problem, device: Device) -> int:
     return config.block(_vectors(config, problem), max(1, device.sm_count // max(problem.rows, 1)))
 
 
-@dataclass(frozen=True)
-class Tiling:
+class Tiling(NamedTuple):
     """Tiles of neighboring rows.
 
     Attributes:
@@ -90,6 +90,7 @@ class Tiling:
     groups: int
 
 
+@functools.lru_cache(maxsize=16)  # planning asks several times for one problem
 def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
     """The tiling of a problem for a configuration that supports it."""
     target, program = _target_blocks(config, device), config.binding.program
@@ -104,7 +105,7 @@ def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
     found = _tile(config, problem, LINES, target)
     iteration = found.groups * config.chunks
     iterations, most = -(-problem.length // iteration), problem.length // iteration
-    return replace(found, parts=_parts(found.tiles, iterations, most, target, config.resident * device.sm_count))
+    return found._replace(parts=_parts(found.tiles, iterations, most, target, config.resident * device.sm_count))
 
 
 def _parts(tiles: int, iterations: int, most: int, target: int, resident: int) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from forge_core.dtypes import short_name
 from forge_core.rows.problem import ACCESS, VEC
-from forge_core.rows.program import Operands, RowProgram
+from forge_core.rows.program import Operands, RowProgram, operands_of
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Binding:
 
     @cached_property
     def operands(self) -> Operands:
-        """The program's operands, which are computed once here."""
-        return self.program.operands
+        """The program's operands."""
+        return operands_of(self.program)
 
     @cached_property
     def loaded(self) -> tuple[str, ...]:

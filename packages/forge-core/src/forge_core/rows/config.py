@@ -205,6 +205,11 @@ class HeldConfig(RowConfig):
         """Maximum vectors of a row; of a block's part of it if ``blocks`` is 0."""
         return (self.lanes or self.threads * max(self.blocks, 1)) * self.chunks
 
+    @cached_property
+    def limit(self) -> float:
+        """Rows have fewer elements than this, which is infinite if ``blocks`` is 0."""
+        return (self.capacity + 1) * self.vec if self.blocks else math.inf
+
     def block(self, vectors: int, blocks: int = 1) -> int:
         """Threads per block.
 

@@ -15,6 +15,7 @@ Tensors and floats of the schema are the program's operands by name; ``dim`` is 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -30,7 +31,7 @@ from forge_core.op.launch import Variant
 from forge_core.op.schema import Schema
 from forge_core.op.values import several
 from forge_core.rows.plan import plan_call
-from forge_core.rows.program import RowProgram
+from forge_core.rows.program import Operands, RowProgram, operands_of
 from forge_core.rows.selection import NO_LADDER, PERSISTENT, VARIANTS, Rung
 
 __all__ = ["PERSISTENT", "VARIANTS", "like", "row_operator"]
@@ -67,7 +68,7 @@ def like(
     Raises:
         ArgumentTypeError, LayoutError, DTypeError, ShapeError, DimError: a tensor is not what the program takes.
     """
-    operands = program.operands
+    operands = operands_of(program)
     x = tensors[operands.rows[0]]
     for name, t in tensors.items():
         checks.is_tensor(op, name, t)
@@ -76,15 +77,15 @@ def like(
         if same and t.dtype != x.dtype:
             expected = f"the dtype of '{operands.rows[0]}', {x.dtype}"
             raise DTypeError(op=op, argument=name, expected=expected, got=str(t.dtype))
-    if torch.float64 in {t.dtype for t in tensors.values()} != {torch.float64}:
+    if [t for t in tensors.values() if (t.dtype is torch.float64) != (x.dtype is torch.float64)]:
         raise DTypeError(op=op, argument=operands.rows[0], expected="float64 alone, or none of it", got=str(x.dtype))
     dims = normalize_dims(op, dim, x.ndim)
     one = result_shape(x.shape, dims, keepdim)
-    shapes = {name: tuple(x.shape) for name in operands.rows} | {name: tuple(one) for name in operands.scalars}
-    shapes |= {name: tuple(x.shape[i] for i in dims) for name in operands.columns}
+    column = tuple([x.shape[i] for i in dims]) if operands.columns else ()
     for name, t in tensors.items():
-        if tuple(t.shape) != shapes[name]:
-            raise ShapeError(op=op, argument=name, expected=f"shape {shapes[name]}", got=f"{tuple(t.shape)}")
+        shape = x.shape if name in operands.rows else column if name in operands.columns else one
+        if t.shape != shape:
+            raise ShapeError(op=op, argument=name, expected=f"shape {tuple(shape)}", got=f"{tuple(t.shape)}")
     return torch.empty(x.shape if operands.writes else one, dtype=dtype or x.dtype, device=x.device)
 
 
@@ -124,17 +125,23 @@ def row_operator(
     def made(named: dict[str, Any]) -> RowProgram:
         return program if isinstance(program, RowProgram) else program(named)
 
+    @functools.lru_cache(maxsize=1024)
+    def names(found: RowProgram) -> tuple[Operands, tuple[str, ...], tuple[str, ...]]:
+        """The operands, the names of the results, and the operands in the order of a launch's pointers."""
+        operands = operands_of(found)
+        results = parsed.results or (*operands.writes, *operands.results)
+        return operands, results, tuple(name for name in (*parsed.tensors, *results) if name in operands.tensors)
+
     def choose(device: Device, out: torch.Tensor, *values: Any) -> Launch:
         named = dict(zip(parsed.parameters, values, strict=True))
         found = made(named)
-        operands = found.operands
-        results = parsed.results or (*operands.writes, *operands.results)
+        operands, results, order = names(found)
         given = named | dict(zip(results, several(out), strict=True))
         tensors = {name: given[name] for name in operands.tensors}
         x = tensors[operands.rows[0]]
         order = tuple(name for name in (*parsed.tensors, *results) if name in tensors)
         dims = normalize_dims(parsed.name, named.get("dim", -1), x.ndim)
-        if any(t.dtype.is_complex for t in tensors.values()):
+        if [t for t in tensors.values() if t.dtype.is_complex]:
             found, tensors, order = _real_views(parsed.name, found, tensors, order)
             x, out = tensors[found.operands.rows[0]], torch.view_as_real(out)
         return plan_call(

@@ -11,7 +11,7 @@ from forge_core.op.launch import Launch
 from forge_core.rows.arguments import arguments, workspace
 from forge_core.rows.binding import Binding
 from forge_core.rows.problem import Problem
-from forge_core.rows.program import RowProgram
+from forge_core.rows.program import RowProgram, operands_of
 from forge_core.rows.selection import KERNELS, LIMIT, NO_LADDER, VARIANTS, Rung, select
 
 __all__ = ["VARIANTS", "Rung", "plan", "plan_call"]
@@ -55,12 +55,12 @@ def plan_call(
         ArgumentError: there is no such variant.
         UnsupportedError: the variant does not support this problem, or elements are not aligned to their size.
     """
-    operands = program.operands
+    operands = operands_of(program)
     found = [tensors[name] for name in operands.tensors]
     problem = Problem.of(operands, found, tensors[operands.rows[0]].shape, dims)
     alone = program.of_one() if problem.length == 1 and variant == "auto" else None
     if alone is not None:
-        across = problem.across(alone.operands)
+        across = problem.across(operands_of(alone))
         if across.kind == "inner" and across.length < LIMIT >> 1:
             program, problem = alone, across
     dtypes = tuple([t.dtype for t in found])

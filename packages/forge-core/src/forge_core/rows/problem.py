@@ -18,7 +18,9 @@ kept dims.  Integer arithmetic on metadata: no data is read and no GPU is needed
 from __future__ import annotations
 
 import copy
+import functools
 import math
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -100,7 +102,7 @@ class Problem:
 
     @classmethod
     def of(
-        cls, operands: Operands, tensors: Sequence[torch.Tensor], shape: Sequence[int], dims: Sequence[int]
+        cls, operands: Operands, tensors: Sequence[torch.Tensor], shape: tuple[int, ...], dims: Sequence[int]
     ) -> Problem:
         """The canonical form, from metadata.
 
@@ -111,12 +113,11 @@ class Problem:
             shape: shape of row operands.
             dims: the reduced dims, none negative; empty for a tensor without dims.
         """
-        shape, strides, itemsizes, offsets = tuple(shape), [], [], []
-        for name, t in zip(operands.tensors, tensors, strict=True):
-            column = name in operands.columns + operands.accumulates
-            strides.append(t.stride() if t.shape == shape else _strides(t, column, shape, dims))
-            itemsizes.append(t.element_size())
-            offsets.append(t.data_ptr() % ACCESS)
+        columns = operands.columns + operands.accumulates
+        strides = [
+            t.stride() if t.shape == shape else _strides(t, name in columns, shape, dims)
+            for name, t in zip(operands.tensors, tensors, strict=True)
+        ]
         kept: list[Dim] = []
         reduced: list[Dim] = []
         for i, own in enumerate(zip(*strides, strict=True)):
@@ -125,8 +126,8 @@ class Problem:
             operands,
             canonical(kept) or (Dim(1, (0,) * len(strides)),),
             canonical(reduced) or (Dim(1, tuple([int(name in operands.elementwise) for name in operands.tensors])),),
-            tuple(itemsizes),
-            tuple(offsets),
+            tuple(map(torch.Tensor.element_size, tensors)),
+            tuple([t.data_ptr() % ACCESS for t in tensors]),
         )
 
     def _kind(self) -> str:
@@ -134,42 +135,38 @@ class Problem:
             return "empty"
         row, last = self.reduced[0].strides, self.kept[-1].strides
         sums = self.operands.accumulated_indices if self.length > 1 else ()
-        inner = len(self.reduced) == 1 and {row[i] for i in (*self.stepping, *sums)} <= {1}
-        outer = {last[i] for i in self.operands.other_indices} <= {1}
-        if inner and outer:  # overlapping views: along the longer run
-            return "inner" if self.length >= self.kept[-1].size or not self.stepping else "outer"
-        return "inner" if inner else "outer" if outer else "strided"
+        inner = len(self.reduced) == 1 and {row[i] for i in self.stepping + sums} <= {1}
+        # Overlapping views are both: along the longer run.
+        if inner and (self.length >= self.kept[-1].size or not self.stepping):
+            return "inner"
+        if {last[i] for i in self.operands.other_indices} <= {1}:
+            return "outer"
+        return "inner" if inner else "strided"
 
     def _alignment(self) -> Alignment:
         if not self.moving:
             return Alignment("element", 1)
-        vec = min(VEC, ACCESS // min([self.itemsizes[i] for i in self.moving]))
-        # Access and element sizes are powers of two.
-        widths = {i: min(vec, ACCESS // self.itemsizes[i]) for i in self.stepping}
-        if self.length % vec == 0 and not [i for i in widths if self._unit(i, self.kept) % widths[i]]:
+        vec, widths = _vectors(self.itemsizes, self.moving)
+        begins = self._begins(self.kept)
+        if self.length % vec == 0 and not [i for i in self.stepping if math.gcd(*begins[i]) % widths[i]]:
             return Alignment("whole", vec)
-        begins = {i: self._begins(i, self.kept) for i in self.moving}
         lead = next(begins[i] for i in self.moving if widths[i] == vec)
         shifts = [(n - at) % widths[i] for i in self.moving for n, at in zip(begins[i], lead, strict=True)]
         if self.length >= 2 * vec and not any(shifts):
             return Alignment("shifted", vec)
         return Alignment("element", 1)
 
-    def _begins(self, operand: int, dims: Sequence[Dim]) -> list[int]:
-        """Offset of the first element from a boundary, and the stride of each dim, in elements."""
-        steps = [dim.strides[operand] for dim in dims if dim.size > 1]
-        return [self.offsets[operand] // self.itemsizes[operand], *steps]
-
-    def _unit(self, operand: int, dims: Sequence[Dim]) -> int:
-        """The greatest common divisor of these; 0 if all are 0."""
-        return math.gcd(*self._begins(operand, dims))
+    def _begins(self, dims: Sequence[Dim]) -> list[tuple[int, ...]]:
+        """For each operand, offset of the first element from a boundary, and the stride of each dim, in elements."""
+        offsets = map(operator.floordiv, self.offsets, self.itemsizes)
+        return list(zip(offsets, *[dim.strides for dim in dims if dim.size > 1], strict=True))
 
     def aligned_columns(self, vec: int) -> bool:
         """Whether ``vec`` neighboring rows of an ``outer`` problem are one aligned vector in every operand."""
         if self.kind != "outer" or self.kept[-1].size % vec:
             return False
-        others = (*self.kept[:-1], *self.reduced)
-        return not [i for i in self.operands.other_indices if self._unit(i, others) % vec]
+        begins = self._begins((*self.kept[:-1], *self.reduced))
+        return not [i for i in self.operands.other_indices if math.gcd(*begins[i]) % vec]
 
     def contiguous_columns(self, vec: int) -> bool:
         """Whether all neighboring rows of an ``outer`` problem are contiguous together and can be read by vectors."""
@@ -214,20 +211,25 @@ class Problem:
         total = 0
         for i in indices:
             nbytes = self.itemsizes[i]
-            for dim in (*self.kept, *self.reduced):
+            for dim in self.kept + self.reduced:
                 nbytes *= dim.size if dim.strides[i] else min(dim.size, 1)
             total += nbytes
         return total
 
 
-def _strides(t: torch.Tensor, column: bool, shape: Sequence[int], dims: Sequence[int]) -> list[int]:
+@functools.lru_cache(maxsize=1024)
+def _vectors(itemsizes: tuple[int, ...], moving: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """Elements per vector, and for each operand elements per access; powers of two."""
+    vec = min(VEC, ACCESS // min(itemsizes[i] for i in moving))
+    return vec, tuple(min(vec, ACCESS // size) for size in itemsizes)
+
+
+def _strides(t: torch.Tensor, column: bool, shape: tuple[int, ...], dims: Sequence[int]) -> list[int]:
     """A stride for each dim of ``shape``; 0 along dims that the tensor lacks."""
-    own = list(t.stride())
-    if column:
-        return [own.pop(0) if i in dims else 0 for i in range(len(shape))]
-    if t.ndim == len(shape):
-        return [0 if i in dims else own[i] for i in range(len(shape))]
-    return [0 if i in dims else own.pop(0) for i in range(len(shape))]
+    if not column and t.ndim == len(shape):
+        return [0 if i in dims else stride for i, stride in enumerate(t.stride())]
+    own = iter(t.stride())
+    return [next(own) if (i in dims) == column else 0 for i in range(len(shape))]
 
 
 def canonical(dims: Sequence[Dim]) -> tuple[Dim, ...]:

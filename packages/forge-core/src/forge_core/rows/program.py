@@ -17,6 +17,7 @@ This module does not import the DSL, so that planning does not; the functions be
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -199,6 +200,12 @@ class RowProgram:
     def accumulate(self, v: Any, constants: Any) -> tuple[Any, ...]:
         """Terms of sums over rows, in the order of ``operands.accumulates``."""
         return ()
+
+
+@functools.lru_cache(maxsize=1024)
+def operands_of(program: RowProgram) -> Operands:
+    """The operands of a program; the same object for equal programs, with its cached properties."""
+    return program.operands
 
 
 def exp(x: Any, *, exact: bool = True) -> Any:

@@ -107,7 +107,8 @@ def select(
                     requirement="elements at multiples of their size",
                 )
     if variant == "auto":
-        chosen = _accumulating(binding, problem, device) or _automatic(binding, problem, device)
+        choose = _accumulating if binding.operands.accumulates else _automatic
+        chosen = choose(binding, problem, device)
         if isinstance(chosen, Refusal):
             refuse(op, variant, chosen, [])
         return (*chosen[:2], chosen[2] + thresholds().note(device))
@@ -123,10 +124,8 @@ def select(
     return variant, found, f"variant={variant!r} was asked for"
 
 
-def _accumulating(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal | None:
-    """Selection for programs that accumulate sums over rows: a kernel or a Refusal; None for other programs."""
-    if not binding.operands.accumulates:
-        return None
+def _accumulating(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal:
+    """Selection for programs that accumulate sums over rows."""
     team = choose_team(binding, problem, device)
     if isinstance(team, Refusal):
         return team
@@ -136,26 +135,27 @@ def _accumulating(binding: Binding, problem: Problem, device: Device) -> tuple[s
 
 
 def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal:
+    """Selection for all other programs."""
     held = _held(binding, problem, device)
-    few = problem.rows * 16 <= device.sm_count
-    if isinstance(held, HeldConfig) and not few:
-        return "held", held, _why(held, problem, device)
-    measured = thresholds().on(device)
-    if isinstance(held, HeldConfig) and problem.length // problem.alignment.vec < measured["grid_vectors"]:
-        return "held", held, _why(held, problem, device)
+    if isinstance(held, HeldConfig):
+        few = problem.rows * 16 <= device.sm_count
+        vectors = problem.length // problem.alignment.vec
+        if not few or vectors < thresholds().value("grid_vectors", device):
+            return "held", held, _why(held, problem, device)
     grid = _grid(binding, problem, device)
     if isinstance(grid, HeldConfig):
         return "grid", grid, f"{problem.rows} rows of {problem.length} elements over the whole GPU"
     if isinstance(held, HeldConfig):
         return "held", held, _why(held, problem, device)
-    beside = _column(binding, problem, device)
-    if problem.kind in ("outer", "strided") and _beside(problem) and isinstance(beside, ColumnConfig):
-        tiles = tiling(beside, problem, device)
-        return "column", beside, f"tiles of {tiles.rows} neighboring rows, in {tiles.parts} parts"
-    split = _split(binding, problem, device)
-    long = problem.length >= measured["split_elements"]
-    if problem.rows * 2 <= device.sm_count and long and isinstance(split, StreamConfig):
-        return "split", split, f"{row_parts(split, problem, device)} parts a row, since `held` {held}"
+    if problem.kind in ("outer", "strided") and _beside(problem):
+        beside = _column(binding, problem, device)
+        if isinstance(beside, ColumnConfig):
+            tiles = tiling(beside, problem, device)
+            return "column", beside, f"tiles of {tiles.rows} neighboring rows, in {tiles.parts} parts"
+    if problem.rows * 2 <= device.sm_count and problem.length >= thresholds().value("split_elements", device):
+        split = _split(binding, problem, device)
+        if isinstance(split, StreamConfig):
+            return "split", split, f"{row_parts(split, problem, device)} parts a row, since `held` {held}"
     streamed = _stream(binding, problem, device)
     return streamed if isinstance(streamed, Refusal) else ("stream", streamed, f"a block a row, since `held` {held}")
 
@@ -202,9 +202,9 @@ def _aligns(problem: Problem) -> tuple[str, ...] | Refusal:
 
 
 def _fitting(configs: Iterable[HeldConfig], problem: Problem) -> list[HeldConfig]:
-    """The configurations whose capacity a row does not exceed."""
+    """The configurations that hold rows of this length."""
     length = problem.length
-    fits = [c for c in configs if c.blocks == 0 or c.capacity >= (length // c.vec or 1)]
+    fits = [c for c in configs if length < c.limit]
     if max(problem.rows, length) >= LIMIT >> 10:  # below, no 32-bit limit can be reached
         fits = [c for c in fits if _counts(c, problem)]
     return fits
@@ -284,8 +284,8 @@ def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool 
         kind = "shifted" if problem.length >= 2 * problem.alignment.vec else "element"
     reduced = 0 if contiguous else MANY_DIMS if dims <= MANY_DIMS else ALL_DIMS
     listed = _listed(binding, device, StreamConfig, kind)
-    fits = (config for config in listed if (config.reduced, config.parted) == (reduced, parted))
-    return next(fits, Refusal(f"rows of at most {MANY_DIMS} dims, and a program with folds", f"{dims} dims"))
+    fits = [config for config in listed if (config.reduced, config.parted) == (reduced, parted)]
+    return fits[0] if fits else Refusal(f"rows of at most {MANY_DIMS} dims, and a program with folds", f"{dims} dims")
 
 
 def _split(binding: Binding, problem: Problem, device: Device) -> StreamConfig | Refusal:
