@@ -20,7 +20,7 @@ from forge_core.bench import CUDA_GPU, LIGER, QUACK, TRITON, Bench, Case, Operat
 from forge_core.bench.gate import near
 from forge_core.bench.inputs import random_tensor
 from forge_core.testing.tolerances import half_ulp
-from forge_week3_norm import ref, subjects
+from forge_week3_norm import ref
 from forge_week3_norm.backward import (
     layer_norm_backward,
     norm_gradients,
@@ -29,7 +29,7 @@ from forge_week3_norm.backward import (
     together,
 )
 from forge_week3_norm.ops import layer_norm, layer_norm_total, layer_norm_y, rms_norm, rms_norm_total, rms_norm_y
-from forge_week3_norm.subjects import EPS, spread
+from forge_week3_norm.proofs import EPS, PROOFS, spread
 
 __all__ = ["BENCH"]
 
@@ -39,7 +39,7 @@ TOLERANCE = "the derived bound plus half an ulp of the output, element by elemen
 
 def _agree(name: str, *, peer: bool = False) -> Callable[[Inputs, torch.Tensor, torch.Tensor], str]:
     """Compares with float64 by the derived bound of an operator; a peer may round its result twice."""
-    subject = next(subject for subject in subjects.SUBJECTS if subject.name == name)
+    subject = next(subject for subject in PROOFS.subjects if subject.name == name)
 
     def agree(inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
         added = len(inputs) == 3 and not name.endswith("_backward")

@@ -1,19 +1,21 @@
-"""The operators of week 3 under test, for the battery (docs/testing.md)."""
+"""The operators of week 3 under test, for the battery (docs/testing.md) and the proofs (docs/proofs.md)."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 
+from forge_core.proofs import week_of
 from forge_core.testing import Case, Planted, Subject
 from forge_core.testing.rows import LAUNCHES
 from forge_week3_norm import backward, ops
 from forge_week3_norm.bounds import gradient_bound, norm_bound, weight_bound
 
-__all__ = ["EPS", "SUBJECTS", "spread"]
+__all__ = ["EPS", "PROOFS", "spread"]
 
 EPS = 1e-5
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -31,9 +33,10 @@ class Joined:
     """An operator of several results as one of a tensor: the battery takes no tuples."""
 
     def __init__(self, operator: Any, join: Callable[[Any], torch.Tensor]) -> None:
-        self._operator, self._join, self.__module__ = operator, join, operator.__module__
-        self.schema, self.table, self._rules = operator.schema, operator.table, operator._rules
-        self.variants, self.explain, self.reference = operator.variants, operator.explain, operator.reference
+        functools.update_wrapper(self, operator)  # and its attributes
+        self.variants, self.explain = operator.variants, operator.explain
+        self.reference = lambda **named: join(operator.reference(**named))
+        self._operator, self._join = operator, join
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         return self._join(self._operator(*args, **kwargs))
@@ -228,26 +231,30 @@ _HELD = tuple(
 _FORWARD, _ADDED = "x weight bias", "x residual weight bias"
 _RMS, _LAYER = "dy x rstd dtotal weight", "dy x mean rstd dtotal weight"
 
-#: Each operator, with what it means, its bound, and calls of each kernel.
-SUBJECTS = (
-    Subject(rms_norm, **_subject(_FORWARD, _norm, _norm_floor, center=False), **_ALL),
-    Subject(
-        layer_norm,
-        **_subject(_FORWARD, _norm, _norm_floor, center=True),
-        **_ALL,
-        planted=[Planted(mean_of_squares, "float64_error")],
-    ),
-    Subject(rms_norm_total, **_subject(_ADDED, _total, _total_floor, center=False), **_TOTAL),
-    Subject(layer_norm_total, **_subject(_ADDED, _total, _total_floor, center=True), **_TOTAL),
-    Subject(backward.rms_norm_backward, **_subject(_RMS, _dx, _dx_floor, center=False), **_OF_X),
-    Subject(backward.layer_norm_backward, **_subject(_LAYER, _dx, _dx_floor, center=True), **_OF_X),
-    Subject(norm_gradients, **_subject(_LAYER, _dx, _dx_floor, center=True), **{**_OF_WEIGHT, "launches": _HELD}),
-    Subject(
-        norm_weight_backward,
-        _samples(_dweight_make),
-        _dweight_floor,
-        make=_dweight_make,
-        reference=_dweight,
-        **_OF_WEIGHT,
-    ),
+PROOFS = week_of(
+    "week3",
+    "forge_week3_norm",
+    "packages/week3-norm/tests",
+    [
+        Subject(rms_norm, **_subject(_FORWARD, _norm, _norm_floor, center=False), **_ALL),
+        Subject(
+            layer_norm,
+            **_subject(_FORWARD, _norm, _norm_floor, center=True),
+            **_ALL,
+            planted=[Planted(mean_of_squares, "float64_error")],
+        ),
+        Subject(rms_norm_total, **_subject(_ADDED, _total, _total_floor, center=False), **_TOTAL),
+        Subject(layer_norm_total, **_subject(_ADDED, _total, _total_floor, center=True), **_TOTAL),
+        Subject(backward.rms_norm_backward, **_subject(_RMS, _dx, _dx_floor, center=False), **_OF_X),
+        Subject(backward.layer_norm_backward, **_subject(_LAYER, _dx, _dx_floor, center=True), **_OF_X),
+        Subject(norm_gradients, **_subject(_LAYER, _dx, _dx_floor, center=True), **{**_OF_WEIGHT, "launches": _HELD}),
+        Subject(
+            norm_weight_backward,
+            _samples(_dweight_make),
+            _dweight_floor,
+            make=_dweight_make,
+            reference=_dweight,
+            **_OF_WEIGHT,
+        ),
+    ],
 )
