@@ -19,7 +19,7 @@ from forge_core import checks
 from forge_core.dims import normalize_dims, result_shape
 from forge_core.dtypes import FLOATS
 from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from forge_core.op import Operator
+from forge_core.op import Call, Operator, composite
 from forge_core.rows.operator import like, row_operator
 from forge_week3_norm import backward, ref
 from forge_week3_norm.program import Norm
@@ -160,7 +160,7 @@ def _require(op: str, argument: str, given: bool, tensor: torch.Tensor | None, n
         raise ArgumentError(op=op, argument=argument, expected=f"a {name} with it", got="none")
 
 
-def _run(
+def _call(
     op: str,
     x: Any,
     normalized_shape: Any,
@@ -170,8 +170,8 @@ def _run(
     residual: Any,
     residual_dtype: Any,
     options: dict[str, Any],
-) -> Any:
-    """Calls the operator of y alone, or that of all results, as a call needs it."""
+) -> Call:
+    """A call of the operator of y alone, or of that of all results, whichever is needed."""
     dim = _checked(op, x, normalized_shape, weight, bias)
     _require(op, "residual_dtype", residual_dtype is not None, residual, "residual")
     tensors = (x, residual, weight, bias)
@@ -180,12 +180,12 @@ def _run(
         x, residual = x.contiguous(), residual if residual is None else residual.contiguous()
     alone, with_all = (rms_norm_y, rms_norm_total) if op == "rms_norm" else (layer_norm_y, layer_norm_total)
     if residual is None and not recorded:
-        return alone(x, weight, bias, dim, eps, **options)
-    more = {"residual_dtype": residual_dtype, "statistics": recorded}
-    y, total, *_ = with_all(x, residual, weight, bias, dim, eps, **options, **more)
-    return y if residual is None else (y, total)
+        return Call(alone, (x, weight, bias, dim, eps), options)
+    options |= {"residual_dtype": residual_dtype, "statistics": recorded}
+    return Call(with_all, (x, residual, weight, bias, dim, eps), options, 0 if residual is None else slice(2))
 
 
+@composite(rms_norm_y, rms_norm_total)
 def rms_norm(
     x: torch.Tensor,
     normalized_shape: Sequence[int],
@@ -236,9 +236,10 @@ def rms_norm(
         eps = torch.finfo(torch.float64 if getattr(x, "dtype", None) is torch.float64 else torch.float32).eps
     options: dict[str, Any] = {"cast": cast, "dtype": out_dtype, "batch_invariant": batch_invariant}
     options |= {"weight_offset": weight_offset, "variant": variant}
-    return _run("rms_norm", x, normalized_shape, weight, bias, eps, residual, residual_dtype, options)
+    return _call("rms_norm", x, normalized_shape, weight, bias, eps, residual, residual_dtype, options)
 
 
+@composite(layer_norm_y, layer_norm_total)
 def layer_norm(
     x: torch.Tensor,
     normalized_shape: Sequence[int],
@@ -258,4 +259,4 @@ def layer_norm(
     The variance is the mean of squared deviations from the mean.  Takes, returns and raises what :func:`rms_norm` does.
     """
     options = {"cast": cast, "dtype": out_dtype, "batch_invariant": batch_invariant, "variant": variant}
-    return _run("layer_norm", x, normalized_shape, weight, bias, eps, residual, residual_dtype, options)
+    return _call("layer_norm", x, normalized_shape, weight, bias, eps, residual, residual_dtype, options)

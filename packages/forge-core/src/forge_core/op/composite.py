@@ -1,0 +1,69 @@
+"""Public functions over several operators."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from torch.compiler import is_dynamo_compiling
+from torch.overrides import handle_torch_function, has_torch_function
+
+from forge_core.op.declaration import Operator
+from forge_core.op.launch import Explanation
+from forge_core.op.values import ByName
+
+__all__ = ["Call", "Composite", "composite"]
+
+
+class Call(NamedTuple):
+    """A call of an operator, and which of its results the public function returns.
+
+    Attributes:
+        operator: the operator.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        results: index or slice of the operator's results; None: its single result.
+    """
+
+    operator: Operator
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: int | slice | None = None
+
+
+class Composite(ByName):
+    """A public function that calls one of several operators, whichever its arguments need; see :func:`composite`.
+
+    Like an :class:`~forge_core.op.Operator` it is pickled and copied like a module-level function, received by
+    ``__torch_function__`` as ``func``, recorded by ``torch.fx.symbolic_trace`` as one node, and explains its calls.
+    """
+
+    def __init__(self, choose: Callable[..., Call], operators: tuple[Operator, ...]) -> None:
+        functools.update_wrapper(self, choose)
+        self._choose, self._operators = choose, operators
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs the chosen operator; its arguments are those of the decorated function."""
+        if not is_dynamo_compiling() and has_torch_function(everything := (*args, *kwargs.values())):
+            return handle_torch_function(self, everything, *args, **kwargs)
+        operator, args, kwargs, results = self._choose(*args, **kwargs)
+        found: Any = operator(*args, **kwargs)
+        return found if results is None else found[results]
+
+    def variants(self) -> dict[str, str]:
+        """The operators' kernels as name -> idea, slowest first."""
+        return {name: idea for operator in self._operators for name, idea in operator.variants().items()}
+
+    def explain(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Explanation:
+        """Explains what a call would run, without running it: see :meth:`forge_core.op.Operator.explain`."""
+        call = self._choose(*args, **kwargs)
+        return call.operator.explain(*call.args, arch=arch, **call.kwargs)
+
+    def __repr__(self) -> str:
+        return f"<forge function {self.__module__}.{self.__qualname__}>"
+
+
+def composite(*operators: Operator) -> Callable[[Callable[..., Any]], Composite]:
+    """Declares a public function over some operators; decorates the function that returns its :class:`Call`."""
+    return lambda choose: Composite(choose, operators)
