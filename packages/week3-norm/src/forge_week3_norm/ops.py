@@ -85,8 +85,8 @@ def _outputs(op: str, *, center: bool, **named: Any) -> tuple[torch.Tensor, ...]
 
 def _declare(schema: str, *, center: bool, **declared: Any) -> Callable[[Callable[..., Any]], Operator]:
     """A norm as an operator."""
-    program = partial(_program, center=center)
-    return row_operator(f"forge_week3::{schema}", program=program, autocast={"cuda": torch.float32}, **declared)
+    declared |= {"program": partial(_program, center=center), "cpu": partial(ref.fused, center=center)}
+    return row_operator(f"forge_week3::{schema}", autocast={"cuda": torch.float32}, **declared)
 
 
 def _alone(name: str, *, center: bool) -> Callable[[Callable[..., Any]], Operator]:
@@ -96,8 +96,8 @@ def _alone(name: str, *, center: bool) -> Callable[[Callable[..., Any]], Operato
     recorded, and functorch's transforms come here.
     """
 
-    def reference(x: Any, weight: Any, bias: Any, dim: Any, eps: float, **options: Any) -> Any:
-        return ref.norm(x, None, weight, bias, dim, eps, center=center, **options)[0]
+    def reference(x: Any, **rest: Any) -> Any:
+        return ref.norm(x, None, center=center, **rest)[0]
 
     schema = f"{name}(Tensor x, {_TENSORS}str variant='auto') -> Tensor"
     return _declare(schema, center=center, reference=reference, gradient="reference")

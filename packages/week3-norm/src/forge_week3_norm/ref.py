@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from forge_core.dims import Dims, normalize_dims
 
-__all__ = ["norm", "norm_backward", "norm_gradients", "statistics", "weight_backward"]
+__all__ = ["fused", "norm", "norm_backward", "norm_gradients", "statistics", "weight_backward"]
 
 
 def _wide(t: torch.Tensor) -> torch.Tensor:
@@ -61,6 +62,34 @@ def norm(
     y = y.to(dtype or x.dtype).contiguous()
     found = of_rows if statistics else [t.new_empty(0) for t in of_rows]
     return (y, empty if residual is None else total.contiguous(), *found)
+
+
+def fused(named: dict[str, Any], *, center: bool) -> Callable[..., Any] | None:
+    """A call of :func:`norm`, or of its first result, by PyTorch's own kernels; None where theirs is another result."""
+    x, statistics, alone = named["x"], named.get("statistics", False), "residual" not in named
+    dims, eps = normalize_dims("norm", named["dim"], x.ndim), named["eps"]
+    first, wide = x.ndim - len(dims), x.dtype.itemsize >= 4
+    dtypes = {t.dtype for t in named.values() if isinstance(t, torch.Tensor)}
+    dtypes |= {named["dtype"] or x.dtype, named.get("residual_dtype") or x.dtype}
+    # Of 16-bit tensors theirs are statistics of 16 bits, and an RMSNorm that is rounded before the weight.
+    able = (wide and (center or not statistics)) or (center and not statistics and named["cast"] == "fp32")
+    if not able or named["weight_offset"] or dtypes != {x.dtype} or dims != (*range(first, x.ndim),) or not x.numel():
+        return None
+    rows, sizes = x.shape[:first], x.shape[first:]
+
+    def run(x: Any, residual: Any = None, weight: Any = None, bias: Any = None) -> Any:
+        h = x if residual is None else x + residual
+        if center:
+            y, *found = torch.native_layer_norm(h, sizes, weight, bias, eps)
+        else:
+            y, found = torch.rms_norm(h, sizes, weight, eps).contiguous(), [x]
+            y = y if bias is None else y + bias
+        if alone:
+            return y
+        total = x.new_empty(0) if residual is None else h.contiguous()
+        return (y, total, *(t.view(rows) if statistics else t.new_empty(0) for t in found))
+
+    return run
 
 
 def statistics(x: torch.Tensor, dim: Dims, eps: float, *, center: bool) -> list[torch.Tensor]:
