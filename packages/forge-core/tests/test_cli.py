@@ -108,7 +108,7 @@ def test_bad_usage_has_one_exit_status_and_writes_nothing(forge, words, tmp_path
         (("inspect", "forge_week1::reduce_smu", *SMALL), "Did you mean reduce_sum?"),
         (("layout", "kernel", "TRANSPOSE", *SMALL), "Did you mean transpose or copy_transpose?"),
         (("bench", "tune", "wek1"), "Did you mean week1 or week3 or week2?"),
-        (("prove", "check", "week0", "wek1"), "Did you mean week1 or week2 or week0?"),
+        (("prove", "check", "week0", "wek1"), "Did you mean week1 or week3 or week2?"),
         ((*BUILD, "--arch", "H100", "--suite", "smok"), "Did you mean smoke?"),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, tuple) else "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch
 import forge_week3_norm as week3
 from forge_core.device import ARCHES
 from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
+from forge_core.testing import conformance
 from forge_core.testing.expectations import assert_as_declared, compiled_for
 from forge_core.testing.rows_expected import EXPECTED
 from forge_week3_norm import backward, nn, ops
@@ -18,7 +20,6 @@ from forge_week3_norm import backward, nn, ops
 DEVICES = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 BF16, FP16, FP32, FP64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
 OPS = {"rms_norm": week3.rms_norm, "layer_norm": week3.layer_norm}
-FLOATS = (BF16, FP16, FP32)
 TOLERANCE = {BF16: 2**-6, FP16: 2**-9, FP32: 2e-5}
 
 
@@ -43,23 +44,20 @@ def close(got, want, dtype, scale=1.0):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("of_x, of_weight", [*itertools.product(FLOATS, FLOATS)], ids=str)
+@pytest.mark.parametrize("of_x, of_weight", [*itertools.product((BF16, FP16, FP32), repeat=2)], ids=str)
 @pytest.mark.parametrize("name", OPS)
 def test_every_combination_of_tensors_with_its_gradients(name, of_x, of_weight, device):
     torch.manual_seed(0)
     for shape, given in itertools.product(((6, 64), (5, 301), (3, 2, 1000)), itertools.product((0, 1), repeat=3)):
-        n = shape[-1]
-        weight, bias = (randn(n, dtype=of_weight, device=device) if there else None for there in given[:2])
-        x = randn(*shape, dtype=of_x, device=device, begin=1)
-        residual = randn(*shape, dtype=of_x, device=device) if given[2] else None
-        tensors = {"x": x, "weight": weight, "bias": bias, "residual": residual}
-        tensors = {key: t.requires_grad_() for key, t in tensors.items() if t is not None}
-        found = OPS[name](x, (n,), eps=1e-5, **{key: t for key, t in tensors.items() if key != "x"})
+        kinds = {"weight": (shape[-1:], of_weight), "bias": (shape[-1:], of_weight), "residual": (shape, of_x)}
+        kinds = dict(itertools.compress(kinds.items(), given))
+        tensors = {key: randn(*size, dtype=dtype, device=device) for key, (size, dtype) in kinds.items()}
+        tensors = {"x": randn(*shape, dtype=of_x, device=device, begin=1), **tensors}
+        wide = {key: t.double().requires_grad_() for key, t in tensors.items()}
+        found = OPS[name](normalized_shape=shape[-1:], eps=1e-5, **{k: t.requires_grad_() for k, t in tensors.items()})
         y, *total = found if given[2] else (found,)
-        wide = {key: t.detach().double().requires_grad_() for key, t in tensors.items()}
-        if given[2]:
-            assert torch.equal(total[0], x + residual)
-        close(y, exact(name, x, weight, bias, residual), of_x, 4.0)
+        assert not total or torch.equal(total[0], tensors["x"] + tensors["residual"])
+        close(y, exact(name, **tensors), of_x, 4.0)
         dy, dtotal = randn(*shape, dtype=of_x, device=device), randn(*shape, dtype=of_x, device=device)
         kept = dy.clone()
         got = torch.autograd.grad((y, *total), list(tensors.values()), (dy, dtotal)[: 1 + given[2]])
@@ -118,6 +116,25 @@ def test_second_derivatives_tangents_and_transforms(name):
         torch.library.opcheck(op, (*tensors, -1), {"statistics": asked})
 
 
+@pytest.mark.parametrize("name", OPS)
+def test_public_functions_are_values_are_traced_and_have_tangents(name):
+    torch.manual_seed(4)
+    public, overload = OPS[name], getattr(torch.ops.forge_week3, name).default
+    tensors, directions = ([randn(*shape, dtype=FP64) for shape in ((4, 5), (5,), (5,))] for _ in range(2))
+
+    def call(x, weight, bias):
+        return public(x, (5,), weight, bias=bias, eps=1e-5)
+
+    def right(got, given):
+        torch.testing.assert_close(got, exact(name, *given))
+
+    conformance.check_value(public)
+    conformance.check_traced(public, overload, call, tensors, right)
+    conformance.check_forward_mode(call, partial(overload, dim=-1), partial(exact, name), tensors, directions)
+    for derivative, i in itertools.product((torch.func.jacfwd, torch.func.jacrev, torch.func.hessian), range(3)):
+        torch.testing.assert_close(derivative(call, i)(*tensors), derivative(partial(exact, name), i)(*tensors))
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", OPS)
 def test_errors(name, device):
@@ -160,9 +177,6 @@ def test_modules(name):
     torch.testing.assert_close(mine(x, residual=x)[0], other(x + x))
 
 
-# ------------------------------------------------------------------------------------------------- what is launched
-
-
 def meta(*shape, dtype=BF16):
     return torch.empty(shape, dtype=dtype, device="meta")
 
@@ -188,6 +202,16 @@ def test_kernels_compile_as_declared(rows, n, dtype, arch):
         made = compiled_for(plan.builder, plan.config, arch)
         assert_as_declared(made, EXPECTED, plan.config, arch)
         assert not re.search(r"\b(atom|red)\.\w*\.?(global)?\S*\.f(16|32|64)", made.ptx), "a floating-point atomic"
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_public_functions_explain_the_operator_that_they_call(name):
+    public, x, w = OPS[name], meta(64, 4096), meta(4096)
+    given = ({}, {"weight": w, "variant": "stream"}, {"residual": x}, {"weight": meta(4096).requires_grad_()})
+    for options, end in zip(given, ("", "", "_total", "_total"), strict=True):
+        told = public.explain(x, (4096,), arch="sm_90a", **options)
+        assert (told.operator, told.variant) == (f"forge_week3::{name}{end}", options.get("variant", "held"))
+    assert public.variants() == ops.rms_norm_y.variants()
 
 
 def test_long_rows_have_gradients():

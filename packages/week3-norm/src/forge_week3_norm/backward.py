@@ -28,15 +28,7 @@ from forge_core.rows.operator import PERSISTENT, like, row_operator
 from forge_week3_norm import ref
 from forge_week3_norm.program import NormBackward, NormGradients, WeightBackward
 
-__all__ = [
-    "keep",
-    "layer_norm_backward",
-    "norm_gradients",
-    "norm_weight_backward",
-    "of_norm",
-    "rms_norm_backward",
-    "together",
-]
+__all__ = ["layer_norm_backward", "norm_gradients", "norm_weight_backward", "rms_norm_backward"]
 
 #: Elements of a row up to which one read is faster than two; half as many by element.  H200: rows of 16384 take 0.62 to
 #: 0.68 of the time of the separate launches, rows of 32768 0.72 to 0.95.

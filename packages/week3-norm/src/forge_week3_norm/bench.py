@@ -8,7 +8,7 @@ compared.  The cases and targets stand in ``suites.yaml``.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,16 +20,8 @@ from forge_core.bench import CUDA_GPU, LIGER, QUACK, TRITON, Bench, Case, Operat
 from forge_core.bench.gate import near
 from forge_core.bench.inputs import random_tensor
 from forge_core.testing.tolerances import half_ulp
-from forge_week3_norm import ref, subjects
-from forge_week3_norm.backward import (
-    layer_norm_backward,
-    norm_gradients,
-    norm_weight_backward,
-    rms_norm_backward,
-    together,
-)
-from forge_week3_norm.ops import layer_norm, layer_norm_total, layer_norm_y, rms_norm, rms_norm_total, rms_norm_y
-from forge_week3_norm.subjects import EPS, spread
+from forge_week3_norm import backward, ops, ref
+from forge_week3_norm.proofs import EPS, PROOFS, spread
 
 __all__ = ["BENCH"]
 
@@ -39,7 +31,7 @@ TOLERANCE = "the derived bound plus half an ulp of the output, element by elemen
 
 def _agree(name: str, *, peer: bool = False) -> Callable[[Inputs, torch.Tensor, torch.Tensor], str]:
     """Compares with float64 by the derived bound of an operator; a peer may round its result twice."""
-    subject = next(subject for subject in subjects.SUBJECTS if subject.name == name)
+    subject = next(subject for subject in PROOFS.subjects if subject.name == name)
 
     def agree(inputs: Inputs, got: torch.Tensor, want: torch.Tensor) -> str:
         added = len(inputs) == 3 and not name.endswith("_backward")
@@ -63,21 +55,17 @@ def _arguments(name: str, *inputs: torch.Tensor) -> Inputs:
     if name.endswith("_backward"):
         dy, x, *statistics = given
         return (dy, x, *(t.unsqueeze(-1) for t in statistics), torch.zeros_like(dy), weight)
-    return (_sum(given), weight, weight if name == "layer_norm" else torch.zeros_like(weight))
-
-
-def _sum(given: Sequence[torch.Tensor]) -> torch.Tensor:
-    return given[0] + given[1] if len(given) > 1 else given[0]
+    return (sum(given[1:], given[0]), weight, weight if name == "layer_norm" else torch.zeros_like(weight))
 
 
 def _eager(name: str, *inputs: torch.Tensor) -> torch.Tensor:
     *given, weight = inputs
     if name == "layer_norm":
-        return torch.nn.functional.layer_norm(_sum(given), weight.shape, weight, weight, EPS)
-    return torch.nn.functional.rms_norm(_sum(given), weight.shape, weight, EPS)
+        return torch.nn.functional.layer_norm(sum(given[1:], given[0]), weight.shape, weight, weight, EPS)
+    return torch.nn.functional.rms_norm(sum(given[1:], given[0]), weight.shape, weight, EPS)
 
 
-def _eager_backward(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+def _eager_backward(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> Any:
     *statistics, weight = rest
     if not x.is_cuda:  # PyTorch's have no CPU kernel
         return _written_out(dy, x, *rest)[0]
@@ -86,20 +74,14 @@ def _eager_backward(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> t
         found = torch.ops.aten.native_layer_norm_backward(dy, x, weight.shape, *shaped, weight, weight, [True] * 3)
     else:
         found = torch.ops.aten._fused_rms_norm_backward(dy, x, weight.shape, *shaped, weight, [True] * 2)
-    dx: torch.Tensor = found[0]
-    return dx
+    return found[0]
 
 
-def _written_out(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> Inputs:
+def _written_out(dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> Any:
     """All gradients in PyTorch, for torch.compile to fuse."""
     *statistics, weight = rest
-    mean, rstd = _mean_rstd(statistics)
-    found: Inputs = ref.norm_gradients(dy, x, mean, rstd, None, weight, bias=mean is not None)
-    return found
-
-
-def _mean_rstd(statistics: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, torch.Tensor]:
-    return statistics[-2] if len(statistics) > 1 else None, statistics[-1]
+    mean, rstd = (None, *statistics)[-2:]
+    return ref.norm_gradients(dy, x, mean, rstd, weight=weight, bias=mean is not None)
 
 
 def _with_sum(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Inputs:
@@ -134,12 +116,12 @@ def _quack_unable(name: str, case: Case) -> str:
 
 
 def _liger(name: str, case: Case) -> Callable[..., torch.Tensor]:
-    ops: Any = importlib.import_module("liger_kernel.ops.rms_norm")
+    module: Any = importlib.import_module("liger_kernel.ops.rms_norm")
     settings: Any = importlib.import_module("liger_kernel.ops.utils").calculate_settings(case.shape[-1])
     if name == "rms_norm_backward":
         more = {"in_place": False, "row_mode": None}
-        return lambda dy, x, rstd, w: ops.rms_norm_backward(dy, x, w, rstd, 0.0, 1, *settings, **more)[0]
-    return lambda x, weight: ops.rms_norm_forward(x, weight, EPS, 0.0, "gemma", None)[0]
+        return lambda dy, x, rstd, w: module.rms_norm_backward(dy, x, w, rstd, 0.0, 1, *settings, **more)[0]
+    return lambda x, weight: module.rms_norm_forward(x, weight, EPS, 0.0, "gemma", None)[0]
 
 
 def _liger_unable(case: Case) -> str:
@@ -147,12 +129,7 @@ def _liger_unable(case: Case) -> str:
 
 
 def _declared(
-    name: str,
-    subject: str,
-    operator: Any,
-    eager: Callable[..., torch.Tensor],
-    several: Callable[..., Any] | None = None,
-    **more: Any,
+    name: str, subject: str, operator: Any, eager: Callable[..., Any], several: Any = None, **more: Any
 ) -> OperatorBench:
     """An operator with its peers; ``several``: what torch.compile is given where there are other results too."""
     held: dict[str, Any] = {"agree": _agree(subject, peer=True), "tolerance": f"{TOLERANCE}, twice rounded"}
@@ -176,7 +153,7 @@ def _tensors(count: int, case: Case, device: torch.device, generator: torch.Gene
 
 def _with_statistics(center: bool, case: Case, device: torch.device, generator: torch.Generator) -> Inputs:
     dy, x, weight = _tensors(2, case, device, generator)
-    total = layer_norm_total if center else rms_norm_total
+    total = ops.layer_norm_total if center else ops.rms_norm_total
     return (dy, x, *total(x, dim=-1, eps=EPS, statistics=True)[2:], weight)
 
 
@@ -184,22 +161,21 @@ def _gradient_call(operator: Any, variant: str, dy: torch.Tensor, x: torch.Tenso
     """What a backward pass calls for the gradient of x: the operator, its arguments and options."""
     *statistics, weight = rest
     with torch.no_grad():  # as in a backward pass
-        at_once = variant == "auto" and together((1,), x, dy)
+        at_once = variant == "auto" and backward.together((1,), x, dy)
     if at_once:
-        mean, rstd = _mean_rstd(statistics)
-        return norm_gradients, (dy, x, mean, rstd, None, weight, -1), {"bias": mean is not None}
+        mean, rstd = (None, *statistics)[-2:]
+        return backward.norm_gradients, (dy, x, mean, rstd, None, weight, -1), {"bias": mean is not None}
     return operator, (dy, x, *statistics, None, weight, -1), {"variant": variant}
 
 
-def _gradients(operator: Any, variant: str, dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+def _gradients(operator: Any, variant: str, dy: torch.Tensor, x: torch.Tensor, *rest: torch.Tensor) -> Any:
     """Those of x and the weight, of layer_norm the bias too."""
     chosen, args, options = _gradient_call(operator, variant, dy, x, *rest)
     if chosen is operator:
-        mean, rstd = _mean_rstd(rest[:-1])
-        norm_weight_backward(dy, x, mean, rstd, 0, bias=mean is not None)
+        mean, rstd = (None, *rest[:-1])[-2:]
+        backward.norm_weight_backward(dy, x, mean, rstd, 0, bias=mean is not None)
     found = chosen(*args, **options)
-    dx: torch.Tensor = found if chosen is operator else found[0]
-    return dx
+    return found if chosen is operator else found[0]
 
 
 def _forward(name: str, operator: Any, call: Callable[..., Any], count: int = 1) -> OperatorBench:
@@ -249,15 +225,17 @@ BENCH = Bench(
     package="forge_week3_norm",
     suites=Path(__file__).with_name("suites.yaml"),
     operators=(
-        _forward("rms_norm", rms_norm_y, lambda x, w, **options: rms_norm(x, w.shape, w, EPS, **options)),
-        _forward("layer_norm", layer_norm_y, lambda x, w, **options: layer_norm(x, w.shape, w, w, EPS, **options)),
+        _forward("rms_norm", ops.rms_norm_y, lambda x, w, **options: ops.rms_norm(x, w.shape, w, EPS, **options)),
+        _forward(
+            "layer_norm", ops.layer_norm_y, lambda x, w, **options: ops.layer_norm(x, w.shape, w, w, EPS, **options)
+        ),
         _forward(
             "rms_norm_residual",
-            rms_norm_total,
-            lambda x, r, w, **options: rms_norm(x, w.shape, w, EPS, residual=r, **options)[0],
+            ops.rms_norm_total,
+            lambda x, r, w, **options: ops.rms_norm(x, w.shape, w, EPS, residual=r, **options)[0],
             count=2,
         ),
-        _backward(rms_norm_backward, center=False),
-        _backward(layer_norm_backward, center=True),
+        _backward(backward.rms_norm_backward, center=False),
+        _backward(backward.layer_norm_backward, center=True),
     ),
 )

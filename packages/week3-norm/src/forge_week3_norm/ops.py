@@ -20,7 +20,7 @@ from forge_core import checks
 from forge_core.dims import normalize_dims, result_shape
 from forge_core.dtypes import FLOATS
 from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
-from forge_core.op import Operator
+from forge_core.op import Call, Operator, composite
 from forge_core.rows.operator import like, row_operator
 from forge_week3_norm import backward, ref
 from forge_week3_norm.program import Norm
@@ -57,13 +57,9 @@ def _program(named: dict[str, Any], *, center: bool) -> Norm:
         named["bias"] is not None,
         named["weight_offset"] != 0,
         x.dtype if named["cast"] == "input" and x.dtype.itemsize < 4 else None,
-        None if residual is None else _total_dtype(x, residual, named["residual_dtype"]),
+        None if residual is None else named["residual_dtype"] or torch.promote_types(x.dtype, residual.dtype),
         named.get("statistics", False),
     )
-
-
-def _total_dtype(x: torch.Tensor, residual: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    return dtype or torch.promote_types(x.dtype, residual.dtype)
 
 
 def _outputs(op: str, *, center: bool, **named: Any) -> tuple[torch.Tensor, ...]:
@@ -84,61 +80,48 @@ def _outputs(op: str, *, center: bool, **named: Any) -> tuple[torch.Tensor, ...]
     total, wide = x.shape if residual is not None else (0,), torch.promote_types(x.dtype, torch.float32)
     rows = result_shape(x.shape, normalize_dims(op, dim, x.ndim), keepdim=False) if named["statistics"] else (0,)
     found = [torch.empty(rows, dtype=wide, device=x.device) for _ in range(1 + center)]
-    of_total = x.dtype if residual is None else _total_dtype(x, residual, named["residual_dtype"])
-    return y, torch.empty(total, dtype=of_total, device=x.device), *found
+    return y, torch.empty(total, dtype=program.total or x.dtype, device=x.device), *found
 
 
-def _declare(schema: str, *, center: bool, **declared: Any) -> Callable[[Callable[..., Any]], Operator]:
-    """A norm as an operator."""
-    program = partial(_program, center=center)
-    return row_operator(f"forge_week3::{schema}", program=program, autocast={"cuda": torch.float32}, **declared)
+def _declare(name: str, statistics: str = "", *, center: bool) -> Callable[[Callable[..., Any]], Operator]:
+    """A norm as an operator: of y alone, or with a residual, of y, their sum and the statistics.
 
-
-def _alone(name: str, *, center: bool) -> Callable[[Callable[..., Any]], Operator]:
-    """One that returns y alone: what the public function calls where nothing else is needed.
-
-    Differentiated as PyTorch does its reference: the public functions call the other operator where a gradient is
-    recorded, and functorch's transforms come here.
+    That of y alone is differentiated as PyTorch does its reference: the public functions call the other where a
+    gradient is recorded, and functorch's transforms come here.  What the other is not asked for is empty.
     """
-
-    def reference(x: Any, weight: Any, bias: Any, dim: Any, eps: float, **options: Any) -> Any:
-        return ref.norm(x, None, weight, bias, dim, eps, center=center, **options)[0]
-
-    schema = f"{name}(Tensor x, {_TENSORS}str variant='auto') -> Tensor"
-    return _declare(schema, center=center, reference=reference, gradient="reference")
-
-
-def _with_all(name: str, statistics: str, *, center: bool) -> Callable[[Callable[..., Any]], Operator]:
-    """One of x and a residual that returns y, their sum, and the statistics; empty where not asked for."""
-    return _declare(
-        f"{name}(Tensor x, Tensor? residual=None, {_TENSORS}ScalarType? residual_dtype=None, bool statistics=False, "
-        f"str variant='auto') -> (Tensor y, Tensor total, {statistics})",
-        center=center,
-        reference=partial(ref.norm, center=center),
+    declared: dict[str, Any] = {"program": partial(_program, center=center), "cpu": partial(ref.fused, center=center)}
+    declared |= {"reference": lambda **named: ref.norm(named, center=center), "autocast": {"cuda": torch.float32}}
+    if not statistics:
+        schema = f"forge_week3::{name}(Tensor x, {_TENSORS}str variant='auto') -> Tensor"
+        return row_operator(schema, gradient="reference", **declared)
+    return row_operator(
+        f"forge_week3::{name}(Tensor x, Tensor? residual=None, {_TENSORS}ScalarType? residual_dtype=None, "
+        f"bool statistics=False, str variant='auto') -> (Tensor y, Tensor total, {statistics})",
         setup_context=partial(backward.keep, center=center),
         backward=backward.of_norm,
+        **declared,
     )
 
 
-@_alone("rms_norm", center=False)
+@_declare("rms_norm", center=False)
 def rms_norm_y(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
     """rms_norm over any dims."""
     return _outputs("rms_norm", center=False, x=x, **options)[0]
 
 
-@_alone("layer_norm", center=True)
+@_declare("layer_norm", center=True)
 def layer_norm_y(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
     """layer_norm over any dims."""
     return _outputs("layer_norm", center=True, x=x, **options)[0]
 
 
-@_with_all("rms_norm_total", "Tensor rstd", center=False)
+@_declare("rms_norm_total", "Tensor rstd", center=False)
 def rms_norm_total(x: torch.Tensor, *args: Any, **options: Any) -> Any:
     """rms_norm of x and a residual, with all its results: y, their sum, rstd."""
     return _outputs("rms_norm", center=False, x=x, **options)
 
 
-@_with_all("layer_norm_total", "Tensor mean, Tensor rstd", center=True)
+@_declare("layer_norm_total", "Tensor mean, Tensor rstd", center=True)
 def layer_norm_total(x: torch.Tensor, *args: Any, **options: Any) -> Any:
     """layer_norm of x and a residual, with all its results: y, their sum, mean, rstd."""
     return _outputs("layer_norm", center=True, x=x, **options)
@@ -165,32 +148,25 @@ def _require(op: str, argument: str, given: bool, tensor: torch.Tensor | None, n
         raise ArgumentError(op=op, argument=argument, expected=f"a {name} with it", got="none")
 
 
-def _run(
-    op: str,
-    x: Any,
-    normalized_shape: Any,
-    weight: Any,
-    bias: Any,
-    eps: float,
-    residual: Any,
-    residual_dtype: Any,
-    options: dict[str, Any],
-) -> Any:
-    """Calls the operator of y alone, or that of all results, as a call needs it."""
+def _call(
+    op: str, x: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float, residual: Any, **options: Any
+) -> Call:
+    """A call of the operator of y alone, or of that of all results, whichever is needed."""
     dim = _checked(op, x, normalized_shape, weight, bias)
-    _require(op, "residual_dtype", residual_dtype is not None, residual, "residual")
+    _require(op, "residual_dtype", options["residual_dtype"] is not None, residual, "residual")
     tensors = (x, residual, weight, bias)
     recorded = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
     if options["batch_invariant"] and isinstance(x, torch.Tensor):  # rows that are not contiguous have other kernels
         x, residual = x.contiguous(), residual if residual is None else residual.contiguous()
     alone, with_all = (rms_norm_y, rms_norm_total) if op == "rms_norm" else (layer_norm_y, layer_norm_total)
     if residual is None and not recorded:
-        return alone(x, weight, bias, dim, eps, **options)
-    more = {"residual_dtype": residual_dtype, "statistics": recorded}
-    y, total, *_ = with_all(x, residual, weight, bias, dim, eps, **options, **more)
-    return y if residual is None else (y, total)
+        del options["residual_dtype"]
+        return Call(alone, (x, weight, bias, dim, eps), options)
+    options["statistics"] = recorded
+    return Call(with_all, (x, residual, weight, bias, dim, eps), options, 0 if residual is None else slice(2))
 
 
+@composite(rms_norm_y, rms_norm_total)
 def rms_norm(
     x: torch.Tensor,
     normalized_shape: Sequence[int],
@@ -239,11 +215,12 @@ def rms_norm(
     _require("rms_norm", "weight_offset", weight_offset != 0, weight, "weight")
     if eps is None:
         eps = torch.finfo(torch.float64 if getattr(x, "dtype", None) is torch.float64 else torch.float32).eps
-    options: dict[str, Any] = {"cast": cast, "dtype": out_dtype, "batch_invariant": batch_invariant}
-    options |= {"weight_offset": weight_offset, "variant": variant}
-    return _run("rms_norm", x, normalized_shape, weight, bias, eps, residual, residual_dtype, options)
+    options: dict[str, Any] = {"cast": cast, "dtype": out_dtype, "residual_dtype": residual_dtype, "variant": variant}
+    options |= {"weight_offset": weight_offset, "batch_invariant": batch_invariant}
+    return _call("rms_norm", x, normalized_shape, weight, bias, eps, residual, **options)
 
 
+@composite(layer_norm_y, layer_norm_total)
 def layer_norm(
     x: torch.Tensor,
     normalized_shape: Sequence[int],
@@ -262,5 +239,6 @@ def layer_norm(
 
     The variance is the mean of squared deviations from the mean.  Takes, returns and raises what :func:`rms_norm` does.
     """
-    options = {"cast": cast, "dtype": out_dtype, "batch_invariant": batch_invariant, "variant": variant}
-    return _run("layer_norm", x, normalized_shape, weight, bias, eps, residual, residual_dtype, options)
+    options: dict[str, Any] = {"cast": cast, "dtype": out_dtype, "residual_dtype": residual_dtype, "variant": variant}
+    options["batch_invariant"] = batch_invariant
+    return _call("layer_norm", x, normalized_shape, weight, bias, eps, residual, **options)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from forge_core.dims import Dims, normalize_dims
 
-__all__ = ["norm", "norm_backward", "norm_gradients", "statistics", "weight_backward"]
+__all__ = ["fused", "norm", "norm_backward", "norm_gradients", "statistics", "weight_backward"]
 
 
 def _wide(t: torch.Tensor) -> torch.Tensor:
@@ -31,36 +32,55 @@ def _along(t: torch.Tensor, x: torch.Tensor, dims: tuple[int, ...]) -> torch.Ten
     return _wide(t).reshape([size if i in dims else 1 for i, size in enumerate(x.shape)])
 
 
-def norm(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    dim: Dims,
-    eps: float,
-    *,
-    center: bool,
-    weight_offset: float = 0.0,
-    cast: str = "fp32",
-    dtype: torch.dtype | None = None,
-    residual_dtype: torch.dtype | None = None,
-    statistics: bool = False,
-    **_: bool,
-) -> Any:
-    """The norm, the sum with the residual, and, of ``center``, the mean, and rstd; what is not asked for is empty."""
-    dims, total, empty = normalize_dims("norm", dim, x.ndim), x, x.new_empty(0)
+def norm(named: dict[str, Any], *, center: bool) -> Any:
+    """The norm of a call given by all of its arguments.
+
+    With a parameter for a residual, also the sum, the mean, of ``center``, and rstd; what is not asked for is empty.
+    """
+    x, residual, weight, bias = named["x"], named.get("residual"), named["weight"], named["bias"]
+    dims, total = normalize_dims("norm", named["dim"], x.ndim), x
     if residual is not None:
-        total = (_wide(x) + _wide(residual)).to(residual_dtype or torch.promote_types(x.dtype, residual.dtype))
-    y, of_rows = _hat(total, dims, eps, center)
-    y = y.to(x.dtype).to(y.dtype) if cast == "input" else y
+        total = (_wide(x) + _wide(residual)).to(named["residual_dtype"] or torch.promote_types(x.dtype, residual.dtype))
+    y, of_rows = _hat(total, dims, named["eps"], center)
+    y = y.to(x.dtype).to(y.dtype) if named["cast"] == "input" else y
     if weight is not None:
-        scale = _along(weight, x, dims)
-        y = y * (scale + weight_offset if weight_offset else scale)
+        scale, offset = _along(weight, x, dims), named["weight_offset"]
+        y = y * (scale + offset if offset else scale)
     if bias is not None:
         y = y + _along(bias, x, dims)
-    y = y.to(dtype or x.dtype).contiguous()
-    found = of_rows if statistics else [t.new_empty(0) for t in of_rows]
-    return (y, empty if residual is None else total.contiguous(), *found)
+    y = y.to(named["dtype"] or x.dtype).contiguous()
+    if "residual" not in named:
+        return y
+    found = of_rows if named["statistics"] else [t.new_empty(0) for t in of_rows]
+    return (y, x.new_empty(0) if residual is None else total.contiguous(), *found)
+
+
+def fused(named: dict[str, Any], *, center: bool) -> Callable[..., Any] | None:
+    """A call of :func:`norm` by PyTorch's own kernels; None where they give another result."""
+    x, statistics, alone = named["x"], named.get("statistics", False), "residual" not in named
+    dims, eps = normalize_dims("norm", named["dim"], x.ndim), named["eps"]
+    first, wide = x.ndim - len(dims), x.dtype.itemsize >= 4
+    dtypes = {t.dtype for t in named.values() if isinstance(t, torch.Tensor)}
+    dtypes |= {named["dtype"] or x.dtype, named.get("residual_dtype") or x.dtype}
+    # Of 16-bit tensors theirs are statistics of 16 bits, and an RMSNorm that is rounded before the weight.
+    able = (wide and (center or not statistics)) or (center and not statistics and named["cast"] == "fp32")
+    if not able or named["weight_offset"] or dtypes != {x.dtype} or dims != (*range(first, x.ndim),) or not x.numel():
+        return None
+    rows, sizes = x.shape[:first], x.shape[first:]
+
+    def run(x: Any, residual: Any = None, weight: Any = None, bias: Any = None) -> Any:
+        h = x if residual is None else x + residual
+        if center:
+            y, *found = torch.native_layer_norm(h, sizes, weight, bias, eps)
+        else:
+            y, found = torch.rms_norm(h, sizes, weight, eps).contiguous(), [x]
+            y = y if bias is None else y + bias
+        if alone:
+            return y
+        total = x.new_empty(0) if residual is None else h.contiguous()
+        return (y, total, *(t.view(rows) if statistics else t.new_empty(0) for t in found))
+
+    return run
 
 
 def statistics(x: torch.Tensor, dim: Dims, eps: float, *, center: bool) -> list[torch.Tensor]:
@@ -77,64 +97,32 @@ def _given(
     return d * _wide(rstd).reshape(shape), _wide(rstd).reshape(shape)
 
 
-def norm_backward(
-    dy: torch.Tensor,
-    x: torch.Tensor,
-    rstd: torch.Tensor,
-    dtotal: torch.Tensor | None = None,
-    weight: torch.Tensor | None = None,
-    dim: Dims = -1,
-    *,
-    mean: torch.Tensor | None = None,
-    weight_offset: float = 0.0,
-    **_: bool,
-) -> torch.Tensor:
+def norm_backward(dy: torch.Tensor, x: torch.Tensor, rstd: torch.Tensor, dim: Dims = -1, **named: Any) -> torch.Tensor:
     """The gradient of x, where rstd and, for layer_norm, mean are those of its rows."""
+    mean, weight, dtotal = (named.get(name) for name in ("mean", "weight", "dtotal"))
     dims = normalize_dims("norm_backward", dim, x.ndim)
     hat, scale = _given(x, mean, rstd, dims)
-    g = _wide(dy) if weight is None else _wide(dy) * (_along(weight, x, dims) + weight_offset)
+    g = _wide(dy) if weight is None else _wide(dy) * (_along(weight, x, dims) + named.get("weight_offset", 0.0))
     dx = g - hat * (g * hat).mean(dims, keepdim=True)
     dx = (dx if mean is None else dx - g.mean(dims, keepdim=True)) * scale
     return (dx if dtotal is None else dx + _wide(dtotal)).to(x.dtype).contiguous()
 
 
-def norm_gradients(
-    dy: torch.Tensor,
-    x: torch.Tensor,
-    mean: torch.Tensor | None,
-    rstd: torch.Tensor,
-    dtotal: torch.Tensor | None = None,
-    weight: torch.Tensor | None = None,
-    dim: Dims = -1,
-    *,
-    weight_offset: float = 0.0,
-    **options: Any,
-) -> Any:
+def norm_gradients(dy: Any, x: Any, mean: Any, rstd: Any, dim: Dims = -1, **named: Any) -> Any:
     """All of them: of x, weight and bias."""
-    dims = normalize_dims("norm_gradients", dim, x.ndim)
-    dx = norm_backward(dy, x, rstd, dtotal, weight, dim, mean=mean, weight_offset=weight_offset)
-    others = tuple(i for i in range(x.ndim) if i not in dims)
+    dx = norm_backward(dy, x, rstd, dim, mean=mean, **named)
+    others = tuple(i for i in range(x.ndim) if i not in normalize_dims("norm_gradients", dim, x.ndim))
     if not others:  # one row
         dy, x, rstd, mean, others = dy[None], x[None], rstd[None], None if mean is None else mean[None], (0,)
-    return dx, *weight_backward(dy, x, mean, rstd, others, **options)
+    return dx, *weight_backward(dy, x, mean, rstd, others, **named)
 
 
-def weight_backward(
-    dy: torch.Tensor,
-    x: torch.Tensor,
-    mean: torch.Tensor | None,
-    rstd: torch.Tensor,
-    dim: Dims = 0,
-    *,
-    bias: bool = False,
-    cast: torch.dtype | None = None,
-    dtype: torch.dtype | None = None,
-    bias_dtype: torch.dtype | None = None,
-) -> Any:
+def weight_backward(dy: Any, x: Any, mean: Any, rstd: Any, dim: Dims = 0, **named: Any) -> Any:
     """The gradients of weight and bias, over the dims ``dim``: those that do not make a row of the norm."""
+    cast, dtype, of_bias = (named.get(name) for name in ("cast", "dtype", "bias_dtype"))
     over = normalize_dims("weight_backward", dim, x.ndim)
     hat = _given(x, mean, rstd, tuple(i for i in range(x.ndim) if i not in over))[0]
     hat = hat if cast is None else hat.to(cast).to(hat.dtype)
     dweight = (_wide(dy) * hat).sum(over)
-    dbias = _wide(dy).sum(over) if bias else dweight.new_empty(0)
-    return dweight.to(dtype or x.dtype), dbias.to(bias_dtype or x.dtype)
+    dbias = _wide(dy).sum(over) if named.get("bias") else dweight.new_empty(0)
+    return dweight.to(dtype or x.dtype), dbias.to(of_bias or x.dtype)

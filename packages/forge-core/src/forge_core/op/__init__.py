@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from forge_core.op.backend import backend
+from forge_core.op.composite import Call, composite
 from forge_core.op.declaration import Operator, operator
 from forge_core.op.launch import Explanation, Launch, Variant
 
-__all__ = ["Explanation", "Launch", "Operator", "Variant", "backend", "operator"]
+__all__ = ["Call", "Explanation", "Launch", "Operator", "Variant", "backend", "composite", "operator"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ class Rules:
             call.  A result that a call does not compute is empty, and its pointer is not passed to the kernel.
         reference: implements the operator in plain PyTorch; takes the schema's arguments without ``variant``, and
             returns the strides that ``like`` allocates.
+        cpu: takes all arguments of a call on plain CPU tensors by name; returns a function of its tensors, by name,
+            which is faster than the reference and need not be differentiable, or None where there is none.
         plan: ``plan(device, out, *arguments) -> Launch``: selects kernel, configuration and launch arguments.  A pure
             function; ``out`` may be a meta tensor.
         variants: name -> :class:`Variant`, slowest first.
@@ -44,6 +47,7 @@ class Rules:
     reference: Callable[..., torch.Tensor]
     plan: Callable[..., Launch]
     variants: Mapping[str, Variant]
+    cpu: Callable[[dict[str, Any]], Callable[..., torch.Tensor] | None] = lambda named: None
     setup_context: Callable[..., None] | None = None
     backward: Callable[..., Any] | None = None
     vmap: Callable[..., Any] | None = None
@@ -65,6 +69,12 @@ class Rules:
     def refer(self, named: dict[str, Any]) -> torch.Tensor:
         """Runs the reference on a call, given as all of its arguments by name."""
         return self.reference(**{name: value for name, value in named.items() if name != "variant"})
+
+    def on_cpu(self, named: dict[str, Any]) -> tuple[tuple[str, ...], Callable[..., torch.Tensor]]:
+        """Names of the tensors of a call on plain CPU tensors, and what serves it: a function of them, by name."""
+        names = tuple(name for name, value in named.items() if isinstance(value, torch.Tensor))
+        others = {name: value for name, value in named.items() if name not in (*names, "variant")}
+        return names, self.cpu(named) or partial(self.reference, **others)
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor, keywords: dict[str, Any]) -> None:
         """Calls ``setup_context`` as ``torch.library.register_autograd`` does.

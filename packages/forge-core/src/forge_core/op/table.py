@@ -12,7 +12,6 @@ import re
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -133,7 +132,11 @@ class LaunchTable:
             return self.launch(out, args, kwargs)
         self.check(out, named)
         self.resolve(device, variant)  # raises for CPU tensors if kernels were requested
-        result = self._rules.refer(named)
+        if device.type == "cpu":
+            names, run = self._rules.on_cpu(named)
+            result = run(**{name: named[name] for name in names})
+        else:
+            result = self._rules.refer(named)
         return result if out is None else out.copy_(result)
 
     def check(self, out: torch.Tensor | None, named: dict[str, Any]) -> Any:
@@ -168,7 +171,7 @@ class LaunchTable:
     def referring(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[str, ...], Callable[..., torch.Tensor]]:
-        """Names of the tensor arguments of a call, and the reference with all other arguments bound."""
+        """Names of the tensor arguments of a call, and a function of them, by name, that serves it."""
         key = (
             tuple([_freeze_on_cpu(value) for value in args]),
             _freeze_by_name(kwargs) if kwargs else None,
@@ -183,9 +186,7 @@ class LaunchTable:
             named = self._schema.bind(args, kwargs)
             self.check(None, named)
             self.resolve(args[0].device, named.get("variant", "auto"))
-            names = tuple(n for n, value in named.items() if isinstance(value, torch.Tensor))
-            others = {n: value for n, value in named.items() if n not in (*names, "variant")}
-            found = (names, partial(self._rules.reference, **others))
+            found = self._rules.on_cpu(named)
             if len(self._checked) >= MAX_BOUND:
                 self._checked.clear()
             self._checked[key] = found

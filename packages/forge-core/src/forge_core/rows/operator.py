@@ -139,7 +139,6 @@ def row_operator(
         given = named | dict(zip(results, several(out), strict=True))
         tensors = {name: given[name] for name in operands.tensors}
         x = tensors[operands.rows[0]]
-        order = tuple(name for name in (*parsed.tensors, *results) if name in tensors)
         dims = normalize_dims(parsed.name, named.get("dim", -1), x.ndim)
         if [t for t in tensors.values() if t.dtype.is_complex]:
             found, tensors, order = _real_views(parsed.name, found, tensors, order)

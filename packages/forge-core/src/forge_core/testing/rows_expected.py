@@ -37,6 +37,9 @@ class _Asked:
         self._read.add(name)
         return NUMBER
 
+    def within(self, x: float) -> float:
+        return x
+
     def at(self, name: str, index: Any) -> float:
         self._gathered.add(name)
         return NUMBER

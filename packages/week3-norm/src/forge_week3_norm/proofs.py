@@ -1,19 +1,21 @@
-"""The operators of week 3 under test, for the battery (docs/testing.md)."""
+"""The operators of week 3 under test, for the battery (docs/testing.md) and the proofs (docs/proofs.md)."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 
+from forge_core.proofs import week_of
 from forge_core.testing import Case, Planted, Subject
 from forge_core.testing.rows import LAUNCHES
 from forge_week3_norm import backward, ops
 from forge_week3_norm.bounds import gradient_bound, norm_bound, weight_bound
 
-__all__ = ["EPS", "SUBJECTS", "spread"]
+__all__ = ["EPS", "PROOFS", "spread"]
 
 EPS = 1e-5
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -31,9 +33,10 @@ class Joined:
     """An operator of several results as one of a tensor: the battery takes no tuples."""
 
     def __init__(self, operator: Any, join: Callable[[Any], torch.Tensor]) -> None:
-        self._operator, self._join, self.__module__ = operator, join, operator.__module__
-        self.schema, self.table, self._rules = operator.schema, operator.table, operator._rules
-        self.variants, self.explain, self.reference = operator.variants, operator.explain, operator.reference
+        functools.update_wrapper(self, operator)  # and its attributes
+        self.variants, self.explain = operator.variants, operator.explain
+        self.reference = lambda **named: join(operator.reference(**named))
+        self._operator, self._join = operator, join
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         return self._join(self._operator(*args, **kwargs))
@@ -64,14 +67,7 @@ def _others(x: torch.Tensor, dims: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _make(
-    names: str,
-    case: Case,
-    dtype: torch.dtype,
-    device: torch.device,
-    seed: int,
-    mean: float = 0.0,
-    *,
-    center: bool,
+    names: str, case: Case, dtype: torch.dtype, device: torch.device, seed: int, mean: float = 0.0, *, center: bool
 ) -> tuple[torch.Tensor, ...]:
     """Tensors by their names, normally distributed; statistics are those of x."""
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -104,7 +100,7 @@ def _samples(make: Callable[..., Any]) -> Callable[[torch.device], Iterator[tupl
 
 
 # Written apart from ref.py, so that a wrong reference cannot vouch for itself.
-def _norm(x: Any, weight: Any, bias: Any, dim: Any, *, center: bool, variant: str = "auto") -> torch.Tensor:
+def _norm(x: Any, weight: Any, bias: Any, dim: Any, *, center: bool, variant: str = "auto") -> Any:
     dims = _dims(x, dim)
     ends = tuple(range(-len(dims), 0))
     h = x.to(_acc(x)).movedim(dims, ends).contiguous()
@@ -113,8 +109,7 @@ def _norm(x: Any, weight: Any, bias: Any, dim: Any, *, center: bool, variant: st
         h = h - h.mean(ends, keepdim=True)
     h = h / (h * h).mean(ends, keepdim=True).add(EPS).sqrt()
     y = h * weight.to(h.dtype) + bias.to(h.dtype)
-    result: torch.Tensor = y.movedim(ends, dims).to(x.dtype).contiguous()
-    return result
+    return y.movedim(ends, dims).to(x.dtype).contiguous()
 
 
 def _total(x: Any, residual: Any, *rest: Any, center: bool, variant: str = "auto") -> torch.Tensor:
@@ -122,22 +117,20 @@ def _total(x: Any, residual: Any, *rest: Any, center: bool, variant: str = "auto
     return torch.stack([_norm(total, *rest, center=center), total])
 
 
-def _dx(dy: Any, x: Any, *rest: Any, center: bool, variant: str = "auto") -> torch.Tensor:
+def _dx(dy: Any, x: Any, *rest: Any, center: bool, variant: str = "auto") -> Any:
     *statistics, dtotal, weight, dim = rest
     dims = _dims(x, dim)
     over = _others(x, dims)
     g, rstd = dy.to(_acc(dy)) * _along(weight, x, dims), _along(statistics[-1], x, over)
     hat = (x.to(_acc(x)) - (_along(statistics[0], x, over) if center else 0.0)) * rstd
     dx = g - hat * (g * hat).mean(dims, keepdim=True) - (g.mean(dims, keepdim=True) if center else 0.0)
-    result: torch.Tensor = (dx * rstd + dtotal.to(g.dtype)).to(x.dtype).contiguous()
-    return result
+    return (dx * rstd + dtotal.to(g.dtype)).to(x.dtype).contiguous()
 
 
-def _dweight(dy: Any, x: Any, mean: Any, rstd: Any, dim: Any, *, variant: str = "auto") -> torch.Tensor:
+def _dweight(dy: Any, x: Any, mean: Any, rstd: Any, dim: Any, *, variant: str = "auto") -> Any:
     over = _dims(x, dim)
     hat = (x.to(_acc(x)) - _along(mean, x, over)) * _along(rstd, x, over)
-    result: torch.Tensor = (dy.to(hat.dtype) * hat).sum(over).to(x.dtype).contiguous()
-    return result
+    return (dy.to(hat.dtype) * hat).sum(over).to(x.dtype).contiguous()
 
 
 def _norm_floor(x: Any, weight: Any, bias: Any, dim: Any, *, center: bool, variant: str = "auto") -> torch.Tensor:
@@ -203,11 +196,13 @@ def mean_of_squares(right: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     return wrong
 
 
+def _judged(make: Any, reference: Callable[..., Any], floor: Callable[..., Any]) -> dict[str, Any]:
+    return {"samples": _samples(make), "floor": floor, "make": make, "reference": reference}
+
+
 def _subject(names: str, of: Callable[..., Any], floor: Callable[..., Any], *, center: bool) -> dict[str, Any]:
-    """The samples, bound, inputs and reference of a subject, whose tensors are given by name."""
-    make = partial(_make, names, center=center)
-    found = {"samples": _samples(make), "floor": partial(floor, center=center)}
-    return {**found, "make": make, "reference": partial(of, center=center)}
+    """The inputs, reference and bound of a subject, whose tensors are given by name."""
+    return _judged(*(partial(f, center=center) for f in (partial(_make, names), of, floor)))
 
 
 _CALLS: dict[str, Any] = {"cases": CASES, "dtypes": DTYPES, "shapes": [(4, n) for n in (6, 9, 40, 300)]}
@@ -225,29 +220,19 @@ _HELD = tuple(
     for shape, dim in (((300, 64), -1), ((70, 4097), -1), ((70, 2**14), -1), ((4096, 20), 0), ((3, 700, 64), 1))
 )
 
+_PLANTED = Planted(mean_of_squares, "float64_error")
 _FORWARD, _ADDED = "x weight bias", "x residual weight bias"
 _RMS, _LAYER = "dy x rstd dtotal weight", "dy x mean rstd dtotal weight"
 
 #: Each operator, with what it means, its bound, and calls of each kernel.
 SUBJECTS = (
     Subject(rms_norm, **_subject(_FORWARD, _norm, _norm_floor, center=False), **_ALL),
-    Subject(
-        layer_norm,
-        **_subject(_FORWARD, _norm, _norm_floor, center=True),
-        **_ALL,
-        planted=[Planted(mean_of_squares, "float64_error")],
-    ),
+    Subject(layer_norm, **_subject(_FORWARD, _norm, _norm_floor, center=True), **_ALL, planted=[_PLANTED]),
     Subject(rms_norm_total, **_subject(_ADDED, _total, _total_floor, center=False), **_TOTAL),
     Subject(layer_norm_total, **_subject(_ADDED, _total, _total_floor, center=True), **_TOTAL),
     Subject(backward.rms_norm_backward, **_subject(_RMS, _dx, _dx_floor, center=False), **_OF_X),
     Subject(backward.layer_norm_backward, **_subject(_LAYER, _dx, _dx_floor, center=True), **_OF_X),
     Subject(norm_gradients, **_subject(_LAYER, _dx, _dx_floor, center=True), **{**_OF_WEIGHT, "launches": _HELD}),
-    Subject(
-        norm_weight_backward,
-        _samples(_dweight_make),
-        _dweight_floor,
-        make=_dweight_make,
-        reference=_dweight,
-        **_OF_WEIGHT,
-    ),
+    Subject(norm_weight_backward, **_judged(_dweight_make, _dweight, _dweight_floor), **_OF_WEIGHT),
 )
+PROOFS = week_of("week3", "forge_week3_norm", "packages/week3-norm/tests", SUBJECTS)

@@ -1,0 +1,115 @@
+"""Public functions over several operators: repeated calls of CPU tensors, and all that is unlike the last call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from forge_core.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
+from forge_core.op import backend, composite
+from forge_core.op.eager import NOT_SERVED
+
+week3 = pytest.importorskip("forge_week3_norm")
+
+
+@pytest.fixture
+def norm() -> Any:
+    """layer_norm without a last call."""
+    return composite(*week3.layer_norm._operators)(week3.layer_norm._choose)
+
+
+def right(got: torch.Tensor, x: torch.Tensor, *rest: Any, **options: Any) -> None:
+    torch.testing.assert_close(got, torch.nn.functional.layer_norm(x, (5,), *rest, **options))
+
+
+def made(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [torch.randn(shape, dtype=dtype) for shape in shapes]
+
+
+def test_a_call_like_the_last_one_is_served_at_once(norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    norm(*made((3, 5)), (5,), *made((5,), (5,)), eps=1e-3)
+    monkeypatch.setattr(norm, "_choose", None)
+    x, w, b = made((3, 5), (5,), (5,))
+    for sizes in ((5,), tuple(w.shape)):  # the same constant, and an equal tuple
+        right(norm(x, sizes, w, b, eps=1e-3), x, w, b, eps=1e-3)
+    for args in ((x, (5.0,), w, b), (x, [5], w, b), (x, (5,), b), (x[:2], (5,), w, b), (x.double(), (5,), w, b)):
+        assert norm._again(args, {"eps": 1e-3}) is NOT_SERVED
+    for options in ({"eps": 1e-5}, {"eps": 1}, {}, {"eps": 1e-3, "cast": "fp32"}):
+        assert norm._again((x, (5,), w, b), options) is NOT_SERVED
+    with pytest.raises(TypeError):
+        norm(x.t().contiguous().t(), (5,), w, b, eps=1e-3)
+
+
+def test_other_calls_are_right_and_refused_as_before(norm: Any) -> None:
+    x, w, b = made((3, 5), (5,), (5,))
+    for _ in range(2):
+        right(norm(x, (5,), w, b), x, w, b)
+        right(norm(x, (5,), b, w), x, b, w)
+        right(norm(x, (5,), w, w), x, w, w)
+        right(norm(x.double(), (5,)), x.double())
+        right(norm(x.bfloat16(), (5,)), x.bfloat16())
+        right(norm(x, [5], weight=w), x, w)
+        right(norm(x, (5,), w, b, 1), x, w, b, 1)
+        right(norm(x.t().contiguous().t(), (5,), w, b), x, w, b)
+        y, total = norm(x, (5,), w, b, residual=x)
+        right(y, 2 * x, w, b)
+        assert torch.equal(total, 2 * x)
+        for error, call in (
+            (ArgumentTypeError, lambda: norm(x, (5.0,), w, b)),
+            (ShapeError, lambda: norm(x, (4,), w, b)),
+            (DTypeError, lambda: norm(x.int(), (5,), w, b)),
+            (TypeError, lambda: norm(3, (5,), w, b)),
+        ):
+            with pytest.raises(error):
+                call()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_two_names_of_one_tensor_are_no_two_tensors(norm: Any, dtype: torch.dtype) -> None:
+    """After a call with one tensor as weight and bias, one with two takes each for itself."""
+    x, w, b = made((3, 5), (5,), (5,), dtype=dtype)
+    norm(x, (5,), w, w)
+    right(norm(x, (5,), w, b), x, w, b)
+
+
+def test_what_records_or_transforms_is_not_bypassed(norm: Any) -> None:
+    x, w, b = made((3, 5), (5,), (5,))
+    again = lambda: norm._again((x, (5,), w, b), {})  # noqa: E731
+    norm(x, (5,), w, b)
+    assert torch.is_tensor(again())
+
+    class Functions(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    class Dispatched(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen: list[Any] = []
+    with Functions():
+        norm(x, (5,), w, b)
+    assert norm in seen
+    with Dispatched():
+        norm(x, (5,), w, b)
+    assert "forge_week3.layer_norm.default" in seen
+    with torch.autograd.forward_ad.dual_level():
+        assert again() is NOT_SERVED
+    with torch.autocast("cpu"):
+        assert again() is NOT_SERVED
+    with torch.inference_mode():
+        assert again() is NOT_SERVED
+    with backend("kernel"), pytest.raises(DeviceError):
+        norm(x, (5,), w, b)
+    right(torch.func.vmap(lambda x: norm(x, (5,), w, b))(x[None])[0], x, w, b)
+    got, want = (torch.func.grad(lambda x, f=f: f(x, (5,), w, b).sin().sum())(x) for f in (norm, torch.layer_norm))
+    torch.testing.assert_close(got, want)
+    assert norm(x.requires_grad_(), (5,), w, b).requires_grad
+    with torch.no_grad():
+        assert not norm(x, (5,), w, b).requires_grad
