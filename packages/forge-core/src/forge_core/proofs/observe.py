@@ -37,8 +37,10 @@ class Watch:
         # One wrapper for each compiled kernel and name: callers compare kernels by identity.
         known: dict[tuple[str, int], Callable[..., Any]] = {}
 
-        def watched(self: table.LaunchTable, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> table.Bound:
-            bound = bind(self, out, args, kwargs)
+        def watched(
+            self: table.LaunchTable, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, debug: bool
+        ) -> table.Bound:
+            bound = bind(self, out, args, kwargs, debug=debug)
             if bound.plan is None:
                 return bound
             name = f"{self.name}/{bound.name}"
