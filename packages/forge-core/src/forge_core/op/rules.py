@@ -24,8 +24,6 @@ class Rules:
             call.  A result that a call does not compute is empty, and its pointer is not passed to the kernel.
         reference: implements the operator in plain PyTorch; takes the schema's arguments without ``variant``, and
             returns the strides that ``like`` allocates.
-        cpu: takes all arguments of a call on plain CPU tensors by name; returns a function of its tensors, by name,
-            which is faster than the reference and need not be differentiable, or None where there is none.
         plan: ``plan(device, out, *arguments) -> Launch``: selects kernel, configuration and launch arguments.  A pure
             function; ``out`` may be a meta tensor.
         variants: name -> :class:`Variant`, slowest first.
@@ -33,6 +31,8 @@ class Rules:
         backward: see ``torch.library.register_autograd``; calls public operators, so that it is differentiable itself.
             None: not differentiable.
         vmap: see ``torch.library.register_vmap``.
+        cpu: takes all arguments of a call on plain CPU tensors by name; returns a function of its tensors, by name,
+            which is faster than the reference and need not be differentiable, or None where there is none.
         jvp: ``jvp(output, tangents, **arguments)`` returns the tangent of the output; ``tangents`` maps the names of
             tensors to their tangents.  Calls public operators, so that it is differentiable itself.  None: that of the
             reference.
@@ -47,10 +47,10 @@ class Rules:
     reference: Callable[..., torch.Tensor]
     plan: Callable[..., Launch]
     variants: Mapping[str, Variant]
-    cpu: Callable[[dict[str, Any]], Callable[..., torch.Tensor] | None] = lambda named: None
     setup_context: Callable[..., None] | None = None
     backward: Callable[..., Any] | None = None
     vmap: Callable[..., Any] | None = None
+    cpu: Callable[[dict[str, Any]], Callable[..., torch.Tensor] | None] = lambda named: None
     jvp: Callable[..., torch.Tensor] | None = None
     autocast: Mapping[str, torch.dtype] = field(default_factory=dict)
     ambient: Callable[[], Hashable] | None = None

@@ -97,7 +97,6 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     longer += [(512, 1, _MOST - 8 * more)] if clusters == 1 else []
     # Half of a multiprocessor's threads are enough where there is little arithmetic to overlap with loads.
     longer += [(512, clusters, _HALF)] if clusters > 1 and len(binding.loaded) > 1 else []
-    longer += [(256, clusters, 2 * _HALF)] if clusters > 1 and binding.operands.columns else []
     in_grid = bool(binding.fits_slot and device.capability >= (9, 0) and binding.program.folds)
     longer += [(512, 0, _SOME)] if in_grid else []
     if not binding.program.folds:
