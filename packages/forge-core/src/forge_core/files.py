@@ -38,7 +38,7 @@ def write_atomically(path: Path, text: str) -> None:
     if path.suffix == ".gz":
         data = gzip.compress(data, mtime=0)
     elif path.suffix == ".xz":
-        data = lzma.compress(data)
+        data = lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)
     # Before links are followed: the target of /dev/stdout may have no name.
     mode = path.stat().st_mode if path.exists() else None
     if mode is not None and not (stat.S_ISREG(mode) and os.access(path.resolve().parent, os.W_OK)):
