@@ -48,7 +48,7 @@ PLANTS = {
     "smaller clusters": ([("edit", "max_cluster", r"16 if", "8 if")], PLAN),
     "a threshold of a table": ([("data", TABLES, r"^value = 20", "value = 0")], PLAN),
     "launch integers in another order": (
-        [("edit", "forge-core:arguments", r"return \(problem\.length, \*sizes,", "return (*sizes, problem.length,")],
+        [("edit", "forge-core:arguments", r"\(problem\.length, (\*_sizes\(.*?\)),", r"(\1, problem.length,")],
         PLAN,
     ),
     "a grid of one block more": ([("edit", "week0:Naive.__call__", r"grid=\(Int32\(", "grid=(Int32(1 + ")], PLAN),
