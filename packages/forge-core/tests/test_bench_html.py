@@ -384,6 +384,7 @@ def test_of_each_suite_and_package_the_newest_record_counts(shown, tmp_path):
         "week0-2099-01-02-again": later,
         "host-2026-11-21": host,
         "week1-host-2026-11-21": moved,
+        "sweep-transpose-2099-01-01": msgspec.structs.replace(later, suite="sweep transpose"),
     }.items():
         (tmp_path / f"{name}.json").write_text(made.dumps())
     found = pages.newest(pages.gather([tmp_path]))

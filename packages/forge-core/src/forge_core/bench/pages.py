@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from forge_core.bench import records, report
-from forge_core.bench.records import Record
+from forge_core.bench.records import SWEEP, Record
 from forge_core.errors import BenchmarkError
 from forge_core.files import read_unpacked, write_atomically
 
@@ -44,7 +44,7 @@ class Source:
 def gather(places: Iterable[Path]) -> list[Source]:
     """The records in some files and folders, packed ones too.
 
-    In a folder, other JSON files and further runs are passed over.
+    In a folder, other JSON files, further runs and sweeps, which are not of a suite, are passed over.
 
     Raises:
         BenchmarkError: a file that was named is not a record, or there is none at all.
@@ -62,12 +62,14 @@ def gather(places: Iterable[Path]) -> list[Source]:
 
 
 def _is_record(path: Path) -> bool:
-    """Whether a JSON file says that it is a record."""
+    """Whether a JSON file says that it is a record of a suite."""
     try:
         raw = msgspec.json.decode(read_unpacked(path))
     except (OSError, msgspec.DecodeError):
         return False
-    return isinstance(raw, dict) and "schema_version" in raw and "cases" in raw
+    if not (isinstance(raw, dict) and "schema_version" in raw and "cases" in raw):
+        return False
+    return not str(raw.get("suite", "")).startswith(SWEEP)
 
 
 def newest(found: Iterable[Source]) -> dict[str, Source]:

@@ -16,6 +16,8 @@ from forge_core.errors import BenchmarkError
 from forge_core.files import read_unpacked
 
 SCHEMA_VERSION: Final = 2
+#: How the suite of a sweep's record begins; the operator's name follows.
+SWEEP: Final = "sweep "
 
 Kind = Literal["ours", "peer", "ceiling"]
 

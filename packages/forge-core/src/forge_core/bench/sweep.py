@@ -18,7 +18,7 @@ from forge_core import dtypes
 from forge_core.bench import Bench, Case, OperatorBench
 from forge_core.bench.inputs import LAYOUTS
 from forge_core.bench.plan import PlannedCase, Run
-from forge_core.bench.records import CaseRecord, ContenderRecord, Record
+from forge_core.bench.records import SWEEP, CaseRecord, ContenderRecord, Record
 from forge_core.bench.report import Table
 from forge_core.bench.schema import AUTO, OURS
 from forge_core.errors import BenchmarkError
@@ -78,7 +78,7 @@ def plan(bench: Bench, operator: OperatorBench, cases: Sequence[Case]) -> Run:
         PlannedCase(bench, operator, case, (AUTO,), operator.peers if number < AUTOTUNED else quick)
         for number, case in enumerate(cases)
     ]
-    return Run(f"sweep {operator.name}", tuple(planned), cpu=True, packages=(bench.package,))
+    return Run(f"{SWEEP}{operator.name}", tuple(planned), cpu=True, packages=(bench.package,))
 
 
 def continued(before: Record, after: Record) -> Record:
@@ -132,7 +132,7 @@ def tables(record: Record) -> list[Table]:
         }
         for ratio, ours, case in sorted(compared, key=lambda each: each[0])[:WORST]
     ]
-    name = record.suite.removeprefix("sweep ")
+    name = record.suite.removeprefix(SWEEP)
     return [
         Table.of(f"{name}: speedup over the fastest peer, {len(compared)} random cases, seed {record.seed}", rows, 1),
         Table.of(f"The {len(slowest)} slowest", slowest, 1),
