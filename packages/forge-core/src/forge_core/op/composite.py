@@ -19,8 +19,9 @@ from torch.overrides import handle_torch_function, has_torch_function
 from forge_core import settings
 from forge_core.op import guard
 from forge_core.op.declaration import Operator
-from forge_core.op.eager import _BY_VALUE, _INTS, NOT_SERVED, REFRESH_EVERY, _tensors
+from forge_core.op.eager import BY_VALUE, NOT_SERVED, REFRESH_EVERY, tensors_of
 from forge_core.op.launch import Explanation
+from forge_core.op.schema import INTS
 from forge_core.op.values import ByName
 
 __all__ = ["Call", "Composite", "composite"]
@@ -103,7 +104,7 @@ def _repeat(
     None unless it is a call on plain CPU tensors, each given once, of which nothing is recorded.
     """
     values, table = (*args, *kwargs.values()), call.operator.table
-    given, passed = _tensors(values), _tensors(call.args)
+    given, passed = tensors_of(values), tensors_of(call.args)
     if not (call.results is None and table.ambient is None and table.no_backend_override() and guard.quiet()):
         return None
     identities = {*map(id, given)}
@@ -137,9 +138,9 @@ def _like_tensor(x: torch.Tensor) -> Callable[[Any], bool]:
 
 def _like_value(x: Any) -> Callable[[Any], bool]:
     kind = type(x)
-    if kind is tuple and _INTS.issuperset(map(type, x)):
+    if kind is tuple and INTS.issuperset(map(type, x)):
         # An equal tuple may have other types, for (8,) == (8.0,).
-        return lambda value: value is x or (type(value) is tuple and value == x and _INTS.issuperset(map(type, value)))
-    if kind in _BY_VALUE or kind is torch.Size:
+        return lambda value: value is x or (type(value) is tuple and value == x and INTS.issuperset(map(type, value)))
+    if kind in BY_VALUE or kind is torch.Size:
         return lambda value: value is x or (type(value) is kind and value == x)
     return guard.nothing

@@ -26,7 +26,7 @@ from torch.overrides import has_torch_function
 from forge_core import settings
 from forge_core.op import guard, table
 from forge_core.op.rules import Rules
-from forge_core.op.schema import Schema
+from forge_core.op.schema import INTS, Schema
 from forge_core.op.table import ALIGNMENT_MASK, Bound, LaunchTable
 
 #: Runs a call, given its positional arguments.
@@ -39,8 +39,7 @@ Saved: TypeAlias = tuple[Serve, tuple[Any, ...], dict[str, Any]]
 Ready: TypeAlias = tuple[Bound, int, Saved]
 
 # Exact types of arguments that are part of a key by value; those of elements of a sequence.
-_BY_VALUE = frozenset({int, bool, float, str, type(None), torch.dtype})
-_INTS = frozenset({int})
+BY_VALUE = frozenset({int, bool, float, str, type(None), torch.dtype})
 
 #: Returned for a call that must go through the dispatcher.
 NOT_SERVED = object()
@@ -124,7 +123,7 @@ class EagerPath:
         launches = self._launches
         if not on_cuda:
             names, reference = launches.referring(args, kwargs)
-            return lambda args: reference(**dict(zip(names, _tensors(args), strict=True))), None
+            return lambda args: reference(**dict(zip(names, tensors_of(args), strict=True))), None
         if args[0].get_device() != table._current_device():
             return lambda args: launches.launch(None, args, kwargs), None
         bound = launches.find(None, args, kwargs)
@@ -285,7 +284,7 @@ def _run_directly(bound: Bound, index: int, args: tuple[Any, ...]) -> torch.Tens
     return out
 
 
-def _tensors(args: tuple[Any, ...]) -> list[torch.Tensor]:
+def tensors_of(args: tuple[Any, ...]) -> list[torch.Tensor]:
     return [value for value in args if isinstance(value, torch.Tensor)]
 
 
@@ -304,16 +303,16 @@ def _key(args: tuple[Any, ...], kwargs: dict[str, Any], tensors: int) -> list[An
             if kind in guard.PLAIN_TYPES and place < tensors:
                 parts += (value.dtype, value.shape, value.stride(), value.device, value.data_ptr() & ALIGNMENT_MASK)
                 parts += (value.requires_grad, value.is_neg(), value.is_conj())
-            elif kind in _BY_VALUE:
+            elif kind in BY_VALUE:
                 parts += (kind, value)
-            elif kind in (tuple, list) and _INTS.issuperset(map(type, value)):
+            elif kind in (tuple, list) and INTS.issuperset(map(type, value)):
                 parts.append(tuple(value))
             else:
                 return None
     except RuntimeError:  # a nested or sparse tensor
         return None
     for name, value in kwargs.items():
-        if type(value) not in _BY_VALUE:
+        if type(value) not in BY_VALUE:
             return None
         parts += (name, type(value), value)
     return parts

@@ -34,7 +34,7 @@ _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
 # Alternative parameter names that PyTorch accepts, NumPy's included.
 _ALIASES = {"x": ("input", "a"), "input": ("x", "a"), "dim": ("axis",), "keepdim": ("keepdims",)}
 _NORMAL = frozenset({int, bool, float, str, type(None), torch.dtype, torch.SymInt})
-_INTS = frozenset({int})
+INTS = frozenset({int})
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def _all_normal(values: tuple[Any, ...]) -> bool:
     """Whether non-tensor arguments are normalized, by their exact types."""
     for value in values:
         kind = type(value)
-        if kind not in _NORMAL and not (kind in (tuple, list) and _INTS.issuperset(map(type, value))):
+        if kind not in _NORMAL and not (kind in (tuple, list) and INTS.issuperset(map(type, value))):
             return False
     return True
 
