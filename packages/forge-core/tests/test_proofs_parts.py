@@ -420,6 +420,10 @@ def weeks():
     return discover()
 
 
+#: Functions of GPU tests, of which a week has more; those of week 3 are the battery and a dozen with many parameters.
+LEAST_TESTS = {"week0": 30, "week1": 30, "week2": 30, "week3": 9}
+
+
 def test_every_week_has_declarations_fingerprints_and_gpu_tests(weeks):
     evidence = Evidence(ROOT)
     assert [week.name for week in weeks][:4] == ["week0", "week1", "week2", "week3"]
@@ -430,7 +434,7 @@ def test_every_week_has_declarations_fingerprints_and_gpu_tests(weeks):
         sanitized = evidence.tests(week, "sanitizer")
         assert sanitized
         assert sanitized.items() <= evidence.tests(week).items()
-        assert len(evidence.tests(week)) >= 10, week.name
+        assert len(evidence.tests(week)) > LEAST_TESTS.get(week.name, 0), week.name
 
 
 def test_plans_and_code_are_computed_once(monkeypatch):
