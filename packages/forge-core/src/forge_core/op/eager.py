@@ -285,6 +285,7 @@ def _run_directly(bound: Bound, index: int, args: tuple[Any, ...]) -> torch.Tens
 
 
 def tensors_of(args: tuple[Any, ...]) -> list[torch.Tensor]:
+    """The tensors among some arguments, in order."""
     return [value for value in args if isinstance(value, torch.Tensor)]
 
 
