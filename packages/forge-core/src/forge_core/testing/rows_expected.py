@@ -118,8 +118,9 @@ def _expect(config: RowConfig, loads: set[int], shared: int, stores: set[int] | 
 
 def _exchanges(config: RowConfig) -> tuple[int, range]:
     """The number of exchanges, and the range of all folds."""
-    folds = len(config.binding.program.folds)
-    return 1 if folds and config.binding.program.merge else folds, range(folds)
+    folds = config.binding.program.folds
+    apart = sum(fold.op != "count" for fold in folds)  # counts are known where folds are not merged
+    return min(apart, 1) if config.merges else apart, range(len(folds))
 
 
 def _held(config: HeldConfig, arch: str) -> Expect:
