@@ -203,7 +203,7 @@ def of_norm(ctx: Any, dy: torch.Tensor | None, dtotal: torch.Tensor | None = Non
     """The gradients of x, the residual, weight and bias."""
     (h, weight, *statistics), (dim, eps, options) = ctx.saved_tensors, ctx.call
     dx, dweight, dbias, dtypes = dtotal, None, None, ctx.dtypes
-    needs = ctx.needs_input_grad
+    needs = (*ctx.needs_input_grad, False, False, False)  # the dispatcher leaves out trailing defaults
     if dy is not None:
         if torch.is_grad_enabled() or not statistics[0].numel():
             # To be differentiated again, they are functions of what was normalized; or the call did not keep them.
