@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_core import use_settings
 from forge_core.op import Launch, guard, table
-from forge_core.op.eager import NOT_SERVED, REFRESH_EVERY, EagerPath
+from forge_core.op.eager import EagerPath
+from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY
 from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 from forge_core.op.table import LaunchTable

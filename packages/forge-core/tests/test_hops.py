@@ -13,7 +13,8 @@ import torch
 
 from forge_core.cache import CompileCached, Compiled
 from forge_core.device import SPECS, Device
-from forge_core.op.eager import REFRESH_EVERY, EagerPath
+from forge_core.op.eager import EagerPath
+from forge_core.op.repeat import REFRESH_EVERY
 from forge_core.rows import Binding, configurations
 
 week2 = pytest.importorskip("forge_week2_softmax")

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_core.errors import ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from forge_core.op import backend, composite
-from forge_core.op.eager import NOT_SERVED
+from forge_core.op.repeat import NOT_SERVED
 
 week3 = pytest.importorskip("forge_week3_norm")
 
@@ -110,6 +110,22 @@ def test_what_records_or_transforms_is_not_bypassed(norm: Any) -> None:
     right(torch.func.vmap(lambda x: norm(x, (5,), w, b))(x[None])[0], x, w, b)
     got, want = (torch.func.grad(lambda x, f=f: f(x, (5,), w, b).sin().sum())(x) for f in (norm, torch.layer_norm))
     torch.testing.assert_close(got, want)
-    assert norm(x.requires_grad_(), (5,), w, b).requires_grad
-    with torch.no_grad():
-        assert not norm(x, (5,), w, b).requires_grad
+
+
+def test_autograd_records_a_repeated_call(norm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = [t.requires_grad_() for t in made((3, 5), (3, 5), (5,), (5,))]
+
+    def call(x: torch.Tensor, residual: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
+        return norm(x, (5,), w, b, residual=residual)
+
+    want = torch.layer_norm(tensors[0] + tensors[1], (5,), *tensors[2:]).square().sum()
+    for _ in range(2):  # a miss and a hit
+        y, total = call(*tensors)
+        assert torch.equal(total, tensors[0] + tensors[1]) and total.requires_grad
+        for got, grad in zip(
+            *(torch.autograd.grad(z, tensors, retain_graph=True) for z in (y.square().sum(), want)), strict=True
+        ):
+            torch.testing.assert_close(got, grad)
+        with torch.no_grad():
+            assert not any(t.requires_grad for t in call(*tensors))
+        monkeypatch.setattr(norm, "_choose", None)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_core.errors import ArgumentError, DimError, DTypeError
 from forge_core.op import guard
-from forge_core.op.eager import NOT_SERVED, REFRESH_EVERY
+from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY
 from forge_core.settings import use_settings
 
 week1 = pytest.importorskip("forge_week1_reduce")
@@ -94,6 +94,22 @@ def test_a_repeated_call_is_compared_with_the_last_one_alone(monkeypatch: pytest
         assert eager(week2.softmax, x, 0) is NOT_SERVED
 
 
+def test_a_repeated_call_of_several_tensors_is_compared_with_the_last_one_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    op, x, y = week2.softmax_backward, torch.randn(3, 5), torch.randn(3, 5)
+    for _ in range(REFRESH_EVERY + 1):
+        op(x, y, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(guard, "quiet", lambda: pytest.fail("it was asked again"))
+        assert torch.equal(op(y, x, 0), op.reference(y, x, 0))
+    for args in ((x, x, 0), (x, y, 1), (x.t(), y.t(), 0), (x.double(), y.double(), 0)):
+        assert torch.equal(op(*args), op.reference(*args))
+    with torch.autocast("cpu"), Seen() as seen:
+        op(x, y, 0)
+    assert seen.names[0] == "forge_week2.softmax_backward.default"
+
+
 def test_what_listens_at_the_dispatcher_hears_the_call() -> None:
     x = torch.randn(3, 5)
     repeated(x)
@@ -117,12 +133,19 @@ class Sub(torch.Tensor):
     pass
 
 
-def test_a_gradient_is_the_operator_s_own() -> None:
-    x, grad = torch.randn(3, 5, requires_grad=True), torch.randn(3, 5)
-    y = eager(week2.softmax, x)
-    assert type(y.grad_fn).__name__ == "SoftmaxBackward"
-    found = torch.autograd.grad(y, x, grad)[0]
-    assert torch.equal(found, torch.autograd.grad(torch.ops.forge_week2.softmax(x), x, grad)[0])
-    with torch.no_grad():
-        assert not eager(week2.softmax, x).requires_grad
+def test_autograd_differentiates_the_reference_where_that_is_declared() -> None:
+    x, z, grad = torch.randn(3, 5, requires_grad=True), torch.randn(3, 5), torch.randn(3, 5)
+    want = torch.autograd.grad(torch.softmax(x, -1), x, grad)[0]
+    for _ in range(2 * REFRESH_EVERY):
+        y = eager(week2.softmax, x)
+        assert type(y.grad_fn).__name__ == "SoftmaxBackward0"
+        assert torch.equal(torch.autograd.grad(y, x, grad)[0], want)
+        with torch.no_grad():
+            assert not eager(week2.softmax, x).requires_grad
+        # Not declared for the gradient: its own rule, for two tensors, of which one needs a gradient.
+        y = eager(week2.softmax_backward, x, z)
+        assert type(y.grad_fn).__name__ == "SoftmaxBackwardBackward"
+        with torch.no_grad():
+            assert not eager(week2.softmax_backward, x, z).requires_grad
+    torch.testing.assert_close(torch.autograd.grad(torch.ops.forge_week2.softmax(x), x, grad)[0], want)
     assert torch.autograd.gradgradcheck(week2.softmax, (torch.randn(2, 3, dtype=torch.float64, requires_grad=True),))

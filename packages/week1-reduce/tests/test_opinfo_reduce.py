@@ -59,6 +59,7 @@ def test_forward(name: str, dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", OURS)
+@pytest.mark.usefixtures("each_path")
 def test_gradient(name: str, dtype: torch.dtype, device: str) -> None:
     done = 0
     for sample in samples(name, device, dtype, grad=True):

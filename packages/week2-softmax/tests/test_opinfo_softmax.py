@@ -66,6 +66,7 @@ def test_forward(key: tuple[str, str], dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("key", INFOS, ids=str)
+@pytest.mark.usefixtures("each_path")
 def test_gradient(key: tuple[str, str], dtype: torch.dtype, device: str) -> None:
     done = 0
     for sample in samples(key, device, dtype, grad=True):

@@ -66,6 +66,7 @@ def test_logsumexp_over_every_combination_of_dimensions(keepdim, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("each_path")
 def test_gradients_of_rows_with_infinities(device):
     x = numbers((6, 300), device=device)
     x[1, 7], x[2, 9] = float("nan"), float("inf")
@@ -84,6 +85,7 @@ def test_gradients_of_rows_with_infinities(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("each_path")
 def test_a_tensor_without_dimensions(device):
     x = torch.tensor(3.5, device=device, requires_grad=True)
     for dim in (0, -1):

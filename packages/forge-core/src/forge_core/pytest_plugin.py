@@ -1,4 +1,4 @@
-"""The pytest plugin of the marks ``gpu``, ``large`` and ``sanitizer``.
+"""The pytest plugin of the marks ``gpu``, ``large`` and ``sanitizer``, and of the fixture ``each_path``.
 
 A GPU test is skipped with the reason where there is no GPU, and fails instead with ``FORGE_REQUIRE_GPU=1``: a machine
 for GPU tests must not pass by skipping them.
@@ -8,6 +8,7 @@ The repository's conftest.py loads it; other projects use ``pytest -p forge_core
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from forge_core import settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 MARKERS = (
     "gpu(count=1): needs that many CUDA GPUs; skipped with the reason where there are fewer",
@@ -65,6 +66,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     large = item.get_closest_marker("large")
     if large is not None:
         _need_memory(large.args[0])
+
+
+@pytest.fixture(params=["eager", "dispatcher"])
+def each_path(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Runs a test by the eager fast path, and by the dispatcher: there CPU tensors too have the operator's gradient."""
+    from forge_core.testing.conformance import Dispatched
+
+    dispatched = request.param == "dispatcher"
+    with Dispatched() if dispatched else contextlib.nullcontext():  # type: ignore[no-untyped-call]
+        yield
 
 
 def _need_gpus(count: int) -> None:

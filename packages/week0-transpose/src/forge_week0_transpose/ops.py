@@ -50,7 +50,7 @@ def _moving(schema: str) -> Callable[[Any], Operator]:
         return _OPERATORS[name](**call | tangents)
 
     rules = {"plan": planned, "variants": VARIANTS[name], "backward": backward, "vmap": vmap, "jvp": jvp}
-    return operator(schema, reference=getattr(ref, name), **rules)
+    return operator(schema, reference=getattr(ref, name), cpu_autograd=True, **rules)
 
 
 @_moving("forge_week0::copy(Tensor x, *, str variant='auto') -> Tensor")

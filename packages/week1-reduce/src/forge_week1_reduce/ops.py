@@ -92,9 +92,8 @@ def _program(op: str, named: Mapping[str, Any]) -> Reduce:
 
 def _declare(op: str, schema: str, **declared: Any) -> Callable[[Callable[..., torch.Tensor]], Operator]:
     """A row operator of the family."""
-    return row_operator(
-        f"forge_week1::{schema}", program=partial(_program, op), ladder=LADDER, converts=True, **declared
-    )
+    declared |= {"program": partial(_program, op), "ladder": LADDER, "converts": True, "cpu_autograd": True}
+    return row_operator(f"forge_week1::{schema}", **declared)
 
 
 def _linear_jvp(name: str) -> Any:

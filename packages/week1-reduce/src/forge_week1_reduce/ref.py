@@ -34,6 +34,8 @@ def prod(x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, dtype: torch
     dims = _dims("prod", x, dim)
     if x.ndim == 0:
         return torch.prod(x, dtype=dtype)
+    if len(dims) == 1:
+        return torch.prod(x, dims[0], keepdim, dtype=dtype).contiguous()
     kept = [i for i in range(x.ndim) if i not in dims]
     sizes = [x.shape[i] for i in kept]
     count = 1

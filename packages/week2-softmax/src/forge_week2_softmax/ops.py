@@ -56,6 +56,7 @@ def _output(op: str, x: torch.Tensor, dim: int, dtype: torch.dtype | None) -> to
     ladder=LADDER,
     setup_context=backward.keep_output,
     backward=backward.of_softmax,
+    cpu_autograd=True,
     jvp=backward.softmax_tangent,
     autocast={"cuda": torch.float32},
 )
@@ -99,6 +100,7 @@ softmax_online = softmax
     converts=True,
     setup_context=backward.keep_output,
     backward=backward.of_log_softmax,
+    cpu_autograd=True,
     autocast={"cuda": torch.float32},
 )
 def log_softmax(
@@ -118,6 +120,7 @@ def log_softmax(
     converts=True,
     setup_context=backward.keep_input_and_output,
     backward=backward.of_logsumexp,
+    cpu_autograd=True,
     autocast={"cuda": torch.float32},
     ambient=torch.get_default_dtype,
 )

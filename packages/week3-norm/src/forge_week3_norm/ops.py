@@ -89,8 +89,9 @@ def _declare(name: str, statistics: str = "", *, center: bool) -> Callable[[Call
     That of y alone is differentiated as PyTorch does its reference: the public functions call the other where a
     gradient is recorded, and functorch's transforms come here.  What the other is not asked for is empty.
     """
-    declared: dict[str, Any] = {"program": partial(_program, center=center), "cpu": partial(ref.fused, center=center)}
-    declared |= {"reference": lambda **named: ref.norm(named, center=center), "autocast": {"cuda": torch.float32}}
+    declared: dict[str, Any] = {"program": partial(_program, center=center), "autocast": {"cuda": torch.float32}}
+    declared |= {"cpu": partial(ref.fused, center=center), "cpu_autograd": True}
+    declared["reference"] = lambda **named: ref.norm(named, center=center)
     if not statistics:
         schema = f"forge_week3::{name}(Tensor x, {_TENSORS}str variant='auto') -> Tensor"
         return row_operator(schema, gradient="reference", **declared)
@@ -154,8 +155,9 @@ def _call(
     """A call of the operator of y alone, or of that of all results, whichever is needed."""
     dim = _checked(op, x, normalized_shape, weight, bias)
     _require(op, "residual_dtype", options["residual_dtype"] is not None, residual, "residual")
-    tensors = (x, residual, weight, bias)
-    recorded = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+    tensors = [t for t in (x, residual, weight, bias) if isinstance(t, torch.Tensor)]
+    # On a CPU the reference is recorded, whose gradient needs no statistics.
+    recorded = torch.is_grad_enabled() and any(t.requires_grad and not t.is_cpu for t in tensors)
     if options["batch_invariant"] and isinstance(x, torch.Tensor):  # rows that are not contiguous have other kernels
         x, residual = x.contiguous(), residual if residual is None else residual.contiguous()
     alone, with_all = (rms_norm_y, rms_norm_total) if op == "rms_norm" else (layer_norm_y, layer_norm_total)

@@ -51,7 +51,7 @@ def norm(named: dict[str, Any], *, center: bool) -> Any:
     y = y.to(named["dtype"] or x.dtype).contiguous()
     if "residual" not in named:
         return y
-    found = of_rows if named["statistics"] else [t.new_empty(0) for t in of_rows]
+    found = [t.detach() if named["statistics"] else t.new_empty(0) for t in of_rows]
     return (y, x.new_empty(0) if residual is None else total.contiguous(), *found)
 
 
@@ -78,7 +78,7 @@ def fused(named: dict[str, Any], *, center: bool) -> Callable[..., Any] | None:
         if alone:
             return y
         total = x.new_empty(0) if residual is None else h.contiguous()
-        return (y, total, *(t.view(rows) if statistics else t.new_empty(0) for t in found))
+        return (y, total, *(t.detach().view(rows) if statistics else t.new_empty(0) for t in found))
 
     return run
 

@@ -33,11 +33,12 @@ from forge_core import checks, settings
 from forge_core import device as devices
 from forge_core.cache import builder_at
 from forge_core.errors import UnsupportedError
-from forge_core.op.eager import NOT_SERVED, EagerPath
+from forge_core.op.eager import EagerPath
 from forge_core.op.functorch import functorch_function
 from forge_core.op.guard import forward_levels, has_tangent, transformed
 from forge_core.op.launch import Explanation
 from forge_core.op.register import register, registered
+from forge_core.op.repeat import NOT_SERVED
 from forge_core.op.rules import Rules
 from forge_core.op.schema import Schema
 from forge_core.op.table import LaunchTable
@@ -61,7 +62,7 @@ class Operator(ByName):
         self._rules = rules
         self.table = LaunchTable(rules)
         self._eager = EagerPath(rules, self.table)
-        self._fast_call = self._eager.call
+        self._fast_call, self.on_cpu = self._eager.call, self._eager.on_cpu
         library = _libraries.get(self.schema.namespace)
         if library is None:
             # Kept alive for the process: collecting a Library removes its operators.

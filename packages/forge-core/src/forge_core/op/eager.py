@@ -1,11 +1,12 @@
 """Eager fast path: looks up the launch directly, bypassing the dispatcher.
 
-    call --- plain CUDA tensors, no active mode or transform (``guard``), backend not 'ref'
+    call --- plain tensors, no active mode or transform (``guard``), backend not 'ref'
       |---- no gradient to record ------> launch
       `---- requires_grad --------------> autograd.Function.apply ---> launch, setup_context
 
-Plain CPU tensors take the same path to the reference.  Launch and autograd rules are those of the registered operator,
-so results do not depend on the path.
+Plain CPU tensors take the same path to the reference, which autograd differentiates itself where the declaration says
+so (``Rules.cpu_autograd``).  Otherwise launch and autograd rules are those of the registered operator, so results do
+not depend on the path.
 
 The second half of this module serves the most common call: one tensor, and at most one int.  Such a call is compared
 with the previous one by a cached guard; on a mismatch it is looked up in a small table in front of the launch table.
@@ -25,6 +26,7 @@ from torch.overrides import has_torch_function
 
 from forge_core import settings
 from forge_core.op import guard, table
+from forge_core.op.repeat import BY_VALUE, NOT_SERVED, REFRESH_EVERY, Again, never, repeated
 from forge_core.op.rules import Rules
 from forge_core.op.schema import INTS, Schema
 from forge_core.op.table import ALIGNMENT_MASK, Bound, LaunchTable
@@ -37,15 +39,6 @@ Saved: TypeAlias = tuple[Serve, tuple[Any, ...], dict[str, Any]]
 
 #: An entry for a call of one tensor: launch, device index, and how to record it.
 Ready: TypeAlias = tuple[Bound, int, Saved]
-
-# Exact types of arguments that are part of a key by value; those of elements of a sequence.
-BY_VALUE = frozenset({int, bool, float, str, type(None), torch.dtype})
-
-#: Returned for a call that must go through the dispatcher.
-NOT_SERVED = object()
-
-#: Mismatches per update of the cached guard.
-REFRESH_EVERY = 16
 
 
 class EagerPath:
@@ -60,14 +53,38 @@ class EagerPath:
     """
 
     def __init__(self, rules: Rules, launches: LaunchTable) -> None:
-        self._schema, self._positions, self._launches = rules.schema, rules.schema.leading, launches
+        self._rules, self._launches = rules, launches
+        self._schema, self._positions = rules.schema, rules.schema.leading
         self._record = None if rules.backward is None else _recorder(rules, rules.backward)
+        self._record_on_cpu = None if rules.cpu_autograd else self._record
         self._seen: dict[Any, tuple[Serve, Bound | None]] = {}
+        self._again: Again = never
+        self._misses = 0
         self.call: Callable[[tuple[Any, ...], dict[str, Any]], Any] = self._call_if_quiet
         if self._positions == 1:
-            self.call = _of_one_tensor(rules.schema, launches, self._call_if_quiet, self._record)
+            self.call = _of_one_tensor(rules, launches, self._call_if_quiet, self._record)
+
+    def on_cpu(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[tuple[str, torch.Tensor]], Callable[..., Any]] | None:
+        """The tensors of a call by name, and the function of them that serves it: what can be repeated on a CPU.
+
+        None if they are not plain CPU tensors, or the call may go another way the next time.
+        """
+        tensors, launches = tensors_of(args), self._launches
+        if not (launches.ambient is None and launches.no_backend_override() and guard.quiet()):
+            return None
+        if not all(map(guard.plain_cpu, tensors)):
+            return None
+        if not self._rules.cpu_autograd and any(t.requires_grad for t in tensors):
+            return None
+        names, serve = launches.referring(args, kwargs)
+        return [*zip(names, tensors, strict=True)], serve
 
     def _call_if_quiet(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        found = self._again(args, kwargs)
+        if found is not NOT_SERVED:
+            return found
         if not guard.quiet():
             return NOT_SERVED
         key = _key(args, kwargs, self._positions) if self._launches.no_backend_override() else None
@@ -81,6 +98,10 @@ class EagerPath:
         serve, bound = found
         if bound is not None:
             self._launches.log_hit(bound)
+        else:
+            if self._misses % REFRESH_EVERY == 0 and (served := self.on_cpu(args, kwargs)) is not None:
+                self._again = repeated(args, kwargs, *served) or self._again
+            self._misses += 1
         return serve(args)
 
     def _any_call(
@@ -105,9 +126,9 @@ class EagerPath:
         if has_torch_function(args[: self._positions] if plain is args else (*args, *kwargs.values())):
             return NOT_SERVED
         recorded = needs_gradient and guard.grad_enabled()
-        record = self._record if recorded else None
-        if recorded and (record is None or out is not None):
+        if recorded and (self._record is None or out is not None):
             return NOT_SERVED
+        record = (self._record if on_cuda else self._record_on_cpu) if recorded else None
         if out is not None:
             return self._launches.launch(out, plain, named)
         run, bound = self._runner(plain, named, on_cuda=on_cuda)
@@ -135,7 +156,7 @@ class EagerPath:
 
 
 def _of_one_tensor(
-    schema: Schema,
+    rules: Rules,
     launches: LaunchTable,
     otherwise: Callable[..., Any],
     record: Callable[..., torch.Tensor] | None,
@@ -153,7 +174,7 @@ def _of_one_tensor(
     Updating the cached guard costs as much as five matches save, so only every ``REFRESH_EVERY`` th mismatch does.
 
     Args:
-        schema: schema of the operator.
+        rules: declaration of the operator.
         launches: launch table of the operator.
         otherwise: serves all other calls, among them those of CPU tensors unlike the previous one.
         record: runs a call of a tensor that requires grad; None if the operator is not differentiable.
@@ -161,9 +182,10 @@ def _of_one_tensor(
     ready: dict[Any, Ready] = {}
     # The previous call: guard, address modulo alignment, int argument, ambient state, entry.
     last: tuple[Callable[[object], bool], int, int | None, Any, Ready | None] = (guard.nothing, 0, None, None, None)
-    # The previous call of a CPU tensor that does not require grad: guard, int argument, ambient state, reference.
+    # The previous call of a CPU tensor without an autograd rule of ours: guard, int argument, ambient state, reference.
     referred: tuple[Callable[..., Any], int | None, Any, Callable[..., Any]] = guard.nothing, None, None, guard.nothing
     mismatches = 0
+    schema, cpu_autograd = rules.schema, rules.cpu_autograd
     second = schema.parameters[1] if schema.positional > 1 else ""
     optional, defaults = schema.parameters[1 : schema.positional], schema.defaults
     keywords = {name: defaults[name] for name in schema.parameters[schema.positional :] if name in defaults}
@@ -219,7 +241,7 @@ def _of_one_tensor(
                 return NOT_SERVED
             if x.is_cpu and not guard.plain_cuda(x):
                 output = otherwise(args, kwargs)
-                if output is not NOT_SERVED and not x.requires_grad:
+                if output is not NOT_SERVED and (cpu_autograd or not x.requires_grad):
                     if mismatches % REFRESH_EVERY == 0:
                         (name,), run = launches.referring(args if not kwargs else (x, other), {})
                         around = None if ambient is None else ambient()

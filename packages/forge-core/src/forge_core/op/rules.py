@@ -32,7 +32,9 @@ class Rules:
             None: not differentiable.
         vmap: see ``torch.library.register_vmap``.
         cpu: takes all arguments of a call on plain CPU tensors by name; returns a function of its tensors, by name,
-            which is faster than the reference and need not be differentiable, or None where there is none.
+            which is faster than the reference, or None where there is none.
+        cpu_autograd: whether autograd differentiates what serves plain CPU tensors, in place of ``backward``: for
+            functions of PyTorch with the same gradient, which are recorded and differentiated in less time.
         jvp: ``jvp(output, tangents, **arguments)`` returns the tangent of the output; ``tangents`` maps the names of
             tensors to their tangents.  Calls public operators, so that it is differentiable itself.  None: that of the
             reference.
@@ -54,6 +56,7 @@ class Rules:
     jvp: Callable[..., torch.Tensor] | None = None
     autocast: Mapping[str, torch.dtype] = field(default_factory=dict)
     ambient: Callable[[], Hashable] | None = None
+    cpu_autograd: bool = False
 
     def allocate(self, named: dict[str, Any]) -> torch.Tensor:
         """Checks a call, given as all of its arguments by name, and allocates its output.
