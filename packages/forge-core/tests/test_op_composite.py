@@ -72,8 +72,10 @@ def test_other_calls_are_right_and_refused_as_before(norm: Any) -> None:
 def test_two_names_of_one_tensor_are_no_two_tensors(norm: Any, dtype: torch.dtype) -> None:
     """After a call with one tensor as weight and bias, one with two takes each for itself."""
     x, w, b = made((3, 5), (5,), (5,), dtype=dtype)
-    norm(x, (5,), w, w)
-    right(norm(x, (5,), w, b), x, w, b)
+    for _ in range(2):
+        norm(x, (5,), w, w)
+        right(norm(x, (5,), b, b), x, b, b)
+        right(norm(x, (5,), w, b), x, w, b)
 
 
 def test_what_records_or_transforms_is_not_bypassed(norm: Any) -> None:

@@ -145,10 +145,10 @@ def _declared(
     return OperatorBench(name=name, variants=operator.variants, peers=tuple(peers), **judged, **more)
 
 
-def _tensors(count: int, case: Case, device: torch.device, generator: torch.Generator) -> Inputs:
+def _tensors(count: int, case: Case, device: torch.device, generator: torch.Generator, *, grad: bool = False) -> Inputs:
     """Tensors of the case's shape, and a weight."""
-    shapes = [*[case.shape] * count, case.shape[-1:]]
-    return tuple(random_tensor(shape, case.dtype, device=device, generator=generator) for shape in shapes)
+    made = partial(random_tensor, dtype=case.dtype, device=device, generator=generator)
+    return tuple(made(shape).requires_grad_(grad) for shape in [*[case.shape] * count, case.shape[-1:]])
 
 
 def _with_statistics(center: bool, case: Case, device: torch.device, generator: torch.Generator) -> Inputs:
@@ -179,7 +179,7 @@ def _gradients(operator: Any, variant: str, dy: torch.Tensor, x: torch.Tensor, *
 
 
 def _forward(name: str, operator: Any, call: Callable[..., Any], count: int = 1) -> OperatorBench:
-    subject = name.removesuffix("_residual")
+    subject = name.removesuffix("_residual").removesuffix("_grad")
     eager, why = partial(_eager, subject), "each element is read once and written once"
 
     def explain(inputs: Inputs, variant: str) -> Any:
@@ -195,7 +195,7 @@ def _forward(name: str, operator: Any, call: Callable[..., Any], count: int = 1)
         explain=explain,
         reference=eager,
         traffic=lambda case: Traffic(count * case.nbytes, count * case.nbytes, why),
-        inputs=partial(_tensors, count),
+        inputs=partial(_tensors, count, grad=name.endswith("_grad")),
     )
 
 
@@ -225,14 +225,13 @@ BENCH = Bench(
     package="forge_week3_norm",
     suites=Path(__file__).with_name("suites.yaml"),
     operators=(
-        _forward("rms_norm", ops.rms_norm_y, lambda x, w, **options: ops.rms_norm(x, w.shape, w, EPS, **options)),
-        _forward(
-            "layer_norm", ops.layer_norm_y, lambda x, w, **options: ops.layer_norm(x, w.shape, w, w, EPS, **options)
-        ),
+        _forward("rms_norm", ops.rms_norm_y, lambda x, w, **more: ops.rms_norm(x, w.shape, w, EPS, **more)),
+        _forward("rms_norm_grad", ops.rms_norm_y, lambda x, w, **more: ops.rms_norm(x, w.shape, w, EPS, **more)),
+        _forward("layer_norm", ops.layer_norm_y, lambda x, w, **more: ops.layer_norm(x, w.shape, w, w, EPS, **more)),
         _forward(
             "rms_norm_residual",
             ops.rms_norm_total,
-            lambda x, r, w, **options: ops.rms_norm(x, w.shape, w, EPS, residual=r, **options)[0],
+            lambda x, r, w, **more: ops.rms_norm(x, w.shape, w, EPS, residual=r, **more)[0],
             count=2,
         ),
         _backward(backward.rms_norm_backward, center=False),

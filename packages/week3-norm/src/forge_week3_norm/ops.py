@@ -25,15 +25,7 @@ from forge_core.rows.operator import like, row_operator
 from forge_week3_norm import backward, ref
 from forge_week3_norm.program import Norm
 
-__all__ = [
-    "NormShapeError",
-    "layer_norm",
-    "layer_norm_total",
-    "layer_norm_y",
-    "rms_norm",
-    "rms_norm_total",
-    "rms_norm_y",
-]
+__all__ = ["NormShapeError", "layer_norm", "rms_norm"]
 
 _TENSORS = (
     "Tensor? weight=None, Tensor? bias=None, int[1] dim=-1, float eps=1e-5, *, float weight_offset=0.0, "

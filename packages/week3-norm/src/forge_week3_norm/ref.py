@@ -12,8 +12,8 @@ from forge_core.dims import Dims, normalize_dims
 __all__ = ["fused", "norm", "norm_backward", "norm_gradients", "statistics", "weight_backward"]
 
 
-def _wide(t: torch.Tensor) -> torch.Tensor:
-    return t.to(torch.promote_types(t.dtype, torch.float32))
+def _wide(t: Any) -> Any:
+    return t if t is None else t.to(torch.promote_types(t.dtype, torch.float32))
 
 
 def _hat(x: torch.Tensor, dims: tuple[int, ...], eps: float, center: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -27,7 +27,7 @@ def _hat(x: torch.Tensor, dims: tuple[int, ...], eps: float, center: bool) -> tu
     return d * found[-1], [t.reshape(rows) for t in found]
 
 
-def _along(t: torch.Tensor, x: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+def _along(t: torch.Tensor, x: torch.Tensor, dims: tuple[int, ...]) -> Any:
     """A weight or a bias, to be broadcast over rows."""
     return _wide(t).reshape([size if i in dims else 1 for i, size in enumerate(x.shape)])
 
@@ -57,28 +57,33 @@ def norm(named: dict[str, Any], *, center: bool) -> Any:
 
 def fused(named: dict[str, Any], *, center: bool) -> Callable[..., Any] | None:
     """A call of :func:`norm` by PyTorch's own kernels; None where they give another result."""
-    x, statistics, alone = named["x"], named.get("statistics", False), "residual" not in named
-    dims, eps = normalize_dims("norm", named["dim"], x.ndim), named["eps"]
-    first, wide = x.ndim - len(dims), x.dtype.itemsize >= 4
-    dtypes = {t.dtype for t in named.values() if isinstance(t, torch.Tensor)}
-    dtypes |= {named["dtype"] or x.dtype, named.get("residual_dtype") or x.dtype}
-    # Of 16-bit tensors theirs are statistics of 16 bits, and an RMSNorm that is rounded before the weight.
-    able = (wide and (center or not statistics)) or (center and not statistics and named["cast"] == "fp32")
-    if not able or named["weight_offset"] or dtypes != {x.dtype} or dims != (*range(first, x.ndim),) or not x.numel():
+    x, residual, statistics = named["x"], named.get("residual"), named.get("statistics", False)
+    dims, eps, wide = normalize_dims("norm", named["dim"], x.ndim), named["eps"], x.dtype.itemsize >= 4
+    first, alone, dtype = x.ndim - len(dims), "residual" not in named, named["dtype"] or x.dtype
+    if named["weight_offset"] or dims != (*range(first, x.ndim),) or not x.numel():
+        return None
+    if (named["cast"] == "input" and not wide) or (statistics and not center):
         return None
     rows, sizes = x.shape[:first], x.shape[first:]
+    promoted = x.dtype if residual is None else torch.promote_types(x.dtype, residual.dtype)
+    total = named.get("residual_dtype") or promoted
+    # Of 16-bit tensors theirs are statistics of 16 bits, and an RMSNorm that is rounded before the weight.
+    dtypes = {dtype, total, *(t.dtype for t in named.values() if isinstance(t, torch.Tensor))}
+    direct = len(dtypes) == 1 and (wide or (center and not statistics))
 
     def run(x: Any, residual: Any = None, weight: Any = None, bias: Any = None) -> Any:
-        h = x if residual is None else x + residual
+        h = x if residual is None else x + residual if total is promoted else (_wide(x) + _wide(residual)).to(total)
+        a, w, b = (h, weight, bias) if direct else map(_wide, (h, weight, bias))
         if center:
-            y, *found = torch.native_layer_norm(h, sizes, weight, bias, eps)
+            y, *found = torch.native_layer_norm(a, sizes, w, b, eps)
         else:
-            y, found = torch.rms_norm(h, sizes, weight, eps).contiguous(), [x]
-            y = y if bias is None else y + bias
+            y, found = torch.rms_norm(a, sizes, w, eps).contiguous(), [x]
+            y = y if b is None else y + b
+        y = y if direct else y.to(dtype)
         if alone:
             return y
-        total = x.new_empty(0) if residual is None else h.contiguous()
-        return (y, total, *(t.detach().view(rows) if statistics else t.new_empty(0) for t in found))
+        kept = x.new_empty(0) if residual is None else h.contiguous()
+        return (y, kept, *(t.detach().view(rows) if statistics else t.new_empty(0) for t in found))
 
     return run
 
@@ -97,7 +102,7 @@ def _given(
     return d * _wide(rstd).reshape(shape), _wide(rstd).reshape(shape)
 
 
-def norm_backward(dy: torch.Tensor, x: torch.Tensor, rstd: torch.Tensor, dim: Dims = -1, **named: Any) -> torch.Tensor:
+def norm_backward(dy: torch.Tensor, x: torch.Tensor, rstd: torch.Tensor, dim: Dims = -1, **named: Any) -> Any:
     """The gradient of x, where rstd and, for layer_norm, mean are those of its rows."""
     mean, weight, dtotal = (named.get(name) for name in ("mean", "weight", "dtotal"))
     dims = normalize_dims("norm_backward", dim, x.ndim)

@@ -48,13 +48,14 @@ def repeated(
         results: index or slice of what it returns; None for all of it.
 
     Returns:
-        The function; None unless ``passed`` are the tensors of the call, each of them once.
+        The function; None unless ``passed`` are the tensors of the call.
     """
     values = (*args, *kwargs.values())
-    given, order = [t for t in values if isinstance(t, torch.Tensor)], [*map(id, values)]
-    identities = {*map(id, given)}
-    if len(identities) < len(given) or identities != {id(t) for _, t in passed}:
+    order = [*map(id, values)]
+    given = {i: order.index(id(t)) for i, t in enumerate(values) if isinstance(t, torch.Tensor)}
+    if {order[i] for i in given} != {id(t) for _, t in passed}:
         return None
+    same = [(i, first) for i, first in given.items() if first < i]  # a tensor that is given twice
     places = [(name, order.index(id(t))) for name, t in passed]
     tests = [_like_tensor(v) if isinstance(v, torch.Tensor) else _like_value(v) for v in values]
     count, keywords = len(args), tuple(kwargs)
@@ -63,7 +64,7 @@ def repeated(
         if len(args) != count or tuple(kwargs) != keywords or not settings.untouched():
             return NOT_SERVED
         values = (*args, *kwargs.values()) if kwargs else args
-        if not all(map(operator.call, tests, values)):
+        if not all(map(operator.call, tests, values)) or (same and any(values[i] is not values[k] for i, k in same)):
             return NOT_SERVED
         if guard.dispatch_modes() or guard.function_modes() or forward_ad._current_level >= 0:
             return NOT_SERVED
