@@ -42,11 +42,16 @@ def test_compiled_code_around_the_operator(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("op", UNARY, ids=lambda op: op.schema.name)
-@pytest.mark.usefixtures("each_path")
 def test_gradients(op: Any, device: str) -> None:
     x = torch.randn(2, 3, 4, device=device, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(op, x)
     assert torch.autograd.gradgradcheck(op, x)
+
+
+@pytest.mark.usefixtures("dispatched")
+@pytest.mark.parametrize("op", UNARY, ids=lambda op: op.schema.name)
+def test_gradients_by_the_dispatcher(op: Any) -> None:
+    test_gradients(op, "cpu")
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -59,7 +59,6 @@ def test_forward(name: str, dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", OURS)
-@pytest.mark.usefixtures("each_path")
 def test_gradient(name: str, dtype: torch.dtype, device: str) -> None:
     done = 0
     for sample in samples(name, device, dtype, grad=True):
@@ -73,3 +72,9 @@ def test_gradient(name: str, dtype: torch.dtype, device: str) -> None:
         )
         done += 1
     assert done
+
+
+@pytest.mark.usefixtures("dispatched")
+@pytest.mark.parametrize("name", OURS)
+def test_gradient_by_the_dispatcher(name: str) -> None:
+    test_gradient(name, torch.float64, "cpu")

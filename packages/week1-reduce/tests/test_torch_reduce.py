@@ -55,7 +55,6 @@ def test_reduce_by_name_compiles(device: str) -> None:
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.schema.name)
 @pytest.mark.parametrize("dim", [-1, 0, (0, 2), None, (1,)], ids=str)
 @pytest.mark.parametrize("keepdim", [False, True])
-@pytest.mark.usefixtures("each_path")
 def test_gradients(op: Any, dim: Any, keepdim: bool, device: str) -> None:
     x = torch.randn(2, 3, 4, device=device, dtype=torch.float64, requires_grad=True)
 
@@ -67,7 +66,6 @@ def test_gradients(op: Any, dim: Any, keepdim: bool, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.usefixtures("each_path")
 def test_the_gradient_of_a_sum_is_a_view(device: str) -> None:
     x = torch.randn(3, 4, device=device, requires_grad=True)
     weight = torch.randn(3, device=device)
@@ -78,7 +76,6 @@ def test_the_gradient_of_a_sum_is_a_view(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("zeros", [0, 1, 2])
-@pytest.mark.usefixtures("each_path")
 def test_products_with_zeros(zeros: int, device: str) -> None:
     x = torch.randn(3, 6, device=device, dtype=torch.float64)
     x[:, :zeros] = 0
@@ -94,7 +91,6 @@ def test_products_with_zeros(zeros: int, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["amax", "amin"])
-@pytest.mark.usefixtures("each_path")
 def test_ties_share_the_gradient(name: str, device: str) -> None:
     x = torch.tensor([[1.0, 3.0, 3.0, -2.0, -2.0, -2.0], [0.0] * 6], device=device)
     for dim in (-1, 0, (0, 1)):
@@ -106,7 +102,6 @@ def test_ties_share_the_gradient(name: str, device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("op", [week1.reduce_sum, week1.mean, week1.prod], ids=lambda op: op.schema.name)
-@pytest.mark.usefixtures("each_path")
 def test_gradients_keep_the_dtype_of_the_input(op: Any, device: str) -> None:
     x = torch.randn(3, 4, device=device).bfloat16().requires_grad_()
     y = op(x, dtype=torch.float32)
@@ -114,6 +109,25 @@ def test_gradients_keep_the_dtype_of_the_input(op: Any, device: str) -> None:
     y.sum().backward()
     assert x.grad is not None
     assert x.grad.dtype is torch.bfloat16
+
+
+@pytest.mark.usefixtures("dispatched")
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.schema.name)
+def test_gradients_by_the_dispatcher(op: Any) -> None:
+    for dim in (-1, (0, 2), None):
+        for keepdim in (False, True):
+            test_gradients(op, dim, keepdim, "cpu")
+    if op in (week1.amax, week1.amin):
+        test_ties_share_the_gradient(op.schema.name, "cpu")
+    else:
+        test_gradients_keep_the_dtype_of_the_input(op, "cpu")
+
+
+@pytest.mark.usefixtures("dispatched")
+def test_gradients_of_products_with_zeros_and_of_sums_by_the_dispatcher() -> None:
+    test_the_gradient_of_a_sum_is_a_view("cpu")
+    for zeros in range(3):
+        test_products_with_zeros(zeros, "cpu")
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -66,7 +66,6 @@ def test_forward(key: tuple[str, str], dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("key", INFOS, ids=str)
-@pytest.mark.usefixtures("each_path")
 def test_gradient(key: tuple[str, str], dtype: torch.dtype, device: str) -> None:
     done = 0
     for sample in samples(key, device, dtype, grad=True):
@@ -80,3 +79,9 @@ def test_gradient(key: tuple[str, str], dtype: torch.dtype, device: str) -> None
         )
         done += 1
     assert done
+
+
+@pytest.mark.usefixtures("dispatched")
+@pytest.mark.parametrize("key", INFOS, ids=str)
+def test_gradient_by_the_dispatcher(key: tuple[str, str]) -> None:
+    test_gradient(key, torch.float64, "cpu")

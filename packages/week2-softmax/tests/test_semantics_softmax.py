@@ -66,7 +66,6 @@ def test_logsumexp_over_every_combination_of_dimensions(keepdim, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.usefixtures("each_path")
 def test_gradients_of_rows_with_infinities(device):
     x = numbers((6, 300), device=device)
     x[1, 7], x[2, 9] = float("nan"), float("inf")
@@ -85,7 +84,6 @@ def test_gradients_of_rows_with_infinities(device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.usefixtures("each_path")
 def test_a_tensor_without_dimensions(device):
     x = torch.tensor(3.5, device=device, requires_grad=True)
     for dim in (0, -1):
@@ -97,6 +95,12 @@ def test_a_tensor_without_dimensions(device):
         assert gradient.item() == 0
         (gradient,) = torch.autograd.grad(week2.logsumexp(x, dim), x)
         assert gradient.item() == 1
+
+
+@pytest.mark.usefixtures("dispatched")
+def test_gradients_of_rows_with_infinities_by_the_dispatcher():
+    test_gradients_of_rows_with_infinities("cpu")
+    test_a_tensor_without_dimensions("cpu")
 
 
 CONVERSIONS = (

@@ -59,7 +59,6 @@ def test_a_compiled_model_with_gradients(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dim", [-1, 0, 1])
 @pytest.mark.parametrize("name", PAIRS)
-@pytest.mark.usefixtures("each_path")
 def test_gradients(name: str, dim: int, device: str) -> None:
     ours, _ = PAIRS[name]
     for shape in ((2, 3, 4), (2, 1, 33)):
@@ -91,11 +90,24 @@ def test_the_gradient_of_a_ladder_variant_is_that_of_auto(variant: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dim", [-1, 0, (0, 2), None, (1,)], ids=str)
 @pytest.mark.parametrize("keepdim", [False, True])
-@pytest.mark.usefixtures("each_path")
 def test_gradients_of_logsumexp(dim: Any, keepdim: bool, device: str) -> None:
     x = torch.randn(2, 3, 4, device=device, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda y: week2.logsumexp(y, dim, keepdim), x)
     assert torch.autograd.gradgradcheck(lambda y: week2.logsumexp(y, dim, keepdim), x)
+
+
+@pytest.mark.usefixtures("dispatched")
+@pytest.mark.parametrize("name", PAIRS)
+def test_gradients_by_the_dispatcher(name: str) -> None:
+    for dim in (-1, 0):
+        test_gradients(name, dim, "cpu")
+
+
+@pytest.mark.usefixtures("dispatched")
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_gradients_of_logsumexp_by_the_dispatcher(keepdim: bool) -> None:
+    for dim in (-1, (0, 2), None):
+        test_gradients_of_logsumexp(dim, keepdim, "cpu")
 
 
 @pytest.mark.parametrize("device", DEVICES)

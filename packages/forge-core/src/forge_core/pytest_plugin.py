@@ -1,4 +1,4 @@
-"""The pytest plugin of the marks ``gpu``, ``large`` and ``sanitizer``, and of the fixture ``each_path``.
+"""The pytest plugin of the marks ``gpu``, ``large`` and ``sanitizer``, and of the fixture ``dispatched``.
 
 A GPU test is skipped with the reason where there is no GPU, and fails instead with ``FORGE_REQUIRE_GPU=1``: a machine
 for GPU tests must not pass by skipping them.
@@ -8,7 +8,6 @@ The repository's conftest.py loads it; other projects use ``pytest -p forge_core
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -68,13 +67,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _need_memory(large.args[0])
 
 
-@pytest.fixture(params=["eager", "dispatcher"])
-def each_path(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Runs a test by the eager fast path, and by the dispatcher: there CPU tensors too have the operator's gradient."""
+@pytest.fixture
+def dispatched() -> Iterator[None]:
+    """Calls go through the dispatcher, where the gradient of CPU tensors too is the operator's own rule."""
     from forge_core.testing.conformance import Dispatched
 
-    dispatched = request.param == "dispatcher"
-    with Dispatched() if dispatched else contextlib.nullcontext():  # type: ignore[no-untyped-call]
+    with Dispatched():  # type: ignore[no-untyped-call]
         yield
 
 

@@ -62,7 +62,7 @@ class Operator(ByName):
         self._rules = rules
         self.table = LaunchTable(rules)
         self._eager = EagerPath(rules, self.table)
-        self._fast_call, self.on_cpu = self._eager.call, self._eager.on_cpu
+        self._fast_call, self.repeatable = self._eager.call, self._eager.repeatable
         library = _libraries.get(self.schema.namespace)
         if library is None:
             # Kept alive for the process: collecting a Library removes its operators.

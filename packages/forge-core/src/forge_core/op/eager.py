@@ -26,10 +26,10 @@ from torch.overrides import has_torch_function
 
 from forge_core import settings
 from forge_core.op import guard, table
-from forge_core.op.repeat import BY_VALUE, NOT_SERVED, REFRESH_EVERY, Again, never, repeated
+from forge_core.op.repeat import BY_VALUE, NOT_SERVED, REFRESH_EVERY, Again, Repeatable, never, repeated
 from forge_core.op.rules import Rules
 from forge_core.op.schema import INTS, Schema
-from forge_core.op.table import ALIGNMENT_MASK, Bound, LaunchTable
+from forge_core.op.table import Bound, LaunchTable
 
 #: Runs a call, given its positional arguments.
 Serve: TypeAlias = Callable[[tuple[Any, ...]], Any]
@@ -64,22 +64,36 @@ class EagerPath:
         if self._positions == 1:
             self.call = _of_one_tensor(rules, launches, self._call_if_quiet, self._record)
 
-    def on_cpu(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[list[tuple[str, torch.Tensor]], Callable[..., Any]] | None:
-        """The tensors of a call by name, and the function of them that serves it: what can be repeated on a CPU.
+    def repeatable(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Repeatable | None:
+        """How further calls like this one, whose tensors are positional, are served.
 
-        None if they are not plain CPU tensors, or the call may go another way the next time.
+        None unless its tensors are plain, and all that its way depends on is compared with each call.
         """
         tensors, launches = tensors_of(args), self._launches
         if not (launches.ambient is None and launches.no_backend_override() and guard.quiet()):
             return None
-        if not all(map(guard.plain_cpu, tensors)):
+        if not all(map(guard.plain_cuda, tensors)):
+            if not all(map(guard.plain_cpu, tensors)):
+                return None
+            if not self._rules.cpu_autograd and any(t.requires_grad for t in tensors):
+                return None
+            names, reference = launches.referring(args, kwargs)
+            return Repeatable([*zip(names, tensors, strict=True)], reference, on_cuda=False)
+        key = _key(args, kwargs, self._positions)
+        serve, bound = self._seen.get(tuple(key), (None, None)) if key is not None else (None, None)
+        if serve is None or bound is None:
             return None
-        if not self._rules.cpu_autograd and any(t.requires_grad for t in tensors):
-            return None
-        names, serve = launches.referring(args, kwargs)
-        return [*zip(names, tensors, strict=True)], serve
+        places = [i for i, value in enumerate(args) if isinstance(value, torch.Tensor)]
+        others = [None if i in places else value for i, value in enumerate(args)]  # no tensor is kept alive
+
+        def again(**tensors: torch.Tensor) -> Any:
+            launches.log_hit(bound)
+            call = others.copy()
+            for i, t in zip(places, tensors.values(), strict=True):
+                call[i] = t
+            return serve(tuple(call))
+
+        return Repeatable([(f"tensor{i}", args[i]) for i in places], again, on_cuda=True)
 
     def _call_if_quiet(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found = self._again(args, kwargs)
@@ -98,10 +112,9 @@ class EagerPath:
         serve, bound = found
         if bound is not None:
             self._launches.log_hit(bound)
-        else:
-            if self._misses % REFRESH_EVERY == 0 and (served := self.on_cpu(args, kwargs)) is not None:
-                self._again = repeated(args, kwargs, *served) or self._again
-            self._misses += 1
+        if self._misses % REFRESH_EVERY == 0 and (call := self.repeatable(args, kwargs)) is not None:
+            self._again = repeated(args, kwargs, call) or self._again
+        self._misses += 1
         return serve(args)
 
     def _any_call(
@@ -194,7 +207,7 @@ def _of_one_tensor(
     untouched, plain_types, grad_enabled = settings.untouched, guard.PLAIN_TYPES, guard.grad_enabled
     quiet, dispatch_modes, function_modes = guard.quiet, guard.dispatch_modes, guard.function_modes
     new, raw_stream, current_device = table._new, table._raw_stream, table._current_device
-    log, root, debug, mask = table.log, logging.getLogger(), logging.DEBUG, ALIGNMENT_MASK
+    log, root, debug, mask = table.log, logging.getLogger(), logging.DEBUG, table.ALIGNMENT_MASK
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         nonlocal last, referred, mismatches
@@ -324,7 +337,13 @@ def _key(args: tuple[Any, ...], kwargs: dict[str, Any], tensors: int) -> list[An
         for place, value in enumerate(args):
             kind = type(value)
             if kind in guard.PLAIN_TYPES and place < tensors:
-                parts += (value.dtype, value.shape, value.stride(), value.device, value.data_ptr() & ALIGNMENT_MASK)
+                parts += (
+                    value.dtype,
+                    value.shape,
+                    value.stride(),
+                    value.device,
+                    value.data_ptr() & table.ALIGNMENT_MASK,
+                )
                 parts += (value.requires_grad, value.is_neg(), value.is_conj())
             elif kind in BY_VALUE:
                 parts += (kind, value)
