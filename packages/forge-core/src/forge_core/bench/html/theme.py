@@ -54,6 +54,10 @@ def svg_of(figure: Figure, title: str) -> str:
     text = re.sub(r' id="[\w.]+_\d+"', "", text[text.index("<svg ") :])
     text = re.sub(r"(\d+\.\d\d)\d+", r"\1", text)  # a hundredth of a point
     text = re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", text)).replace("'DejaVu Sans'", "sans-serif")
+    text = re.sub(r' transform="rotate\(-0 [^"]*"|<g/>|<defs></defs>', "", text)
+    # A style that all marks of a group have is the group's.
+    same = r'<g([^>]*)>(<\w+ [^>]*?( style="[^"]*")/>(?:<\w+ [^>]*?\3/>)+)</g>'
+    text = re.sub(same, lambda found: f"<g{found[1]}{found[3]}>{found[2].replace(found[3], '')}</g>", text)
     return text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1).strip()
 
 
