@@ -23,13 +23,20 @@ suppress_warnings = ["docutils", "ref.python", "autodoc.mocked_object", "myst.he
 
 
 def setup(app: Any) -> None:
-    """Keeps the drawings of docstrings as they are."""
+    """Keeps the drawings of docstrings and the first lines of properties as they are; leaves out aliases of fields."""
     app.connect("autodoc-process-docstring", _keep_drawings, priority=1)
+    app.connect("autodoc-skip-member", _is_field)
+
+
+def _is_field(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """Whether to leave a member out: a field of a NamedTuple, which its class documents."""
+    return True if str(getattr(obj, "__doc__", "")).startswith("Alias for field number") else None
 
 
 def _keep_drawings(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Marks an indented block that stands behind an empty line as literal, unless it is a section's."""
-    kept: list[str] = []
+    # Napoleon takes what stands before a colon in a property's first line for its type: an empty comment comes first.
+    kept: list[str] = ["..", ""] if what in ("attribute", "property") else []
     section = False
     for i, line in enumerate(lines):
         if re.fullmatch(r"(Args|Attributes|Returns|Raises|Yields|Note):", line):
