@@ -56,12 +56,14 @@ def test_links_of_a_package_resolve_outside_the_repository(package):
 WEEK = ["Idea", "Drawing", "Ladder", "What decides", "Numbers", "Open questions"]
 
 
-def test_readme_is_short(root):
+def test_readme_is_short_and_in_order(root):
     text = (root / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert tables
     assert max(len(rows.splitlines()) - 2 for rows in tables) <= 12
+    assert text.index("<picture>") < text.index("| Operator |") < text.index("## Install")
+    assert headings(root / "README.md", "##") == ["Install", "Use", "Write an operator", "Packages", "Documentation"]
     # A first answer comes before the tests.
     assert text.index("nox -s bench -- smoke") < text.index("nox -s tests")
 
