@@ -252,6 +252,18 @@ def test_the_examples_run_and_print_what_they_say(document, tmp_path):
     assert stated or document != ROOT / "packages" / "forge-core" / "README.md"
 
 
+def test_explain_prints_what_the_page_of_row_programs_says(tmp_path):
+    pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
+    page = ROOT / "docs" / "rows.md"
+    (shown,) = (" ".join(block.split()) for block in blocks(page, "") if "cache key" in block)
+    call = """
+x, weight = torch.empty(4096, 8192, dtype=torch.bfloat16), torch.empty(8192, dtype=torch.bfloat16)
+print(rms_norm.explain(x, weight, arch="sm_90a"))
+"""
+    printed = run(blocks(page, "python")[0] + call, tmp_path).stdout
+    assert re.search(".*".join(map(re.escape, shown.split("..."))), " ".join(printed.split()))
+
+
 def test_a_broken_example_would_be_seen(tmp_path):
     assert run("from forge_core import nothing_of_that_name", tmp_path).returncode != 0
 
