@@ -9,6 +9,8 @@ project, author = "Forge", "the Forge authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 html_theme, html_title, html_show_copyright = "furo", "Forge", False
 html_extra_path = ["_extra"]
+# As it lies among the sources, which are a copy of the repository.
+html_static_path, html_css_files = ["tools/site/site.css"], ["site.css"]
 root_doc = "README"
 myst_heading_anchors = 4
 myst_enable_extensions = ["attrs_inline"]
