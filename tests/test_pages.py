@@ -30,6 +30,12 @@ def test_a_record_of_other_kernels_is_marked(root, records, tmp_path):
     assert "These kernels have changed since" in note(tmp_path, entry.path.name, entry.record, Evidence(root))
 
 
+def test_there_is_one_record_for_each_suite_and_gpu(root):
+    found = [(entry.record.suite, entry.record.environment.gpu) for entry in pages.gather([root / "docs" / "records"])]
+    assert len(found) >= 5
+    assert len(found) == len(set(found))
+
+
 def test_of_the_report_only_the_pictures_that_pages_show_are_tracked(root, records):
     done = subprocess.run(["git", "ls-files", "docs/report"], cwd=root, capture_output=True, text=True, check=True)
     tracked = {root / name for name in done.stdout.split()}

@@ -8,20 +8,26 @@ import os
 import re
 import subprocess
 import sys
+from collections import namedtuple
 
 import jupytext
 import pytest
+from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 from forge_core.bench import pages
 from forge_core.bench.html import write_report
 
 
-@pytest.fixture(scope="module")
-def build(root):
-    spec = importlib.util.spec_from_file_location("site_build", root / "tools" / "site" / "build.py")
+def load(path):
+    spec = importlib.util.spec_from_file_location(f"site_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def build(root):
+    return load(root / "tools" / "site" / "build.py")
 
 
 def test_a_link_to_a_folder_is_its_name(build, root):
@@ -114,3 +120,13 @@ def test_a_notebook_of_a_step_runs_where_it_lies(build, root, tmp_path):
     expected = (root / "docs" / "intro" / "expected" / "04_coalescing.txt").read_text(encoding="utf-8")
     assert expected.splitlines()[0] in done.stdout
     assert expected.splitlines()[-1] in done.stdout
+
+
+def test_a_property_s_first_line_is_whole_and_aliases_of_fields_are_left_out(root):
+    conf, lines = load(root / "tools" / "site" / "conf.py"), ["Bytes: of one slot."]
+    assert ":type:" in str(GoogleDocstring(lines, what="property", name="x"))
+    conf._keep_drawings(None, "property", "x", None, None, lines)
+    assert str(GoogleDocstring(lines, what="property", name="x")).strip().splitlines()[-1] == "Bytes: of one slot."
+    fields = namedtuple("Pair", "first")  # noqa: PYI024 - as typing.NamedTuple makes them
+    assert conf._is_field(None, "class", "first", fields.first, False, None)
+    assert conf._is_field(None, "class", "load", load, False, None) is None
