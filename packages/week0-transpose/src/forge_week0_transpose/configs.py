@@ -21,6 +21,9 @@ Swizzle = tuple[int, int, int]
 #: One that changes nothing.
 PLAIN: Swizzle = (0, 4, 3)
 
+#: What the name of a kernel says about fields that differ from their defaults.
+FLAGS = {"items": "_x{}", "tail": "_tail{}B", "by_columns": "_cols", "flat": "_flat", "wide": "_wide"}
+
 
 @dataclass(frozen=True)
 class Step:
@@ -54,9 +57,12 @@ class Config:
         wide: places are 64-bit integers: from 2^32 elements or chunks on, or from 2^31 rows or columns.
         threads: of a block.
         steps: what the kernel does, in order: the first one loads, the last one stores.
+        pattern: the name of the kernel, formatted with the configuration; :data:`FLAGS` follow.
     """
 
     itemsize: int
+
+    pattern = ""
 
     @property
     def vec(self) -> int:
@@ -66,12 +72,9 @@ class Config:
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
-        flags = {"_cols": "by_columns", "_flat": "flat", "_wide": "wide"}
-        return self._name + "".join(flag for flag, field in flags.items() if vars(self).get(field))
-
-    @property
-    def _name(self) -> str:
-        raise NotImplementedError
+        set_apart = {name: value for name, value in vars(self).items() if value != getattr(type(self), name, value)}
+        flags = (flag.format(set_apart[name]) for name, flag in FLAGS.items() if name in set_apart)
+        return self.pattern.format(self) + "".join(flags)
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class NaiveConfig(Config):
     items: int = 1  # elements of a thread, a block's width apart; more than one where no other kernel does the problem
     threads: int = 256
 
+    pattern = "naive_{0.itemsize}B_rank{0.rank}"
+
     @property
     def steps(self) -> tuple[Step, ...]:
         """A warp of a transposition reads down a column, of rows longer than a line of memory, and writes a row."""
@@ -91,10 +96,6 @@ class NaiveConfig(Config):
             Step("input rows of 1024 bytes: loads", warp, tile, (1024 // size, 1), size),
             Step("an output row: stores", warp, tile, (1, 32), size),
         )
-
-    @property
-    def _name(self) -> str:
-        return f"naive_{self.itemsize}B_rank{self.rank}" + (f"_x{self.items}" if self.items > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -106,20 +107,19 @@ class RowsConfig(Config):
     wide: bool = False
     threads: int = 128
 
+    pattern = "copy_rows_{0.itemsize}B_rank{0.rank}"
+
     @property
     def steps(self) -> tuple[Step, ...]:
         """One chunk a thread, the same place on both sides."""
         return (_run("loads and stores", self.threads, self.itemsize, self.itemsize, edge=self.tail),)
 
-    @property
-    def _name(self) -> str:
-        form, tail = type(self).__name__.removesuffix("Config").lower(), f"_tail{self.tail}B" if self.tail else ""
-        return f"copy_{form}_{self.itemsize}B_rank{self.rank}{tail}"
-
 
 @dataclass(frozen=True)
 class RealignedConfig(RowsConfig):
     """``kernels/rows.py``, of rows that begin anywhere; elements of at most 8 bytes, and no ``tail``."""
+
+    pattern = "copy_realigned_{0.itemsize}B_rank{0.rank}"
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -176,6 +176,7 @@ class TiledConfig(TileConfig):
     batch_rank: int = 0
     threads: int = 256  # a multiple of the edge
 
+    pattern = "transpose_tiled_{0.itemsize}B_{0.edge}x{0.edge}_b{0.batch_rank}"
     by_columns = flat = wide = True
     evict_last = False
 
@@ -193,10 +194,6 @@ class TiledConfig(TileConfig):
             Step("output: stores", store, tile, (1, edge), size),
         )
 
-    @property
-    def _name(self) -> str:
-        return f"transpose_tiled_{self.itemsize}B_{self.edge}x{self.edge}_b{self.batch_rank}"
-
 
 @dataclass(frozen=True)
 class VectorizedConfig(TileConfig):
@@ -210,6 +207,7 @@ class VectorizedConfig(TileConfig):
     flat: bool = False
     wide: bool = False
 
+    pattern = "transpose_vectorized_{0.itemsize}B_{0.tile[0]}x{0.tile[1]}_ld{0.src_width}_st16_b{0.batch_rank}"
     #: For more blocks the compiler spills.  H200, 2026-11-21: the carveout gains 0 to 3 % against leaving it.
     room, carveout = 1, 100
     #: Whether rows may begin between 16-byte boundaries.
@@ -254,11 +252,6 @@ class VectorizedConfig(TileConfig):
             Step("output rows: stores", store, (m, n), (1, self.tile[0]), CHUNK, None, size * o),
         )
 
-    @property
-    def _name(self) -> str:
-        (m, n), size = self.tile, self.itemsize
-        return f"transpose_vectorized_{size}B_{m}x{n}_ld{self.src_width}_st{CHUNK}_b{self.batch_rank}"
-
 
 @dataclass(frozen=True)
 class UnalignedConfig(VectorizedConfig):
@@ -268,10 +261,12 @@ class UnalignedConfig(VectorizedConfig):
     dst_shift: bool = True  # output rows may
     room: int = 2
 
+    pattern = "transpose_unaligned_{0.itemsize}B_{0.tile[0]}x{0.tile[1]}_{0.shifts}_b{0.batch_rank}"
+
     @property
-    def _name(self) -> str:
-        (m, n), shifts = self.tile, "src" * self.src_shift + "dst" * self.dst_shift
-        return f"transpose_unaligned_{self.itemsize}B_{m}x{n}_{shifts}_b{self.batch_rank}"
+    def shifts(self) -> str:
+        """The sides that are shifted."""
+        return "src" * self.src_shift + "dst" * self.dst_shift
 
 
 class FewConfig(Config):
@@ -283,6 +278,11 @@ class FewConfig(Config):
     def bits(self) -> int:
         """The logarithm of the largest power of two, up to 8, that divides the number of lines."""
         raise NotImplementedError
+
+    @property
+    def way(self) -> str:
+        """What the lines are."""
+        return "rows" if self.gather else "cols"
 
     @property
     def swizzle(self) -> Swizzle:
@@ -315,6 +315,7 @@ class SkinnyConfig(FewConfig, TileConfig):
     flat: bool = False
     threads: int = 32
 
+    pattern = "transpose_skinny_{0.itemsize}B_{0.lines}{0.way}_line16_run16_b{0.batch_rank}"
     by_columns = wide = True
 
     @property
@@ -331,11 +332,6 @@ class SkinnyConfig(FewConfig, TileConfig):
         run = (threads, (v, n)), ((v,), (1, v * self.threads))
         return self._steps((n, self.threads * v), lines, own, CHUNK, run)
 
-    @property
-    def _name(self) -> str:
-        way = f"{self.lines}rows" if self.gather else f"{self.lines}cols"
-        return f"transpose_skinny_{self.itemsize}B_{way}_line{CHUNK}_run{CHUNK}_b{self.batch_rank}"
-
 
 @dataclass(frozen=True)
 class LinesConfig(FewConfig):
@@ -347,6 +343,7 @@ class LinesConfig(FewConfig):
     loads: int = 4  # chunks of a thread
     threads: int = 128  # 32 or more
 
+    pattern = "transpose_lines_{0.itemsize}B_{0.way}_x{0.loads}_s{0.bits}_b{0.batch_rank}"
     #: For the drawing, by ``bits``: how many lines.
     drawn = (9, 10, 12, 8)
 
@@ -377,8 +374,3 @@ class LinesConfig(FewConfig):
     def smem_bytes(self) -> int:
         """Shared memory of a block, whose run may begin inside a chunk."""
         return self.tile_bytes + CHUNK
-
-    @property
-    def _name(self) -> str:
-        way = "rows" if self.gather else "cols"
-        return f"transpose_lines_{self.itemsize}B_{way}_x{self.loads}_s{self.bits}_b{self.batch_rank}"

@@ -31,12 +31,11 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
 from cutlass.memory import SmemAllocator
 
-from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
 from forge_core.cute.copy import head_elements, load_if, load_policy, neighbors
 from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.configs import LinesConfig
-from forge_week0_transpose.kernels.tensors import matrices, traceable
+from forge_week0_transpose.kernels.tensors import builder, matrices
 
 
 class Lines(LinesConfig):
@@ -138,7 +137,4 @@ class Lines(LinesConfig):
                     gX[n, place] = sR[skip + place * step + n]
 
 
-@compile_cached
-def build(config: LinesConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return traceable(Lines(**vars(config)), 4, config.batch_rank)
+build = builder(Lines, integers=4)

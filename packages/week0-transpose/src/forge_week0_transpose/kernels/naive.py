@@ -21,11 +21,10 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
 
-from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
 from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.configs import NaiveConfig
-from forge_week0_transpose.kernels.tensors import operands, place, traceable
+from forge_week0_transpose.kernels.tensors import builder, operands, place
 
 
 class Naive(NaiveConfig):
@@ -59,7 +58,4 @@ class Naive(NaiveConfig):
                 mY[places[i]] = rX[i]
 
 
-@compile_cached
-def build(config: NaiveConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return traceable(Naive(**vars(config)), 0, config.rank)
+build = builder(Naive, integers=0, rank="rank")

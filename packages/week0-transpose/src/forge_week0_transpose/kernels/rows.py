@@ -31,12 +31,11 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
 
-from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, head_elements, load_unaligned
 from forge_core.cute.memory import elements_at, name_kernel
 from forge_week0_transpose.configs import RealignedConfig, RowsConfig
-from forge_week0_transpose.kernels.tensors import operands, place, tensor, traceable
+from forge_week0_transpose.kernels.tensors import builder, operands, place, tensor
 
 
 class Rows(RowsConfig):
@@ -100,8 +99,4 @@ class Realigned(RealignedConfig, Rows):
                 gY[i] = gX[i]
 
 
-@compile_cached
-def build(config: RowsConfig) -> Traceable:
-    """What to compile for a configuration of either class."""
-    kernel = Realigned if isinstance(config, RealignedConfig) else Rows
-    return traceable(kernel(**vars(config)), 2, config.rank)
+build = builder(Rows, Realigned, integers=2, rank="rank")

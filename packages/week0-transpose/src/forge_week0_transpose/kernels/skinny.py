@@ -32,9 +32,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
-from forge_core.cache import Traceable, compile_cached
 from forge_week0_transpose.configs import SkinnyConfig, Step
-from forge_week0_transpose.kernels.tensors import shuffled, traceable
+from forge_week0_transpose.kernels.tensors import builder, shuffled
 from forge_week0_transpose.kernels.tiled import TileKernel
 from forge_week0_transpose.kernels.words import deinterleave, interleave
 
@@ -68,7 +67,4 @@ class Skinny(SkinnyConfig, TileKernel):
         return shuffled(rX, self.lines, by, self.itemsize) if loaded is self.gather else rX
 
 
-@compile_cached
-def build(config: SkinnyConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return traceable(Skinny(**vars(config)), 2, config.batch_rank)
+build = builder(Skinny, integers=2)

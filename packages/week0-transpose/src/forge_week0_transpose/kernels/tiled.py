@@ -32,12 +32,11 @@ from cutlass import Boolean, Int32, Int64, Uint32
 from cutlass.cute.nvgpu import CopyG2ROp
 from cutlass.memory import SmemAllocator
 
-from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
 from forge_core.cute.copy import load_policy
 from forge_core.cute.memory import name_kernel
 from forge_week0_transpose.configs import PLAIN, Step, TileConfig, TiledConfig
-from forge_week0_transpose.kernels.tensors import matrices, tile_at, tiled_copy, traceable
+from forge_week0_transpose.kernels.tensors import builder, matrices, tile_at, tiled_copy
 
 
 class TileKernel(TileConfig):
@@ -144,7 +143,4 @@ class Tiled(TiledConfig, TileKernel):
         return (rows, cols), (x0, x1), (y0, y1)
 
 
-@compile_cached
-def build(config: TiledConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return traceable(Tiled(**vars(config)), 6, config.batch_rank)
+build = builder(Tiled, integers=6)

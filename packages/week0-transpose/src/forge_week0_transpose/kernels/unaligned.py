@@ -30,12 +30,11 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
 from cutlass.cute.nvgpu import CopyG2ROp
 
-from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, load_policy, shift_bytes
 from forge_core.cute.memory import elements_at
 from forge_week0_transpose.configs import CHUNK, UnalignedConfig
-from forge_week0_transpose.kernels.tensors import tile_at, tiled_copy, traceable
+from forge_week0_transpose.kernels.tensors import builder, tile_at, tiled_copy
 from forge_week0_transpose.kernels.vectorized import Vectorized
 
 
@@ -130,7 +129,4 @@ class Unaligned(UnalignedConfig, Vectorized):
                             column[row] = line[Int32(row - first)]
 
 
-@compile_cached
-def build(config: UnalignedConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return traceable(Unaligned(**vars(config)), 4, config.batch_rank)
+build = builder(Unaligned, integers=4)

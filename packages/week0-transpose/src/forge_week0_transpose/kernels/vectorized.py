@@ -25,9 +25,8 @@ from typing import Any
 
 import cutlass.cute as cute
 
-from forge_core.cache import Traceable, compile_cached
 from forge_week0_transpose.configs import VectorizedConfig
-from forge_week0_transpose.kernels.tensors import shuffled, traceable
+from forge_week0_transpose.kernels.tensors import builder, shuffled
 from forge_week0_transpose.kernels.tiled import TileKernel
 from forge_week0_transpose.kernels.words import interleave
 
@@ -44,7 +43,4 @@ class Vectorized(VectorizedConfig, TileKernel):
         return shuffled(rX, self.vec, interleave, self.itemsize) if loaded else rX
 
 
-@compile_cached
-def build(config: VectorizedConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return traceable(Vectorized(**vars(config)), 4, config.batch_rank)
+build = builder(Vectorized, integers=4)
