@@ -1,4 +1,4 @@
-"""Accesses at byte addresses, the name of a kernel, and the arguments it is traced with."""
+"""Accesses at byte addresses; the name of a kernel, the arguments it is traced with, and its builder."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint8
 
+from forge_core.cache import CompileCached, Traceable, compile_cached
+
 __all__ = [
     "CHUNK",
     "GLOBAL",
     "Int32",
     "Int64",
+    "builder",
     "elements_at",
     "example_arguments",
     "load_element",
@@ -68,3 +71,22 @@ def example_arguments(*, pointers: int = 2, wide: int = 0, tuples: tuple[int, ..
         *(tuple(Int64(4) for _ in range(length)) for length in tuples),
         cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False),
     )
+
+
+def builder(*kernels: Any, wide: int, dims: str = "") -> CompileCached[Any]:
+    """The ``build`` of a module whose kernels take :func:`example_arguments` of two pointers.
+
+    Args:
+        kernels: each a subclass of the configuration that it is built for.
+        wide: number of 64-bit integers.
+        dims: field of a configuration with the number of dims; after the integers a launch then takes a tuple of a
+            count, and a size and two strides for each dim.
+    """
+
+    def build(config: Any) -> Traceable:
+        (kernel,) = (each(**vars(config)) for each in kernels if each.__bases__[0] is type(config))
+        tuples = (1 + 3 * getattr(config, dims),) if dims else ()
+        return Traceable(kernel, example_arguments(wide=wide, tuples=tuples), name=config.kernel_name)
+
+    build.__module__, build.__qualname__ = kernels[0].__module__, "build"
+    return compile_cached(build)

@@ -33,9 +33,9 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cute.check import check
 from forge_core.cute.copy import head_elements, load_if, load_policy, neighbors
-from forge_core.cute.memory import name_kernel
+from forge_core.cute.memory import builder, name_kernel
 from forge_week0_transpose.configs import LinesConfig
-from forge_week0_transpose.kernels.tensors import builder, matrices
+from forge_week0_transpose.kernels.tensors import matrices
 
 
 class Lines(LinesConfig):
@@ -137,4 +137,4 @@ class Lines(LinesConfig):
                     gX[n, place] = sR[skip + place * step + n]
 
 
-build = builder(Lines, integers=4)
+build = builder(Lines, wide=4, dims="batch_rank")

@@ -22,9 +22,9 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
 
 from forge_core.cute.check import check
-from forge_core.cute.memory import name_kernel
+from forge_core.cute.memory import builder, name_kernel
 from forge_week0_transpose.configs import NaiveConfig
-from forge_week0_transpose.kernels.tensors import builder, operands, place
+from forge_week0_transpose.kernels.tensors import operands, place
 
 
 class Naive(NaiveConfig):
@@ -58,4 +58,4 @@ class Naive(NaiveConfig):
                 mY[places[i]] = rX[i]
 
 
-build = builder(Naive, integers=0, rank="rank")
+build = builder(Naive, wide=0, dims="rank")

@@ -33,9 +33,9 @@ from cutlass import Int32, Int64, Uint32
 
 from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, head_elements, load_unaligned
-from forge_core.cute.memory import elements_at, name_kernel
+from forge_core.cute.memory import builder, elements_at, name_kernel
 from forge_week0_transpose.configs import RealignedConfig, RowsConfig
-from forge_week0_transpose.kernels.tensors import builder, operands, place, tensor
+from forge_week0_transpose.kernels.tensors import operands, place, tensor
 
 
 class Rows(RowsConfig):
@@ -99,4 +99,4 @@ class Realigned(RealignedConfig, Rows):
                 gY[i] = gX[i]
 
 
-build = builder(Rows, Realigned, integers=2, rank="rank")
+build = builder(Rows, Realigned, wide=2, dims="rank")

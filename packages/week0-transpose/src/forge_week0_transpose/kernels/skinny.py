@@ -32,8 +32,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64
 
+from forge_core.cute.memory import builder
 from forge_week0_transpose.configs import SkinnyConfig, Step
-from forge_week0_transpose.kernels.tensors import builder, shuffled
+from forge_week0_transpose.kernels.tensors import shuffled
 from forge_week0_transpose.kernels.tiled import TileKernel
 from forge_week0_transpose.kernels.words import deinterleave, interleave
 
@@ -67,4 +68,4 @@ class Skinny(SkinnyConfig, TileKernel):
         return shuffled(rX, self.lines, by, self.itemsize) if loaded is self.gather else rX
 
 
-build = builder(Skinny, integers=2)
+build = builder(Skinny, wide=2, dims="batch_rank")

@@ -13,9 +13,8 @@ import cutlass.cute as cute
 from cutlass import Int64, Uint8, Uint16, Uint32, Uint64, Uint128
 from cutlass.cute.nvgpu import CopyUniversalOp
 
-from forge_core.cache import CompileCached, Traceable, compile_cached
 from forge_core.cute.check import check
-from forge_core.cute.memory import GLOBAL, example_arguments
+from forge_core.cute.memory import GLOBAL
 from forge_week0_transpose.configs import Step
 
 #: By bytes.
@@ -87,21 +86,3 @@ def shuffled(rX: cute.Tensor, lines: int, by: Any, itemsize: int) -> cute.Tensor
 
 def _permute(a: Any, b: Any, selector: int) -> Any:
     return Uint32(cute.arch.prmt(a, b, selector))
-
-
-def builder(*kernels: Any, integers: int, rank: str = "batch_rank") -> CompileCached[Any]:
-    """The function ``build`` of a module: what to compile for a configuration of its kernels.
-
-    Args:
-        kernels: each a subclass of its configuration, by which it is found.
-        integers: how many 64-bit ones a launch takes, after two pointers and before dims.
-        rank: the field that has the number of these dims.
-    """
-
-    def build(config: Any) -> Traceable:
-        (kernel,) = (each(**vars(config)) for each in kernels if each.__bases__[0] is type(config))
-        arguments = example_arguments(wide=integers, tuples=(1 + 3 * getattr(config, rank),))
-        return Traceable(kernel, arguments, name=kernel.kernel_name)
-
-    build.__module__, build.__qualname__ = kernels[0].__module__, "build"
-    return compile_cached(build)

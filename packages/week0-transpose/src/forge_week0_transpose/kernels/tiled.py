@@ -34,9 +34,9 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cute.check import check
 from forge_core.cute.copy import load_policy
-from forge_core.cute.memory import name_kernel
+from forge_core.cute.memory import builder, name_kernel
 from forge_week0_transpose.configs import PLAIN, Step, TileConfig, TiledConfig
-from forge_week0_transpose.kernels.tensors import builder, matrices, tile_at, tiled_copy
+from forge_week0_transpose.kernels.tensors import matrices, tile_at, tiled_copy
 
 
 class TileKernel(TileConfig):
@@ -143,4 +143,4 @@ class Tiled(TiledConfig, TileKernel):
         return (rows, cols), (x0, x1), (y0, y1)
 
 
-build = builder(Tiled, integers=6)
+build = builder(Tiled, wide=6, dims="batch_rank")

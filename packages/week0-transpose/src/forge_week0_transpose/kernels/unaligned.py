@@ -32,9 +32,9 @@ from cutlass.cute.nvgpu import CopyG2ROp
 
 from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, load_policy, shift_bytes
-from forge_core.cute.memory import elements_at
+from forge_core.cute.memory import builder, elements_at
 from forge_week0_transpose.configs import CHUNK, UnalignedConfig
-from forge_week0_transpose.kernels.tensors import builder, tile_at, tiled_copy
+from forge_week0_transpose.kernels.tensors import tile_at, tiled_copy
 from forge_week0_transpose.kernels.vectorized import Vectorized
 
 
@@ -129,4 +129,4 @@ class Unaligned(UnalignedConfig, Vectorized):
                             column[row] = line[Int32(row - first)]
 
 
-build = builder(Unaligned, integers=4)
+build = builder(Unaligned, wide=4, dims="batch_rank")

@@ -25,8 +25,9 @@ from typing import Any
 
 import cutlass.cute as cute
 
+from forge_core.cute.memory import builder
 from forge_week0_transpose.configs import VectorizedConfig
-from forge_week0_transpose.kernels.tensors import builder, shuffled
+from forge_week0_transpose.kernels.tensors import shuffled
 from forge_week0_transpose.kernels.tiled import TileKernel
 from forge_week0_transpose.kernels.words import interleave
 
@@ -43,4 +44,4 @@ class Vectorized(VectorizedConfig, TileKernel):
         return shuffled(rX, self.vec, interleave, self.itemsize) if loaded else rX
 
 
-build = builder(Vectorized, integers=4)
+build = builder(Vectorized, wide=4, dims="batch_rank")

@@ -23,8 +23,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 
-from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.memory import example_arguments, name_kernel
+from forge_core.cute.memory import builder, name_kernel
 from forge_week1_reduce.config import NaiveConfig
 from forge_week1_reduce.kernels.rows import finish, matrix, monoid_of
 
@@ -60,7 +59,4 @@ class Naive(NaiveConfig):
             mY[row] = finish(self, total, length)
 
 
-@compile_cached
-def build(config: NaiveConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return Traceable(Naive(**vars(config)), example_arguments(wide=5), name=config.kernel_name)
+build = builder(Naive, wide=5)

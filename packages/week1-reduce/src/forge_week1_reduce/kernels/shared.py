@@ -27,8 +27,7 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, const_expr
 from cutlass.memory import SmemAllocator
 
-from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.memory import example_arguments, name_kernel
+from forge_core.cute.memory import builder, name_kernel
 from forge_week1_reduce.config import SharedConfig
 from forge_week1_reduce.kernels.rows import finish, matrix, monoid_of, walk
 
@@ -62,7 +61,4 @@ class Shared(SharedConfig):
             mY[row] = finish(self, sAcc[0], length)
 
 
-@compile_cached
-def build(config: SharedConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return Traceable(Shared(**vars(config)), example_arguments(wide=5), name=config.kernel_name)
+build = builder(Shared, wide=5)

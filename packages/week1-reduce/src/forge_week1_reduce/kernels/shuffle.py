@@ -26,9 +26,8 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 from cutlass.memory import SmemAllocator
 
-from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
-from forge_core.cute.memory import example_arguments, name_kernel
+from forge_core.cute.memory import builder, name_kernel
 from forge_week1_reduce.config import ShuffleConfig
 from forge_week1_reduce.kernels.rows import finish, matrix, monoid_of, walk
 
@@ -57,7 +56,4 @@ class Shuffle(ShuffleConfig):
             mY[row] = finish(self, total, length)
 
 
-@compile_cached
-def build(config: ShuffleConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return Traceable(Shuffle(**vars(config)), example_arguments(wide=5), name=config.kernel_name)
+build = builder(Shuffle, wide=5)

@@ -26,10 +26,9 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.memory import SmemAllocator
 
-from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.copy import partition, vector_predicate
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
-from forge_core.cute.memory import GLOBAL, example_arguments, name_kernel
+from forge_core.cute.memory import GLOBAL, builder, name_kernel
 from forge_core.dtypes import cute_dtype
 from forge_week1_reduce.config import VectorizedConfig
 from forge_week1_reduce.kernels.rows import finish, monoid_of
@@ -89,7 +88,4 @@ class Vectorized(VectorizedConfig):
             mY[row] = finish(self, total, length)
 
 
-@compile_cached
-def build(config: VectorizedConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return Traceable(Vectorized(**vars(config)), example_arguments(wide=5), name=config.kernel_name)
+build = builder(Vectorized, wide=5)

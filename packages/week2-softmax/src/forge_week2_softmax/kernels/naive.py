@@ -24,10 +24,9 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64
 from cutlass.memory import SmemAllocator
 
-from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.math import exp
-from forge_core.cute.memory import GLOBAL, example_arguments, name_kernel
+from forge_core.cute.memory import GLOBAL, builder, name_kernel
 from forge_core.cute.monoid import Maximum, Sum
 from forge_core.cute.online import MaxSum, reciprocal
 from forge_core.cute.room import room_for
@@ -82,7 +81,4 @@ class Naive(NaiveConfig):
             tYgY[i] = (exp(tXgX[i].to(Float32) - base, exact=exact) * factor).to(dtype)
 
 
-@compile_cached
-def build(config: NaiveConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return Traceable(Naive(**vars(config)), example_arguments(wide=6), name=config.kernel_name)
+build = builder(Naive, wide=6)

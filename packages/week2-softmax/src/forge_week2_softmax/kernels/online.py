@@ -30,10 +30,9 @@ from cutlass import Boolean, Float32, Int32, Int64, const_expr
 from cutlass.cute.nvgpu import CopyG2ROp, CopyUniversalOp
 from cutlass.memory import SmemAllocator
 
-from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.math import exp
-from forge_core.cute.memory import GLOBAL, example_arguments, name_kernel
+from forge_core.cute.memory import GLOBAL, builder, name_kernel
 from forge_core.cute.online import MaxSum, reciprocal
 from forge_core.dtypes import cute_dtype
 from forge_week2_softmax.config import OnlineConfig
@@ -104,7 +103,4 @@ class Online(OnlineConfig):
             tXpX[0, c] = tXcX[0, c] < length
 
 
-@compile_cached
-def build(config: OnlineConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return Traceable(Online(**vars(config)), example_arguments(wide=6), name=config.kernel_name)
+build = builder(Online, wide=6)

@@ -30,11 +30,10 @@ import cutlass.cute as cute
 from cutlass import Float32, Int32, Int64, Uint32, const_expr
 from cutlass.memory import SmemAllocator
 
-from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.copy import load_policy, opaque, partition, vector_predicate
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.math import exp
-from forge_core.cute.memory import GLOBAL, example_arguments, name_kernel
+from forge_core.cute.memory import GLOBAL, builder, name_kernel
 from forge_core.cute.monoid import Maximum, Sum
 from forge_core.cute.online import MaxSum, reciprocal
 from forge_core.cute.room import room_for
@@ -120,7 +119,4 @@ class SinglePass(SinglePassConfig):
         return exp(tXrX.load().to(Float32) - base, exact=self.dtype.itemsize > 2)
 
 
-@compile_cached
-def build(config: SinglePassConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return Traceable(SinglePass(**vars(config)), example_arguments(wide=5), name=config.kernel_name)
+build = builder(SinglePass, wide=5)
