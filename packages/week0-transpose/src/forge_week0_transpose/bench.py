@@ -5,20 +5,14 @@ The cases and the targets stand in ``suites.yaml``.
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
-from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled
+from forge_core.bench import CUDA_GPU, TRITON, Bench, Case, OperatorBench, Peer, compiled, one_pass
 from forge_week0_transpose import ops, ref
 from forge_week0_transpose.thresholds import THRESHOLDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from forge_core.op import Operator
 
 
 def _transposed(x: torch.Tensor) -> torch.Tensor:
@@ -32,34 +26,29 @@ def _eager_transpose(case: Case) -> Callable[..., torch.Tensor]:
     return _transposed
 
 
-def _measured(operator: Operator, *peers: Peer) -> OperatorBench:
-    return OperatorBench(
-        name=operator.schema.name,
-        # The plain call for auto, as a user writes it: a wrapper would be part of the host time.
-        call=lambda variant: operator if variant == "auto" else partial(operator, variant=variant),
-        variants=operator.variants,
-        explain=lambda inputs, variant: operator.explain(*inputs, variant=variant),
-        reference=getattr(ref, operator.schema.name),
-        traffic=lambda case: Traffic(case.nbytes, case.nbytes, "each element is read once and written once"),
-        peers=peers,
-    )
-
-
 BENCH = Bench(
     name="week0",
     package="forge_week0_transpose",
     suites=Path(__file__).with_name("suites.yaml"),
     operators=(
-        _measured(
+        OperatorBench.of(
             ops.copy,
-            Peer("eager", lambda case: torch.clone),
-            Peer("copy_", lambda case: lambda x: torch.empty_like(x).copy_(x)),
+            reference=ref.copy,
+            traffic=one_pass,
+            peers=(
+                Peer("eager", lambda case: torch.clone),
+                Peer("copy_", lambda case: lambda x: torch.empty_like(x).copy_(x)),
+            ),
         ),
-        _measured(
+        OperatorBench.of(
             ops.transpose,
-            Peer("eager", _eager_transpose),
-            Peer("compile", compiled(_transposed), requires=(CUDA_GPU, TRITON)),
-            Peer("autotune", compiled(_transposed, "max-autotune-no-cudagraphs"), requires=(CUDA_GPU, TRITON)),
+            reference=ref.transpose,
+            traffic=one_pass,
+            peers=(
+                Peer("eager", _eager_transpose),
+                Peer("compile", compiled(_transposed), requires=(CUDA_GPU, TRITON)),
+                Peer("autotune", compiled(_transposed, "max-autotune-no-cudagraphs"), requires=(CUDA_GPU, TRITON)),
+            ),
         ),
     ),
     thresholds=THRESHOLDS,

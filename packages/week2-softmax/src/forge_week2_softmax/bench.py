@@ -17,7 +17,19 @@ from typing import Any, cast
 
 import torch
 
-from forge_core.bench import CUDA_GPU, LIGER, QUACK, TRITON, Bench, Case, OperatorBench, Peer, Traffic, compiled
+from forge_core.bench import (
+    CUDA_GPU,
+    LIGER,
+    QUACK,
+    TRITON,
+    Bench,
+    Case,
+    OperatorBench,
+    Peer,
+    Traffic,
+    compiled,
+    one_pass,
+)
 from forge_core.bench.gate import near
 from forge_core.bench.inputs import random_tensor
 from forge_core.op import Operator
@@ -167,15 +179,7 @@ def _peers(
 
 
 def _declared(name: str, operator: Operator, **more: Any) -> OperatorBench:
-    return OperatorBench(
-        name,
-        lambda variant: operator if variant == "auto" else partial(operator, variant=variant),
-        operator.variants,
-        lambda inputs, variant: operator.explain(*inputs, variant=variant),
-        agree=_agree(operator),
-        tolerance=TOLERANCE,
-        **more,
-    )
+    return OperatorBench.of(operator, name, agree=_agree(operator), tolerance=TOLERANCE, **more)
 
 
 def _random(case: Case, device: torch.device, generator: torch.Generator) -> torch.Tensor:
@@ -185,7 +189,7 @@ def _random(case: Case, device: torch.device, generator: torch.Generator) -> tor
 EAGER = partial(torch.softmax, dim=-1)
 FORWARD: dict[str, Any] = {
     "reference": partial(_by_rows, partial(ref.softmax, dim=-1)),
-    "traffic": lambda case: Traffic(case.nbytes, case.nbytes, "each element is read once and written once"),
+    "traffic": one_pass,
     "peers": _peers(softmax, EAGER, _quack, _liger, (_forward_bound,) * 3, 1),
 }
 BACKWARD = _declared(

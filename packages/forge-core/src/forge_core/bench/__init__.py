@@ -10,7 +10,7 @@ import importlib.util
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from forge_core import settings
 from forge_core.bench.gate import exact
 from forge_core.bench.inputs import LAYOUTS, random_tensor
-from forge_core.op import Explanation
+from forge_core.op import Explanation, Operator
 from forge_core.thresholds import Thresholds
 
 Inputs = tuple[torch.Tensor, ...]
@@ -68,6 +68,11 @@ class Traffic:
     def total(self) -> int:
         """Bytes read and written."""
         return self.read + self.written
+
+
+def one_pass(case: Case) -> Traffic:
+    """The traffic of an operator whose output has the shape and dtype of its input."""
+    return Traffic(case.nbytes, case.nbytes, "each element is read once and written once")
 
 
 @dataclass(frozen=True)
@@ -168,6 +173,24 @@ class OperatorBench:
     tolerance: str = "exact equality, bit by bit"
     default_shapes: tuple[str, ...] = ("4096x4096",)
     default_dtypes: tuple[str, ...] = ("float32",)
+
+    @classmethod
+    def of(cls, operator: Operator, name: str = "", **more: Any) -> OperatorBench:
+        """The benchmark of an operator that takes its inputs by position, and ``variant``.
+
+        Args:
+            operator: gives call, variants and explain.
+            name: by default the operator's.
+            **more: the other attributes.
+        """
+        return cls(
+            name or operator.schema.name,
+            # The plain call for auto, as a user writes it: a wrapper would be part of the host time.
+            lambda variant: operator if variant == "auto" else partial(operator, variant=variant),
+            operator.variants,
+            lambda inputs, variant: operator.explain(*inputs, variant=variant),
+            **more,
+        )
 
     def planned(self, case: Case, variant: str, *, arch: str) -> Explanation:
         """The plan of a case on an architecture, made from meta tensors; raises what the call would raise."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import torch
 
-from forge_core.bench import CUDA_GPU, TRITON, Bench, OperatorBench, Peer, Traffic, compiled
+from forge_core.bench import CUDA_GPU, TRITON, Bench, OperatorBench, Peer, compiled, one_pass
 from forge_core.bench.gate import near
 from forge_sample_kernel import ref
 from forge_sample_kernel.ops import sample_scale
@@ -25,13 +24,10 @@ BENCH = Bench(
     package="forge_sample_kernel",
     suites=Path(__file__).with_name("suites.yaml"),
     operators=(
-        OperatorBench(
-            name="sample_scale",
-            call=lambda variant: sample_scale if variant == "auto" else partial(sample_scale, variant=variant),
-            variants=sample_scale.variants,
-            explain=lambda inputs, variant: sample_scale.explain(*inputs, variant=variant),
+        OperatorBench.of(
+            sample_scale,
             reference=lambda x: ref.sample_scale(x.double()).to(x.dtype),
-            traffic=lambda case: Traffic(case.nbytes, case.nbytes, "each element is read once and written once"),
+            traffic=one_pass,
             peers=(
                 Peer("eager", lambda case: ref.sample_scale),
                 Peer("compile", compiled(ref.sample_scale), requires=(CUDA_GPU, TRITON)),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import torch
 
-from forge_core.bench import CUDA_GPU, TRITON, Bench, OperatorBench, Peer, Traffic, compiled
+from forge_core.bench import CUDA_GPU, TRITON, Bench, OperatorBench, Peer, compiled, one_pass
 from forge_core.bench.gate import near
 from forge_sample_rows import ref
 from forge_sample_rows.ops import sample_norm
@@ -25,13 +24,10 @@ BENCH = Bench(
     package="forge_sample_rows",
     suites=Path(__file__).with_name("suites.yaml"),
     operators=(
-        OperatorBench(
-            name="sample_norm",
-            call=lambda variant: sample_norm if variant == "auto" else partial(sample_norm, variant=variant),
-            variants=sample_norm.variants,
-            explain=lambda inputs, variant: sample_norm.explain(*inputs, variant=variant),
+        OperatorBench.of(
+            sample_norm,
             reference=lambda x: ref.sample_norm(x.double()).to(x.dtype),
-            traffic=lambda case: Traffic(case.nbytes, case.nbytes, "each element is read once and written once"),
+            traffic=one_pass,
             peers=(
                 Peer("eager", lambda case: ref.sample_norm),
                 Peer("compile", compiled(ref.sample_norm), requires=(CUDA_GPU, TRITON)),
