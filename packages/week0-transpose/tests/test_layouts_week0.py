@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forge_core.profiling.layouts import Panel
+from forge_core.profiling.layouts import Panel, of_steps
 from forge_core.testing.index_maps import check_aligned, check_coalesced, check_conflicts, check_once
 from forge_week0_transpose.configs import (
     CHUNK,
@@ -25,13 +25,12 @@ from forge_week0_transpose.configs import (
     VectorizedConfig,
 )
 from forge_week0_transpose.kernels import words
-from forge_week0_transpose.layouts import LAYOUTS
 
 SIZES = (1, 2, 4, 8, 16)
 
 
 def panels(config: Any) -> tuple[Panel, ...]:
-    return LAYOUTS[type(config)](config).panels
+    return of_steps(config).panels
 
 
 @st.composite

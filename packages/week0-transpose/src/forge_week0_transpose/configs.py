@@ -8,43 +8,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+
+from forge_core.steps import PLAIN, Layout, Step, Swizzle, contiguous
 
 #: Bytes of the widest access of a thread.
 CHUNK = 16
 
-#: Shape and stride, as ``cute.make_layout`` takes them.
-Layout = tuple[tuple[Any, ...], tuple[Any, ...]]
-
-#: Bits, base and shift of a swizzle over bytes.
-Swizzle = tuple[int, int, int]
-#: One that changes nothing.
-PLAIN: Swizzle = (0, 4, 3)
-
 #: What the name of a kernel says about fields that differ from their defaults.
 FLAGS = {"items": "_x{}", "tail": "_tail{}B", "by_columns": "_cols", "flat": "_flat", "wide": "_wide"}
-
-
-@dataclass(frozen=True)
-class Step:
-    """The accesses of a block to a tile (tile_m, tile_n) in one memory, by which kernels partition it."""
-
-    title: str  # what is done; the last word names the accesses
-    layout: Layout  # maps a thread of the block and the number of its element to m + n * tile_m, its place in the tile
-    tile: tuple[int, int]  # (tile_m, tile_n)
-    strides: tuple[int, int]  # elements in memory from one m to the next, and from one n; a row is the larger of them
-    width: int  # bytes of an access
-    swizzle: Swizzle | None = None  # of shared memory; None in global memory
-    edge: int = 0  # bytes of the accesses where a whole one does not fit; 0 if it always does
-    shifted: bool = False  # a thread also accesses the next 16 bytes, unless its row ends
-    run: bool = False  # the tile is one contiguous run
-
-
-def _run(title: str, threads: int, size: int, width: int, **others: Any) -> Step:
-    """Neighboring threads access neighboring bytes."""
-    vec = width // size
-    layout = ((threads,), (vec,)), ((vec,), (1,))
-    return Step(title, layout, (threads * vec, 1), (1, threads * vec), width, run=True, **others)
 
 
 @dataclass(frozen=True)
@@ -93,8 +64,8 @@ class NaiveConfig(Config):
         """A warp of a transposition reads down a column, of rows longer than a line of memory, and writes a row."""
         size, warp, tile = self.itemsize, (((32,), (1,)), ((1,), (0,))), (32, 1)
         return (
-            Step("input rows of 1024 bytes: loads", warp, tile, (1024 // size, 1), size),
-            Step("an output row: stores", warp, tile, (1, 32), size),
+            Step("input rows of 1024 bytes: loads", size, warp, tile, (1024 // size, 1), size),
+            Step("an output row: stores", size, warp, tile, (1, 32), size),
         )
 
 
@@ -112,7 +83,7 @@ class RowsConfig(Config):
     @property
     def steps(self) -> tuple[Step, ...]:
         """One chunk a thread, the same place on both sides."""
-        return (_run("loads and stores", self.threads, self.itemsize, self.itemsize, edge=self.tail),)
+        return (contiguous("loads and stores", self.threads, self.itemsize, self.itemsize, edge=self.tail),)
 
 
 @dataclass(frozen=True)
@@ -125,8 +96,8 @@ class RealignedConfig(RowsConfig):
     def steps(self) -> tuple[Step, ...]:
         """An aligned chunk of the output a thread, from the two aligned chunks of the input that hold its bytes."""
         size, threads = self.itemsize, self.threads
-        loads = _run("input: loads", threads, size, CHUNK, edge=size, shifted=True)
-        return loads, _run("output: stores", threads, size, CHUNK, edge=size)
+        loads = contiguous("input: loads", threads, size, CHUNK, edge=size, shifted=True)
+        return loads, contiguous("output: stores", threads, size, CHUNK, edge=size)
 
 
 class TileConfig(Config):
@@ -188,10 +159,10 @@ class TiledConfig(TileConfig):
         load = (threads, values), ((edge, 1), (0, lines))
         store = (threads, values), ((1, edge), (0, lines * edge))
         return (
-            Step("input: loads", load, tile, (edge, 1), size),
-            Step("rows: writes", load, tile, (edge + 1, 1), size, PLAIN),
-            Step("columns: reads", store, tile, (edge + 1, 1), size, PLAIN),
-            Step("output: stores", store, tile, (1, edge), size),
+            Step("input: loads", size, load, tile, (edge, 1), size),
+            Step("rows: writes", size, load, tile, (edge + 1, 1), size, PLAIN),
+            Step("columns: reads", size, store, tile, (edge + 1, 1), size, PLAIN),
+            Step("output: stores", size, store, tile, (1, edge), size),
         )
 
 
@@ -246,10 +217,10 @@ class VectorizedConfig(TileConfig):
         put = (threads, (v, c)), (places, (1, m))
         store = (threads[::-1], (v, c)), ((v, m), (1, m * self.col_chunks))
         return (
-            Step("input rows: loads", load, (m, n), (n + v * i, 1), self.src_width, None, size * i, i),
-            Step("transposed: writes", put, (m, n), (1, m), CHUNK, self.swizzle),
-            Step("output rows: reads", store, (m, n), (1, m), CHUNK, self.swizzle, 0, o),
-            Step("output rows: stores", store, (m, n), (1, self.tile[0]), CHUNK, None, size * o),
+            Step("input rows: loads", size, load, (m, n), (n + v * i, 1), self.src_width, None, size * i, i),
+            Step("transposed: writes", size, put, (m, n), (1, m), CHUNK, self.swizzle),
+            Step("output rows: reads", size, store, (m, n), (1, m), CHUNK, self.swizzle, 0, o),
+            Step("output rows: stores", size, store, (m, n), (1, self.tile[0]), CHUNK, None, size * o),
         )
 
 
@@ -297,10 +268,10 @@ class FewConfig(Config):
         """Of a tile (lines, elements of each): by ``lines`` there, by ``own`` and ``width`` in the run; by ``run``."""
         size, strides, moved = self.itemsize, (1, tile[0]), ("loads", "stores") if self.gather else ("stores", "loads")
         steps = (
-            Step(f"{tile[0]} lines: {moved[0]}", lines, tile, (tile[1], 1), CHUNK, edge=size),
-            Step("the run, as threads have lines", own, tile, strides, width, self.swizzle, run=True),
-            Step("the run, neighboring chunks", run, tile, strides, CHUNK, self.swizzle, run=True),
-            Step(f"the run: {moved[1]}", run, tile, strides, CHUNK, edge=size, run=True),
+            Step(f"{tile[0]} lines: {moved[0]}", size, lines, tile, (tile[1], 1), CHUNK, edge=size),
+            Step("the run, as threads have lines", size, own, tile, strides, width, self.swizzle, run=True),
+            Step("the run, neighboring chunks", size, run, tile, strides, CHUNK, self.swizzle, run=True),
+            Step(f"the run: {moved[1]}", size, run, tile, strides, CHUNK, edge=size, run=True),
         )
         return steps if self.gather else steps[::-1]
 

@@ -23,6 +23,7 @@ from forge_core.dtypes import short_name
 from forge_core.op.launch import Variant
 from forge_core.rows import Binding, Problem
 from forge_core.rows.plan import Rung
+from forge_core.steps import Step, contiguous
 from forge_week1_reduce.program import Reduce
 
 __all__ = ["LADDER", "NaiveConfig", "SharedConfig", "ShuffleConfig", "VectorizedConfig"]
@@ -42,14 +43,27 @@ class NaiveConfig:
         sizes = (str(getattr(self, field.name)) for field in fields(self)[2:])
         return "_".join((self.op, type(self).__name__.removesuffix("Config"), short_name(self.dtype), *sizes))
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """A thread has a row, drawn with 64 elements of which it loads four."""
+        size, rows = self.dtype.itemsize, self.threads
+        layout = ((rows,), (4,)), ((64,), (1,))
+        return (Step("rows of 64 elements: loads", size, layout, (64, rows), (1, 64), size),)
+
 
 @dataclass(frozen=True)
 class SharedConfig(NaiveConfig):
     """``kernels/shared.py``."""
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """A thread has every ``threads``-th element of a row."""
+        size = self.dtype.itemsize
+        return (contiguous("a row: loads", self.threads, size, size, 4),)
+
 
 @dataclass(frozen=True)
-class ShuffleConfig(NaiveConfig):
+class ShuffleConfig(SharedConfig):
     """``kernels/shuffle.py``."""
 
 
@@ -58,6 +72,11 @@ class VectorizedConfig(NaiveConfig):
     """``kernels/vectorized.py``: also vectors of a thread in flight."""
 
     chunks: int = 4
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """A thread has every ``threads``-th vector of a row."""
+        return (contiguous("a row: loads", self.threads, self.dtype.itemsize, 16, self.chunks),)
 
 
 def _refusal(binding: Binding, problem: Problem) -> Refusal | None:

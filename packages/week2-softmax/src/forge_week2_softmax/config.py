@@ -22,6 +22,7 @@ from forge_core.dtypes import short_name
 from forge_core.op.launch import Variant
 from forge_core.rows import Binding, Problem
 from forge_core.rows.plan import Rung
+from forge_core.steps import Step, contiguous
 from forge_week2_softmax.program import Softmax
 
 __all__ = ["LADDER", "NaiveConfig", "OnlineConfig", "SinglePassConfig"]
@@ -40,6 +41,14 @@ class NaiveConfig:
         sizes = (str(getattr(self, field.name)) for field in fields(self) if field.name != "dtype")
         return "_".join(("softmax", type(self).__name__.removesuffix("Config"), short_name(self.dtype), *sizes))
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """A thread has every ``threads``-th element of a row."""
+        return (self._accesses(self.threads, self.dtype.itemsize, 1),)
+
+    def _accesses(self, threads: int, width: int, chunks: int) -> Step:
+        return contiguous("a row, read and written: accesses", threads, self.dtype.itemsize, width, chunks)
+
 
 @dataclass(frozen=True)
 class OnlineConfig(NaiveConfig):
@@ -47,6 +56,11 @@ class OnlineConfig(NaiveConfig):
 
     vec: int = 1
     chunks: int = 4
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """A thread has every ``threads``-th vector of a row."""
+        return (self._accesses(self.threads, self.dtype.itemsize * self.vec, self.chunks),)
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,11 @@ class SinglePassConfig(NaiveConfig):
     chunks: int = 10
     lanes: int = 0
     resident: int = 1
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """A thread, or lane, has every ``threads``-th vector of a row."""
+        return (self._accesses(self.lanes or self.threads, 16, self.chunks),)
 
 
 def _refusal(binding: Binding, problem: Problem) -> Refusal | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,11 @@ from typing import Any
 import click
 
 from forge_core import dtypes
-from forge_core.bench.plan import discover
 from forge_core.cli import answers
 from forge_core.commands.find import call_options, explained
 from forge_core.errors import ArgumentError, ForgeError
 from forge_core.profiling.drawing import to_svg
-from forge_core.profiling.layouts import WARP, Drawing, Panel, swizzled_tile, thread_value, tiled_copy
+from forge_core.profiling.layouts import WARP, Drawing, Panel, of_steps, swizzled_tile, thread_value, tiled_copy
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.problem import ACCESS
 from forge_core.rows.teams import PersistentConfig
@@ -29,6 +26,9 @@ forge-cute layout copy --threads 16x8 --values 1x8 --dtype bfloat16 --out copy.s
 forge-cute layout swizzle --bits 3 --base 4 --shift 3 --row-bytes 128 --out swizzle.svg
 forge-cute layout kernel transpose --shape 4096x4096 --dtype bfloat16 --out transpose.svg
 """
+
+#: Configurations of row kernels.
+ROWS = (HeldConfig, StreamConfig, ColumnConfig, PersistentConfig)
 
 
 @click.group(help=HELP)
@@ -102,30 +102,27 @@ def swizzle(bits: int, base: int, shift: int, rows: int, row_bytes: int, width: 
 @call_options
 @_shows
 def kernel(**call: Any) -> Drawing:
-    """The layouts of an operator's kernel: a row kernel's, or what its package's module ``layouts`` declares."""
+    """The layouts of an operator's kernel: the steps of its configuration, or those of a row kernel."""
     explanation = explained(**call)
     return kernel_drawing(explanation.config, explanation.variant or "ref")
 
 
 def kernel_drawing(config: Any, variant: str) -> Drawing:
-    """The drawing that a package's ``LAYOUTS`` declares for a configuration, or that of a row kernel.
+    """The drawing of a configuration that has ``steps``, or that of a row kernel.
 
     Raises:
-        ArgumentError: neither declares one.
+        ArgumentError: it is neither.
     """
-    maps: dict[type, Callable[[Any], Drawing]] = {}
-    for bench in discover():
-        if importlib.util.find_spec(f"{bench.package}.layouts") is not None:
-            maps |= importlib.import_module(f"{bench.package}.layouts").LAYOUTS
-    maps |= dict.fromkeys((HeldConfig, StreamConfig, ColumnConfig, PersistentConfig), _row_drawing)
-    if type(config) in maps:
-        return maps[type(config)](config)
+    if hasattr(config, "steps"):
+        return of_steps(config)
+    if type(config) in ROWS:
+        return _row_drawing(config)
     raise ArgumentError(
         op="layout",
         argument="variant",
-        expected=f"a kernel whose package declares its index maps: {', '.join(kind.__name__ for kind in maps)}",
+        expected=f"a configuration that has `steps`, or a row kernel's: {', '.join(kind.__name__ for kind in ROWS)}",
         got=f"{variant!r} ({type(config).__name__})",
-        hint="Declare its drawing in LAYOUTS of the package's module `layouts`.",
+        hint="Give it a property `steps` (forge_core.steps).",
     )
 
 

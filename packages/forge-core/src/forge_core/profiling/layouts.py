@@ -12,10 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from forge_core.steps import PLAIN, Layout, Step
+
 WARP, SECTOR, LINE, BANKS, WORD = 32, 32, 128, 32, 4
 
-#: A thread-value layout as ``cute.make_layout`` takes it: ((threads, values), (their strides)), each a tuple.
-Layout = tuple[tuple[Any, ...], tuple[Any, ...]]
+#: Bytes of a drawn row of a contiguous run.
+RUN = 512
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,32 @@ class Drawing:
 
     title: str
     panels: tuple[Panel, ...]
+
+
+def of_steps(config: Any) -> Drawing:
+    """The drawing of a configuration's ``steps`` (see :mod:`forge_core.steps`), a panel each.
+
+    Drawn is a tile that lies inside the matrix; where rows begin between 16-byte boundaries, from their first chunk on.
+    """
+    return Drawing(f"{config.kernel_name}: {config.threads} threads", tuple(map(_panel, config.steps)))
+
+
+def _panel(step: Step) -> Panel:
+    row, place = max(step.strides), swizzle(*(step.swizzle or PLAIN))
+
+    def accesses(name: str, more: int = 0) -> tuple[Access, ...]:
+        def address(index: int) -> int | None:
+            m, n = index % step.tile[0], index // step.tile[0]
+            first = m * step.strides[0] + n * step.strides[1]
+            if step.strides[0] == 1 and m >= row:
+                return None
+            return place(first * step.size + (more if first % row * step.size + more < row * step.size else 0))
+
+        return thread_value(name, step.layout, step.width, vec=step.width // step.size, address=address, space=space)
+
+    space = "global" if step.swizzle is None else "shared"
+    found = accesses(step.title.rsplit(maxsplit=1)[-1]) + (accesses("next", 16) if step.shifted else ())
+    return Panel(f"{space} memory, {step.title}", RUN if step.run else row * step.size, found)
 
 
 def coalescing(*accesses: Access) -> Coalescing:

@@ -33,7 +33,8 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64
 
 from forge_core.cute.memory import builder
-from forge_week0_transpose.configs import SkinnyConfig, Step
+from forge_core.steps import Step
+from forge_week0_transpose.configs import SkinnyConfig
 from forge_week0_transpose.kernels.tensors import shuffled
 from forge_week0_transpose.kernels.tiled import TileKernel
 from forge_week0_transpose.kernels.words import deinterleave, interleave

@@ -15,7 +15,7 @@ from cutlass.cute.nvgpu import CopyUniversalOp
 
 from forge_core.cute.check import check
 from forge_core.cute.memory import GLOBAL
-from forge_week0_transpose.configs import Step
+from forge_core.steps import Step
 
 #: By bytes.
 UNSIGNED = {1: Uint8, 2: Uint16, 4: Uint32, 8: Uint64, 16: Uint128}
