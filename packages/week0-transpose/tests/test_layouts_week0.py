@@ -202,7 +202,7 @@ def test_interleaving_and_its_inverse(size: int, lines: int) -> None:
 @pytest.mark.parametrize("sizes", [(), (5,), (3, 4), (2, 3, 4), (2, 1, 3, 5), (2**33,)], ids=str)
 def test_the_place_of_every_entry(sizes: tuple[int, ...]) -> None:
     cutlass = pytest.importorskip("cutlass", reason="the CuTe DSL is not installed (it exists for Linux only)")
-    from forge_week0_transpose.kernels.tensors import place
+    from forge_core.cute.strided import place
 
     for number in (cutlass.Uint32, cutlass.Int64):
         for entry in range(min(math.prod(sizes), 120)):

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forge_week0_transpose.problem import Dim, Problem
+from forge_core.strided import Dim
+from forge_week0_transpose.problem import Problem
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ have.  What it decides by was measured on an H200 (docs/lab/week0.md), ``thresho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from operator import attrgetter
@@ -17,6 +17,7 @@ from typing import Any
 from forge_core.choice import Refusal, refuse
 from forge_core.device import Device
 from forge_core.op.launch import Launch, Variant
+from forge_core.strided import Dim, entries, flatten
 from forge_week0_transpose.configs import (
     CHUNK,
     LinesConfig,
@@ -28,7 +29,7 @@ from forge_week0_transpose.configs import (
     UnalignedConfig,
     VectorizedConfig,
 )
-from forge_week0_transpose.problem import MAX_LINES, Dim, Few, Matrix, Problem, Rows
+from forge_week0_transpose.problem import MAX_LINES, Few, Matrix, Problem, Rows
 from forge_week0_transpose.thresholds import THRESHOLDS
 
 #: Edges of the tiled kernel, in elements.
@@ -88,20 +89,10 @@ Found = tuple[Any, tuple[int | tuple[int, ...], ...]]
 Choice = Found | Refusal
 
 
-def _count(dims: Iterable[Dim]) -> int:
-    """How many entries some dimensions have together."""
-    return math.prod(dim.size for dim in dims)
-
-
-def _flat(dims: tuple[Dim, ...], unit: int = 1) -> tuple[int, ...]:
-    """The number of entries, then size and strides in units of ``unit`` elements of each dimension, innermost first."""
-    return (_count(dims), *(n for d in reversed(dims) for n in (d.size, d.src // unit, d.dst // unit)))
-
-
 def _naive(problem: Problem, dims: tuple[Dim, ...], device: Device, items: int = 1) -> Found:
     """Does every problem."""
     dims = dims or (Dim(1, 0, 0),)
-    return NaiveConfig(problem.itemsize, len(dims), wide=problem.numel >= 2**32, items=items), (_flat(dims),)
+    return NaiveConfig(problem.itemsize, len(dims), wide=problem.numel >= 2**32, items=items), (flatten(dims),)
 
 
 def _tiled(problem: Problem, m: Matrix, device: Device, tile_size: int | None = None) -> Choice:
@@ -110,7 +101,7 @@ def _tiled(problem: Problem, m: Matrix, device: Device, tile_size: int | None = 
     edge = tile_size or (32 if min(m.shape) > 16 else 16)
     if math.prod(_tiles(m, (edge, edge))) > MAX_BLOCKS:
         return TOO_MANY
-    integers = (*m.shape, m.rows.src, m.cols.src, m.rows.dst, m.cols.dst, _flat(m.batch))
+    integers = (*m.shape, m.rows.src, m.cols.src, m.rows.dst, m.cols.dst, flatten(m.batch))
     return TiledConfig(problem.itemsize, edge, len(m.batch)), integers
 
 
@@ -123,8 +114,8 @@ def _rows(problem: Problem, rows: Rows, device: Device) -> Found:
         narrow = min(nbytes & -nbytes, width)
         width, tail = (narrow, 0) if outer else (width, narrow)
     chunks = -(-nbytes // width)
-    config = RowsConfig(width, len(outer), tail, wide=chunks * _count(outer) >= 2**32)
-    return config, (chunks, nbytes // (tail or width), _flat(outer, width // problem.itemsize))
+    config = RowsConfig(width, len(outer), tail, wide=chunks * entries(outer) >= 2**32)
+    return config, (chunks, nbytes // (tail or width), flatten(outer, width // problem.itemsize))
 
 
 def _realigned(problem: Problem, rows: Rows, device: Device) -> Choice:
@@ -133,7 +124,7 @@ def _realigned(problem: Problem, rows: Rows, device: Device) -> Choice:
     if size > 8:  # such elements lie on 16-byte boundaries
         return Refusal("elements of at most 8 bytes", f"{size}")
     chunks = -(-(length * size + CHUNK - size) // CHUNK)  # that a row can touch: it begins at an element
-    return RealignedConfig(size, len(outer), wide=chunks * _count(outer) >= 2**32), (chunks, length, _flat(outer))
+    return RealignedConfig(size, len(outer), wide=chunks * entries(outer) >= 2**32), (chunks, length, flatten(outer))
 
 
 def _slender(problem: Problem, few: Few) -> bool:
@@ -146,12 +137,12 @@ def _skinny(problem: Problem, few: Few, device: Device) -> Choice:
     if not _slender(problem, few):
         needs = f"2 to {MAX_SKINNY} rows or columns, 512 bytes long, of elements of at most 8 bytes"
         return Refusal(needs, f"{few.lines} of {few.length} elements of {problem.itemsize} bytes")
-    pitch, count = (few.pitch,), _count(few.batch)
+    pitch, count = (few.pitch,), entries(few.batch)
     if (width := min(problem.widths(pitch * few.gather, pitch * (not few.gather), few.batch))) < CHUNK:
         return Refusal(f"rows or columns that begin at multiples of {CHUNK} bytes", f"multiples of {width}")
     config = SkinnyConfig(problem.itemsize, few.lines, few.gather, len(few.batch), count > MAX_OUTER)
     many = -(-few.length // config.tile[1]) * count > MAX_BLOCKS
-    return TOO_MANY if many else (config, (few.length, few.pitch, _flat(few.batch)))
+    return TOO_MANY if many else (config, (few.length, few.pitch, flatten(few.batch)))
 
 
 def _lines(problem: Problem, few: Few, device: Device) -> Choice:
@@ -160,10 +151,10 @@ def _lines(problem: Problem, few: Few, device: Device) -> Choice:
     for loads, least in LINES_LOADS:
         config = LinesConfig(problem.itemsize, few.gather, bits, len(few.batch), loads)
         if config.groups(few.lines):
-            chosen, blocks = config, config.tiles(few.lines, few.length) * _count(few.batch)
+            chosen, blocks = config, config.tiles(few.lines, few.length) * entries(few.batch)
             if blocks >= least * device.sm_count:
                 break
-    integers = (few.lines, few.length, few.pitch, chosen.groups(few.lines), _flat(few.batch))
+    integers = (few.lines, few.length, few.pitch, chosen.groups(few.lines), flatten(few.batch))
     return (chosen, integers) if blocks <= MAX_BLOCKS else TOO_MANY
 
 
@@ -221,13 +212,13 @@ def _largest(
     src_shares, dst_shares = (pitch * config.itemsize % LINE != 0 for pitch in (m.rows.src, m.cols.dst))
     by_columns = src_shares and not dst_shares and 1 < along <= THRESHOLDS.value("columns_beside", device)
     flat, wide = max(down if by_columns else along, count) > MAX_OUTER, max(m.shape) >= WIDE
-    integers = (*m.shape, m.rows.src, m.cols.dst, _flat(m.batch))
+    integers = (*m.shape, m.rows.src, m.cols.dst, flatten(m.batch))
     return replace(config, by_columns=by_columns, flat=flat, wide=wide), integers
 
 
 def _tiles(m: Matrix, tile: tuple[int, int]) -> tuple[int, int, int]:
     """Tiles down the rows and along the columns, incomplete ones at the edges included, and matrices of the batch."""
-    return -(-m.rows.size // tile[0]), -(-m.cols.size // tile[1]), _count(m.batch)
+    return -(-m.rows.size // tile[0]), -(-m.cols.size // tile[1]), entries(m.batch)
 
 
 def _pays(m: Matrix, found: Choice) -> bool:
@@ -356,14 +347,14 @@ def _automatic(problem: Problem, device: Device) -> tuple[Choice, str]:
         what = f"only {few.lines} {'rows' if few.gather else 'columns'}"
         skinny, lines = _skinny(problem, few, device), _lines(problem, few, device)
         if not isinstance(skinny, Refusal):
-            rest = few.length % skinny[0].tile[1] * few.lines * _count(few.batch)
+            rest = few.length % skinny[0].tile[1] * few.lines * entries(few.batch)
             if rest * REST <= problem.nbytes:
                 return skinny, f"{what}, and long"
         # Up to 32 lines, of 2 KiB together, unless they fill aligned tiles well.
         filled = not isinstance(vectorized, Refusal) and m.fill(vectorized[0].tile) >= MIN_FILL_LINES
         pays = min(m.shape) <= MAX_LINES // 2 and math.prod(m.shape) * problem.itemsize >= 2048 and not filled
         if not isinstance(lines, Refusal) and (_slender(problem, few) or pays):
-            blocks = lines[0].tiles(few.lines, few.length) * _count(few.batch)
+            blocks = lines[0].tiles(few.lines, few.length) * entries(few.batch)
             if blocks < LINES_LOADS[-1][1] * device.sm_count:
                 return _naive(problem, problem.dims, device), f"{what}, and short"
             return lines, what

@@ -16,19 +16,11 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from forge_core.rows import problem as rows
+from forge_core.strided import Dim, canonical, entries
 from forge_week0_transpose.configs import CHUNK
 
 if TYPE_CHECKING:
     import torch
-
-
-class Dim(NamedTuple):
-    """One dimension: its size, and its strides in elements on both sides."""
-
-    size: int
-    src: int
-    dst: int
 
 
 #: Elements of contiguous rows, and the other dims, outermost first.
@@ -101,7 +93,7 @@ class Problem:
         unit = min(itemsize, src_align, dst_align)
         parts = itemsize // unit
         dims = [Dim(n, src * parts, dst * parts) for n, src, dst in zip(shape, src_strides, dst_strides, strict=True)]
-        return _widen(cls(_canonical([*dims, Dim(parts, 1, 1)]), unit, src_align, dst_align))
+        return _widen(cls(canonical([*dims, Dim(parts, 1, 1)]), unit, src_align, dst_align))
 
     @classmethod
     def of(cls, x: torch.Tensor, out: torch.Tensor, *, transposed: bool = False) -> Problem:
@@ -113,7 +105,7 @@ class Problem:
     @property
     def numel(self) -> int:
         """Elements of the output, in elements of this form."""
-        return math.prod(d.size for d in self.dims)
+        return entries(self.dims)
 
     @property
     def nbytes(self) -> int:
@@ -170,12 +162,6 @@ class Problem:
         return self.widths((m.rows.src, m.cols.size), (m.cols.dst, m.rows.size), m.batch)
 
 
-def _canonical(dims: Iterable[Dim]) -> tuple[Dim, ...]:
-    """Without dims of size 1, ordered by the output's stride, ties by the source's, and merged where both allow it."""
-    found = rows.canonical([rows.Dim(d.size, (d.src, d.dst)) for d in dims])
-    return tuple(Dim(d.size, *d.strides) for d in found)
-
-
 def _widen(problem: Problem) -> Problem:
     """Makes one element of a contiguous innermost run of 2, 4, 8 or 16 bytes, so that the rest can be tiled.
 
@@ -188,5 +174,5 @@ def _widen(problem: Problem) -> Problem:
         return problem
     if wide > min(problem.src_align, problem.dst_align) or any(d.src % inner.size or d.dst % inner.size for d in outer):
         return problem
-    dims = _canonical(Dim(d.size, d.src // inner.size, d.dst // inner.size) for d in outer)
+    dims = canonical(Dim(d.size, d.src // inner.size, d.dst // inner.size) for d in outer)
     return replace(problem, dims=dims, itemsize=wide)

@@ -23,8 +23,9 @@ from cutlass import Int32, Int64, Uint32
 
 from forge_core.cute.check import check
 from forge_core.cute.memory import builder, name_kernel
+from forge_core.cute.strided import operands, place
 from forge_week0_transpose.configs import NaiveConfig
-from forge_week0_transpose.kernels.tensors import operands, place
+from forge_week0_transpose.kernels.tensors import UNSIGNED
 
 
 class Naive(NaiveConfig):
@@ -43,7 +44,7 @@ class Naive(NaiveConfig):
     def kernel(self, pX: cute.Pointer, pY: cute.Pointer, dims: tuple):
         count, sizes = dims[0], dims[1::3]
         check(((pX.toint() | pY.toint()) & (self.itemsize - 1)) == 0, "both tensors begin at whole elements")
-        mX, mY = operands((pX, pY), self.itemsize, dims)
+        mX, mY = operands((pX, pY), UNSIGNED[self.itemsize], dims)
         first = Int64(cute.arch.block_idx()[0]) * (self.items * self.threads) + cute.arch.thread_idx()[0]
         rX, places = cute.make_rmem_tensor(self.items, mX.element_type), []
         for i in cutlass.range_constexpr(self.items):

@@ -34,8 +34,9 @@ from cutlass import Int32, Int64, Uint32
 from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, head_elements, load_unaligned
 from forge_core.cute.memory import builder, elements_at, name_kernel
+from forge_core.cute.strided import operands, place, tensor
 from forge_week0_transpose.configs import RealignedConfig, RowsConfig
-from forge_week0_transpose.kernels.tensors import operands, place, tensor
+from forge_week0_transpose.kernels.tensors import UNSIGNED
 
 
 class Rows(RowsConfig):
@@ -61,7 +62,7 @@ class Rows(RowsConfig):
             number = index if cutlass.const_expr(self.wide or self.rank == 0) else Uint32(index)
             chunk, *row = place(number, (chunks, *outer[1::3]))
             check(chunk < chunks, "the chunk begins inside the row")
-            mX, mY = operands((pX, pY), self.itemsize, outer, (length,), ((1,), (1,)))
+            mX, mY = operands((pX, pY), UNSIGNED[self.itemsize], outer, (length,), ((1,), (1,)))
             left = extent - cute.crd2idx((0, *row), mX.layout)
             self.move(mX[(None, *row)], mY[(None, *row)], chunk, length, left)
 
@@ -75,7 +76,7 @@ class Rows(RowsConfig):
             if (chunk + 1) * each <= length:
                 gY[chunk] = gX[chunk]
             else:
-                tX, tY = (tensor(g.iterator, self.tail, (length,), (1,)) for g in (gX, gY))
+                tX, tY = (tensor(g.iterator, UNSIGNED[self.tail], (length,), (1,)) for g in (gX, gY))
                 for i in cutlass.range(chunk * each, length):
                     tY[i] = tX[i]
 

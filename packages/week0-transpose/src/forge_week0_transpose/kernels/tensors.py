@@ -1,4 +1,4 @@
-"""Operands and their tiles as CuTe tensors; addresses by hand, since a pointer's alignment is stated with its address.
+"""Matrices and their tiles as CuTe tensors; addresses by hand, since a pointer's alignment is stated with its address.
 
 Elements are unsigned integers of their width, whatever their dtype.
 """
@@ -10,48 +10,22 @@ from operator import or_
 from typing import Any
 
 import cutlass.cute as cute
-from cutlass import Int64, Uint8, Uint16, Uint32, Uint64, Uint128
+from cutlass import Uint8, Uint16, Uint32, Uint64, Uint128
 from cutlass.cute.nvgpu import CopyUniversalOp
 
 from forge_core.cute.check import check
 from forge_core.cute.memory import GLOBAL
+from forge_core.cute.strided import operands, place
 from forge_core.steps import Step
 
 #: By bytes.
 UNSIGNED = {1: Uint8, 2: Uint16, 4: Uint32, 8: Uint64, 16: Uint128}
 
 
-def place(index: Any, sizes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The coordinate of an entry of some dimensions, innermost first; divides by the type of the index.
-
-    CuTe's own ``idx2crd`` divides signed integers, which takes longer and ends at 2^31.
-    """
-    found: list[Any] = []
-    for size in sizes[:-1]:
-        found.append(Int64(index % type(index)(size)))
-        index = index // type(index)(size)
-    return (*found, Int64(index)) if sizes else ()
-
-
-def tensor(pointer: Any, size: int, shape: tuple[Any, ...], stride: tuple[Any, ...]) -> cute.Tensor:
-    """A tensor of elements of ``size`` bytes; strides are 64-bit integers, in elements."""
-    start = cute.make_ptr(UNSIGNED[size], pointer.toint(), GLOBAL, assumed_align=size)
-    return cute.make_tensor(start, cute.make_layout(shape, stride=stride))
-
-
-def operands(pointers: tuple[Any, Any], size: int, dims: Any, shape: tuple = (), strides: Any = ((), ())) -> list:
-    """Both operands, mX and mY, from pointers and bytes of an element, of ``shape`` with the strides of each, and dims.
-
-    ``dims`` has the number of their entries, then for each dim, innermost first, its size and its two strides.
-    """
-    sides = zip(pointers, strides, (dims[2::3], dims[3::3]), strict=True)
-    return [tensor(pointer, size, (*shape, *dims[1::3]), own + outer) for pointer, own, outer in sides]
-
-
 def matrices(pointers: tuple[Any, Any], size: int, shape: tuple, strides: Any, batch: Any, entry: Any) -> list:
-    """The matrices of ``shape`` in an entry of a batch, whose dims are as for :func:`operands`."""
+    """The matrices of ``shape`` in an entry of a batch, whose dims are as for ``operands``."""
     at = place(entry, batch[1::3])
-    return [each[(None, None, *at)] for each in operands(pointers, size, batch, shape, strides)]
+    return [each[(None, None, *at)] for each in operands(pointers, UNSIGNED[size], batch, shape, strides)]
 
 
 def tile_at(mat: cute.Tensor, origin: tuple[Any, Any], step: Step, width: int = 0) -> cute.Tensor:

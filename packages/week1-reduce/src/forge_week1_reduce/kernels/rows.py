@@ -16,8 +16,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Int32
 
-from forge_core.cute.memory import GLOBAL
 from forge_core.cute.monoid import Maximum, Minimum, Monoid, Product, Sum
+from forge_core.cute.strided import tensor
 from forge_core.dtypes import cute_dtype
 from forge_week1_reduce.config import NaiveConfig
 
@@ -38,9 +38,7 @@ def monoid_of(config: NaiveConfig) -> Monoid:
 def matrix(config: NaiveConfig, pX: Any, pY: Any, shape: tuple, xStrides: tuple, y0: Any) -> tuple[Any, Any]:
     """(M, N) of x, and (M) of the results."""
     dtype = cute_dtype(config.dtype)
-    xStart, yStart = (cute.make_ptr(dtype, p.toint(), GLOBAL, assumed_align=dtype.width // 8) for p in (pX, pY))
-    mX = cute.make_tensor(xStart, cute.make_layout(shape, stride=xStrides))
-    return mX, cute.make_tensor(yStart, cute.make_layout(shape[0], stride=y0))
+    return tensor(pX, dtype, shape, xStrides), tensor(pY, dtype, shape[0], y0)
 
 
 def finish(config: NaiveConfig, total: Any, length: Any) -> Any:

@@ -28,7 +28,8 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cute.copy import partition, vector_predicate
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
-from forge_core.cute.memory import GLOBAL, builder, name_kernel
+from forge_core.cute.memory import builder, name_kernel
+from forge_core.cute.strided import tensor
 from forge_core.dtypes import cute_dtype
 from forge_week1_reduce.config import VectorizedConfig
 from forge_week1_reduce.kernels.rows import finish, monoid_of
@@ -54,11 +55,8 @@ class Vectorized(VectorizedConfig):
         (exchange,) = open_exchange(SmemAllocator(), [monoid], Sharers(threads, threads))
 
         # Partition: the row among the threads, a tile at a time.
-        xStart, yStart = (
-            cute.make_ptr(dtype, p.toint(), GLOBAL, assumed_align=n) for p, n in ((pX, 16), (pY, dtype.width // 8))
-        )
-        gX = cute.make_tensor(xStart, cute.make_layout((rows, length), stride=(x0, 1)))[row, None]
-        mY = cute.make_tensor(yStart, cute.make_layout(rows, stride=y0))
+        gX = tensor(pX, dtype, (rows, length), (x0, 1), 16)[row, None]
+        mY = tensor(pY, dtype, rows, y0)
         nothing, tile = dtype(monoid.identity()[0]), threads * vec * chunks
         rAcc = cute.make_rmem_tensor(vec, Float32)
         rAcc.fill(monoid.identity()[0])

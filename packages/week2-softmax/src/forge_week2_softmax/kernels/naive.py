@@ -26,10 +26,11 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.math import exp
-from forge_core.cute.memory import GLOBAL, builder, name_kernel
+from forge_core.cute.memory import builder, name_kernel
 from forge_core.cute.monoid import Maximum, Sum
 from forge_core.cute.online import MaxSum, reciprocal
 from forge_core.cute.room import room_for
+from forge_core.cute.strided import tensor
 from forge_core.dtypes import cute_dtype
 from forge_week2_softmax.config import NaiveConfig
 
@@ -55,10 +56,8 @@ class Naive(NaiveConfig):
         maxima, sums = open_exchange(smem, [Maximum(Float32), Sum(Float32)], sharers)
 
         # Partition: the row among the threads.
-        size = dtype.width // 8
-        xStart, yStart = (cute.make_ptr(dtype, p.toint(), GLOBAL, assumed_align=size) for p in (pX, pY))
-        mX = cute.make_tensor(xStart, cute.make_layout((rows, length), stride=xStrides))
-        mY = cute.make_tensor(yStart, cute.make_layout((rows, length), stride=yStrides))
+        mX = tensor(pX, dtype, (rows, length), xStrides)
+        mY = tensor(pY, dtype, (rows, length), yStrides)
         gX, gY = mX[row, None], mY[row, None]
         tXgX, tYgY = (cute.local_partition(g, cute.make_layout(self.threads), thread) for g in (gX, gY))
         steps = Int32((length - thread + (self.threads - 1)) // self.threads)

@@ -32,8 +32,9 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.math import exp
-from forge_core.cute.memory import GLOBAL, builder, name_kernel
+from forge_core.cute.memory import builder, name_kernel
 from forge_core.cute.online import MaxSum, reciprocal
+from forge_core.cute.strided import tensor
 from forge_core.dtypes import cute_dtype
 from forge_week2_softmax.config import OnlineConfig
 
@@ -64,9 +65,8 @@ class Online(OnlineConfig):
         tile = (self.threads * self.chunks * vec,)
         if const_expr(vec > 1):  # what the compiler may take for granted
             xStrides, yStrides = ((cute.assume(s[0], divby=vec), 1) for s in (xStrides, yStrides))
-        xStart, yStart = (cute.make_ptr(dtype, p.toint(), GLOBAL, assumed_align=width // 8) for p in (pX, pY))
-        mX = cute.make_tensor(xStart, cute.make_layout((rows, length), stride=xStrides))
-        mY = cute.make_tensor(yStart, cute.make_layout((rows, length), stride=yStrides))
+        mX = tensor(pX, dtype, (rows, length), xStrides, width // 8)
+        mY = tensor(pY, dtype, (rows, length), yStrides, width // 8)
         gX, gY = (cute.zipped_divide(m[row, None], tile) for m in (mX, mY))
         cX = cute.zipped_divide(cute.make_identity_tensor(Int32(length)), tile)
         load = cute.make_copy_atom(CopyG2ROp(), dtype, num_bits_per_copy=width)

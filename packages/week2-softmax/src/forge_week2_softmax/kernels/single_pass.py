@@ -33,10 +33,11 @@ from cutlass.memory import SmemAllocator
 from forge_core.cute.copy import load_policy, opaque, partition, vector_predicate
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.math import exp
-from forge_core.cute.memory import GLOBAL, builder, name_kernel
+from forge_core.cute.memory import builder, name_kernel
 from forge_core.cute.monoid import Maximum, Sum
 from forge_core.cute.online import MaxSum, reciprocal
 from forge_core.cute.room import room_for
+from forge_core.cute.strided import tensor
 from forge_core.cute.warp import reduce_part
 from forge_core.dtypes import cute_dtype
 from forge_week2_softmax.config import SinglePassConfig
@@ -74,9 +75,8 @@ class SinglePass(SinglePassConfig):
             row, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
 
         # Partition: the row among the threads.
-        xStart, yStart = (cute.make_ptr(dtype, p.toint(), GLOBAL, assumed_align=16) for p in (pX, pY))
-        mX = cute.make_tensor(xStart, cute.make_layout((rows, length), stride=(x0, 1)))
-        mY = cute.make_tensor(yStart, cute.make_layout((rows, length), stride=(y0, 1)))
+        mX = tensor(pX, dtype, (rows, length), (x0, 1), 16)
+        mY = tensor(pY, dtype, (rows, length), (y0, 1), 16)
         turn = lanes or threads
         load, tXgX = partition(mX[row, None], Int32(0), vec, turn, chunks, thread, load=True)
         tXpX = [vector_predicate(tXgX, thread * vec + c * turn * vec < count) for c in range(chunks)]

@@ -11,6 +11,7 @@ from forge_core.choice import Refusal, refuse, require_known
 from forge_core.device import Device
 from forge_core.dtypes import short_name
 from forge_core.op import Launch, Variant
+from forge_core.strided import Dim, canonical, flatten
 
 __all__ = ["VARIANTS", "SampleScaleConfig", "plan"]
 
@@ -47,9 +48,10 @@ def plan(device: Device, out: torch.Tensor, x: torch.Tensor, factor: float, vari
     count = x.numel()
     if count >= 2**31:  # CuTe's layouts compute in 32 bits
         refuse("sample_scale", variant, Refusal("fewer than 2^31 elements", str(count)), ())
-    dims = _dims(x, out)
+    dims = canonical(map(Dim, x.shape, x.stride(), out.stride()))
     rank, vec = len(dims), 1
-    if not dims:
+    if all((dim.src, dim.dst) == (1, 1) for dim in dims):
+        dims, rank = (), 0
         vec = math.gcd(16 // x.element_size(), count)
         while (x.data_ptr() | out.data_ptr()) % (vec * x.element_size()):
             vec //= 2
@@ -57,20 +59,8 @@ def plan(device: Device, out: torch.Tensor, x: torch.Tensor, factor: float, vari
         variant="elementwise",
         builder=VARIANTS["elementwise"].path,
         config=SampleScaleConfig(x.dtype, vec, rank),
-        arguments=(float(factor), (count, *(n for dim in dims for n in dim))),
+        arguments=(float(factor), (count, *flatten(dims)[1:])),
         why=f"{vec} elements a thread, " + (f"{rank} dims with strides" if rank else "contiguous memory"),
         read=count * x.element_size(),
         written=count * x.element_size(),
     )
-
-
-def _dims(x: torch.Tensor, out: torch.Tensor) -> list[tuple[int, int, int]]:
-    """Size, stride of x and stride of out of each dim, innermost first and merged; none for contiguous memory."""
-    merged: list[tuple[int, int, int]] = []
-    for size, of_x, of_out in zip(x.shape[::-1], x.stride()[::-1], out.stride()[::-1], strict=True):
-        inner = merged[-1] if merged else (0, 0, 0)
-        if merged and (inner[0] * inner[1], inner[0] * inner[2]) == (of_x, of_out):
-            merged[-1] = (inner[0] * size, inner[1], inner[2])
-        elif size != 1:
-            merged.append((size, of_x, of_out))
-    return [] if all(dim[1:] == (1, 1) for dim in merged) else merged

@@ -19,7 +19,8 @@ import torch
 from cutlass import Float32, Float64, Int32
 
 from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.memory import GLOBAL, example_arguments, name_kernel
+from forge_core.cute.memory import example_arguments, name_kernel
+from forge_core.cute.strided import operands, place
 from forge_core.dtypes import cute_dtype
 from forge_sample_kernel.config import SampleScaleConfig
 
@@ -46,16 +47,12 @@ class SampleScale(SampleScaleConfig):
         index = block * self.threads + thread
         # Partition: a thread's vector of each side.
         dtype, wide = cute_dtype(self.dtype), Float64 if self.dtype == torch.float64 else Float32
-        width = self.vec * dtype.width // 8
-        starts = [cute.make_ptr(dtype, p.toint(), GLOBAL, assumed_align=width) for p in (pX, pY)]
         if cutlass.const_expr(self.rank == 0):
-            layout = cute.make_layout((self.vec, vectors), stride=(1, self.vec))
-            mX, mY = (cute.make_tensor(start, layout) for start in starts)
-        else:
-            layouts = [cute.make_layout((1, dims[1::3]), stride=(0, dims[2 + side :: 3])) for side in range(2)]
-            mX, mY = (cute.make_tensor(start, layout) for start, layout in zip(starts, layouts, strict=True))
+            dims = (dims[0], vectors, self.vec, self.vec)
+        mX, mY = operands((pX, pY), dtype, dims, (self.vec,), ((1,), (1,)), self.vec * dtype.width // 8)
         if index < vectors:
-            tXgX, tYgY = mX[None, index], mY[None, index]
+            at = place(index, dims[1::3])
+            tXgX, tYgY = mX[(None, *at)], mY[(None, *at)]
             # Copy in, compute, copy out.
             rX = cute.make_rmem_tensor(self.vec, dtype)
             cute.autovec_copy(tXgX, rX)
