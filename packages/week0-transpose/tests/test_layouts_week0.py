@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forge_core.profiling.layouts import Panel, of_steps
+from forge_core.steps import CHUNK
 from forge_core.testing.index_maps import check_aligned, check_coalesced, check_conflicts, check_once
 from forge_week0_transpose.configs import (
-    CHUNK,
     LinesConfig,
     NaiveConfig,
     RealignedConfig,

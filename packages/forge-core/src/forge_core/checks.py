@@ -45,6 +45,13 @@ def supported_dtype(op: str, argument: str, x: torch.Tensor, supported: Collecti
         raise DTypeError(op, argument, expected, _name(x.dtype), hint)
 
 
+def operand(op: str, argument: str, x: torch.Tensor, dtypes: Collection[torch.dtype]) -> None:
+    """Raises as :func:`is_tensor`, :func:`strided` and :func:`supported_dtype` do."""
+    is_tensor(op, argument, x)
+    strided(op, argument, x)
+    supported_dtype(op, argument, x, dtypes)
+
+
 def min_rank(op: str, argument: str, x: torch.Tensor, rank: int) -> None:
     """Raises ShapeError unless the tensor has at least ``rank`` dimensions."""
     if x.ndim < rank:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+#: Bytes of the widest access of a thread.
+CHUNK = 16
+
 #: A thread-value layout as ``cute.make_layout`` takes it: ((threads, values), (their strides)), each a tuple.
 Layout = tuple[tuple[Any, ...], tuple[Any, ...]]
 

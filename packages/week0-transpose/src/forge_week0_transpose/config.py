@@ -17,9 +17,9 @@ from typing import Any
 from forge_core.choice import Refusal, refuse
 from forge_core.device import Device
 from forge_core.op.launch import Launch, Variant
+from forge_core.steps import CHUNK
 from forge_core.strided import Dim, entries, flatten
 from forge_week0_transpose.configs import (
-    CHUNK,
     LinesConfig,
     NaiveConfig,
     RealignedConfig,

@@ -9,10 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from forge_core.steps import PLAIN, Layout, Step, Swizzle, contiguous
-
-#: Bytes of the widest access of a thread.
-CHUNK = 16
+from forge_core.steps import CHUNK, PLAIN, Layout, Step, Swizzle, contiguous
 
 #: What the name of a kernel says about fields that differ from their defaults.
 FLAGS = {"items": "_x{}", "tail": "_tail{}B", "by_columns": "_cols", "flat": "_flat", "wide": "_wide"}
@@ -243,12 +240,13 @@ class UnalignedConfig(VectorizedConfig):
 class FewConfig(Config):
     """A matrix with few rows or columns: long lines on one side, on the other a run of all of them, interleaved."""
 
+    lines: int  # how many: 2 to 8, or an argument of the launch
     gather: bool  # the lines are the rows: they are read, and the run is written; otherwise the inverse
 
     @property
     def bits(self) -> int:
         """The logarithm of the largest power of two, up to 8, that divides the number of lines."""
-        raise NotImplementedError
+        return (self.lines & -self.lines).bit_length() - 1
 
     @property
     def way(self) -> str:
@@ -288,11 +286,6 @@ class SkinnyConfig(FewConfig, TileConfig):
 
     pattern = "transpose_skinny_{0.itemsize}B_{0.lines}{0.way}_line16_run16_b{0.batch_rank}"
     by_columns = wide = True
-
-    @property
-    def bits(self) -> int:
-        """The logarithm of the largest power of two that divides the number of lines."""
-        return (self.lines & -self.lines).bit_length() - 1
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -10,7 +10,6 @@ import torch
 from forge_core import checks
 from forge_core.device import Device
 from forge_core.dtypes import MOVABLE
-from forge_core.errors import ShapeError
 from forge_core.op import Launch, Operator, operator
 from forge_week0_transpose import ref
 from forge_week0_transpose.config import TILE_SIZES, VARIANTS, plan
@@ -19,9 +18,7 @@ from forge_week0_transpose.problem import Problem
 
 def _output(op: str, x: torch.Tensor, *, transposed: bool = True) -> torch.Tensor:
     """The output of a call, whose input is checked."""
-    checks.is_tensor(op, "x", x)
-    checks.strided(op, "x", x)
-    checks.supported_dtype(op, "x", x, MOVABLE)
+    checks.operand(op, "x", x, MOVABLE)
     checks.min_rank(op, "x", x, 2 if transposed else 0)
     return x.new_empty((*x.shape[:-2], x.shape[-1], x.shape[-2]) if transposed else x.shape)
 
@@ -35,13 +32,6 @@ def _moving(schema: str) -> Callable[[Any], Operator]:
         variant, tile_size = ("tiled", option) if name == "copy_transpose" else (option, None)
         return plan(name, Problem.of(x, out, transposed=rank == 2), device, variant, tile_size)
 
-    def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, *args: Any, **options: Any) -> Any:
-        if x.ndim - 1 < rank:
-            expected = f"at least {rank} dimensions in each example"
-            raise ShapeError(op=name, argument="x", expected=expected, got=f"{x.ndim - 1}")
-        # Any leading batch is taken, so the mapped dimension becomes the first.
-        return _OPERATORS[name](x.movedim(in_dims[0] or 0, 0), *args, **options), 0
-
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         back = _OPERATORS["transpose"](grad) if rank else grad
         return (back, None) if name == "copy_transpose" else back
@@ -49,7 +39,7 @@ def _moving(schema: str) -> Callable[[Any], Operator]:
     def jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
         return _OPERATORS[name](**call | tangents)
 
-    rules = {"plan": planned, "variants": VARIANTS[name], "backward": backward, "vmap": vmap, "jvp": jvp}
+    rules = {"plan": planned, "variants": VARIANTS[name], "backward": backward, "leading": rank, "jvp": jvp}
     return operator(schema, reference=getattr(ref, name), cpu_autograd=True, **rules)
 
 

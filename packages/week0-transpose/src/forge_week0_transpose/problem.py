@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
+from forge_core.steps import CHUNK
 from forge_core.strided import Dim, canonical, entries
-from forge_week0_transpose.configs import CHUNK
 
 if TYPE_CHECKING:
     import torch

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from forge_core.proofs import week_of
-from forge_core.testing import Case, Subject, random_bits
+from forge_core.testing import Case, Subject
 from forge_core.testing.planted import MOVED
-from forge_core.testing.subject import normal
+from forge_core.testing.subject import bits, normal
 from forge_week0_transpose import ops
 
 #: A tile's multiple, rows that begin anywhere, a skinny matrix, and a batch.
@@ -34,10 +34,6 @@ LAID_OUT = ((40, 56), (64, 64), (129, 257), (1, 33), (2, 48, 80), (3, 2, 33, 65)
 LARGE = ((300, 520), (272, 261), (4112, 3), (3, 4099), (1, 4099), (3, 65, 67), (1024, 2048), (1000, 3001))
 
 
-def _bits(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
-    return (random_bits(case.shape, dtype, device, seed=seed),)
-
-
 # Written apart from ref.py, so that a wrong reference cannot vouch for itself.
 def _transposed(x: torch.Tensor, *tile: int) -> torch.Tensor:
     return x.transpose(-1, -2).contiguous().clone(memory_format=torch.contiguous_format)
@@ -54,7 +50,7 @@ def _calls(*args: Any) -> dict[str, Any]:
         "launches": [Case(shape, args) for shape in LARGE],
         "dtypes": (*DTYPES, torch.bool),
         "laid_out_dtypes": DTYPES,
-        "make": _bits,
+        "make": bits,
     }
 
 

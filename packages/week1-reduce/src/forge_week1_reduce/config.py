@@ -23,7 +23,7 @@ from forge_core.dtypes import short_name
 from forge_core.op.launch import Variant
 from forge_core.rows import Binding, Problem
 from forge_core.rows.plan import Rung
-from forge_core.steps import Step, contiguous
+from forge_core.steps import CHUNK, Step, contiguous
 from forge_week1_reduce.program import Reduce
 
 __all__ = ["LADDER", "NaiveConfig", "SharedConfig", "ShuffleConfig", "VectorizedConfig"]
@@ -76,7 +76,7 @@ class VectorizedConfig(NaiveConfig):
     @property
     def steps(self) -> tuple[Step, ...]:
         """A thread has every ``threads``-th vector of a row."""
-        return (contiguous("a row: loads", self.threads, self.dtype.itemsize, 16, self.chunks),)
+        return (contiguous("a row: loads", self.threads, self.dtype.itemsize, CHUNK, self.chunks),)
 
 
 def _refusal(binding: Binding, problem: Problem) -> Refusal | None:

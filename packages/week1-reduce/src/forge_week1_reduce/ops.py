@@ -71,9 +71,7 @@ def result_dtype(op: str, src: torch.dtype, dtype: torch.dtype | None) -> torch.
 
 def _output(op: str, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: torch.dtype | None) -> torch.Tensor:
     name = "reduce_sum" if op == "sum" else op
-    checks.is_tensor(name, "x", x)
-    checks.strided(name, "x", x)
-    checks.supported_dtype(name, "x", x, _takes(op))
+    checks.operand(name, "x", x, _takes(op))
     dims = normalize_dims(name, dim, x.ndim)
     for i in dims if op in ("amax", "amin") else ():
         if x.shape[i] == 0:

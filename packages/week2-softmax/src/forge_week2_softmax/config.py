@@ -22,7 +22,7 @@ from forge_core.dtypes import short_name
 from forge_core.op.launch import Variant
 from forge_core.rows import Binding, Problem
 from forge_core.rows.plan import Rung
-from forge_core.steps import Step, contiguous
+from forge_core.steps import CHUNK, Step, contiguous
 from forge_week2_softmax.program import Softmax
 
 __all__ = ["LADDER", "NaiveConfig", "OnlineConfig", "SinglePassConfig"]
@@ -80,7 +80,7 @@ class SinglePassConfig(NaiveConfig):
     @property
     def steps(self) -> tuple[Step, ...]:
         """A thread, or lane, has every ``threads``-th vector of a row."""
-        return (self._accesses(self.lanes or self.threads, 16, self.chunks),)
+        return (self._accesses(self.lanes or self.threads, CHUNK, self.chunks),)
 
 
 def _refusal(binding: Binding, problem: Problem) -> Refusal | None:

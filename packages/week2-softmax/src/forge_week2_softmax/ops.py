@@ -144,8 +144,6 @@ def logsumexp(x: torch.Tensor, dim: Dims, keepdim: bool = False, *, variant: str
         DTypeError: complex numbers; a RuntimeError too.
         LayoutError, ArgumentError, UnsupportedError: as :func:`softmax`.
     """
-    checks.is_tensor("logsumexp", "x", x)
-    checks.strided("logsumexp", "x", x)
-    checks.supported_dtype("logsumexp", "x", x, DTYPES)
+    checks.operand("logsumexp", "x", x, DTYPES)
     shape = result_shape(x.shape, normalize_dims("logsumexp", dim, x.ndim), keepdim)
     return x.new_empty(shape, dtype=x.dtype if x.dtype.is_floating_point else torch.get_default_dtype())

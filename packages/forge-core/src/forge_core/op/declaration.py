@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ from forge_core import device as devices
 from forge_core.cache import builder_at
 from forge_core.errors import UnsupportedError
 from forge_core.op.eager import EagerPath
-from forge_core.op.functorch import functorch_function
+from forge_core.op.functorch import functorch_function, leading_vmap
 from forge_core.op.guard import forward_levels, has_tangent, transformed
 from forge_core.op.launch import Explanation
 from forge_core.op.register import register, registered
@@ -57,6 +58,8 @@ class Operator(ByName):
 
     def __init__(self, rules: Rules) -> None:
         functools.update_wrapper(self, rules.like)
+        if rules.leading is not None:
+            rules = replace(rules, vmap=leading_vmap(self, rules.schema.name, rules.leading))
         self.schema = rules.schema
         self.reference = rules.reference
         self._rules = rules

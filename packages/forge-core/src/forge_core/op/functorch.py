@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from forge_core.errors import ShapeError
 from forge_core.op.rules import Rules
 from forge_core.op.values import several
 
@@ -35,6 +36,24 @@ def reference_jvp(rules: Rules) -> Callable[..., torch.Tensor]:
         return found[0]
 
     return jvp
+
+
+def leading_vmap(operator: Callable[..., Any], name: str, rank: int) -> Callable[..., Any]:
+    """The ``vmap`` of an operator on one tensor that takes any leading dims: the mapped dim becomes the first.
+
+    Args:
+        operator: takes the tensor first.
+        name: the operator's, for messages.
+        rank: least rank of an example.
+    """
+
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, *args: Any, **options: Any) -> Any:
+        if x.ndim - 1 < rank:
+            expected = f"at least {rank} dimensions in each example"
+            raise ShapeError(op=name, argument="x", expected=expected, got=f"{x.ndim - 1}")
+        return operator(x.movedim(in_dims[0] or 0, 0), *args, **options), 0
+
+    return vmap
 
 
 def functorch_function(rules: Rules, call: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -31,6 +31,7 @@ class Rules:
         backward: see ``torch.library.register_autograd``; calls public operators, so that it is differentiable itself.
             None: not differentiable.
         vmap: see ``torch.library.register_vmap``.
+        leading: makes ``vmap``, of an operator on one tensor that takes any leading dims: the least rank of an example.
         cpu: takes all arguments of a call on plain CPU tensors by name; returns a function of its tensors, by name,
             which is faster than the reference, or None where there is none.
         cpu_autograd: whether autograd differentiates what serves plain CPU tensors, in place of ``backward``: for
@@ -52,6 +53,7 @@ class Rules:
     setup_context: Callable[..., None] | None = None
     backward: Callable[..., Any] | None = None
     vmap: Callable[..., Any] | None = None
+    leading: int | None = None
     cpu: Callable[[dict[str, Any]], Callable[..., torch.Tensor] | None] = lambda named: None
     jvp: Callable[..., torch.Tensor] | None = None
     autocast: Mapping[str, torch.dtype] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forge_core.steps import PLAIN, Layout, Step
+from forge_core.steps import CHUNK, PLAIN, Layout, Step
 
 WARP, SECTOR, LINE, BANKS, WORD = 32, 32, 128, 32, 4
 
@@ -130,7 +130,7 @@ def _panel(step: Step) -> Panel:
         return thread_value(name, step.layout, step.width, vec=step.width // step.size, address=address, space=space)
 
     space = "global" if step.swizzle is None else "shared"
-    found = accesses(step.title.rsplit(maxsplit=1)[-1]) + (accesses("next", 16) if step.shifted else ())
+    found = accesses(step.title.rsplit(maxsplit=1)[-1]) + (accesses("next", CHUNK) if step.shifted else ())
     return Panel(f"{space} memory, {step.title}", RUN if step.run else row * step.size, found)
 
 

@@ -71,9 +71,7 @@ def like(
     operands = operands_of(program)
     x = tensors[operands.rows[0]]
     for name, t in tensors.items():
-        checks.is_tensor(op, name, t)
-        checks.strided(op, name, t)
-        checks.supported_dtype(op, name, t, dtypes)
+        checks.operand(op, name, t, dtypes)
         if same and t.dtype != x.dtype:
             expected = f"the dtype of '{operands.rows[0]}', {x.dtype}"
             raise DTypeError(op=op, argument=name, expected=expected, got=str(t.dtype))

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from forge_core.testing.inputs import random_bits
 from forge_core.testing.planted import Planted
 from forge_core.testing.tolerances import assert_near_float64, assert_same_bits
 
@@ -53,6 +54,11 @@ def normal(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> t
         wide = torch.complex128 if dtype.is_complex else torch.float64
         return (torch.randn(case.shape, dtype=wide, device=device, generator=generator).to(dtype),)
     return (torch.randint(0, 9, case.shape, device=device, generator=generator).to(dtype),)
+
+
+def bits(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
+    """One tensor of the case's shape and of random bits."""
+    return (random_bits(case.shape, dtype, device, seed=seed),)
 
 
 @dataclass(frozen=True)

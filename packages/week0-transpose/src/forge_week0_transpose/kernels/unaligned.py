@@ -33,7 +33,8 @@ from cutlass.cute.nvgpu import CopyG2ROp
 from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, load_policy, shift_bytes
 from forge_core.cute.memory import builder, elements_at
-from forge_week0_transpose.configs import CHUNK, UnalignedConfig
+from forge_core.steps import CHUNK
+from forge_week0_transpose.configs import UnalignedConfig
 from forge_week0_transpose.kernels.tensors import tile_at, tiled_copy
 from forge_week0_transpose.kernels.vectorized import Vectorized
 

@@ -23,10 +23,6 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
     return sample_scale(grad, ctx.factor), None
 
 
-def _vmap(info: Any, in_dims: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, int]:
-    return sample_scale(x.movedim(in_dims[0], 0), *args, **kwargs), 0
-
-
 @operator(
     "forge_sample_kernel::sample_scale(Tensor x, float factor=2.0, *, str variant='auto') -> Tensor",
     reference=ref.sample_scale,
@@ -34,7 +30,7 @@ def _vmap(info: Any, in_dims: Any, x: torch.Tensor, *args: Any, **kwargs: Any) -
     variants=VARIANTS,
     setup_context=_keep,
     backward=_backward,
-    vmap=_vmap,
+    leading=0,
 )
 def sample_scale(x: torch.Tensor, factor: float = 2.0, *, variant: str = "auto") -> torch.Tensor:
     """``factor * x``.
@@ -52,7 +48,5 @@ def sample_scale(x: torch.Tensor, factor: float = 2.0, *, variant: str = "auto")
         LayoutError: sparse, quantised or nested.
         UnsupportedError: 2^31 elements or more on a GPU.
     """
-    checks.is_tensor("sample_scale", "x", x)
-    checks.strided("sample_scale", "x", x)
-    checks.supported_dtype("sample_scale", "x", x, FLOATS)
+    checks.operand("sample_scale", "x", x, FLOATS)
     return x.new_empty(x.shape)
