@@ -228,5 +228,5 @@ def test_a_kernels_own_layout():
 
 
 def test_a_kernel_without_steps_is_named():
-    with pytest.raises(ArgumentError, match=r"expected a configuration that has `steps`, .*got 'mine'"):
+    with pytest.raises(ArgumentError, match=r"expected a configuration with steps, .*got 'mine'"):
         kernel_drawing(object(), "mine")

@@ -72,7 +72,7 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
         ],
     ),
     "lines": (
-        "a tile fits shared memory",
+        "the threads have all chunks of a tile",
         [
             *(LinesConfig(size, gather) for size in (1, 2, 4) for gather in (True, False)),
             LinesConfig(4, True, 3, loads=1),
@@ -82,7 +82,7 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
         ],
     ),
     "skinny": (
-        "a tile begins at a multiple of an access's width",
+        "the tile begins inside the matrix",
         [
             SkinnyConfig(4, 3, True),
             SkinnyConfig(2, 8, False),

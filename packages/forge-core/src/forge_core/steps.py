@@ -1,7 +1,7 @@
 """Steps of a kernel: the accesses of a block's threads to a tile in one memory, as a thread-value layout.
 
-A configuration returns its steps, in the order of the data flow, by the property ``steps``.  A kernel can partition its
-tile by their layouts; ``forge-cute layout`` draws them, and tests compare the compiled accesses with them.
+A configuration that is :class:`Stepped` has steps.  A kernel can partition its tile by their layouts; ``forge-cute
+layout`` draws them, and tests compare the compiled accesses with them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,15 @@ class Step:
     edge: int = 0  # bytes of the accesses where a whole one does not fit; 0 if it always does
     shifted: bool = False  # a thread also accesses the next 16 bytes, unless its row ends
     run: bool = False  # the tile is one contiguous run
+
+
+class Stepped:
+    """A configuration of a kernel that has steps."""
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps in the order of the data flow: the first one loads, the last one stores."""
+        raise NotImplementedError
 
 
 def contiguous(title: str, threads: int, size: int, width: int, chunks: int = 1, **others: Any) -> Step:

@@ -82,11 +82,14 @@ TILES: Mapping[tuple[str, int, bool], tuple[tuple[int, int, int, int | None], ..
     for size, whole in product(sizes, wholes)
 }
 
-TOO_MANY = Refusal(f"at most {MAX_BLOCKS} tiles, a block each", "more")
-
 #: A configuration, and the integers of its launch: sizes and strides, in elements unless the kernel says otherwise.
 Found = tuple[Any, tuple[int | tuple[int, ...], ...]]
 Choice = Found | Refusal
+
+
+def _found(config: Any, integers: tuple[int | tuple[int, ...], ...], blocks: int) -> Choice:
+    """The launch of a block a tile, unless these are too many."""
+    return (config, integers) if blocks <= MAX_BLOCKS else Refusal(f"at most {MAX_BLOCKS} tiles, a block each", "more")
 
 
 def _naive(problem: Problem, dims: tuple[Dim, ...], device: Device, items: int = 1) -> Found:
@@ -99,10 +102,9 @@ def _tiled(problem: Problem, m: Matrix, device: Device, tile_size: int | None = 
     """Takes any strides."""
     # Tiles of 32 fill whole 32-byte sectors at every width; 16 wastes less of a small matrix.
     edge = tile_size or (32 if min(m.shape) > 16 else 16)
-    if math.prod(_tiles(m, (edge, edge))) > MAX_BLOCKS:
-        return TOO_MANY
+    config = TiledConfig(problem.itemsize, edge, len(m.batch))
     integers = (*m.shape, m.rows.src, m.cols.src, m.rows.dst, m.cols.dst, flatten(m.batch))
-    return TiledConfig(problem.itemsize, edge, len(m.batch)), integers
+    return _found(config, integers, math.prod(_tiles(m, config.tile)))
 
 
 def _rows(problem: Problem, rows: Rows, device: Device) -> Found:
@@ -141,8 +143,8 @@ def _skinny(problem: Problem, few: Few, device: Device) -> Choice:
     if (width := min(problem.widths(pitch * few.gather, pitch * (not few.gather), few.batch))) < CHUNK:
         return Refusal(f"rows or columns that begin at multiples of {CHUNK} bytes", f"multiples of {width}")
     config = SkinnyConfig(problem.itemsize, few.lines, few.gather, len(few.batch), count > MAX_OUTER)
-    many = -(-few.length // config.tile[1]) * count > MAX_BLOCKS
-    return TOO_MANY if many else (config, (few.length, few.pitch, flatten(few.batch)))
+    integers = (few.length, few.pitch, flatten(few.batch))
+    return _found(config, integers, -(-few.length // config.tile[1]) * count)
 
 
 def _lines(problem: Problem, few: Few, device: Device) -> Choice:
@@ -150,12 +152,12 @@ def _lines(problem: Problem, few: Few, device: Device) -> Choice:
     bits = min((few.lines & -few.lines).bit_length() - 1, 3)
     for loads, least in LINES_LOADS:
         config = LinesConfig(problem.itemsize, few.gather, bits, len(few.batch), loads)
-        if config.groups(few.lines):
-            chosen, blocks = config, config.tiles(few.lines, few.length) * entries(few.batch)
+        if groups := config.groups(few.lines):
+            blocks = config.tiles(few.lines, few.length) * entries(few.batch)
+            found = _found(config, (few.lines, few.length, few.pitch, groups, flatten(few.batch)), blocks)
             if blocks >= least * device.sm_count:
                 break
-    integers = (few.lines, few.length, few.pitch, chosen.groups(few.lines), flatten(few.batch))
-    return (chosen, integers) if blocks <= MAX_BLOCKS else TOO_MANY
+    return found
 
 
 def _vectorized(problem: Problem, m: Matrix, device: Device) -> Choice:
@@ -168,7 +170,7 @@ def _vectorized(problem: Problem, m: Matrix, device: Device) -> Choice:
     def config(row_chunks: int, col_chunks: int, width: int) -> VectorizedConfig:
         return VectorizedConfig(size, row_chunks, col_chunks, min(width, src), len(m.batch))
 
-    return _largest(config, ("vectorized", size, src == CHUNK), f"large_tiles_{size}", m, device)
+    return _largest(config, ("vectorized", size, src == CHUNK), m, device)
 
 
 def _shifted(problem: Problem, m: Matrix, device: Device) -> Choice:
@@ -185,18 +187,13 @@ def _shifted(problem: Problem, m: Matrix, device: Device) -> Choice:
         shape = UnalignedConfig(size, row_chunks, col_chunks, batch_rank=len(m.batch), room=room)
         return replace(shape, src_shift=src < CHUNK, dst_shift=dst < CHUNK)
 
-    return _largest(config, ("shifted", size, src == CHUNK), "unaligned_tiles", m, device)
+    return _largest(config, ("shifted", size, src == CHUNK), m, device)
 
 
-def _largest(
-    make: Callable[[int, int, int], VectorizedConfig],
-    tiles: tuple[str, int, bool],
-    threshold: str,
-    m: Matrix,
-    device: Device,
-) -> Choice:
+def _largest(make: Callable[..., VectorizedConfig], key: tuple[str, int, bool], m: Matrix, device: Device) -> Choice:
     """The first of some TILES of which there are enough, or the last, and how its blocks find their places."""
-    for *shape, stated in TILES[tiles]:
+    threshold = f"large_tiles_{key[1]}" if key[0] == "vectorized" else "unaligned_tiles"
+    for *shape, stated in TILES[key]:
         config, least = make(*shape), THRESHOLDS.value(threshold, device) if stated is None else stated
         # A tile that is only taken where there are many must not reach over the matrix; a smaller one may, by its size.
         overhang = 1 if least > 1 else 2
@@ -205,15 +202,13 @@ def _largest(
         if fits and enough and config.smem_bytes <= device.smem_per_block:
             break
     down, along, count = _tiles(m, config.tile)
-    if down * along * count > MAX_BLOCKS:
-        return TOO_MANY
     # Down the rows, neighbors in time extend the same output rows.  But where the input's rows do not begin at lines of
     # memory, tiles side by side share a line in each row, which is fetched again if the neighbor comes late.
     src_shares, dst_shares = (pitch * config.itemsize % LINE != 0 for pitch in (m.rows.src, m.cols.dst))
     by_columns = src_shares and not dst_shares and 1 < along <= THRESHOLDS.value("columns_beside", device)
     flat, wide = max(down if by_columns else along, count) > MAX_OUTER, max(m.shape) >= WIDE
     integers = (*m.shape, m.rows.src, m.cols.dst, flatten(m.batch))
-    return replace(config, by_columns=by_columns, flat=flat, wide=wide), integers
+    return _found(replace(config, by_columns=by_columns, flat=flat, wide=wide), integers, down * along * count)
 
 
 def _tiles(m: Matrix, tile: tuple[int, int]) -> tuple[int, int, int]:
@@ -319,15 +314,10 @@ def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_
         refuse(op, variant, found, able)
     config, integers = found
     chosen = next(kernel for kernel in KERNELS if kernel.config is type(config))
-    return Launch(
-        variant=next(name for name, kernel in table.items() if kernel is chosen) if variant == "auto" else variant,
-        builder=chosen.variant.path,
-        config=config,
-        arguments=integers,
-        why=why + THRESHOLDS.note(device),
-        read=problem.read_bytes,
-        written=problem.nbytes,
-    )
+    if variant == "auto":
+        variant = next(name for name, kernel in table.items() if kernel is chosen)
+    read, written, why = problem.read_bytes, problem.nbytes, why + THRESHOLDS.note(device)
+    return Launch(variant, chosen.variant.path, config, integers, why, read, written)
 
 
 def _automatic(problem: Problem, device: Device) -> tuple[Choice, str]:

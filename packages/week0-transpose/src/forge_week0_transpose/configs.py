@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
-from forge_core.steps import CHUNK, PLAIN, Layout, Step, Swizzle, contiguous
+from forge_core.steps import CHUNK, PLAIN, Layout, Step, Stepped, Swizzle, contiguous
 
 #: What the name of a kernel says about fields that differ from their defaults.
 FLAGS = {"items": "_x{}", "tail": "_tail{}B", "by_columns": "_cols", "flat": "_flat", "wide": "_wide"}
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Stepped):
     """What configurations have in common; what can vary is made a field.
 
     Attributes:
@@ -24,13 +25,11 @@ class Config:
         rank, batch_rank: dimensions around a row or a matrix.
         wide: places are 64-bit integers: from 2^32 elements or chunks on, or from 2^31 rows or columns.
         threads: of a block.
-        steps: what the kernel does, in order: the first one loads, the last one stores.
         pattern: the name of the kernel, formatted with the configuration; :data:`FLAGS` follow.
     """
 
     itemsize: int
-
-    pattern = ""
+    pattern: ClassVar[str]
 
     @property
     def vec(self) -> int:
@@ -98,7 +97,7 @@ class RealignedConfig(RowsConfig):
 
 
 class TileConfig(Config):
-    """A block moves a tile of a matrix through shared memory (``kernels/tiled.py``).
+    """A block moves a tile of a matrix through shared memory (``kernels/tiled.py``): load, write, read and store.
 
     Attributes:
         by_columns: blocks walk along the input's columns before they move down its rows.
@@ -113,11 +112,6 @@ class TileConfig(Config):
     room = 0
     carveout: int | None = None
     evict_last = True
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """Load, write, read and store."""
-        raise NotImplementedError
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -308,26 +302,19 @@ class LinesConfig(FewConfig):
     threads: int = 128  # 32 or more
 
     pattern = "transpose_lines_{0.itemsize}B_{0.way}_x{0.loads}_s{0.bits}_b{0.batch_rank}"
-    #: For the drawing, by ``bits``: how many lines.
-    drawn = (9, 10, 12, 8)
 
     @property
     def steps(self) -> tuple[Step, ...]:
         """Eight chunks beside one another of each line, all of one element of them at a time; neighbors of the run."""
-        v, n = self.vec, self.drawn[self.bits]
+        v, n = self.vec, (9, 10, 12, 8)[self.bits]  # drawn with as many lines
         groups = self.groups(n)
         lines = ((8, n), (v, groups)), ((v * n, 1), (n, 8 * v * n))
         run = ((8 * n,), (v, groups)), ((v,), (1, 8 * v * n))
         return self._steps((n, 8 * v * groups), lines, lines, self.itemsize, run)
 
-    @property
-    def tile_bytes(self) -> int:
-        """At most so many bytes of all lines together are a tile."""
-        return self.threads * self.loads * CHUNK
-
     def groups(self, lines: int) -> int:
         """How many times eight chunks of each line are a tile: a power of two, or 0 where the tile is too small."""
-        fitting = self.tile_bytes // (lines * 8 * CHUNK)
+        fitting = self.threads * self.loads // (lines * 8)
         return 1 << fitting.bit_length() >> 1
 
     def tiles(self, lines: int, length: int) -> int:
@@ -337,4 +324,4 @@ class LinesConfig(FewConfig):
     @property
     def smem_bytes(self) -> int:
         """Shared memory of a block, whose run may begin inside a chunk."""
-        return self.tile_bytes + CHUNK
+        return (self.threads * self.loads + 1) * CHUNK

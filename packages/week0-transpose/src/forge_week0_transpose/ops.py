@@ -33,13 +33,10 @@ def _moving(schema: str) -> Callable[[Any], Operator]:
         return plan(name, Problem.of(x, out, transposed=rank == 2), device, variant, tile_size)
 
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        back = _OPERATORS["transpose"](grad) if rank else grad
+        back = transpose(grad) if rank else grad
         return (back, None) if name == "copy_transpose" else back
 
-    def jvp(output: torch.Tensor, tangents: Any, **call: Any) -> torch.Tensor:
-        return _OPERATORS[name](**call | tangents)
-
-    rules = {"plan": planned, "variants": VARIANTS[name], "backward": backward, "leading": rank, "jvp": jvp}
+    rules = {"plan": planned, "variants": VARIANTS[name], "backward": backward, "leading": rank, "linear": True}
     return operator(schema, reference=getattr(ref, name), cpu_autograd=True, **rules)
 
 
@@ -100,10 +97,6 @@ def copy_transpose(x: torch.Tensor, tile_size: int = 16) -> torch.Tensor:
     output = _output("copy_transpose", x)
     checks.one_of("copy_transpose", "tile_size", tile_size, TILE_SIZES)
     return output
-
-
-#: By name, for the rules above, which call the public operators.
-_OPERATORS: dict[str, Operator] = {"copy": copy, "transpose": transpose, "copy_transpose": copy_transpose}
 
 
 def transpose_out(x: torch.Tensor, out: torch.Tensor, *, variant: str = "auto") -> torch.Tensor:

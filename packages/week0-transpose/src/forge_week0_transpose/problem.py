@@ -14,18 +14,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import torch
 
 from forge_core.steps import CHUNK
 from forge_core.strided import Dim, canonical, entries
 
-if TYPE_CHECKING:
-    import torch
-
-
 #: Elements of contiguous rows, and the other dims, outermost first.
 Rows = tuple[int, tuple[Dim, ...]]
-
 
 #: The most lines of :class:`Few`.
 MAX_LINES = 64
@@ -131,12 +128,11 @@ class Problem:
         """The problem as a batch of few lines, the fewest there are, or None where it is none."""
         if (m := self.matrix()) is None:
             return None
-        sides = []
-        if m.cols.dst == m.rows.size:
-            sides.append(Few(gather=True, lines=m.rows.size, pitch=m.rows.src, length=m.cols.size, batch=m.batch))
-        if m.rows.src == m.cols.size:
-            sides.append(Few(gather=False, lines=m.cols.size, pitch=m.cols.dst, length=m.rows.size, batch=m.batch))
-        return min((side for side in sides if side.lines <= MAX_LINES), key=attrgetter("lines"), default=None)
+        (rows, x0, _), (cols, _, y1), batch = m
+        few_rows = Few(gather=True, lines=rows, pitch=x0, length=cols, batch=batch)
+        few_cols = Few(gather=False, lines=cols, pitch=y1, length=rows, batch=batch)
+        dense = (few for few, run in ((few_rows, y1), (few_cols, x0)) if run == few.lines <= MAX_LINES)
+        return min(dense, key=attrgetter("lines"), default=None)
 
     def any_matrix(self) -> Matrix:
         """The problem as a batch of matrices with whatever steps it has, for a kernel that takes any.

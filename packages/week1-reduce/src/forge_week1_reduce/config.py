@@ -23,14 +23,14 @@ from forge_core.dtypes import short_name
 from forge_core.op.launch import Variant
 from forge_core.rows import Binding, Problem
 from forge_core.rows.plan import Rung
-from forge_core.steps import CHUNK, Step, contiguous
+from forge_core.steps import CHUNK, Step, Stepped, contiguous
 from forge_week1_reduce.program import Reduce
 
 __all__ = ["LADDER", "NaiveConfig", "SharedConfig", "ShuffleConfig", "VectorizedConfig"]
 
 
 @dataclass(frozen=True)
-class NaiveConfig:
+class NaiveConfig(Stepped):
     """``kernels/naive.py``: the operator, the dtype of x and y, threads of a block."""
 
     op: str

@@ -22,14 +22,14 @@ from forge_core.dtypes import short_name
 from forge_core.op.launch import Variant
 from forge_core.rows import Binding, Problem
 from forge_core.rows.plan import Rung
-from forge_core.steps import CHUNK, Step, contiguous
+from forge_core.steps import CHUNK, Step, Stepped, contiguous
 from forge_week2_softmax.program import Softmax
 
 __all__ = ["LADDER", "NaiveConfig", "OnlineConfig", "SinglePassConfig"]
 
 
 @dataclass(frozen=True)
-class NaiveConfig:
+class NaiveConfig(Stepped):
     """``kernels/naive.py``: the dtype of x and y, threads of a block."""
 
     dtype: torch.dtype

@@ -18,6 +18,7 @@ from forge_core.profiling.layouts import WARP, Drawing, Panel, of_steps, swizzle
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.problem import ACCESS
 from forge_core.rows.teams import PersistentConfig
+from forge_core.steps import Stepped
 
 HELP = """Draw which thread accesses what, and count sectors and bank conflicts: no GPU needed.
 
@@ -108,21 +109,21 @@ def kernel(**call: Any) -> Drawing:
 
 
 def kernel_drawing(config: Any, variant: str) -> Drawing:
-    """The drawing of a configuration that has ``steps``, or that of a row kernel.
+    """The drawing of a configuration that has steps, or that of a row kernel.
 
     Raises:
         ArgumentError: it is neither.
     """
-    if hasattr(config, "steps"):
+    if isinstance(config, Stepped):
         return of_steps(config)
     if type(config) in ROWS:
         return _row_drawing(config)
     raise ArgumentError(
         op="layout",
         argument="variant",
-        expected=f"a configuration that has `steps`, or a row kernel's: {', '.join(kind.__name__ for kind in ROWS)}",
+        expected=f"a configuration with steps, or a row kernel's: {', '.join(kind.__name__ for kind in ROWS)}",
         got=f"{variant!r} ({type(config).__name__})",
-        hint="Give it a property `steps` (forge_core.steps).",
+        hint="Make it a forge_core.steps.Stepped.",
     )
 
 

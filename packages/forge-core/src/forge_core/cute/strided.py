@@ -7,6 +7,7 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Int64
 
+from forge_core.cute.check import check
 from forge_core.cute.memory import GLOBAL
 
 
@@ -24,7 +25,9 @@ def place(index: Any, sizes: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def tensor(pointer: Any, dtype: Any, shape: Any, stride: Any, width: int = 0) -> cute.Tensor:
     """A tensor in global memory, aligned to ``width`` bytes, or to its elements; strides in elements."""
-    start = cute.make_ptr(dtype, pointer.toint(), GLOBAL, assumed_align=width or dtype.width // 8)
+    width = width or dtype.width // 8
+    check((pointer.toint() & (width - 1)) == 0, "a tensor begins at a multiple of its alignment")
+    start = cute.make_ptr(dtype, pointer.toint(), GLOBAL, assumed_align=width)
     return cute.make_tensor(start, cute.make_layout(shape, stride=stride))
 
 

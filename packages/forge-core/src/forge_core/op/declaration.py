@@ -58,6 +58,8 @@ class Operator(ByName):
 
     def __init__(self, rules: Rules) -> None:
         functools.update_wrapper(self, rules.like)
+        if rules.linear:
+            rules = replace(rules, jvp=lambda output, tangents, **named: self(**named | tangents))
         if rules.leading is not None:
             rules = replace(rules, vmap=leading_vmap(self, rules.schema.name, rules.leading))
         self.schema = rules.schema

@@ -31,6 +31,7 @@ class Rules:
         backward: see ``torch.library.register_autograd``; calls public operators, so that it is differentiable itself.
             None: not differentiable.
         vmap: see ``torch.library.register_vmap``.
+        linear: makes ``jvp``, of an operator that is linear in its only tensor.
         leading: makes ``vmap``, of an operator on one tensor that takes any leading dims: the least rank of an example.
         cpu: takes all arguments of a call on plain CPU tensors by name; returns a function of its tensors, by name,
             which is faster than the reference, or None where there is none.
@@ -54,6 +55,7 @@ class Rules:
     backward: Callable[..., Any] | None = None
     vmap: Callable[..., Any] | None = None
     leading: int | None = None
+    linear: bool = False
     cpu: Callable[[dict[str, Any]], Callable[..., torch.Tensor] | None] = lambda named: None
     jvp: Callable[..., torch.Tensor] | None = None
     autocast: Mapping[str, torch.dtype] = field(default_factory=dict)

@@ -56,7 +56,7 @@ class Lines(LinesConfig):
         block, (lines, length), places = Uint32(cute.arch.block_idx()[0]), shape, groups * (8 * self.vec)
         tile = block % tiles if cutlass.const_expr(self.batch_rank > 0) else block
         first = Int64(tile) * places
-        check(lines * places * self.itemsize <= self.tile_bytes, "a tile fits shared memory")
+        check(lines * groups * 8 <= self.threads * self.loads, "the threads have all chunks of a tile")
         check(first < length, "the tile begins inside the lines")
         strides = ((pitch, 1), (1, lines)) if cutlass.const_expr(self.gather) else ((1, lines), (pitch, 1))
         mats = matrices((pX, pY), self.itemsize, shape, strides, batch, block // tiles)

@@ -1,10 +1,6 @@
 """Transposition of a matrix with two to eight rows, or two to eight columns: an interleave, or its inverse.
 
-    few rows (``gather``)      Y[l * N + n] = X[n * pitch + l]       N = 2 to 8 rows, any number of columns
-    few columns                Y[n * pitch + l] = X[l * N + n]       N = 2 to 8 columns, any number of rows
-
-One side is N long lines, the other a single run.  The steps are those of ``tiled``; V = 16 / itemsize elements are a
-chunk of 16 bytes.  For N = 3, few rows:
+Lines, run and chunks are those of ``lines``, with N = 2 to 8; the steps are those of ``tiled``.  For N = 3, few rows:
 
     global, N lines           registers of a thread                  shared memory           global, one run
     r0 [a0 a1 a2 a3]...       a0 a1 a2 a3                            chunks 3 t + 0, 1, 2    neighboring threads take

@@ -14,8 +14,7 @@ from cutlass import Uint8, Uint16, Uint32, Uint64, Uint128
 from cutlass.cute.nvgpu import CopyUniversalOp
 
 from forge_core.cute.check import check
-from forge_core.cute.memory import GLOBAL
-from forge_core.cute.strided import operands, place
+from forge_core.cute.strided import operands, place, tensor
 from forge_core.steps import Step
 
 #: By bytes.
@@ -32,11 +31,9 @@ def tile_at(mat: cute.Tensor, origin: tuple[Any, Any], step: Step, width: int = 
     """The tile of a matrix that begins at ``origin``; accesses begin at multiples of ``width`` bytes, or the step's."""
     start, width = mat.iterator + cute.crd2idx(origin, mat.layout), width or step.width
     vec, steps = width * 8 // mat.element_type.width, [s for s in mat.stride if not isinstance(s, int)]
-    check((start.toint() & (width - 1)) == 0, "a tile begins at a multiple of an access's width")
     check(reduce(or_, steps, 0) % vec == 0, "rows lie multiples of an access's width apart")
-    start = cute.make_ptr(mat.element_type, start.toint(), GLOBAL, assumed_align=width)
     stride = tuple(s if isinstance(s, int) else cute.assume(s, divby=vec) for s in mat.stride)
-    return cute.make_tensor(start, cute.make_layout(step.tile, stride=stride))
+    return tensor(start, mat.element_type, step.tile, stride, width)
 
 
 def tiled_copy(step: Step, mat: cute.Tensor, thread: Any, op: Any = CopyUniversalOp) -> tuple[Any, Any]:
@@ -51,12 +48,9 @@ def shuffled(rX: cute.Tensor, lines: int, by: Any, itemsize: int) -> cute.Tensor
     words = cute.size(rX) * rX.element_type.width // 32 // lines
     # Not recast_tensor, which makes one word of one element of 16 bytes.
     rWords = cute.make_tensor(cute.recast_ptr(rX.iterator, dtype=Uint32), cute.make_layout((words, lines)))
-    found = by([[rWords[w, i] for w in range(words)] for i in range(lines)], itemsize, _permute)
+    chunks = [[rWords[w, i] for w in range(words)] for i in range(lines)]
+    found = by(chunks, itemsize, lambda a, b, selector: Uint32(cute.arch.prmt(a, b, selector)))
     rWords = cute.make_rmem_tensor(words * lines, Uint32)
     for i, word in enumerate(word for chunk in found for word in chunk):
         rWords[i] = word
     return cute.recast_tensor(rWords, UNSIGNED[itemsize])
-
-
-def _permute(a: Any, b: Any, selector: int) -> Any:
-    return Uint32(cute.arch.prmt(a, b, selector))
