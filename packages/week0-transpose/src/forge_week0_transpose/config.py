@@ -92,7 +92,7 @@ def _found(config: Any, integers: tuple[int | tuple[int, ...], ...], blocks: int
     return (config, integers) if blocks <= MAX_BLOCKS else Refusal(f"at most {MAX_BLOCKS} tiles, a block each", "more")
 
 
-def _naive(problem: Problem, dims: tuple[Dim, ...], device: Device, items: int = 1) -> Found:
+def _naive(problem: Problem, dims: tuple[Dim, ...], device: Device, items: int = 1) -> Choice:
     """Does every problem."""
     dims = dims or (Dim(1, 0, 0),)
     return NaiveConfig(problem.itemsize, len(dims), wide=problem.numel >= 2**32, items=items), (flatten(dims),)
@@ -300,7 +300,6 @@ def plan(op: str, problem: Problem, device: Device, variant: str = "auto", tile_
         UnsupportedError: the named variant cannot do this problem; the message says which can.
     """
     table, why = _TABLES[op], f"variant={variant!r} was asked for"
-    found: Choice
     if problem.numel == 0:
         found, why = _naive(problem, problem.dims, device), "there are no elements"
     elif variant == "auto":

@@ -115,7 +115,8 @@ class TileKernel(TileConfig):
         tXrX = self.load(mX, shape, origin, thread)
         copy, part = tiled_copy(self.steps[1], sX, thread)
         tXsX = part.partition_D(sX)
-        cute.copy(copy, _as(self.shuffle(tXrX, loaded=True), tXsX), tXsX)
+        rX = self.shuffle(tXrX, loaded=True)
+        cute.copy(copy, cute.make_tensor(rX.iterator, cute.make_layout(tXsX.shape)), tXsX)
 
     def store(self, sX: cute.Tensor, mY: cute.Tensor, shape: tuple, origin: tuple, thread: Any) -> None:
         """Writes the tile that begins at ``origin``."""
@@ -124,16 +125,12 @@ class TileKernel(TileConfig):
         tYpY = self.inside(self.steps[3], whole, origin, shape)
         tYrY = cute.make_rmem_tensor(tYsX.shape, mY.element_type)
         cute.copy(get, tYsX, tYrY)
-        cute.copy(put, _as(self.shuffle(tYrY, loaded=False), tYgY), tYgY, pred=tYpY)
+        rY = self.shuffle(tYrY, loaded=False)
+        cute.copy(put, cute.make_tensor(rY.iterator, cute.make_layout(tYgY.shape)), tYgY, pred=tYpY)
 
     def shuffle(self, rX: cute.Tensor, *, loaded: bool) -> cute.Tensor:
         """What is written, from what was loaded, or stored, from what was read: the same, unless a kernel shuffles."""
         return rX
-
-
-def _as(rX: cute.Tensor, other: cute.Tensor) -> cute.Tensor:
-    """Registers in the shape of another tensor."""
-    return cute.make_tensor(rX.iterator, cute.make_layout(other.shape))
 
 
 class Tiled(TiledConfig, TileKernel):
