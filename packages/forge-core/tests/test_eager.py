@@ -433,6 +433,8 @@ def test_a_call_of_two_tensors_is_looked_up_once(of_two: tuple[EagerPath, list[A
         again = x.clone(), y.clone()  # the same layout elsewhere
         assert torch.equal(path.call(again, {}), x + 2 * y)
     assert len(found) == 3
+    path._launches.chosen = "ref"
+    assert path.call(again, {}) is NOT_SERVED
 
 
 @pytest.mark.parametrize(

@@ -62,8 +62,9 @@ class Composite(ByName):
             return handle_torch_function(self, everything, *args, **kwargs)
         call = self._choose(*args, **kwargs)
         found = _run(call)
-        if self._misses % REFRESH_EVERY == 0 and (found_ := call.operator.repeatable(call.args, call.kwargs)):
-            self._again = repeated(args, kwargs, found_, call.results) or self._again
+        if self._misses % REFRESH_EVERY == 0:
+            served = call.operator.repeatable(call.args, call.kwargs)
+            self._again = (repeated(args, kwargs, served, call.results) if served else None) or self._again
         self._misses += 1
         return found
 

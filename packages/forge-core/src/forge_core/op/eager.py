@@ -29,7 +29,7 @@ from forge_core.op import guard, table
 from forge_core.op.repeat import BY_VALUE, NOT_SERVED, REFRESH_EVERY, Again, Repeatable, never, repeated
 from forge_core.op.rules import Rules
 from forge_core.op.schema import INTS, Schema
-from forge_core.op.table import Bound, LaunchTable
+from forge_core.op.table import ALIGNMENT_MASK, Bound, LaunchTable
 
 #: Runs a call, given its positional arguments.
 Serve: TypeAlias = Callable[[tuple[Any, ...]], Any]
@@ -87,6 +87,8 @@ class EagerPath:
         others = [None if i in places else value for i, value in enumerate(args)]  # no tensor is kept alive
 
         def again(**tensors: torch.Tensor) -> Any:
+            if launches.chosen is not None:
+                return NOT_SERVED
             launches.log_hit(bound)
             call = others.copy()
             for i, t in zip(places, tensors.values(), strict=True):
@@ -207,7 +209,7 @@ def _of_one_tensor(
     untouched, plain_types, grad_enabled = settings.untouched, guard.PLAIN_TYPES, guard.grad_enabled
     quiet, dispatch_modes, function_modes = guard.quiet, guard.dispatch_modes, guard.function_modes
     new, raw_stream, current_device = table._new, table._raw_stream, table._current_device
-    log, root, debug, mask = table.log, logging.getLogger(), logging.DEBUG, table.ALIGNMENT_MASK
+    log, root, debug, mask = table.log, logging.getLogger(), logging.DEBUG, ALIGNMENT_MASK
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         nonlocal last, referred, mismatches
@@ -337,13 +339,7 @@ def _key(args: tuple[Any, ...], kwargs: dict[str, Any], tensors: int) -> list[An
         for place, value in enumerate(args):
             kind = type(value)
             if kind in guard.PLAIN_TYPES and place < tensors:
-                parts += (
-                    value.dtype,
-                    value.shape,
-                    value.stride(),
-                    value.device,
-                    value.data_ptr() & table.ALIGNMENT_MASK,
-                )
+                parts += (value.dtype, value.shape, value.stride(), value.device, value.data_ptr() & ALIGNMENT_MASK)
                 parts += (value.requires_grad, value.is_neg(), value.is_conj())
             elif kind in BY_VALUE:
                 parts += (kind, value)

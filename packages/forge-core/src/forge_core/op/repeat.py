@@ -31,7 +31,7 @@ class Repeatable(NamedTuple):
 
     Attributes:
         tensors: the call's tensors by name.
-        serve: a function of such tensors, by these names.
+        serve: a function of such tensors, by these names; returns NOT_SERVED if the operator's backend is another.
         on_cuda: whether the tensors are CUDA tensors; a launch depends on more of them than their metadata.
     """
 
@@ -91,7 +91,7 @@ def repeated(
         if on_cuda and (table._current_device() != device or guard.grad_enabled() is not recorded):
             return NOT_SERVED
         found = serve(**{name: values[i] for name, i in places})
-        return found if results is None else found[results]
+        return found if results is None or found is NOT_SERVED else found[results]
 
     return again
 
