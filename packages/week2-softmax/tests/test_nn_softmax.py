@@ -13,6 +13,7 @@ from forge_week2_softmax import nn
 MODULES = {"softmax": (nn.Softmax, torch.nn.Softmax), "log_softmax": (nn.LogSoftmax, torch.nn.LogSoftmax)}
 
 
+@pytest.mark.usefixtures("dispatched")
 @pytest.mark.parametrize("name", MODULES)
 def test_it_is_torchs_module(name: str) -> None:
     ours, theirs = MODULES[name]
@@ -21,7 +22,7 @@ def test_it_is_torchs_module(name: str) -> None:
         assert isinstance(module, theirs) and repr(module) == repr(expected)
         y = module(x)
         torch.testing.assert_close(y, expected(x))
-        assert type(y.grad_fn).__name__ == ("SoftmaxBackward" if name == "softmax" else "LogSoftmaxBackward")
+        assert f"forge_week2_{name}_" in type(y.grad_fn).__name__
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -10,8 +10,8 @@ import torch
 
 from forge_core.dtypes import COMPLEX
 from forge_core.proofs import week_of
-from forge_core.testing import Case, Subject, assert_same_values
-from forge_core.testing.subject import bits, normal
+from forge_core.testing import Case, Subject, assert_same_values, random_bits
+from forge_core.testing.subject import normal
 from forge_core.testing.tolerances import product_bound, tree_bound
 from forge_week1_reduce import ops
 
@@ -122,7 +122,7 @@ def _spread(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> 
     # The extremes of long rows of small whole numbers are all the same, and would tell nothing.
     if dtype.is_floating_point:
         return normal(case, dtype, device, seed)
-    return bits(case, dtype, device, seed)
+    return (random_bits(case.shape, dtype, device, seed=seed),)
 
 
 # Apart from ref.py where PyTorch's own function will do, so that a wrong reference cannot vouch for itself.
