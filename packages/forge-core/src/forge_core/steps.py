@@ -43,7 +43,7 @@ class Stepped:
     @property
     def steps(self) -> tuple[Step, ...]:
         """The steps in the order of the data flow: the first one loads, the last one stores."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: expected a property `steps`, got none")
 
 
 def contiguous(title: str, threads: int, size: int, width: int, chunks: int = 1, **others: Any) -> Step:

@@ -36,7 +36,7 @@ def _moving(schema: str) -> Callable[[Any], Operator]:
         back = transpose(grad) if rank else grad
         return (back, None) if name == "copy_transpose" else back
 
-    rules = {"plan": planned, "variants": VARIANTS[name], "backward": backward, "leading": rank, "linear": True}
+    rules = {"plan": planned, "variants": VARIANTS[name], "backward": backward, "least_rank": rank, "linear": True}
     return operator(schema, reference=getattr(ref, name), cpu_autograd=True, **rules)
 
 

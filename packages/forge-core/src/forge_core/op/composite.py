@@ -1,6 +1,6 @@
 """Public functions over several operators.
 
-call --- plain CPU tensors like those of the last call, no mode or transform --- operator's reference
+call --- plain tensors like those of a call before, no mode or transform --- the operator's launch or reference
   `----- anything else --- the chosen operator
 """
 

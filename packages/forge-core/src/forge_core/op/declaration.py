@@ -60,8 +60,8 @@ class Operator(ByName):
         functools.update_wrapper(self, rules.like)
         if rules.linear:
             rules = replace(rules, jvp=lambda output, tangents, **named: self(**named | tangents))
-        if rules.leading is not None:
-            rules = replace(rules, vmap=leading_vmap(self, rules.schema.name, rules.leading))
+        if rules.least_rank is not None:
+            rules = replace(rules, vmap=leading_vmap(self, rules.schema.name, rules.least_rank))
         self.schema = rules.schema
         self.reference = rules.reference
         self._rules = rules

@@ -70,7 +70,7 @@ def repeated(
     mask = ALIGNMENT_MASK if on_cuda else 0
     tensors = [(i, first, guard.alike(values[i]), values[i].data_ptr() & mask) for i, first in given.items()]
     count, keywords = len(args), tuple(kwargs)
-    device, recorded = table._current_device(), guard.grad_enabled()
+    device, recorded = (table._current_device() if on_cuda else -1), guard.grad_enabled()
 
     def again(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if len(args) != count or tuple(kwargs) != keywords or not settings.untouched():

@@ -32,7 +32,7 @@ class Rules:
             None: not differentiable.
         vmap: see ``torch.library.register_vmap``.
         linear: makes ``jvp``, of an operator that is linear in its only tensor.
-        leading: makes ``vmap``, of an operator on one tensor that takes any leading dims: the least rank of an example.
+        least_rank: of an example; makes ``vmap``, of an operator on one tensor that takes any leading dims.
         cpu: takes all arguments of a call on plain CPU tensors by name; returns a function of its tensors, by name,
             which is faster than the reference, or None where there is none.
         cpu_autograd: whether autograd differentiates what serves plain CPU tensors, in place of ``backward``: for
@@ -54,7 +54,7 @@ class Rules:
     setup_context: Callable[..., None] | None = None
     backward: Callable[..., Any] | None = None
     vmap: Callable[..., Any] | None = None
-    leading: int | None = None
+    least_rank: int | None = None
     linear: bool = False
     cpu: Callable[[dict[str, Any]], Callable[..., torch.Tensor] | None] = lambda named: None
     jvp: Callable[..., torch.Tensor] | None = None

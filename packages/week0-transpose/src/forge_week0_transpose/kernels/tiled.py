@@ -68,7 +68,7 @@ class TileKernel(TileConfig):
 
     def view(self, *integers: Any) -> tuple[tuple, tuple, tuple]:
         """(M, N), the strides of mX and those of mY, in elements, by a launch's integers; what is fixed is an int."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: expected a method `view`, got none")
 
     @cute.kernel
     def kernel(self, pX: cute.Pointer, pY: cute.Pointer, integers: tuple, tiles: tuple, batch: tuple):

@@ -30,7 +30,7 @@ def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
     variants=VARIANTS,
     setup_context=_keep,
     backward=_backward,
-    leading=0,
+    least_rank=0,
     linear=True,
 )
 def sample_scale(x: torch.Tensor, factor: float = 2.0, *, variant: str = "auto") -> torch.Tensor:
