@@ -121,10 +121,12 @@ def test_a_call_is_checked_and_planned_with_at_most_82_calls() -> None:
     """Planning a new shape is on the critical path, so results that depend on dtypes only are cached."""
     for rows in (2048, 1024):
         week2.softmax.table.planned(H200, None, named(rows, 8192))
-    calls = [named(rows, 8192) for rows in (4096, 512, 256)]
+    calls = [named(rows, 8192) for rows in (4096, 4224, 8192)]
+    found = [entered(lambda call=call: week2.softmax.table.planned(H200, None, call)) for call in calls]
+    # A cache that an equal program of another test has entered first compares the two.
+    taken = [[name for name in names if not name.endswith("__eq__")] for names in found]
     # The least of three: finalizers of other objects may run in between.
-    taken = [len(entered(lambda call=call: week2.softmax.table.planned(H200, None, call))) for call in calls]
-    assert min(taken) <= 82, taken
+    assert min(map(len, taken)) <= 82, "\n".join(min(taken, key=len))
 
 
 def test_equal_configurations_are_the_same_object() -> None:
