@@ -10,7 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forge_core.errors import ArgumentError, DimError, DTypeError
-from forge_core.op import guard
+from forge_core.op import guard, table
+from forge_core.op.eager import EagerPath
 from forge_core.op.repeat import NOT_SERVED, REFRESH_EVERY
 from forge_core.settings import use_settings
 
@@ -45,15 +46,15 @@ def test_a_plain_call_is_the_reference_s() -> None:
 
 
 def test_it_is_checked_once_for_all_calls_of_the_same_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
-    table, checked = week2.softmax.table.anew(), []
-    monkeypatch.setattr(table, "check", lambda out, named: checked.append(named["dim"]))
+    launches, checked = week2.softmax.table.anew(), []
+    monkeypatch.setattr(launches, "check", lambda out, named: checked.append(named["dim"]))
     for dim in (0, 1, 0, 1):
-        table.refer((torch.randn(2, 3), dim), {})
+        launches.refer((torch.randn(2, 3), dim), {})
     assert checked == [0, 1]
-    table.refer((torch.randn(3, 2).t(), 0), {})
+    launches.refer((torch.randn(3, 2).t(), 0), {})
     assert checked == [0, 1, 0]
     with pytest.raises(TypeError):  # True is not a hit for 1
-        table.refer((torch.randn(2, 3), True), {})
+        launches.refer((torch.randn(2, 3), True), {})
     assert checked == [0, 1, 0, True]
 
 
@@ -108,6 +109,23 @@ def test_a_repeated_call_of_several_tensors_is_compared_with_the_last_one_alone(
     with torch.autocast("cpu"), Seen() as seen:
         op(x, y, 0)
     assert seen.names[0] == "forge_week2.softmax_backward.default"
+
+
+def test_a_cpu_call_does_not_initialize_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a CUDA build of PyTorch without a driver it would fail, and a fork after it could not use CUDA."""
+    monkeypatch.setattr(table, "_current_device", lambda: pytest.fail("the current CUDA device was asked for"))
+    x = torch.randn(3, 5)
+    for operator, args in (
+        (week2.softmax, (x, 0)),
+        (week2.softmax_backward, (x, x, 0)),
+        (week1.reduce_sum, (x, (0, 1))),
+    ):
+        path = EagerPath(operator._rules, operator.table.anew())
+        for recorded in (False, True):
+            given = tuple(a.clone().requires_grad_(recorded) if a is x else a for a in args)
+            for _ in range(2 * REFRESH_EVERY):
+                path.call(given, {})
+        assert torch.equal(path.call(args, {}), operator.reference(*args))
 
 
 def test_what_listens_at_the_dispatcher_hears_the_call() -> None:

@@ -334,13 +334,15 @@ def _key(args: tuple[Any, ...], kwargs: dict[str, Any], tensors: int) -> list[An
         kwargs: keyword arguments; of a call with a key none is a tensor.
         tensors: how many of the parameters, the first ones, are tensors; others have tensors converted to numbers.
     """
-    parts: list[Any] = [table._current_device(), torch._C._is_any_autocast_enabled(), guard.grad_enabled()]
+    parts: list[Any] = [torch._C._is_any_autocast_enabled(), guard.grad_enabled()]
+    on_cuda = False
     try:
         for place, value in enumerate(args):
             kind = type(value)
             if kind in guard.PLAIN_TYPES and place < tensors:
                 parts += (value.dtype, value.shape, value.stride(), value.device, value.data_ptr() & ALIGNMENT_MASK)
                 parts += (value.requires_grad, value.is_neg(), value.is_conj())
+                on_cuda = on_cuda or value.is_cuda
             elif kind in BY_VALUE:
                 parts += (kind, value)
             elif kind in (tuple, list) and INTS.issuperset(map(type, value)):
@@ -353,6 +355,8 @@ def _key(args: tuple[Any, ...], kwargs: dict[str, Any], tensors: int) -> list[An
         if type(value) not in BY_VALUE:
             return None
         parts += (name, type(value), value)
+    if on_cuda:  # asking for the current device initializes CUDA
+        parts.append(table._current_device())
     return parts
 
 
