@@ -20,8 +20,7 @@ from forge_core.bench import Bench, OperatorBench, Package, Peer, Traffic, cold,
 from forge_core.bench.gate import exact
 from forge_core.bench.inputs import LAYOUTS, generator_for, random_tensor
 from forge_core.bench.measure import poison
-from forge_core.bench.records import load
-from forge_core.bench.summary import thin
+from forge_core.bench.records import load, thin
 from forge_core.cli import main
 from forge_core.errors import BenchmarkError
 
@@ -515,13 +514,13 @@ def test_a_termination_comes_once_and_not_after_an_interrupt():
 
 
 def test_a_termination_while_the_record_is_made_does_not_lose_it(invoke, monkeypatch):
-    made = runner.summarise
+    made = runner.records.CaseRecord
 
-    def terminated(*args, **kwargs):
+    def terminated(**fields):
         signal.raise_signal(signal.SIGTERM)
-        return made(*args, **kwargs)
+        return made(**fields)
 
-    monkeypatch.setattr(runner, "summarise", terminated)
+    monkeypatch.setattr(runner.records, "CaseRecord", terminated)
     result, record = invoke("quick")
     assert result.exit_code == 0, result.output
     assert not record.interrupted

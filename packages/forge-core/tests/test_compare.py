@@ -14,8 +14,7 @@ from click.testing import CliRunner
 from forge_core.bench import processes
 from forge_core.bench.compare import commit_message, compare, comparison_markdown, percent, time_text
 from forge_core.bench.environment import Environment
-from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Run, load
-from forge_core.bench.summary import pool, union
+from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Run, load, pool, union
 from forge_core.cli import main
 from forge_core.errors import BenchmarkError
 

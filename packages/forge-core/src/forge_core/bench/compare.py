@@ -44,6 +44,9 @@ SEED = 20240229
 WIDTH = 72
 HEAD = ("case", "contender", "before", "after", "change", "interval", "verdict")
 
+#: A contender in the old and in the new record.
+Pair = tuple[ContenderRecord, ContenderRecord]
+
 
 @dataclass(frozen=True)
 class Change:
@@ -72,10 +75,6 @@ class Change:
         """Whether the change is significant and the slower time more than 1 + `share` times the faster one."""
         significant = (self.low > 0 or self.high < 0) and self.rank_p < RANK_LEVEL
         return significant and abs(math.log1p(self.change)) > math.log1p(share)
-
-    def suspect(self, threshold: float) -> bool:
-        """Whether it could be slower by more than `threshold`."""
-        return self.high > threshold and self.change > threshold / 2
 
 
 @dataclass(frozen=True)
@@ -112,8 +111,8 @@ class Comparison:
 
     @property
     def suspects(self) -> list[Change]:
-        """Possible regressions."""
-        return [c for c in self.changes if c.suspect(self.threshold)]
+        """Possible regressions: what could be slower by more than the threshold."""
+        return [c for c in self.changes if c.high > self.threshold and c.change > self.threshold / 2]
 
     @property
     def control(self) -> float:
@@ -164,22 +163,20 @@ def _changed(old: Mapping[str, object], new: Mapping[str, object], names: Iterab
     return [f"{name}: {old[name]} -> {new[name]}" for name in both if old[name] != new[name]]
 
 
-def _change(
-    case: str,
-    old: ContenderRecord,
-    new: ContenderRecord,
-    controls: Sequence[tuple[ContenderRecord, ContenderRecord]],
-) -> Change:
+def _change(case: str, old: ContenderRecord, new: ContenderRecord, controls: Sequence[Pair]) -> Change:
     generator = torch.Generator().manual_seed(SEED)
-    levels = [float(_logs(was).quantile(0.5)) for was, _ in controls]
-    old_draws, old_figure, old_values = _drawn(old, [was for was, _ in controls], levels, generator)
-    new_draws, new_figure, new_values = _drawn(new, [now for _, now in controls], levels, generator)
+    levels = [_logs(was).quantile(0.5) for was, _ in controls]
+    # The controls' change is taken from their level in the old record.
+    before = [_logs(was) - level for (was, _), level in zip(controls, levels, strict=True)]
+    after = [_logs(now) - level for (_, now), level in zip(controls, levels, strict=True)]
+    old_draws, old_figure, old_values = _drawn(_logs(old), before, generator)
+    new_draws, new_figure, new_values = _drawn(_logs(new), after, generator)
     moved = (new_draws - old_draws).sort().values
     margin = (1 - CONFIDENCE) / 2
     few = min(len(old.runs), len(new.runs)) < ENOUGH_RUNS
     floor = RUN_FLOOR_MS / min(old.median_ms, new.median_ms) if few else 0.0
     control = median(math.log(now.median_ms / was.median_ms) for was, now in controls) if controls else 0.0
-    before, after = (f"{c.variant} {c.config}".strip() for c in (old, new))
+    was, now = (f"{c.variant} {c.config}".strip() or "unknown" for c in (old, new))
     return Change(
         case=case,
         contender=new.name,
@@ -190,19 +187,14 @@ def _change(
         high=math.expm1(float(moved[int((1 - margin) * DRAWS) - 1]) + floor),
         control=math.expm1(control),
         rank_p=_rank_p(old_values, new_values),
-        became=f"{before or 'unknown'} -> {after or 'unknown'}" if before != after else "",
+        became=f"{was} -> {now}" if was != now else "",
     )
 
 
 def _drawn(
-    contender: ContenderRecord, controls: Sequence[ContenderRecord], levels: Sequence[float], generator: torch.Generator
+    ours: torch.Tensor, others: Sequence[torch.Tensor], generator: torch.Generator
 ) -> tuple[torch.Tensor, float, torch.Tensor]:
-    """Bootstrap draws of a contender's log time less the controls' change, its median, and the samples so reduced.
-
-    `levels` are the controls' log times in the old record, from which their change is taken.
-    """
-    ours = _logs(contender)
-    others = [_logs(control) - level for control, level in zip(controls, levels, strict=True)]
+    """Bootstrap draws of a contender's log time less the controls' change, its median, and the samples so reduced."""
     runs = ours.shape[0]
     # The contenders of a run shared a clock and a minute, so a drawn run is drawn for all of them.
     rows = torch.randint(runs, (DRAWS, runs), generator=generator)

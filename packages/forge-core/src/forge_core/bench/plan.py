@@ -134,10 +134,9 @@ def plan(benches: Sequence[Bench], name: str, selection: Selection, *, commands:
         operators = sorted({operator for bench in benches for operator in bench.by_name})
         text = (
             f"no suite and no operator is named {name!r}; suites: {', '.join(suites) or 'none'}; "
-            f"operators: {', '.join(operators) or 'none'}"
+            f"operators: {', '.join(operators) or 'none'}. {did_you_mean(name, [*commands, *suites, *operators])}"
         )
-        hint = did_you_mean(name, [*commands, *suites, *operators])
-        raise UsageError(". ".join(filter(None, [text, hint])))
+        raise UsageError(text.removesuffix(". "))
     cases = [
         planned
         for planned in _planned(name, found, selection)
@@ -194,17 +193,12 @@ def _planned(name: str, found: Sequence[tuple[Bench, Suite]], selection: Selecti
     for bench, suite in found:
         for group in suite.cases:
             operator = bench.by_name[group.operator]
-            known_variants = list(operator.variants())
-            variants = [v for v in selection.variants if v in (AUTO, ALL, *known_variants)]
-            if selection.operators and operator.name not in selection.operators:
+            every = [AUTO, *operator.variants()]
+            chosen = [variant for variant in selection.variants if variant in (*every, ALL)]
+            wanted = chosen if selection.variants else group.variants
+            if operator.name not in (selection.operators or [operator.name]) or (selection.variants and not chosen):
                 continue
-            if selection.variants and not variants:
-                continue
-            lenient: list[str] = []
-            wanted = variants or group.variants
-            if ALL in wanted:
-                wanted, lenient = [AUTO, *known_variants], known_variants
-            asked = selection.peers or tuple(group.peers or ())
+            asked = selection.peers or group.peers or ()
             peers = tuple(peer for name in dict.fromkeys(asked) if (peer := operator.peer(name)) is not None)
             for case in expand(group, bench, f"suite {name}"):
                 # A derived suite may hold a case of several suites: the first one decides.
@@ -214,10 +208,10 @@ def _planned(name: str, found: Sequence[tuple[Bench, Suite]], selection: Selecti
                         bench,
                         operator,
                         case,
-                        variants=tuple(dict.fromkeys(wanted)),
+                        variants=tuple(every if ALL in wanted else dict.fromkeys(wanted)),
                         peers=peers,
                         targets=tuple(target for target in suite.targets if target.applies(case)),
-                        lenient=frozenset(lenient),
+                        lenient=frozenset(every[1:] if ALL in wanted else ()),
                         peers_asked=bool(selection.peers),
                     )
 
@@ -232,38 +226,34 @@ def devices_of(device: str | None, devices: str | None, run: Run) -> list[torch.
         UsageError: an option names no device, or one GPU twice, or both were given.
         BenchmarkError: the machine does not have the device.
     """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device is not None and devices is not None:
         raise UsageError("--device and --devices were given: expected one of them")
+    if device is None and devices is None:
+        if not count and not run.cpu:
+            raise BenchmarkError(
+                f"{run.name} needs a CUDA GPU: No GPU devices found. With --device cpu the reference is timed on the "
+                "CPU instead"
+            )
+        device = "cuda" if count else "cpu"
     if devices == "all":
-        if not _gpus():
-            raise BenchmarkError("--devices all: No GPU devices found")
-        return [torch.device("cuda", index) for index in range(_gpus())]
-    if devices is not None:
-        found = [_parsed(name.strip()) for name in devices.split(",")]
-        # The CPU may stand for several devices, to try the option without GPUs.
-        if len(set(found)) < len(found) and set(found) != {torch.device("cpu")}:
-            raise UsageError(f"--devices: expected different GPUs, got {devices!r}")
-        return [_present(one) for one in found]
-    if device is not None:
-        return [_present(_parsed(device))]
-    if not _gpus() and not run.cpu:
-        raise BenchmarkError(
-            f"{run.name} needs a CUDA GPU: No GPU devices found. With --device cpu the reference is timed on the "
-            "CPU instead"
-        )
-    return [torch.device("cuda", 0) if _gpus() else torch.device("cpu")]
+        devices = ",".join(f"cuda:{index}" for index in range(max(1, count)))
+    found = [_parsed(name.strip()) for name in ([str(device)] if devices is None else devices.split(","))]
+    # The CPU may stand for several devices, to try the option without GPUs.
+    if len(set(found)) < len(found) and set(found) != {torch.device("cpu")}:
+        raise UsageError(f"--devices: expected different GPUs, got {devices!r}")
+    for one in found:
+        if one.type == "cuda" and one.index >= count:
+            raise BenchmarkError(f"--device {one}: {count or 'No'} GPU devices found")
+    return found
 
 
 def gpu_named(text: str, why: str) -> torch.device:
     """The device of a command that needs a GPU, `why`; UsageError for another, BenchmarkError if it is not there."""
-    device = _parsed(text)
+    (device,) = devices_of(text, None, Run("", ()))
     if device.type != "cuda":
         raise UsageError(f"--device: expected cuda or cuda:N, since {why}, got {text!r}")
-    return _present(device)
-
-
-def _gpus() -> int:
-    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return device
 
 
 def _parsed(text: str) -> torch.device:
@@ -274,9 +264,3 @@ def _parsed(text: str) -> torch.device:
     if device.type not in ("cuda", "cpu"):
         raise UsageError(f"--device: expected cpu, cuda or cuda:N, got {text!r}")
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
-
-
-def _present(device: torch.device) -> torch.device:
-    if device.type == "cuda" and device.index >= _gpus():
-        raise BenchmarkError(f"--device {device}: {_gpus() or 'No'} GPU devices found")
-    return device

@@ -22,9 +22,8 @@ import torch
 
 from forge_core.bench.compare import Comparison, compare
 from forge_core.bench.environment import git, sources_here
-from forge_core.bench.records import Record, load
+from forge_core.bench.records import Record, load, pool
 from forge_core.bench.schema import ALL, AUTO, OURS
-from forge_core.bench.summary import pool
 from forge_core.errors import BenchmarkError
 
 TURNS = ("old", "new", "new", "old")

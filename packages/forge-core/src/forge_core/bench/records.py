@@ -6,7 +6,9 @@ A record is JSON, one case a line.  Times are milliseconds, bandwidth is GB/s of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Final, Literal
 
 import msgspec
@@ -208,10 +210,11 @@ class Record(msgspec.Struct, frozen=True):
         return found + [f"import {entry.module}: {entry.error}" for entry in self.imports if entry.error]
 
     @property
-    def verdicts(self) -> list[Verdict]:
-        """The verdicts on all targets."""
-        owners: list[CaseRecord | ImportRecord] = [*self.cases, *self.imports]
-        return [verdict for owner in owners for verdict in owner.targets]
+    def warnings(self) -> list[str]:
+        """The notes, and that the run was interrupted, which older records note themselves."""
+        done, wanted = len(self.cases), len(self.cases) + len(self.not_run)
+        stopped = [f"Interrupted: {done} of {wanted} cases were measured."] if self.interrupted else []
+        return list(dict.fromkeys([*self.notes, *stopped]))
 
     def dumps(self) -> str:
         """The record as JSON: one line for each case, so that a changed case is a changed line."""
@@ -233,3 +236,68 @@ def load(path: Path) -> Record:
     except (OSError, msgspec.DecodeError) as error:
         raise BenchmarkError(f"{path}: expected a record of a benchmark: {error}") from error
     return msgspec.structs.replace(record, schema_version=SCHEMA_VERSION)
+
+
+# --------------------------------------------------------------------------------------------- one record from several
+
+
+def over_runs(runs: Sequence[Run]) -> dict[str, float]:
+    """The times of a contender: the median over the runs of each."""
+    names = ("median_ms", "p20_ms", "p80_ms")
+    return {name: round(median(getattr(run, name) for run in runs), 6) for name in names}
+
+
+def thin(samples: Sequence[float], keep: int) -> list[float]:
+    """At most `keep` of the samples, evenly over their order, rounded to nanoseconds."""
+    step = max(1.0, len(samples) / keep)
+    return [round(samples[int(number * step)], 6) for number in range(min(keep, len(samples)))]
+
+
+def union(records: Sequence[Record], devices: Sequence[str]) -> Record:
+    """One record of the shares that several devices measured, the cases in the suite's order."""
+    cases = [
+        msgspec.structs.replace(record.cases[row], device=device)
+        for row in range(max(len(record.cases) for record in records))
+        for record, device in zip(records, devices, strict=True)
+        if row < len(record.cases)
+    ]
+    gpus = list(dict.fromkeys(record.environment.gpu for record in records))
+    notes = list(dict.fromkeys(note for record in records for note in record.notes))
+    if len(gpus) > 1:
+        notes.append(f"The devices differ: {', '.join(gpus)}.")
+    return msgspec.structs.replace(
+        records[0],
+        notes=notes,
+        cases=cases,
+        imports=[entry for record in records for entry in record.imports],
+        seconds=max(record.seconds for record in records),
+        interrupted=any(record.interrupted for record in records),
+        not_run=[name for record in records for name in record.not_run],
+        devices=list(devices),
+    )
+
+
+def pool(records: Sequence[Record]) -> Record:
+    """One record of several of the same cases, with the runs of all."""
+    cases = []
+    for case in records[0].cases:
+        same = [found for record in records for found in record.cases if found.name == case.name]
+        error = next((found.error for found in same if found.error), "")
+        contenders = [
+            _pooled([part for found in same if (part := found.contender(contender.name)) is not None])
+            for contender in ([] if error else case.contenders)
+        ]
+        cases.append(msgspec.structs.replace(case, contenders=contenders, error=error))
+    return msgspec.structs.replace(records[0], cases=cases, repeats=sum(record.repeats for record in records))
+
+
+def _pooled(parts: Sequence[ContenderRecord]) -> ContenderRecord:
+    runs = [run for part in parts for run in part.runs]
+    taken = [samples for part in parts for samples in part.samples_by_run()]
+    fewest = min((len(samples) for samples in taken), default=0)
+    return msgspec.structs.replace(
+        parts[0],
+        runs=runs,
+        **over_runs(runs),
+        samples_ms=[sample for samples in taken for sample in thin(samples, fewest)],
+    )

@@ -59,7 +59,7 @@ class Table:
 
 def markdown(record: Record) -> str:
     """The record's tables as Markdown, with what is needed to read them."""
-    parts = [f"{headline(record)}.", *(f"**{note}**" for note in record.notes)]
+    parts = [f"{headline(record)}.", *(f"**{note}**" for note in record.warnings)]
     for table in _all_tables(record):
         parts += [f"**{table.title}**", table.markdown()]
     return "\n\n".join([*parts, *remarks(record)]) + "\n"
@@ -72,7 +72,7 @@ def _all_tables(record: Record) -> list[Table]:
 def print_record(record: Record, console: Console) -> None:
     """Prints the record's tables, with what is needed to read them."""
     console.print(Text(f"{record.suite}: {headline(record)}", style="bold"))
-    for note in record.notes:
+    for note in record.warnings:
         console.print(Text(note, style="bold yellow"))
     for table in _all_tables(record):
         console.print(table.rich(lambda row, cell: _style(cell)))
@@ -154,10 +154,9 @@ def summary(records: Sequence[Record]) -> Table:
 def remarks(record: Record) -> list[str]:
     """The lines below the tables: errors, targets reached, what was left out, and how it was measured."""
     lines = [f"ERROR: {error}" for error in record.errors]
-    if record.verdicts:
-        reached = sum(verdict.met for verdict in record.verdicts)
-        text = f"Targets: {reached} of {len(record.verdicts)} reached."
-        rounded = {(v.at_least, v.met_from) for v in record.verdicts if v.met_from is not None}
+    if verdicts := [verdict for entry in (*record.cases, *record.imports) for verdict in entry.targets]:
+        text = f"Targets: {sum(verdict.met for verdict in verdicts)} of {len(verdicts)} reached."
+        rounded = {(v.at_least, v.met_from) for v in verdicts if v.met_from is not None}
         for at_least, met_from in sorted(rounded, key=str):
             over = "" if record.repeats == 1 else f", the median over {record.repeats} runs,"
             text += f" A target of {at_least} counts as reached when the ratio{over} is at least {met_from}."

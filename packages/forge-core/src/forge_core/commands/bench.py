@@ -14,9 +14,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from forge_core.bench import kernels, processes, report, runner, summary, sweep
+from forge_core.bench import kernels, processes, report, runner, sweep
 from forge_core.bench import plan as planning
-from forge_core.bench.records import Record, load
+from forge_core.bench.records import Record, load, union
 from forge_core.bench.schema import check_known, suites_of
 from forge_core.cli import REGRESSION
 from forge_core.commands import records
@@ -233,7 +233,7 @@ def _spread(ctx: click.Context, name: str, names: list[str], total: int) -> Reco
             given = value if parameter.multiple else [] if value is None else [value]
             arguments += [part for one in given for part in (parameter.opts[-1], str(one))]
     with tempfile.TemporaryDirectory(prefix="forge-spread-") as folder, progress(total) as on_case:
-        return summary.union(processes.spread(arguments, names, Path(folder), on_case), names)
+        return union(processes.spread(arguments, names, Path(folder), on_case), names)
 
 
 def _write(record: Record, json_path: str | None, out: Path | None, console: Console) -> None:
