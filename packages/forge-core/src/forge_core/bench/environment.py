@@ -67,7 +67,7 @@ class Environment(msgspec.Struct, frozen=True):
 def read_environment(device: torch.device, packages: Sequence[str], peers: Iterable[str] = ()) -> Environment:
     """The environment of a run: its device, the packages measured by import name, the distributions of the peers."""
     cuda = device.type == "cuda"
-    commit, dirty = _checkout(packages[0] if packages else "forge_core")
+    commit, dirty = _checkout((*packages, "forge_core")[0])
     return Environment(
         device=device.type,
         gpu=torch.cuda.get_device_name(device) if cuda else "none",

@@ -60,13 +60,9 @@ class Table:
 def markdown(record: Record) -> str:
     """The record's tables as Markdown, with what is needed to read them."""
     parts = [f"{headline(record)}.", *(f"**{note}**" for note in record.warnings)]
-    for table in _all_tables(record):
+    for table in tables(record):
         parts += [f"**{table.title}**", table.markdown()]
     return "\n\n".join([*parts, *remarks(record)]) + "\n"
-
-
-def _all_tables(record: Record) -> list[Table]:
-    return [summary([record]), *tables(record)] if record.cases and record.timer != "cold" else tables(record)
 
 
 def print_record(record: Record, console: Console) -> None:
@@ -74,7 +70,7 @@ def print_record(record: Record, console: Console) -> None:
     console.print(Text(f"{record.suite}: {headline(record)}", style="bold"))
     for note in record.warnings:
         console.print(Text(note, style="bold yellow"))
-    for table in _all_tables(record):
+    for table in tables(record):
         console.print(table.rich(lambda row, cell: _style(cell)))
     for line in remarks(record):
         console.print(Text(line, style=_style(line)))
@@ -99,12 +95,16 @@ def headline(record: Record) -> str:
     )
 
 
-def tables(record: Record, operator: str = "") -> list[Table]:
-    """The tables of an operator, its cases and its variants; or of all operators and of imports."""
-    if not operator:
-        names = dict.fromkeys(case.operator for case in record.cases)
-        found = [table for name in names for table in tables(record, name)]
-        return [*found, imports_table(record)] if record.imports else found
+def tables(record: Record) -> list[Table]:
+    """The tables of a record: the summary, those of each operator, and that of imports."""
+    found = [summary([record])] if record.cases and record.timer != "cold" else []
+    for name in dict.fromkeys(case.operator for case in record.cases):
+        found += operator_tables(record, name)
+    return [*found, imports_table(record)] if record.imports else found
+
+
+def operator_tables(record: Record, operator: str) -> list[Table]:
+    """The tables of an operator: its cases, and where several variants ran, these."""
     cases = [case for case in record.cases if case.operator == operator]
     if record.timer == "cold":
         return [_cold_table(operator, cases)]
@@ -141,12 +141,12 @@ def summary(records: Sequence[Record]) -> Table:
             speedups = [one.of_best_peer if one.gbs else 1 / one.of_best_peer for one in ours if one.of_best_peer]
             shares = [one.of_ceiling for one in ours if one.of_ceiling]
             for name, ratios in (("speed-up", speedups), ("of ceiling", shares)):
-                row[name] = f"{geometric_mean(ratios):.3f}" if ratios else NOTHING
-                row[f"least {name}"] = f"{min(ratios):.3f}" if ratios else NOTHING
+                row[name] = f"{geometric_mean(ratios):.3f}" if ratios else ""
+                row[f"least {name}"] = f"{min(ratios):.3f}" if ratios else ""
             peers = Counter(case.best_peer for case in cases if case.best_peer)
             verdicts = [verdict.met for case in cases for verdict in case.targets]
             row[PEER] = ", ".join(f"{peer} ({count})" for peer, count in peers.most_common())
-            row["targets reached"] = f"{sum(verdicts)} of {len(verdicts)}" if verdicts else NOTHING
+            row["targets reached"] = f"{sum(verdicts)} of {len(verdicts)}" if verdicts else ""
             rows.append(row)
     return Table.of("Speed-up over the best peer and share of the ceiling, geometric means", rows, labels=2)
 
@@ -161,7 +161,13 @@ def remarks(record: Record) -> list[str]:
             over = "" if record.repeats == 1 else f", the median over {record.repeats} runs,"
             text += f" A target of {at_least} counts as reached when the ratio{over} is at least {met_from}."
         lines.append(text)
-    lines += _disturbed(record)
+    # The notes on uneven samples are one line.
+    noted = [(case.name, note) for case in record.cases for note in case.notes]
+    uneven = list(dict.fromkeys(name for name, note in noted if note.startswith(UNEVEN_NOTE)))
+    lines += [f"{name}: {note}" for name, note in noted if not note.startswith(UNEVEN_NOTE)]
+    if uneven:
+        more = f" and {len(uneven) - 4} more" if len(uneven) > 4 else ""
+        lines.append(f"{UNEVEN_NOTE}: {', '.join(uneven[:4])}{more}.")
     left_out = sorted({(name, why) for case in record.cases for name, why in case.left_out.items()})
     lines += [f"Left out: {name}: {why.rstrip('.')}." for name, why in left_out]
     lines.append(f"Method: {record.method}; median of the samples.")
@@ -173,17 +179,6 @@ def remarks(record: Record) -> list[str]:
     return lines
 
 
-def _disturbed(record: Record) -> list[str]:
-    """The cases' notes; those on uneven samples in one line."""
-    noted = [(case.name, note) for case in record.cases for note in case.notes]
-    uneven = list(dict.fromkeys(name for name, note in noted if note.startswith(UNEVEN_NOTE)))
-    lines = [f"{name}: {note}" for name, note in noted if not note.startswith(UNEVEN_NOTE)]
-    if uneven:
-        some = ", ".join(uneven[:4]) + (f" and {len(uneven) - 4} more" if len(uneven) > 4 else "")
-        lines.append(f"{UNEVEN_NOTE}: {some}.")
-    return lines
-
-
 def _ours(case: CaseRecord) -> list[ContenderRecord]:
     return [contender for contender in case.contenders if contender.kind == "ours"]
 
@@ -191,7 +186,7 @@ def _ours(case: CaseRecord) -> list[ContenderRecord]:
 def _figure(contender: ContenderRecord | None) -> str:
     """GB/s; microseconds in host time."""
     if contender is None:
-        return NOTHING
+        return ""
     if contender.gbs is None:
         return f"{contender.median_ms * 1e3:.2f}"
     digits = 0 if contender.gbs >= 1000 else 1 if contender.gbs >= 10 else 3
@@ -199,18 +194,17 @@ def _figure(contender: ContenderRecord | None) -> str:
 
 
 def _share(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.3f}"
+    return "" if value is None else f"{value:.3f}"
 
 
 def _targets(verdicts: Sequence[Verdict]) -> str:
     words = []
     for verdict in verdicts:
         wanted = f"{verdict.at_least:g}" if verdict.at_most is None else f"at most {verdict.at_most:g}"
-        of = "" if verdict.of == "import" else f" of {'best peer' if verdict.of == BEST_PEER else verdict.of}"
-        of = f" {BANDWIDTH}" if verdict.of == BANDWIDTH else of
+        of = {"import": "", BANDWIDTH: f" {BANDWIDTH}", BEST_PEER: " of best peer"}.get(verdict.of, f" of {verdict.of}")
         value = f"{verdict.value:.0f}" if verdict.of == BANDWIDTH else f"{verdict.value:.4f}"
         words.append(f"{wanted}{of}: {'reached' if verdict.met else f'NOT reached ({value})'}")
-    return "; ".join(words) or NOTHING
+    return "; ".join(words)
 
 
 def _operator_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Table:
@@ -223,14 +217,14 @@ def _operator_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Ta
         variant = "ERROR" if case.error else ours.variant if ours else ""
         row = {"shape": case.label, "dtype": case.dtype, "variant": variant, f"{OURS} {unit}": _figure(ours)}
         if not host:
-            row["of ceiling"] = _share(ours.of_ceiling if ours else None)
+            row["of ceiling"] = _share(ours and ours.of_ceiling)
         if peers:
-            row |= {"of best peer": _share(ours.of_best_peer if ours else None), PEER: case.best_peer}
+            row |= {"of best peer": _share(ours and ours.of_best_peer), PEER: case.best_peer}
         for peer in peers:
             row[f"{peer} {unit}"] = "ERROR" if peer in case.wrong else _figure(case.contender(peer))
         if not host:
             row[f"{CEILING} {unit}"] = _figure(case.contender(CEILING))
-        row["spread"] = f"{ours.spread:.1%}" if ours else NOTHING
+        row["spread"] = f"{ours.spread:.1%}" if ours else ""
         if any(case.targets for case in cases):
             row[TARGET] = _targets(case.targets)
         rows.append(row)

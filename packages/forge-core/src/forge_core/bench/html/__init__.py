@@ -16,7 +16,7 @@ from markupsafe import Markup
 from forge_core.bench.html.plots import of_operator, roofline
 from forge_core.bench.html.theme import css, inline, picture
 from forge_core.bench.pages import Source, in_order, stamp_of
-from forge_core.bench.report import headline, imports_table, remarks, summary, tables
+from forge_core.bench.report import headline, imports_table, operator_tables, remarks, summary
 
 __all__ = ["write_report"]
 
@@ -42,8 +42,8 @@ def write_report(sources: Sequence[Source], folder: Path, links: Mapping[str, st
         for name, package in {case.operator: case.package for case in entry.record.cases}.items():
             drawn = of_operator(entry.record, entry.name, name)
             plots += drawn
-            shown = {"name": name, "link": link(name, package), "plots": drawn, "tables": tables(entry.record, name)}
-            operators.append(shown)
+            found = operator_tables(entry.record, name)
+            operators.append({"name": name, "link": link(name, package), "plots": drawn, "tables": found})
         sections.append(
             {
                 "entry": entry,
