@@ -26,8 +26,7 @@ log = logging.getLogger("forge_core")
 
 PREFIX = "FORGE_"
 BACKENDS = ("kernel", "ref")
-TRUE_WORDS = frozenset({"1", "true", "yes", "on"})
-FALSE_WORDS = frozenset({"0", "false", "no", "off", ""})
+_BOOLS = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(("0", "false", "no", "off"), False)
 
 
 @dataclass(frozen=True)
@@ -50,26 +49,16 @@ BYTES = "a number of bytes such as 500M or 2G; 0 for no limit"
 _ARCHES = "an architecture such as 'sm_90a', or a GPU such as 'H100'"
 
 
-def _parse_bool(text: str) -> bool:
-    word = text.strip().lower()
-    if word not in TRUE_WORDS | FALSE_WORDS:
-        raise ValueError(text)
-    return word in TRUE_WORDS
+def _word(text: str) -> str:
+    return text.strip().lower()
 
 
-_SWITCH = _parse_bool, "0 or 1"
-
-
-def _parse_backend(text: str) -> str:
-    word = text.strip().lower()
-    if word not in BACKENDS:
-        raise ValueError(text)
-    return word
+_SWITCH = (lambda text: _BOOLS[_word(text)]), "0 or 1"
 
 
 def parse_bytes(text: str) -> int:
     """Reads a number of bytes, with an optional unit K, M, G or T of powers of 1024; raises ValueError."""
-    word = text.strip().lower().removesuffix("b").removesuffix("i")
+    word = _word(text).removesuffix("b").removesuffix("i")
     scale = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}.get(word[-1:], 1)
     number = word[:-1].rstrip() if scale > 1 else word
     if not number.isdigit():
@@ -77,15 +66,12 @@ def parse_bytes(text: str) -> int:
     return int(number) * scale
 
 
-def _parse_folder(text: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:  # no such user
-        raise ValueError(text) from error
+def _folder(text: str) -> Path:
+    return Path(text).expanduser()
 
 
-def _parse_folders(text: str) -> tuple[Path, ...]:
-    return tuple(_parse_folder(part) for part in text.split(os.pathsep) if part)
+def _folders(text: str) -> tuple[Path, ...]:
+    return tuple(_folder(part) for part in text.split(os.pathsep) if part)
 
 
 @dataclass(frozen=True)
@@ -97,7 +83,7 @@ class Settings:
 
     backend: Annotated[
         str | None,
-        (_parse_backend, "'kernel' or 'ref'", "the backend of every operator: kernels, or the PyTorch reference"),
+        (_word, "'kernel' or 'ref'", "the backend of every operator: kernels, or the PyTorch reference"),
     ] = None
     debug: Annotated[
         bool, (*_SWITCH, "line information and device assertions in kernels; synchronise after each launch")
@@ -105,7 +91,7 @@ class Settings:
     arch: Annotated[str | None, (Arch.parse, _ARCHES, "the architecture to compile for where no GPU decides it")] = None
     require_gpu: Annotated[bool, (*_SWITCH, "GPU tests fail instead of being skipped where there is no GPU")] = False
     cache_dir: Annotated[
-        Path | None, (_parse_folder, "a folder", "the folder of Forge's files (default: the user's cache folder)")
+        Path | None, (_folder, "a folder", "the folder of Forge's files (default: the user's cache folder)")
     ] = None
     cache: Annotated[bool, (*_SWITCH, "whether compiled kernels are kept on disk")] = True
     cache_max_bytes: Annotated[
@@ -113,7 +99,7 @@ class Settings:
     ] = 2 * 2**30
     bundles: Annotated[
         tuple[Path, ...],
-        (_parse_folders, "folders, separated as in PATH", "folders of kernels compiled ahead of time"),
+        (_folders, "folders, separated as in PATH", "folders of kernels compiled ahead of time"),
     ] = ()
     jit: Annotated[bool, (*_SWITCH, "whether a kernel that is nowhere to be found may be compiled")] = True
 
@@ -135,18 +121,16 @@ class Settings:
         Raises:
             SettingsError: a variable has an invalid value.
         """
-        values: dict[str, Any] = {}
+        settings = cls()
         for variable in VARIABLES:
-            text = environ.get(variable.name)
-            if not text:
-                continue
-            try:
-                values[variable.field] = variable.parse(text)
-            except (ValueError, UnsupportedError) as error:
-                told = f"environment variable {variable.name}: expected {variable.takes}, got {text!r}."
-                hint = f" {error}" if isinstance(error, UnsupportedError) else ""
-                raise SettingsError(told + hint) from None
-        return cls(**values)
+            if text := environ.get(variable.name):
+                try:
+                    settings = dataclasses.replace(settings, **{variable.field: variable.parse(text)})
+                except (ValueError, LookupError, RuntimeError) as error:  # RuntimeError: a home folder of nobody
+                    told = f"environment variable {variable.name}: expected {variable.takes}, got {text!r}."
+                    hint = f" {error}" if isinstance(error, UnsupportedError) else ""
+                    raise SettingsError(told + hint) from None
+        return settings
 
 
 #: Every variable that Forge reads.
