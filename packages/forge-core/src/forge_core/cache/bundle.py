@@ -16,6 +16,7 @@ import functools
 import importlib.metadata
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,14 @@ MANIFEST = "bundle.json"
 GROUP = "forge.bundles"
 
 
-def installed() -> tuple[Store, ...]:
+def installed() -> Iterator[Store]:
     """All bundles, those of FORGE_BUNDLES first.
 
     Raises:
         CacheError: a folder is named as a bundle and is not one.
     """
-    return tuple(open_bundle(folder, "FORGE_BUNDLES") for folder in settings.current().bundles) + _of_packages()
+    yield from (open_bundle(folder, "FORGE_BUNDLES") for folder in settings.current().bundles)
+    yield from _of_packages()
 
 
 @functools.cache
@@ -52,11 +54,7 @@ def _of_packages() -> tuple[Store, ...]:
 
 
 def open_bundle(folder: Path, named_by: str) -> Store:
-    """A bundle's store.
-
-    Raises:
-        CacheError: there is no bundle, or one of another format.
-    """
+    """A bundle's store; raises CacheError if there is no bundle, or one of another format."""
     _check_format(folder, f"{named_by} names {folder}", f"Make one with: forge-cute cache build --out {folder}")
     return Store(folder, frozen=True, remedy=f"Remove the permission with: chmod -R go-w {folder}")
 
@@ -73,17 +71,13 @@ def _check_format(folder: Path, told: str, remedy: str) -> None:
 
 
 def check_target(out: Path) -> None:
-    """Refuses to build a bundle in a folder that holds something else.
-
-    Raises:
-        CacheError: it is not empty, and no bundle of this format.
-    """
+    """Raises CacheError if a folder is neither empty nor a bundle of this format."""
     if out.exists() and any(out.iterdir()):
         _check_format(out, f"--out {out} is not empty", "Choose another folder, or empty it.")
 
 
-def finish(store: Store) -> None:
-    """Writes ``bundle.json``, and removes the folders that only building the bundle needed.
+def finish(store: Store) -> dict[str, Any]:
+    """Writes and returns what ``bundle.json`` says, and removes the folders that only building the bundle needed.
 
     Raises:
         CacheError: there are no kernels, or some that need the DSL to be loaded.
@@ -100,10 +94,10 @@ def finish(store: Store) -> None:
             f"{root}: {len(unlinked)} kernels could not be linked, because this machine has no linker, so they could "
             "not be loaded without the DSL. Install binutils and build anew."
         )
-    told = {
+    told: dict[str, Any] = {
         "format": FORMAT,
         "forge": forge_core.__version__,
-        "date": dt.datetime.now(dt.UTC).replace(microsecond=0).isoformat(),
+        "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "kernels": len(entries),
         "bytes": sum(entry.bytes for entry in entries),
         "archs": sorted({entry.key.arch for entry in entries}),
@@ -114,3 +108,4 @@ def finish(store: Store) -> None:
     # Unlike a cache, a bundle is read by other users than the one who installed it.
     for path in [root, *root.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
+    return told

@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
+import itertools
 import logging
 import os
 import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from forge_core import settings
 from forge_core.cache import bundle
 from forge_core.cache.compile import Compiled, Compiler, Traceable, compile_options
 from forge_core.cache.files import warn_once
-from forge_core.cache.key import KernelKey, canonical, modules_of, object_at, same, tag
+from forge_core.cache.key import KernelKey, canonical, modules_of, same, tag
 from forge_core.cache.sources import Sources, fingerprint
 from forge_core.cache.store import Entry, Store, user_store
 from forge_core.errors import CompileError, ForgeError, MissingKernelError
@@ -32,17 +33,6 @@ from forge_core.toolchain import require_dsl
 log = logging.getLogger("forge_core")
 
 Config = TypeVar("Config")
-
-
-@dataclass
-class _Memory:
-    """The kernels of one builder that this process has loaded."""
-
-    by_key: dict[str, Compiled] = field(default_factory=dict)
-    # By configuration, architecture and debug setting, which saves computing the key.
-    recent: dict[tuple[Any, str, bool], tuple[Any, Compiled]] = field(default_factory=dict)
-    # By the modules of the configuration's classes.  Read once, as the modules themselves are imported once.
-    sources: dict[tuple[str, ...], Sources | None] = field(default_factory=dict)
 
 
 #: Every builder that was decorated or named, by its import path.
@@ -65,15 +55,20 @@ class CompileCached(Generic[Config]):
             functools.update_wrapper(self, build)
             name = f"{build.__module__}:{build.__qualname__}"
         self.name = name
-        self._build = build
+        self._build: Any = build
         self._compiler = compiler or Compiler()
-        self._memory = _Memory()
         # The variables that a nested function captures are in no key, so its kernels are not stored.
         self._nested = "<" in name
+        # The kernels in memory by the digests of their keys.
+        self._by_key: dict[str, Compiled] = {}
+        # The same by configuration, architecture and debug setting, which saves computing the key.
+        self._recent: dict[tuple[Any, str, bool], tuple[Any, Compiled]] = {}
+        # By the modules of the configuration's classes.  Read once, as the modules themselves are imported once.
+        self._sources: dict[tuple[str, ...], Sources | None] = {}
         if not self._nested:
             named = _known.get(name)
             if named is not None and named._build is None:
-                self._memory = named._memory
+                self._by_key, self._recent, self._sources = named._by_key, named._recent, named._sources
             _known[name] = self
 
     def __call__(self, config: Config, *, arch: str) -> Callable[..., Any]:
@@ -92,7 +87,7 @@ class CompileCached(Generic[Config]):
         """The same as a call, with the kernel's key, origin and compile time; same errors."""
         asked = config, arch, settings.debug_requested()
         try:
-            known, found = self._memory.recent.get(asked, (None, None))
+            known, found = self._recent.get(asked, (None, None))
         except TypeError:  # unhashable, so it cannot be part of a key either; `_key` raises the error
             known = found = None
         # Equal configurations can have different keys: 1 and True.
@@ -101,8 +96,8 @@ class CompileCached(Generic[Config]):
                 log.debug("cache hit: %s [%s] %s", self.name, arch, found.key.digest[:12])
             return found
         key, sources = self._key(config, arch)
-        found = self._memory.by_key.get(key.digest) or self._load_or_compile(config, key, sources)
-        self._memory.recent[asked] = config, found
+        found = self._by_key.get(key.digest) or self._load_or_compile(config, key, sources)
+        self._recent[asked] = config, found
         return found
 
     def key(self, config: Config, *, arch: str) -> KernelKey:
@@ -122,7 +117,7 @@ class CompileCached(Generic[Config]):
         """
         builder = self.imported()
         with compile_lock():
-            return builder._compile(config, self.key(config, arch=arch), keep=True)
+            return builder._compiler.compile(builder._build, config, self.key(config, arch=arch), keep=True)
 
     def ensure(self, config: Config, *, arch: str, store: Store) -> tuple[Entry, bool]:
         """Compiles a kernel into a store unless it is there; does not load it.
@@ -142,7 +137,7 @@ class CompileCached(Generic[Config]):
                 return found, False
             builder = self.imported()
             with compile_lock():
-                found = builder._publish(builder._compile(config, key), sources, store)
+                found = builder._publish(builder._compiler.compile(builder._build, config, key), sources, store)
         if found is None:
             raise CompileError(
                 f"{self.name} was compiled, but could not be stored in {store.root}. {store.remedy}", key=key.digest
@@ -159,54 +154,50 @@ class CompileCached(Generic[Config]):
         if self._build is not None:
             return self
         require_dsl(self.name)
-        builder: Any = object_at(self.name)
-        if not isinstance(builder, CompileCached) or builder.name != self.name:
-            got = builder.name if isinstance(builder, CompileCached) else type(builder).__name__
-            raise CompileError(f"{self.name}: expected the import path of a @compile_cached builder, got {got}")
+        importlib.import_module(self.name.partition(":")[0])
+        builder = _known[self.name]  # which the decorator has replaced
+        if builder._build is None:
+            raise CompileError(f"{self.name}: expected the import path of a @compile_cached builder")
         return builder
 
     def clear(self) -> None:
         """Drops the kernels in memory; those on disk remain."""
-        self._memory.by_key.clear()
-        self._memory.recent.clear()
+        self._by_key.clear()
+        self._recent.clear()
 
     def _key(self, config: Config, arch: str) -> tuple[KernelKey, Sources | None]:
         """The key and the sources in it; None for the sources of a kernel that must not be stored."""
         tagged = canonical(tag(config))
         modules = tuple(modules_of(tagged))
-        known = self._memory.sources
-        if modules not in known:
-            known[modules] = fingerprint([self.name.partition(":")[0], *modules])
-        sources = known[modules]
+        if modules not in self._sources:
+            self._sources[modules] = fingerprint([self.name.partition(":")[0], *modules])
+        sources = self._sources[modules]
         options = compile_options(arch=arch, debug=settings.debug_requested())
         pairs = sources.pairs if sources is not None else ()
         key = KernelKey.make(self.name, tagged, arch=arch, options=options, sources=pairs)
         return key, None if self._nested else sources
 
     def _load_or_compile(self, config: Config, key: KernelKey, sources: Sources | None) -> Compiled:
-        by_key = self._memory.by_key
         store = user_store() if sources is not None else None
         for entry, origin in find_entries(key, store) if sources is not None else ():
-            found = self._load(entry, origin)
-            if found is not None:
-                return by_key.setdefault(key.digest, found)
+            if found := self._load(entry, origin):
+                return self._by_key.setdefault(key.digest, found)
         if not settings.current().jit:
             raise _missing(key, store)
         with _lock(key, store):
             # Another process or thread may have been faster.
-            stored = self._load(store.find(key), "cache") if store is not None else None
-            if stored is not None:
-                return by_key.setdefault(key.digest, stored)
+            if store is not None and (found := self._load(store.find(key), "cache")):
+                return self._by_key.setdefault(key.digest, found)
             builder = self.imported()
             with compile_lock():
-                if key.digest not in by_key:
-                    by_key[key.digest] = builder._compile_and_publish(config, key, sources, store)
-        return by_key[key.digest]
+                if key.digest not in self._by_key:
+                    self._by_key[key.digest] = builder._compile_and_publish(config, key, sources, store)
+        return self._by_key[key.digest]
 
     def _compile_and_publish(
         self, config: Config, key: KernelKey, sources: Sources | None, store: Store | None
     ) -> Compiled:
-        compiled = self._compile(config, key)
+        compiled = self._compiler.compile(self._build, config, key)
         if store is None or sources is None:
             return compiled
         try:
@@ -216,11 +207,6 @@ class CompileCached(Generic[Config]):
             return compiled
         # This process, too, runs the stored object.
         return self._load(entry, "compiled") or compiled
-
-    def _compile(self, config: Config, key: KernelKey, *, keep: bool = False) -> Compiled:
-        if self._build is None:
-            raise CompileError(f"{self.name}: the builder is not imported")
-        return self._compiler.compile(self._build, config, key, keep=keep)
 
     def _publish(self, compiled: Compiled, sources: Sources, store: Store) -> Entry | None:
         """Stores a kernel; raises CompileError if its key does not describe it."""
@@ -276,17 +262,11 @@ def find_entries(key: KernelKey, store: Store | None) -> Iterator[tuple[Entry, s
     Raises:
         CacheError: a folder is not safe to load native code from, or is named as a bundle and is not one.
     """
-    for each in _stores(store):
+    for each in itertools.chain([] if store is None else [store], bundle.installed()):
         for candidate in key.compatible_keys():
             entry = each.find(candidate)
             if entry is not None:
                 yield entry, "bundle" if each.frozen else "cache"
-
-
-def _stores(store: Store | None) -> Iterator[Store]:
-    if store is not None:
-        yield store
-    yield from bundle.installed()
 
 
 def build_command(key: KernelKey) -> str:

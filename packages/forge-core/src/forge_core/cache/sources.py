@@ -26,6 +26,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import NamedTuple
 
@@ -154,24 +155,18 @@ def _locate(name: str) -> _Module | None:
     if path.endswith(".py"):
         return _Module(name, path, tuple(getattr(loaded, "__path__", ())))
     parent, _, last = name.rpartition(".")
-    if not parent:
-        try:
+    package = _locate(parent) if parent else None
+    try:
+        if not parent:
             spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError):
-            return None
-        if spec is None:
-            return None
-        path = spec.origin if spec.origin is not None and spec.origin.endswith(".py") else ""
-        return _Module(name, path, tuple(spec.submodule_search_locations or ()))
-    package = _locate(parent)
-    for inside in (Path(folder, last) for folder in (package.folders if package is not None else ())):
-        if (inside / "__init__.py").is_file():
-            return _Module(name, str(inside / "__init__.py"), (str(inside),))
-        if inside.with_name(f"{last}.py").is_file():
-            return _Module(name, f"{inside}.py", ())
-        if inside.is_dir():
-            return _Module(name, "", (str(inside),))
-    return None
+        else:  # as a top-level name, because a finder looks for the parent among the imported modules
+            spec = PathFinder.find_spec(last, package.folders if package is not None else ())
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    path = spec.origin if spec.origin is not None and spec.origin.endswith(".py") else ""
+    return _Module(name, path, tuple(spec.submodule_search_locations or ()))
 
 
 # ------------------------------------------------------------------------------------------------ import statements

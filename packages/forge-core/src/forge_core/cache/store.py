@@ -122,6 +122,8 @@ class Entry:
 class Store:
     """A folder of entries: the user's cache, or a bundle.
 
+    All methods raise CacheError if it is not safe to load native code from the folder.
+
     Args:
         root: the folder; made by the first write.
         max_bytes: the size above which the least recently used entries are removed; 0 is no limit.
@@ -144,7 +146,7 @@ class Store:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def folder(self) -> Path | None:
-        """The resolved folder, or None; raises CacheError if it is not safe to load native code from."""
+        """The resolved folder; None if there is none."""
         try:
             folder = check_private(self.root, remedy=self.remedy)
         except FileNotFoundError:
@@ -154,11 +156,7 @@ class Store:
         return folder
 
     def find(self, key: KernelKey) -> Entry | None:
-        """The entry of a key, or None; a damaged one is removed.
-
-        Raises:
-            CacheError: the folder, or the entry, is not safe to load native code from.
-        """
+        """The entry of a key, or None; a damaged one is removed."""
         try:
             root = self.folder()
             if root is None:
@@ -187,11 +185,7 @@ class Store:
         return entry
 
     def entries(self, *, check: bool = False) -> Iterator[Entry | Damaged]:
-        """All entries; ``check`` also compares their checksums.
-
-        Raises:
-            CacheError: the folder is not safe.
-        """
+        """All entries; ``check`` also compares their checksums."""
         for folder in self._folders():
             try:
                 yield Entry.read(folder, check=check)
@@ -202,9 +196,8 @@ class Store:
 
     def _folders(self) -> list[Path]:
         root = self.folder()
-        if root is None:
-            return []
-        return sorted(path for path in root.glob("*/*") if path.parent.name not in ("work", "locks"))
+        paths = root.glob("*/*") if root is not None else ()
+        return sorted(path for path in paths if path.parent.name not in ("work", "locks"))
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -225,14 +218,7 @@ class Store:
             yield
 
     def publish(self, key: KernelKey, data: bytes, *, linked: bool, seconds: float) -> Entry | None:
-        """Writes an object unless the key has an entry; see :class:`Entry` for the arguments.
-
-        Returns:
-            The entry, or None with one warning if it could not be written.
-
-        Raises:
-            CacheError: the folder is not safe.
-        """
+        """Writes an object unless the key has an entry; None, with one warning, if it cannot be written."""
         try:
             self._write(key, data, OBJECTS[0] if linked else OBJECTS[1], seconds)
             entry = self.find(key)
@@ -257,13 +243,12 @@ class Store:
         if root is None:
             raise FileNotFoundError(errno.ENOENT, "the folder was removed", str(self.root))
         digest = hashlib.sha256(data).hexdigest()
-        date = dt.datetime.now(dt.UTC).replace(microsecond=0).isoformat()
         described = {
             "format": FORMAT,
             "digest": key.digest,
             "key": key.describe(),
             "object": {"file": file, "bytes": len(data), "sha256": digest, "symbol": key.symbol},
-            "compiled": {"seconds": round(seconds, 4), "date": date},
+            "compiled": {"seconds": round(seconds, 4), "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds")},
         }
         work = Path(tempfile.mkdtemp(dir=make_private(root / "work")))
         try:
@@ -289,14 +274,11 @@ class Store:
         return True
 
     def evict(self, max_bytes: int, *, keep: str = "") -> list[Path]:
-        """Removes leftovers of killed processes, then the least recently used entries; returns the removed folders.
+        """Removes leftovers and the least recently used entries but ``keep``, a digest; returns the removed paths.
 
-        Args:
-            max_bytes: the size to remain, including entries that other processes are writing.
-            keep: the digest of an entry that is never removed.
+        What remains takes at most ``max_bytes``, with what other processes are writing.
         """
-        removed = self.sweep()
-        ages = {}
+        removed, ages = self.sweep(), {}
         for folder in self._folders():
             with contextlib.suppress(FileNotFoundError):
                 ages[folder] = folder.stat().st_mtime
@@ -329,9 +311,6 @@ class Store:
             max_bytes: the size to remain, by removing the least recently used entries; 0 is no limit.
             older_than_days: remove entries whose last use is longer ago.
             stale: remove entries that this installation cannot use.
-
-        Raises:
-            CacheError: the folder is not safe.
         """
         removed: dict[str, list[Path]] = {"leftovers": self.sweep(), "damaged": [], "stale": [], "old": []}
         for found in list(self.entries()):
