@@ -37,7 +37,7 @@ SITE = ROOT / "tools" / "site"
 # The templates of `nox -s new`, each a package under sample names.
 TEMPLATES = sorted((ROOT / "packages" / "forge-core" / "src" / "forge_core" / "scaffold" / "template").glob("*/src"))
 # Folders of such programs; each is a place of its own to import from.
-TOOLS = (PROFILING, ROOT / "tools" / "cache", REMOTE, SITE)
+TOOLS = (PROFILING, REMOTE, SITE)
 # The benchmarks' command, and those of its exit statuses that mean more than "failed" (forge_core.cli).
 BENCH = ("-m", "forge_core.cli", "bench")
 REGRESSION, BAD_USAGE = 2, 3
