@@ -26,10 +26,7 @@ from typing import Any
 
 from ncu_extract import diagnoses
 
-from forge_core import dtypes
-from forge_core.bench import Case
-from forge_core.bench.plan import discover
-from forge_core.bench.schema import parse_shape
+from forge_core.commands.find import explained
 from forge_core.profiling.compiled import Artefacts, compile_to_look_at
 from forge_core.profiling.cubin import read_cubin
 from forge_core.profiling.diagnosis import RULES, Diagnosis, limited_by, waits_for
@@ -47,9 +44,7 @@ def compile_work(case: dict[str, Any], *, arch: str) -> Artefacts:
 
         config = PlantedConfig(case["fault"], case["sound"])
         return compile_to_look_at("kernels.planted:build", config, (case["count"], case["slab"]), arch=arch)
-    operators = {operator.name: operator for bench in discover() for operator in bench.operators}
-    problem = Case(case["operator"], parse_shape(case["shape"]), dtypes.parse(case["dtype"]), case["layout"])
-    explanation = operators[case["operator"]].planned(problem, case["variant"], arch=arch)
+    explanation = explained(**case, arch=arch)
     return compile_to_look_at(str(explanation.builder), explanation.config, explanation.integers, arch=arch)
 
 

@@ -27,9 +27,9 @@ from forge_core import device as devices
 from forge_core import dtypes
 from forge_core.bench import Bench, Case, OperatorBench
 from forge_core.bench.inputs import LAYOUTS, generator_for
-from forge_core.bench.plan import Selection, UsageError, discover, plan
-from forge_core.bench.schema import check_known
+from forge_core.bench.plan import Selection, UsageError, discover, packages_named, plan
 from forge_core.errors import ForgeError, UnsupportedError
+from forge_core.op import Explanation
 from forge_core.profiling.compiled import RecordedLaunch, record_launches, traceable
 
 __all__ = ["PLANTED", "Work", "choose", "planted_works"]
@@ -47,29 +47,24 @@ Pair = tuple[OperatorBench, Case]
 
 @dataclass(frozen=True)
 class Work:
-    """One call to profile.
+    """One call to profile."""
 
-    Attributes:
-        name: for ranges and messages.
-        variant: the variant that runs.
-        why: why it was selected.
-        launches: of its kernels, in order.
-        read: bytes that it must read.
-        written: bytes that it must write.
-        make: makes the inputs of one call on a device, from the index of the set.
-        call: takes them.
-        case: operator, shape, dtype, layout and variant, to repeat this work.
-    """
-
-    name: str
+    name: str  # for ranges and messages
     variant: str
-    why: str
-    launches: tuple[RecordedLaunch, ...]
-    read: int
+    why: str  # it was selected
+    launches: tuple[RecordedLaunch, ...]  # of its kernels, in order
+    read: int  # bytes that it must read
     written: int
-    make: Callable[[torch.device, int], tuple[Any, ...]]
-    call: Callable[..., Any]
-    case: dict[str, Any]
+    make: Callable[[torch.device, int], tuple[Any, ...]]  # its inputs on a device, from the index of the set
+    call: Callable[..., Any]  # takes them
+    case: dict[str, Any]  # operator, shape, dtype, layout and variant, to repeat this work
+
+    @classmethod
+    def of(cls, name: str, told: Explanation, **others: Any) -> Work:
+        """The work of a call that runs a kernel."""
+        source, pointers = traceable(str(told.builder), told.config)
+        launches = record_launches(source.function, told.integers, pointers=pointers)
+        return cls(name, str(told.variant), told.why, launches, told.read, told.written, **others)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the manifest."""
@@ -98,11 +93,7 @@ def choose(
     """
     if package == PLANTED:
         return planted_works(case), []
-    named = {name: bench for bench in benches for name in _names(bench)}
-    if package is not None and package not in named:
-        known = [*(bench.name for bench in benches), PLANTED]
-        check_known("profile", "package", [package], known, UsageError)
-    chosen = list(benches) if package is None else [named[package]]
+    chosen = packages_named(benches, [] if package is None else [package])
     pairs = _pairs(chosen, case, () if variant in ("auto", "all") else (variant,))
     tries = [(variant, [pair]) for pair in pairs]
     if variant == "all" and pairs:
@@ -125,12 +116,6 @@ def choose(
     if not works:
         raise UsageError(f"no case can be run by variant {variant!r}: {'; '.join(left_out)}")
     return works, left_out
-
-
-def _names(bench: Bench) -> tuple[str, ...]:
-    # The folder and the distribution are spelled with dashes.
-    module = bench.package
-    return (bench.name, module, module.replace("_", "-"), module.removeprefix("forge_").replace("_", "-"))
 
 
 def _pairs(benches: Sequence[Bench], case: str | None, variants: tuple[str, ...]) -> list[Pair]:
@@ -179,18 +164,13 @@ def _work(operator: OperatorBench, case: Case, variant: str, arch: str) -> Work:
     explanation = operator.planned(case, variant, arch=arch)
     if explanation.builder is None:
         raise UnsupportedError(f"{case.name}: no kernel runs: {explanation.why}", requirement="a kernel")
-    source, pointers = traceable(explanation.builder, explanation.config)
 
     def make(device: torch.device, number: int) -> tuple[Any, ...]:
         return operator.inputs(case, device, generator_for(device, seed=0, what=f"{case.name} set {number}"))
 
-    return Work(
-        name=f"{case.name} {explanation.variant}",
-        variant=str(explanation.variant),
-        why=explanation.why,
-        launches=record_launches(source.function, explanation.integers, pointers=pointers),
-        read=explanation.read,
-        written=explanation.written,
+    return Work.of(
+        f"{case.name} {explanation.variant}",
+        explanation,
         make=make,
         call=operator.call(variant),
         case={
@@ -225,19 +205,31 @@ def planted_works(only: str | None = None) -> list[Work]:
     """
     if only not in (None, *_PLANTED_SIZES):
         raise UsageError(f"no planted fault is named {only!r}; faults: {', '.join(_PLANTED_SIZES)}")
-    works = []
-    for fault in _PLANTED_SIZES if only is None else (only,):
-        count, faulty, sound = _PLANTED_SIZES[str(fault)]
-        works.append(_planted(str(fault), count, faulty, sound=False))
-        works.append(_planted(str(fault), count, sound, sound=True))
-    return works
+    return [
+        _planted(fault, count, slab, sound=sound)
+        for fault, (count, *slabs) in _PLANTED_SIZES.items()
+        for slab, sound in zip(slabs, (False, True), strict=True)
+        if only in (None, fault)
+    ]
 
 
 def _planted(fault: str, count: int, slab: int, *, sound: bool) -> Work:
     from kernels.planted import PlantedConfig, build
 
-    config = PlantedConfig(fault, sound)
-    source, pointers = traceable("kernels.planted:build", config)
+    config, nbytes = PlantedConfig(fault, sound), 4 * count
+    told = Explanation(
+        operator=PLANTED,
+        backend="kernel",
+        variant=config.kernel_name,
+        config=config,
+        why=PLANTED,
+        arch=None,
+        read=nbytes,
+        written=nbytes,
+        key=None,
+        builder="kernels.planted:build",
+        arguments=(count, slab),
+    )
 
     def make(device: torch.device, number: int) -> tuple[Any, ...]:
         x = torch.randn(count, device=device)
@@ -247,17 +239,8 @@ def _planted(fault: str, count: int, slab: int, *, sound: bool) -> Work:
         launch = build(config, arch=devices.query(x.device).arch)
         launch(x.data_ptr(), y.data_ptr(), count, slab, torch.cuda.current_stream().cuda_stream)
 
-    return Work(
-        name=config.kernel_name,
-        variant=config.kernel_name,
-        why="planted",
-        launches=record_launches(source.function, (count, slab), pointers=pointers),
-        read=4 * count,
-        written=4 * count,
-        make=make,
-        call=call,
-        case={"fault": fault, "sound": sound, "count": count, "slab": slab},
-    )
+    case = {"fault": fault, "sound": sound, "count": count, "slab": slab}
+    return Work.of(config.kernel_name, told, make=make, call=call, case=case)
 
 
 def sets_for(work: Work, calls: int, l2_bytes: int) -> int:
