@@ -43,12 +43,10 @@ class Client:
         self.tool, self.folder, self.gpu, self.credentials = tool, folder, gpu, credentials
         self.ran, self.rented, self.given_back, self.lost, self.during = [], [], 0, False, None
 
-    def check(self):
-        if not self.credentials:
-            raise self.error("expected Modal's credentials")
-
     @contextmanager
     def machine(self, plan):
+        if not self.credentials:
+            raise self.error("expected Modal's credentials")
         self.rented.append(plan)
         try:
             yield self
@@ -94,7 +92,7 @@ def plan(tool, tmp_path):
 
 def carried(tool, plan, client):
     said = []
-    return tool.session.carry_out(plan, client, said.append), "".join(said)
+    return tool.session.carry_out(plan, client.machine, said.append), "".join(said)
 
 
 def here(tmp_path):
@@ -205,7 +203,7 @@ def test_the_cost_is_limit_and_reserve_times_gpu_cores_and_memory(tool, plan):
 def test_what_is_not_served_is_refused_before_anything_is_built(tool, client, tmp_path, capsys, words, said):
     there = tmp_path / "there.json"
     there.write_text("mine")
-    status = tool.remote.main(words.format(there=there).split(), lambda: client)
+    status = tool.remote.main(words.format(there=there).split(), client.machine)
     assert (status, client.rented) == (tool.remote.BAD_USAGE, [])
     assert re.search(said.format(there=there), capsys.readouterr().err)
     assert there.read_text() == "mine"
@@ -213,7 +211,7 @@ def test_what_is_not_served_is_refused_before_anything_is_built(tool, client, tm
 
 def test_a_dry_run_prints_everything_and_asks_no_client(tool, capsys, tmp_path):
     words = ["bench", "week2", "--shape", "4x4", "--gpu", "H100", "--out", str(tmp_path / "r.json"), "--dry-run"]
-    assert tool.remote.main(words, lambda: pytest.fail("the client was asked for")) == 0
+    assert tool.remote.main(words, lambda plan: pytest.fail("a machine was asked for")) == 0
     said = capsys.readouterr().out
     made = tool.plan.make_plan("bench", ["week2", "--shape", "4x4"], gpu="H100", out=tmp_path / "r.json")
     assert said.startswith(made.describe()) and said.startswith("cost ")
@@ -255,17 +253,17 @@ def test_the_program_ends_with_the_status(
 ):
     monkeypatch.setattr(tool.remote, "make_plan", lambda *words, **options: plan)
     client.credentials, client.during = credentials, mock.Mock(side_effect=KeyboardInterrupt if interrupted else None)
-    assert tool.remote.main(["bench", "week2", "--gpu", "H200"], lambda: client) == status
+    assert tool.remote.main(["bench", "week2", "--gpu", "H200"], client.machine) == status
     told = capsys.readouterr()
     assert told.err.lstrip("\n") == said and told.out.startswith("cost      at most")
     assert len(client.rented) == client.given_back == int(credentials)
 
 
-def test_without_modal_the_error_says_how_to_install_it(tool, monkeypatch):
+def test_without_modal_the_error_says_how_to_install_it(tool, plan, monkeypatch):
     monkeypatch.setitem(sys.modules, "modal", None)
     monkeypatch.delitem(sys.modules, "modal_client", raising=False)
     with pytest.raises(tool.session.RemoteError, match=r"pip install -c constraints\.txt modal"):
-        tool.remote.connect()
+        tool.remote.rented(plan)
 
 
 def test_at_the_limit_what_was_written_comes_back(tool, plan, client, tmp_path):

@@ -60,7 +60,7 @@ def driven(tool, plan, monkeypatch):
     sandbox.exec.return_value.wait.return_value = 3
     sandbox.filesystem.read_bytes.return_value = b"data"
     said = []
-    with module.ModalClient().machine(plan) as machine:
+    with module.rented(plan) as machine:
         assert (machine.run(["true"], said.append), machine.read("/out/x"), said) == (3, b"data", ["one\n", "two\n"])
         assert not sandbox.terminate.called
     assert sandbox.terminate.called and modal.App.return_value.run.return_value.__exit__.called
@@ -88,13 +88,12 @@ def test_modal_s_errors_are_told(tool, plan, monkeypatch):
     module, modal = adapter(monkeypatch)
     modal.config.config.get.return_value = None
     with pytest.raises(tool.session.RemoteError, match="-m modal setup`, or set MODAL_TOKEN_ID"):
-        module.ModalClient().check()
-    modal.config.config.get.return_value = "something"
-    module.ModalClient().check()
+        module.rented(plan).__enter__()
     assert modal.App.call_count == 0
+    modal.config.config.get.return_value = "something"
     for error, said in (("AuthError", "credentials"), ("TimeoutError", "time limit"), ("Error", "Modal: Error: why")):
         modal.Sandbox.create.side_effect = getattr(modal.exception, error)("why")
-        with pytest.raises(tool.session.RemoteError, match=said), module.ModalClient().machine(plan):
+        with pytest.raises(tool.session.RemoteError, match=said), module.rented(plan):
             pytest.fail("there is no machine")
 
 

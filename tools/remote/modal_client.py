@@ -1,4 +1,4 @@
-"""Modal as a Client: the only module that imports it.  Written for modal 1.6.4, and never run against the service."""
+"""Machines rented from Modal, which this module alone imports.  Written for modal 1.6.4, never run against the service."""
 
 from __future__ import annotations
 
@@ -35,37 +35,34 @@ def _remote_errors() -> Iterator[None]:
         raise RemoteError(f"Modal: {type(error).__name__}: {error}") from error
 
 
-class ModalClient:
-    """Rents machines from Modal: a sandbox of an app that ends with this process."""
+@contextmanager
+def rented(plan: Plan) -> Iterator[ModalMachine]:
+    """Builds the image, starts a sandbox of an app that ends with this process, and terminates it at the block's end.
 
-    def check(self) -> None:
-        """Raises RemoteError where no credentials are configured; asks nothing of the service."""
-        known = modal.config.config
-        tokens = known.get("token_id") and known.get("token_secret")
-        if not (tokens or known.get("oauth_refresh_token")):
-            raise RemoteError(TOKENS)
-
-    @contextmanager
-    def machine(self, plan: Plan) -> Iterator[ModalMachine]:
-        """Builds the image, starts the sandbox, and terminates it however the block ends."""
-        with _remote_errors(), ExitStack() as stack:
-            stack.enter_context(modal.enable_output())
-            staged = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forge-remote-")))
-            app = modal.App(APP)
-            stack.enter_context(app.run())
-            sandbox = modal.Sandbox.create(
-                *("sleep", str(plan.seconds)),
-                app=app,
-                image=image_of(plan, staged),
-                gpu=GPUS[plan.gpu].asked,
-                cpu=(float(CORES), float(CORES)),
-                memory=(1024 * GIB, 1024 * GIB),
-                timeout=plan.seconds,
-                workdir=SOURCES,
-                volumes={CACHE: modal.Volume.from_name(VOLUME, create_if_missing=True)},
-            )
-            stack.callback(_stop, sandbox)
-            yield ModalMachine(sandbox)
+    Raises:
+        RemoteError: no credentials are configured, before the service is asked; or Modal reports an error.
+    """
+    known = modal.config.config
+    if not (known.get("token_id") and known.get("token_secret")) and not known.get("oauth_refresh_token"):
+        raise RemoteError(TOKENS)
+    with _remote_errors(), ExitStack() as stack:
+        stack.enter_context(modal.enable_output())
+        staged = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="forge-remote-")))
+        app = modal.App(APP)
+        stack.enter_context(app.run())
+        sandbox = modal.Sandbox.create(
+            *("sleep", str(plan.seconds)),
+            app=app,
+            image=image_of(plan, staged),
+            gpu=GPUS[plan.gpu].asked,
+            cpu=(float(CORES), float(CORES)),
+            memory=(1024 * GIB, 1024 * GIB),
+            timeout=plan.seconds,
+            workdir=SOURCES,
+            volumes={CACHE: modal.Volume.from_name(VOLUME, create_if_missing=True)},
+        )
+        stack.callback(_stop, sandbox)
+        yield ModalMachine(sandbox)
 
 
 def _stop(sandbox: modal.Sandbox) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import click
-from plan import GPUS, KINDS, UsageError, make_plan
-from session import Client, RemoteError, carry_out
+from plan import GPUS, KINDS, Plan, UsageError, make_plan
+from session import Machine, RemoteError, Rent, carry_out
 
 BAD_USAGE, NOT_ENDED, INTERRUPTED = 3, 4, 130
 
@@ -28,20 +29,16 @@ Whatever stands after KIND and is no option of this command goes to the session 
 """
 
 
-def connect() -> Client:
-    """Modal's client.
-
-    Raises:
-        RemoteError: it is not installed.
-    """
+def rented(plan: Plan) -> AbstractContextManager[Machine]:
+    """A machine of Modal's; RemoteError if its client is not installed."""
     try:
-        from modal_client import ModalClient
+        import modal_client
     except ModuleNotFoundError as error:
         raise RemoteError(
             f"expected Modal's client, and {error.name!r} is not installed: nox -s remote installs it; without nox, "
             "pip install -c constraints.txt modal"
         ) from error
-    return ModalClient()
+    return modal_client.rented(plan)
 
 
 @click.command(help=HELP, context_settings={"ignore_unknown_options": True})
@@ -65,21 +62,21 @@ def command(
     dry_run: bool,
 ) -> int:
     """The command; what it says to a user stands in HELP."""
-    own, client = ctx.obj
+    own, rent = ctx.obj
     plan = make_plan(kind, words, own, gpu=gpu, out=out, minutes=minutes, extra=extra)
     click.echo(plan.describe())
     if dry_run:
         click.echo("dry run: nothing was built, rented or sent")
         return 0
-    return carry_out(plan, client(), lambda text: click.echo(text, nl=False))
+    return carry_out(plan, rent, lambda text: click.echo(text, nl=False))
 
 
-def main(argv: Sequence[str], client: Callable[[], Client] = connect) -> int:
+def main(argv: Sequence[str], rent: Rent = rented) -> int:
     """The program; what follows a ``--`` is a profile's own command."""
     words = list(argv)
     cut = words.index("--") if "--" in words else len(words)
     try:
-        return int(command.main(words[:cut], standalone_mode=False, obj=(words[cut + 1 :], client)) or 0)
+        return int(command.main(words[:cut], standalone_mode=False, obj=(words[cut + 1 :], rent)) or 0)
     except (UsageError, click.UsageError) as error:
         click.echo(f"remote: {error.format_message() if isinstance(error, click.UsageError) else error}", err=True)
         return BAD_USAGE

@@ -1,6 +1,6 @@
 """One remote run: the GPU is checked, the command runs, and its files come back while it does.
 
-Written against two protocols, Client and Machine, which ``modal_client`` implements for Modal and the tests fake.
+Written against the protocol Machine, which ``modal_client`` implements for Modal and the tests fake.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ STOP = ("sh", "-c", INTERRUPT, "sh", str(GRACE))
 LIST = ("sh", "-c", "find \"$@\" -type f ! -name '.*' -printf '%s %T@ %p\\n' 2>/dev/null; true", "sh")
 
 Say = Callable[[str], object]
+#: Builds the image of a plan and rents its machine, which is given back however the block ends.
+Rent = Callable[[Plan], AbstractContextManager["Machine"]]
 
 
 class RemoteError(Exception):
@@ -45,25 +47,14 @@ class Machine(Protocol):
         """The contents of a file."""
 
 
-class Client(Protocol):
-    """A service that rents machines."""
-
-    def check(self) -> None:
-        """Raises RemoteError where there are no credentials; builds nothing."""
-
-    def machine(self, plan: Plan) -> AbstractContextManager[Machine]:
-        """Builds the image and rents the machine, which is given back however the block ends."""
-
-
-def carry_out(plan: Plan, client: Client, say: Say) -> int:
+def carry_out(plan: Plan, rent: Rent, say: Say) -> int:
     """Runs a plan and returns the exit status of its command.
 
     Raises:
         RemoteError: there are no credentials, the GPU is another, the time was up, or the machine was lost.
         KeyboardInterrupt: the run was interrupted; the machine was given back.
     """
-    client.check()
-    with client.machine(plan) as machine:
+    with rent(plan) as machine:
         _check_gpu(plan, machine)
         files = Files(plan, machine)
         try:
