@@ -238,8 +238,9 @@ def test_every_package_s_suite_has_a_place_in_the_report(packages, root):
     assert suites <= set(pages.newest(pages.gather([root / "docs" / "records"])))
 
 
-def test_readme_says_what_the_records_say(root):
-    """By operator: speedup over the fastest peer, where all ran, and at least; share of the copy, and at least."""
+@pytest.fixture(scope="module")
+def measured(root):
+    """By operator: for each case of its week's newest record, the number of peers and the result of ours."""
     from forge_core.bench import pages
     from forge_core.bench.report import compared
 
@@ -250,10 +251,15 @@ def test_readme_says_what_the_records_say(root):
             for case in compared([case for case in entry.record.cases if case.operator == operator]):
                 peers = [contender.name for contender in case.contenders if contender.kind == "peer"]
                 found.setdefault(operator, []).append((len(peers), case.contender("forge")))
+    return found
+
+
+def test_readme_says_what_the_records_say(root, measured):
+    """By operator: speedup over the fastest peer, where all ran, and at least; share of the copy, and at least."""
     rows = table("\n" + (root / "README.md").read_text(encoding="utf-8"), "# Forge")
     assert len(rows) >= 5
     for operator, *shown, peers in rows:
-        cases = found[re.match(r"\[(\w+)\]", operator)[1]]
+        cases = measured[re.match(r"\[(\w+)\]", operator)[1]]
         most = max(count for count, _ in cases)
         assert len(peers.split(",")) == most
         ratios, shares = [ours.of_best_peer for _, ours in cases], [ours.of_ceiling for _, ours in cases]
@@ -261,3 +267,12 @@ def test_readme_says_what_the_records_say(root):
         told = (*map(statistics.geometric_mean, (ratios, together)), min(ratios))
         told += (statistics.geometric_mean(shares), min(shares))
         assert shown == [f"{ratio:.2f}" for ratio in told]
+
+
+def test_package_readmes_say_what_the_records_say(root, measured):
+    told = re.compile(r"`(\w+)` has ([\d.]+) times the speed of the fast[^(]*\(slowest: ([\d.]+)\)")
+    found = [said for path in root.glob("packages/*/README.md") for said in told.findall(path.read_text("utf-8"))]
+    assert found
+    for operator, mean, least in found:
+        ratios = [ours.of_best_peer for _, ours in measured[operator]]
+        assert (mean, least) == (f"{statistics.geometric_mean(ratios):.2f}", f"{min(ratios):.2f}"), operator

@@ -1,10 +1,10 @@
-"""The gradients as operators of their own: that of x as a program of its rows, those of weight and bias of its columns.
+"""Gradient operators: dx is a reduction along rows, dweight and dbias are reductions over rows.
 
     all of them                    one launch that reads dy and x once, and a small one that adds up partial sums
     dx, also that of a residual    one launch
     dweight and dbias              one launch, which leaves partial sums, and a small one that adds them up
 
-The first is for rows that a cluster of blocks holds, and for gradients that are not differentiated in turn.
+The first, ``norm_gradients``, is for rows that a cluster of blocks holds, and for first derivatives.
 
 The statistics are those that the forward pass kept; where the gradient is differentiated in turn, they are PyTorch's.
 No sum depends on the order in which blocks run.

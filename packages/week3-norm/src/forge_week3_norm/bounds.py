@@ -1,16 +1,16 @@
 """Error bounds of the norms and of their gradients, element by element, without the rounding of the result.
 
-    e        eps of the accumulator; a rounding is at most e / 2
+    e        eps of the compute dtype; a rounding is at most e / 2
     D        additions from an element of a row of N to its sum in a balanced tree, each given e (``tree_bound``)
 
-The mean.  It loses dm = (D + 1) e mean|x|, absolute: where the mean is large, dm is large beside the deviations d.
+Mean: absolute error dm = (D + 1) e mean|x|, which is large beside the deviations d where the mean is.
 
-The variance.  The sum of (d - dm)^2 is that of d^2 and N dm^2, for deviations from the mean add up to 0: relative to
-var + eps it loses (D + 4) e, for the squares of rounded differences and their sum, and dm^2 / (var + eps).  The mean of
-squares less the square of the mean would lose e mean^2 / var instead, which no bound here allows.
+Variance: the sum of (d - dm)^2 is that of d^2 plus N dm^2, since deviations from the mean add up to 0.  Relative to
+var + eps, its error is (D + 4) e, for the squares of rounded differences and their sum, plus dm^2 / (var + eps).  That
+of E[x^2] - E[x]^2 would be e mean^2 / var, which no bound here allows.
 
-The result.  rstd has half of that, relative, and 2 e for the reciprocal root.  The element loses rstd dm, and 2 e for
-the difference and the product; where the variance is small, rstd is large, and with it what the mean loses.
+rstd: relative error half that of the variance, plus 2 e for rsqrt.  An element: absolute error rstd dm, relative error
+2 e for the difference and the product.
 """
 
 from __future__ import annotations

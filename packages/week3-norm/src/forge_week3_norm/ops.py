@@ -78,8 +78,8 @@ def _outputs(op: str, *, center: bool, **named: Any) -> tuple[torch.Tensor, ...]
 def _declare(name: str, statistics: str = "", *, center: bool) -> Callable[[Callable[..., Any]], Operator]:
     """A norm as an operator: of y alone, or with a residual, of y, their sum and the statistics.
 
-    That of y alone is differentiated as PyTorch does its reference: the public functions call the other where a
-    gradient is recorded, and functorch's transforms come here.  What the other is not asked for is empty.
+    That of y alone is differentiated through its reference; ``torch.func`` transforms use it.  The public functions
+    call the other where autograd records.  Outputs of the other that are not requested are empty tensors.
     """
     declared: dict[str, Any] = {"program": partial(_program, center=center), "autocast": {"cuda": torch.float32}}
     declared |= {"cpu": partial(ref.fused, center=center), "cpu_autograd": True}
