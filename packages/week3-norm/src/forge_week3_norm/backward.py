@@ -5,7 +5,6 @@
     dweight and dbias              one launch, which leaves partial sums, and a small one that adds them up
 
 The first, ``norm_gradients``, is for rows that a cluster of blocks holds, and for first derivatives.
-
 The statistics are those that the forward pass kept; where the gradient is differentiated in turn, they are PyTorch's.
 No sum depends on the order in which blocks run.
 """
