@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from forge_core.bench.records import ContenderRecord, Record
-from forge_core.bench.report import Table
+from forge_core.bench.report import Table, coloured
 from forge_core.bench.schema import AUTO, variant_of
 
 #: The share from which a slower case is a regression.
@@ -144,11 +144,7 @@ def compare(old: Record, new: Record, threshold: float = THRESHOLD) -> Compariso
         changes=changes,
         gone=[name for name in before if name not in after],
         added=[name for name in after if name not in before],
-        broken={
-            name: "; ".join(text for text in (case.error, *case.wrong.values()) if text)
-            for name, case in after.items()
-            if case.error or case.wrong
-        },
+        broken={name: "; ".join(case.errors) for name, case in after.items() if case.errors},
         notes=[
             *(f"{text}." for text in _changed(was, now, ("gpu", "driver", "torch", "triton", "dsl", "python"))),
             *(f"{text}." for text in peers),
@@ -248,8 +244,7 @@ def percent(share: float) -> str:
     return f"{share * 100:+.1f} %"
 
 
-def headline(found: Comparison) -> str:
-    """The two records in one line."""
+def _headline(found: Comparison) -> str:
     return f"{found.new.suite} on {found.new.environment.machine}: {_which(found)}"
 
 
@@ -257,8 +252,7 @@ def _which(found: Comparison) -> str:
     return " -> ".join(r.environment.revision(r.date[:16].replace("T", " ")) for r in (found.old, found.new))
 
 
-def summary(found: Comparison) -> list[str]:
-    """The lines below the table."""
+def _summary(found: Comparison) -> list[str]:
     compared, slower = len(found.changes), len(found.regressions)
     faster = sum(c.change < 0 and c.beyond(found.threshold) for c in found.changes)
     text = (
@@ -280,22 +274,21 @@ def summary(found: Comparison) -> list[str]:
 
 def print_comparison(found: Comparison, console: Console) -> None:
     """Prints a comparison on a terminal."""
-    console.print(Text(headline(found), style="bold"))
+    console.print(Text(_headline(found), style="bold"))
     if found.moved:
-        colours = {"REGRESSION": "red", "faster": "green"}
-        console.print(_table(found).rich(lambda row, cell: colours.get(row[-1], "")))
+        console.print(_table(found).rich())
     else:
         console.print(Text("Nothing moved beyond chance and by more than a percent.", style="green"))
-    for line in summary(found):
-        console.print(Text(line, style="red" if line.startswith("ERROR") else ""))
+    for line in _summary(found):
+        console.print(coloured(line))
 
 
 def comparison_markdown(found: Comparison) -> str:
     """A comparison as Markdown for a pull request."""
     verdict = f"**{len(found.regressions)} regressions**" if found.regressions else "No regression"
-    parts = [f"### {headline(found)}", f"{verdict} at {found.threshold * 100:.3g} %."]
+    parts = [f"### {_headline(found)}", f"{verdict} at {found.threshold * 100:.3g} %."]
     parts += [_table(found).markdown()] if found.moved else []
-    parts += [line.replace("|", "\\|") for line in summary(found)]
+    parts += [line.replace("|", "\\|") for line in _summary(found)]
     parts.append(f"Intervals are of {CONFIDENCE:.0%}, bootstrapped over runs and samples.")
     return "\n\n".join(parts) + "\n"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Sequence
 
 from forge_core import settings
 from forge_core.bench import plan as planning
-from forge_core.bench.plan import PlannedCase, Run
+from forge_core.bench.plan import Run
 from forge_core.bench.schema import load_suites
 from forge_core.cache.cached import builder_at, find_entries
 from forge_core.cache.key import canonical, tag, untag
@@ -24,8 +25,7 @@ def requests(names: Sequence[str], archs: Iterable[str]) -> list[Request]:
     """The kernels of some suites or operators, by default of all suites, on some architectures, each once."""
     benches = planning.discover()
     names = names or sorted({name for bench in benches for name in load_suites(bench)})
-    runs = [planning.plan(benches, name, planning.Selection()) for name in names]
-    return _once(request for arch in archs for run in runs for request in kernels_of(run, arch))
+    return kernels_of([planning.plan(benches, name, planning.Selection()) for name in names], archs)
 
 
 def one(builder: str, config: str, archs: Iterable[str]) -> list[Request]:
@@ -59,24 +59,19 @@ def compile_shown(wanted: Sequence[Request], store: Store, *, jobs: int | None =
         return compile_all(wanted, store, jobs=jobs, on_done=done)
 
 
-def kernels_of(run: Run, arch: str) -> list[Request]:
-    """The kernels of a run on an architecture, each once."""
-    with settings.use_settings(arch=arch, backend=None):
-        return _once(request for case in run.cases for request in _of_case(case, arch))
-
-
-def _once(found: Iterable[Request]) -> list[Request]:
-    # Not by equality, to which 1 and True are the same.
-    return list({(r.builder, r.arch, canonical(tag(r.config))): r for r in found}.values())
-
-
-def _of_case(planned: PlannedCase, arch: str) -> Iterable[Request]:
-    for variant in planned.variants:
+def kernels_of(runs: Iterable[Run], archs: Iterable[str]) -> list[Request]:
+    """The kernels of some runs on some architectures, each once."""
+    found: dict[tuple[str, str, str], Request] = {}
+    contenders = [(planned, variant) for run in runs for planned in run.cases for variant in planned.variants]
+    for arch, (planned, variant) in itertools.product(archs, contenders):
         try:
-            told = planned.operator.planned(planned.case, variant, arch=arch)
+            with settings.use_settings(backend=None):
+                told = planned.operator.planned(planned.case, variant, arch=arch)
         except (ArgumentError, UnsupportedError):
             if variant not in planned.lenient:
                 raise
             continue
         if told.builder is not None:
-            yield Request(told.builder, told.config, arch)
+            # Not by equality, to which 1 and True are the same.
+            found[told.builder, arch, canonical(tag(told.config))] = Request(told.builder, told.config, arch)
+    return list(found.values())

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -71,7 +72,7 @@ class Outcome:
     """What a :class:`CaseRecord` has, of one run; by contender: ours first, then the peers, then the ceiling."""
 
     timings: dict[str, Timing] = field(default_factory=dict)
-    described: dict[str, dict[str, str]] = field(default_factory=dict)  # variant, config, why
+    described: dict[str, dict[str, Any]] = field(default_factory=dict)  # variant, config, why
     first_call_s: dict[str, float] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -142,6 +142,11 @@ class CaseRecord(msgspec.Struct, frozen=True):
         return next((contender for contender in self.contenders if contender.name == name), None)
 
     @property
+    def errors(self) -> list[str]:
+        """The case's error, and those of its peers."""
+        return [error for error in (self.error, *self.wrong.values()) if error]
+
+    @property
     def shape_text(self) -> str:
         """The shape as it is typed: ``"4096x4096"``."""
         return "x".join(map(str, self.shape))
@@ -204,9 +209,7 @@ class Record(msgspec.Struct, frozen=True):
     @property
     def errors(self) -> list[str]:
         """The errors of all cases, peers and imports."""
-        found = []
-        for case in self.cases:
-            found += [f"{case.name}: {error}" for error in (case.error, *case.wrong.values()) if error]
+        found = [f"{case.name}: {error}" for case in self.cases for error in case.errors]
         return found + [f"import {entry.module}: {entry.error}" for entry in self.imports if entry.error]
 
     @property
@@ -241,7 +244,7 @@ def load(path: Path) -> Record:
 # --------------------------------------------------------------------------------------------- one record from several
 
 
-def over_runs(runs: Sequence[Run]) -> dict[str, float]:
+def over_runs(runs: Sequence[Run]) -> dict[str, Any]:
     """The times of a contender: the median over the runs of each."""
     names = ("median_ms", "p20_ms", "p80_ms")
     return {name: round(median(getattr(run, name) for run in runs), 6) for name in names}

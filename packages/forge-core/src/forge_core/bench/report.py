@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Verdict
+from forge_core.bench.records import CaseRecord, ContenderRecord, ImportRecord, Record, Verdict
 from forge_core.bench.schema import AUTO, BANDWIDTH, BEST_PEER, CEILING, OURS, variant_of
 from forge_core.timing.clocks import UNEVEN_NOTE
 
@@ -46,14 +46,14 @@ class Table:
         lines = [[cell.replace("|", "\\|") for cell in row] for row in (self.head, rule, *self.rows)]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
-    def rich(self, style: Callable[[tuple[str, ...], str], str]) -> RichTable:
-        """The table for a terminal; `style` takes a row and one of its cells."""
+    def rich(self) -> RichTable:
+        """The table for a terminal."""
         shown = RichTable(title=self.title or None, title_justify="left", title_style="bold")
         for column, head in enumerate(self.head):
             justify = "left" if self.is_text(column) else "right"
             shown.add_column(head, justify=justify, no_wrap=column < self.labels)  # type: ignore[arg-type]
         for row in self.rows:
-            shown.add_row(*(Text(cell, style=style(row, cell)) for cell in row))
+            shown.add_row(*map(coloured, row))
         return shown
 
 
@@ -71,15 +71,16 @@ def print_record(record: Record, console: Console) -> None:
     for note in record.warnings:
         console.print(Text(note, style="bold yellow"))
     for table in tables(record):
-        console.print(table.rich(lambda row, cell: _style(cell)))
+        console.print(table.rich())
     for line in remarks(record):
-        console.print(Text(line, style=_style(line)))
+        console.print(coloured(line))
 
 
-def _style(text: str) -> str:
-    if "ERROR" in text or "NOT reached" in text:
-        return "red"
-    return "green" if "reached" in text and "Targets" not in text else ""
+def coloured(text: str) -> Text:
+    """A line or a cell for a terminal, coloured by what it says."""
+    bad = any(word in text for word in ("ERROR", "NOT reached", "REGRESSION"))
+    good = text == "faster" or ("reached" in text and "Targets" not in text)
+    return Text(text, style="red" if bad else "green" if good else "")
 
 
 def headline(record: Record) -> str:
@@ -154,7 +155,8 @@ def summary(records: Sequence[Record]) -> Table:
 def remarks(record: Record) -> list[str]:
     """The lines below the tables: errors, targets reached, what was left out, and how it was measured."""
     lines = [f"ERROR: {error}" for error in record.errors]
-    if verdicts := [verdict for entry in (*record.cases, *record.imports) for verdict in entry.targets]:
+    owners: list[CaseRecord | ImportRecord] = [*record.cases, *record.imports]
+    if verdicts := [verdict for owner in owners for verdict in owner.targets]:
         text = f"Targets: {sum(verdict.met for verdict in verdicts)} of {len(verdicts)} reached."
         rounded = {(v.at_least, v.met_from) for v in verdicts if v.met_from is not None}
         for at_least, met_from in sorted(rounded, key=str):
@@ -217,9 +219,9 @@ def _operator_table(operator: str, cases: list[CaseRecord], *, host: bool) -> Ta
         variant = "ERROR" if case.error else ours.variant if ours else ""
         row = {"shape": case.label, "dtype": case.dtype, "variant": variant, f"{OURS} {unit}": _figure(ours)}
         if not host:
-            row["of ceiling"] = _share(ours and ours.of_ceiling)
+            row["of ceiling"] = _share(ours.of_ceiling if ours else None)
         if peers:
-            row |= {"of best peer": _share(ours and ours.of_best_peer), PEER: case.best_peer}
+            row |= {"of best peer": _share(ours.of_best_peer if ours else None), PEER: case.best_peer}
         for peer in peers:
             row[f"{peer} {unit}"] = "ERROR" if peer in case.wrong else _figure(case.contender(peer))
         if not host:

@@ -125,7 +125,7 @@ def run_command(
             if backend == "ref" and set(selection.variants) - {"auto"}:
                 raise planning.UsageError("--variant names a kernel, and the backend is 'ref', which has none")
             if backend == "kernel" and device.type == "cuda":
-                kernels.ahead(kernels.kernels_of(run, query(device).arch))
+                kernels.ahead(kernels.kernels_of([run], [query(device).arch]))
             policy = replace(runner.default_policy(device), iterations=iterations)
             if warmup is not None:
                 policy = replace(policy, warmup=warmup, warmup_ms=0.0)
@@ -184,7 +184,7 @@ def sweep_command(
                 write_atomically(path, record.dumps())
     console = records.console()
     for table in sweep.tables(record):
-        console.print(table.rich(lambda row, cell: ""))
+        console.print(table.rich())
     for problem in record.errors:
         console.print(problem, style="red", markup=False)
     if record.interrupted:
