@@ -13,25 +13,14 @@ from click.testing import CliRunner
 
 from forge_core.bench import processes
 from forge_core.bench.compare import commit_message, compare, comparison_markdown, percent, time_text
-from forge_core.bench.environment import Environment
 from forge_core.bench.records import CaseRecord, ContenderRecord, Record, Run, load, pool, union
 from forge_core.cli import main
 from forge_core.errors import BenchmarkError
 
 SHAPES = (1024, 2048, 4096)
-H200 = Environment(
-    device="cuda",
-    gpu="NVIDIA H200",
-    driver="580.1",
-    cuda="13.0",
-    torch="2.11.0",
-    dsl="4.8.1",
-    triton="3.6.0",
-    python="3.12.3",
-    system="Linux",
-    commit="a" * 40,
-    dirty=False,
-    sources={},
+RECORDS = Path(__file__).parents[3] / "docs" / "records" / "h200"
+H200 = msgspec.structs.replace(
+    load(max(RECORDS.glob("week0-*.json.xz"))).environment, commit="a" * 40, dirty=False, sources={}, peers={}
 )
 
 
@@ -146,7 +135,7 @@ def test_one_peer_that_moved_accuses_nobody():
 @pytest.mark.parametrize(
     "changes, note",
     [
-        ({"torch": "2.13.0"}, "torch: 2.11.0 -> 2.13.0."),
+        ({"torch": "2.99.0"}, f"torch: {H200.torch} -> 2.99.0."),
         ({"peers": {"quack-kernels": "0.7.0"}}, "quack-kernels: 0.6.5 -> 0.7.0."),
     ],
 )

@@ -82,8 +82,6 @@ class Comparison:
     """The comparison of two records of a suite.
 
     Attributes:
-        threshold: the share from which a slower case is a regression.
-        gone, added: cases that only the old, or only the new record has.
         broken: cases that are errors in the new record, with the error.
         notes: differences of versions and settings.
         rerun: how the suspects were measured again, or why they were not.

@@ -56,12 +56,8 @@ def _values(
     if dtype.is_complex:
         return torch.view_as_complex(_values((*shape, 2), dtype.to_real(), device, generator))
     if not dtype.is_floating_point:
-        if dtype == torch.bool:
-            return torch.randint(0, 2, shape, dtype=torch.uint8, device=device, generator=generator).view(torch.bool)
-        signed = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
-        limits = torch.iinfo(signed)
-        values = torch.randint(limits.min, limits.max, shape, dtype=signed, device=device, generator=generator)
-        return values.view(dtype)
-    if dtype.itemsize == 1:
-        return torch.randn(shape, dtype=torch.float16, device=device, generator=generator).to(dtype)
-    return torch.randn(shape, dtype=dtype, device=device, generator=generator)
+        count, most = math.prod(shape) * dtype.itemsize, 2 if dtype == torch.bool else 256
+        raw = torch.randint(0, most, (count,), dtype=torch.uint8, device=device, generator=generator)
+        return raw.view(dtype).view(shape)
+    drawn = torch.float16 if dtype.itemsize == 1 else dtype
+    return torch.randn(shape, dtype=drawn, device=device, generator=generator).to(dtype)

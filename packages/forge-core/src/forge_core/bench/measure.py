@@ -30,10 +30,8 @@ from forge_core.timing.clocks import disturbances
 from forge_core.timing.host import host_times
 from forge_core.timing.interleave import Contender, Policy, Timer, time_interleaved
 from forge_core.timing.l2 import AS_FOUND, L2Policy
-from forge_core.timing.streams import check_stream
+from forge_core.timing.streams import POISON, check_stream
 
-#: The byte that output memory holds before a checked call.
-POISON = 0xA5
 # Two blocks, for a contender may allocate workspace before its output.
 POISONED_BLOCKS = 2
 
@@ -217,7 +215,10 @@ class _Measurement:
         timed = {name: Contender(call, sets) for name, call in calls.items()}
         pairs = [_ceiling_pair(inputs, traffic.total // 2) for inputs in sets]
         timed[CEILING] = Contender(lambda source, destination: destination.copy_(source), pairs)
-        _reserve(operator.reference(*sets[0]), len(sets) + len(timed))
+        # The memory of all outputs alive at once is then the allocator's, so that no timed launch calls cudaMalloc.
+        reserved = [operator.reference(*sets[0])]
+        reserved += [torch.empty_like(reserved[0]) for _ in range(len(sets) + len(timed))]
+        del reserved
         policy = context.options.policy
         run = time_interleaved(timed, timer=context.timer, policy=policy, before=l2.before, warm=l2.warm)
         for name, (index, output) in run.last.items():
@@ -273,9 +274,3 @@ def _ceiling_pair(inputs: Inputs, nbytes: int) -> tuple[torch.Tensor, torch.Tens
     else:
         source = torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device=x.device)
     return source, torch.empty_like(source)
-
-
-def _reserve(like: torch.Tensor, count: int) -> None:
-    """Makes the allocator cache the memory of all outputs alive at once, so that no timed launch calls cudaMalloc."""
-    blocks = [torch.empty_like(like) for _ in range(count)] if like.device.type == "cuda" else []
-    del blocks

@@ -60,7 +60,6 @@ class ContenderRecord(msgspec.Struct, frozen=True):
         spread: (p80 - p20) / median.
         gbs: bandwidth at `median_ms`; None in host time.
         samples_ms: samples of the runs, thinned evenly; each run has as many.
-        variant, config, why: what was launched and why.
         correct: how its results were compared with the reference.
         first_call_s: seconds of the first call, compiling included.
     """
@@ -107,7 +106,7 @@ class CaseRecord(msgspec.Struct, frozen=True):
         package: the import name of the package that declares it.
         read, written, traffic: bytes that must move at least, and why.
         best_peer: the fastest peer by the median over the runs; "" without peers.
-        left_out: contenders that did not run, and why.
+        left_out: contenders that did not run, with the reason.
         wrong: peers that gave a wrong result or an error, and which; they have no figures.
         tolerance: how results were compared with the reference.
         floor_ms: the time below which a sample would have been rejected; 0 for none.
@@ -172,10 +171,8 @@ class Record(msgspec.Struct, frozen=True):
     """A run of a suite.
 
     Attributes:
-        suite: the suite's or the operator's name.
         date: UTC, ISO 8601.
         timer: ``"device"``, ``"host"``, or ``"cold"``, the first call of a process.
-        method: the timer in words.
         notes: what a reader must know before the figures.
         warmup: launches of each contender before the first sample, at least.
         empty_pair_us: the duration of an empty pair of events, which is part of every sample; None off the GPU.

@@ -1,7 +1,4 @@
-"""The command ``forge-cute bench``: run, sweep, list, show, compare, report, tune, accuracy, stamp.
-
-Exit status: 0 all right, 1 a wrong result or an error, 2 a regression or a gate that is not reached, 3 bad usage.
-"""
+"""The command ``forge-cute bench``: run, sweep and list; those of ``records`` work on records."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ forge-cute bench compare OLD NEW --fail-on-regression 5%
 forge-cute bench report docs/records/h200  one HTML file and pictures
 
 \b
-Exit status: 0 all right, 1 a wrong result or an error, 2 a regression, 3 bad usage.
+Exit status: 0 all right, 1 a wrong result or an error, 2 a regression or a gate that is not reached, 3 bad usage.
 """
 
 #: Parameters that a process of a spread run does not take over.
