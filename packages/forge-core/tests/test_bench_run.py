@@ -344,12 +344,10 @@ def test_the_version_of_a_peer_s_package_is_recorded(invoke):
         (3, "swpa", "Did you mean swap or sweep?"),
         (3, "lits", "operators: swap. Did you mean list?"),
         (3, "quick --variant narrow", "quick: no variant 'narrow'; variants: auto, naive, wide, all"),
-        (3, "swap --variant narrow", "swap: no variant 'narrow'; variants: auto, naive, wide, all"),
         (3, "quick --variant widee --variant auto", "wide, all. Did you mean wide?"),
         (3, "quick --variant naive", "the backend is 'ref', which has none"),
         (3, "quick --peer eagre", "quick: no peer 'eagre'; peers: eager. Did you mean eager?"),
         (3, "quick --operator SWPA", "quick: no operator 'SWPA'; operators: swap. Did you mean swap?"),
-        (3, "swap --operator sort", "swap: no operator 'sort'; operators: swap"),
         (3, "quick --package stand-on", "no package 'stand-on'; packages: stand-in. Did you mean stand-in?"),
         (3, "quick --dtype float31", "unknown dtype 'float31'; known: "),
         (3, "quick --shape 8*6", "expected a shape such as 4096x4096, got '8*6'"),
@@ -390,9 +388,7 @@ def test_a_name_unlike_any_other_comes_without_a_guess(invoke):
 
 
 def test_cases_are_selected_by_package_operator_and_share(invoke):
-    for package in ("stand-in", "forge_core", "forge-core"):
-        assert invoke("quick", "--package", package)[0].exit_code == 0
-    assert invoke("quick", "--operator", "swap")[0].exit_code == 0
+    assert invoke("quick", "--package", "stand-in", "--operator", "swap")[0].exit_code == 0
     _, record = invoke("full", "--device", "cpu", "--share", "1", "2")
     assert [case.name for case in record.cases] == ["swap 5x7 float32"]
 

@@ -94,20 +94,7 @@ def test_a_sweep_that_was_ended_is_continued_by_the_same_command(tmp_path):
     ],
 )
 def test_a_case_is_of_the_first_class_that_applies(shape, layout, size, expected):
-    case = msgspec.convert(
-        {
-            "name": "",
-            "package": "",
-            "operator": "",
-            "traffic": "",
-            "dtype": "float32",
-            "shape": list(shape),
-            "layout": layout,
-            "read": 0,
-            "written": 0,
-        },
-        sweep.CaseRecord,
-    )
+    case = sweep.CaseRecord("", "", "", list(shape), "float32", layout, read=0, written=0, traffic="")
     assert next(name for name, applies in sweep.CLASSES.items() if applies(case, size)) == expected
 
 

@@ -70,22 +70,22 @@ def record(seed, slow=1.0, *, machine=1.0, noise=0.02, runs=3, variant="tiled", 
                 best_peer="eager",
             )
         )
-    plain = {
-        "suite": suite,
-        "date": f"2026-11-2{seed % 10}T10:00:00+00:00",
-        "timer": "device",
-        "backend": "kernel",
-        "method": "a clock",
-        "notes": [],
-        "environment": H200,
-        "seed": 0,
-        "repeats": runs,
-        "warmup": 5,
-        "empty_pair_us": 3.0,
-        "seconds": 1.0,
-        "cases": cases,
-    }
-    return Record(**{**plain, **changes})
+    made = Record(
+        suite=suite,
+        date=f"2026-11-2{seed % 10}T10:00:00+00:00",
+        timer="device",
+        backend="kernel",
+        method="a clock",
+        notes=[],
+        environment=H200,
+        seed=0,
+        repeats=runs,
+        warmup=5,
+        empty_pair_us=3.0,
+        seconds=1.0,
+        cases=cases,
+    )
+    return msgspec.structs.replace(made, **changes)
 
 
 def broken(seed):
