@@ -86,11 +86,16 @@ def record():
     )
 
 
-def test_a_record_survives_the_disk(record, tmp_path):
+@pytest.fixture
+def source(record, tmp_path):
     path = tmp_path / "record.json"
     path.write_text(record.dumps())
-    assert load(path) == record
-    lines = path.read_text().splitlines()
+    return path
+
+
+def test_a_record_survives_the_disk(record, source):
+    assert load(source) == record
+    lines = source.read_text().splitlines()
     assert len([line for line in lines if line.startswith('  {"name":"transpose')]) == 2
     assert record.errors == ["transpose 8x8 int8: it broke | badly"]
 
@@ -135,11 +140,9 @@ def test_markdown_says_what_was_reached_and_what_was_not(record):
     assert all(line.count(" | ") >= 2 for line in heads)
 
 
-def test_a_page_changes_between_its_markers_only(record, tmp_path):
+def test_a_page_changes_between_its_markers_only(record, source, tmp_path):
     page = tmp_path / "README.md"
     page.write_text("above\n<!-- bench:week0 begin -->\nold\n<!-- bench:week0 end -->\nbelow\n")
-    source = tmp_path / "record.json"
-    source.write_text(record.dumps())
     result = CliRunner().invoke(main, ["bench", "report", str(source), "--into", str(page)])
     assert result.exit_code == 0, result.output
     text = page.read_text()
@@ -161,20 +164,16 @@ def test_a_page_changes_between_its_markers_only(record, tmp_path):
         "<!-- bench:week0 begin -->\n<!-- bench:week0 end -->\n" * 2,
     ],
 )
-def test_a_page_without_its_markers_is_left_alone(record, tmp_path, text):
+def test_a_page_without_its_markers_is_left_alone(source, tmp_path, text):
     page = tmp_path / "README.md"
     page.write_text(text)
-    source = tmp_path / "record.json"
-    source.write_text(record.dumps())
     result = CliRunner().invoke(main, ["bench", "report", str(source), "--into", str(page)])
     assert result.exit_code == 1
     assert "expected the line '<!-- bench:week0 begin -->'" in result.output
     assert page.read_text() == text
 
 
-def test_show_prints_the_tables(record, tmp_path):
-    source = tmp_path / "record.json"
-    source.write_text(record.dumps())
+def test_show_prints_the_tables(source):
     result = CliRunner().invoke(main, ["bench", "show", str(source)])
     assert result.exit_code == 0, result.output
     for text in ("4096x4096", "0.981", "NOT reached (0.9850)", "variants side by side", "it broke | badly"):

@@ -10,6 +10,7 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -526,18 +527,11 @@ def test_a_termination_while_the_record_is_made_does_not_lose_it(invoke, monkeyp
 def test_a_termination_of_a_spread_run_reaches_its_processes(monkeypatch, tmp_path):
     ended, started = [], threading.Barrier(3)
 
-    class Child:
-        def __init__(self):
-            self.told = threading.Event()
-
-        def terminate(self):
-            self.told.set()
-
     def waiting(arguments, file, *, on_case, on_start):
-        child = Child()
-        on_start(child)
+        told = threading.Event()
+        on_start(SimpleNamespace(terminate=told.set))
         started.wait(10)
-        assert child.told.wait(10)
+        assert told.wait(10)
         ended.append(arguments[-2])
         return f"record of {arguments[-2]}"
 

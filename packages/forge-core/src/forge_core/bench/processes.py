@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,10 +114,11 @@ def confirm(found: Comparison, *, old_source: Path | None = None) -> Comparison:
         return replace(found, rerun=f"The suspects were not measured again: {obstacle}.")
     arguments, numbers = _arguments(found), itertools.count()
     try:
-        with tempfile.TemporaryDirectory(prefix="forge-rerun-") as folder, _checkout(found, old_source) as old_root:
+        with tempfile.TemporaryDirectory(prefix="forge-rerun-") as folder:
+            roots = {"old": old_source or _old_sources(found, Path(folder)), "new": _root()}
 
             def measure(which: str) -> Record:
-                packages = (_root() if which == "new" else old_root).glob("packages/*/src")
+                packages = roots[which].glob("packages/*/src")
                 # Prepended: torch and the peers may be found by the path, too.
                 path = os.pathsep.join([*map(str, sorted(packages)), *filter(None, [os.environ.get("PYTHONPATH")])])
                 return run_bench(arguments, Path(folder, f"{next(numbers)}.json"), environment={"PYTHONPATH": path})
@@ -183,22 +184,11 @@ def _root() -> Path:
     return Path(__file__).resolve().parents[5]
 
 
-@contextmanager
-def _checkout(found: Comparison, old_source: Path | None) -> Iterator[Path]:
-    """The given checkout, or a temporary worktree of the old record's commit."""
-    if old_source is not None:
-        yield old_source
-        return
-
-    def worktree(*arguments: str) -> None:
-        done = git(_root(), "worktree", *arguments)
-        if done.returncode != 0:
-            raise BenchmarkError(f"git worktree {arguments[0]} failed: {done.stderr.strip()}")
-
-    with tempfile.TemporaryDirectory(prefix="forge-old-") as folder:
-        place = f"{folder}/old"
-        worktree("add", "--detach", place, found.old.environment.commit)
-        try:
-            yield Path(place)
-        finally:
-            worktree("remove", "--force", place)
+def _old_sources(found: Comparison, folder: Path) -> Path:
+    """Unpacks the old record's commit into a folder."""
+    archive = folder / "old.zip"
+    done = git(_root(), "archive", f"--output={archive}", found.old.environment.commit, "packages")
+    if done.returncode != 0:
+        raise BenchmarkError(f"git archive failed: {done.stderr.strip()}")
+    shutil.unpack_archive(archive, folder)
+    return folder

@@ -21,8 +21,6 @@ SCHEMA_VERSION: Final = 2
 #: How the suite of a sweep's record begins; the operator's name follows.
 SWEEP: Final = "sweep "
 
-Kind = Literal["ours", "peer", "ceiling"]
-
 
 class Run(msgspec.Struct, frozen=True):
     """One run of one contender: its samples' figures, ratios if there is what to compare with, and the SM clock."""
@@ -65,7 +63,7 @@ class ContenderRecord(msgspec.Struct, frozen=True):
     """
 
     name: str
-    kind: Kind
+    kind: Literal["ours", "peer", "ceiling"]
     median_ms: float
     p20_ms: float
     p80_ms: float
