@@ -17,7 +17,7 @@ import ast
 import functools
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,20 +87,17 @@ def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, _Import]:
     return {a.asname or a.name: _Import(statement.module or "", a.name) for a in statement.names}
 
 
-def _targets(statement: ast.AST) -> list[ast.expr]:
-    if isinstance(statement, ast.Assign):
-        return statement.targets
-    return [statement.target] if isinstance(statement, (ast.AnnAssign, ast.AugAssign)) else []
-
-
-def _bound_by(statement: ast.stmt) -> Iterator[str]:
+def _bound_by(statement: ast.stmt) -> Iterable[str]:
+    nodes: Sequence[ast.AST] = ()
     if isinstance(statement, _DEFINITIONS):
-        yield statement.name
-        return
-    # `TABLE[key] = value` changes TABLE and `module.name = value` module; a call or a loop may change any name in it.
-    changing = isinstance(statement, (ast.Expr, ast.For, ast.Delete))
-    nodes = [statement] if changing else _targets(statement)
-    yield from dict.fromkeys(n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name))
+        return [statement.name]
+    if isinstance(statement, (ast.Expr, ast.For, ast.Delete)):  # a call or a loop may change any name in it
+        nodes = [statement]
+    elif isinstance(statement, ast.Assign):  # `TABLE[key] = value` changes TABLE and `module.name = value` module
+        nodes = statement.targets
+    elif isinstance(statement, (ast.AnnAssign, ast.AugAssign)):
+        nodes = [statement.target]
+    return dict.fromkeys(n.id for node in nodes for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
 class Definitions:
@@ -162,17 +159,10 @@ class Definitions:
         return " ".join(self._tokens(path, node, name, _locals(node, name)))
 
     def _tokens(self, path: Path, node: ast.AST, own: str, local: frozenset[str]) -> Iterator[str]:
-        if isinstance(node, ast.Name):
-            if node.id == own:
-                yield "'itself"
-            else:
-                yield f"'{node.id}" if node.id in local else self._reference(path, node.id)
+        followed = self._reference(path, node, own, local)
+        if followed is not None:
+            yield followed
             return
-        if isinstance(node, ast.Attribute):
-            followed = self._attribute(path, node, local)
-            if followed is not None:
-                yield followed
-                return
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             for bound, found in _imported(node).items():
                 yield f"import {bound} {self._followed(found) or found.name or found.module}"
@@ -192,13 +182,26 @@ class Definitions:
                     yield f"{type(item).__name__}:{item!r}"
             yield ";"
 
-    def _reference(self, path: Path, name: str) -> str:
+    def _reference(self, path: Path, node: ast.AST, own: str, local: frozenset[str]) -> str | None:
+        """A name, or ``module.name``, as its digest or its text; None for any other node."""
         module = self.module(path)
-        own = f"={self.of(path, name)}" if name in module.statements else ""
-        found = module.imports.get(name)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id not in local:
+            found = module.imports.get(node.value.id)
+            if found is None:
+                return None
+            home = found.module if found.name is None else f"{found.module}.{found.name}"
+            return self._followed(_Import(home, node.attr))
+        if not isinstance(node, ast.Name):
+            return None
+        if node.id == own:
+            return "'itself"
+        if node.id in local:
+            return f"'{node.id}"
+        defined = f"={self.of(path, node.id)}" if node.id in module.statements else ""
+        found = module.imports.get(node.id)
         if found is None:
-            return own or f"'{name}"
-        return own + (self._followed(found) or f"'{found.name or found.module}")
+            return defined or f"'{node.id}"
+        return defined + (self._followed(found) or f"'{found.name or found.module}")
 
     def _followed(self, found: _Import) -> str | None:
         """The digest of an imported name; None if its module is not followed."""
@@ -214,16 +217,6 @@ class Definitions:
             return f"={self.of(Path(place), found.name)}"
         again = module.imports.get(found.name)  # re-exported by the package's __init__
         return self._followed(again) if again is not None else None
-
-    def _attribute(self, path: Path, node: ast.Attribute, local: frozenset[str]) -> str | None:
-        """The digest of ``module.name``; None if the module is not followed."""
-        if not isinstance(node.value, ast.Name) or node.value.id in local:
-            return None
-        found = self.module(path).imports.get(node.value.id)
-        if found is None:
-            return None
-        module = found.module if found.name is None else f"{found.module}.{found.name}"
-        return self._followed(_Import(module, node.attr))
 
     def _fixtures(self, path: Path, node: ast.AST) -> Iterator[str]:
         """The fixtures that pytest passes to a test or a fixture, and a test's autouse fixtures and ``pytestmark``."""
