@@ -14,6 +14,7 @@ from forge_core.proofs.chunks import TOOLS, Chunk, Result
 from forge_core.proofs.declare import Kernel, Week, function_of, measured
 from forge_core.proofs.evidence import Evidence, Launched
 from forge_core.proofs.record import Error, Proof, ProofRun, Record, WeekTests
+from forge_core.testing.inputs import cover
 
 #: The number of slowest tests that are named.
 SLOWEST = 8
@@ -180,7 +181,7 @@ def _verdicts(week: Week, kernel: Kernel, shown: Mapping[str, Result]) -> dict[s
 
 
 def covering(launched: Mapping[str, Launched]) -> list[str]:
-    """Few calls whose configurations together have every value of every field: a greedy set cover.
+    """Few calls whose configurations together have every value of every field.
 
     A kernel's code branches on fields of its configuration.  Integers above 32 count as equal within a power of two:
     33 to 64, 65 to 128, and so on.
@@ -188,14 +189,10 @@ def covering(launched: Mapping[str, Launched]) -> list[str]:
     first: dict[tuple[str, Any], str] = {}
     for call, each in launched.items():
         first.setdefault((each.builder, each.config), call)
-    features = {call: set(_features((builder,), values(config))) for (builder, config), call in first.items()}
-    chosen = []
-    left = set().union(*features.values())
-    while left:
-        best = max(features, key=lambda call: len(features[call] & left))
-        chosen.append(best)
-        left -= features[best]
-    return sorted(chosen)
+    features: dict[str, set[Any]] = {
+        call: set(_features((builder,), values(config))) for (builder, config), call in first.items()
+    }
+    return sorted(cover(features, dict.fromkeys(features, 0)))
 
 
 def _features(path: tuple[Any, ...], value: Any) -> Iterable[tuple[Any, ...]]:
