@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -39,7 +38,6 @@ def row_subject(
     *,
     reference: Callable[..., torch.Tensor],
     terms: Callable[..., torch.Tensor],
-    dims: bool = False,
     dtypes: Sequence[torch.dtype] = _FLOATS,
     **more: Any,
 ) -> Subject:
@@ -51,20 +49,18 @@ def row_subject(
         reference: the expected result, of the operator's arguments.
         terms: takes the magnitudes of the same arguments in float64 and returns, for each element of the result, the
             sum of the magnitudes of its terms: the error bound is relative to it.
-        dims: whether several dims may make a row.
         dtypes: of the tensors.
         **more: fields of the :class:`Subject`.
     """
     operands = program.operands
+    launches = [case for case in LAUNCHES if isinstance(case.args[0], int)]  # a row along one dim
 
     def make(case: Case, dtype: torch.dtype, device: torch.device, seed: int) -> tuple[torch.Tensor, ...]:
         generator = torch.Generator(device=device).manual_seed(seed)
-        dim = case.args[0]
-        along = {d % len(case.shape) for d in (dim if isinstance(dim, tuple) else (dim,))}
-        column = tuple(n for i, n in enumerate(case.shape) if i in along)
-        scalar = tuple(n for i, n in enumerate(case.shape) if i not in along)
+        scalar = list(case.shape)
+        column = (scalar.pop(case.args[0]),)
         shapes = dict.fromkeys(operands.rows, case.shape)
-        shapes |= dict.fromkeys(operands.columns, column) | dict.fromkeys(operands.scalars, scalar)
+        shapes |= dict.fromkeys(operands.columns, column) | dict.fromkeys(operands.scalars, tuple(scalar))
         wide = (
             torch.randn(shapes[name], device=device, generator=generator, dtype=torch.float64)
             for name in operator.schema.tensors
@@ -76,8 +72,7 @@ def row_subject(
 
     def floor(*args: Any, variant: str = "auto") -> torch.Tensor:
         x = next(a for a, name in zip(args, operator.schema.tensors, strict=False) if name in operands.rows)
-        dim = args[len(operator.schema.tensors)]
-        length: int = math.prod(x.shape[d] for d in (dim if isinstance(dim, tuple) else (dim,)))
+        length: int = x.shape[args[len(operator.schema.tensors)]]
         exact = 2.0**-53 if x.dtype is torch.float64 else 2.0**-24
         magnitudes = terms(*(a.double().abs() if isinstance(a, torch.Tensor) else a for a in args))
         return magnitudes * (exact * (length / _A_THREAD + _ROUNDINGS))
@@ -85,16 +80,15 @@ def row_subject(
     def samples(device: torch.device) -> Iterator[tuple[Any, ...]]:
         """Calls of which each kernel supports at least one; GPU validation names the kernel."""
         for dtype in dtypes:
-            for seed, case in enumerate(case for case in LAUNCHES if not case.kwargs):
-                if dims or not isinstance(case.args[0], tuple):
-                    yield (*make(case, dtype, device, seed), *case.args)
+            for seed, case in enumerate(case for case in launches if not case.kwargs):
+                yield (*make(case, dtype, device, seed), *case.args)
 
     return Subject(
         operator,
         samples,
         floor,
         cases=_CASES,
-        launches=[case for case in LAUNCHES if dims or not isinstance(case.args[0], tuple)],
+        launches=launches,
         dtypes=dtypes,
         make=make,
         reference=expected,
