@@ -59,12 +59,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips or fails a test that needs more GPUs or GPU memory than there are."""
-    marker = item.get_closest_marker("gpu")
-    if marker is not None:
-        _need_gpus(marker.kwargs.get("count", marker.args[0] if marker.args else 1))
-    large = item.get_closest_marker("large")
+    from forge_core import device
+
+    gpu, large = item.get_closest_marker("gpu"), item.get_closest_marker("large")
+    if gpu is not None:
+        count, found = gpu.kwargs.get("count", gpu.args[0] if gpu.args else 1), device.gpu_count()
+        reason = "No GPU devices found" if found == 0 else f"{count} GPUs are needed, {found} found"
+        # FORGE_REQUIRE_GPU promises one GPU; a test for several is skipped on a machine with one.
+        if settings.current().require_gpu and found < count and (found == 0 or count == 1):
+            pytest.fail(f"FORGE_REQUIRE_GPU=1: {reason}", pytrace=False)
+        if found < count:
+            pytest.skip(reason)
     if large is not None:
-        _need_memory(large.args[0])
+        import torch
+
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info()
+        if free < large.args[0] * 2**30:
+            pytest.skip(f"{large.args[0]} GiB of free GPU memory are needed, {free / 2**30:.1f} GiB found")
 
 
 @pytest.fixture
@@ -72,30 +84,8 @@ def dispatched() -> Iterator[None]:
     """Calls go through the dispatcher, where the gradient of CPU tensors too is the operator's own rule."""
     from forge_core.testing.conformance import Dispatched
 
-    with Dispatched():  # type: ignore[no-untyped-call]
+    with Dispatched():
         yield
-
-
-def _need_gpus(count: int) -> None:
-    from forge_core import device
-
-    found = device.gpu_count()
-    if found >= count:
-        return
-    reason = "No GPU devices found" if found == 0 else f"{count} GPUs are needed, {found} found"
-    # FORGE_REQUIRE_GPU promises one GPU; a test for several is skipped on a machine with one.
-    if settings.current().require_gpu and (found == 0 or count == 1):
-        pytest.fail(f"FORGE_REQUIRE_GPU=1: {reason}", pytrace=False)
-    pytest.skip(reason)
-
-
-def _need_memory(gib: float) -> None:
-    import torch
-
-    torch.cuda.empty_cache()
-    free, _ = torch.cuda.mem_get_info()
-    if free < gib * 2**30:
-        pytest.skip(f"{gib} GiB of free GPU memory are needed, {free / 2**30:.1f} GiB found")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -21,7 +21,7 @@ import torch
 from torch import fx
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import BaseTorchDispatchMode
 
 Arguments = tuple[Any, ...]
 Call = Callable[..., torch.Tensor]
@@ -31,13 +31,8 @@ Right = Callable[[torch.Tensor, Arguments], None]
 # Long enough, in GPU clock cycles, that a launch on the wrong stream is over before this is (about 50 ms).
 LONG_CYCLES = 100_000_000
 
-
-class Dispatched(TorchDispatchMode):
-    """Calls within it go through the dispatcher, where the gradient of CPU tensors too is the operator's own rule."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Calls ``func``."""
-        return func(*args, **(kwargs or {}))
+#: Calls within it go through the dispatcher, where the gradient of CPU tensors too is the operator's own rule.
+Dispatched = BaseTorchDispatchMode
 
 
 def check_opcheck(overload: Any, args: Arguments, kwargs: dict[str, Any] | None = None) -> None:
