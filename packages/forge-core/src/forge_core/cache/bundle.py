@@ -32,11 +32,7 @@ GROUP = "forge.bundles"
 
 
 def installed() -> Iterator[Store]:
-    """All bundles, those of FORGE_BUNDLES first.
-
-    Raises:
-        CacheError: a folder is named as a bundle and is not one.
-    """
+    """All bundles, those of FORGE_BUNDLES first."""
     yield from (open_bundle(folder, "FORGE_BUNDLES") for folder in settings.current().bundles)
     yield from _of_packages()
 

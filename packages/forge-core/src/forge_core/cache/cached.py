@@ -257,21 +257,12 @@ def builder_at(path: str) -> CompileCached[Any]:
 
 
 def find_entries(key: KernelKey, store: Store | None) -> Iterator[tuple[Entry, str]]:
-    """The entries for a key that this machine can run, each with its origin, ``"cache"`` or ``"bundle"``.
-
-    Raises:
-        CacheError: a folder is not safe to load native code from, or is named as a bundle and is not one.
-    """
+    """The entries for a key that this machine can run, each with its origin, ``"cache"`` or ``"bundle"``."""
     for each in itertools.chain([] if store is None else [store], bundle.installed()):
         for candidate in key.compatible_keys():
             entry = each.find(candidate)
             if entry is not None:
                 yield entry, "bundle" if each.frozen else "cache"
-
-
-def build_command(key: KernelKey) -> str:
-    """The command that compiles one kernel into the cache."""
-    return shlex.join(["forge-cute", "cache", "warm", "--arch", key.arch, "--kernel", key.name, "--config", key.config])
 
 
 def _missing(key: KernelKey, store: Store | None) -> MissingKernelError:
@@ -285,7 +276,9 @@ def _missing(key: KernelKey, store: Store | None) -> MissingKernelError:
     return MissingKernelError(
         f"{key.name} for {key.arch} {told}, and FORGE_JIT=0 forbids to compile it.",
         key=key.digest,
-        command=build_command(key),
+        command=shlex.join(
+            ["forge-cute", "cache", "warm", "--arch", key.arch, "--kernel", key.name, "--config", key.config]
+        ),
     )
 
 

@@ -76,12 +76,7 @@ class Compiler:
     def compile(
         self, build: Callable[[Any], Traceable], config: Any, key: KernelKey, *, keep: bool = False
     ) -> Compiled:
-        """Traces and compiles; ``keep`` also keeps PTX and machine code; needs no GPU.
-
-        Raises:
-            UnsupportedError: the CuTe DSL is not installed.
-            CompileError: the kernel could not be compiled.
-        """
+        """Traces and compiles; ``keep`` also keeps PTX and machine code; needs no GPU."""
         require_dsl(key.name)
         import cutlass.cute as cute
 
@@ -100,17 +95,12 @@ class Compiler:
         seconds = time.perf_counter() - start
         log.debug("compiled: %s %s [%s] in %.2f s, key %s", key.name, config, key.arch, seconds, key.digest[:12])
         # The DSL returns a Python wrapper that handles keyword arguments; the native function inside is faster.
-        unwrap = getattr(compiled, "__tvm_ffi_object__", None)
-        inside = unwrap() if unwrap is not None else None
+        inside = getattr(compiled, "__tvm_ffi_object__", lambda: None)()
         launch = compiled if inside is None else inside
         return Compiled(launch=launch, key=key, seconds=seconds, ptx=ptx, cubin=cubin, owner=compiled)
 
     def image(self, compiled: Compiled) -> tuple[bytes, bool]:
-        """The object's bytes, and whether it is linked (loadable without the DSL).
-
-        Raises:
-            CompileError: it cannot be exported.
-        """
+        """The object's bytes, and whether it is linked (loadable without the DSL)."""
         with tempfile.TemporaryDirectory(prefix="forge-object-") as folder:
             path = Path(folder) / "kernel.o"
             try:
@@ -132,14 +122,9 @@ class Compiler:
             return path.with_suffix(".so").read_bytes(), True
 
     def load(self, path: Path, symbol: str, *, linked: bool) -> tuple[Callable[..., Any], Any]:
-        """Loads the function ``symbol`` of an object; imports the DSL if it is not linked.
+        """Loads the function ``symbol`` of an object, and its module, which must outlive it.
 
-        Returns:
-            The function, and its module, which must outlive it.
-
-        Raises:
-            UnsupportedError: the DSL or TVM-FFI is not installed.
-            OSError, RuntimeError, AttributeError: it is not an object for this machine, or has no such function.
+        Imports the DSL if the object is not linked.
         """
         if not linked:
             require_dsl(f"loading {path}")
@@ -150,7 +135,8 @@ class Compiler:
         require_runtime(f"loading {path}")
         runtime = runtime_library()
         if runtime is not None:
-            _load_runtime(runtime)
+            # The object names its libraries without a path; the loader uses one of that name that is already loaded.
+            ctypes.CDLL(str(runtime))
         import tvm_ffi
 
         module = tvm_ffi.load_module(str(path))
@@ -185,9 +171,3 @@ def _link(folder: Path) -> str:
     command = (*command, str(runtime), tvm_ffi.libinfo.find_libtvm_ffi())
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     return f"{command[0]} failed: {done.stderr.strip() or done.stdout.strip()}" if done.returncode != 0 else ""
-
-
-@functools.cache
-def _load_runtime(path: Path) -> ctypes.CDLL:
-    # An object names its libraries without a path; the loader uses one of that name that is already loaded.
-    return ctypes.CDLL(str(path))

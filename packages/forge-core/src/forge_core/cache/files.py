@@ -44,11 +44,7 @@ def make_private(folder: Path) -> Path:
 
 
 def check_writable(folder: Path, *, remedy: str) -> None:
-    """Makes a folder (see :func:`make_private`), and checks that files can be created in it.
-
-    Raises:
-        CacheError: they cannot; the message ends with ``remedy``, a full sentence.
-    """
+    """Makes a private folder; raises CacheError, which ends with ``remedy``, if no file can be created in it."""
     try:
         with tempfile.TemporaryFile(dir=make_private(folder)):
             pass
@@ -66,19 +62,11 @@ def tree_bytes(folder: Path) -> int:
 
 
 def check_private(path: Path, *, remedy: str) -> Path:
-    """Resolves a path that native code may be loaded from.
+    """Resolves a path that native code may be loaded from; otherwise raises CacheError, which ends with ``remedy``.
 
     The file or folder must belong to this user or to root and must not be writable by others; no folder above it may be
     world-writable without the sticky bit.  The same holds for each symbolic link on the way, and for the folder of a
     file that a link leads to.
-
-    Args:
-        path: an existing file or folder, or a link to one.
-        remedy: what to do if it is not safe, as a full sentence.
-
-    Raises:
-        CacheError: another user can change it.
-        OSError: it cannot be accessed.
     """
     if not hasattr(os, "geteuid"):  # no POSIX permissions, and no kernels either: the DSL needs Linux
         return path

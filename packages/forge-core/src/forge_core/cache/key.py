@@ -100,9 +100,7 @@ def untag(tagged: Any) -> Any:
     if tagged is None:
         return None
     match tagged:
-        case ["bool", bool(value)] | ["str", str(value)]:
-            return value
-        case ["int", int(value)] if not isinstance(value, bool):
+        case ["bool" | "int" | "str" as kind, value] if type(value).__name__ == kind:
             return value
         case ["dtype", str(name)] if isinstance(getattr(torch, name, None), torch.dtype):
             return getattr(torch, name)

@@ -64,14 +64,9 @@ class _Module(NamedTuple):
 
 
 def fingerprint(roots: Iterable[str], *, excluded: tuple[str, ...] = _BOUNDARY) -> Sources | None:
-    """The fingerprint of modules and of all modules that they import from the project; imports nothing.
+    """The fingerprint of modules and of what they import from the project but ``excluded`` packages; imports nothing.
 
-    Args:
-        roots: full names of modules.
-        excluded: packages that are not followed.
-
-    Returns:
-        None if a root has no source file, as in an interactive session.
+    None if a root has no source file, as in an interactive session.
     """
     _locate.cache_clear()
     roots = set(roots)

@@ -78,7 +78,6 @@ class Entry:
         Raises:
             FileNotFoundError: there is none.
             Damaged: it is incomplete or inconsistent, or the folder's name is not its digest.
-            OSError: it cannot be read.
         """
         try:
             told: Any = json.loads((folder / DESCRIPTION).read_bytes())
