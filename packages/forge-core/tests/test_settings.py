@@ -114,12 +114,6 @@ def test_what_is_spelt_rightly_or_is_no_misspelling_is_no_warning(monkeypatch, n
     assert names() == []
 
 
-def test_every_field_has_one_variable_and_the_reverse():
-    fields = [variable.field for variable in VARIABLES]
-    assert sorted(fields) == sorted(f.name for f in dataclasses.fields(Settings))
-    assert all(variable.name == f"FORGE_{variable.field.upper()}" for variable in VARIABLES)
-
-
 def test_use_settings_nests_and_ends():
     with use_settings(backend="ref") as outer:
         assert outer == settings.current() == Settings(backend="ref")

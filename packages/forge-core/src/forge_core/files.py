@@ -18,14 +18,11 @@ def read_unpacked(path: Path) -> bytes:
         OSError: it cannot be read or decompressed.
     """
     data = path.read_bytes()
+    unpack = {".gz": gzip.decompress, ".xz": lzma.decompress}.get(path.suffix)
     try:
-        if path.suffix == ".gz":
-            return gzip.decompress(data)
-        if path.suffix == ".xz":
-            return lzma.decompress(data)
+        return unpack(data) if unpack is not None else data
     except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
         raise OSError(f"{path}: expected a file packed by {path.suffix[1:]}: {error}") from error
-    return data
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from forge_core.env_check.doctor import doctor
+from forge_core.env_check.__main__ import doctor
 
 __all__ = ["doctor"]

@@ -1,7 +1,4 @@
-"""The facts of a machine as plain data, and the functions that read them.
-
-The driver is queried through its own libraries, which works with a torch built without CUDA and creates no context.
-"""
+"""The facts of a machine as plain data, and the functions that read them."""
 
 from __future__ import annotations
 
@@ -69,9 +66,7 @@ class Dsl:
 
     distributions: dict[str, str] = field(default_factory=dict)  # version of each installed nvidia-cutlass-dsl*
     variants: tuple[int, ...] = ()  # CUDA major versions whose compiler library is on disk
-    altered: tuple[str, ...] = ()  # files that differ from what the one distribution that brought them recorded
-    mixed: tuple[str, ...] = ()  # files that several distributions brought with different content
-    missing: tuple[str, ...] = ()  # recorded files that are not there
+    broken: tuple[str, ...] = ()  # how files on disk differ from those that the distributions recorded, in words
 
     @property
     def version(self) -> str | None:
@@ -104,25 +99,24 @@ class Facts:
 def collect() -> Facts:
     """Reads all facts; compiles a kernel, and runs it on each GPU."""
     torch, gpus = _torch()
-    cuda, (version, gpu_count) = driver_cuda(), _ask_nvml()
     dsl = read_dsl(importlib.metadata.distributions(), package_folder("nvidia_cutlass_dsl"))
     try:
         current, settings_error = settings.current(), None
     except SettingsError as error:
         current, settings_error = settings.Settings(), str(error)
-    runs: tuple[KernelRun, ...] = ()
+    asked: list[tuple[str, int | None]] = []
     if torch.version is not None and torch.error is None and dsl.version is not None:
         supported = [gpu for gpu in gpus if gpu.capability >= MIN_CAPABILITY]
-        runs = tuple(run_in_child(arch_of(gpu.capability), gpu.index) for gpu in supported)
+        asked = [(arch_of(gpu.capability), gpu.index) for gpu in supported]
         if not gpus:
-            runs = (run_in_child(current.arch or DEFAULT_ARCH, None),)
+            asked = [(current.arch or DEFAULT_ARCH, None)]
     return Facts(
         system=sys.platform,
         python=platform.python_version(),
         executable=sys.executable,
         forge=_version("forge-cute-core") or "from source",
         torch=torch,
-        driver=Driver(version or _version_from_proc(), f"{cuda[0]}.{cuda[1]}" if cuda else None, gpu_count),
+        driver=_driver(),
         gpus=gpus,
         dsl=dsl,
         tvm_ffi=_version("apache-tvm-ffi"),
@@ -132,7 +126,7 @@ def collect() -> Facts:
         cache_writable=_writable(current.folder),
         backend=current.backend,
         settings_error=settings_error,
-        kernels=runs,
+        kernels=tuple(run_in_child(arch, gpu) for arch, gpu in asked),
     )
 
 
@@ -175,17 +169,15 @@ def _torch() -> tuple[Torch, tuple[Gpu, ...]]:
     return Torch(version=str(torch.__version__), cuda=torch.version.cuda, arches=arches), gpus
 
 
-def _ask_nvml() -> tuple[str | None, int]:
-    """The driver's version and the number of GPUs."""
+def _driver() -> Driver:
+    """Asks the driver's own libraries, which works with a torch built without CUDA and creates no context."""
+    cuda, version, count = driver_cuda(), ctypes.create_string_buffer(96), ctypes.c_uint(0)
     nvml = load_library("libnvidia-ml.so.1", "nvml.dll")
-    if nvml is None or nvml.nvmlInit_v2() != 0:
-        return None, 0
-    try:
-        text, count = ctypes.create_string_buffer(96), ctypes.c_uint(0)
-        version = text.value.decode() if nvml.nvmlSystemGetDriverVersion(text, len(text)) == 0 else None
-        return version or None, count.value if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 else 0
-    finally:
+    if nvml is not None and nvml.nvmlInit_v2() == 0:
+        nvml.nvmlSystemGetDriverVersion(version, len(version))
+        nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
         nvml.nvmlShutdown()
+    return Driver(version.value.decode() or _version_from_proc(), f"{cuda[0]}.{cuda[1]}" if cuda else None, count.value)
 
 
 def _version_from_proc() -> str | None:
@@ -218,16 +210,17 @@ def read_dsl(distributions: Iterable[importlib.metadata.Distribution], package: 
             if file.hash is not None and file.parts[0] == "nvidia_cutlass_dsl":
                 path = Path(str(distribution.locate_file(file)))
                 claims.setdefault(file.as_posix(), {})[(file.hash.mode, file.hash.value)] = path
-    altered, mixed, missing = [], [], []
+    broken: dict[str, list[str]] = {}
     for file_name, recorded in sorted(claims.items()):
         (mode, value), path = next(iter(recorded.items()))
         if len(recorded) > 1:
-            mixed.append(file_name)
+            broken.setdefault("two variants of the CuTe DSL are mixed on disk", []).append(file_name)
         elif not path.is_file():
-            missing.append(file_name)
+            broken.setdefault("the CuTe DSL's files are missing", []).append(file_name)
         elif _hash(path, mode) != value:
-            altered.append(file_name)
-    return Dsl(dict(sorted(found.items())), installed_variants(package), tuple(altered), tuple(mixed), tuple(missing))
+            broken.setdefault("the CuTe DSL's files are not what its distributions recorded", []).append(file_name)
+    told = (f"{what}: {len(files)} file(s), for example {files[0]}" for what, files in broken.items())
+    return Dsl(dict(sorted(found.items())), installed_variants(package), tuple(told))
 
 
 def _hash(path: Path, mode: str) -> str:

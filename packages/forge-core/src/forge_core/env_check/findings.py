@@ -161,10 +161,6 @@ def _dsl_command(facts: Facts, *, version: str | None = None, fresh: bool = Fals
     return f"pip uninstall -y {' '.join(facts.dsl.distributions)} && {install}" if fresh else install
 
 
-def _some(files: tuple[str, ...]) -> str:
-    return f"{len(files)} file(s), for example {files[0]}"
-
-
 def _dsl(facts: Facts) -> Iterator[_Found]:
     dsl, version, cuda = facts.dsl, facts.dsl.version, facts.torch.cuda
     if version is None:
@@ -177,7 +173,12 @@ def _dsl(facts: Facts) -> Iterator[_Found]:
         message = f"CuTe DSL {version} is not supported: {DSL_RANGE} is needed"
         yield Level.FAULT, message, _dsl_command(facts, fresh=True)
         return
-    broken = list(_dsl_files(facts, version))
+    broken = list(dsl.broken)
+    if len(set(dsl.distributions.values())) > 1:
+        listed = ", ".join(f"{name} {version}" for name, version in dsl.distributions.items())
+        broken.append(f"the CuTe DSL is installed in several versions: {listed}")
+    if not dsl.variants and not broken:
+        broken.append(f"CuTe DSL {version} has no compiler library for any CUDA version")
     if broken:
         repair = _dsl_command(facts, version=version, fresh=True)
         yield from ((Level.FAULT, message, repair) for message in broken)
@@ -195,22 +196,6 @@ def _dsl(facts: Facts) -> Iterator[_Found]:
     else:
         match = f", torch is built with CUDA {cuda}" if cuda else ""
         yield Level.OK, f"CuTe DSL {version} with {libraries}; CUDA {used} in use{match}"
-
-
-def _dsl_files(facts: Facts, version: str) -> Iterator[str]:
-    """The faults of the DSL's files."""
-    dsl = facts.dsl
-    if len(set(dsl.distributions.values())) > 1:
-        listed = ", ".join(f"{name} {version}" for name, version in dsl.distributions.items())
-        yield f"the CuTe DSL is installed in several versions: {listed}"
-    if dsl.mixed:
-        yield f"two variants of the CuTe DSL are mixed on disk: {_some(dsl.mixed)} that both own and differ in"
-    if dsl.altered:
-        yield f"the CuTe DSL's files are not what its distributions recorded: {_some(dsl.altered)}"
-    if dsl.missing:
-        yield f"the CuTe DSL's files are missing: {_some(dsl.missing)}"
-    elif not dsl.variants:
-        yield f"CuTe DSL {version} has no compiler library for any CUDA version"
 
 
 def _ffi(facts: Facts) -> Iterator[_Found]:

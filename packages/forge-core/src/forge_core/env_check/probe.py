@@ -33,12 +33,7 @@ class KernelRun:
 
 
 def compile_and_run(arch: str, gpu: int | None) -> KernelRun:
-    """Compiles the kernel for ``arch``; with ``gpu``, runs it there and compares every element.
-
-    Raises:
-        UnsupportedError: the CuTe DSL is not installed.
-        CompileError: the kernel does not compile.
-    """
+    """Compiles the kernel for ``arch``; with ``gpu``, runs it there and compares every element."""
     from forge_core.env_check.kernel import AddOneConfig, build
 
     # Without the cache, because the compiler is checked.
@@ -60,9 +55,9 @@ def _run(launch: Callable[..., Any], gpu: int) -> str | None:
     return f"{wrong} of {ELEMENTS} elements are wrong" if wrong else None
 
 
-def run_in_child(arch: str, gpu: int | None, *, python: str = sys.executable) -> KernelRun:
+def run_in_child(arch: str, gpu: int | None) -> KernelRun:
     """Runs this module in a child process, whose crash or timeout becomes the error of the :class:`KernelRun`."""
-    command = [python, "-m", "forge_core.env_check.probe", arch, *([] if gpu is None else [str(gpu)])]
+    command = [sys.executable, "-m", "forge_core.env_check.probe", arch, *([] if gpu is None else [str(gpu)])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
