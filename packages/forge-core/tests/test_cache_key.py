@@ -343,6 +343,12 @@ def test_an_installed_package_counts_by_its_version(tree, tmp_path, monkeypatch)
     assert found["hypothesis"].startswith("hypothesis==")
 
 
+def test_an_extension_without_a_package_has_no_source(tree, tmp_path):
+    (tmp_path / "extension_of_forge.abi3.so").touch()
+    tree.add("kernel.py", "import extension_of_forge\n")
+    assert tree.of()["extension_of_forge"] == "not found"
+
+
 def test_a_module_without_a_source_has_no_fingerprint():
     assert fingerprint(["no_such_module_anywhere"]) is None
     assert fingerprint(["torch._C"]).pairs == ()

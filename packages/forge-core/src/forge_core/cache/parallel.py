@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.context import ForkProcess
 from pathlib import Path
-from typing import IO, Any, TextIO, TypedDict
+from typing import IO, Any, TextIO
 
 from forge_core import settings
 from forge_core.cache.cached import builder_at
@@ -59,17 +59,6 @@ class Outcome:
     seconds: float = 0.0  # compile time, now or earlier; 0 if it failed
     bytes: int = 0  # the object's size
     error: str = ""  # why it failed
-
-
-class _Job(TypedDict):
-    """The server's input."""
-
-    requests: list[tuple[str, str, Any, str]]  # digest of the key, builder, tagged configuration, architecture
-    jobs: int
-    timeout_s: float
-    store: str
-    max_bytes: int
-    debug: bool
 
 
 def compile_all(
@@ -110,22 +99,21 @@ def compile_all(
                 done(key.digest, {"status": "present", "seconds": found.seconds, "bytes": found.bytes})
     missing = {digest: request for digest, request in wanted.items() if digest not in outcomes}
     if missing:
-        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        job = _Job(
-            requests=[(digest, each.builder, tag(each.config), each.arch) for digest, each in missing.items()],
-            jobs=jobs or min(processors, _MAX_JOBS),
-            timeout_s=TIMEOUT_S,
-            store=str(store.root.absolute()),
-            max_bytes=store.max_bytes,
-            debug=settings.debug_requested(),
-        )
+        job = {
+            "requests": [(digest, each.builder, tag(each.config), each.arch) for digest, each in missing.items()],
+            "jobs": jobs or min(len(os.sched_getaffinity(0)), _MAX_JOBS),
+            "timeout_s": TIMEOUT_S,
+            "store": str(store.root.absolute()),
+            "max_bytes": store.max_bytes,
+            "debug": settings.debug_requested(),
+        }
         ended = _run_server(job, done)
         for digest in missing.keys() - outcomes.keys():
             done(digest, {"error": f"the worker ended: {ended}"})
     return [outcomes[digest] for digest in wanted]
 
 
-def _run_server(job: _Job, on_result: Callable[[str, dict[str, Any]], None]) -> str:
+def _run_server(job: dict[str, Any], on_result: Callable[[str, dict[str, Any]], None]) -> str:
     """Calls back with the digest and the result of each request; returns how the server ended.
 
     Any exception, such as KeyboardInterrupt, kills the server and its workers.
@@ -161,6 +149,7 @@ def _run_server(job: _Job, on_result: Callable[[str, dict[str, Any]], None]) -> 
                 if server.returncode != 0:
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(server.pid, signal.SIGKILL)
+                    server.wait()  # Popen waits only a quarter of a second after a KeyboardInterrupt
         return _how_it_ended(server.returncode, stderr)
 
 
@@ -177,7 +166,7 @@ def _serve() -> None:
     # Results have a descriptor of their own; what kernels or libraries print goes to stderr.
     results = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    job: _Job = json.load(sys.stdin)
+    job: dict[str, Any] = json.load(sys.stdin)
     signal.setitimer(signal.ITIMER_REAL, job["timeout_s"])
     for module in sorted({builder.partition(":")[0] for _, builder, _, _ in job["requests"]}):
         # A module that fails here fails again in the worker that needs it.
@@ -213,7 +202,7 @@ def _serve() -> None:
             results.flush()
 
 
-def _work(job: _Job, request: tuple[str, str, Any, str], sender: Any, stderr: IO[bytes], results: TextIO) -> None:
+def _work(job: dict[str, Any], request: list[Any], sender: Any, stderr: IO[bytes], results: TextIO) -> None:
     results.close()  # so that the caller notices the end of the server
     os.dup2(stderr.fileno(), 1)
     os.dup2(stderr.fileno(), 2)
@@ -221,7 +210,7 @@ def _work(job: _Job, request: tuple[str, str, Any, str], sender: Any, stderr: IO
     sender.send(_compile(job, *request))
 
 
-def _compile(job: _Job, digest: str, path: str, tagged: Any, arch: str) -> dict[str, Any]:
+def _compile(job: dict[str, Any], digest: str, path: str, tagged: Any, arch: str) -> dict[str, Any]:
     try:
         with settings.use_settings(debug=job["debug"]):
             # Imported before its key is computed, so that a change of the sources in between is noticed.

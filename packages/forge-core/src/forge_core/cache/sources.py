@@ -59,7 +59,7 @@ class _Module(NamedTuple):
     """A module on disk."""
 
     name: str
-    path: str  # of its source; "" for a namespace package or an extension
+    path: str  # of its source; "" for a namespace package
     folders: tuple[str, ...]  # of a package's submodules
 
 
@@ -84,7 +84,7 @@ def fingerprint(roots: Iterable[str], *, excluded: tuple[str, ...] = _BOUNDARY) 
         if module is None:
             if name in roots:
                 return None
-            pairs[name] = "not found"  # an optional import, which may be installed later
+            pairs[name] = "not found"  # an optional import, which may be installed later, or an extension
         elif top not in own and not top.startswith("forge_") and _is_installed(module):
             pairs[top] = _version(top)
         elif module.path:
@@ -161,7 +161,8 @@ def _locate(name: str) -> _Module | None:
     if spec is None:
         return None
     path = spec.origin if spec.origin is not None and spec.origin.endswith(".py") else ""
-    return _Module(name, path, tuple(spec.submodule_search_locations or ()))
+    folders = tuple(spec.submodule_search_locations or ())
+    return _Module(name, path, folders) if path or folders else None
 
 
 # ------------------------------------------------------------------------------------------------ import statements
