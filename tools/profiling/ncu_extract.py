@@ -6,7 +6,6 @@ The manifest that a profiled workload writes beside its report holds the bytes t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,11 +68,6 @@ def _take(waiting: list[tuple[str, Needed]], profile: KernelProfile) -> Needed |
     return None if match is None else waiting.pop(match)[1]
 
 
-def text_of(found: Sequence[Diagnosis]) -> str:
-    """Diagnoses as text, with their figures."""
-    return "\n\n".join(each.report() for each in found)
-
-
 HELP = """Print what a .ncu-rep, or a .csv that ncu exported, says; or set two side by side.
 
 \b
@@ -101,5 +95,5 @@ def command(words: tuple[str, ...], as_json: bool, read: int | None, written: in
         raise click.UsageError("--read and --written belong together")
     needed = Needed(read, written) if read is not None and written is not None else None
     found = diagnoses(Path(words[0]), needed=needed, **options)
-    text = json.dumps([each.as_dict() for each in found], indent=2) if as_json else text_of(found)
-    click.echo(text)
+    reports = "\n\n".join(each.report() for each in found)
+    click.echo(json.dumps([each.as_dict() for each in found], indent=2) if as_json else reports)

@@ -7,15 +7,15 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
 
-from ncu_extract import diagnoses, text_of
+from ncu_extract import diagnoses
 
 from forge_core.errors import ForgeError
-from forge_core.processes import PLACES, find_tool
+from forge_core.processes import PLACES, find_tool, how_it_ended
 from forge_core.profiling.ncu import EXPORT, SECTIONS, hottest_lines, metrics_to_collect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,7 +124,7 @@ def watch(
         ToolError: it printed a known trouble, or failed.
     """
     # Kernels are compiled in the profiled process; the variable is part of the compile cache's key.
-    lines: Mapping[str, str] = {"CUTE_DSL_LINEINFO": "1"} if request.lines else {}
+    variables |= {"CUTE_DSL_LINEINFO": "1"} if request.lines else {}
     printed: list[str] = []
     with (
         log.open("w", encoding="utf-8") as file,
@@ -134,7 +134,7 @@ def watch(
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            env={**os.environ, **lines, **variables},
+            env={**os.environ, **variables},
             cwd=ROOT,
         ) as process,
     ):
@@ -163,8 +163,7 @@ def refuse_trouble(status: int, output: str, log: Path, tool: str) -> None:
         if re.search(pattern, output):
             raise ToolError(f"{tool}: {advice} (output in {log})")
     if status != 0:
-        last = next((line for line in reversed(output.splitlines()) if line.strip()), "nothing was printed")
-        raise ToolError(f"{tool} ended with exit status {status}: {last.strip()} (output in {log})")
+        raise ToolError(f"{tool} ended with {how_it_ended(status, output)} (output in {log})")
 
 
 def finish(said: str, *paths: Path) -> None:
@@ -211,7 +210,7 @@ def ncu(request: Request) -> int:
         raise ToolError(f"ncu ended well and wrote no {report} (output in {log})")
     read = [executable, "--import", str(report)]
     table.write_text(printed_by([*read, *EXPORT], log), encoding="utf-8")
-    said = text_of(diagnoses(table))
+    said = "\n\n".join(found.report() for found in diagnoses(table))
     if request.lines:
         page = printed_by([*read, "--page", "source", "--print-source", "cuda,sass", "--csv"], log)
         said += "\n\n" + hottest_lines(page.splitlines())

@@ -249,31 +249,6 @@ def sets_for(work: Work, calls: int, l2_bytes: int) -> int:
     return max(1, min(calls, MOST_SETS, 1 + 2 * l2_bytes // once))
 
 
-def prepare(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int) -> list[list[tuple[Any, ...]]]:
-    """The input sets of each work, after its first calls, which compile and load its kernels."""
-    prepared = []
-    for work in works:
-        inputs = [work.make(device, number) for number in range(sets_for(work, calls, l2_bytes))]
-        for _ in range(WARM_UPS):
-            work.call(*inputs[-1])
-        prepared.append(inputs)
-    return prepared
-
-
-def make_calls(
-    works: Sequence[Work],
-    prepared: Sequence[Sequence[tuple[Any, ...]]],
-    calls: int,
-    mark: Callable[[str], AbstractContextManager[Any]],
-) -> None:
-    """Makes the calls of each work in a range of its name."""
-    for work, inputs in zip(works, prepared, strict=True):
-        with mark(work.name):
-            for number in range(calls):
-                work.call(*inputs[number % len(inputs)])
-            torch.cuda.synchronize()
-
-
 @contextmanager
 def profiled_range(name: str) -> Iterator[None]:
     """An NVTX range between cudaProfilerStart and cudaProfilerStop, synchronized at both ends.
@@ -292,21 +267,41 @@ def profiled_range(name: str) -> Iterator[None]:
         torch.cuda.profiler.stop()
 
 
-def run(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int) -> None:
-    """Warms everything up, then makes the calls in one profiled range."""
-    prepared = prepare(works, calls=calls, device=device, l2_bytes=l2_bytes)
-    with profiled_range("forge"):
-        make_calls(works, prepared, calls, torch.cuda.nvtx.range)
+def run(
+    works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int, trace: Path | None = None
+) -> str | None:
+    """Warms everything up, then makes the calls, those of each work in a range of its name.
 
+    Args:
+        works: what to call.
+        calls: of each.
+        device: where the inputs are made.
+        l2_bytes: the size of its L2.
+        trace: run under PyTorch's profiler, write its trace here, and return its table; None for one profiled range.
+    """
+    prepared = []
+    for work in works:
+        inputs = [work.make(device, number) for number in range(sets_for(work, calls, l2_bytes))]
+        for _ in range(WARM_UPS):  # the first compiles and loads the kernels
+            work.call(*inputs[-1])
+        prepared.append(inputs)
 
-def with_torch_profiler(works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int, trace: Path) -> str:
-    """As :func:`run` under PyTorch's profiler; writes the trace and returns its table."""
+    def make_calls(mark: Callable[[str], AbstractContextManager[Any]]) -> None:
+        for work, inputs in zip(works, prepared, strict=True):
+            with mark(work.name):
+                for number in range(calls):
+                    work.call(*inputs[number % len(inputs)])
+                torch.cuda.synchronize()
+
+    if trace is None:
+        with profiled_range("forge"):
+            make_calls(torch.cuda.nvtx.range)
+        return None
     from torch.profiler import ProfilerActivity, profile, record_function
 
-    prepared = prepare(works, calls=calls, device=device, l2_bytes=l2_bytes)
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
-        make_calls(works, prepared, calls, lambda name: record_function(f"forge: {name}"))
+        make_calls(lambda name: record_function(f"forge: {name}"))
     profiler.export_chrome_trace(str(trace))
     return str(profiler.key_averages().table(sort_by="device_time_total", row_limit=40, max_name_column_width=80))
 
@@ -333,11 +328,8 @@ def main() -> int:
         if options.manifest is not None:
             content = {"gpu": gpu.name, "calls": options.calls, "works": [work.as_dict() for work in works]}
             options.manifest.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        how = {"calls": options.calls, "device": device, "l2_bytes": gpu.l2_bytes}
-        if options.torch_profiler is not None:
-            sys.stdout.write(with_torch_profiler(works, **how, trace=options.torch_profiler) + "\n")
-        else:
-            run(works, **how)
+        said = run(works, calls=options.calls, device=device, l2_bytes=gpu.l2_bytes, trace=options.torch_profiler)
+        sys.stdout.write(f"{said}\n" if said else "")
     except ForgeError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 2

@@ -1,4 +1,4 @@
-"""Machines rented from Modal, which this module alone imports.  Written for modal 1.6.4, never run against the service."""
+"""Machines of Modal; the only module that imports it.  Written for modal 1.6.4, never run against the service."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from forge_core.cli import main
 from forge_core.commands.layout import kernel_drawing
 from forge_core.errors import ArgumentError
-from forge_core.profiling.drawing import MOST_ROWS, to_svg
 from forge_core.profiling.layouts import (
+    MOST_ROWS,
     Access,
     Drawing,
     Panel,
@@ -22,6 +22,7 @@ from forge_core.profiling.layouts import (
     swizzled_tile,
     thread_value,
     tiled_copy,
+    to_svg,
 )
 
 SVG = "{http://www.w3.org/2000/svg}"

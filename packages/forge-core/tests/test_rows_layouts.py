@@ -15,7 +15,7 @@ from forge_core.commands import layout
 from forge_core.device import SPECS
 from forge_core.errors import ArgumentError
 from forge_core.op import Explanation
-from forge_core.profiling.drawing import to_svg
+from forge_core.profiling.layouts import to_svg
 from forge_core.rows import Binding, Fold, Operands, RowProgram, configurations
 from forge_core.rows.arguments import tiling
 from forge_core.rows.problem import Problem

@@ -13,8 +13,7 @@ from forge_core import dtypes
 from forge_core.cli import answers
 from forge_core.commands.find import call_options, explained
 from forge_core.errors import ArgumentError, ForgeError
-from forge_core.profiling.drawing import to_svg
-from forge_core.profiling.layouts import WARP, Drawing, Panel, of_steps, swizzled_tile, thread_value, tiled_copy
+from forge_core.profiling.layouts import WARP, Drawing, Panel, of_steps, swizzled_tile, thread_value, tiled_copy, to_svg
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.problem import ACCESS
 from forge_core.rows.teams import PersistentConfig

@@ -243,16 +243,13 @@ def read_csv(lines: Iterable[str], source: str = "the CSV") -> list[KernelProfil
 
 # Scaled units as ncu writes them: "Mbyte", "us", "nsecond", "Gbyte/second", "Kbyte/block".
 _SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_SCALED = re.compile(
-    r"(?:(?P<count>[KMGT])(?:byte|sector|cycle|inst|register|thread|block|warp|request)?|(?P<time>[mun])s(?:econd)?)"
-    r"(?:/.*)?"
-)
+_SCALED = re.compile(r"([KMGT](?=[a-z]*(?:/|$))|[mun](?=s(?:econd)?(?:/|$)))")
 
 
 def _factor(unit: str) -> float:
     """The number of base units in ``unit``."""
-    match = _SCALED.fullmatch(unit)
-    return _SCALES[match["count"] or match["time"]] if match else 1.0
+    match = _SCALED.match(unit)
+    return _SCALES[match[1]] if match else 1.0
 
 
 def hottest_lines(lines: Iterable[str], *, most: int = 5) -> str:
