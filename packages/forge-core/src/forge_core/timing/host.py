@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from forge_core.errors import BenchmarkError
+from forge_core.processes import how_it_ended
 from forge_core.timing import Call, Timing
 from forge_core.timing.interleave import launch_order
 
@@ -92,6 +93,5 @@ def fresh_process(arguments: Sequence[str], what: str, variables: Mapping[str, s
     command, env = [sys.executable, *arguments], {**os.environ, **(variables or {})}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS, env=env)
     if done.returncode != 0:
-        last = done.stderr.strip().rpartition("\n")[2] or "no message"
-        raise BenchmarkError(f"{what} failed in a fresh process: {last}", **names)
+        raise BenchmarkError(f"{what} failed in a fresh process: {how_it_ended(done.returncode, done.stderr)}", **names)
     return done.stdout.strip().rpartition("\n")[2]

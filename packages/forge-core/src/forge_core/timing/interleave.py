@@ -13,9 +13,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 from forge_core.timing import Call, Timing
@@ -41,21 +40,14 @@ class Timer(Protocol):
 
 @dataclass(frozen=True)
 class Policy:
-    """How often to measure.
+    """How often to measure."""
 
-    Attributes:
-        warmup: rounds before the first sample, at least one.
-        warmup_ms: the least time of the warm-up: an idle GPU needs tens of milliseconds to come to its full speed.
-        iterations: samples of each contender; by default as many as fit in `budget_ms`, within the two limits.
-        budget_ms: time for all samples of all contenders of a case.
-    """
-
-    warmup: int = 5
-    warmup_ms: float = 0.0
-    iterations: int | None = None
+    warmup: int = 5  # rounds before the first sample, at least one
+    warmup_ms: float = 0.0  # at least: an idle GPU needs tens of milliseconds to come to its full speed
+    iterations: int | None = None  # samples of each contender; None for as many as fit in the budget, within the limits
     min_iterations: int = 25
     max_iterations: int = 200
-    budget_ms: float = 300.0
+    budget_ms: float = 300.0  # for all samples of all contenders of a case
 
     def rounds(self, round_ms: float) -> int:
         """Samples to take where a round of all contenders takes `round_ms`."""
@@ -86,10 +78,6 @@ def launch_order(names: Sequence[str], turn: int) -> list[str]:
     shift = (turn // 2) % max(1, len(names))
     rotated = [*names[shift:], *names[:shift]]
     return rotated[::-1] if turn % 2 else rotated
-
-
-def _call_next(calls: Iterator[Call]) -> object:
-    return next(calls)()
 
 
 def time_interleaved(
@@ -131,7 +119,7 @@ def time_interleaved(
             own = itertools.islice(turns, min(batch, number - start))
             order = [name for turn in own for name in launch_order(names, turn)]
             launches, untimed = zip(*map(prepared, order), strict=True)
-            again = partial(_call_next, itertools.cycle(untimed))  # a timer may repeat its batch
+            again = (call() for call in itertools.cycle(untimed)).__next__  # a timer may repeat its batch
             taken = timer.batch(launches, again if warm else before)
             for name, sample in zip(order, taken, strict=True):
                 samples[name].append(sample)
