@@ -27,17 +27,11 @@ ROOT = Path(__file__).parent
 DIST = ROOT / "dist"
 CONSTRAINTS = ROOT / "constraints.txt"
 # What `nox -s build` made is looked at by these tests alone; see testpaths in pyproject.toml.
-RELEASE_TESTS = ROOT / "tests" / "release"
-# The profilers' runners; programs that are started by path.
-PROFILING = ROOT / "tools" / "profiling"
-# The runs on a rented GPU.
-REMOTE = ROOT / "tools" / "remote"
-# The site.
-SITE = ROOT / "tools" / "site"
+RELEASE_TESTS = "tests/release"
+# Folders of programs that are started by path; each is a place of its own to import from.
+TOOLS = ("tools/profiling", "tools/remote", "tools/site")
 # The templates of `nox -s new`, each a package under sample names.
-TEMPLATES = sorted((ROOT / "packages" / "forge-core" / "src" / "forge_core" / "scaffold" / "template").glob("*/src"))
-# Folders of such programs; each is a place of its own to import from.
-TOOLS = (PROFILING, REMOTE, SITE)
+TEMPLATES = "packages/forge-core/src/forge_core/scaffold/template"
 # The benchmarks' command, and those of its exit statuses that mean more than "failed" (forge_core.cli).
 BENCH = ("-m", "forge_core.cli", "bench")
 REGRESSION, BAD_USAGE = 2, 3
@@ -49,19 +43,20 @@ INTERRUPT_SECONDS = 120.0
 class Package:
     """One folder under packages/, by the three names it is known by."""
 
-    path: Path
+    path: Path  # from the root
     distribution: str
 
     @property
     def names(self) -> tuple[str, ...]:
         """What may be written after `--`: the folder, the distribution, or the name to import."""
-        return (self.path.name, self.distribution, *(p.name for p in (self.path / "src").iterdir() if p.is_dir()))
+        modules = (p.name for p in (ROOT / self.path / "src").iterdir() if p.is_dir())
+        return self.path.name, self.distribution, *modules
 
 
 def packages() -> list[Package]:
     """All packages, the core first, as their folders sort."""
     projects = sorted((ROOT / "packages").glob("*/pyproject.toml"))
-    return [Package(p.parent, nox.project.load_toml(p)["project"]["name"]) for p in projects]
+    return [Package(p.parent.relative_to(ROOT), nox.project.load_toml(p)["project"]["name"]) for p in projects]
 
 
 # ---------------------------------------------------------------------------------------------- the one environment
@@ -88,7 +83,7 @@ def _install(session: nox.Session, *wanted: str, constraints: tuple[str, ...] = 
     # A torch built with CUDA 13 wants the CuTe DSL's libraries of CUDA 13, which every package forwards as an extra.
     cuda = session.run("python", "-c", "import torch; print(torch.version.cuda or '')", silent=True, log=False)
     extra = "[cu13]" if str(cuda).strip().rpartition("\n")[2].startswith("13.") else ""
-    editables = [part for package in packages() for part in ("-e", f"{package.path}{extra}")]
+    editables = [part for package in packages() for part in ("-e", f"./{package.path}{extra}")]
     session.install(*constraints, *wanted, "--no-build-isolation", *editables)
 
 
@@ -137,10 +132,8 @@ def tests(session: nox.Session) -> None:
     chosen, rest = _split(session, session.posargs)
     if any(Path(word.split("::")[0]).exists() for word in rest if not word.startswith("-")):
         folders = []  # files were named, and pytest finds them itself
-    elif chosen:
-        folders = [str((package.path / "tests").relative_to(ROOT)) for package in chosen]
     else:
-        folders = [str((package.path / "tests").relative_to(ROOT)) for package in packages()] + ["tests"]
+        folders = [f"{package.path}/tests" for package in chosen or packages()] + ([] if chosen else ["tests"])
     _browser(session)
     workers, variables = _workers(session, rest)
     python(session, "-m", "pytest", "--forge-proofs", *workers, *folders, *rest, **variables)
@@ -210,7 +203,7 @@ def compat(session: nox.Session, versions: str) -> None:
     else:
         _install(session, *(f"{name}>={least}{others}" for name, least, others in bounds), constraints=("--upgrade",))
     session.run("python", "-m", "forge_core.cli", "doctor")
-    folders = [str((package.path / "tests").relative_to(ROOT)) for package in packages()]
+    folders = [f"{package.path}/tests" for package in packages()]
     workers, variables = _workers(session, list(session.posargs))
     session.run("python", "-m", "pytest", *workers, *(session.posargs or folders), env=variables)
 
@@ -219,7 +212,7 @@ def compat(session: nox.Session, versions: str) -> None:
 def lint(session: nox.Session) -> None:
     """Style and formatting, by ruff, of all files or of the packages named; `-- --fix` repairs what can be."""
     chosen, rest = _split(session, session.posargs)
-    folders = [str(package.path.relative_to(ROOT)) for package in chosen]
+    folders = [str(package.path) for package in chosen]
     python(session, "-m", "ruff", "check", *folders, *rest)
     python(session, "-m", "ruff", "format", *([] if "--fix" in rest else ["--check"]), *folders)
 
@@ -228,12 +221,11 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Types, by mypy in its strict mode: of packages, tools and this file, or of the packages named."""
     chosen, rest = _split(session, session.posargs)
-    sources = [str((package.path / "src").relative_to(ROOT)) for package in packages()]
-    sources += [str(folder.relative_to(ROOT)) for folder in TOOLS]
-    templates = [str(folder.relative_to(ROOT)) for folder in TEMPLATES]
+    sources = [*(f"{package.path}/src" for package in packages()), *TOOLS]
     # As files, since mypy is told to pass their folders over: they are no modules of the core.
-    files = [str(file.relative_to(ROOT)) for folder in TEMPLATES for file in sorted(folder.rglob("*.py"))]
-    checked = [str((package.path / "src").relative_to(ROOT)) for package in chosen] or [*sources, *files, "noxfile.py"]
+    files = [str(file.relative_to(ROOT)) for file in sorted((ROOT / TEMPLATES).rglob("src/**/*.py"))]
+    checked = [f"{package.path}/src" for package in chosen] or [*sources, *files, "noxfile.py"]
+    templates = [f"{TEMPLATES}/rows/src", f"{TEMPLATES}/kernel/src"]
     python(session, "-m", "mypy", *checked, *rest, MYPYPATH=os.pathsep.join([*sources, *templates]))
 
 
@@ -261,7 +253,7 @@ def proofs(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["env"], default=False)
 def profile(session: nox.Session) -> None:
     """Profilers: `nox -s profile -- ncu week0`, nsys, sanitizer, torch; `-- --help` lists what they take."""
-    python(session, str((PROFILING / "run.py").relative_to(ROOT)), *session.posargs)
+    python(session, "tools/profiling/run.py", *session.posargs)
 
 
 @nox.session(reuse_venv=True, venv_backend="virtualenv", default=False)
@@ -272,9 +264,9 @@ def remote(session: nox.Session) -> None:
         # Modal's client alone: the torch stack is installed in the image, not here.
         session.install("-c", str(CONSTRAINTS), "modal")
         executable = "python"
-    program = (executable, str((REMOTE / "remote.py").relative_to(ROOT)))
     try:
-        session.run(*program, *session.posargs, external=True, interrupt_timeout=INTERRUPT_SECONDS)
+        words = (executable, "tools/remote/remote.py", *session.posargs)
+        session.run(*words, external=True, interrupt_timeout=INTERRUPT_SECONDS)
     except nox.command.CommandFailed as error:
         # The status is that of the command that ran there, or says why none did.
         raise SystemExit(getattr(error, "return_code", None) or 1) from error
@@ -289,7 +281,7 @@ def tune(session: nox.Session) -> None:
 @nox.session(venv_backend="none", requires=["env"], default=False)
 def docs(session: nox.Session) -> None:
     """The site, to be opened from the file system: pages, operators, API and report; every link inside is checked."""
-    python(session, str(SITE / "build.py"), *(session.posargs or ["results/docs"]))
+    python(session, "tools/site/build.py", *(session.posargs or ["results/docs"]))
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)
@@ -314,7 +306,7 @@ def build(session: nox.Session) -> None:
     else:
         python(session, "-m", "hatch", "build", "--all", str(DIST), HATCH_DATA_DIR=str(ROOT / ".nox" / "hatch"))
     named = ["-k", " or ".join(package.path.name for package in chosen)] if chosen else []
-    python(session, "-m", "pytest", str(RELEASE_TESTS.relative_to(ROOT)), *named, *rest)
+    python(session, "-m", "pytest", RELEASE_TESTS, *named, *rest)
 
 
 @nox.session(venv_backend="none", requires=["env"], default=False)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
+import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -91,3 +95,27 @@ def tracked(root) -> list[Path]:
         made = {"__pycache__", "dist", "results", "profiles"}
         return [p for p in found if p.is_file() and not made & set(p.parts)]
     return [p for name in listed.decode().split("\0") if name and (p := root / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def tools(request, root) -> Iterator[SimpleNamespace]:
+    """The modules that a test's file names in TOOLS, behind their folder; programs there import each other by name."""
+    folder, *names = request.module.TOOLS
+    place = str(root / "tools" / folder)
+    sys.path.insert(0, place)
+    yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
+    sys.path.remove(place)
+    for name in [n for n, module in sys.modules.items() if (getattr(module, "__file__", "") or "").startswith(place)]:
+        del sys.modules[name]
+
+
+@pytest.fixture(scope="session")
+def noxfile(root) -> Iterator[ModuleType]:
+    """The module of nox's sessions; once, since nox registers them."""
+    pytest.importorskip("nox", reason="nox is not installed in this environment")
+    spec = importlib.util.spec_from_file_location("forge_noxfile", root / "noxfile.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up by name
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
-
-
-@pytest.fixture(scope="module")
-def noxfile(root):
-    pytest.importorskip("nox", reason="nox is not installed in this environment")
-    spec = importlib.util.spec_from_file_location("forge_noxfile", root / "noxfile.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up by name
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
 
 
 class Session:

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import importlib
 import json
 import math
 import re
-import sys
 from pathlib import Path
 
 import click
@@ -26,23 +24,13 @@ from forge_core.profiling.ncu import ProfileError, read_profile
 from forge_core.profiling.occupancy import occupancy
 from forge_week0_transpose.configs import NaiveConfig, RowsConfig, TiledConfig, VectorizedConfig
 
+TOOLS = ("profiling", "ncu_extract", "record", "run")
 FOLDER = Path(__file__).parents[2] / "docs" / "records" / "h200" / "profiling"
 NAMES = ("planted", "week0", "week1", "week2")
 WEEKS = NAMES[1:]
 
 #: A thread is given at least so many registers, and ncu reports what it was given.
 LEAST_REGISTERS = 16
-
-
-@pytest.fixture(scope="module")
-def tools(root):
-    folder = str(root / "tools" / "profiling")
-    sys.path.insert(0, folder)
-    names = ("kernels", "ncu_extract", "record", "run", "runners")
-    yield {name: importlib.import_module(name) for name in names}
-    sys.path.remove(folder)
-    for name in [name for name in sys.modules if name.partition(".")[0] in names]:
-        del sys.modules[name]
 
 
 def record(name):
@@ -109,7 +97,7 @@ def test_what_is_compiled_today_is_what_ncu_saw(tools, name, index):
     work = json.loads((FOLDER / f"{name}.manifest.json").read_text())["works"][index]
     rows = [row for row in record(name) if row[0] == work]
     try:
-        artefacts = tools["record"].compile_work(work["case"], arch="sm_90a")
+        artefacts = tools.record.compile_work(work["case"], arch="sm_90a")
     except click.UsageError:
         pytest.skip(f"{work['name']}: there is no such variant any more; record the week anew on an H200")
     if hashlib.sha256(artefacts.ptx.encode()).hexdigest() != rows[0][3]["ptx_sha256"]:
@@ -242,9 +230,9 @@ def page(root):
 
 def test_the_page_holds_what_the_rules_and_the_records_say(tools, page):
     assert re.findall(r"<!-- profile:(\w+) begin -->", page) == ["rules", *NAMES]
-    assert tools["record"].filled(page) == page, "python tools/profiling/record.py makes it anew"
+    assert tools.record.filled(page) == page, "python tools/profiling/record.py makes it anew"
     with pytest.raises(ValueError, match="expected one '<!-- profile:rules end -->'"):
-        tools["record"].filled(page.replace("<!-- profile:rules end -->", ""))
+        tools.record.filled(page.replace("<!-- profile:rules end -->", ""))
 
 
 @pytest.mark.parametrize("name", WEEKS)
@@ -258,7 +246,7 @@ def test_the_page_has_a_note_on_what_limits_each_variant(page, name):
 
 
 def extracted(tools, words):
-    return tools["run"].main(["ncu", "--extract", *words])
+    return tools.run.main(["ncu", "--extract", *words])
 
 
 def test_the_recorded_text_is_what_the_extraction_says_today(tools, capsys):
@@ -303,7 +291,7 @@ def test_what_cannot_be_read_is_an_error(tools, tmp_path, capsys):
 
 
 def test_the_manifest_says_what_must_be_moved(tools, tmp_path):
-    file, load_needed = tmp_path / "m.json", tools["ncu_extract"].load_needed
+    file, load_needed = tmp_path / "m.json", tools.ncu_extract.load_needed
     file.write_text(json.dumps({"works": [{"kernels": ["split", "finish"], "read": 100, "written": 4}]}))
     assert load_needed(file) == [("split", Needed(100, 4)), ("finish", Needed(0, 0))]
     for broken in ("", "[]", '{"works": [{"kernels": []}, {}]}'):
@@ -315,11 +303,11 @@ def test_the_manifest_says_what_must_be_moved(tools, tmp_path):
 def test_a_pruned_table_says_the_same(tools, tmp_path):
     file = FOLDER / "week0.csv"
     pruned = tmp_path / "week0.csv"
-    pruned.write_text(tools["record"].prune(file))
+    pruned.write_text(tools.record.prune(file))
     assert pruned.read_text() == file.read_text(), "the record is pruned already"
     rows = [[*row, "1"] for row in csv.reader(file.read_text().splitlines())]
     rows[0][-1] = "unknown__counter.sum"
     with (tmp_path / "wide.csv").open("w", newline="") as out:
         out.write("==PROF== Connected\n")
         csv.writer(out, quoting=csv.QUOTE_ALL).writerows(rows)
-    assert tools["record"].prune(tmp_path / "wide.csv") == file.read_text()
+    assert tools.record.prune(tmp_path / "wide.csv") == file.read_text()

@@ -5,7 +5,6 @@ Nothing here asks the service; test_remote_modal.py has what is called of it.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import signal
@@ -21,26 +20,16 @@ from unittest import mock
 
 import pytest
 
-NAMES = ("plan", "session", "remote")
+TOOLS = ("remote", "plan", "session", "remote")
 SEVEN = ("sh", "-c", "echo working; printf 1234567 > out/record.json; exit 2")
-
-
-@pytest.fixture(scope="module")
-def tool(root):
-    folder = str(root / "tools" / "remote")
-    sys.path.insert(0, folder)
-    yield SimpleNamespace(**{name: importlib.import_module(name) for name in NAMES})
-    sys.path.remove(folder)
-    for name in NAMES:
-        sys.modules.pop(name, None)
 
 
 class Client:
     """Rents the folder that it is given; `during` is called while the command runs, and `lost` is what it may set."""
 
-    def __init__(self, tool, folder, *, gpu="NVIDIA H200", credentials=True):
-        self.error = tool.session.RemoteError
-        self.tool, self.folder, self.gpu, self.credentials = tool, folder, gpu, credentials
+    def __init__(self, tools, folder, *, gpu="NVIDIA H200", credentials=True):
+        self.error = tools.session.RemoteError
+        self.tools, self.folder, self.gpu, self.credentials = tools, folder, gpu, credentials
         self.ran, self.rented, self.given_back, self.lost, self.during = [], [], 0, False, None
 
     @contextmanager
@@ -57,10 +46,10 @@ class Client:
         if self.lost:
             raise self.error("the connection is gone")
         self.ran.append(tuple(words))
-        if tuple(words) == self.tool.session.NAME:
+        if tuple(words) == self.tools.session.NAME:
             say(f"a warning\n{self.gpu}\n")
             return 0
-        started = tuple(words[: len(self.tool.session.START)]) == self.tool.session.START
+        started = tuple(words[: len(self.tools.session.START)]) == self.tools.session.START
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
         with subprocess.Popen(words, cwd=self.folder, **options) as process:
             try:
@@ -78,21 +67,21 @@ class Client:
 
 
 @pytest.fixture
-def client(tool, tmp_path):
+def client(tools, tmp_path):
     (tmp_path / "there" / "out").mkdir(parents=True)
-    return Client(tool, tmp_path / "there")
+    return Client(tools, tmp_path / "there")
 
 
 @pytest.fixture
-def plan(tool, tmp_path):
+def plan(tools, tmp_path):
     """Of a command of a test's own, whose folder `out` comes back to `here`."""
-    made = tool.plan.make_plan("bench", ["week2"], gpu="H200", out=tmp_path / "x.json")
-    return replace(made, command=SEVEN, back=(tool.plan.Back("out", tmp_path / "here"),))
+    made = tools.plan.make_plan("bench", ["week2"], gpu="H200", out=tmp_path / "x.json")
+    return replace(made, command=SEVEN, back=(tools.plan.Back("out", tmp_path / "here"),))
 
 
-def carried(tool, plan, client):
+def carried(tools, plan, client):
     said = []
-    return tool.session.carry_out(plan, client.machine, said.append), "".join(said)
+    return tools.session.carry_out(plan, client.machine, said.append), "".join(said)
 
 
 def here(tmp_path):
@@ -102,13 +91,7 @@ def here(tmp_path):
 # --------------------------------------------------------------------------------------------------------- the plan
 
 
-def test_each_kind_runs_the_very_command_of_its_session(tool, root, monkeypatch, tmp_path):
-    nox = pytest.importorskip("nox", reason="nox is not installed in this environment")
-    monkeypatch.setattr(nox.registry, "_REGISTRY", {})  # where another test has put this file's sessions already
-    spec = importlib.util.spec_from_file_location("forge_noxfile_remote", root / "noxfile.py")
-    noxfile = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, noxfile)
-    spec.loader.exec_module(noxfile)
+def test_each_kind_runs_the_very_command_of_its_session(tools, noxfile, monkeypatch, tmp_path):
     ran = []
     monkeypatch.setattr(noxfile, "python", lambda session, *words: ran.append(words))
     words = {"bench": ["week2", "--dtype", "bfloat16"], "prove": ["week2", "-n", "4"], "profile": ["ncu", "week0"]}
@@ -116,14 +99,14 @@ def test_each_kind_runs_the_very_command_of_its_session(tool, root, monkeypatch,
     for kind, given in words.items():
         getattr(noxfile, kind).func(SimpleNamespace(posargs=given))
         out = {"bench": tmp_path / "r.json", "prove": None, "profile": tmp_path / "p"}[kind]
-        made = tool.plan.make_plan(kind, given, gpu="H200", out=out, minutes=7)
+        made = tools.plan.make_plan(kind, given, gpu="H200", out=out, minutes=7)
         limit = ("timeout", "--signal=INT", "--kill-after=60", "420")
         assert made.command == (*limit, "/opt/forge/bin/python", *ran[-1], *added[kind])
 
 
-def test_records_come_back_to_where_the_session_writes_them(tool, root, tmp_path):
+def test_records_come_back_to_where_the_session_writes_them(tools, root, tmp_path):
     def back(*words, **options):
-        made = tool.plan.make_plan(*words, gpu="B200", **options)
+        made = tools.plan.make_plan(*words, gpu="B200", **options)
         return [tuple(one)[:2] for one in made.back], made.command
 
     assert back("bench", ["week2"], out=tmp_path / "r.json.gz")[0] == [("/out/r.json.gz", tmp_path / "r.json.gz")]
@@ -138,8 +121,8 @@ def test_records_come_back_to_where_the_session_writes_them(tool, root, tmp_path
     assert command[-7:] == ("--out", "/out", "--", "python", "mine.py", "--calls", "3")
 
 
-def test_the_image_has_everything_else_then_torch_then_the_packages_and_pip_check(tool, packages):
-    base, venv, pins, others, torch, sources, editable, check = tool.plan.image_steps(["a", "b"], ["liger-kernel"])
+def test_the_image_has_everything_else_then_torch_then_the_packages_and_pip_check(tools, packages):
+    base, venv, pins, others, torch, sources, editable, check = tools.plan.image_steps(["a", "b"], ["liger-kernel"])
     assert base == ("FROM", "nvidia/cuda:13.0.3-devel-ubuntu24.04", ())
     assert pins.files == ("constraints.txt",) and sources.files == ("a", "b")
     assert venv.what.startswith("python -m venv /opt/forge")
@@ -155,7 +138,7 @@ def test_the_image_has_everything_else_then_torch_then_the_packages_and_pip_chec
     assert check.what == f"{pip} check"
 
 
-def test_what_travels_is_what_git_tracks_and_for_prove_the_unfinished_proof(tool, tmp_path, monkeypatch):
+def test_what_travels_is_what_git_tracks_and_for_prove_the_unfinished_proof(tools, tmp_path, monkeypatch):
     for name in ("kept.py", "gone.py", "secret.env", "results/proofs/state.json", "results/other.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
@@ -163,24 +146,24 @@ def test_what_travels_is_what_git_tracks_and_for_prove_the_unfinished_proof(tool
     for words in (["init", "-q"], ["add", "kept.py", "gone.py", "pyproject.toml"]):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     (tmp_path / "gone.py").unlink()
-    monkeypatch.setattr(tool.plan, "ROOT", tmp_path)
-    made = tool.plan.make_plan("bench", ["week2"], gpu="H200")
+    monkeypatch.setattr(tools.plan, "ROOT", tmp_path)
+    made = tools.plan.make_plan("bench", ["week2"], gpu="H200")
     assert made.files == ("kept.py", "pyproject.toml") and "untracked, not sent: " in made.describe()
     assert set(made.untracked) == {"secret.env", "results/proofs/state.json", "results/other.json"}
-    assert tool.plan.make_plan("prove", [], gpu="H200").files[-1] == "results/proofs/state.json"
-    monkeypatch.setattr(tool.plan, "ROOT", tmp_path / "results")
+    assert tools.plan.make_plan("prove", [], gpu="H200").files[-1] == "results/proofs/state.json"
+    monkeypatch.setattr(tools.plan, "ROOT", tmp_path / "results")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
-    with pytest.raises(tool.plan.UsageError, match="expected a git checkout"):
-        tool.plan.files_of("--cached")
+    with pytest.raises(tools.plan.UsageError, match="expected a git checkout"):
+        tools.plan.files_of("--cached")
 
 
-def test_the_cost_is_limit_and_reserve_times_gpu_cores_and_memory(tool, plan):
+def test_the_cost_is_limit_and_reserve_times_gpu_cores_and_memory(tools, plan):
     hour = replace(plan, minutes=55)
     assert hour.seconds == 3600
     assert hour.cost == pytest.approx(3600 * (0.001261 + 8 * 0.00003942 + 64 * 0.00000672))
     first, second, *_ = hour.describe().splitlines()
     assert first.startswith("cost      at most about $7.22: 60 minutes at $7.22 an hour (GPU $4.54")
-    assert f"as of {tool.plan.PRICES_AS_OF}" in second and "https://modal.com/pricing" in second
+    assert f"as of {tools.plan.PRICES_AS_OF}" in second and "https://modal.com/pricing" in second
     assert replace(hour, gpu="B200").cost > hour.cost
 
 
@@ -200,20 +183,20 @@ def test_the_cost_is_limit_and_reserve_times_gpu_cores_and_memory(tool, plan):
         ("tune week1 --gpu H200", "'tune' is not one of"),
     ],
 )
-def test_what_is_not_served_is_refused_before_anything_is_built(tool, client, tmp_path, capsys, words, said):
+def test_what_is_not_served_is_refused_before_anything_is_built(tools, client, tmp_path, capsys, words, said):
     there = tmp_path / "there.json"
     there.write_text("mine")
-    status = tool.remote.main(words.format(there=there).split(), client.machine)
-    assert (status, client.rented) == (tool.remote.BAD_USAGE, [])
+    status = tools.remote.main(words.format(there=there).split(), client.machine)
+    assert (status, client.rented) == (tools.remote.BAD_USAGE, [])
     assert re.search(said.format(there=there), capsys.readouterr().err)
     assert there.read_text() == "mine"
 
 
-def test_a_dry_run_prints_everything_and_asks_no_client(tool, capsys, tmp_path):
+def test_a_dry_run_prints_everything_and_asks_no_client(tools, capsys, tmp_path):
     words = ["bench", "week2", "--shape", "4x4", "--gpu", "H100", "--out", str(tmp_path / "r.json"), "--dry-run"]
-    assert tool.remote.main(words, lambda plan: pytest.fail("a machine was asked for")) == 0
+    assert tools.remote.main(words, lambda plan: pytest.fail("a machine was asked for")) == 0
     said = capsys.readouterr().out
-    made = tool.plan.make_plan("bench", ["week2", "--shape", "4x4"], gpu="H100", out=tmp_path / "r.json")
+    made = tools.plan.make_plan("bench", ["week2", "--shape", "4x4"], gpu="H100", out=tmp_path / "r.json")
     assert said.startswith(made.describe()) and said.startswith("cost ")
     for text in ("nox -s bench -- week2 --shape 4x4", "'H100!'", "pip check", "forge-compile-cache", "FORGE_CACHE_DIR"):
         assert text in said
@@ -223,21 +206,21 @@ def test_a_dry_run_prints_everything_and_asks_no_client(tool, capsys, tmp_path):
 # ---------------------------------------------------------------------------------------------------------- the run
 
 
-def test_the_record_comes_back_with_the_status_of_the_command(tool, plan, client, tmp_path):
-    status, said = carried(tool, plan, client)
+def test_the_record_comes_back_with_the_status_of_the_command(tools, plan, client, tmp_path):
+    status, said = carried(tools, plan, client)
     assert status == 2
     assert (tmp_path / "here" / "record.json").read_text() == "1234567" and here(tmp_path) == {"record.json"}
     assert "working\n" in said and f"exit status 2; came back:\n{tmp_path / 'here' / 'record.json'}" in said
     assert "forge-cute bench stamp" in said
-    assert client.ran[0] == tool.session.NAME and client.given_back == 1
+    assert client.ran[0] == tools.session.NAME and client.given_back == 1
 
 
 @pytest.mark.parametrize("got", ["NVIDIA H100 80GB HBM3", "NVIDIA H200 NVL", ""])
-def test_another_gpu_is_refused_before_any_work(tool, plan, client, got):
+def test_another_gpu_is_refused_before_any_work(tools, plan, client, got):
     client.gpu = got
-    with pytest.raises(tool.session.RemoteError, match=f"calls 'NVIDIA H200', got '{got or 'a warning'}'"):
-        carried(tool, plan, client)
-    assert client.ran == [tool.session.NAME] and client.given_back == 1
+    with pytest.raises(tools.session.RemoteError, match=f"calls 'NVIDIA H200', got '{got or 'a warning'}'"):
+        carried(tools, plan, client)
+    assert client.ran == [tools.session.NAME] and client.given_back == 1
 
 
 @pytest.mark.parametrize(
@@ -249,39 +232,39 @@ def test_another_gpu_is_refused_before_any_work(tool, plan, client, got):
     ],
 )
 def test_the_program_ends_with_the_status(
-    tool, plan, client, monkeypatch, capsys, interrupted, credentials, status, said
+    tools, plan, client, monkeypatch, capsys, interrupted, credentials, status, said
 ):
-    monkeypatch.setattr(tool.remote, "make_plan", lambda *words, **options: plan)
+    monkeypatch.setattr(tools.remote, "make_plan", lambda *words, **options: plan)
     client.credentials, client.during = credentials, mock.Mock(side_effect=KeyboardInterrupt if interrupted else None)
-    assert tool.remote.main(["bench", "week2", "--gpu", "H200"], client.machine) == status
+    assert tools.remote.main(["bench", "week2", "--gpu", "H200"], client.machine) == status
     told = capsys.readouterr()
     assert told.err.lstrip("\n") == said and told.out.startswith("cost      at most")
     assert len(client.rented) == client.given_back == int(credentials)
 
 
-def test_without_modal_the_error_says_how_to_install_it(tool, plan, monkeypatch):
+def test_without_modal_the_error_says_how_to_install_it(tools, plan, monkeypatch):
     monkeypatch.setitem(sys.modules, "modal", None)
     monkeypatch.delitem(sys.modules, "modal_client", raising=False)
-    with pytest.raises(tool.session.RemoteError, match=r"pip install -c constraints\.txt modal"):
-        tool.remote.rented(plan)
+    with pytest.raises(tools.session.RemoteError, match=r"pip install -c constraints\.txt modal"):
+        tools.remote.rented(plan)
 
 
-def test_at_the_limit_what_was_written_comes_back(tool, plan, client, tmp_path):
+def test_at_the_limit_what_was_written_comes_back(tools, plan, client, tmp_path):
     script = "trap 'printf partial > out/record.json; exit 1' INT; while :; do sleep 0.05; done"
     limited = ("timeout", "--signal=INT", "--kill-after=60", "0.3", "sh", "-c", script)
-    with pytest.raises(tool.session.RemoteError, match=r"limit of 60 minutes was reached(.|\n)*came back:\n.*record"):
-        carried(tool, replace(plan, command=limited), client)
+    with pytest.raises(tools.session.RemoteError, match=r"limit of 60 minutes was reached(.|\n)*came back:\n.*record"):
+        carried(tools, replace(plan, command=limited), client)
     assert (tmp_path / "here" / "record.json").read_text() == "partial" and client.given_back == 1
-    with pytest.raises(tool.session.RemoteError, match="was killed: out of memory"):
-        carried(tool, replace(plan, command=("sh", "-c", "exit 137")), client)
+    with pytest.raises(tools.session.RemoteError, match="was killed: out of memory"):
+        carried(tools, replace(plan, command=("sh", "-c", "exit 137")), client)
 
 
-def test_a_run_that_dies_half_way_keeps_whole_files_and_no_parts(tool, plan, client, tmp_path, monkeypatch):
-    monkeypatch.setattr(tool.session, "POLL_SECONDS", 0.1)
+def test_a_run_that_dies_half_way_keeps_whole_files_and_no_parts(tools, plan, client, tmp_path, monkeypatch):
+    monkeypatch.setattr(tools.session, "POLL_SECONDS", 0.1)
     original = client.run
 
     def run(words, say):
-        if tuple(words[: len(tool.session.LIST)]) == tool.session.LIST:
+        if tuple(words[: len(tools.session.LIST)]) == tools.session.LIST:
             with (client.folder / "out" / "b").open("a") as growing:
                 growing.write("more")
         return original(words, say)
@@ -293,28 +276,28 @@ def test_a_run_that_dies_half_way_keeps_whole_files_and_no_parts(tool, plan, cli
         raise client.error("the connection is gone")
 
     client.run, client.during = run, dies
-    with pytest.raises(tool.session.RemoteError, match=r"connection is gone\ncame back:\n.*/here/a$"):
-        carried(tool, replace(plan, command=("sh", "-c", "printf whole > out/a; sleep 60")), client)
+    with pytest.raises(tools.session.RemoteError, match=r"connection is gone\ncame back:\n.*/here/a$"):
+        carried(tools, replace(plan, command=("sh", "-c", "printf whole > out/a; sleep 60")), client)
     assert here(tmp_path) == {"a"} and (tmp_path / "here" / "a").read_text() == "whole"
     assert client.given_back == 1
 
 
-def test_a_file_cut_off_on_its_way_is_not_kept(tool, plan, client, tmp_path, monkeypatch):
+def test_a_file_cut_off_on_its_way_is_not_kept(tools, plan, client, tmp_path, monkeypatch):
     monkeypatch.setattr(client, "read", lambda path: b"123", raising=False)
-    with pytest.raises(tool.session.RemoteError, match="expected 7 bytes, got 3\nnothing came back"):
-        carried(tool, plan, client)
+    with pytest.raises(tools.session.RemoteError, match="expected 7 bytes, got 3\nnothing came back"):
+        carried(tools, plan, client)
     assert not (tmp_path / "here").exists()
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one(tool, tmp_path, monkeypatch):
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tools, tmp_path, monkeypatch):
     (tmp_path / "r").write_text("old")
     monkeypatch.setattr(Path, "replace", mock.Mock(side_effect=OSError("disk full")))
-    with pytest.raises(tool.session.RemoteError, match="cannot be written: disk full"):
-        tool.session.write(tmp_path / "r", b"new")
+    with pytest.raises(tools.session.RemoteError, match="cannot be written: disk full"):
+        tools.session.write(tmp_path / "r", b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["r"] and (tmp_path / "r").read_text() == "old"
 
 
-def test_an_interrupt_stops_the_command_brings_its_record_and_gives_back(tool, plan, client, tmp_path):
+def test_an_interrupt_stops_the_command_brings_its_record_and_gives_back(tools, plan, client, tmp_path):
     script = "trap 'printf partial > out/record.json; exit 1' INT; echo ready; while :; do sleep 0.05; done"
     original, ended = client.run, threading.Event()
 
@@ -330,18 +313,18 @@ def test_an_interrupt_stops_the_command_brings_its_record_and_gives_back(tool, p
 
     client.run = run
     with pytest.raises(KeyboardInterrupt):
-        carried(tool, replace(plan, command=("sh", "-c", script)), client)
+        carried(tools, replace(plan, command=("sh", "-c", script)), client)
     assert ended.wait(10) and (tmp_path / "here" / "record.json").read_text() == "partial"
     assert client.given_back == 1
 
 
-def test_what_was_there_stays_and_a_finished_proof_leaves_no_state(tool, plan, client, tmp_path):
+def test_what_was_there_stays_and_a_finished_proof_leaves_no_state(tools, plan, client, tmp_path):
     for name in ("records/old", "proofs/state.json"):
         for folder in (client.folder, tmp_path / "here"):
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text("same")
-    back = tuple(tool.plan.Back(n, tmp_path / "here" / n, n == "proofs") for n in ("records", "proofs"))
+    back = tuple(tools.plan.Back(n, tmp_path / "here" / n, n == "proofs") for n in ("records", "proofs"))
     client.read = mock.Mock(side_effect=client.read)
-    status, _ = carried(tool, replace(plan, back=back, command=("rm", "proofs/state.json", "records/old")), client)
+    status, _ = carried(tools, replace(plan, back=back, command=("rm", "proofs/state.json", "records/old")), client)
     assert status == 0 and not client.read.called
     assert here(tmp_path) == {"records", "records/old", "proofs"}

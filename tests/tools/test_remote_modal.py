@@ -11,20 +11,12 @@ from unittest import mock
 
 import pytest
 
-
-@pytest.fixture(scope="module")
-def tool(root):
-    folder = str(root / "tools" / "remote")
-    sys.path.insert(0, folder)
-    yield SimpleNamespace(**{name: importlib.import_module(name) for name in ("plan", "session")})
-    sys.path.remove(folder)
-    for name in ("plan", "session", "modal_client"):
-        sys.modules.pop(name, None)
+TOOLS = ("remote", "plan", "session")
 
 
 @pytest.fixture
-def plan(tool):
-    return tool.plan.make_plan("bench", ["week2"], gpu="H200")
+def plan(tools):
+    return tools.plan.make_plan("bench", ["week2"], gpu="H200")
 
 
 class Error(Exception):
@@ -43,7 +35,7 @@ def adapter(monkeypatch):
     return importlib.import_module("modal_client"), modal
 
 
-def driven(tool, plan, monkeypatch):
+def driven(tools, plan, monkeypatch):
     """Modal's stand-in after one run of a command."""
     module, modal = adapter(monkeypatch)
     copied = []
@@ -67,9 +59,9 @@ def driven(tool, plan, monkeypatch):
     return modal, image, sandbox, copied
 
 
-def test_a_sandbox_is_made_of_the_plan_and_terminated(tool, plan, monkeypatch):
-    plan = replace(plan, image=tool.plan.image_steps(["pyproject.toml", "noxfile.py"]))
-    modal, image, sandbox, copied = driven(tool, plan, monkeypatch)
+def test_a_sandbox_is_made_of_the_plan_and_terminated(tools, plan, monkeypatch):
+    plan = replace(plan, image=tools.plan.image_steps(["pyproject.toml", "noxfile.py"]))
+    modal, image, sandbox, copied = driven(tools, plan, monkeypatch)
     options = modal.Sandbox.create.call_args.kwargs
     assert (options["gpu"], options["timeout"], options["image"]) == ("H200", plan.seconds, image)
     assert (options["cpu"], options["memory"]) == ((8.0, 8.0), (65536, 65536))
@@ -84,20 +76,20 @@ def test_a_sandbox_is_made_of_the_plan_and_terminated(tool, plan, monkeypatch):
     assert sandbox.exec.call_args.kwargs["env"]["FORGE_CACHE_DIR"] == "/cache/forge"
 
 
-def test_modal_s_errors_are_told(tool, plan, monkeypatch):
+def test_modal_s_errors_are_told(tools, plan, monkeypatch):
     module, modal = adapter(monkeypatch)
     modal.config.config.get.return_value = None
-    with pytest.raises(tool.session.RemoteError, match="-m modal setup`, or set MODAL_TOKEN_ID"):
+    with pytest.raises(tools.session.RemoteError, match="-m modal setup`, or set MODAL_TOKEN_ID"):
         module.rented(plan).__enter__()
     assert modal.App.call_count == 0
     modal.config.config.get.return_value = "something"
     for error, said in (("AuthError", "credentials"), ("TimeoutError", "time limit"), ("Error", "Modal: Error: why")):
         modal.Sandbox.create.side_effect = getattr(modal.exception, error)("why")
-        with pytest.raises(tool.session.RemoteError, match=said), module.rented(plan):
+        with pytest.raises(tools.session.RemoteError, match=said), module.rented(plan):
             pytest.fail("there is no machine")
 
 
-def test_modal_has_what_is_called_of_it(tool, plan, monkeypatch):
+def test_modal_has_what_is_called_of_it(tools, plan, monkeypatch):
     real = pytest.importorskip(
         "modal", reason="modal, which `nox -s remote` alone installs, is not in this environment"
     )
@@ -107,7 +99,7 @@ def test_modal_has_what_is_called_of_it(tool, plan, monkeypatch):
     assert all(issubclass(one, exceptions[0]) for one in exceptions)
     known = importlib.import_module("modal.config").config
     assert all(known.get(name) is None for name in ("token_id", "token_secret", "oauth_refresh_token"))
-    modal, image, sandbox, _ = driven(tool, plan, monkeypatch)
+    modal, image, sandbox, _ = driven(tools, plan, monkeypatch)
     for called, function in (
         (modal.Sandbox.create, real.Sandbox.create),
         (modal.Volume.from_name, real.Volume.from_name),

@@ -12,16 +12,13 @@ from typing import Any
 import click
 
 from forge_core.profiling.diagnosis import Diagnosis, Needed, compare_text, diagnose
-from forge_core.profiling.ncu import KernelProfile, ProfileError, read_profile
+from forge_core.profiling.ncu import ProfileError, read_profile
 
 
 def load_needed(path: Path) -> list[tuple[str, Needed]]:
     """The kernels of a workload's manifest and the bytes that each must move, in order.
 
     Of an operation of several kernels, the first is taken to move all its bytes.
-
-    Raises:
-        ProfileError: the file is not a manifest.
     """
     try:
         return [
@@ -36,36 +33,25 @@ def load_needed(path: Path) -> list[tuple[str, Needed]]:
 def diagnoses(
     path: Path, *, manifest: Path | None = None, kernel: str | None = None, needed: Needed | None = None
 ) -> list[Diagnosis]:
-    """The diagnosis of each launch of a profile.
+    """The diagnosis of each launch of a profile whose kernel's name holds ``kernel``.
 
-    Args:
-        path: the profile.
-        manifest: of its workload; by default the file beside it.
-        kernel: a part of the kernel's name; None for all.
-        needed: the bytes that each launch must move, instead of the manifest's.
-
-    Raises:
-        ForgeError: the profile or the manifest cannot be read, or holds no such kernel.
+    Each launch must move the bytes that the manifest says (by default the file beside the profile), or ``needed``.
     """
     beside = path.with_suffix(".manifest.json")
     manifest = manifest or (beside if beside.exists() else None)
     waiting = load_needed(manifest) if manifest is not None and needed is None else []
     profiles, found = read_profile(path), []
     for profile in profiles:
-        must = needed or _take(waiting, profile)
+        # The compiler appends a number to the name that a kernel is given.
+        match = next((one for one in waiting if one[0] == profile.name.rpartition("_")[0]), None)
+        if match is not None:
+            waiting.remove(match)
         if kernel is None or kernel in profile.name:
-            found.append(diagnose(profile, must))
+            found.append(diagnose(profile, needed or (match and match[1])))
     if not found:
         names = ", ".join(dict.fromkeys(profile.name for profile in profiles))
         raise ProfileError(f"expected a kernel whose name holds {kernel!r}; the report has {names}.")
     return found
-
-
-def _take(waiting: list[tuple[str, Needed]], profile: KernelProfile) -> Needed | None:
-    """Takes the bytes of the first waiting launch of the profile's name."""
-    # The compiler appends a number to the name that a kernel is given.
-    match = next((i for i, (kernel, _) in enumerate(waiting) if profile.name.rpartition("_")[0] == kernel), None)
-    return None if match is None else waiting.pop(match)[1]
 
 
 HELP = """Print what a .ncu-rep, or a .csv that ncu exported, says; or set two side by side.

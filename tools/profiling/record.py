@@ -20,12 +20,12 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ncu_extract import diagnoses
 
+from forge_core.bench.report import Table
 from forge_core.commands.find import explained
 from forge_core.profiling.compiled import Artefacts, compile_to_look_at
 from forge_core.profiling.cubin import read_cubin
@@ -80,18 +80,8 @@ def prune(path: Path) -> str:
     return out.getvalue()
 
 
-COLUMNS = (
-    "Variant", "Case", "Time, \N{MICRO SIGN}s", "DRAM", "L2", "SM", "Read", "Occupancy", "Limited by", "Waits for",
-    "Bound by", "Found",
-)  # fmt: skip
-
-
 def filled(text: str) -> str:
-    """The page with every table made anew.
-
-    Raises:
-        ValueError: the page has a beginning without its end.
-    """
+    """The page with every table made anew; ValueError if it has a beginning without its end."""
     for name in re.findall(r"<!-- profile:(\w+) begin -->", text):
         begin, end = f"<!-- profile:{name} begin -->", f"<!-- profile:{name} end -->"
         if text.count(end) != 1:
@@ -101,14 +91,9 @@ def filled(text: str) -> str:
     return text
 
 
-def _table(alignment: str, *rows: Sequence[str]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([lines[0], alignment, *lines[1:]])
-
-
 def _rules() -> str:
-    rows = [(rule.name, rule.asks, rule.answers_from) for rule in RULES]
-    return _table("| --- | --- | --- |", ("Rule", "Asks", "Answers from"), *rows)
+    rows = [{"Rule": rule.name, "Asks": rule.asks, "Answers from": rule.answers_from} for rule in RULES]
+    return Table.of("", rows).markdown()
 
 
 def _launches(name: str) -> str:
@@ -116,28 +101,28 @@ def _launches(name: str) -> str:
     works = json.loads((FOLDER / f"{name}.manifest.json").read_text(encoding="utf-8"))["works"]
     launched = [(work, number) for work in works for number, _ in enumerate(work["kernels"])]
     rows = [_row(*one, found) for one, found in zip(launched, diagnoses(FOLDER / f"{name}.csv"), strict=True)]
-    return _table("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | --- | --- |", COLUMNS, *rows)
+    return Table.of("", rows, labels=6).markdown()
 
 
-def _row(work: dict[str, Any], number: int, found: Diagnosis) -> list[str]:
+def _row(work: dict[str, Any], number: int, found: Diagnosis) -> dict[str, str]:
     case, profile = work["case"], found.profile
     problem = " ".join(str(case[key]) for key in ("operator", "shape", "dtype") if key in case) or "planted"
     if case.get("layout", "contiguous") != "contiguous":
         problem += f", {case['layout']}"
     read, needed = profile.get("dram_read"), found.needed.read if found.needed is not None else 0
     waits, share = waits_for(profile.stalls())
-    return [
-        f"{work['variant']}{'' if number == 0 else f', pass {number + 1}'}",
-        problem,
-        f"{found.figures['duration_us']:,.1f}",
-        *(_percent(profile.get(unit)) for unit in ("dram_pct", "l2_pct", "sm_pct")),
-        f"{read / needed:.2f} x" if read is not None and needed else "-",
-        f"{_percent(profile.get('occupancy_pct'))} of {_percent(profile.get('occupancy_max_pct'))}",
-        limited_by(profile),
-        f"{STALLS.get(waits, '-')}, {share:.0f} %",
-        found.bound,
-        ", ".join(found.findings) or "-",
-    ]
+    return {
+        "Variant": f"{work['variant']}{'' if number == 0 else f', pass {number + 1}'}",
+        "Case": problem,
+        "Bound by": found.bound,
+        "Found": ", ".join(found.findings),
+        "Limited by": limited_by(profile),
+        "Waits for": f"{STALLS.get(waits, '-')}, {share:.0f} %",
+        "Time, \N{MICRO SIGN}s": f"{found.figures['duration_us']:,.1f}",
+        **{unit.upper(): _percent(profile.get(f"{unit}_pct")) for unit in ("dram", "l2", "sm")},
+        "Read": f"{read / needed:.2f} x" if read is not None and needed else "",
+        "Occupancy": f"{_percent(profile.get('occupancy_pct'))} of {_percent(profile.get('occupancy_max_pct'))}",
+    }
 
 
 def _percent(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -76,14 +77,13 @@ class Request:
     lines: bool
     out: Path
 
-    def target(self, stem: Path, *, calls: int, more: Sequence[str] = ()) -> list[str]:
+    def target(self, stem: Path, *, calls: int, **more: str) -> list[str]:
         """The profiled command: the user's own, or the workload."""
         if self.command:
             return list(self.command)
-        words = [sys.executable, str(WORKLOAD), *([self.package] if self.package else [])]
-        words += ["--case", self.case] if self.case else []
-        words += ["--variant", self.variant, "--calls", str(self.calls or calls)]
-        return [*words, "--manifest", str(stem.with_suffix(".manifest.json")), *more]
+        asked = {"package": self.package, "case": self.case, "variant": self.variant, "calls": self.calls or calls}
+        manifest = str(stem.with_suffix(".manifest.json"))
+        return [sys.executable, str(WORKLOAD), json.dumps({**asked, "manifest": manifest, **more})]
 
     def stem(self) -> Path:
         """The path of the results without an ending: folder, time, tool and case."""
@@ -96,11 +96,7 @@ class Request:
 
 
 def program(name: str) -> str:
-    """The path of a program.
-
-    Raises:
-        ToolError: it was not found.
-    """
+    """The path of a program; ToolError if it is not found."""
     found = find_tool(name)
     if found is None:
         places = ", ".join(PLACES)
@@ -113,15 +109,7 @@ def watch(
 ) -> tuple[int, str]:
     """Runs a tool, copies its output to stdout and to ``log``, and returns its exit status and its output.
 
-    Args:
-        command: the command line.
-        log: the file for its output.
-        request: the options.
-        trusted: exit statuses at which the output is not searched for known troubles.
-        variables: further environment variables.
-
-    Raises:
-        ToolError: it printed a known trouble, or failed.
+    Unless the status is one of ``trusted``, a known trouble or a failure raises ToolError.
     """
     # Kernels are compiled in the profiled process; the variable is part of the compile cache's key.
     variables |= {"CUTE_DSL_LINEINFO": "1"} if request.lines else {}
@@ -172,12 +160,9 @@ def finish(said: str, *paths: Path) -> None:
 
 
 def metrics_of(sets: str | None, known: set[str] | None, *, lines: bool = False) -> list[str]:
-    """The arguments of ncu that select sections and metrics.
+    """The arguments of ncu that select sections and metrics; of the set ``forge``, the ``known`` ones, or all for None.
 
-    Args:
-        sets: the value of ``--set``: ``forge`` (the default), ``launch``, or a set of ncu's own.
-        known: the metrics that ncu knows, since an unknown one would end the run; None for all.
-        lines: count by source line too.
+    An unknown metric would end the run.
     """
     if sets in (None, "forge"):
         names = [name for name in metrics_to_collect() if known is None or name.partition(".")[0] in known]
@@ -277,7 +262,7 @@ def torch(request: Request) -> int:
         raise ToolError("torch's profiler works inside a process: name a package or a case instead of a command")
     stem = request.stem()
     log, trace = stem.with_suffix(".txt"), stem.with_suffix(".trace.json")
-    watch(request.target(stem, calls=20, more=["--torch-profiler", str(trace)]), log, request)
+    watch(request.target(stem, calls=20, trace=str(trace)), log, request)
     finish("", log, trace)
     return 0
 

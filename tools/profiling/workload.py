@@ -9,7 +9,6 @@ kernel that flushes.  For one call, ncu empties the caches itself.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import math
@@ -76,20 +75,11 @@ class Work:
 def choose(
     benches: Sequence[Bench], package: str | None, case: str | None, variant: str, *, arch: str
 ) -> tuple[list[Work], list[str]]:
-    """The requested works, and messages on what was left out.
+    """The requested works, and messages on what was left out; raises what the call itself would raise.
 
-    Args:
-        benches: the packages' declarations.
-        package: ``week0``, ``week0-transpose``, ``forge_week0_transpose``, ``planted``; None for all packages.
-        case: an operator, a shape, a dtype and a layout in any order; what is left out is the operator's default.
-            None: the cases of the suite ``smoke``.
-        variant: ``"auto"``, a name, or ``"all"``: each variant on the first of those cases, or of the other suites'
-            cases, that it supports.
-        arch: the architecture of the GPU.
-
-    Raises:
-        UsageError: nothing has that name.
-        ForgeError: what the call itself would raise.
+    The package is one of ``planted`` and ``bench.plan.names_of``, None for all.  The case is an operator, a shape, a
+    dtype and a layout in any order, each the operator's default if left out; None for the suite ``smoke``.  With the
+    variant ``"all"``, each runs on the first of those cases, or of the other suites' cases, that it supports.
     """
     if package == PLANTED:
         return planted_works(case), []
@@ -195,14 +185,7 @@ _PLANTED_SIZES: dict[str, tuple[int, int, int]] = {
 
 
 def planted_works(only: str | None = None) -> list[Work]:
-    """The planted kernels, each fault followed by its sound twin.
-
-    Args:
-        only: one fault; None for all.
-
-    Raises:
-        UsageError: no fault has that name.
-    """
+    """The planted kernels, or the ``only`` one, each fault followed by its sound twin."""
     if only not in (None, *_PLANTED_SIZES):
         raise UsageError(f"no planted fault is named {only!r}; faults: {', '.join(_PLANTED_SIZES)}")
     return [
@@ -268,16 +251,11 @@ def profiled_range(name: str) -> Iterator[None]:
 
 
 def run(
-    works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int, trace: Path | None = None
+    works: Sequence[Work], *, calls: int, device: torch.device, l2_bytes: int, trace: str | None = None
 ) -> str | None:
-    """Warms everything up, then makes the calls, those of each work in a range of its name.
+    """Warms everything up, then makes the calls in one profiled range, those of each work in a range of its name.
 
-    Args:
-        works: what to call.
-        calls: of each.
-        device: where the inputs are made.
-        l2_bytes: the size of its L2.
-        trace: run under PyTorch's profiler, write its trace here, and return its table; None for one profiled range.
+    With ``trace``, they run under PyTorch's profiler instead; its trace is written there and its table returned.
     """
     prepared = []
     for work in works:
@@ -302,39 +280,30 @@ def run(
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as profiler:
         make_calls(lambda name: record_function(f"forge: {name}"))
-    profiler.export_chrome_trace(str(trace))
+    profiler.export_chrome_trace(trace)
     return str(profiler.key_averages().table(sort_by="device_time_total", row_limit=40, max_name_column_width=80))
 
 
-def main() -> int:
-    """The program; the runners start it."""
-    parser = argparse.ArgumentParser(prog="workload.py", description=__doc__)
-    parser.add_argument("package", nargs="?")
-    parser.add_argument("--case")
-    parser.add_argument("--variant", default="auto")
-    parser.add_argument("--calls", type=int, default=1, help="profiled calls of each")
-    parser.add_argument("--manifest", type=Path, help="where to write what is profiled, as JSON")
-    parser.add_argument("--torch-profiler", type=Path, help="run under PyTorch's profiler and write its trace here")
-    options = parser.parse_args()
-    try:
-        if not torch.cuda.is_available():
-            sys.stderr.write("profiling needs a CUDA GPU, and torch finds none; `forge-cute inspect` needs none\n")
-            return 2
-        device = torch.device("cuda", torch.cuda.current_device())
-        gpu = devices.query(device)
-        works, left_out = choose(discover(), options.package, options.case, options.variant, arch=gpu.arch)
-        for line in left_out:
-            sys.stderr.write(f"left out: {line}\n")
-        if options.manifest is not None:
-            content = {"gpu": gpu.name, "calls": options.calls, "works": [work.as_dict() for work in works]}
-            options.manifest.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        said = run(works, calls=options.calls, device=device, l2_bytes=gpu.l2_bytes, trace=options.torch_profiler)
-        sys.stdout.write(f"{said}\n" if said else "")
-    except ForgeError as error:
-        sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        return 2
-    return 0
+def main(
+    package: str | None, case: str | None, variant: str, *, calls: int, manifest: str, trace: str | None = None
+) -> None:
+    """Profiles cases, and writes what they are to the manifest; the runners give the arguments as JSON."""
+    if not torch.cuda.is_available():
+        text = "profiling needs a CUDA GPU, and torch finds none; `forge-cute inspect` needs none"
+        raise UnsupportedError(text, requirement="a CUDA GPU")
+    device = torch.device("cuda", torch.cuda.current_device())
+    gpu = devices.query(device)
+    works, left_out = choose(discover(), package, case, variant, arch=gpu.arch)
+    for line in left_out:
+        sys.stderr.write(f"left out: {line}\n")
+    content = {"gpu": gpu.name, "calls": calls, "works": [work.as_dict() for work in works]}
+    Path(manifest).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    said = run(works, calls=calls, device=device, l2_bytes=gpu.l2_bytes, trace=trace)
+    sys.stdout.write(f"{said}\n" if said else "")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        main(**json.loads(sys.argv[1]))
+    except ForgeError as error:
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -39,8 +39,7 @@ def _remote_errors() -> Iterator[None]:
 def rented(plan: Plan) -> Iterator[ModalMachine]:
     """Builds the image, starts a sandbox of an app that ends with this process, and terminates it at the block's end.
 
-    Raises:
-        RemoteError: no credentials are configured, before the service is asked; or Modal reports an error.
+    Without configured credentials it raises before the service is asked for anything.
     """
     known = modal.config.config
     if not (known.get("token_id") and known.get("token_secret")) and not known.get("oauth_refresh_token"):

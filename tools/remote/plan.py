@@ -138,19 +138,10 @@ def make_plan(
     minutes: int = 60,
     extra: Sequence[str] = (),
 ) -> Plan:
-    """The plan of a run.
+    """The plan of a run, or a UsageError where something of it is not served.
 
-    Args:
-        kind: one of KINDS.
-        words: what follows ``nox -s bench --``, or that of the others.
-        own: for profile, a command of the user's own, which stands after another ``--``.
-        gpu: a name in GPUS.
-        out: where the record goes; None for the place that the session has.
-        minutes: the limit of the command.
-        extra: distributions that are installed besides, such as a benchmark's peers.
-
-    Raises:
-        UsageError: something of it is not served.
+    ``words`` follow ``nox -s KIND --``, a profile's ``own`` command stands behind another ``--``; ``out`` is where the
+    record goes, None for the session's own place; ``extra`` are further distributions, such as a benchmark's peers.
     """
     if gpu not in GPUS:
         raise UsageError(f"--gpu: expected one of {', '.join(GPUS)}, got {gpu!r}")

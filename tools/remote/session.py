@@ -50,9 +50,7 @@ class Machine(Protocol):
 def carry_out(plan: Plan, rent: Rent, say: Say) -> int:
     """Runs a plan and returns the exit status of its command.
 
-    Raises:
-        RemoteError: there are no credentials, the GPU is another, the time was up, or the machine was lost.
-        KeyboardInterrupt: the run was interrupted; the machine was given back.
+    RemoteError: there are no credentials, the GPU is another, the time was up, or the machine was lost.
     """
     with rent(plan) as machine:
         _check_gpu(plan, machine)

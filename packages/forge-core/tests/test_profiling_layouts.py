@@ -9,8 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from forge_core.cli import main
-from forge_core.commands.layout import kernel_drawing
-from forge_core.errors import ArgumentError
 from forge_core.profiling.layouts import (
     MOST_ROWS,
     Access,
@@ -226,8 +224,3 @@ def test_a_kernels_own_layout():
     assert status == 0 and text.count("no bank conflicts") == 2
     status, text = run("kernel", "reduce_sum", "--shape", "8x4096", "--dtype", "float32", "--arg", "dim=1")
     assert status == 0 and "global memory: x: 16.00 sectors a request, 100 % of them used" in text
-
-
-def test_a_kernel_without_steps_is_named():
-    with pytest.raises(ArgumentError, match=r"expected a configuration with steps, .*got 'mine'"):
-        kernel_drawing(object(), "mine")

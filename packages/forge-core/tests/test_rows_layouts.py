@@ -101,5 +101,7 @@ def test_the_command_draws_a_row_kernel_of_any_package(monkeypatch, tmp_path):
     assert result.exit_code == 0 and f"{config.kernel_name}: 128 threads, {config.chunks} vectors each" in result.output
     assert "global memory: x, y: 1.00 sectors a request, 100 % of them used" in result.output
     assert out.read_text() == to_svg(layout.kernel_drawing(config, "held"))
-    with pytest.raises(ArgumentError, match=r"HeldConfig, StreamConfig, ColumnConfig, .*got.*forge_core.steps"):
+    with pytest.raises(
+        ArgumentError, match=r"with steps, .* HeldConfig, StreamConfig, ColumnConfig, .*got 'mine'.*forge_core.steps"
+    ):
         layout.kernel_drawing(object(), "mine")

@@ -39,15 +39,10 @@ TILE = 32
 
 @dataclass(frozen=True)
 class PlantedConfig:
-    """Which fault, and whether it is there.
+    """Which fault, and whether it is there."""
 
-    Attributes:
-        fault: one of :data:`FAULTS`.
-        sound: compile the twin without the fault.
-    """
-
-    fault: str
-    sound: bool = False
+    fault: str  # one of FAULTS
+    sound: bool = False  # the twin without the fault
 
     @property
     def kernel_name(self) -> str:

@@ -72,9 +72,6 @@ def compile_to_look_at(builder: str, config: Any, arguments: tuple[Any, ...] | N
     return Artefacts(compiled.ptx, compiled.cubin, launches)
 
 
-# Stands for a launch that does not mention dynamic shared memory; None means that the compiler determines it.
-_UNSTATED = "not stated"
-
 # Distance between the addresses of two pointers, larger than any offset.
 _APART = 2**50
 
@@ -101,17 +98,18 @@ class _Recorder:
         self._arguments = _plain([*args, *named.values()])
         return self
 
-    def launch(self, *, grid: Any, block: Any, cluster: Any = None, smem: Any = _UNSTATED, **others: Any) -> None:
+    def launch(self, *, grid: Any, block: Any, cluster: Any = None, **others: Any) -> None:
+        states_smem, smem = "smem" in others, others.pop("smem", 0)
         self._log.append(
             RecordedLaunch(
                 name=self._name,
                 grid=_dim3(grid),
                 block=_dim3(block),
                 cluster=_dim3(cluster or (1, 1, 1)),
-                dynamic_smem=None if smem is None else 0 if smem is _UNSTATED else _integer(smem),
+                dynamic_smem=None if smem is None else _integer(smem),
                 options=tuple(sorted((k, v) for k, v in others.items() if isinstance(v, (bool, int, str)))),
                 arguments=self._arguments,
-                states_smem=smem is not _UNSTATED,
+                states_smem=states_smem,
             )
         )
 
