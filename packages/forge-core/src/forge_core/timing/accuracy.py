@@ -9,7 +9,7 @@ too, to compare the timers with each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from statistics import median
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from forge_core.timing import Call, quantile
-from forge_core.timing.interleave import Timer
 from forge_core.timing.timers import TIMERS
 
 #: Durations of the spins, in microseconds: from a small launch to a case of 4 GB.
@@ -61,34 +60,30 @@ def measure_accuracy(device: torch.device) -> list[dict[str, Any]]:
     """
     spin = known_duration(device)
     took = torch.zeros(SAMPLES, dtype=torch.int64, device=device)
+    works: dict[str, list[Call]] = {}
+    for microseconds in DURATIONS_US:
+        spins = [partial(spin, int(microseconds * 1e3), took[n : n + 1]) for n in range(SAMPLES)]
+        works[f"spin {microseconds:g} us"] = [*spins]
+    for nbytes in COPIES:
+        source = torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device=device)
+        works[f"copy {nbytes >> 20} MiB"] = [partial(torch.empty_like(source).copy_, source)] * SAMPLES
     rows = []
     for name, make in TIMERS.items():
         timer = make(device)
-        for microseconds in DURATIONS_US:
-            launches = [partial(spin, int(microseconds * 1e3), took[n : n + 1]) for n in range(SAMPLES)]
-            samples = _microseconds(timer, launches)
-            known = [nanoseconds * 1e-3 for nanoseconds in took.tolist()]
-            rows.append(_row(f"spin {microseconds:g} us", name, samples, known))
-        for nbytes in COPIES:
-            source = torch.randint(0, 256, (nbytes,), dtype=torch.uint8, device=device)
-            samples = _microseconds(timer, [partial(torch.empty_like(source).copy_, source)] * SAMPLES)
-            rows.append(_row(f"copy {nbytes >> 20} MiB", name, samples, None))
+        for work, launches in works.items():
+            timer.batch(launches)  # warm-up
+            samples = [sample * 1e3 for sample in timer.batch(launches)]
+            known = [nanoseconds * 1e-3 for nanoseconds in took.tolist()] if work.startswith("spin") else []
+            errors = [sample - truth for sample, truth in zip(samples, known, strict=False)]
+            rows.append(
+                {
+                    "work": work,
+                    "timer": name,
+                    "known": round(median(known), 3) if known else None,
+                    "median": round(median(samples), 3),
+                    "p20": round(quantile(samples, 0.2), 3),
+                    "p80": round(quantile(samples, 0.8), 3),
+                    "error": round(median(errors), 3) if errors else None,
+                }
+            )
     return rows
-
-
-def _microseconds(timer: Timer, launches: Sequence[Call]) -> list[float]:
-    timer.batch(launches)  # warm-up
-    return [sample * 1e3 for sample in timer.batch(launches)]
-
-
-def _row(work: str, timer: str, samples: list[float], known: list[float] | None) -> dict[str, Any]:
-    errors = None if known is None else [sample - truth for sample, truth in zip(samples, known, strict=True)]
-    return {
-        "work": work,
-        "timer": timer,
-        "known": known and round(median(known), 3),
-        "median": round(median(samples), 3),
-        "p20": round(quantile(samples, 0.2), 3),
-        "p80": round(quantile(samples, 0.8), 3),
-        "error": errors and round(median(errors), 3),
-    }
