@@ -12,10 +12,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from forge_core import dtypes
 from forge_core.bench import Bench, Case, OperatorBench
 from forge_core.bench.inputs import LAYOUTS, generator_for
 from forge_core.bench.plan import Selection, UsageError, discover, packages_named, plan
+from forge_core.bench.schema import parse_shape
 from forge_core.errors import ForgeError, UnsupportedError
 from forge_core.op import Explanation
 from forge_core.profiling.compiled import RecordedLaunch, record_launches, traceable
@@ -127,13 +127,11 @@ def _pairs(benches: Sequence[Bench], case: str | None, variants: tuple[str, ...]
 def _kind(word: str) -> str:
     if word in LAYOUTS:
         return "layout"
-    if re.fullmatch(r"\d+(x\d+)*", word):
-        return "shape"
-    try:
-        dtypes.parse(word)
-    except ValueError:
-        return "operator"
-    return "dtype"
+    for kind, parse in (("shape", parse_shape), ("dtype", dtypes.parse)):
+        with suppress(ValueError):
+            parse(word)
+            return kind
+    return "operator"
 
 
 def _wider(benches: Sequence[Bench], pairs: list[Pair]) -> list[Pair]:
