@@ -233,6 +233,25 @@ def _project(monkeypatch, request, texts) -> Iterator[Project]:
 
 
 @pytest.fixture
+def stand_in():
+    """Makes the benchmark of a function that stands for an operator with two variants."""
+    from forge_core.bench import OperatorBench, one_pass
+
+    def make(name, function, reference=None, **more):
+        return OperatorBench(
+            name=name,
+            call=lambda variant: function,
+            variants=lambda: ["naive", "wide"],
+            explain=lambda inputs, variant: None,
+            reference=reference or function,
+            traffic=one_pass,
+            **more,
+        )
+
+    return make
+
+
+@pytest.fixture
 def foreign(monkeypatch):
     """Makes a path look as if it belonged to another user."""
 

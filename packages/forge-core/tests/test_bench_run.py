@@ -84,22 +84,14 @@ def off_by_one_bit(x):
 
 
 @pytest.fixture
-def invoke(tmp_path, monkeypatch):
+def invoke(stand_in, tmp_path, monkeypatch):
     """Runs `bench` with a stand-in package whose operator is the given call; returns the result and the record."""
 
     def run(*arguments, ours=swap, peer=swap, extra=()):
         path = tmp_path / "suites.yaml"
         path.write_text(SUITES)
-        operator = OperatorBench(
-            name="swap",
-            call=lambda variant: ours,
-            variants=lambda: ["naive", "wide"],
-            explain=lambda inputs, variant: None,
-            reference=swap,
-            traffic=lambda case: Traffic(case.nbytes, case.nbytes, "each element once"),
-            peers=(Peer("eager", lambda case: peer), *extra),
-            default_shapes=("6x4",),
-        )
+        peers = (Peer("eager", lambda case: peer), *extra)
+        operator = stand_in("swap", ours, swap, peers=peers, default_shapes=("6x4",))
         monkeypatch.setattr(plan, "discover", lambda: [Bench("stand-in", "forge_core", (operator,), path)])
         target = tmp_path / "record.json"
         result = CliRunner().invoke(main, ["bench", *arguments, "--json", str(target)])
@@ -126,7 +118,7 @@ def test_a_suite_runs_and_says_that_the_cpu_was_timed(invoke):
     assert forge.of_ceiling == pytest.approx(ceiling.median_ms / forge.median_ms, rel=1e-3)
     assert forge.gbs == pytest.approx(2 * 8 * 6 * 4 / (forge.median_ms * 1e6), rel=1e-2)
     assert ceiling.of_ceiling == 1.0
-    assert (case.read, case.written, case.traffic) == (192, 192, "each element once")
+    assert (case.read, case.written, case.traffic) == (192, 192, "each element is read once and written once")
     assert record.backend == "ref"
     assert "on the CPU" in record.method
     assert record.environment.torch == torch.__version__

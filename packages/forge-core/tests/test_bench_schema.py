@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from forge_core.bench import Bench, Case, OperatorBench, Peer, Traffic
+from forge_core.bench import Bench, Case, Peer
 from forge_core.bench.schema import Target, load_suites, parse_shape
 from forge_core.errors import BenchmarkError
 
@@ -26,20 +26,12 @@ suites:
 
 
 @pytest.fixture
-def bench(tmp_path):
+def bench(stand_in, tmp_path):
     def make(text):
         path = tmp_path / "pkg" / "suites.yaml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-        operator = OperatorBench(
-            name="neg",
-            call=lambda variant: torch.neg,
-            variants=lambda: ["naive", "wide"],
-            explain=lambda inputs, variant: None,
-            reference=torch.neg,
-            traffic=lambda case: Traffic(case.nbytes, case.nbytes, "once"),
-            peers=(Peer("eager", lambda case: torch.neg),),
-        )
+        operator = stand_in("neg", torch.neg, peers=(Peer("eager", lambda case: torch.neg),))
         return Bench("stand-in", "forge_core", (operator,), path)
 
     return make

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from forge_core.bench import Bench, OperatorBench, Traffic, tune
+from forge_core.bench import Bench, tune
 from forge_core.bench.plan import discover
 from forge_core.device import SPECS
 from forge_core.errors import BenchmarkError
@@ -94,17 +94,9 @@ def test_the_tuner_changes_what_gains_more_than_a_percent(times, chosen):
     assert tune.choose(8, times)[0] == chosen
 
 
-def test_a_tuned_table_is_what_select_config_reads(thresholds, monkeypatch):
+def test_a_tuned_table_is_what_select_config_reads(thresholds, stand_in, monkeypatch):
     found = thresholds()
-    operator = OperatorBench(
-        name="neg",
-        call=lambda variant: torch.neg,
-        variants=list,
-        explain=lambda inputs, variant: None,
-        reference=torch.neg,
-        traffic=lambda case: Traffic(case.nbytes, case.nbytes, "once"),
-    )
-    bench = Bench("weekx", "forge_core", (operator,), None, found)
+    bench = Bench("weekx", "forge_core", (stand_in("neg", torch.neg),), None, found)
     monkeypatch.setattr(tune, "query", lambda device: H200)
     asked = []
 
