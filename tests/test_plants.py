@@ -22,7 +22,7 @@ COPIES = 2
 GREEN = ""
 PTX, PLAN, NOTHING = "the PTX of", "launches differ", "launch nothing"
 DECLARED = "declared samples, bounds or planted faults, or the tolerance policy"
-CHANGED, GONE, SEAL = "tests changed since they ran", "tests that ran and are gone", "its seal is broken"
+CHANGED, GONE = "tests changed since they ran", "tests that ran and are gone"
 NO_RESULT = "tests without a result"
 
 TABLES = "packages/week0*/src/*/thresholds/*.toml"
@@ -105,24 +105,6 @@ PLANTS = {
     "a GPU test's helper": ([("edit", "week2:KINDS", r'"huge", ', "")], CHANGED),
     "a file of GPU tests deleted": ([("delete", "check_bound")], GONE),
     "a GPU test renamed": ([("rename", "week2:test_conformance", "test_other")], GONE),
-    # The record.
-    "forged code": ([("record", "other code", False)], SEAL),
-    "a forged error": ([("record", "another error", False)], SEAL),
-    "tests shortened": ([("record", "without tests", False)], SEAL),
-    "tests shortened and sealed": ([("record", "without tests", True)], "that the record of"),
-    "calls shortened and sealed": (
-        [("record", "without calls", True)],
-        "its plans are not those of the calls",
-    ),
-    "a sanitizer's verdict taken out and sealed": (
-        [("record", "without a sanitizer", True)],
-        "racecheck did not run it",
-    ),
-    "forged code, sealed, of other sources": (
-        [("record", "other code", True), ("edit", "week2:Softmax.map", r"v\.x - base", "v.x - base - base")],
-        PTX,
-    ),
-    "another GPU's specification": ([("record", "another device", False)], SEAL),
     # What changes nothing.
     "a comment in a kernel": ([("comment", "Held.load")], GREEN),
     "a comment in the operator helper": ([("comment", "LaunchTable.find")], GREEN),

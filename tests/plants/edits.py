@@ -8,16 +8,12 @@
 ("comment", symbol) ("docstring", symbol)    a comment in front of it; another docstring
 ("delete", symbol)                 the file that defines it
 ("data", glob, pattern, new)       the first file that matches, which is no Python
-("record", change, seal)           the record of the proofs; see ``RECORD``
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import hashlib
-import json
-import lzma
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +29,7 @@ def applied(root: Path, edits: list) -> Iterator[None]:
                 kept.setdefault(path, path.read_bytes() if path.exists() else None)
                 path.unlink(missing_ok=True)
                 if text is not None:
-                    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+                    path.write_text(text)
         yield
     finally:
         for path, before in kept.items():
@@ -154,61 +150,6 @@ def data(root: Path, glob: str, pattern: str, new: str) -> dict:
     return {path: text}
 
 
-def record(root: Path, change: str, seal: bool) -> dict:
-    path = next(root.glob("docs/records/*/proof.json.xz"))
-    content = json.loads(lzma.decompress(path.read_bytes()))
-    RECORD[change](content)
-    if seal:
-        for proof in content["proofs"]:
-            proof["seal"] = digest({name: value for name, value in proof.items() if name != "seal"})
-        seals = [[f"{proof['operator']}/{proof['variant']}", proof["seal"]] for proof in content["proofs"]]
-        content["seal"] = digest([content["gpu"], [content["device"], content["weeks"]], seals])
-    return {path: lzma.compress(json.dumps(content).encode())}
-
-
-def digest(value: object) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _other_code(content: dict) -> None:
-    for proof in content["proofs"]:
-        proof["code"] = dict.fromkeys(proof["code"], "0" * 16)
-
-
-def _without_tests(content: dict) -> None:
-    for week in content["weeks"].values():
-        week["tests"] = []
-
-
-def _without_calls(content: dict) -> None:
-    for proof in content["proofs"]:
-        call = min(proof["code"])
-        proof |= {"calls": [call], "code": {call: proof["code"][call]}}
-
-
-def _without_sanitizer(content: dict) -> None:
-    for proof in content["proofs"]:
-        del proof["sanitizers"]["racecheck"]
-
-
-def _larger_error(content: dict) -> None:
-    content["proofs"][0]["errors"]["float32"]["absolute"] = 1e9
-
-
-def _other_gpu(content: dict) -> None:
-    content["device"]["sm_count"] = 66
-
-
-#: Changes of the record's JSON.
-RECORD = {
-    "other code": _other_code,
-    "without tests": _without_tests,
-    "without calls": _without_calls,
-    "without a sanitizer": _without_sanitizer,
-    "another error": _larger_error,
-    "another device": _other_gpu,
-}
-
 EDITS = {
     "edit": edit,
     "rename": rename,
@@ -219,5 +160,4 @@ EDITS = {
     "docstring": docstring,
     "delete": delete,
     "data": data,
-    "record": record,
 }

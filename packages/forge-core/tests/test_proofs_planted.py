@@ -355,6 +355,7 @@ def forge_the_code(tree):
         (lambda tree: forge_the_fingerprint(tree, recompute="always"), [PLAIN], PTX),
         (forge_the_code, [PLAIN], PTX),
         (without_test_plain, BOTH, f"tests without a result: {TEST}::test_plain"),
+        (lambda tree: rewrite(tree, seal=True, tests=["other"]), [f"h200: {PLAIN}"], "tests that the record of"),
     ],
 )
 def test_what_the_check_says_of_an_edited_record(proven, change, red, reason):
@@ -369,6 +370,7 @@ def test_what_the_check_says_of_an_edited_record(proven, change, red, reason):
     "change, reason",
     [
         ({"tests": []}, "no test of it passed"),
+        ({"calls": ["plain 3"]}, "its plans are not those of the calls"),
         ({"code": {}}, "its code is not that of its calls"),
         ({"code": {"plain 3": "! no compiler"}}, "a kernel of it does not compile: no compiler"),
         ({"code": {"plain 9": "0"}}, "its code is not that of its calls"),
