@@ -569,7 +569,7 @@ def test_the_command_checks_and_says_what_to_run(tmp_path):
     assert "week2" not in result.output
     unknown = CliRunner().invoke(cli.main, ["prove", "check", "week9"])
     assert unknown.exit_code == 3
-    assert "no proofs are declared for week9; weeks that declare some: week0, week1, week2, week3" in unknown.output
+    assert "no package 'week9'; packages: week0, week1, week2, week3" in unknown.output
     for name in ("forge_week1_reduce", "forge-week1-reduce", "week1-reduce"):
         assert discover([name]) == discover(["week1"])
 

@@ -16,6 +16,7 @@ A package takes part by a module ``proofs`` beside its benchmark: see ``docs/pro
 
 from __future__ import annotations
 
-from forge_core.proofs.declare import Kernel, Subject, Week, week_of
+from forge_core.proofs.declare import Kernel, Week, week_of
+from forge_core.testing.subject import Subject
 
 __all__ = ["Kernel", "Subject", "Week", "week_of"]

@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from forge_core.cache.key import canonical
 from forge_core.errors import ForgeError
 from forge_core.testing.subject import Subject
-
-__all__ = ["Kernel", "ProofError", "Subject", "Week", "digest_of", "discover", "function_of", "measured", "week_of"]
 
 
 class ProofError(ForgeError, RuntimeError):
@@ -47,7 +45,7 @@ class Week:
     """What is validated of one package.
 
     Attributes:
-        name: for example ``"week1"``.
+        name: that of its benchmark, for example ``"week1"``.
         package: its import name.
         tests: the folder of its tests, relative to the repository's root.
         kernels: the variants of its operators.
@@ -72,26 +70,17 @@ def week_of(name: str, package: str, tests: str, subjects: Sequence[Subject]) ->
     return Week(name, package, tests, kernels, tuple(subjects))
 
 
-def discover(names: Collection[str] = ()) -> list[Week]:
+def discover(names: Sequence[str] = ()) -> list[Week]:
     """``PROOFS`` of the module ``proofs`` of each installed package, or of those with these ``names``.
 
-    A package goes by its week or by any of ``bench.plan.names_of``.
-
     Raises:
-        UsageError: a name is unknown.
+        UsageError: a name is none of ``bench.plan.names_of`` a package that declares proofs.
     """
     from forge_core.bench import plan
-    from forge_core.cli import did_you_mean
 
     benches = [bench for bench in plan.discover() if importlib.util.find_spec(f"{bench.package}.proofs")]
-    found = [(bench, importlib.import_module(f"{bench.package}.proofs").PROOFS) for bench in benches]
-    weeks = [({week.name, *plan.names_of(bench)}, week) for bench, week in found]
-    unknown = sorted(set(names).difference(*(own for own, _ in weeks)))
-    if unknown:
-        known = [week.name for _, week in weeks]
-        text = f"no proofs are declared for {', '.join(unknown)}; weeks that declare some: {', '.join(known) or 'none'}"
-        raise plan.UsageError(". ".join(filter(None, [text, *(did_you_mean(name, known) for name in unknown)])))
-    return [week for own, week in weeks if own.intersection(names) or not names]
+    chosen = plan.packages_named(benches, names)
+    return [importlib.import_module(f"{bench.package}.proofs").PROOFS for bench in chosen]
 
 
 def function_of(test: str) -> str:
