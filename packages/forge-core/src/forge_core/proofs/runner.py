@@ -56,11 +56,9 @@ class State:
         return self._own / f"{digest_of(msgspec.to_builtins(chunk))[:16]}.jsonl"
 
     def get(self, chunk: Chunk) -> Result | None:
-        """The result of a chunk before the interruption; None if there is none that can be read."""
-        try:
-            return msgspec.json.decode(self.journal(chunk).with_suffix(".json").read_bytes(), type=Result)
-        except (OSError, msgspec.MsgspecError):
-            return None
+        """The result of a chunk before the interruption, or None."""
+        path = self.journal(chunk).with_suffix(".json")
+        return msgspec.json.decode(path.read_bytes(), type=Result) if path.is_file() else None
 
     def put(self, chunk: Chunk, result: Result) -> None:
         """Stores the result of a chunk."""
@@ -138,8 +136,8 @@ def prove(
         gpus: the number of GPUs of this machine.
 
     Raises:
-        ProofError: the checkout has uncommitted changes, or the existing record was edited.
-        UnfinishedError: the time limit was reached; the same call continues from there.
+        ProofError: the checkout has uncommitted changes, the existing record was edited, or the time limit was
+            reached: then the same call continues from there.
     """
     environment = run.environment
     if environment.dirty:
@@ -185,28 +183,20 @@ def _run(
     own = {task.week.name: task for task in tasks}
     shown: dict[str, dict[Chunk, Result]] = {name: {} for name in own}
     at_once = max(1, min(AT_ONCE, 2 * (os.cpu_count() or 1) // 3))
+
+    def result_of(chunk: Chunk) -> Result:
+        return state.get(chunk) or execute(chunk, own[chunk.week].week, state.journal(chunk))
+
     with (
         progress(sum(len(task.chunks) for task in tasks)) as done,
         ThreadPoolExecutor(1) as in_turn,
         ThreadPoolExecutor(at_once) as beside,
     ):
-
-        def take(chunk: Chunk, result: Result, note: str = "") -> None:
-            results = shown[chunk.week]
-            results[chunk] = result
-            done(f"{chunk.name}: {result}{note}")
-            if len(results) == len(own[chunk.week].chunks):
-                complete(own[chunk.week], joined(results))
-
         futures: dict[Future[Result], Chunk] = {}
         try:
             for chunk in (chunk for task in tasks for chunk in task.chunks):
-                found = state.get(chunk)
-                if found is not None:
-                    take(chunk, found, ", before the interruption")
-                    continue
                 pool = in_turn if chunk.kind == "tests" else beside
-                futures[pool.submit(execute, chunk, own[chunk.week].week, state.journal(chunk))] = chunk
+                futures[pool.submit(result_of, chunk)] = chunk
             while futures:
                 ended, _ = wait(futures, timeout=LOOK, return_when=FIRST_COMPLETED)
                 # Results are kept before the exception of an interruption is raised.
@@ -214,7 +204,10 @@ def _run(
                     result, chunk = future.result(), futures.pop(future)
                     if result.good:
                         state.put(chunk, result)
-                    take(chunk, result)
+                    shown[chunk.week][chunk] = result
+                    done(f"{chunk.name}: {result}")
+                    if len(shown[chunk.week]) == len(own[chunk.week].chunks):
+                        complete(own[chunk.week], joined(shown[chunk.week]))
                 running = [state.under_way(chunk) for future, chunk in futures.items() if future.running()]
                 if running:
                     done.note(f"running: {', '.join(running)}")
