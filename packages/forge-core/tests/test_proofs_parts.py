@@ -22,7 +22,7 @@ from forge_core.errors import UnsupportedError
 from forge_core.op import Launch
 from forge_core.op.schema import Schema
 from forge_core.op.table import LaunchTable
-from forge_core.proofs import Subject, Week
+from forge_core.proofs import Kernel, Subject, Week
 from forge_core.proofs import chunks as executing
 from forge_core.proofs import measure as measuring
 from forge_core.proofs.calls import describe, plan, run_digest
@@ -96,7 +96,8 @@ def test_the_plugin_records_what_each_test_launched_and_how_it_ended(tmp_path):
     (tmp_path / "test_tiny.py").write_text(textwrap.dedent(TESTS))
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     out = tmp_path / "out.json"
-    plugin = ("-p", "forge_core.proofs.observe", "-p", "no:cacheprovider", "--prove-out", str(out))
+    out.with_suffix(".chunk").write_bytes(msgspec.json.encode(Chunk("tiny", "tests")))
+    plugin = ("-p", "forge_core.proofs.observe", "-p", "no:cacheprovider", "--prove", str(out))
     # By the worker's reports; the process of a chunk, below, has no workers.
     words = [sys.executable, "-m", "pytest", "-q", *plugin, "-n", "1", "test_tiny.py"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -132,9 +133,6 @@ class Doubling:
         self.schema = Schema.parse("tiny::double(Tensor x, *, str variant='auto') -> Tensor")
         self.reference = lambda x: 2 * x
         self.spoil, self.able = spoil, able
-
-    def variants(self):
-        return {"plain": "the one there is", "wide": "another one"}
 
     def __call__(self, x, *, variant):
         if not self.able(x):
@@ -176,8 +174,8 @@ def test_what_is_measured_of_a_kernel(operator, floor, problem, errors):
     assert found["repeats"] == (REPEATS if errors else 0)
 
 
-def test_a_week_is_measured_without_what_is_declared_absent(tmp_path, monkeypatch):
-    week = Week("tiny", "tiny", "tests", (), (Subject(Doubling(), samples, absent={"wide": "it has no rows"}),))
+def test_the_kernels_of_a_week_are_measured(tmp_path, monkeypatch):
+    week = Week("tiny", "tiny", "tests", (Kernel("tiny::double", "plain", "", ""),), (Subject(Doubling(), samples),))
     bind = LaunchTable._bind
     [(test, shown)] = measure_week(week, Chunk("tiny", "measure"), CPU).items()
     assert LaunchTable._bind is bind, "launches are observed while it measures only"
@@ -186,9 +184,9 @@ def test_a_week_is_measured_without_what_is_declared_absent(tmp_path, monkeypatc
     assert measure_week(week, Chunk("tiny", "measure", (measured("tiny::double/other"),)), CPU) == {}
     monkeypatch.setattr(measuring, "discover", lambda names: [week])
     monkeypatch.setattr(measuring, "measure_week", lambda week, chunk, device: measure_week(week, chunk, CPU))
-    chunk, journal = tmp_path / "chunk", tmp_path / "journal"
-    chunk.write_bytes(msgspec.json.encode(Chunk("tiny", "measure", (test,))))
-    assert measuring.main(str(chunk), str(journal)) == 0
+    journal = tmp_path / "journal"
+    journal.with_suffix(".chunk").write_bytes(msgspec.json.encode(Chunk("tiny", "measure", (test,))))
+    measuring.main(journal)
     assert outcomes(journal)[test]["repeats"] == REPEATS
 
 
@@ -199,23 +197,22 @@ WEEK = Week("tiny", "tiny_week", "packages/tiny/tests", ())
 
 def test_the_command_lines_of_the_chunks(monkeypatch, tmp_path):
     monkeypatch.setattr(executing, "find_sanitizer", lambda: "compute-sanitizer")
-    out, given = tmp_path / "out", tmp_path / "chunk"
-    tests = words_of(Chunk("tiny", "tests"), WEEK, out, given, tmp_path, workers=10)
+    journal = tmp_path / "journal"
+    tests = words_of(Chunk("tiny", "tests"), WEEK, journal, tmp_path, workers=10)
     assert tests[-6:] == ["-m", "gpu", "-n", "10", "--dist", "worksteal"]
-    assert tests[tests.index("--prove-chunk") + 1] == str(given)
-    assert "-n" not in words_of(Chunk("tiny", "tests"), WEEK, out, given, tmp_path, workers=1)
-    sanitizer = words_of(Chunk("tiny", "racecheck"), WEEK, out, given, tmp_path, workers=10)
+    assert tests[tests.index("--prove") + 1] == str(journal)
+    assert "-n" not in words_of(Chunk("tiny", "tests"), WEEK, journal, tmp_path, workers=1)
+    sanitizer = words_of(Chunk("tiny", "racecheck"), WEEK, journal, tmp_path, workers=10)
     assert sanitizer[:3] == ["compute-sanitizer", "--tool", "racecheck"]
     assert sanitizer[-2:] == ["-m", "sanitizer"]
     assert "-n" not in sanitizer
-    measure = words_of(Chunk("tiny", "measure", ("a", "b")), WEEK, out, given, tmp_path, workers=10)
-    assert measure[2:] == ["forge_core.proofs.measure", str(given), str(out)]
+    measure = words_of(Chunk("tiny", "measure", ("a", "b")), WEEK, journal, tmp_path, workers=10)
+    assert measure[2:] == ["forge_core.proofs.measure", str(journal)]
 
 
 def test_only_the_files_of_chosen_tests_are_collected(tmp_path):
     def collected(*tests):
-        chunk = Chunk("tiny", "tests", tests)
-        words = words_of(chunk, WEEK, tmp_path / "out", tmp_path / "chunk", tmp_path, workers=1)
+        words = words_of(Chunk("tiny", "tests", tests), WEEK, tmp_path / "journal", tmp_path, workers=1)
         return words[words.index("no:benchmark") + 1 : -2]
 
     (tmp_path / "test_x.py").touch()
@@ -241,9 +238,9 @@ PASSED = {"test_x": {"outcome": "passed", "reason": "", "launched": {}}}
         ("tests", 1, "", PASSED, "", ""),
         ("tests", 3, "internal error", PASSED, "", "ended with 3"),
         ("tests", 5, "no tests ran", {}, "", "ended with 5"),
-        ("tests", -11, "", None, "", "ended with -11 and wrote no results"),
+        ("tests", -11, "", {}, "", "ended with -11"),
         ("measure", 0, "", {}, "", ""),
-        ("measure", 1, "", {}, "", ""),
+        ("measure", 1, "", {}, "", "ended with 1"),
         ("memcheck", 0, "== ERROR SUMMARY: 0 errors\n", PASSED, "0 errors", ""),
         ("memcheck", FOUND, "== ERROR SUMMARY: 2 errors\n", PASSED, "2 errors", ""),
         ("memcheck", FOUND, "ERROR SUMMARY: 1 error\nERROR SUMMARY: 0 errors\n", PASSED, "1 error", ""),

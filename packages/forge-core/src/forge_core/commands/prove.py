@@ -15,7 +15,7 @@ from forge_core import device as devices
 from forge_core.bench.environment import read_environment
 from forge_core.proofs import check as checking
 from forge_core.proofs import runner
-from forge_core.proofs.chunks import UnfinishedError, execute, find_sanitizer
+from forge_core.proofs.chunks import execute, find_sanitizer
 from forge_core.proofs.declare import ProofError, discover
 from forge_core.proofs.evidence import Evidence
 from forge_core.proofs.record import FILE, ProofRun, path_of, stamped
@@ -68,20 +68,17 @@ def run_command(
     deadline = None if limit is None else time.monotonic() + 60 * limit
     processes = workers or min(WORKERS, os.cpu_count() or 1)
     environment = read_environment(torch.device("cuda"), [week.package for week in found])
-    try:
-        outcome = runner.prove(
-            found,
-            functools.partial(execute, root=root, workers=processes, deadline=deadline),
-            ProofRun(dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), environment),
-            devices.query(torch.device("cuda")),
-            Evidence(root),
-            records=records,
-            state=root / STATE,
-            everything=everything,
-            gpus=torch.cuda.device_count(),
-        )
-    except UnfinishedError as error:
-        raise ProofError(f"{limit} minutes were up in {error}: the same command continues from there") from error
+    outcome = runner.prove(
+        found,
+        functools.partial(execute, root=root, workers=processes, deadline=deadline),
+        ProofRun(dt.datetime.now(dt.UTC).isoformat(timespec="seconds"), environment),
+        devices.query(torch.device("cuda")),
+        Evidence(root),
+        records=records,
+        state=root / STATE,
+        everything=everything,
+        gpus=torch.cuda.device_count(),
+    )
     for note in outcome.notes:
         click.echo(note)
     for failure in outcome.failures:

@@ -39,10 +39,6 @@ _THREADS_OF = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
 
 
-class UnfinishedError(ProofError):
-    """The time limit of the run was reached before a chunk was done."""
-
-
 class Chunk(msgspec.Struct, frozen=True):
     """What one process, or one call of pytest with its workers, runs.
 
@@ -129,7 +125,12 @@ def _worst(verdicts: Sequence[str]) -> str:
     return "; ".join(dict.fromkeys([verdict for verdict in verdicts if not clean(verdict)] or verdicts))
 
 
-# --------------------------------------------------------- the journal: a line of JSON for each test that has ended
+# ------------------------------ the journal: a line of JSON for each test that has ended; its chunk lies beside it
+
+
+def given(journal: Path) -> Chunk:
+    """The chunk whose tests a process enters into a journal."""
+    return msgspec.json.decode(journal.with_suffix(".chunk").read_bytes(), type=Chunk)
 
 
 def _line(test: str, shown: Mapping[str, Any]) -> str:
@@ -142,18 +143,16 @@ def append_outcome(path: Path, test: str, shown: Mapping[str, Any]) -> None:
         file.write(_line(test, shown))
 
 
-def outcomes(path: Path) -> dict[str, dict[str, Any]] | None:
-    """The outcomes in a journal, without a line that was cut off; None if there is no file."""
-    if not path.is_file():
-        return None
-    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+def outcomes(path: Path) -> dict[str, dict[str, Any]]:
+    """The outcomes in a journal, without a line that was cut off; none if there is no file."""
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n") if path.is_file() else ("", "", "")
     lines = map(json.loads, whole.splitlines())
     return {line.pop("test"): line for line in lines}
 
 
 def keep_passed(path: Path) -> tuple[str, ...]:
-    """Rewrites a journal, or makes an empty one, so that it has only tests that passed; returns their ids."""
-    passed = Result(outcomes(path) or {}).ended("passed")
+    """Rewrites a journal so that it has only tests that passed; returns their ids."""
+    passed = Result(outcomes(path)).ended("passed")
     write_atomically(path, "".join(_line(test, shown) for test, shown in passed.items()))
     return tuple(sorted(passed))
 
@@ -169,13 +168,13 @@ def find_sanitizer() -> str:
     return found
 
 
-def words_of(chunk: Chunk, week: Week, out: Path, given: Path, root: Path, *, workers: int) -> list[str]:
-    """The command line of a process that reads a chunk from ``given`` and writes the journal ``out``."""
+def words_of(chunk: Chunk, week: Week, journal: Path, root: Path, *, workers: int) -> list[str]:
+    """The command line of a process that runs the chunk beside a journal."""
     python = [sys.executable, "-m"]
     if chunk.kind == "measure":
-        return [*python, "forge_core.proofs.measure", str(given), str(out)]
-    words = [*python, "pytest", "-p", "forge_core.proofs.observe", "--prove-out", str(out)]
-    words += ["--prove-chunk", str(given), "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:benchmark"]
+        return [*python, "forge_core.proofs.measure", str(journal)]
+    words = [*python, "pytest", "-p", "forge_core.proofs.observe", "--prove", str(journal)]
+    words += ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:benchmark"]
     # Collecting all files of a week takes longer than the tests of some kernels.
     files = sorted({test.partition("::")[0] for test in chunk.tests or ()})
     words += [file for file in files if (root / file).is_file()] or [week.tests]
@@ -194,15 +193,14 @@ def execute(
     Args:
         chunk: what to run.
         week: the declaration of its week.
-        journal: the journal of its tests; the chunk is written beside it.  Tests that passed before an interruption do
-            not run again, except under a sanitizer, whose verdict is on a whole process.
+        journal: the journal of its tests.  Tests that passed before an interruption do not run again, except under a
+            sanitizer, whose verdict is on a whole process.
         root: the repository's root.
         workers: pytest-xdist workers at most.
         deadline: the ``time.monotonic()`` at which the process is killed.
 
     Raises:
-        ProofError: compute-sanitizer is missing.
-        UnfinishedError: the deadline was reached; the journal has the tests that ended.
+        ProofError: compute-sanitizer is missing, or the deadline was reached; the journal has the tests that ended.
     """
     workers = min(workers, chunk.workers or workers)
     variables = {"FORGE_REQUIRE_GPU": "1", **threads_of_each(workers)}
@@ -213,13 +211,11 @@ def execute(
     if chunk.kind in TOOLS:
         # The caching allocator returns parts of large blocks: an access out of bounds would stay inside a block.
         variables["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
-    given = journal.with_suffix(".chunk")
-    write_atomically(given, msgspec.json.encode(chunk).decode())
-    words = words_of(chunk, week, journal, given, root, workers=workers)
+    write_atomically(journal.with_suffix(".chunk"), msgspec.json.encode(chunk).decode())
     left = SECONDS if deadline is None else max(0.0, deadline - time.monotonic())
     # In a session of its own, so that its workers can be killed with it.
     process = subprocess.Popen(
-        words,
+        words_of(chunk, week, journal, root, workers=workers),
         cwd=root,
         env={**os.environ, **variables},
         stdout=subprocess.PIPE,
@@ -234,7 +230,7 @@ def execute(
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         if left < SECONDS:
-            raise UnfinishedError(chunk.name) from error
+            raise ProofError(f"time was up in {chunk.name}: the same command continues from there") from error
         return Result(problem=f"it took more than {SECONDS} s")
     return result_of(chunk, process.returncode, text, outcomes(journal))
 
@@ -245,13 +241,13 @@ def threads_of_each(workers: int) -> dict[str, str]:
     return {name: share for name in _THREADS_OF if name not in os.environ}
 
 
-def result_of(chunk: Chunk, status: int, text: str, tests: dict[str, Any] | None) -> Result:
+def result_of(chunk: Chunk, status: int, text: str, tests: dict[str, Any]) -> Result:
     """The result of a chunk, from its exit status, its output and the outcomes in its journal."""
     tail = text[-TAIL:]
-    if tests is None:
-        return Result(problem=f"it ended with {status} and wrote no results:\n{tail}")
-    # 0: all passed; 1: some failed, and the results say which; 5: none was left to run.
-    known = {0, 1, 5} if chunk.tests is not None or chunk.without or chunk.parts > 1 else {0, 1}
+    # Of pytest 1: some failed, and the outcomes say which; 5: none was left to run.
+    known = {0} if chunk.kind == "measure" else {0, 1}
+    if chunk.tests is not None or chunk.without or chunk.parts > 1:
+        known.add(5)
     if chunk.kind not in TOOLS:
         return Result(tests, problem="" if status in known else f"it ended with {status}:\n{tail}")
     verdict = _worst([summary.strip() for summary in _SUMMARY.findall(text)])

@@ -1,25 +1,23 @@
 """Measures determinism and the error against float64 of each kernel of a week.
 
-    python -m forge_core.proofs.measure CHUNK JOURNAL
+    python -m forge_core.proofs.measure JOURNAL
 
 Each result has to meet the policy of ``tolerances``, or have the reference's bits.
 """
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from forge_core.errors import UnsupportedError
-from forge_core.proofs.chunks import Chunk, append_outcome
+from forge_core.proofs.chunks import Chunk, append_outcome, given
 from forge_core.proofs.declare import Week, discover, measured
-from forge_core.proofs.observe import Watch
+from forge_core.proofs.observe import observed
 from forge_core.testing.subject import Subject
 
 #: How often a call is repeated; each repetition has to give the bits of the first.
@@ -34,16 +32,15 @@ def measure_week(week: Week, chunk: Chunk, device: torch.device) -> dict[str, di
         ``record.Error`` takes it; ``repeats``.
     """
     found = {}
-    with contextlib.closing(Watch()) as watch:
-        for subject in week.subjects:
-            for variant in subject.operator.variants():
-                name = f"{subject.operator.schema.qualified}/{variant}"
-                if variant not in subject.absent and chunk.runs(measured(name)):
-                    watch.launched = {name: {}}
-                    figures = measure(subject, variant, device)
-                    problem = figures.pop("problem")
-                    outcome = {"outcome": "failed" if problem else "passed", "reason": problem}
-                    found[measured(name)] = {**outcome, "launched": watch.launched, **figures}
+    subjects = {subject.operator.schema.qualified: subject for subject in week.subjects}
+    with observed() as launched:
+        for kernel in week.kernels:
+            if chunk.runs(measured(kernel.name)):
+                launched.clear()
+                figures = measure(subjects[kernel.operator], kernel.variant, device)
+                problem = figures.pop("problem")
+                outcome = {"outcome": "failed" if problem else "passed", "reason": problem}
+                found[measured(kernel.name)] = {**outcome, "launched": {kernel.name: {}, **launched}, **figures}
     return found
 
 
@@ -90,15 +87,13 @@ def _bits(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous().reshape(-1).view(torch.uint8)
 
 
-def main(chunk_file: str, journal: str) -> int:
-    """Measures the kernels of a chunk; returns the exit status, 1 if one of them is wrong."""
-    chunk = msgspec.json.decode(Path(chunk_file).read_bytes(), type=Chunk)
+def main(journal: Path) -> None:
+    """Measures the kernels of the chunk beside a journal."""
+    chunk = given(journal)
     [week] = discover([chunk.week])
-    result = measure_week(week, chunk, torch.device("cuda"))
-    for test, shown in result.items():
-        append_outcome(Path(journal), test, shown)
-    return int(any(shown["reason"] for shown in result.values()))
+    for test, shown in measure_week(week, chunk, torch.device("cuda")).items():
+        append_outcome(journal, test, shown)
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    main(Path(sys.argv[1]))

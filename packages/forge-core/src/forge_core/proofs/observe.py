@@ -1,80 +1,75 @@
 """The pytest plugin of a validation: which kernels each test launched, by which calls, and how the test ended.
 
-    python -m pytest -p forge_core.proofs.observe --prove-out JOURNAL [--prove-chunk FILE] ...
+    python -m pytest -p forge_core.proofs.observe --prove JOURNAL ...
 
 Launches are observed where they are bound (``LaunchTable._bind``), except in processes that a test starts.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-import msgspec
 import pytest
 
 from forge_core.op import table
 from forge_core.proofs.calls import describe, run_digest
-from forge_core.proofs.chunks import Chunk, append_outcome
+from forge_core.proofs.chunks import append_outcome, given
 
 PROPERTY = "forge_launched"
 
 
-class Watch:
-    """Observes all launches of this process until it is closed.
+@contextlib.contextmanager
+def observed() -> Iterator[dict[str, dict[str, str]]]:
+    """Observes all launches of this process: kernel -> call as text -> digest of the launch.
 
-    Attributes:
-        launched: kernel -> call as text -> digest of the launch; the plugin empties it before each test.
+    What is bound within the block stays observed after it.
     """
+    launched: dict[str, dict[str, str]] = {}
+    bind = table.LaunchTable._bind
+    # One wrapper for each compiled kernel and name: callers compare kernels by identity.
+    known: dict[tuple[str, int], Callable[..., Any]] = {}
 
-    def __init__(self) -> None:
-        self.launched: dict[str, dict[str, str]] = {}
-        watch, bind = self, table.LaunchTable._bind
-        self._bind = bind
-        # One wrapper for each compiled kernel and name: callers compare kernels by identity.
-        known: dict[tuple[str, int], Callable[..., Any]] = {}
+    def watched(
+        self: table.LaunchTable, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, debug: bool
+    ) -> table.Bound:
+        bound = bind(self, out, args, kwargs, debug=debug)
+        if bound.plan is None:
+            return bound
+        name = f"{self.name}/{bound.name}"
+        own = launched.setdefault(name, {})
+        if not bound.debug:  # debug code has assertions, so it is other code
+            own[describe(self._schema.bind(args, kwargs), out)] = run_digest(bound.plan)
+        kernel = bound.launch
 
-        def watched(
-            self: table.LaunchTable, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, debug: bool
-        ) -> table.Bound:
-            bound = bind(self, out, args, kwargs, debug=debug)
-            if bound.plan is None:
-                return bound
-            name = f"{self.name}/{bound.name}"
-            own = watch.launched.setdefault(name, {})
-            if not bound.debug:  # debug code has assertions, so it is other code
-                own[describe(self._schema.bind(args, kwargs), out)] = run_digest(bound.plan)
-            kernel = bound.launch
+        def launch(*arguments: Any) -> Any:
+            launched.setdefault(name, {})
+            return kernel(*arguments)
 
-            def launch(*arguments: Any) -> Any:
-                watch.launched.setdefault(name, {})
-                return kernel(*arguments)
+        return replace(bound, launch=known.setdefault((name, id(kernel)), launch))
 
-            return replace(bound, launch=known.setdefault((name, id(kernel)), launch))
-
-        table.LaunchTable._bind = watched  # type: ignore[method-assign]
-
-    def close(self) -> None:
-        """Observes no further calls; those that are bound already stay observed."""
-        table.LaunchTable._bind = self._bind  # type: ignore[method-assign]
+    with mock.patch.object(table.LaunchTable, "_bind", watched):
+        yield launched
 
 
 class _Plugin:
-    def __init__(self, config: pytest.Config) -> None:
-        self.watch = Watch()
+    def __init__(self, config: pytest.Config, launched: dict[str, dict[str, str]]) -> None:
+        self.launched = launched
         self.results: dict[str, dict[str, Any]] = {}
+        self.journal = Path(config.getoption("--prove"))
         # The controller of pytest-xdist has the reports of all workers and writes them.
-        self.out = None if hasattr(config, "workerinput") else config.getoption("--prove-out")
+        self.writes = not hasattr(config, "workerinput")
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         """Attaches the launches of a test to its report."""
-        self.watch.launched = {}
+        self.launched.clear()
         yield
-        item.user_properties.append((PROPERTY, json.dumps(self.watch.launched)))
+        item.user_properties.append((PROPERTY, dict(self.launched)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keeps the worst outcome of a test's three phases."""
@@ -85,27 +80,23 @@ class _Plugin:
             found["outcome"] = report.outcome
             reason = report.longrepr
             found["reason"] = str(reason[2] if isinstance(reason, tuple) else reason).strip()[-500:]
-        for name, value in report.user_properties:
-            if name == PROPERTY:
-                found["launched"] = json.loads(str(value))
+        found["launched"] = dict(report.user_properties).get(PROPERTY, {})
         # A worker that died sends no teardown, so a failure is written at once.
-        if self.out and (report.when == "teardown" or report.failed):
-            append_outcome(Path(self.out), report.nodeid, found)
+        if self.writes and (report.when == "teardown" or report.failed):
+            append_outcome(self.journal, report.nodeid, found)
 
     # After pytest's selection by marks, so that parts are shares of the tests that run.
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Selects the tests of the chunk's part."""
-        given = config.getoption("--prove-chunk")
-        if given:
-            chunk = msgspec.json.decode(Path(given).read_bytes(), type=Chunk)
-            # Consecutive tests take about equally long, so they go to different parts and workers.
-            chosen = [item for item in items if chunk.runs(item.nodeid)][chunk.part - 1 :: chunk.parts]
-            kept = set(chosen)
-            config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-            # A whole week stays in order: consecutive tests need the same kernels, which one worker then compiles.
-            workers = getattr(config, "workerinput", {}).get("workercount", 1)
-            items[:] = chosen if chunk.tests is None else dealt(chosen, workers)
+        chunk = given(self.journal)
+        # Consecutive tests take about equally long, so they go to different parts and workers.
+        chosen = [item for item in items if chunk.runs(item.nodeid)][chunk.part - 1 :: chunk.parts]
+        kept = set(chosen)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        # A whole week stays in order: consecutive tests need the same kernels, which one worker then compiles.
+        workers = getattr(config, "workerinput", {}).get("workercount", 1)
+        items[:] = chosen if chunk.tests is None else dealt(chosen, workers)
 
 
 def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
@@ -123,14 +114,13 @@ def dealt(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the plugin's options."""
+    """Adds the plugin's option."""
     group = parser.getgroup("forge proofs")
-    group.addoption("--prove-out", metavar="FILE", help="append each test's outcome and the kernels it launched")
-    group.addoption("--prove-chunk", metavar="FILE", help="the chunk whose tests are to run, as JSON")
+    group.addoption("--prove", metavar="JOURNAL", help="run the chunk beside a journal, and enter its tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Starts to observe before the first operator is called."""
-    plugin = _Plugin(config)
-    config.pluginmanager.register(plugin, "forge-proofs")
-    config.add_cleanup(plugin.watch.close)
+    observing = contextlib.ExitStack()
+    config.add_cleanup(observing.close)
+    config.pluginmanager.register(_Plugin(config, observing.enter_context(observed())), "forge-proofs")
