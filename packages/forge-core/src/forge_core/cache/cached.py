@@ -155,7 +155,7 @@ class CompileCached(Generic[Config]):
             return self
         require_dsl(self.name)
         importlib.import_module(self.name.partition(":")[0])
-        builder = _known[self.name]  # which the decorator has replaced
+        builder = _known.get(self.name, self)  # which the decorator has replaced
         if builder._build is None:
             raise CompileError(f"{self.name}: expected the import path of a @compile_cached builder")
         return builder

@@ -6,10 +6,10 @@ import base64
 import ctypes
 import hashlib
 import importlib.metadata
+import os
 import platform
 import re
 import sys
-import tempfile
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -139,13 +139,8 @@ def _version(name: str) -> str | None:
 
 def _writable(folder: Path) -> bool:
     """Whether a file can be made in a folder, or in its nearest parent that exists."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 # -------------------------------------------------------------------------------------------------- torch and driver
