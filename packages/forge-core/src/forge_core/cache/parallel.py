@@ -99,9 +99,10 @@ def compile_all(
                 done(key.digest, {"status": "present", "seconds": found.seconds, "bytes": found.bytes})
     missing = {digest: request for digest, request in wanted.items() if digest not in outcomes}
     if missing:
+        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         job = {
             "requests": [(digest, each.builder, tag(each.config), each.arch) for digest, each in missing.items()],
-            "jobs": jobs or min(len(os.sched_getaffinity(0)), _MAX_JOBS),
+            "jobs": jobs or min(processors, _MAX_JOBS),
             "timeout_s": TIMEOUT_S,
             "store": str(store.root.absolute()),
             "max_bytes": store.max_bytes,
