@@ -144,21 +144,20 @@ class Project:
     def config(self, *values):
         return self.module("configs").Config(*values)
 
-    def run(self, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Runs a program in a new process that finds this project and its cache; PROJECT stands for the name."""
-        path = os.pathsep.join([str(self.root.parent), *filter(None, sys.path)])
+    def python(self, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Runs a program in a new process that finds this project and its cache; `Config` and `build` are there."""
+        found = {**os.environ, "PYTHONPATH": os.pathsep.join([str(self.root.parent), *filter(None, sys.path)])}
+        start = (
+            f"import sys\nfrom forge_core.cache import builder_at\nfrom {self.name}.configs import Config\n"
+            f"build = builder_at({self.path!r})\n"
+        )
         return subprocess.run(
-            [sys.executable, "-c", program.replace("PROJECT", self.name)],
+            [sys.executable, "-c", start + program],
             capture_output=True,
             text=True,
             check=False,
-            env={**os.environ, "PYTHONPATH": path, **environment},
+            env={**found, **environment},
         )
-
-    def python(self, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """The same with `Config` and `build` defined."""
-        start = "import sys\nfrom forge_core.cache import builder_at\nfrom PROJECT.configs import Config\n"
-        return self.run(f"{start}build = builder_at({self.path!r})\n{program}", **environment)
 
     @property
     def path(self) -> str:
