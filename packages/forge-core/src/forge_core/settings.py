@@ -200,7 +200,7 @@ _raw: dict[bytes, bytes] | None = getattr(os.environ, "_data", None) if os.name 
 
 
 def untouched() -> bool:
-    """Whether ``backend`` and ``debug`` are set neither by a block nor by a variable, even an empty one."""
+    """Whether no ``use_settings`` block is active, and no variable sets ``backend`` or ``debug``, even an empty one."""
     return (
         _overrides.get() is _NO_OVERRIDES
         and _raw is not None

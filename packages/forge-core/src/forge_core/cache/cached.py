@@ -93,7 +93,7 @@ class CompileCached(Generic[Config]):
         # Equal configurations can have different keys: 1 and True.
         if found is not None and same(known, config):
             if log.isEnabledFor(logging.DEBUG):
-                log.debug("cache hit: %s [%s] %s", self.name, arch, found.key.digest[:12])
+                log.debug("kernel cache hit: %s [%s] %s", self.name, arch, found.key.digest[:12])
             return found
         key, sources = self._key(config, arch)
         found = self._by_key.get(key.digest) or self._load_or_compile(config, key, sources)
@@ -274,7 +274,7 @@ def _missing(key: KernelKey, store: Store | None) -> MissingKernelError:
         bundles = ", ".join(str(shipped.root) for shipped in bundle.installed()) or "none"
         told = f"is neither in the compile cache nor in a bundle ({cache}; bundles: {bundles})"
     return MissingKernelError(
-        f"{key.name} for {key.arch} {told}, and FORGE_JIT=0 forbids to compile it.",
+        f"{key.name} for {key.arch} {told}, and FORGE_JIT=0 disables compilation.",
         key=key.digest,
         command=shlex.join(
             ["forge-cute", "cache", "warm", "--arch", key.arch, "--kernel", key.name, "--config", key.config]

@@ -1,7 +1,8 @@
 """File-system helpers of the cache, and the check that no other user can change the native code that is loaded.
 
 On a shared machine another user could create ``/tmp/forge``, or a link of that name, first, and fill it with code.
-So everything on the path to an object must belong to this user or to root and must not be writable by anybody else.
+So an object, its folders inside the store, and links to them must belong to this user or to root and must not be
+writable by anybody else; no folder above may be writable by everybody, unless it has the sticky bit.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def compile_all(
     Args:
         requests: equal ones count once.
         store: where the kernels are stored.
-        jobs: worker processes at a time; by default one for each processor.
+        jobs: worker processes at a time; by default one for each processor, at most 16.
         on_done: called for each kernel when it is done.
 
     Returns:

@@ -11,7 +11,8 @@ packages count by their version.  Not in the fingerprint: the standard library, 
 version), ``forge_core.cache`` and ``forge_core.op``.
 
 Import statements are found by a regular expression, which takes a third of the time of parsing.  It may also match text
-that is no statement, in a docstring for example: then a key depends on more sources than needed, never on fewer.
+that is no statement, in a docstring for example: then a key depends on more sources than needed.  It misses sources
+that are imported by another name of ``import_module``, or loaded by their path.
 """
 
 from __future__ import annotations

@@ -5,11 +5,12 @@ after its import, or if a program replaced a function, a method, a constant or a
 published, each imported module in its fingerprint is compared with its file, name by name:
 
     def         its code object and defaults, with those compiled from the file
-    class       each attribute that its body binds, likewise; added methods
+    class       each attribute that its body binds, by these rules; added methods
     import      identity with the object in the module that it comes from
-    constant    the value of its expression, if that calls nothing but built-in types and math
+    constant    the value of its expression, if that calls nothing but built-in types, a few functions, and math
 
-Nothing is imported and no statement of a source is executed.  docs/cache.md lists what is not detected.
+Nothing is imported; expressions of constants are evaluated, no statement is executed.  docs/cache.md lists what is
+not detected.
 """
 
 from __future__ import annotations
