@@ -12,8 +12,8 @@ own, which a block does not reach: gradients of CUDA tensors follow 2 and 3.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
@@ -21,8 +21,7 @@ from forge_core import settings
 from forge_core.errors import ArgumentError, DeviceError
 
 
-@contextlib.contextmanager
-def backend(name: str) -> Iterator[None]:
+def backend(name: str) -> AbstractContextManager[Any]:
     """Context manager that selects the backend of all operators in the current context (thread or task).
 
     Args:
@@ -31,8 +30,7 @@ def backend(name: str) -> Iterator[None]:
     Raises:
         SettingsError: unknown backend.
     """
-    with settings.use_settings(backend=name):
-        yield
+    return settings.use_settings(backend=name)
 
 
 def resolve(op: str, device: torch.device, variant: str, chosen: str | None = None) -> str:
@@ -53,20 +51,11 @@ def resolve(op: str, device: torch.device, variant: str, chosen: str | None = No
     if asked is None and on_gpu:
         asked = chosen
     if not on_gpu and (asked == "kernel" or variant != "auto"):
-        what = f"variant {variant!r}" if variant != "auto" else "backend 'kernel'"
-        raise DeviceError(
-            op=op,
-            argument="variant" if variant != "auto" else "backend",
-            expected=f"CUDA tensors, since {what} was asked for and kernels run on GPUs",
-            got=f"tensors on {device}",
-            hint="Move them to a GPU, or leave the backend and the variant to 'auto'.",
-        )
+        argument, what = ("variant", f"variant {variant!r}") if variant != "auto" else ("backend", "backend 'kernel'")
+        expected = f"CUDA tensors, since {what} was asked for and kernels run on GPUs"
+        hint = "Move them to a GPU, or leave the backend and the variant to 'auto'."
+        raise DeviceError(op, argument, expected, f"tensors on {device}", hint)
     if asked == "ref" and variant != "auto":
-        raise ArgumentError(
-            op=op,
-            argument="variant",
-            expected="'auto', since the backend asked for is 'ref', which has no variants",
-            got=repr(variant),
-            hint="Leave out the variant, or use backend 'kernel'.",
-        )
+        expected = "'auto', since the backend asked for is 'ref', which has no variants"
+        raise ArgumentError(op, "variant", expected, repr(variant), "Leave out the variant, or use backend 'kernel'.")
     return asked or ("kernel" if on_gpu else "ref")

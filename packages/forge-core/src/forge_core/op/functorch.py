@@ -49,8 +49,7 @@ def leading_vmap(operator: Callable[..., Any], name: str, rank: int) -> Callable
 
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, *args: Any, **options: Any) -> Any:
         if x.ndim - 1 < rank:
-            expected = f"at least {rank} dimensions in each example"
-            raise ShapeError(op=name, argument="x", expected=expected, got=f"{x.ndim - 1}")
+            raise ShapeError(name, "x", f"at least {rank} dimensions in each example", f"{x.ndim - 1}")
         return operator(x.movedim(in_dims[0] or 0, 0), *args, **options), 0
 
     return vmap

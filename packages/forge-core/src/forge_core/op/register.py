@@ -43,15 +43,17 @@ _WITHOUT_STRIDES = (
 )
 
 
-Serve = Callable[..., torch.Tensor]
-
-
 def registered(schema: Schema, name: str) -> Any:
     """Returns the registered ``OpOverload`` of a name in the schema's namespace."""
     return getattr(getattr(torch.ops, schema.namespace), name).default
 
 
-def register(library: torch.library.Library, rules: Rules, serve: Serve, like: Callable[..., torch.Tensor]) -> None:
+def register(
+    library: torch.library.Library,
+    rules: Rules,
+    serve: Callable[..., torch.Tensor],
+    like: Callable[..., torch.Tensor],
+) -> None:
     """Registers the functional form of an operator, and its out form if it has a single result.
 
     Args:
@@ -60,14 +62,6 @@ def register(library: torch.library.Library, rules: Rules, serve: Serve, like: C
         serve: runs the operator on CPU or CUDA tensors; takes ``out`` or None, then the schema's arguments.
         like: checks a call and allocates its output; takes the schema's arguments.
     """
-    _register_functional(library, rules, serve, like)
-    if not rules.schema.results:
-        _register_out(library, rules, serve, like)
-
-
-def _register_functional(
-    library: torch.library.Library, rules: Rules, serve: Serve, like: Callable[..., torch.Tensor]
-) -> None:
     schema = rules.schema
     library.define(schema.definition(), tags=(torch.Tag.pt2_compliant_tag,))
     for key in ("CUDA", "CPU"):
@@ -84,20 +78,19 @@ def _register_functional(
             library.impl(schema.name, _with_dtype(schema, key, dtype), key)
         else:
             torch.library.register_autocast(schema.qualified, device_type, dtype, lib=library)
+    if not schema.results:
+        _register_out(library, schema, serve, like)
 
 
 def _autograd(rules: Rules, like: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The kernel of ``torch.library.register_autograd``, which alone would silently drop a tangent."""
     plain = make_autograd_impl(registered(rules.schema, rules.schema.name), Info(rules.backward, rules.setup_context))
 
-    def call(keyset: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-        result: torch.Tensor
+    def call(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if has_tangent((*args, *kwargs.values())):
             like(*args, **kwargs)
-            result = rules.refer(rules.schema.bind(args, kwargs))
-        else:
-            result = plain(keyset, *args, **kwargs)
-        return result
+            return rules.refer(rules.schema.bind(args, kwargs))
+        return plain(keyset, *args, **kwargs)
 
     return call
 
@@ -111,22 +104,24 @@ def _with_dtype(schema: Schema, key: str, dtype: torch.dtype) -> Callable[..., t
     excluded = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
     place = schema.parameters.index("dtype")
 
-    def call(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def call(*args: Any, **kwargs: Any) -> Any:
         given = args[place] if len(args) > place else kwargs.get("dtype")
         if args[0].dtype in _AUTOCAST_FROM and given is None:
             args, kwargs = args[:place], {**kwargs, "dtype": dtype}
         with torch._C._ExcludeDispatchKeyGuard(excluded):
-            result: torch.Tensor = overload(*args, **kwargs)
-        return result
+            return overload(*args, **kwargs)
 
     overload = registered(schema, schema.name)
     return call
 
 
 def _register_out(
-    library: torch.library.Library, rules: Rules, serve: Serve, like: Callable[..., torch.Tensor]
+    library: torch.library.Library,
+    schema: Schema,
+    serve: Callable[..., torch.Tensor],
+    like: Callable[..., torch.Tensor],
 ) -> None:
-    schema, name = rules.schema, f"{rules.schema.name}_out"
+    name = f"{schema.name}_out"
     library.define(schema.out_definition(), tags=(torch.Tag.pt2_compliant_tag,))
 
     def real(*args: Any, out: torch.Tensor, **kwargs: Any) -> None:
@@ -141,13 +136,9 @@ def _register_out(
         tensors = {**{key: named[key] for key in schema.tensors}, "out": out}
         needing = [key for key, value in tensors.items() if value.requires_grad]
         if needing and torch.is_grad_enabled():
-            raise ArgumentError(
-                op=name,
-                argument=needing[0],
-                expected="tensors that need no gradient, since an out form cannot be differentiated",
-                got="requires_grad=True",
-                hint=f"Use {schema.name}(...), or call it under torch.no_grad().",
-            )
+            expected = "tensors that need no gradient, since an out form cannot be differentiated"
+            hint = f"Use {schema.name}(...), or call it under torch.no_grad()."
+            raise ArgumentError(name, needing[0], expected, "requires_grad=True", hint)
         if has_tangent(tuple(tensors.values())):
             raise UnsupportedError(
                 f"{name}: expected tensors without a tangent, since an out form cannot be differentiated, got one of "

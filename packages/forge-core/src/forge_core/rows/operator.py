@@ -73,17 +73,16 @@ def like(
     for name, t in tensors.items():
         checks.operand(op, name, t, dtypes)
         if same and t.dtype != x.dtype:
-            expected = f"the dtype of '{operands.rows[0]}', {x.dtype}"
-            raise DTypeError(op=op, argument=name, expected=expected, got=str(t.dtype))
+            raise DTypeError(op, name, f"the dtype of '{operands.rows[0]}', {x.dtype}", str(t.dtype))
     if [t for t in tensors.values() if (t.dtype is torch.float64) != (x.dtype is torch.float64)]:
-        raise DTypeError(op=op, argument=operands.rows[0], expected="float64 alone, or none of it", got=str(x.dtype))
+        raise DTypeError(op, operands.rows[0], "float64 alone, or none of it", str(x.dtype))
     dims = normalize_dims(op, dim, x.ndim)
     one = result_shape(x.shape, dims, keepdim)
     column = tuple([x.shape[i] for i in dims]) if operands.columns else ()
     for name, t in tensors.items():
         shape = x.shape if name in operands.rows else column if name in operands.columns else one
         if t.shape != shape:
-            raise ShapeError(op=op, argument=name, expected=f"shape {tuple(shape)}", got=f"{tuple(t.shape)}")
+            raise ShapeError(op, name, f"shape {tuple(shape)}", f"{tuple(t.shape)}")
     return torch.empty(x.shape if operands.writes else one, dtype=dtype or x.dtype, device=x.device)
 
 
