@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 import torch
 
+from forge_core.dtypes import name_of
 from forge_core.errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, LayoutError, ShapeError
 
 
@@ -33,16 +34,12 @@ def strided(op: str, argument: str, x: torch.Tensor) -> None:
     raise LayoutError(op, argument, "a plain strided tensor", got, hint)
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def supported_dtype(op: str, argument: str, x: torch.Tensor, supported: Collection[torch.dtype]) -> None:
     """Raises DTypeError unless the tensor's dtype is one of ``supported``."""
     if x.dtype not in supported:
-        expected = f"one of the dtypes {', '.join(sorted(map(_name, supported)))}"
+        expected = f"one of the dtypes {', '.join(sorted(map(name_of, supported)))}"
         hint = "Convert it with x.to(...) or reinterpret it with x.view(torch.uint8)."
-        raise DTypeError(op, argument, expected, _name(x.dtype), hint)
+        raise DTypeError(op, argument, expected, name_of(x.dtype), hint)
 
 
 def operand(op: str, argument: str, x: torch.Tensor, dtypes: Collection[torch.dtype]) -> None:
@@ -85,7 +82,7 @@ def like_output(op: str, out: torch.Tensor, *, shape: Sequence[int], dtype: torc
     same_device(op, "out", out, device)
     if out.dtype != dtype:
         hint = "An out tensor is written as it is; nothing is converted."
-        raise DTypeError(op, "out", f"dtype {_name(dtype)}", _name(out.dtype), hint)
+        raise DTypeError(op, "out", f"dtype {name_of(dtype)}", name_of(out.dtype), hint)
     if tuple(out.shape) != tuple(shape):
         hint = "An out tensor is not resized; allocate it with this shape."
         raise ShapeError(op, "out", f"shape {tuple(shape)}", str(tuple(out.shape)), hint)
@@ -121,9 +118,8 @@ def _shares_elements(x: torch.Tensor) -> bool:
 
 def _byte_range(x: torch.Tensor) -> tuple[int, int]:
     """First and one past the last byte that ``x`` can touch."""
-    start = x.data_ptr()
     last = sum(stride * (size - 1) for stride, size in zip(x.stride(), x.shape, strict=True))
-    return start, start + (last + 1) * x.element_size()
+    return x.data_ptr(), x.data_ptr() + (last + 1) * x.element_size()
 
 
 def no_overlap(op: str, out: torch.Tensor, argument: str, x: torch.Tensor) -> None:

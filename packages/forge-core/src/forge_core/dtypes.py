@@ -7,13 +7,10 @@ width.  Kernels that compute use :func:`cute_dtype`.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 #: What operators that compute take, as PyTorch's do on a GPU.
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -41,6 +38,12 @@ CUTE_NAMES: Mapping[torch.dtype, str] = {
     torch.float64: "Float64",
 }
 
+
+def name_of(dtype: torch.dtype) -> str:
+    """Its name without the module: ``float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
 # Several elements in a byte, raw bits, or values that need a scale.
 _NOT_MOVABLE = re.compile(r"q.*|bits.*|u?int[1-7]|.*_x\d+")
 
@@ -48,18 +51,10 @@ _NOT_MOVABLE = re.compile(r"q.*|bits.*|u?int[1-7]|.*_x\d+")
 MOVABLE: frozenset[torch.dtype] = frozenset(
     dtype
     for dtype in vars(torch).values()
-    if isinstance(dtype, torch.dtype) and not _NOT_MOVABLE.fullmatch(str(dtype).removeprefix("torch."))
+    if isinstance(dtype, torch.dtype) and not _NOT_MOVABLE.fullmatch(name_of(dtype))
 )
 
-_SHORT = {
-    "float64": "f64",
-    "float32": "f32",
-    "float16": "f16",
-    "bfloat16": "bf16",
-    "complex32": "c32",
-    "complex64": "c64",
-    "complex128": "c128",
-}
+_LONG = re.compile(r"(b?f|c)(?:loat|omplex)(\d+)$")
 
 
 def cute_dtype(dtype: torch.dtype) -> Any:
@@ -75,8 +70,7 @@ def cute_dtype(dtype: torch.dtype) -> Any:
 
 def short_name(dtype: torch.dtype) -> str:
     """A short name for tables and kernel names: ``bf16``, ``f32``, ``int8``."""
-    name = str(dtype).removeprefix("torch.")
-    return _SHORT.get(name, name)
+    return _LONG.sub(r"\1\2", name_of(dtype))
 
 
 def parse(name: str) -> torch.dtype:
@@ -88,7 +82,7 @@ def parse(name: str) -> torch.dtype:
     text = name.removeprefix("torch.")
     text = f"f{text[2:]}" if text.startswith("fp") else text
     for dtype in MOVABLE:
-        if text in (str(dtype).removeprefix("torch."), short_name(dtype)):
+        if text in (name_of(dtype), short_name(dtype)):
             return dtype
-    known = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in MOVABLE))
+    known = ", ".join(sorted(map(name_of, MOVABLE)))
     raise ValueError(f"unknown dtype {name!r}; known: {known}")

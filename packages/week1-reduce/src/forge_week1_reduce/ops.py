@@ -14,7 +14,7 @@ import torch
 
 from forge_core import checks
 from forge_core.dims import Dims, normalize_dims, result_shape
-from forge_core.dtypes import COMPLEX, FLOATS, INTEGERS
+from forge_core.dtypes import COMPLEX, FLOATS, INTEGERS, name_of
 from forge_core.errors import DimError, DTypeError
 from forge_core.op import Operator
 from forge_core.rows.operator import row_operator
@@ -26,10 +26,6 @@ __all__ = ["DTYPES", "amax", "amin", "mean", "prod", "reduce", "reduce_sum", "re
 
 #: What the operators take; sums, means and products complex numbers, too.
 DTYPES: tuple[torch.dtype, ...] = (*INTEGERS, *FLOATS)
-
-
-def _name(dtype: object) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _takes(op: str) -> tuple[torch.dtype, ...]:
@@ -49,21 +45,14 @@ def result_dtype(op: str, src: torch.dtype, dtype: torch.dtype | None) -> torch.
     """
     numbers = src.is_floating_point or src.is_complex
     if dtype is not None and dtype not in _takes(op):
-        takes = ", ".join(map(_name, _takes(op)))
-        raise DTypeError(op=op, argument="dtype", expected=f"None or one of {takes}", got=_name(dtype))
+        raise DTypeError(op, "dtype", f"None or one of {', '.join(map(name_of, _takes(op)))}", name_of(dtype))
     if dtype is not None and dtype.is_complex != src.is_complex:
-        kind = "complex" if src.is_complex else "real"
-        raise DTypeError(
-            op=op, argument="dtype", expected=f"a {kind} dtype, as that of x", got=_name(dtype), hint="Convert x first."
-        )
+        expected = f"a {'complex' if src.is_complex else 'real'} dtype, as that of x"
+        raise DTypeError(op, "dtype", expected, name_of(dtype), "Convert x first.")
     if op == "mean" and not (numbers if dtype is None else dtype.is_floating_point or dtype.is_complex):
-        raise DTypeError(
-            op=op,
-            argument="x" if dtype is None else "dtype",
-            expected="a floating-point or complex dtype, since a mean is none of the others",
-            got=_name(dtype or src),
-            hint="Pass dtype=torch.float32.",
-        )
+        expected = "a floating-point or complex dtype, since a mean is none of the others"
+        argument = "x" if dtype is None else "dtype"
+        raise DTypeError(op, argument, expected, name_of(dtype or src), "Pass dtype=torch.float32.")
     if dtype is not None:
         return dtype
     return torch.int64 if op in ("sum", "prod") and not numbers else src
@@ -75,12 +64,8 @@ def _output(op: str, x: torch.Tensor, dim: Dims, keepdim: bool, dtype: torch.dty
     dims = normalize_dims(name, dim, x.ndim)
     for i in dims if op in ("amax", "amin") else ():
         if x.shape[i] == 0:
-            raise DimError(
-                op=op,
-                argument="dim",
-                expected="dimensions of non-zero size, since nothing has no largest or smallest element",
-                got=f"dimension {i} of shape {tuple(x.shape)}",
-            )
+            expected = "dimensions of non-zero size, since nothing has no largest or smallest element"
+            raise DimError(op, "dim", expected, f"dimension {i} of shape {tuple(x.shape)}")
     return torch.empty(result_shape(x.shape, dims, keepdim), dtype=result_dtype(op, x.dtype, dtype), device=x.device)
 
 
@@ -94,22 +79,13 @@ def _declare(op: str, schema: str, **declared: Any) -> Callable[[Callable[..., t
     return row_operator(f"forge_week1::{schema}", **declared)
 
 
-def _linear_jvp(name: str) -> Any:
-    """The tangent of a sum or mean: the same of the tangent."""
-
-    def rule(output: torch.Tensor, tangents: dict[str, torch.Tensor], **call: Any) -> torch.Tensor:
-        return OPERATORS[name](**call | tangents)
-
-    return rule
-
-
 @_declare(
     "sum",
     "reduce_sum(Tensor x, int[1]? dim=-1, bool keepdim=False, *, ScalarType? dtype=None, str variant='auto') -> Tensor",
     reference=ref.reduce_sum,
     setup_context=gradients.keep_shape,
     backward=gradients.sum_backward,
-    jvp=_linear_jvp("sum"),
+    linear=True,
     autocast={"cuda": torch.float32},
 )
 def reduce_sum(
@@ -148,7 +124,7 @@ def reduce_sum(
     reference=ref.mean,
     setup_context=gradients.keep_shape,
     backward=gradients.mean_backward,
-    jvp=_linear_jvp("mean"),
+    linear=True,
 )
 def mean(
     x: torch.Tensor, dim: Dims = -1, keepdim: bool = False, *, dtype: torch.dtype | None = None, variant: str = "auto"

@@ -10,7 +10,7 @@ import torch
 
 from forge_core import checks
 from forge_core.dims import Dims, normalize_dim, normalize_dims, result_shape
-from forge_core.dtypes import FLOATS, INTEGERS
+from forge_core.dtypes import FLOATS, INTEGERS, name_of
 from forge_core.errors import DTypeError
 from forge_core.rows.operator import row_operator
 from forge_week2_softmax import backward, ref
@@ -23,28 +23,17 @@ __all__ = ["DTYPES", "log_softmax", "logsumexp", "softmax", "softmax_online"]
 DTYPES: tuple[torch.dtype, ...] = (*INTEGERS, *FLOATS)
 
 
-def _name(dtype: object) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-_NAMES = ", ".join(map(_name, FLOATS))
+_NAMES = ", ".join(map(name_of, FLOATS))
 
 
 def _output(op: str, x: torch.Tensor, dim: int, dtype: torch.dtype | None) -> torch.Tensor:
-    checks.is_tensor(op, "x", x)
-    checks.strided(op, "x", x)
+    checks.operand(op, "x", x, DTYPES)
     normalize_dim(op, dim, x.ndim)
     if dtype is not None and dtype not in FLOATS:
-        raise DTypeError(op=op, argument="dtype", expected=f"None or one of {_NAMES}", got=_name(dtype))
+        raise DTypeError(op, "dtype", f"None or one of {_NAMES}", name_of(dtype))
     if dtype is None and x.dtype in INTEGERS:
-        raise DTypeError(
-            op=op,
-            argument="x",
-            expected=f"one of the dtypes {_NAMES}, or a dtype= to convert to",
-            got=_name(x.dtype),
-            hint="Pass dtype=torch.float32.",
-        )
-    checks.supported_dtype(op, "x", x, DTYPES)
+        expected = f"one of the dtypes {_NAMES}, or a dtype= to convert to"
+        raise DTypeError(op, "x", expected, name_of(x.dtype), "Pass dtype=torch.float32.")
     return torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
 
 
