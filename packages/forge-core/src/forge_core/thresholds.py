@@ -102,28 +102,23 @@ class Thresholds:
 @functools.cache
 def _measured(thresholds: Thresholds, device: Device) -> tuple[Mapping[str, int], str]:
     """All thresholds on a device without overrides, and the note on their table."""
-    table = _nearest(thresholds.folder, device)
-    if table is None:
-        return MappingProxyType({t.name: t.default for t in thresholds.declared}), ""
-    note = f"; thresholds measured on {table.device}, {table.date}"
-    if table.device != device.name:
-        note = (
-            f"; thresholds of {table.device}, {table.date}: {device.name} was never measured "
-            f"(`nox -s tune -- {thresholds.week}` does)"
-        )
-    return MappingProxyType({t.name: table.values.get(t.name, t.default) for t in thresholds.declared}), note
-
-
-@functools.cache
-def _nearest(folder: Path, device: Device) -> Table | None:
-    """The table of a device, or of the one nearest to it; None without any."""
 
     def distance(table: Table) -> tuple[bool, int, float]:
         generations = abs(table.capability[0] - device.capability[0]) * 10
         generations += abs(table.capability[1] - device.capability[1])
         return table.device != device.name, generations, abs(math.log(table.sm_count / device.sm_count))
 
-    return min(map(_read, sorted(folder.glob("*.toml"))), key=distance, default=None)
+    table = min(map(_read, sorted(thresholds.folder.glob("*.toml"))), key=distance, default=None)
+    defaults = {t.name: t.default for t in thresholds.declared}
+    if table is None:
+        return MappingProxyType(defaults), ""
+    note = f"; thresholds measured on {table.device}, {table.date}"
+    if table.device != device.name:
+        note = (
+            f"; thresholds of {table.device}, {table.date}: {device.name} was never measured "
+            f"(`nox -s tune -- {thresholds.week}` does)"
+        )
+    return MappingProxyType({name: table.values.get(name, default) for name, default in defaults.items()}), note
 
 
 def _read(path: Path) -> Table:
