@@ -32,3 +32,5 @@ def test_a_variant_that_cannot_names_those_that_can():
         refuse("f", "a", Refusal("rows", "columns"), ["b", "c"])
     with pytest.raises(UnsupportedError, match="this call: none; or leave variant='auto'"):
         refuse("f", "a", Refusal("rows", "columns"), [])
+    with pytest.raises(UnsupportedError, match="f: no kernel supports this call: it needs rows; got columns"):
+        refuse("f", "auto", Refusal("rows", "columns"), [])

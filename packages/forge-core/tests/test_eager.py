@@ -129,7 +129,7 @@ def test_a_call_is_planned_or_a_hit_and_logged_once(
                 (grad,) = torch.autograd.grad(y.sum(), x)
                 assert torch.equal(grad, torch.full_like(grad, factor))
             logged.append([record.getMessage() for record in caplog.records])
-    planned, hit = ["ns::scale: simple None: why"], ["cache hit: ns::scale simple"]
+    planned, hit = ["ns::scale: simple None: why"], ["launch table hit: ns::scale simple"]
     assert logged == [planned, hit, planned, hit, hit]
 
 
@@ -498,5 +498,5 @@ def test_the_log_tells_a_call_of_two_tensors_that_is_found(
             path.call((x, y), {})
     assert [record.getMessage() for record in caplog.records] == [
         "ns::axpy: simple None: why",
-        *["cache hit: ns::axpy simple"] * 2,
+        *["launch table hit: ns::axpy simple"] * 2,
     ]

@@ -98,7 +98,10 @@ def test_launches_and_hits_are_logged(one: Planted, caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.DEBUG, "forge_core"):
         one.table.launch(None, (x,), {})
         one.table.launch(None, (x,), {})
-    assert [record.getMessage() for record in caplog.records] == ["ns::f: simple None: why", "cache hit: ns::f simple"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "ns::f: simple None: why",
+        "launch table hit: ns::f simple",
+    ]
 
 
 def test_what_is_no_key_or_equal_to_one_is_refused_by_the_checks(one: Planted) -> None:

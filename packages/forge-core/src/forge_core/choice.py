@@ -41,9 +41,19 @@ def require_known(op: str, variant: str, variants: Collection[str]) -> None:
 
 
 def refuse(op: str, variant: str, reason: Refusal, supported: Iterable[str]) -> NoReturn:
-    """Raises UnsupportedError for a variant that was requested by name; the message lists those that can."""
-    raise UnsupportedError(
-        f"{op}: variant {variant!r} was asked for, and it {reason}. "
-        f"Variants that can do this call: {', '.join(map(repr, supported)) or 'none'}; or leave variant='auto'.",
-        requirement=reason.needs,
-    )
+    """Raises UnsupportedError for a call that a variant, or with ``"auto"`` every kernel, does not support.
+
+    Args:
+        op: the operator's name.
+        variant: ``"auto"``, or the variant that was requested by name.
+        reason: what the call lacks.
+        supported: the variants that support the call, which the message lists.
+    """
+    text = f"{op}: no kernel supports this call: it {reason}. PyTorch computes it with FORGE_BACKEND=ref."
+    if variant != "auto":
+        others = ", ".join(map(repr, supported)) or "none"
+        text = (
+            f"{op}: variant {variant!r} was asked for, and it {reason}. "
+            f"Variants that can do this call: {others}; or leave variant='auto'."
+        )
+    raise UnsupportedError(text, requirement=reason.needs)

@@ -69,7 +69,7 @@ class Composite(ByName):
         return found
 
     def variants(self) -> dict[str, str]:
-        """The operators' kernels as name -> idea, slowest first."""
+        """The operators' kernels as name -> idea, in the order of their declaration."""
         return {name: idea for each in self._operators for name, idea in each.variants().items()}
 
     def explain(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Explanation:

@@ -12,9 +12,11 @@
         checks.min_rank("transpose", "x", x, 2)      # the body is the fake: it checks metadata
         return x.new_empty(...)                      # and allocates the output
 
-The decorated name becomes an :class:`Operator`.  A call takes one of two paths, which end in the same launch:
+The decorated name becomes an :class:`Operator`.  Its calls take one of three paths, which end in the same launch, or
+for CPU tensors in the same reference:
 
-    call --- plain CUDA tensors, no active mode or transform --- eager fast path -------------- launch table - kernel
+    call --- plain tensors, no active mode or transform --- eager fast path ------------------- launch table - kernel
+      |----- torch.func, or a tangent --- autograd.Function (``functorch``) ---.
       `----- anything else --- torch.ops.<namespace>.<name> --- autograd, vmap, autocast, ... --- launch table - kernel
 """
 
@@ -145,7 +147,7 @@ class Operator(ByName):
         return out
 
     def variants(self) -> dict[str, str]:
-        """The operator's kernels as name -> idea, slowest first."""
+        """The operator's kernels as name -> idea, in the order of their declaration."""
         return {name: variant.idea for name, variant in self._rules.variants.items()}
 
     def explain(self, *args: Any, arch: str | None = None, **kwargs: Any) -> Explanation:

@@ -10,7 +10,7 @@ not depend on the path.
 
 The second half of this module serves the most common call: one tensor, and at most one int.  Such a call is compared
 with the previous one by a cached guard; on a mismatch it is looked up in a small table in front of the launch table.
-Any other call is looked up by a key of all its arguments.
+Any other call is looked up by a key of all its arguments; one whose launch has a workspace, in the launch table.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def _of_one_tensor(
                 return output
             try:
                 address = x.data_ptr()
-                # The same properties as in `LaunchTable.find`.
+                # The properties of `LaunchTable.find`, without those that `usual` and `untouched` exclude.
                 key = (
                     x.dtype,
                     x.shape,

@@ -1,4 +1,4 @@
-"""Conditions under which an eager call may bypass the dispatcher, which costs several microseconds.
+"""Conditions under which an eager call may bypass the dispatcher, which saves several microseconds.
 
 A call launches its kernel directly if its tensors are plain and no mode, functorch transform, forward-mode level or
 autocast region is active.  The dispatcher serves all other calls.

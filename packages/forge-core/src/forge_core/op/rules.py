@@ -26,7 +26,7 @@ class Rules:
             returns the strides that ``like`` allocates.
         plan: ``plan(device, out, *arguments) -> Launch``: selects kernel, configuration and launch arguments.  A pure
             function; ``out`` may be a meta tensor.
-        variants: name -> :class:`Variant`, slowest first.
+        variants: name -> :class:`Variant`: the ladder, slowest first, then the engine's.
         setup_context: see ``torch.library.register_autograd``.
         backward: see ``torch.library.register_autograd``; calls public operators, so that it is differentiable itself.
             None: not differentiable.

@@ -39,8 +39,8 @@ ALIGNMENT_MASK = 15
 _raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 _current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", lambda: -1)
 
-# The error of a cooperative launch whose blocks cannot all be resident.  The DSL reports its name in a process that has
-# compiled a kernel, otherwise its number.
+# The error of a cooperative launch whose blocks cannot all be resident.  Its text has the name in a process that has
+# imported the DSL, otherwise the number.
 _REFUSED = re.compile(r"cudaErrorCooperativeLaunchTooLarge|CUDA Error Code: 720\b")
 
 # Without the caching allocator (compute-sanitizer) a workspace is zeroed: initcheck would report a kernel that polls
@@ -246,7 +246,7 @@ class LaunchTable:
     def log_hit(self, bound: Bound) -> None:
         """Logs a table hit."""
         if log.isEnabledFor(logging.DEBUG):
-            log.debug("cache hit: %s %s", self.name, bound.name)
+            log.debug("launch table hit: %s %s", self.name, bound.name)
 
     def run(self, bound: Bound, out: torch.Tensor | None, args: tuple[Any, ...]) -> torch.Tensor:
         """Launches an entry on the current device, which must be that of the tensors."""
