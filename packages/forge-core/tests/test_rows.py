@@ -13,7 +13,6 @@ import torch
 from forge_core.cache.parallel import Request, compile_all
 from forge_core.cache.store import Store
 from forge_core.choice import Refusal
-from forge_core.cute import grid
 from forge_core.device import SPECS
 from forge_core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, UnsupportedError
 from forge_core.op.launch import Variant
@@ -28,17 +27,18 @@ from forge_core.rows import (
     configurations,
     rsqrt,
 )
-from forge_core.rows.arguments import GRID_SLOT_BYTES, arguments, row_parts
+from forge_core.rows.arguments import arguments, row_parts
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.kernel import RowKernel
 from forge_core.rows.operator import like, row_operator
 from forge_core.rows.plan import VARIANTS, Rung, plan, plan_call
-from forge_core.rows.selection import select
+from forge_core.rows.selection import KERNELS, select
 from forge_core.rows.thresholds import row_thresholds, thresholds
 from forge_core.thresholds import Probe
 
 H200, A100 = SPECS["H200"], SPECS["A100"]
 BF16, FP32, FP64 = torch.bfloat16, torch.float32, torch.float64
+BUILDERS = {HeldConfig: "held", StreamConfig: "stream", ColumnConfig: "column"}
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def test_every_problem_has_a_listed_configuration(gpu):
             given = arguments(config, problem, SPECS[gpu])
             assert len(given) == 1 + config.sizes + (config.rank + config.reduced) * 5
             pointers, length, _, dims_given, numbers = RowKernel.split(
-                config, (*[0] * (4 + config.workspace), *given, 1e-5, *[0] * config.numbered, None)
+                config, (*[0] * (4 + config.workspace), *given, 1e-5, *[0] * config.in_grid, None)
             )
             assert (len(pointers), length, len(numbers)) == (4, problem.length, 1)
             assert RowKernel.rows_of(config, dims_given) == problem.rows
@@ -408,10 +408,6 @@ def test_no_configuration_asks_for_more_threads_than_a_multiprocessor_has(gpu):
             assert config.resident * config.threads <= max(SPECS[gpu].sm_threads, config.threads)
 
 
-def test_a_slot_is_as_large_as_the_kernels_slot():
-    assert GRID_SLOT_BYTES == grid.SLOT_BYTES
-
-
 def test_a_program_without_operands_says_what_it_lacks():
     with pytest.raises(NotImplementedError, match="RowProgram: expected a class attribute `operands`"):
         _ = RowProgram().operands
@@ -560,7 +556,7 @@ def test_the_list_is_short(gpu, dtype):
 
 
 def test_a_kernel_is_read_on_a_screen_or_two():
-    for variant in VARIANTS.values():
+    for variant in KERNELS.values():
         module = importlib.import_module(variant.path.partition(":")[0])
         assert len(inspect.getsource(module).splitlines()) <= 150, module.__name__
 
@@ -574,9 +570,8 @@ def test_a_kernel_is_read_on_a_screen_or_two():
 def test_no_listed_kernel_spills(program, dtype, gpu):
     names = program.operands.tensors
     binding = Binding(program(), tuple(FP32 if name in ("weight", "mean", "rstd") else dtype for name in names), FP32)
-    builders = {HeldConfig: "held", StreamConfig: "stream", ColumnConfig: "column"}
     for config in configurations(binding, SPECS[gpu]):
-        path = VARIANTS[builders[type(config)]].path
+        path = VARIANTS[BUILDERS[type(config)]].path
         for kernel in read_cubin(compile_to_look_at(path, config, None, arch=SPECS[gpu].arch).cubin):
             assert kernel.stack_bytes == 0, config.kernel_name
 
@@ -586,8 +581,7 @@ def test_every_kernel_can_be_stored(tmp_path):
     binding = Binding(Shift(), (FP32,) * 3, FP32), Binding(Scaled(), (FP32,) * 4, FP32)
     listed = [config for one in binding for config in configurations(one, H200)]
     first = {(type(config), config.workspace): config for config in reversed(listed)}
-    builders = {HeldConfig: "held", StreamConfig: "stream", ColumnConfig: "column"}
-    requests = [Request(VARIANTS[builders[kind]].path, config, "sm_90a") for (kind, _), config in first.items()]
+    requests = [Request(VARIANTS[BUILDERS[kind]].path, config, "sm_90a") for (kind, _), config in first.items()]
     assert len(requests) == 6
     outcomes = compile_all(requests, Store(tmp_path / "kernels"), jobs=2)
     assert [(o.status, o.error) for o in outcomes] == [("compiled", "")] * 6

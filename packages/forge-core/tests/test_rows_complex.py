@@ -155,15 +155,14 @@ def test_a_program_of_parts_is_planned_with_a_view_of_each(shape, dim, dtype):
 
 
 def test_a_launch_is_passed_one_pointer_to_both_parts():
-    from forge_core.rows.kernel import example_arguments
-    from forge_core.rows.stream import Stream
+    from forge_core.rows.kernel import RowKernel, example_arguments
 
     for dtype, size in zip(COMPLEX, (4, 8), strict=True):
         for variant, scratch in (("stream", ()), ("split", (9000,))):
             x = torch.empty(2, 2**21, dtype=dtype, device="meta")
             told = product.explain(x, variant=variant, arch=ARCH)
             launch = (1000, 5000, *scratch, *told.arguments, "stream")
-            pointers, length, *_, numbers = Stream.of(told.config).split(launch)
+            pointers, length, *_, numbers = RowKernel.split(told.config, launch)
             assert pointers == (1000, 1000 + size, 5000, 5000 + size) and (length, numbers) == (2**21, ())
             assert len(example_arguments(told.config)) == len(launch)
 

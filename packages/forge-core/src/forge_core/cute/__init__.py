@@ -1,10 +1,8 @@
 """Device code that kernels share.
 
-    check      assertions, compiled in by FORGE_DEBUG=1
     copy       vector copies of any alignment between global memory, shared memory and registers
-    memory     accesses at byte addresses, names of kernels, arguments for tracing
+    memory     accesses at byte addresses, names of kernels, launch bounds, arguments for tracing
     math       exponential of stated error, division of coordinates
-    room       launch bounds: registers for a minimum of resident blocks
     monoid     reductions: sum, product, maximum, minimum
     moments    the monoid of count, sum and squared deviations
     online     the (max, sum) monoid of a softmax
@@ -14,3 +12,7 @@
 
 Importing the package does not import the CuTe DSL; importing one of its modules does.
 """
+
+#: Bytes between the slots of ``grid``.  All blocks poll all slots, and one slice of the L2 would serve slots that share
+#: a line: on an H200 a gradient of 1 x 2^20 takes 8.06 us with 16 bytes, 7.87 with 32, 7.73 with 128.
+SLOT_BYTES = 128

@@ -79,22 +79,26 @@ def behind(smem: SmemAllocator) -> Int32:
     return Int32(cute.arch.get_dyn_smem(Uint8, alignment=1024).toint() + used)
 
 
-def stage(start: Int32, tXgX: cute.Tensor, thread: Int32) -> tuple[cute.Tensor, Int32]:
+def stage(start: Int32, parts: dict[str, cute.Tensor], chunks: int) -> dict[str, cute.Tensor]:
     """Lays out shared memory for a thread's vectors of a row, which are private to the thread.
 
     Args:
         start: shared memory address, a multiple of 16.
-        tXgX: ((access, accesses), chunks), the vectors in global memory; an access is 16 bytes.
-        thread: index of the thread in the block.
+        parts: for each operand ((access, accesses), ...), the vectors in global memory; an access is 16 bytes.
+        chunks: vectors of each operand.
 
     Returns:
-        ((access, accesses), chunks) in shared memory, and the address that follows those of all threads.
+        For each operand ((access, accesses), chunks) in shared memory.
     """
-    dtype, (width, accesses), chunks = tXgX.element_type, tXgX.shape[0], tXgX.shape[1]
-    turn = width * cute.arch.block_dim()[0]
-    pointer = cute.make_ptr(dtype, start, cute.AddressSpace.smem, assumed_align=16)
-    layout = cute.make_layout(((width, accesses), chunks), stride=((1, turn), turn * accesses))
-    return cute.make_tensor(pointer + thread * width, layout), start + turn * accesses * chunks * dtype.width // 8
+    found, thread = {}, cute.arch.thread_idx()[0]
+    for name, tXgX in parts.items():
+        dtype, (width, accesses) = tXgX.element_type, tXgX.shape[0]
+        turn = width * cute.arch.block_dim()[0]
+        pointer = cute.make_ptr(dtype, start, cute.AddressSpace.smem, assumed_align=16)
+        layout = cute.make_layout(((width, accesses), chunks), stride=((1, turn), turn * accesses))
+        found[name] = cute.make_tensor(pointer + thread * width, layout)
+        start = start + turn * accesses * chunks * dtype.width // 8
+    return found
 
 
 @cute.jit
@@ -146,6 +150,13 @@ def _stage_if(inside: Boolean, source: Int64, slot: Int32, rWords: cute.Tensor, 
         "@!inside st.shared.v4.b32 [{$r2}], { {$r4}, {$r5}, {$r6}, {$r7} };\n\t}",
         read_only_args=[Int32(inside), Int64(source), Int32(slot), policy, *(rWords[i] for i in range(4))],
     )
+
+
+def store_vector(atom: cute.CopyAtom, y: Any, tYgY: cute.Tensor, c: int, inside: Boolean) -> None:
+    """Stores vector ``c`` of ((access, accesses), chunks) in global memory, if ``inside``."""
+    rY = cute.make_rmem_tensor(tYgY[None, c].shape, tYgY.element_type)
+    rY.store(y.to(rY.element_type).reshape(rY.shape))
+    cute.copy(atom, rY, tYgY[None, c], pred=vector_predicate(tYgY, inside))
 
 
 def vector_predicate(tXgX: cute.Tensor, inside: Boolean) -> cute.Tensor:
@@ -238,113 +249,6 @@ def load_unaligned(row: cute.Tensor, first: Int32, rX: cute.Tensor, inside: Bool
         else:
             for i in cutlass.range_constexpr(count):
                 rX[i] = row[first + i]
-
-
-def stage_unaligned(
-    row: cute.Tensor,
-    start: Int32,
-    first: Int32,
-    count: Int32,
-    vec: int,
-    threads: int | Int32,
-    chunks: int,
-    thread: Int32,
-    width: Int32,
-    *,
-    aligned: bool,
-) -> tuple[cute.Tensor, Int32]:
-    """Copies a block's vectors of a row of any alignment to shared memory, by aligned 16-byte ``cp.async``.
-
-        row        | . . . a|a a a b|b b b c|c c c . |     vectors a, b, c of threads 0, 1, 2; 16-byte boundaries: |
-        accesses   |   0    |   1   |   2   |   3    |     thread t copies access t, and reads t and t + 1
-
-    Bytes behind the last whole vector are zero-filled without reading global memory.
-
-    Args:
-        row: (length,), stride 1; ``vec`` elements are a multiple of 16 bytes.
-        start: shared memory address, a multiple of 16; each chunk has ``width`` places, and one more unless
-            ``aligned``.
-        first: first element of the block's first vector.
-        count: elements from ``first`` that are in whole vectors of the row; may be negative.
-        vec: elements of a vector.
-        threads: number of threads among which the row is partitioned.
-        chunks: vectors of each thread, fewer than a warp has threads.
-        thread: index of the thread in the block.
-        width: threads of the block.
-        aligned: whether vectors are aligned to 16 bytes, so that a thread reads its own accesses only.
-
-    Returns:
-        ((word, access), place, chunk) in shared memory, and the bytes of the first access that precede the vector.
-    """
-    size = row.element_type.width // 8
-    accesses = vec * size // 16
-    places = width if aligned else width + 1
-    skip = Int32(0) if aligned else Int32((row.iterator + first).toint() & 15)
-    pointer = cute.make_ptr(Uint32, start, cute.AddressSpace.smem, assumed_align=16)
-    shape = ((4, accesses), places, chunks)
-    sX = cute.make_tensor(pointer, cute.make_layout(shape, stride=((1, 4 * places), 4, 4 * places * accesses)))
-    if not aligned:
-        # The last access of each chunk, of which only the bytes before the next vector are used.
-        step = (width + thread * threads) * vec
-        begin = (row.iterator + (first + step)).toint() - skip
-        _copy_async_if(sX, width, thread, begin, Int32(cutlass.select_(step <= count, skip, 0)), thread < chunks)
-    begin = (row.iterator + (first + thread * vec)).toint() - skip
-    _copy_each(sX, thread, begin, Int64(threads * vec) * size, thread * vec, threads * vec, count, skip)
-    return sX, skip
-
-
-def load_staged(sX: cute.Tensor, skip: Int32, thread: Int32, c: int, rX: cute.Tensor, *, aligned: bool) -> None:
-    """Loads a thread's vector from :func:`stage_unaligned`, after the copies of all threads have completed.
-
-    Args:
-        sX: the shared memory that :func:`stage_unaligned` returned.
-        skip: the bytes that it returned.
-        thread: index of the thread in the block.
-        c: index of the vector.
-        rX: (vec,) registers.
-        aligned: whether vectors are aligned to 16 bytes.
-    """
-    accesses = sX.shape[0][1]
-    rWindow = cute.make_rmem_tensor(4 * (accesses + (not aligned)), Uint32)
-    for a in range(accesses + (not aligned)):
-        place, access = (thread, a) if a < accesses else (thread + 1, 0)
-        rAccess = cute.make_tensor(rWindow.iterator + 4 * a, cute.make_layout(4))
-        cute.autovec_copy(sX[(None, access), place, c], rAccess)
-    if aligned:
-        rWords = cute.recast_tensor(rX, Uint32)
-        for i in range(4 * accesses):
-            rWords[i] = rWindow[i]
-    else:
-        shift_bytes(rWindow, skip, rX)
-
-
-def _copy_async(sX: cute.Tensor, access: int, place: Any, c: Any, address: Int64, size: Any) -> None:
-    """Copies ``size`` bytes of global memory, zero-filled to 16."""
-    slot = sX[(None, access), place, c].iterator.toint()
-    cute.arch.inline_ptx(
-        "cp.async.ca.shared.global [{$r0}], [{$r1}], 16, {$r2};",
-        read_only_args=[Int32(slot), Int64(address), Int32(size)],
-    )
-
-
-@cute.jit
-def _copy_each(
-    sX: cute.Tensor, thread: Int32, begin: Int64, stride: Int64, step: Int32, turn: Int32, count: Int32, skip: Int32
-):
-    # Not unrolled: the compiler would move the copies behind arithmetic that waits for other loads.
-    for c in cutlass.range(sX.shape[2], unroll=1):
-        for a in cutlass.range_constexpr(sX.shape[0][1]):
-            behind = skip if cutlass.const_expr(a == 0) else Int32(0)
-            size = cutlass.select_(step < count, Int32(16), cutlass.select_(step == count, behind, Int32(0)))
-            _copy_async(sX, a, thread, c, begin + 16 * a, size)
-        begin += stride
-        step += turn
-
-
-@cute.jit
-def _copy_async_if(sX: cute.Tensor, place: Int32, c: Int32, address: Int64, size: Int32, when: Boolean):
-    if when:
-        _copy_async(sX, 0, place, c, address, size)
 
 
 def shift_bytes(rWindow: cute.Tensor, skip: Int32, rX: cute.Tensor) -> None:

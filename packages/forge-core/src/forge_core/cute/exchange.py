@@ -6,6 +6,7 @@
     then       lane l <- sAcc[:, l % slots]           shuffles: each thread holds the total, in a fixed order
     grid       block total -> slot in global memory (see ``grid``), then a second reduction in the block
     columns    partial results of adjacent rows in shared memory, eight combined at a time
+    parts      partial results of adjacent rows in global memory, then as columns
 
 Clusters and mbarriers require sm_90; a reduction within a block runs on every architecture.
 """
@@ -22,13 +23,16 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64
 from cutlass.memory import SmemAllocator
 
+from forge_core.cute import SLOT_BYTES
 from forge_core.cute.copy import store_if
-from forge_core.cute.grid import SLOT_BYTES, empty_slots, gather_grid, sign_slot
-from forge_core.cute.monoid import Monoid
+from forge_core.cute.grid import Slots
+from forge_core.cute.monoid import Monoid, get, kept, put
 from forge_core.cute.warp import WARP, reduce_lanes
 
 # Partial results that a thread loads before it combines them: from shared memory, and from global memory.
 PLACES_AT_ONCE, PARTS_AT_ONCE = 8, 16
+#: Rows of a block that combines partial results in global memory.
+FINISHED = 8
 
 
 @dataclass(frozen=True)
@@ -39,19 +43,15 @@ class Sharers:
         threads: threads of a block; a multiple of a warp if dynamic.
         most: maximum of ``threads``.
         blocks: blocks of the cluster; 1: no cluster.
-        rank: index of this block in the cluster, or among the blocks of the grid that share the row.
-        parts: grid-wide only: number of blocks that share the row; otherwise None.
-        slots: grid-wide only: address of the row's slots.
-        number: grid-wide only: the launch's number.
+        rank: index of this block in the cluster.
+        slots: grid-wide only: the row's slots of the first reduction; those of the others follow.
     """
 
     threads: int | Int32
     most: int
     blocks: int = 1
     rank: Any = 0
-    parts: Any = None
-    slots: Any = None
-    number: Any = None
+    slots: Slots | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class Exchange:
         arrived: mbarrier that counts the bytes sent by the blocks of a cluster; None within a block.
         first: whether this is the kernel's first reduction.
         phase: phase of the mbarrier.
+        slots: grid-wide only: its slots.
         second: grid-wide only: the reduction in the block that follows the slots.
     """
 
@@ -72,6 +73,7 @@ class Exchange:
     arrived: cute.Pointer | None = None
     first: bool = True
     phase: Any = 0
+    slots: Slots | None = None
     second: Exchange | None = None
 
 
@@ -94,17 +96,16 @@ def open_exchange(
     arrived = smem.allocate_array(Int64, turns * len(monoids)) if sharers.blocks > 1 and monoids else None
     if arrived is not None:
         _init(arrived, turns * len(monoids))
-    slots = sharers.most // WARP * sharers.blocks
+    places = sharers.most // WARP * sharers.blocks
     found = []
     for i, monoid in enumerate(monoids):
-        own, shape, second = sharers, (_words(monoid.types), slots), None
-        if sharers.parts is not None:
-            own = replace(sharers, slots=sharers.slots + i * (Int64(sharers.parts) * SLOT_BYTES))
+        shape, slots, second = (_words(monoid.types), places), sharers.slots, None
         sAcc = smem.allocate_tensor(Int32, cute.make_layout((*shape, turns)), byte_alignment=16)[None, None, 0]
         counter = None if arrived is None else arrived + turns * i
-        if sharers.parts is not None:
-            second = Exchange(own, smem.allocate_tensor(Int32, cute.make_layout(shape), byte_alignment=16))
-        found.append(Exchange(own, sAcc, counter, first=i == 0, second=second))
+        if slots is not None:
+            slots = replace(slots, start=slots.start + i * (Int64(slots.blocks) * SLOT_BYTES))
+            second = Exchange(sharers, smem.allocate_tensor(Int32, cute.make_layout(shape), byte_alignment=16))
+        found.append(Exchange(sharers, sAcc, counter, first=i == 0, slots=slots, second=second))
     return found
 
 
@@ -188,20 +189,11 @@ def reduce_row(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any,
         monoid: the reduction.
         at: an exchange that is not used again.
     """
-    acc, s = _reduce(acc, monoid, at), at.sharers
-    if at.second is not None:
-        thread = cute.arch.thread_idx()[0]
-        acc = gather_grid(acc, monoid, s.threads, s.slots, s.number, s.rank, s.parts, thread)
-        acc = _reduce(acc, monoid, at.second)
-        sign_slot(s.slots, s.number, s.rank, thread)
+    acc = _reduce(acc, monoid, at)
+    if at.slots is not None and at.second is not None:
+        acc = _reduce(at.slots.gather(acc, monoid), monoid, at.second)
+        at.slots.sign()
     return acc
-
-
-def close_exchange(monoid: Monoid, at: Exchange) -> None:
-    """Clears the slots of a grid-wide reduction under graph capture; call it after the block's results are written."""
-    if at.second is not None:
-        s = at.sharers
-        empty_slots(monoid, s.threads, s.slots, s.number, s.rank, s.parts, cute.arch.thread_idx()[0])
 
 
 def _reduce(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ...]:
@@ -224,18 +216,6 @@ def _reduce(acc: tuple[Any, ...], monoid: Monoid, at: Exchange) -> tuple[Any, ..
     if not isinstance(slots, int):
         found = [_select(lane % lanes + i * lanes < slots, acc, monoid.identity()) for i, acc in enumerate(found)]
     return reduce_lanes(_combine_all(found, monoid), monoid, lanes, repeated=True)
-
-
-def put(rAcc: list[cute.Tensor], accs: Sequence[tuple[Any, ...]]) -> None:
-    """Stores the accumulators of adjacent rows to registers, (rows,) for each part of an accumulator."""
-    for r, acc in enumerate(accs):
-        for part, value in enumerate(acc):
-            rAcc[part][r] = value
-
-
-def get(rAcc: list[cute.Tensor], r: int) -> tuple[Any, ...]:
-    """The accumulator of row ``r``."""
-    return tuple(part[r] for part in rAcc)
 
 
 @dataclass(frozen=True)
@@ -271,42 +251,29 @@ def reduce_columns(smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid,
     if places.has_row:  # stored by element, strided by the places of a thread: the swizzle avoids bank conflicts
         layout = cute.make_composed_layout(cute.make_swizzle(3, 0, 5), 0, layout)
     sAcc = [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in monoid.types]
-    own = places.first, places.rows, places.has_row
-    combine_places(rAcc, sAcc, monoid, places.width, places.groups, *own)
+    combine_places(rAcc, sAcc, monoid, places)
 
 
 @cute.jit
-def combine_places(
-    rAcc: list,
-    sAcc: list,
-    monoid: cutlass.Constexpr,
-    width: Int32,
-    groups: Int32,
-    first: Int32,
-    rows: list,
-    has_row: list,
-):
+def combine_places(rAcc: list, sAcc: list, monoid: cutlass.Constexpr, places: Places):
     """Reduces through given shared memory: combines eight places at a time until one is left of each row.
 
     Args:
         rAcc: accumulators of a thread's places; overwritten by the totals of their rows.
         sAcc: for each part of an accumulator, (places,) of all threads of the block.
         monoid: the reduction.
-        width: see :class:`Places`.
-        groups: see :class:`Places`.
-        first: see :class:`Places`.
-        rows: see :class:`Places`.
-        has_row: see :class:`Places`.
+        places: the rows of the places.
     """
-    if groups > 1:
+    width, rows = places.width, places.rows
+    if places.groups > 1:
         for k in cutlass.range_constexpr(len(sAcc)):
             for r in cutlass.range_constexpr(len(rows)):
-                if cutlass.const_expr(len(has_row) == 0):
-                    sAcc[k][first + r] = rAcc[k][r]
+                if cutlass.const_expr(len(places.has_row) == 0):
+                    sAcc[k][places.first + r] = rAcc[k][r]
                 else:
-                    store_if(sAcc[k], first + r, rAcc[k][r], has_row[r])
+                    store_if(sAcc[k], places.first + r, rAcc[k][r], places.has_row[r])
         cute.arch.sync_threads()
-        left = groups
+        left = places.groups
         while left > 1:
             some = (left + (PLACES_AT_ONCE - 1)) // PLACES_AT_ONCE
             for at in cutlass.range(cute.arch.thread_idx()[0], some * width, cute.arch.block_dim()[0], unroll=1):
@@ -321,27 +288,31 @@ def combine_places(
                 rAcc[k][r] = sAcc[k][rows[r]]
 
 
-@cute.jit
-def combine_parts(
-    gAcc: list,
-    monoid: cutlass.Constexpr,
-    turn: Int32,
-    groups: Int32,
-    parts: Int32,
-    at_once: cutlass.Constexpr = PARTS_AT_ONCE,
-) -> tuple:
-    """Combines a thread's share of the partial results of a row in global memory: ``turn``, ``turn + groups``, ...
+def finish_parts(
+    gAcc: list[cute.Tensor], monoid: Monoid, parts: Int32, threads: int, at_once: int = PARTS_AT_ONCE
+) -> tuple[Any, ...]:
+    """Combines the partial results of ``FINISHED`` adjacent rows, in a block of its own: the total of a thread's row.
 
     Args:
-        gAcc: (parts,) for each part of an accumulator.
+        gAcc: (parts,) of row ``t % FINISHED`` for thread t, in global memory; for each part of an accumulator.
         monoid: the reduction.
-        turn: index of the thread among ``groups``.
-        groups: number of threads that share the partial results.
         parts: number of partial results.
-        at_once: loads in flight.
+        threads: threads of the block.
+        at_once: loads in flight per thread.
     """
-    rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
-    put(rAcc, [monoid.identity()])
+    thread, groups = cute.arch.thread_idx()[0], threads // FINISHED
+    rAcc = kept(monoid, [_combine_parts(gAcc, monoid, thread // FINISHED, Int32(groups), parts, at_once)])
+    places = Places(Int32(FINISHED), Int32(groups), thread, [thread % FINISHED], [])
+    reduce_columns(SmemAllocator(), rAcc, monoid, places, threads)
+    return get(rAcc, 0)
+
+
+@cute.jit
+def _combine_parts(
+    gAcc: list, monoid: cutlass.Constexpr, turn: Int32, groups: Int32, parts: Int32, at_once: cutlass.Constexpr
+) -> tuple:
+    """Combines a thread's share of the partial results of a row: ``turn``, ``turn + groups``, ..."""
+    rAcc = kept(monoid, [monoid.identity()])
     for part in cutlass.range(turn, parts, at_once * groups, unroll=1):
         accs = [_acc_at(gAcc, part + k * groups, parts, part, monoid) for k in range(at_once)]
         put(rAcc, [monoid.combine(get(rAcc, 0), _combine_all(accs, monoid))])

@@ -14,7 +14,7 @@ A counter of arrived blocks would have to be zeroed by another launch.  Instead 
 
 A replayed CUDA graph repeats the number it captured.  Such a number is negative, and its launch clears the slots: each
 block signs the end of its slot after it has read the others, and when all have signed, block 0 clears them
-(:func:`empty_slots`), while its results are on their way to memory.
+(:meth:`Slots.clear`), while its results are on their way to memory.
 
 All blocks must be resident at once, or the resident ones would wait forever: the launch must be cooperative, and the
 driver rejects one that does not fit.  A slot needs no fence, since it is a single access; its end is stored with
@@ -23,18 +23,16 @@ release and loaded with acquire.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
 from cutlass import Float32, Float64
 
+from forge_core.cute import SLOT_BYTES
 from forge_core.cute.memory import Int32, Int64, store_element
-from forge_core.cute.monoid import Monoid
-
-#: Bytes between slots.  All blocks poll all slots, and one slice of the L2 would serve slots that share a line: on an
-#: H200 a gradient of 1 x 2^20 takes 8.06 us with 16 bytes, 7.87 with 32, 7.73 with 128.
-SLOT_BYTES = 128
+from forge_core.cute.monoid import Monoid, get, kept, put
 
 #: Bytes of an access: 64 bits of the accumulator and the number.
 _ACCESS = 16
@@ -74,8 +72,8 @@ def _send(low: str, values: list[Any], address: Any, number: Any) -> None:
 
 
 @cute.jit
-def _publish(acc: tuple, monoid: cutlass.Constexpr, slot: Any, number: Any, thread: Any):
-    if thread == 0:
+def _publish(acc: tuple, monoid: cutlass.Constexpr, slot: Any, number: Any):
+    if cute.arch.thread_idx()[0] == 0:
         if cutlass.const_expr(monoid.types[0] is Float32):
             for i in cutlass.range_constexpr(_accesses(monoid)):
                 second = acc[2 * i + 1] if cutlass.const_expr(len(acc) > 2 * i + 1) else Float32(0)
@@ -102,21 +100,6 @@ def _receive(monoid: Monoid, slot: Any, number: Any) -> tuple[Any, ...]:
     return tuple(found[: len(monoid.types)])
 
 
-@cute.jit
-def sign_slot(slots: Any, number: Any, block: Any, thread: Any):
-    """Signs the end of this block's slot; call it after a reduction of the block, when all threads have read the slots.
-
-    Args:
-        slots: address of the row's slots.
-        number: the launch's number; no effect unless negative.
-        block: index of this block among those that share the row.
-        thread: index of this thread in the block.
-    """
-    if (number < 0) & (thread == 0):
-        end = slots + Int64(block) * SLOT_BYTES + _END
-        cute.arch.inline_ptx("st.release.gpu.global.b64 [{$r0}], {$r1};", read_only_args=[Int64(end), Int64(number)])
-
-
 def _await_end(slot: Any, number: Any) -> None:
     """Polls the end of a slot for the number."""
     cute.arch.inline_ptx(
@@ -132,77 +115,74 @@ def _clear(monoid: Monoid, slot: Any) -> None:
         store_element(Int64(0), slot + place, Int64)
 
 
-@cute.jit
-def empty_slots(
-    monoid: cutlass.Constexpr,
-    threads: Any,
-    slots: Any,
-    number: Any,
-    block: Any,
-    blocks: Any,
-    thread: Any,
-):
-    """Clears the slots of a row, so that a replayed launch finds no number of its own; called by all threads.
+@dataclass(frozen=True)
+class Slots:
+    """The slots of a row, for each block that shares it.
 
-    Call it after the block's results are written: block 0 waits here for the other blocks' :func:`sign_slot`.
-
-    Args:
-        monoid: the reduction.
-        threads: threads of a block; static or dynamic.
-        slots: address of the row's slots.
-        number: the launch's number; no effect unless negative.
+    Attributes:
+        start: address of ``SLOT_BYTES`` of global memory for each block, a multiple of 16.
+        number: the launch's number, 64 bits, not 0.  Either unique, or negative and cleared by :meth:`clear`.
         block: index of this block among those that share the row.
         blocks: number of blocks that share the row.
-        thread: index of this thread in the block.
-    """
-    if (number < 0) & (block == 0):
-        for other in cutlass.range(thread, Int32(blocks), threads, unroll=1):
-            _await_end(slots + Int64(other) * SLOT_BYTES, number)
-        cute.arch.sync_threads()
-        for other in cutlass.range(thread, Int32(blocks), threads, unroll=1):
-            _clear(monoid, slots + Int64(other) * SLOT_BYTES)
-
-
-@cute.jit
-def gather_grid(
-    acc: tuple,
-    monoid: cutlass.Constexpr,
-    threads: Any,
-    slots: Any,
-    number: Any,
-    block: Any,
-    blocks: Any,
-    thread: Any,
-):
-    """Publishes a block's accumulator, and combines a thread's share of the accumulators of all blocks of the row.
-
-    Called by all threads of the grid, whose blocks must all be resident.
-
-    Args:
-        acc: accumulator of the block, required of thread 0: up to 14 parts of fp32, or 7 of fp64.
-        monoid: the reduction.
         threads: threads of a block; static or dynamic.
-        slots: address of ``SLOT_BYTES`` of global memory for each block that shares the row, a multiple of 16.
-        number: the launch's number, 64 bits, not 0.  Either unique, or negative and cleared by :func:`empty_slots`.
-        block: index of this block among those that share the row.
-        blocks: number of blocks that share the row.
-        thread: index of this thread in the block.
-
-    Returns:
-        A partial result; reduced over the block it is the total.
-
-    Raises:
-        ValueError: an accumulator that does not fit a slot, at trace time.
     """
-    if cutlass.const_expr(not _fits_slot(monoid)):
-        raise ValueError(f"gather_grid: expected up to 14 parts of fp32, or 7 of fp64, got {monoid.types}")
-    _publish(acc, monoid, slots + Int64(block) * SLOT_BYTES, number, thread)
-    rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
-    identity = monoid.identity()
-    for part in cutlass.range_constexpr(len(monoid.types)):
-        rAcc[part][0] = identity[part]
-    for other in cutlass.range(thread, Int32(blocks), threads, unroll=1):
-        found = monoid.combine(tuple(r[0] for r in rAcc), _receive(monoid, slots + Int64(other) * SLOT_BYTES, number))
-        for part in cutlass.range_constexpr(len(monoid.types)):
-            rAcc[part][0] = found[part]
-    return tuple(r[0] for r in rAcc)
+
+    start: Any
+    number: Any
+    block: Any
+    blocks: Any
+    threads: Any
+
+    def of(self, block: Any) -> Any:
+        """Address of a block's slot."""
+        return self.start + Int64(block) * SLOT_BYTES
+
+    @cute.jit
+    def gather(self, acc: tuple, monoid: cutlass.Constexpr):
+        """Publishes a block's accumulator, and combines a thread's share of the accumulators of all blocks of the row.
+
+        Called by all threads of the grid, whose blocks must all be resident.
+
+        Args:
+            acc: accumulator of the block, required of thread 0: up to 14 parts of fp32, or 7 of fp64.
+            monoid: the reduction.
+
+        Returns:
+            A partial result; reduced over the block it is the total.
+
+        Raises:
+            ValueError: an accumulator that does not fit a slot, at trace time.
+        """
+        if cutlass.const_expr(not _fits_slot(monoid)):
+            raise ValueError(f"Slots.gather: expected up to 14 parts of fp32, or 7 of fp64, got {monoid.types}")
+        _publish(acc, monoid, self.of(self.block), self.number)
+        rAcc = kept(monoid, [monoid.identity()])
+        for other in cutlass.range(cute.arch.thread_idx()[0], Int32(self.blocks), self.threads, unroll=1):
+            put(rAcc, [monoid.combine(get(rAcc, 0), _receive(monoid, self.of(other), self.number))])
+        return get(rAcc, 0)
+
+    @cute.jit
+    def sign(self):
+        """Signs the end of this block's slot, if the number is negative.
+
+        Call it after a reduction of the block, when all threads have read the slots.
+        """
+        if (self.number < 0) & (cute.arch.thread_idx()[0] == 0):
+            cute.arch.inline_ptx(
+                "st.release.gpu.global.b64 [{$r0}], {$r1};",
+                read_only_args=[Int64(self.of(self.block) + _END), Int64(self.number)],
+            )
+
+    @cute.jit
+    def clear(self, monoid: cutlass.Constexpr):
+        """Clears the slots, if the number is negative, so that a replayed launch finds no number of its own.
+
+        Called by all threads, after the block's results are written: block 0 waits here for the others' :meth:`sign`.
+        """
+        if (self.number < 0) & (self.block == 0):
+            thread = cute.arch.thread_idx()[0]
+            for other in cutlass.range(thread, Int32(self.blocks), self.threads, unroll=1):
+                _await_end(self.of(other), self.number)
+            cute.arch.sync_threads()
+            for other in cutlass.range(thread, Int32(self.blocks), self.threads, unroll=1):
+                _clear(monoid, self.of(other))

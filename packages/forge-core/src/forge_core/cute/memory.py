@@ -1,7 +1,9 @@
-"""Accesses at byte addresses; the name of a kernel, the arguments it is traced with, and its builder."""
+"""Accesses at byte addresses; the name of a kernel, its launch bounds, the arguments it is traced with, its builder."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import cutlass.cute as cute
@@ -19,6 +21,7 @@ __all__ = [
     "example_arguments",
     "load_element",
     "name_kernel",
+    "room_for",
     "store_element",
 ]
 
@@ -57,6 +60,18 @@ def name_kernel(kernel: Any, name: str) -> None:
     kernel.set_name_prefix(name, remove_cutlass_symbol=True, keep_mangled_name=False)
 
 
+def room_for(blocks: int) -> dict[str, Any]:
+    """Launch bounds: keyword arguments of ``launch`` for a minimum of blocks per multiprocessor; 0: none.
+
+    Without them ptxas may limit the registers so that one more block fits, and spill to local memory.  With a minimum
+    of B blocks of T threads, a thread has up to 65536 / (T * B) registers.
+    """
+    if not blocks:
+        return {}
+    # With an explicit carveout (-1: the driver's choice) the compiler queries no device, so no GPU is needed.
+    return {"min_blocks_per_mp": blocks, "preferred_smem_carveout": -1}
+
+
 def example_arguments(*, pointers: int = 2, wide: int = 0, tuples: tuple[int, ...] = ()) -> tuple[Any, ...]:
     """Arguments to trace a kernel with: null pointers, 64-bit integers, tuples of them, and a stream.
 
@@ -73,20 +88,25 @@ def example_arguments(*, pointers: int = 2, wide: int = 0, tuples: tuple[int, ..
     )
 
 
-def builder(*kernels: Any, wide: int, dims: str = "") -> CompileCached[Any]:
-    """The ``build`` of a module whose kernels take :func:`example_arguments` of two pointers.
+def builder(
+    *kernels: Any, wide: int = 0, dims: str = "", arguments: Callable[[Any], tuple[Any, ...]] | None = None
+) -> CompileCached[Any]:
+    """The ``build`` of a module, for the configurations of its kernels.
 
     Args:
-        kernels: each a subclass of the configuration that it is built for.
+        kernels: each a subclass of the configuration that it is built for, its first base.
         wide: number of 64-bit integers.
         dims: field of a configuration with the number of dims; after the integers a launch then takes a tuple of a
             count, and a size and two strides for each dim.
+        arguments: the arguments of a configuration's kernel; by default :func:`example_arguments` of two pointers.
     """
 
     def build(config: Any) -> Traceable:
-        (kernel,) = (each(**vars(config)) for each in kernels if each.__bases__[0] is type(config))
+        (kernel,) = (each for each in kernels if each.__bases__[0] is type(config))
         tuples = (1 + 3 * getattr(config, dims),) if dims else ()
-        return Traceable(kernel, example_arguments(wide=wide, tuples=tuples), name=config.kernel_name)
+        example = arguments(config) if arguments else example_arguments(wide=wide, tuples=tuples)
+        made = kernel(**{field.name: getattr(config, field.name) for field in fields(config)})
+        return Traceable(made, example, name=config.kernel_name)
 
     build.__module__, build.__qualname__ = kernels[0].__module__, "build"
     return compile_cached(build)

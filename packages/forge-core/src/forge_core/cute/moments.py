@@ -17,30 +17,20 @@ of the mean is at most k 2^-24 of the mean magnitude; q changes by n times its s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any
 
 import cutlass
 
-from forge_core.cute.monoid import Sum
+from forge_core.cute.monoid import Sum, Uniform
 from forge_core.cute.online import reciprocal
 
 
-@dataclass(frozen=True)
-class Moments:
-    """The moments of a union.
+class Moments(Uniform):
+    """The moments of a union, of fp32, whose count is exact up to 2^24, or fp64."""
 
-    Attributes:
-        dtype: type of all parts: fp32, whose count is exact up to 2^24, or fp64.
-    """
-
-    dtype: Any
-
-    @property
-    def types(self) -> tuple[Any, ...]:
-        return (self.dtype,) * 3
+    parts = 3
 
     def identity(self) -> tuple[Any, ...]:
         return (self.dtype(0),) * 3

@@ -8,8 +8,9 @@ accumulators combine them in either order and must agree.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import cutlass
 import cutlass.cute as cute
@@ -36,6 +37,25 @@ class Monoid(Protocol):
         ...
 
 
+def kept(monoid: Monoid, accs: Sequence[tuple[Any, ...]]) -> list[cute.Tensor]:
+    """The accumulators of adjacent rows in registers, (rows,) for each part of an accumulator."""
+    rAcc = [cute.make_rmem_tensor(len(accs), dtype) for dtype in monoid.types]
+    put(rAcc, accs)
+    return rAcc
+
+
+def put(rAcc: list[cute.Tensor], accs: Sequence[tuple[Any, ...]]) -> None:
+    """Stores the accumulators of adjacent rows to registers: see :func:`kept`."""
+    for r, acc in enumerate(accs):
+        for part, value in enumerate(acc):
+            rAcc[part][r] = value
+
+
+def get(rAcc: list[cute.Tensor], r: int) -> tuple[Any, ...]:
+    """The accumulator of row ``r``."""
+    return tuple(part[r] for part in rAcc)
+
+
 def lowest(dtype: Any) -> Any:
     """The least value of a type: minus infinity, or the smallest integer."""
     if dtype.is_float:
@@ -50,22 +70,22 @@ def _highest(dtype: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Scalar:
-    """A monoid of one part.
+class Uniform:
+    """Base of monoids whose parts, of which ``parts`` is the number, have one type.
 
     Attributes:
-        dtype: type of the part.
+        dtype: type of each part.
     """
 
+    parts: ClassVar[int] = 1
     dtype: Any
 
     @property
     def types(self) -> tuple[Any, ...]:
-        return (self.dtype,)
+        return (self.dtype,) * self.parts
 
 
-@dataclass(frozen=True)
-class Sum(_Scalar):
+class Sum(Uniform):
     """a + b."""
 
     def identity(self) -> tuple[Any, ...]:
@@ -75,8 +95,7 @@ class Sum(_Scalar):
         return (a[0] + b[0],)
 
 
-@dataclass(frozen=True)
-class Product(_Scalar):
+class Product(Uniform):
     """a * b."""
 
     def identity(self) -> tuple[Any, ...]:
@@ -86,8 +105,7 @@ class Product(_Scalar):
         return (a[0] * b[0],)
 
 
-@dataclass(frozen=True)
-class Maximum(_Scalar):
+class Maximum(Uniform):
     """max(a, b); propagates NaN."""
 
     def identity(self) -> tuple[Any, ...]:
@@ -97,8 +115,7 @@ class Maximum(_Scalar):
         return (_extreme(self.dtype, a[0], b[0], operator.gt, cute.arch.fmax),)
 
 
-@dataclass(frozen=True)
-class Minimum(_Scalar):
+class Minimum(Uniform):
     """min(a, b); propagates NaN."""
 
     def identity(self) -> tuple[Any, ...]:
@@ -134,19 +151,10 @@ class Each:
         return tuple(m.combine((x,), (y,))[0] for m, x, y in zip(self.parts, a, b, strict=True))
 
 
-@dataclass(frozen=True)
-class ComplexProduct:
-    """(a + bi) (c + di), as parts; an infinite part makes NaN of others, as in PyTorch.
+class ComplexProduct(Uniform):
+    """(a + bi) (c + di), as parts of fp32 or fp64; an infinite part makes NaN of others, as in PyTorch."""
 
-    Attributes:
-        dtype: type of both parts: fp32 or fp64.
-    """
-
-    dtype: Any
-
-    @property
-    def types(self) -> tuple[Any, ...]:
-        return (self.dtype, self.dtype)
+    parts = 2
 
     def identity(self) -> tuple[Any, ...]:
         return self.dtype(1), self.dtype(0)

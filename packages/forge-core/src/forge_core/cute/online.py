@@ -31,7 +31,6 @@ a row such as 1e30, 1e30.
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import cutlass
@@ -39,7 +38,7 @@ import cutlass.cute as cute
 from cutlass import Float32
 
 from forge_core.cute.math import exp
-from forge_core.cute.monoid import Maximum, Sum, lowest
+from forge_core.cute.monoid import Maximum, Sum, Uniform, lowest
 
 
 def reciprocal(x: Any) -> Any:
@@ -66,19 +65,10 @@ def exponential(x: Any) -> Any:
     return exp(x, exact=False)
 
 
-@dataclass(frozen=True)
-class MaxSum:
-    """The pair of a union; propagates NaN.
+class MaxSum(Uniform):
+    """The pair of a union, of fp32 or fp64; propagates NaN."""
 
-    Attributes:
-        dtype: type of both parts: fp32 or fp64.
-    """
-
-    dtype: Any
-
-    @property
-    def types(self) -> tuple[Any, ...]:
-        return (self.dtype, self.dtype)
+    parts = 2
 
     def identity(self) -> tuple[Any, ...]:
         return (lowest(self.dtype), self.dtype(0))

@@ -6,8 +6,8 @@ from typing import Any
 
 import cutlass.cute as cute
 from cutlass import Int64
+from cutlass.cute.testing import assert_ as check
 
-from forge_core.cute.check import check
 from forge_core.cute.memory import GLOBAL
 
 

@@ -18,11 +18,11 @@
     column      kernel: neighboring rows in neighboring threads, for rows that are not contiguous
     persistent  kernel: blocks that process rows one after the other, for sums over rows
 
-    kernel      base of all kernels: loads, folds and stores of a thread's pieces of a row
+    kernel      base of all kernels: loads, folds and stores of a thread's pieces of a row, and reductions over the
+                threads that share it on chip
     values      what a program is given while a kernel is traced
     folds       monoids of folds, and the reduction of a vector
-    sharing     base of held and persistent: reductions over the threads of a row
-    columns     column operands of a thread: loaded where they are used, or staged in shared memory
+    columns     a thread's share of a row, and the column operands there: loaded where they are used, or staged
     parted      base of stream and column: rows in parts, with a launch per pass
     tile        a thread's part of a tile of neighboring rows, for column
     successive  the pipeline of rows of the persistent kernel

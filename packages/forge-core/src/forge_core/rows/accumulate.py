@@ -14,21 +14,19 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, const_expr
-from cutlass.memory import SmemAllocator
 
 from forge_core.cute.copy import behind, store_if
-from forge_core.cute.exchange import Places, combine_parts, combine_places, get, put, reduce_columns
+from forge_core.cute.exchange import FINISHED, Places, combine_places, finish_parts
 from forge_core.cute.grid import follow
-from forge_core.cute.memory import GLOBAL, name_kernel
+from forge_core.cute.memory import GLOBAL, name_kernel, room_for
 from forge_core.cute.monoid import Each, Sum
-from forge_core.cute.room import room_for
 from forge_core.dtypes import cute_dtype
-from forge_core.rows.sharing import SharedRowKernel
+from forge_core.rows.kernel import SharedRowKernel
 from forge_core.rows.successive import Successive
 from forge_core.rows.values import Piece
 
-#: Of the kernel that adds up the sums of teams: threads per block, indices per block, loads in flight per thread.
-FINISH_THREADS, FINISHED, AT_ONCE = 256, 8, 8
+#: Of the kernel that adds up the sums of teams: threads per block, loads in flight per thread.
+FINISH_THREADS, AT_ONCE = 256, 8
 
 
 class AccumulatingKernel(SharedRowKernel):
@@ -64,7 +62,8 @@ class AccumulatingKernel(SharedRowKernel):
         for k, rSum in enumerate(sums.values()):
             gSum = self._sums_of(scratch, k, team, teams, length)
             for c in range(self.chunks):
-                mine.store(gSum, c, rSum[None, c].load(), thread < self.lanes if not self.sized else Boolean(True))
+                inside = (thread < self.lanes if not self.sized else Boolean(True)) & (mine.begin(c) < Int32(length))
+                mine.store(gSum, inside, c, rSum[None, c].load())
 
     def _add_lanes(self, sums: dict[str, cute.Tensor], start: Int32, thread: Int32) -> None:
         """Adds up the sums of all rows of a block, in the shared memory of the pipeline."""
@@ -74,11 +73,11 @@ class AccumulatingKernel(SharedRowKernel):
         if self.stages:
             cute.arch.cp_async_wait_group(0)
         rows = [thread % self.lanes * self.vec + r for r in range(self.vec)]
-        own = Int32(width), Int32(self.threads // self.lanes), thread * self.vec
+        places = Places(Int32(width), Int32(self.threads // self.lanes), thread * self.vec, rows, [])
         for rSum in sums.values():
             for c in range(self.chunks):
                 cute.arch.sync_threads()
-                combine_places([rSum[None, c]], [sSum], Sum(compute), *own, rows, [])
+                combine_places([rSum[None, c]], [sSum], Sum(compute), places)
 
     def _sums_of(self, scratch: Int64, k: int, team: Any, teams: Any, length: Any) -> cute.Tensor:
         """The sums of a team, in the workspace: (length)."""
@@ -101,7 +100,7 @@ class AccumulatingKernel(SharedRowKernel):
     @cute.kernel
     def finish(self, pointers: tuple, scratch: Int64, length: Int32, dims: tuple, teams: Int32):
         """Adds up the sums of all teams."""
-        names, groups = self.binding.operands.accumulates, FINISH_THREADS // FINISHED
+        names = self.binding.operands.accumulates
         monoid = Each((Sum(cute_dtype(self.binding.compute)),) * len(names))
         thread, index = cute.arch.thread_idx()[0], Int32(cute.arch.block_idx()[0]) * FINISHED
         index = index + thread % FINISHED
@@ -112,10 +111,7 @@ class AccumulatingKernel(SharedRowKernel):
             gTeam = self._sums_of(scratch, k, Int32(0), teams, length)
             gSum.append(cute.make_tensor(gTeam.iterator + own, cute.make_layout(teams, stride=Int64(length))))
         follow(self.overlap)
-        rSum = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
-        put(rSum, [combine_parts(gSum, monoid, thread // FINISHED, Int32(groups), teams, AT_ONCE)])
-        places = Places(Int32(FINISHED), Int32(groups), thread, [thread % FINISHED], [])
-        reduce_columns(SmemAllocator(), rSum, monoid, places, FINISH_THREADS)
+        totals = finish_parts(gSum, monoid, teams, FINISH_THREADS, AT_ONCE)
         g = self.row_of(pointers, length, dims, Int64(0))
-        for name, total in zip(names, get(rSum, 0), strict=True):
+        for name, total in zip(names, totals, strict=True):
             store_if(g[name], own, total, inside & (thread < FINISHED))

@@ -6,13 +6,12 @@ import functools
 import math
 from typing import NamedTuple
 
+from forge_core.cute import SLOT_BYTES
 from forge_core.device import Device
 from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig
 from forge_core.rows.problem import Dim, Problem
 from forge_core.rows.teams import PersistentConfig, team_sizes, team_workspace
 
-#: Bytes of a slot, equal to ``forge_core.cute.grid.SLOT_BYTES``, whose module imports the DSL.
-GRID_SLOT_BYTES = 128
 #: Iterations per block from which splitting rows is faster than a block per tile; steps per block if tiles are narrow.
 FEW_ITERATIONS, FEW_STEPS = 4, 16
 #: Minimum occupancy of the last wave, below which tiles get more parts.
@@ -160,7 +159,7 @@ def workspace(config: RowConfig, problem: Problem, device: Device) -> int:
         return team_workspace(config, problem, device)
     program, parts = config.binding.program, row_parts(config, problem, device)
     if isinstance(config, HeldConfig):
-        return problem.rows * parts * GRID_SLOT_BYTES * (1 if program.merge else len(program.folds))
+        return problem.rows * parts * SLOT_BYTES * (1 if program.merge else len(program.folds))
     return problem.rows * (parts + 1) * 8 * len(program.folds)  # and those of all parts
 
 

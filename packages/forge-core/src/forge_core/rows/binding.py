@@ -49,6 +49,11 @@ class Binding:
         return tuple(name for name in self.operands.rows if name not in self.broadcast)
 
     @cached_property
+    def wide(self) -> int:
+        """Registers of an element in the compute dtype."""
+        return max(1, self.compute.itemsize // 4)
+
+    @cached_property
     def wide_columns(self) -> bool:
         """Whether a program with outputs reads more bytes of column operands than of row operands."""
         columns = sum(self.dtype(name).itemsize for name in self.operands.columns)

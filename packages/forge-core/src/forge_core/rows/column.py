@@ -30,13 +30,13 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, const_expr
 from cutlass.memory import SmemAllocator
 
-from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.copy import load_policy, store_if
-from forge_core.cute.exchange import get, put, reduce_columns
+from forge_core.cute.exchange import reduce_columns
 from forge_core.cute.grid import follow, lead
 from forge_core.cute.memory import name_kernel
+from forge_core.cute.monoid import get, kept, put
 from forge_core.rows.config import ColumnConfig
-from forge_core.rows.kernel import example_arguments
+from forge_core.rows.kernel import row_builder
 from forge_core.rows.parted import ALL, PartedKernel
 from forge_core.rows.tile import Tile, load_tile, store_tile
 
@@ -115,11 +115,10 @@ class Column(ColumnConfig, PartedKernel):
             if const_expr(p < pass_index):
                 totals = [(*totals[r], *[total[parts] for total in gAcc[r]]) for r in range(vec)]
             else:
-                rAcc = [cute.make_rmem_tensor(vec, dtype) for dtype in monoid.types]
+                found = [monoid.identity() for r in range(vec)]
                 if const_expr(held):
-                    put(rAcc, [self.fold_each(folds, [pieces[r]], row_values[r], totals[r]) for r in range(vec)])
-                else:
-                    put(rAcc, [monoid.identity() for r in range(vec)])
+                    found = [self.fold_each(folds, [pieces[r]], row_values[r], totals[r]) for r in range(vec)]
+                rAcc = kept(monoid, found)
                 for i in cutlass.range(rest, end, self.chunks, unroll=1):
                     more = load_tile(tile, g, gs, i, end)
                     found = [self.fold_each(folds, [more[r]], row_values[r], totals[r]) for r in range(vec)]
@@ -140,7 +139,4 @@ class Column(ColumnConfig, PartedKernel):
                     store_tile(tile, g, load_tile(tile, g, gs, i, end), constants, i, end)
 
 
-@compile_cached
-def build(config: ColumnConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return Traceable(Column.of(config), example_arguments(config), name=config.kernel_name)
+build = row_builder(Column)

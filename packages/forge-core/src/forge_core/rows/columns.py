@@ -1,23 +1,27 @@
-"""Column operands of a thread's vectors: loaded where they are used, or staged in shared memory with the row.
+"""A thread's share of a row, and the column operands there: loaded where they are used, or staged in shared memory.
 
 An unaligned vector is read through a window of aligned accesses.  Loaded where they are used, each window waits for the
 L2 in turn; staged (``columns_staged``), all are in flight at once.
+
+    row        | . . . a|a a a b|b b b c|c c c . |     vectors a, b, c of threads 0, 1, 2; 16-byte boundaries: |
+    accesses   |   0    |   1   |   2   |   3    |     thread t copies access t, and reads t and t + 1
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import cutlass
 import cutlass.cute as cute
-from cutlass import Int32
+from cutlass import Boolean, Int32, Int64, Uint32
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute.copy import behind, load_staged, load_unaligned, partition, stage_unaligned, vector_predicate
+from forge_core.cute.copy import behind, load_unaligned, partition, shift_bytes, vector_predicate
 from forge_core.rows.values import Epoch
 
 
 class Columns:
-    """The column operands of a kernel.
+    """A thread's share of a row, and the column operands there.
 
     Args:
         config: the kernel's configuration.
@@ -31,10 +35,10 @@ class Columns:
     def __init__(
         self, config: Any, g: dict[str, cute.Tensor], first: Int32, count: Int32, thread: Int32, threads: int | Int32
     ) -> None:
+        self.g, self.first, self.count, self.thread, self.threads = g, first, count, thread, threads
         self.names, self.epoch = config.binding.program.operands.columns, Epoch()
         self.staged = getattr(config, "columns_staged", False)
-        self._g, self._config, self._whole = g, config, config.align == "whole"
-        self._first, self._count, self._thread, self._threads = first, count, thread, threads
+        self._config, self._whole = config, config.align == "whole"
         self._staged_tensors: dict[str, tuple[cute.Tensor, Int32]] = {}
         self._arrived = False
 
@@ -45,38 +49,59 @@ class Columns:
             smem: allocator of shared memory; the staged operands follow its last allocation.
             width: threads per block.
         """
-        if not self.staged:
-            return
-        own, start = cute.arch.thread_idx()[0], behind(smem)
-        for name in self.names:
-            ahead = (self._thread - own) * self._config.vec  # elements of preceding blocks
-            at = (self._first + ahead, self._count - ahead, self._config.vec, self._threads, self._config.chunks)
-            sX, skip = stage_unaligned(self._g[name], start, *at, own, width, aligned=self._whole)
+        start = behind(smem) if self.staged else Int32(0)
+        for name in self.names if self.staged else ():
+            sX, skip = self._stage(self.g[name], start, width)
             self._staged_tensors[name] = sX, skip
             start = start + cute.size(sX.shape) * 4
 
+    def _stage(self, row: cute.Tensor, start: Int32, width: int | Int32) -> tuple[cute.Tensor, Int32]:
+        """Copies a block's vectors to shared memory, by aligned 16-byte ``cp.async``.
+
+        Bytes behind the last whole vector are zero-filled without reading global memory.
+
+        Returns:
+            ((word, access), place, chunk) in shared memory; a place for each thread, and one more for unaligned rows.
+            The bytes of the first access that precede the vector.
+        """
+        vec, threads, thread = self._config.vec, self.threads, cute.arch.thread_idx()[0]
+        ahead = (self.thread - thread) * vec  # elements of preceding blocks
+        first, count = self.first + ahead, self.count - ahead
+        size = row.element_type.width // 8
+        accesses = vec * size // 16
+        places = width if self._whole else width + 1
+        skip = Int32(0) if self._whole else Int32((row.iterator + first).toint() & 15)
+        pointer = cute.make_ptr(Uint32, start, cute.AddressSpace.smem, assumed_align=16)
+        shape = ((4, accesses), places, self._config.chunks)
+        sX = cute.make_tensor(pointer, cute.make_layout(shape, stride=((1, 4 * places), 4, 4 * places * accesses)))
+        if not self._whole:
+            # The last access of each chunk, of which only the bytes before the next vector are used.
+            step = (width + thread * threads) * vec
+            begin = (row.iterator + (first + step)).toint() - skip
+            some = Int32(cutlass.select_(step <= count, skip, 0))
+            _copy_async_if(sX, width, thread, begin, some, thread < self._config.chunks)
+        begin = (row.iterator + (first + thread * vec)).toint() - skip
+        _copy_each(sX, thread, begin, Int64(threads * vec) * size, thread * vec, threads * vec, count, skip)
+        return sX, skip
+
     def read(self, name: str, c: int) -> Any:
         """Reads chunk ``c`` of a column operand."""
-        config, g = self._config, self._g[name]
-        rX = cute.make_rmem_tensor(config.vec, g.element_type)
         if self.staged:
-            self._arrive()
-            # Recompute addresses instead of keeping them in registers.
-            own = cute.arch.thread_idx()[0] + Int32(self.epoch.zero)
-            load_staged(*self._staged_tensors[name], own, c, rX, aligned=self._whole)
-            return rX.load()
-        step = self._thread * config.vec + c * self._threads * config.vec
-        rX.fill(rX.element_type(0))
+            return self._read_staged(name, c)
+        config, g = self._config, self.g[name]
+        step = self.thread * config.vec + c * self.threads * config.vec
         if self._whole:
-            copy, tXgX = partition(g, self._first, config.vec, self._threads, config.chunks, self._thread, load=True)
-            rX = cute.make_rmem_tensor(tXgX[None, c].shape, rX.element_type)
+            copy, tXgX = partition(g, self.first, config.vec, self.threads, config.chunks, self.thread, load=True)
+            rX = cute.make_rmem_tensor(tXgX[None, c].shape, g.element_type)
             rX.fill(rX.element_type(0))
-            cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, step < self._count))
+            cute.copy(copy, tXgX[None, c], rX, pred=vector_predicate(tXgX, step < self.count))
         else:
-            load_unaligned(g, self._first + step, rX, step < self._count)
+            rX = cute.make_rmem_tensor(config.vec, g.element_type)
+            rX.fill(rX.element_type(0))
+            load_unaligned(g, self.first + step, rX, step < self.count)
         return rX.load().reshape(config.vec)
 
-    def _arrive(self) -> None:
+    def _read_staged(self, name: str, c: int) -> Any:
         """Waits for the copies; for unaligned rows also for those of other threads of the block."""
         if not self._arrived:
             cute.arch.cp_async_commit_group()
@@ -84,3 +109,46 @@ class Columns:
             if not self._whole:
                 cute.arch.sync_threads()
         self._arrived = True
+        # Recompute addresses instead of keeping them in registers.
+        own, (sX, skip) = cute.arch.thread_idx()[0] + Int32(self.epoch.zero), self._staged_tensors[name]
+        accesses, dtype = sX.shape[0][1], self.g[name].element_type
+        rWindow = cute.make_rmem_tensor(4 * (accesses + (not self._whole)), Uint32)
+        for a in range(cute.size(rWindow) // 4):
+            place, access = (own, a) if a < accesses else (own + 1, 0)
+            cute.autovec_copy(
+                sX[(None, access), place, c], cute.make_tensor(rWindow.iterator + 4 * a, cute.make_layout(4))
+            )
+        if self._whole:
+            return cute.recast_tensor(rWindow, dtype).load()
+        rX = cute.make_rmem_tensor(self._config.vec, dtype)
+        shift_bytes(rWindow, skip, rX)
+        return rX.load()
+
+
+def _copy_async(sX: cute.Tensor, access: int, place: Any, c: Any, address: Int64, size: Any) -> None:
+    """Copies ``size`` bytes of global memory, zero-filled to 16."""
+    slot = sX[(None, access), place, c].iterator.toint()
+    cute.arch.inline_ptx(
+        "cp.async.ca.shared.global [{$r0}], [{$r1}], 16, {$r2};",
+        read_only_args=[Int32(slot), Int64(address), Int32(size)],
+    )
+
+
+@cute.jit
+def _copy_each(
+    sX: cute.Tensor, thread: Int32, begin: Int64, stride: Int64, step: Int32, turn: Int32, count: Int32, skip: Int32
+):
+    # Not unrolled: the compiler would move the copies behind arithmetic that waits for other loads.
+    for c in cutlass.range(sX.shape[2], unroll=1):
+        for a in cutlass.range_constexpr(sX.shape[0][1]):
+            behind = skip if cutlass.const_expr(a == 0) else Int32(0)
+            size = cutlass.select_(step < count, Int32(16), cutlass.select_(step == count, behind, Int32(0)))
+            _copy_async(sX, a, thread, c, begin + 16 * a, size)
+        begin += stride
+        step += turn
+
+
+@cute.jit
+def _copy_async_if(sX: cute.Tensor, place: Int32, c: Int32, address: Int64, size: Int32, when: Boolean):
+    if when:
+        _copy_async(sX, 0, place, c, address, size)

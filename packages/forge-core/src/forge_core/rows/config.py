@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from forge_core.device import Device
 from forge_core.rows.binding import Binding
 
 #: Kept dims of kernels for rows indexed by several dims; fewer are padded with dims of size 1.
@@ -18,6 +19,15 @@ MANY_DIMS = 4
 ALL_DIMS = 16
 #: Maximum threads per block of the column kernel.
 COLUMN_THREADS = 256
+#: Shared memory that CUDA reserves per block.
+RESERVED_SHARED = 1024
+#: Grids have fewer blocks than this, and 32-bit element numbers end here.
+LIMIT = 2**31
+
+
+def spare_registers(device: Device) -> int:
+    """Registers per thread for addresses, predicates and a vector in conversion: more from sm_100 on, by ptxas."""
+    return 32 if device.capability >= (10, 0) else 24
 
 
 @dataclass(frozen=True)
@@ -62,9 +72,9 @@ class RowConfig:
         """Whether a launch has a workspace."""
         return False
 
-    @property
-    def numbered(self) -> bool:
-        """Whether a launch is passed a unique number: see ``Launch.numbered``."""
+    @cached_property
+    def in_grid(self) -> bool:
+        """Whether blocks of a row exchange through slots in the workspace, marked by the launch's unique number."""
         return False
 
     @cached_property
@@ -76,9 +86,8 @@ class RowConfig:
     def registers(self) -> int:
         """Estimated registers per thread: the elements it holds, as stored; vectors in conversion; ``spare``."""
         binding, vec = self.binding, self.vec
-        columns = self.column_registers
-        wide = max(1, binding.compute.itemsize // 4)
-        beside = columns + max(0, vec * wide - 8) * wide + self.spare * (3 if wide == 2 else 1)
+        wide = binding.wide
+        beside = self.column_registers + max(0, vec * wide - 8) * wide + self.spare * (3 if wide == 2 else 1)
         beside += 8 * (self.align != "whole") + 10 * self.reduced
         if not binding.program.folds:  # a map of several operands converts a vector of each at once
             beside += vec * wide * max(0, len(binding.moving) - 2)
@@ -123,38 +132,79 @@ class RowConfig:
         warps = min(self.sm_threads // 128, 16384 // (32 * -(-self.registers // 8) * 8)) * 4
         return max(1, warps * 32 // self.threads)
 
+    def resident_by_registers(self, threads: int) -> int:
+        """Resident blocks of ``threads`` threads per multiprocessor, not limited by shared memory."""
+        return min(self.resident * self.threads // threads, 32 if self.sm_threads >= 2048 else 16)
+
     @property
     def rematerializes(self) -> bool:
         """Whether 8- and 16-bit elements are converted again at each use instead of being kept converted."""
         return self.vec > 1
 
     @property
-    def kernel_name(self) -> str:
-        """What a profiler shows."""
-        return f"{self.binding.name}_{self._suffix}"
+    def idea(self) -> str:
+        """The part of ``kernel_name`` that says which kernel it is."""
+        raise NotImplementedError
 
     @property
-    def _suffix(self) -> str:
-        return f"{self.align}_v{self.vec}_{self.threads}t_c{self.chunks}" + (
-            f"_r{self.reduced}" if self.reduced > 1 else ""
-        )
+    def kernel_name(self) -> str:
+        """What a profiler shows."""
+        reduced = f"_r{self.reduced}" if self.reduced > 1 else ""
+        return f"{self.binding.name}_{self.idea}_{self.align}_v{self.vec}_{self.threads}t_c{self.chunks}{reduced}"
 
 
 @dataclass(frozen=True)
-class HeldConfig(RowConfig):
-    """``held.py``: rows held in registers.
+class SharedRowConfig(RowConfig):
+    """Fields of kernels whose threads share rows on chip.
 
     Attributes:
         lanes: lanes per row, a power of two; 0: all threads of the row's blocks, whose number is a launch argument.
-        blocks: blocks of the cluster that shares a row; 0: blocks per row are a launch argument.  If the program has
-            folds, that launch is cooperative and its blocks exchange through the workspace.
+        blocks: blocks of the cluster that shares a row.
+    """
+
+    lanes: int = 0
+    blocks: int = 1
+
+    @cached_property
+    def sized(self) -> bool:
+        """Whether threads per block are a launch argument."""
+        return self.lanes == 0
+
+    @cached_property
+    def capacity(self) -> int:
+        """Maximum vectors of a row; of a block's part of it if ``blocks`` is 0."""
+        return (self.lanes or self.threads * max(self.blocks, 1)) * self.chunks
+
+    def block(self, vectors: int, blocks: int = 1) -> int:
+        """Threads per block.
+
+        Args:
+            vectors: vectors per row.
+            blocks: blocks per row, used where ``self.blocks`` is 0.
+        """
+        if self.lanes:
+            return self.threads
+        warps = -(-vectors // (32 * (self.blocks or blocks) * self.chunks))
+        return min(32 * (warps or 1), self.threads)
+
+    @property
+    def who(self) -> str:
+        """For ``idea``: the threads that share a row."""
+        return f"{self.lanes}l" if self.lanes else f"b{self.blocks}"
+
+
+@dataclass(frozen=True)
+class HeldConfig(SharedRowConfig):
+    """``held.py``: rows held in registers.
+
+    Attributes:
+        blocks: 0: blocks per row are a launch argument.  If the program has folds, that launch is cooperative and its
+            blocks exchange through the workspace.
         staged: vectors per thread and row operand that are staged in shared memory instead of registers, which leaves
             registers for another resident block.
         columns_staged: column operands are copied to shared memory together with the row.
     """
 
-    lanes: int = 0
-    blocks: int = 1
     staged: int = 0
     columns_staged: bool = False
 
@@ -177,7 +227,7 @@ class HeldConfig(RowConfig):
 
     @cached_property
     def in_grid(self) -> bool:
-        """Whether blocks of a row exchange through the workspace."""
+        """Whether the program has folds, and any number of blocks a row."""
         return self.blocks == 0 and bool(self.binding.program.folds)
 
     @property
@@ -186,41 +236,14 @@ class HeldConfig(RowConfig):
         return self.in_grid
 
     @property
-    def numbered(self) -> bool:
-        """Whether a launch is passed a unique number, which marks its slots in the workspace."""
-        return self.in_grid
-
-    @cached_property
-    def sized(self) -> bool:
-        """Whether threads per block are a launch argument."""
-        return self.lanes == 0
-
-    @property
     def edges(self) -> int:
         """Maximum elements per thread outside the aligned vectors of a ``shifted`` row."""
         return max(1, 2 * self.vec // (self.lanes or self.threads))
 
     @cached_property
-    def capacity(self) -> int:
-        """Maximum vectors of a row; of a block's part of it if ``blocks`` is 0."""
-        return (self.lanes or self.threads * max(self.blocks, 1)) * self.chunks
-
-    @cached_property
     def limit(self) -> float:
         """Rows have fewer elements than this, which is infinite if ``blocks`` is 0."""
         return (self.capacity + 1) * self.vec if self.blocks else math.inf
-
-    def block(self, vectors: int, blocks: int = 1) -> int:
-        """Threads per block.
-
-        Args:
-            vectors: vectors per row.
-            blocks: blocks per row, used where ``self.blocks`` is 0.
-        """
-        if self.lanes:
-            return self.threads
-        warps = -(-vectors // (32 * (self.blocks or blocks) * self.chunks))
-        return min(32 * (warps or 1), self.threads)
 
     @property
     def registers(self) -> int:
@@ -261,7 +284,7 @@ class HeldConfig(RowConfig):
     @property
     def rematerializes(self) -> bool:
         """Whether elements are converted at each use: not if converted values of lanes fit in registers."""
-        values = self.chunks * self.vec * max(1, self.binding.compute.itemsize // 4) * len(self.binding.loaded)
+        values = self.chunks * self.vec * self.binding.wide * len(self.binding.loaded)
         room = 65536 // (self.resident * self.threads) // 8 * 8
         # A single row operand under a plain fold is kept converted from the fold to the map, together with its results.
         program = self.binding.program
@@ -277,15 +300,14 @@ class HeldConfig(RowConfig):
             sm_count: multiprocessors.
         """
         cluster = self.blocks or 1
-        blocks = min(self.resident * self.threads // self.block(vectors), 32 if self.sm_threads >= 2048 else 16)
+        blocks = self.resident_by_registers(self.block(vectors))
         waves = rows * cluster / (blocks * sm_count)
         return blocks * vectors * self.vec * self.binding.loaded_bytes / cluster * waves / math.ceil(waves)
 
     @property
-    def kernel_name(self) -> str:
-        """What a profiler shows."""
-        who = f"{self.lanes}l" if self.lanes else f"b{self.blocks}"
-        return f"{self.binding.name}_held_{who}_{self._suffix}"
+    def idea(self) -> str:
+        """The kernel's name and the threads that share a row."""
+        return f"held_{self.who}"
 
 
 @dataclass(frozen=True)
@@ -311,9 +333,9 @@ class StreamConfig(RowConfig):
         return self.parted
 
     @property
-    def kernel_name(self) -> str:
-        """What a profiler shows."""
-        return f"{self.binding.name}_{'split' if self.parted else 'stream'}_{self._suffix}"
+    def idea(self) -> str:
+        """The kernel's name."""
+        return "split" if self.parted else "stream"
 
 
 @dataclass(frozen=True)
@@ -347,7 +369,7 @@ class ColumnConfig(RowConfig):
     @property
     def registers(self) -> int:
         """Estimated registers per thread: also the totals of its rows, and elements taken out of vectors."""
-        operands, wide = self.binding.program.operands, max(1, self.binding.compute.itemsize // 4)
+        operands, wide = self.binding.program.operands, self.binding.wide
         results = 2 * len(operands.results) if operands.writes else 0
         totals = self.vec * (1 + 2 * len(self.binding.program.folds) + 2 * len(operands.columns) + results)
         return super().registers + wide * (totals + 3 * self.chunks * len(operands.elementwise))
@@ -364,6 +386,6 @@ class ColumnConfig(RowConfig):
         return max(super().resident, 1024 // self.threads if adds else 1)
 
     @property
-    def kernel_name(self) -> str:
-        """What a profiler shows."""
-        return f"{self.binding.name}_column{'_held' if self.held else '_split'}_{self._suffix}"
+    def idea(self) -> str:
+        """The kernel's name."""
+        return f"column_{'held' if self.held else 'split'}"

@@ -13,19 +13,28 @@ from forge_core.cute.moments import Moments
 from forge_core.cute.monoid import ComplexProduct, Each, Maximum, Minimum, Monoid, Product, Sum
 from forge_core.cute.online import MaxSum
 from forge_core.rows.program import Fold, RowProgram
-from forge_core.rows.values import Piece, Row, bound, scalar
+from forge_core.rows.values import Piece, Row
 
-#: By fold: its monoid, the reduction of a vector, and the identity.
-FOLDS: dict[str, tuple[Any, Any, float]] = {
-    "sum": (Sum, cute.ReductionOp.ADD, 0),
-    "prod": (Product, cute.ReductionOp.MUL, 1),
-    "max": (Maximum, cute.ReductionOp.MAX, float("-inf")),
-    "min": (Minimum, cute.ReductionOp.MIN, float("inf")),
-    "count": (Sum, cute.ReductionOp.ADD, 0),
+#: By fold: its monoid, and the reduction of a vector.
+FOLDS: dict[str, tuple[Any, Any]] = {
+    "sum": (Sum, cute.ReductionOp.ADD),
+    "prod": (Product, cute.ReductionOp.MUL),
+    "max": (Maximum, cute.ReductionOp.MAX),
+    "min": (Minimum, cute.ReductionOp.MIN),
+    "count": (Sum, cute.ReductionOp.ADD),
 }
 
-#: Folds that a merge requires, in order.
-_MERGED = {"max_sum": ("max", "sum"), "moments": ("count", "sum", "sum"), "complex_prod": ("prod", "prod")}
+#: By merge: the folds that it requires, in order, and its monoid.
+_MERGED: dict[str, tuple[tuple[str, ...], Any]] = {
+    "max_sum": (("max", "sum"), MaxSum),
+    "moments": (("count", "sum", "sum"), Moments),
+    "complex_prod": (("prod", "prod"), ComplexProduct),
+}
+
+
+def identity(fold: Fold, dtype: Any) -> Any:
+    """The identity of a fold in a dtype."""
+    return FOLDS[fold.op][0](dtype).identity()[0]
 
 
 def merge_of(program: RowProgram, compute: Any) -> Monoid:
@@ -35,15 +44,13 @@ def merge_of(program: RowProgram, compute: Any) -> Monoid:
         ValueError: the program's folds are not those that its merge combines.
     """
     ops = tuple(fold.op for fold in program.folds)
-    if ops != _MERGED.get(program.merge, ops):
-        raise ValueError(f"merge {program.merge!r}: expected folds {_MERGED[program.merge]}, got {ops}")
-    if program.merge == "max_sum":
-        return MaxSum(compute)
-    if program.merge == "moments":
-        return Moments(compute)
-    if program.merge == "complex_prod":
-        return ComplexProduct(compute)
-    return Each(tuple(FOLDS[op][0](compute) for op in ops))
+    if program.merge not in _MERGED:
+        return Each(tuple(FOLDS[op][0](compute) for op in ops))
+    expected, monoid = _MERGED[program.merge]
+    if ops != expected:
+        raise ValueError(f"merge {program.merge!r}: expected folds {expected}, got {ops}")
+    merged: Monoid = monoid(compute)
+    return merged
 
 
 def counted(pieces: Sequence[Piece], compute: Any) -> Any:
@@ -60,11 +67,10 @@ def counted(pieces: Sequence[Piece], compute: Any) -> Any:
 
 def across(fold: Fold, term: Any, compute: Any) -> Any:
     """Reduces a vector to one element of the compute dtype."""
-    _, op, identity = FOLDS[fold.op]
     if term.dtype.is_float:
-        return scalar(term.reduce(op, bound(term.dtype, identity), 0), term.dtype, compute)
+        return _scalar(term.reduce(FOLDS[fold.op][1], identity(fold, term.dtype), 0), term.dtype, compute)
     # The DSL reduces integer vectors by sums and products only.
-    each = [(scalar(term[k], term.dtype, compute),) for k in range(cute.size(term.shape))]
+    each = [(_scalar(term[k], term.dtype, compute),) for k in range(cute.size(term.shape))]
     return reduce(FOLDS[fold.op][0](compute).combine, each)[0]
 
 
@@ -76,5 +82,11 @@ def jointly(folds: Sequence[Fold], pieces: Sequence[Piece], row: Row, monoid: Mo
         for k in range(cute.size(terms[0].shape)):
             inside = v.inside[k] if isinstance(v.inside, cute.TensorSSA) else v.inside
             parts = zip(terms, monoid.types, monoid.identity(), strict=True)
-            found.append(tuple(t(cutlass.select_(inside, scalar(x[k], x.dtype, t), one)) for x, t, one in parts))
+            found.append(tuple(t(cutlass.select_(inside, _scalar(x[k], x.dtype, t), one)) for x, t, one in parts))
     return reduce(monoid.combine, found)
+
+
+def _scalar(x: Any, dtype: Any, compute: Any) -> Any:
+    """Converts a scalar to the compute dtype."""
+    x = dtype(x)
+    return x if dtype is compute else x.to(compute)

@@ -29,16 +29,15 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, const_expr
 from cutlass.memory import SmemAllocator
 
-from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.exchange import Sharers, close_exchange, open_exchange
-from forge_core.cute.grid import SLOT_BYTES
+from forge_core.cute import SLOT_BYTES
+from forge_core.cute.exchange import Sharers, open_exchange
+from forge_core.cute.grid import Slots
 from forge_core.cute.memory import name_kernel
 from forge_core.cute.warp import reduce_part
 from forge_core.rows.columns import Columns
 from forge_core.rows.config import HeldConfig
-from forge_core.rows.kernel import example_arguments
+from forge_core.rows.kernel import SharedRowKernel, row_builder
 from forge_core.rows.program import Fold
-from forge_core.rows.sharing import SharedRowKernel
 
 
 class Held(HeldConfig, SharedRowKernel):
@@ -80,7 +79,7 @@ class Held(HeldConfig, SharedRowKernel):
         monoids, sharers = self.exchanged(), Sharers(threads, self.threads, max(self.blocks, 1), rank)
         if const_expr(self.in_grid):
             start = slots[0] + Int64(group) * len(monoids) * (Int64(parts) * SLOT_BYTES)
-            sharers = Sharers(threads, self.threads, 1, rank, Int32(parts), start, slots[1])
+            sharers = Sharers(threads, self.threads, slots=Slots(start, slots[1], rank, Int32(parts), threads))
         g = self.row_of(pointers, length, dims, source)
         exchange = open_exchange(smem, monoids, sharers)
 
@@ -99,8 +98,8 @@ class Held(HeldConfig, SharedRowKernel):
                 self.drop_conversions(pieces, totals, zero << len(totals))
             self.map(pieces, constants)
         # Under graph capture, blocks of a grid clear their slots, since a replay has the same number.
-        for i in cutlass.range_constexpr(len(monoids)):
-            close_exchange(monoids[i], exchange[i])
+        for i in cutlass.range_constexpr(len(monoids) if self.in_grid else 0):
+            exchange[i].slots.clear(monoids[i])
 
     def load(self, g: dict[str, cute.Tensor], count: Int32, who: tuple, smem: Any, once: Any) -> list[Any]:
         """Loads a thread's pieces of a row, among them elements of the head and tail of ``shifted`` rows."""
@@ -118,7 +117,7 @@ class Held(HeldConfig, SharedRowKernel):
         columns = Columns(self, g, head + first, body - first, start, threads)
         edges = (thread_in_row + e * width for e in range(self.edges)) if self.align == "shifted" else ()
         elements = [self.element(g, Int32(cutlass.select_(i < head, i, i + body)), i < count - body) for i in edges]
-        vectors = self.vectors(g, head + first, body - first, start, threads, smem, self.staged, columns, once=once)
+        vectors = self.vectors(columns, once, smem, self.staged)
         columns.prefetch(smem, width)
         return vectors + elements
 
@@ -127,7 +126,4 @@ class Held(HeldConfig, SharedRowKernel):
         return reduce_part(total, self.monoid(fold), self.lanes)
 
 
-@compile_cached
-def build(config: HeldConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return Traceable(Held.of(config), example_arguments(config), name=config.kernel_name)
+build = row_builder(Held)

@@ -11,7 +11,6 @@ by element.  In ``column`` it is a thread's elements of one row at several steps
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from functools import partial, reduce
 from typing import Any
 
@@ -21,6 +20,8 @@ import torch
 from cutlass import Boolean, Float32, Float64, Int32, Int64, Uint32
 from cutlass.memory import SmemAllocator
 
+from forge_core.cache import CompileCached
+from forge_core.cute import memory
 from forge_core.cute.copy import (
     behind,
     head_elements,
@@ -30,18 +31,20 @@ from forge_core.cute.copy import (
     stage,
     stage_all,
     store_if,
+    store_vector,
     vector_predicate,
 )
+from forge_core.cute.exchange import Exchange, reduce_row
 from forge_core.cute.math import step_dim
-from forge_core.cute.memory import GLOBAL
+from forge_core.cute.memory import GLOBAL, builder, room_for
 from forge_core.cute.monoid import Monoid
-from forge_core.cute.room import room_for
+from forge_core.cute.warp import reduce_lanes, reduce_part
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.columns import Columns
 from forge_core.rows.config import RowConfig
-from forge_core.rows.folds import FOLDS, across, counted, jointly, merge_of
+from forge_core.rows.folds import FOLDS, across, counted, identity, jointly, merge_of
 from forge_core.rows.program import Fold
-from forge_core.rows.values import Piece, Row, bits, bound, fetch_ahead, indices
+from forge_core.rows.values import Piece, Row, bits, fetch_ahead, indices
 
 #: Range of bytes read in which rows that are only read are loaded with evict_first: up to 15 % faster on an H200, since
 #: fewer dirty lines of others are written back meanwhile.  Fewer bytes stay in the L2 for their next reader; beyond the
@@ -51,11 +54,6 @@ READ_ONCE = (2**25, 2**28)
 
 class RowKernel(RowConfig):
     """Mixin of row configurations: a configuration with it is the kernel."""
-
-    @classmethod
-    def of(cls, config: RowConfig) -> Any:
-        """The kernel of a configuration."""
-        return cls(**{field.name: getattr(config, field.name) for field in fields(config)})
 
     # ------------------------------------------------------------------------------------------------- arguments
 
@@ -76,7 +74,7 @@ class RowKernel(RowConfig):
         first = at + 1 + self.sizes
         end = first + (self.rank + self.reduced) * (1 + count)
         sizes = args[at + 1 : first] if self.sizes > 1 else args[at + 1] if self.sizes else self.threads
-        return pointers, args[at], sizes, args[first:end], args[end : -1 - self.numbered]
+        return pointers, args[at], sizes, args[first:end], args[end : -1 - self.in_grid]
 
     def scratch(self, args: Sequence[Any]) -> Any:
         """The address of the workspace."""
@@ -133,19 +131,6 @@ class RowKernel(RowConfig):
         scalars = {n: s.to(compute) if type(s).is_float else s for n, s in scalars.items()}
         return Row(self.binding, compute(count), g, scalars)
 
-    def partials(self, scratch: Int64, p: int, rows: Any, row: Int64, parts: Any) -> list[cute.Tensor]:
-        """Partial results of pass ``p`` of a row, in the workspace: (parts) for each element of an accumulator.
-
-        Each takes 8 bytes; neighboring rows are contiguous.
-        """
-        before = sum(len(monoid.types) for _, monoid in self.passes[:p])
-        found = []
-        for k, dtype in enumerate(self.passes[p][1].types):
-            start = scratch + 8 * ((before + k) * Int64(parts) * rows + row)
-            layout = cute.make_layout(Int32(parts), stride=rows * (8 // (dtype.width // 8)))
-            found.append(cute.make_tensor(cute.make_ptr(dtype, start, GLOBAL, assumed_align=8), layout))
-        return found
-
     # ---------------------------------------------------------------------------------------------------- pieces
 
     def read_once(self, rows: Any, length: Any) -> Boolean | None:
@@ -165,32 +150,17 @@ class RowKernel(RowConfig):
         return head_elements(g[self.narrowest], self.vec) if self.align == "shifted" else Int32(0)
 
     def vectors(
-        self,
-        g: dict[str, cute.Tensor],
-        first: Int32,
-        count: Int32,
-        thread: Int32,
-        threads: int | Int32,
-        smem: SmemAllocator | None = None,
-        staged: int = 0,
-        columns: Columns | None = None,
-        *,
-        once: Boolean | None,
+        self, columns: Columns, once: Boolean | None, smem: SmemAllocator | None = None, staged: int = 0
     ) -> list[Piece]:
         """Loads a thread's aligned vectors of a row, all in flight at once.
 
         Args:
-            g: the row of each operand.
-            first: index of the first element.
-            count: elements from there on, whole vectors.
-            thread: this thread's index among those of the row.
-            threads: threads of the row.
+            columns: the thread's share of the row, and its column operands.
+            once: see :meth:`read_once`.
             smem: allocator of shared memory for staged vectors.
             staged: how many vectors are staged in shared memory, the last ones.
-            columns: the column operands; None to load each where it is used.
-            once: see :meth:`read_once`.
         """
-        columns = columns or Columns(self, g, first, count, thread, threads)
+        g, first, count, thread, threads = columns.g, columns.first, columns.count, columns.thread, columns.threads
         epoch, kept = columns.epoch, self.chunks - staged
         vec, binding, policy = self.vec, self.binding, load_policy(once)
         steps = [thread * vec + c * threads * vec for c in range(self.chunks)]
@@ -199,25 +169,20 @@ class RowKernel(RowConfig):
         for name in binding.moving:
             loads = name in binding.loaded
             parts[name] = partition(g[name], first, vec, threads, self.chunks, thread, load=loads)
+        sources = {name: parts[name][1] for name in binding.loaded}
+        slots = stage(behind(smem), sources, staged) if staged else {}
         held: dict[str, cute.Tensor] = {}
-        staged_tensors: dict[str, cute.Tensor] = {}
-        start, own = behind(smem) if staged else Int32(0), cute.arch.thread_idx()[0]
-        for name in binding.loaded:
-            tXgX = parts[name][1]
+        for name, tXgX in sources.items():
             held[name] = cute.make_rmem_tensor((tXgX.shape[0], kept), g[name].element_type)
             held[name].fill(self.fill_value(name, g))
-            if staged:
-                gStaged = cute.make_tensor(tXgX.iterator, (tXgX.shape[0], staged))
-                staged_tensors[name], start = stage(start, gStaged, own)
         for c in range(kept):
             for name in binding.loaded:
                 copy, tXgX = parts[name]
                 pred = vector_predicate(tXgX, inside[c])
                 cute.copy(copy, tXgX[None, c], held[name][None, c], pred=pred, cache_policy=policy)
         if staged:
-            fill = tuple(self.fill_value(name, g) for name in staged_tensors)
-            sources, stride = tuple(parts[name][1] for name in staged_tensors), threads * vec
-            stage_all(sources, tuple(staged_tensors.values()), kept, fill, steps[kept], Int32(stride), count, policy)
+            fill, stride = tuple(self.fill_value(name, g) for name in slots), Int32(threads * vec)
+            stage_all(tuple(sources.values()), tuple(slots.values()), kept, fill, steps[kept], stride, count, policy)
         arrived: list[bool] = []
 
         def read(name: str, c: int) -> Any:
@@ -228,7 +193,7 @@ class RowKernel(RowConfig):
                 cute.arch.cp_async_wait_group(0)
                 arrived.append(True)
             cute.arch.sync_warp()  # read again at each use instead of being kept in registers
-            return staged_tensors[name][None, c - kept].load().reshape(vec)
+            return slots[name][None, c - kept].load().reshape(vec)
 
         def store(c: int, name: str, y: Any) -> None:
             copy, tYgY, own = *parts[name], inside[c]
@@ -236,9 +201,7 @@ class RowKernel(RowConfig):
                 width = threads + Int32(epoch.zero)
                 own = thread * vec + c * width * vec < count
                 copy, tYgY = partition(g[name], first, vec, width, self.chunks, thread, load=False)
-            rY = cute.make_rmem_tensor(tYgY[None, c].shape, g[name].element_type)
-            rY.store(y.to(rY.element_type).reshape(rY.shape))
-            cute.copy(copy, rY, tYgY[None, c], pred=vector_predicate(tYgY, own))
+            store_vector(copy, y, tYgY, c, own)
 
         pieces = []
         for c in range(self.chunks):
@@ -316,14 +279,6 @@ class RowKernel(RowConfig):
         """The monoid that combines all totals at once."""
         return merge_of(self.binding.program, cute_dtype(self.binding.compute))
 
-    @property
-    def passes(self) -> tuple[tuple[tuple[Fold, ...], Monoid], ...]:
-        """The folds and the monoid of each pass over a row that is streamed."""
-        folds = self.binding.program.folds
-        if self.binding.program.merge and folds:
-            return ((folds, self.merge()),)
-        return tuple(((fold,), self.monoid(fold)) for fold in folds)
-
     def fold_each(
         self, folds: tuple[Fold, ...], pieces: list[Piece], row: Row, totals: tuple[Any, ...]
     ) -> tuple[Any, ...]:
@@ -340,16 +295,15 @@ class RowKernel(RowConfig):
         compute = cute_dtype(self.binding.compute)
         if fold.op == "count":
             return counted(pieces, compute)
-        identity, combine = FOLDS[fold.op][2], self.monoid(fold).combine
+        combine = self.monoid(fold).combine
         sums: list[Any] = []
         found: list[Any] = []
         for i, v in enumerate(pieces):
             fetch_ahead(pieces, i, pieces[0].ahead)
             term = fold.term(v, row, *totals)
             if fold.masked or self.masks or not term.dtype.is_float:
-                neutral = term.dtype(bound(term.dtype, identity))
                 inside = v.inside if isinstance(v.inside, cute.TensorSSA) else cute.full(term.shape, v.inside, Boolean)
-                term = cute.where(inside, term, cute.full_like(term, neutral))
+                term = cute.where(inside, term, cute.full_like(term, identity(fold, term.dtype)))
             # Accumulate at once instead of keeping terms in registers.
             if fold.op == "sum" and sums and sums[-1].shape == term.shape:
                 sums[-1] = sums[-1] + term
@@ -379,14 +333,64 @@ class RowKernel(RowConfig):
                 v.store(name, y)
 
 
+class SharedRowKernel(RowKernel):
+    """Mixin of configurations of kernels whose threads share rows on chip.
+
+    Attributes:
+        lanes: lanes per row; 0 for all threads of one or several blocks.
+    """
+
+    lanes: int
+
+    def exchanged(self) -> tuple[Monoid, ...]:
+        """The monoid of each exchange; none with lanes, which use shuffles."""
+        folds = [fold for fold in self.binding.program.folds if self.sized and (self.merges or fold.op != "count")]
+        return (self.merge(),) if self.merges and folds else tuple(map(self.monoid, folds))
+
+    def of_lanes(self, total: Any, fold: Fold) -> Any:
+        """Reduces over the lanes of a row."""
+        return reduce_part(total, self.monoid(fold), self.lanes)
+
+    def reduce(self, pieces: list[Piece], row: Row, exchange: Sequence[Exchange], zero: Uint32) -> tuple[Any, ...]:
+        """The totals of a row, in all threads that share it.
+
+        With a merge (``merges``), folds see the totals of the thread's own elements, and one exchange follows the last
+        fold.  Lanes reduce each total before the next fold instead, without an exchange.
+
+        Args:
+            pieces: the thread's elements.
+            row: values of the row.
+            exchange: an exchange for each monoid of :meth:`exchanged`.
+            zero: 0, of which the compiler knows only that it is 0 or 1.
+        """
+        program = self.binding.program
+        totals: tuple[Any, ...] = ()
+        if program.joint:
+            totals, monoid = self.fold_each(program.folds, pieces, row, totals), self.merge()
+            return reduce_row(totals, monoid, exchange[0]) if self.sized else reduce_lanes(totals, monoid, self.lanes)
+        merged, exchanges = self.merges and self.sized and len(program.folds) > 0, iter(exchange)
+        for i, fold in enumerate(program.folds):
+            if i > 0 and program.folds[i - 1].op != "count":
+                self.drop_conversions(pieces, totals, zero << i)
+            total = self.fold(fold, pieces, row, totals)
+            if not merged and fold.op == "count":
+                total = row.count
+            elif not self.sized:
+                total = self.of_lanes(total, fold)
+            elif not merged:
+                (total,) = reduce_row((total,), self.monoid(fold), next(exchanges))
+            totals = (*totals, total)
+        return reduce_row(totals, self.merge(), exchange[0]) if merged else totals
+
+
+def row_builder(kernel: type[RowConfig]) -> CompileCached[Any]:
+    """The ``build`` of a kernel's module."""
+    return builder(kernel, arguments=example_arguments)
+
+
 def example_arguments(config: RowConfig) -> tuple[Any, ...]:
     """Placeholder arguments for tracing, in the order of :meth:`RowKernel.split`."""
     names = config.binding.program.operands
-    count, pointers = len(names.tensors), names.pointers + config.workspace
-    return (
-        *(cute.runtime.make_ptr(cutlass.Uint8, 0, GLOBAL, assumed_align=1) for _ in range(pointers)),
-        *(Int64(4) for _ in range(1 + config.sizes + (config.rank + config.reduced) * (1 + count))),
-        *(Float64(0) for _ in names.numbers),
-        *(Int64(1) for _ in range(config.numbered)),
-        cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False),
-    )
+    integers = 1 + config.sizes + (config.rank + config.reduced) * (1 + len(names.tensors))
+    *given, stream = memory.example_arguments(pointers=names.pointers + config.workspace, wide=integers)
+    return (*given, *(Float64(0) for _ in names.numbers), *(Int64(1) for _ in range(config.in_grid)), stream)

@@ -14,16 +14,14 @@ from forge_core.rows.config import (
     ALL_DIMS,
     COLUMN_THREADS,
     MANY_DIMS,
+    RESERVED_SHARED,
     ColumnConfig,
     HeldConfig,
     RowConfig,
     StreamConfig,
+    spare_registers,
 )
 from forge_core.rows.teams import persistent_configurations
-
-# Registers per thread for addresses, predicates and a vector in conversion.  From sm_100 on the compiler allocates more
-# for the same code.
-_SPARE, _SPARE_NEWER = 24, 32
 
 # Maximum registers per thread: beyond, the compiler spills converted vectors.
 _MOST_REGISTERS = 160
@@ -36,9 +34,6 @@ _MANY_SHIFTED = 32
 # Rows that a cluster holds in registers and shared memory together, with two resident blocks: threads per block; words
 # in shared memory; words in registers and maximum vectors before it spills, the second pair for converted elements.
 _STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED = 448, 48, (32, 16), (24, 12)
-
-# Shared memory that CUDA reserves per block.
-_RESERVED_SHARED = 1024
 
 # Rows of up to 128 vectors: threads per block, lanes per row, chunks.
 _WARP_ROWS = ((128, 1, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
@@ -75,10 +70,6 @@ def _interned(config: RowConfig) -> RowConfig:
     return config
 
 
-def _spare(device: Device) -> int:
-    return _SPARE_NEWER if device.capability >= (10, 0) else _SPARE
-
-
 def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     words = max(1, binding.words(binding.widest_vec))
     # Below sm_90 the compiler allocates more registers for moments.
@@ -86,7 +77,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
 
     def held(align: str, threads: int, lanes: int, chunks: int, blocks: int = 1, staged: int = 0) -> HeldConfig:
         rank = 1 if align == "whole" else MANY_DIMS
-        spare, most = _spare(device) + 8 * more, device.sm_threads
+        spare, most = spare_registers(device) + 8 * more, device.sm_threads
         config = HeldConfig(binding, align, threads, chunks, spare, rank, 0, most, lanes, blocks, staged)
         return replace(config, columns_staged=_stages_columns(config, device))
 
@@ -111,7 +102,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
                 yield held(align, threads, 0, max(1, fits // words), blocks)
         if in_grid:
             most = (held(align, 512, 0, max(1, room // words), 0) for room in _GRID_WORDS)
-            limit = _GRID_REGISTERS if _spare(device) == _SPARE else _GRID_REGISTERS_NEWER
+            limit = _GRID_REGISTERS if device.capability < (10, 0) else _GRID_REGISTERS_NEWER
             yield from itertools.islice((config for config in most if config.registers <= limit), 1)
     if clusters > 1 and binding.program.folds and not stages:
         most = (held("shifted", 512, 0, max(1, room // words), clusters) for room in (_MOST, _MANY))
@@ -119,7 +110,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
         yield from itertools.islice((c for c in most if c.registers + c.fold_registers <= 128), 1)
     converted = any(binding.dtype(name).itemsize < 4 for name in binding.loaded)
     room, vectors = _STAGED_CONVERTED if converted else _STAGED_KEPT
-    kept = (room if converted else room + _SPARE - _spare(device)) // words
+    kept = (room if converted else room - (8 if device.capability >= (10, 0) else 0)) // words
     staged = min(_STAGED // words, vectors - kept)
     if clusters > 1 and stages and kept and staged > 0:
         yield held("shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged)
@@ -146,13 +137,13 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
     ):
         return False
     staged = replace(config, columns_staged=True)
-    most = staged.shared(config.threads) + _RESERVED_SHARED
+    most = staged.shared(config.threads) + RESERVED_SHARED
     return config.align != "element" and most <= device.smem_per_block and config.resident * most <= device.smem_per_sm
 
 
 def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
     def stream(align: str, threads: int, chunks: int, reduced: int = 0, parted: bool = False) -> StreamConfig:
-        spare, most, overlap = _spare(device), device.sm_threads, parted and device.capability >= (9, 0)
+        spare, most, overlap = spare_registers(device), device.sm_threads, parted and device.capability >= (9, 0)
         dims = (reduced or MANY_DIMS, reduced)
         return StreamConfig(binding, align, threads, chunks, spare, *dims, most, parted, overlap)
 
@@ -167,7 +158,7 @@ def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
 
 def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
     columns = binding.program.operands.columns
-    words, spare, most = max(1, binding.words(binding.widest_vec)), _spare(device), device.sm_threads
+    words, spare, most = max(1, binding.words(binding.widest_vec)), spare_registers(device), device.sm_threads
     names, merge = binding.program.operands, binding.program.merge
     # Each iteration ends with a merge into the totals, twice as many for 16-bit rows.  For a sum it is cheap, and fewer
     # vectors in flight leave registers for more resident blocks.

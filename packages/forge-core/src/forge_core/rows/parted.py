@@ -14,26 +14,31 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, const_expr
-from cutlass.memory import SmemAllocator
 
 from forge_core.cute.copy import store_if
-from forge_core.cute.exchange import Places, combine_parts, get, put, reduce_columns
+from forge_core.cute.exchange import FINISHED, finish_parts
 from forge_core.cute.grid import follow, lead
-from forge_core.cute.memory import name_kernel
-from forge_core.cute.room import room_for
+from forge_core.cute.memory import GLOBAL, name_kernel, room_for
+from forge_core.cute.monoid import Monoid
 from forge_core.rows.kernel import RowKernel
+from forge_core.rows.program import Fold
 
 ALL = -1
 """Instead of the index of a pass: a launch that runs all of them."""
-
-FINISHED = 8
-"""Rows per block of the kernel that combines partial results."""
 
 
 class PartedKernel(RowKernel):
     """Mixin of configurations of kernels that split rows."""
 
     overlap: bool
+
+    @property
+    def passes(self) -> tuple[tuple[tuple[Fold, ...], Monoid], ...]:
+        """The folds and the monoid of each pass over a row that is streamed."""
+        folds = self.binding.program.folds
+        if self.binding.program.merge and folds:
+            return ((folds, self.merge()),)
+        return tuple(((fold,), self.monoid(fold)) for fold in folds)
 
     @property
     def launches(self) -> tuple[int, ...]:
@@ -43,6 +48,19 @@ class PartedKernel(RowKernel):
     def name_of(self, pass_index: int) -> str:
         """The name of the kernel of a launch, as a profiler shows it."""
         return f"{self.kernel_name}_pass{pass_index}" if self.workspace else self.kernel_name
+
+    def partials(self, scratch: Int64, p: int, rows: Any, row: Int64, parts: Any) -> list[cute.Tensor]:
+        """Partial results of pass ``p`` of a row, in the workspace: (parts) for each element of an accumulator.
+
+        Each takes 8 bytes; neighboring rows are contiguous.
+        """
+        before = sum(len(monoid.types) for _, monoid in self.passes[:p])
+        found = []
+        for k, dtype in enumerate(self.passes[p][1].types):
+            start = scratch + 8 * ((before + k) * Int64(parts) * rows + row)
+            layout = cute.make_layout(Int32(parts), stride=rows * (8 // (dtype.width // 8)))
+            found.append(cute.make_tensor(cute.make_ptr(dtype, start, GLOBAL, assumed_align=8), layout))
+        return found
 
     def finish_pass(self, *args: Any) -> None:
         """Launches :meth:`finish` after a pass; ``args``: its arguments and the stream."""
@@ -70,18 +88,15 @@ class PartedKernel(RowKernel):
     ):
         """Combines the partial results of a pass."""
         program, rows, ends = self.binding.program, self.rows_of(dims), pass_index + 1 == len(self.launches)
-        thread, groups, monoid = cute.arch.thread_idx()[0], self.threads // FINISHED, self.passes[pass_index][1]
+        thread, monoid = cute.arch.thread_idx()[0], self.passes[pass_index][1]
         lead(self.overlap and not ends)
         row = Int64(cute.arch.block_idx()[0]) * FINISHED + thread % FINISHED
         inside = row < rows
         row = Int64(cutlass.select_(inside, row, Int64(0)))
         gAcc = [self.partials(scratch, p, rows, row, parts + 1) for p in range(pass_index + 1)]
-        rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
         follow(self.overlap)
-        put(rAcc, [combine_parts(gAcc[pass_index], monoid, thread // FINISHED, Int32(groups), parts)])
-        places = Places(Int32(FINISHED), Int32(groups), thread, [thread % FINISHED], [])
-        reduce_columns(SmemAllocator(), rAcc, monoid, places, self.threads)
-        total, inside = get(rAcc, 0), inside & (thread < FINISHED)
+        total = finish_parts(gAcc[pass_index], monoid, parts, self.threads)
+        inside = inside & (thread < FINISHED)
         if const_expr(ends):
             g = self.row_of(pointers, length, dims, row)
             row_values = self.row_values(g, length, numbers)

@@ -24,13 +24,12 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, const_expr
 from cutlass.memory import SmemAllocator
 
-from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.copy import behind
 from forge_core.cute.exchange import Sharers, at_turn, open_exchange
 from forge_core.cute.grid import lead
 from forge_core.cute.memory import name_kernel
 from forge_core.rows.accumulate import AccumulatingKernel
-from forge_core.rows.kernel import example_arguments
+from forge_core.rows.kernel import row_builder
 from forge_core.rows.successive import Successive
 from forge_core.rows.teams import PersistentConfig
 
@@ -98,7 +97,4 @@ class Persistent(PersistentConfig, AccumulatingKernel):
             self.write_partial_sums(sums, mine, scratch, team, teams, smem)
 
 
-@compile_cached
-def build(config: PersistentConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return Traceable(Persistent.of(config), example_arguments(config), name=config.kernel_name)
+build = row_builder(Persistent)

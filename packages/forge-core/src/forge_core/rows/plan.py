@@ -10,9 +10,10 @@ from forge_core.device import Device
 from forge_core.op.launch import Launch
 from forge_core.rows.arguments import arguments, workspace
 from forge_core.rows.binding import Binding
+from forge_core.rows.config import LIMIT
 from forge_core.rows.problem import Problem
 from forge_core.rows.program import RowProgram, operands_of
-from forge_core.rows.selection import KERNELS, LIMIT, NO_LADDER, VARIANTS, Rung, select
+from forge_core.rows.selection import KERNELS, NO_LADDER, VARIANTS, Rung, select
 
 __all__ = ["VARIANTS", "Rung", "plan", "plan_call"]
 
@@ -88,4 +89,4 @@ def plan(
         return Launch(name, path, config, (*integers, *numbers), why, read, written)
     given = (*arguments(config, problem, device, chosen_for), *numbers)
     scratch = workspace(config, chosen_for, device) if config.workspace else 0
-    return Launch(name, KERNELS[name].path, config, given, why, read, written, scratch, config.numbered)
+    return Launch(name, KERNELS[name].path, config, given, why, read, written, scratch, config.in_grid)

@@ -161,30 +161,32 @@ class Problem:
         offsets = map(operator.floordiv, self.offsets, self.itemsizes)
         return list(zip(offsets, *[dim.strides for dim in dims if dim.size > 1], strict=True))
 
-    def aligned_columns(self, vec: int) -> bool:
-        """Whether ``vec`` neighboring rows of an ``outer`` problem are one aligned vector in every operand."""
-        if self.kind != "outer" or self.kept[-1].size % vec:
-            return False
-        begins = self._begins((*self.kept[:-1], *self.reduced))
-        return not [i for i in self.operands.other_indices if math.gcd(*begins[i]) % vec]
+    def column_alignment(self, vec: int, threads: int) -> str:
+        """Alignment of neighboring rows that are read by vectors of ``vec`` elements in blocks of ``threads`` threads.
 
-    def contiguous_columns(self, vec: int) -> bool:
-        """Whether all neighboring rows of an ``outer`` problem are contiguous together and can be read by vectors."""
-        inner, nothing = self.kept[-1].size, (0,) * len(self.itemsizes)
-        if self.kind != "outer" or len(self.reduced) > 1 or {self.reduced[0].strides[i] for i in self.moving} - {inner}:
-            return False
-        return self._lines(self.length * inner, self.kept[:-1] or (Dim(1, nothing),)).alignment.vec == vec
-
-    def skewed_columns(self, vec: int) -> bool:
-        """Whether neighboring rows of an ``outer`` problem have the same distance from a boundary in all operands."""
+        Returns:
+            ``"whole"``: ``vec`` neighboring rows are one aligned vector in every operand.  ``"shifted"``: all
+            neighboring rows are contiguous together.  ``"skewed"``: they have the same distance from a boundary in all
+            operands.  ``"element"``: none of these.
+        """
+        inner, outer = self.kept[-1].size, self.kept[:-1]
         if self.kind != "outer" or len(self.reduced) > 1:
-            return False
-        return self._lines(self.kept[-1].size, (*self.kept[:-1], *self.reduced)).alignment.vec == vec
+            return "element"
+        begins = self._begins((*outer, *self.reduced))
+        if inner % vec == 0 and not [i for i in self.operands.other_indices if math.gcd(*begins[i]) % vec]:
+            return "whole"
+        contiguous = {self.reduced[0].strides[i] for i in self.moving} <= {inner}
+        if contiguous and inner // math.gcd(inner, vec) <= threads and self._lines(self.length * inner, outer) == vec:
+            return "shifted"
+        skewed = self.length >= 2 * vec and self._lines(inner, (*outer, *self.reduced)) == vec
+        return "skewed" if skewed else "element"
 
-    def _lines(self, length: int, kept: tuple[Dim, ...]) -> Problem:
-        """Contiguous runs of ``length`` elements in all stepping operands, as rows."""
-        one = Dim(length, tuple([int(i in self.stepping) for i in range(len(self.itemsizes))]))
-        return Problem(self.operands, kept, (one,), self.itemsizes, self.offsets)
+    def _lines(self, length: int, kept: tuple[Dim, ...]) -> int:
+        """Elements per vector of contiguous runs of ``length`` elements in all stepping operands."""
+        count = len(self.itemsizes)
+        one = Dim(length, tuple([int(i in self.stepping) for i in range(count)]))
+        kept = kept or (Dim(1, (0,) * count),)
+        return Problem(self.operands, kept, (one,), self.itemsizes, self.offsets).alignment.vec
 
     def of_rows(self, least: int) -> Problem:
         """A copy with at least ``least`` rows, for a selection that does not depend on their number."""
@@ -200,12 +202,12 @@ class Problem:
     @property
     def read_bytes(self) -> int:
         """Minimum bytes read, with broadcast dims once."""
-        return self._bytes(self.operands.read_indices)
+        return self._bytes(range(self.operands.inputs))
 
     @property
     def written_bytes(self) -> int:
         """Bytes written."""
-        return self._bytes(self.operands.written_indices)
+        return self._bytes(range(self.operands.inputs, len(self.itemsizes)))
 
     def _bytes(self, indices: Sequence[int]) -> int:
         total = 0

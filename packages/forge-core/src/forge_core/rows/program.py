@@ -76,14 +76,9 @@ class Operands:
         return self._indices(self.rows + self.scalars + self.writes + self.results)
 
     @cached_property
-    def read_indices(self) -> tuple[int, ...]:
-        """The indices of inputs."""
-        return self._indices(self.rows + self.columns + self.scalars)
-
-    @cached_property
-    def written_indices(self) -> tuple[int, ...]:
-        """The indices of outputs."""
-        return self._indices(self.writes + self.results + self.accumulates)
+    def inputs(self) -> int:
+        """The number of inputs, the first of ``tensors``."""
+        return len(self.rows + self.columns + self.scalars)
 
     @cached_property
     def accumulated_indices(self) -> tuple[int, ...]:

@@ -16,7 +16,6 @@ Programs with column operands run by ``persistent`` too, by name, where the oper
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ from forge_core.rows.binding import Binding
 from forge_core.rows.config import (
     ALL_DIMS,
     COLUMN_THREADS,
+    LIMIT,
     MANY_DIMS,
     ColumnConfig,
     HeldConfig,
@@ -83,9 +83,6 @@ Config = TypeVar("Config", bound=RowConfig)
 
 # Vectors per thread whose loads hide each other.
 _FEW_CHUNKS = 4
-
-# Grids have fewer blocks than this, and 32-bit element numbers end here.
-LIMIT = 2**31
 
 
 def select(
@@ -301,13 +298,7 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
         return Refusal("neighboring rows with neighboring elements", "contiguous rows")
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
         return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
-    vec, kind, one, inner = binding.widest_vec, "element", len(problem.reduced) == 1, problem.kept[-1].size
-    if one and problem.aligned_columns(vec):
-        kind = "whole"
-    elif problem.contiguous_columns(vec) and inner // math.gcd(inner, vec) <= COLUMN_THREADS:
-        kind = "shifted"
-    elif problem.length >= 2 * vec and problem.skewed_columns(vec):
-        kind = "skewed"
+    kind, one = problem.column_alignment(binding.widest_vec, COLUMN_THREADS), len(problem.reduced) == 1
     fits = [config for config in _listed(binding, device, ColumnConfig, kind) if one or config.reduced > 1]
     # The first holds rows in one block.
     config: ColumnConfig = fits[-1]

@@ -21,13 +21,14 @@ import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32, const_expr
 from cutlass.memory import SmemAllocator
 
-from forge_core.cache import Traceable, compile_cached
 from forge_core.cute.copy import store_if
-from forge_core.cute.exchange import Sharers, get, open_exchange, put, reduce_row
+from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.grid import follow, lead
 from forge_core.cute.memory import name_kernel
+from forge_core.cute.monoid import get, kept, put
+from forge_core.rows.columns import Columns
 from forge_core.rows.config import StreamConfig
-from forge_core.rows.kernel import example_arguments
+from forge_core.rows.kernel import row_builder
 from forge_core.rows.parted import ALL, PartedKernel
 
 
@@ -94,8 +95,8 @@ class Stream(StreamConfig, PartedKernel):
             if const_expr(p < pass_index):
                 totals = (*totals, *[total[parts] for total in gAcc])
             else:
-                rAcc = [cute.make_rmem_tensor(1, dtype) for dtype in monoid.types]
-                put(rAcc, [self.fold_each(folds, edges, row_values, totals) if edges else monoid.identity()])
+                first = self.fold_each(folds, edges, row_values, totals) if edges else monoid.identity()
+                rAcc = kept(monoid, [first])
                 for tile in cutlass.range(begin, end, unroll=1):
                     found = self.fold_each(folds, self.tile(g, head, body, tile, thread, once), row_values, totals)
                     put(rAcc, [monoid.combine(get(rAcc, 0), found)])
@@ -123,10 +124,7 @@ class Stream(StreamConfig, PartedKernel):
         if self.align == "element":
             steps = [thread + c * self.threads for c in range(self.chunks)]
             return [self.element(g, begin + i, i < left) for i in steps]
-        return self.vectors(g, head + begin, left, thread, self.threads, once=once)
+        return self.vectors(Columns(self, g, head + begin, left, thread, self.threads), once)
 
 
-@compile_cached
-def build(config: StreamConfig) -> Traceable:
-    """What to compile for a configuration."""
-    return Traceable(Stream.of(config), example_arguments(config), name=config.kernel_name)
+build = row_builder(Stream)

@@ -20,7 +20,16 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32, const_expr
 
-from forge_core.cute.copy import load_if, load_policy, partition, stage, stage_all, store_if, vector_predicate
+from forge_core.cute.copy import (
+    load_if,
+    load_policy,
+    partition,
+    stage,
+    stage_all,
+    store_if,
+    store_vector,
+    vector_predicate,
+)
 from forge_core.rows.values import Epoch, Piece, Row, indices
 
 
@@ -66,7 +75,7 @@ class Successive:
         made = cls(kernel, arguments, rows[0], rows[1], rows[2], who[0], who[1], start, load_policy(), {}, {}, {})
         for name in names.columns:
             made.rColumns[name] = cute.make_rmem_tensor((vec, chunks), g[name].element_type)
-            made._load(g, name, arguments[1], made.rColumns[name])
+            made._load(g[name], kernel.fill_value(name, g), arguments[1], made.rColumns[name])
         for name in names.scalars:
             made.rScalars[name] = cute.make_rmem_tensor(1, g[name].element_type)
             made.rScalars[name].fill(kernel.fill_value(name, g))
@@ -79,84 +88,94 @@ class Successive:
         """Rows in flight ahead of the current one."""
         return int(max(1, self.kernel.stages - 1))
 
-    def row(self, iteration: Int32) -> tuple[dict[str, cute.Tensor], Int64, Boolean]:
-        """The row of an iteration as tensors, its index, and whether it exists; if not, the last row."""
+    def row(self, iteration: Int32) -> tuple[dict[str, cute.Tensor], Boolean]:
+        """The row of an iteration as tensors, and whether it exists; if not, the last row."""
         row = self.first + iteration * self.step
-        (pointers, length, dims, _), inside = self.arguments, row < self.rows
-        return self.kernel.row_of(pointers, length, dims, cutlass.min(row, self.rows - 1)), row, inside
+        inside = row < self.rows
+        return self.kernel.row_of(*self.arguments[:3], cutlass.min(row, self.rows - 1)), inside
 
     def prefetch(self, iteration: Int32) -> None:
         """Starts loading the row of an iteration, if it exists."""
-        g, _, inside = self.row(iteration)
+        g, inside = self.row(iteration)
         count, kernel = Int32(cutlass.select_(inside, self.arguments[1], 0)), self.kernel
         for name, rNext in self.rNext.items():
-            self._load(g, name, count, rNext)
+            self._load(g[name], kernel.fill_value(name, g), count, rNext)
         if const_expr(kernel.stages > 0 and len(kernel.binding.loaded) > 0):
-            parts = [self._part(g, name, load=True)[1] for name in kernel.binding.loaded]
-            fill = tuple(kernel.fill_value(name, g) for name in kernel.binding.loaded)
-            staged = tuple(self._stage(iteration, g).values())
-            step = Int32(self.width * kernel.vec)
-            stage_all(tuple(parts), staged, 0, fill, self.thread_in_row * kernel.vec, step, count, self.policy)
+            parts = self._parts(g)
+            fill = tuple(kernel.fill_value(name, g) for name in parts)
+            staged, step = tuple(self._stage(iteration, parts).values()), Int32(self.width * kernel.vec)
+            first = self.thread_in_row * kernel.vec
+            stage_all(tuple(parts.values()), staged, 0, fill, first, step, count, self.policy)
         if const_expr(kernel.stages > 0):
             cute.arch.cp_async_commit_group()
 
     def prefetch_scalars(self, iteration: Int32) -> None:
         """Loads the scalars of an iteration's row, one iteration ahead."""
-        g, _, inside = self.row(iteration)
+        g, inside = self.row(iteration)
         for name, rX in self.rScalars.items():
             load_if(g[name], Int32(0), rX, inside, self.policy)
 
     def wait(self, iteration: Int32) -> tuple[list[Piece], Row, dict[str, cute.Tensor], Boolean]:
         """Waits for the row of an iteration: the thread's pieces, values of the row, its tensors, whether it exists."""
         kernel, vec = self.kernel, self.kernel.vec
-        g, _, inside = self.row(iteration)
+        g, inside = self.row(iteration)
         length, numbers = self.arguments[1], self.arguments[3]
         row_values = kernel.row_values(g | self._copied(self.rScalars), length, numbers)
         count = Int32(cutlass.select_(inside, length, 0))
         if const_expr(kernel.stages > 0):
             cute.arch.cp_async_wait_group(kernel.stages - 2)
             cute.arch.sync_warp()  # keeps reads of this stage ahead of the copies that overwrite it
-            staged = self._stage(iteration, g)
+            staged = self._stage(iteration, self._parts(g))
         rRow, epoch, pieces = self._copied(self.rNext), Epoch(), []
         for c in range(kernel.chunks):
-            step = self._step(c)
+            step = self.begin(c)
+            whole = step < count
             registers = {name: r[None, c].load for name, r in (self.rColumns | rRow).items()}
             if const_expr(kernel.stages > 0):
                 registers |= {name: partial(_read, sX, c) for name, sX in staged.items()}
-            more = {"store": partial(self._store, g, step < count, c), "epoch": epoch}
-            pieces.append(kernel.piece(g, registers, partial(indices, step, vec), step < count, vec, **more))
+
+            def store(name: str, y: Any, c: int = c, whole: Boolean = whole) -> None:
+                self.store(g[name], whole, c, y)
+
+            index = partial(indices, step, vec)
+            pieces.append(kernel.piece(g, registers, index, whole, vec, store=store, epoch=epoch))
         return pieces, row_values, g, inside
 
-    def store(self, gY: cute.Tensor, c: int, y: Any, when: Boolean) -> None:
-        """Stores chunk ``c`` of a contiguous row, if ``when``."""
-        self._store({"": gY}, when & (self._step(c) < Int32(self.arguments[1])), c, "", y)
+    def store(self, gY: cute.Tensor, inside: Boolean, c: int, y: Any) -> None:
+        """Stores chunk ``c`` of a contiguous row, if ``inside``."""
+        if self.kernel.vec == 1:
+            store_if(gY, self.begin(c), y[0], inside)
+            return
+        copy, tYgY = self._part(gY, load=False)
+        store_vector(copy, y, tYgY, c, inside)
 
-    def _step(self, c: int) -> Int32:
+    def begin(self, c: int) -> Int32:
         """Index of the first element of a chunk."""
         return Int32((self.thread_in_row + c * self.width) * self.kernel.vec)
 
-    def _part(self, g: dict[str, cute.Tensor], name: str, *, load: bool) -> tuple[Any, cute.Tensor]:
+    def _part(self, row: cute.Tensor, *, load: bool = True) -> tuple[Any, cute.Tensor]:
         kernel = self.kernel
-        return partition(g[name], Int32(0), kernel.vec, self.width, kernel.chunks, self.thread_in_row, load=load)
+        return partition(row, Int32(0), kernel.vec, self.width, kernel.chunks, self.thread_in_row, load=load)
 
-    def _stage(self, iteration: Int32, g: dict[str, cute.Tensor]) -> dict[str, cute.Tensor]:
-        """For each row operand a thread's ((access, accesses), chunks) of the stage of an iteration."""
-        found, kernel = {}, self.kernel
+    def _parts(self, g: dict[str, cute.Tensor]) -> dict[str, cute.Tensor]:
+        """For each row operand a thread's ((access, accesses), chunks) of a row."""
+        return {name: self._part(g[name])[1] for name in self.kernel.binding.loaded}
+
+    def _stage(self, iteration: Int32, parts: dict[str, cute.Tensor]) -> dict[str, cute.Tensor]:
+        """The same of the stage of an iteration, in shared memory."""
+        kernel = self.kernel
         row = kernel.chunks * kernel.vec * kernel.binding.loaded_bytes * cute.arch.block_dim()[0]
-        start = self.start + Int32(Uint32(iteration) % kernel.stages) * row
-        for name in kernel.binding.loaded:
-            found[name], start = stage(start, self._part(g, name, load=True)[1], cute.arch.thread_idx()[0])
-        return found
+        return stage(self.start + Int32(Uint32(iteration) % kernel.stages) * row, parts, kernel.chunks)
 
-    def _load(self, g: dict[str, cute.Tensor], name: str, count: Any, rX: cute.Tensor) -> None:
+    def _load(self, row: cute.Tensor, fill: Any, count: Any, rX: cute.Tensor) -> None:
         """Loads a thread's elements before ``count`` into (vec, chunks) registers."""
         for c in range(self.kernel.chunks):
-            inside, fill = self._step(c) < count, self.kernel.fill_value(name, g)
+            inside = self.begin(c) < count
             rX[None, c].fill(fill)
             if self.kernel.vec == 1:
-                load_if(g[name], self._step(c), rX[None, c], inside, self.policy)
+                load_if(row, self.begin(c), rX[None, c], inside, self.policy)
             else:
-                copy, tXgX = self._part(g, name, load=True)
+                copy, tXgX = self._part(row)
                 width, accesses = tXgX.shape[0]
                 layout = cute.make_layout(((width, accesses),), stride=((1, width),))
                 rOwn = cute.make_tensor(rX[None, c].iterator, layout)
@@ -169,15 +188,6 @@ class Successive:
             found[name] = cute.make_rmem_tensor(rX.shape, rX.element_type)
             found[name].store(rX.load())
         return found
-
-    def _store(self, g: dict[str, cute.Tensor], inside: Boolean, c: int, name: str, y: Any) -> None:
-        if self.kernel.vec == 1:
-            store_if(g[name], self._step(c), y[0], inside)
-            return
-        copy, tYgY = self._part(g, name, load=False)
-        rY = cute.make_rmem_tensor(tYgY[None, c].shape, g[name].element_type)
-        rY.store(y.to(rY.element_type).reshape(rY.shape))
-        cute.copy(copy, rY, tYgY[None, c], pred=vector_predicate(tYgY, inside))
 
 
 def _read(sX: cute.Tensor, c: int) -> Any:

@@ -14,48 +14,36 @@ from typing import Any
 from forge_core.choice import Refusal, max_cluster
 from forge_core.device import Device
 from forge_core.rows.binding import Binding
-from forge_core.rows.config import ALL_DIMS, MANY_DIMS, RowConfig
+from forge_core.rows.config import ALL_DIMS, LIMIT, MANY_DIMS, RESERVED_SHARED, SharedRowConfig, spare_registers
 from forge_core.rows.problem import Problem
 
 #: Registers per thread for sums over rows and column operands, which stay for all rows.
 _KEPT = 48
 #: Maximum elements of a row per thread; of rows read by element; of those with several reduced dims.
 _MOST, _MOST_SINGLE, _MOST_STRIDED = 16, 8, 4
-#: Registers per thread besides; from sm_100 on, where the compiler allocates more for the same code; with lanes, whose
-#: row the compiler keeps from the folds to the map.
-_SPARE, _SPARE_NEWER, _SPARE_LANES = 32, 40, 64
+#: Registers per thread besides ``spare_registers``; all of them with lanes, whose row the compiler keeps from the folds
+#: to the map.
+_SPARE, _SPARE_LANES = 8, 64
 #: Bytes in flight per multiprocessor.
 _IN_FLIGHT = 64 * 1024
 #: Threads per block of a team; threads per block with lanes; lanes per row and chunks.
 _TEAM_THREADS, _WARP_THREADS, _LANES = (256, 512), 128, ((4, 2), (8, 2), (16, 2), (32, 2), (32, 4))
-#: Shared memory that CUDA reserves per block.
-_RESERVED = 1024
 #: Multiprocessors of a GPC, within which a cluster is placed.
 _GROUP = 16
-_LIMIT = 2**31
 
 
 @dataclass(frozen=True)
-class PersistentConfig(RowConfig):
+class PersistentConfig(SharedRowConfig):
     """``persistent.py``: each team processes rows one after the other.
 
     Attributes:
-        lanes: lanes per row, a power of two; 0: all threads of a team, whose number is a launch argument.
-        blocks: blocks of a team, a cluster.
         stages: rows in the shared-memory pipeline: one is computed while the others are loaded; 0: the next row is
             loaded into registers, by element.
         overlap: programmatic dependent launch of the kernel that adds up the sums of teams.
     """
 
-    lanes: int = 0
-    blocks: int = 1
     stages: int = 0
     overlap: bool = False
-
-    @property
-    def sized(self) -> bool:
-        """Whether threads per block are a launch argument."""
-        return self.lanes == 0
 
     @property
     def sizes(self) -> int:
@@ -75,16 +63,11 @@ class PersistentConfig(RowConfig):
     @property
     def registers(self) -> int:
         """Estimated registers per thread: sums and column operands, a vector in conversion, and the next row."""
-        operands, wide = self.binding.operands, max(1, self.binding.compute.itemsize // 4)
+        operands, wide = self.binding.operands, self.binding.wide
         stay = self.chunks * self.vec * wide * (len(operands.accumulates) + len(operands.columns))
         vector = self.vec * wide * (2 * len(operands.rows) + 1)
         arrive = 0 if self.stages else self.chunks * (2 * self.binding.words(1) + 3) + 12 * self.reduced
         return stay + vector + arrive + self.spare * wide
-
-    @property
-    def capacity(self) -> int:
-        """Maximum vectors of a row."""
-        return (self.lanes or self.threads * self.blocks) * self.chunks
 
     @property
     def rows_at_once(self) -> int:
@@ -97,22 +80,20 @@ class PersistentConfig(RowConfig):
         sums = self.vec * self.binding.compute.itemsize if self.lanes and self.workspace else 0
         return super().shared(threads) + 32 + threads * max(self.stages * row, sums)
 
-    def block(self, vectors: int) -> int:
-        """Threads per block, for rows of ``vectors`` vectors."""
-        if self.lanes:
-            return self.threads
-        return min(32 * max(1, -(-vectors // (32 * self.blocks * self.chunks))), self.threads)
+    @property
+    def idea(self) -> str:
+        """The kernel's name and the threads that share a row."""
+        return f"persistent_{self.who}"
 
     @property
     def kernel_name(self) -> str:
         """What a profiler shows."""
-        who = f"{self.lanes}l" if self.lanes else f"b{self.blocks}"
-        return f"{self.binding.name}_persistent_{who}_{self._suffix}_s{self.stages}"
+        return f"{super().kernel_name}_s{self.stages}"
 
     def resident_blocks(self, threads: int, device: Device) -> int:
         """Resident blocks of ``threads`` threads per multiprocessor."""
-        room = device.smem_per_sm // (self.shared(threads) + _RESERVED)
-        return max(1, min(self.resident * self.threads // threads, int(room), 32 if self.sm_threads >= 2048 else 16))
+        room = device.smem_per_sm // (self.shared(threads) + RESERVED_SHARED)
+        return max(1, min(self.resident_by_registers(threads), int(room)))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -123,7 +104,7 @@ def persistent_configurations(binding: Binding, device: Device) -> tuple[Persist
 
 
 def _config(binding: Binding, device: Device, align: str, threads: int, chunks: int, **more: Any) -> PersistentConfig:
-    spare = _SPARE_LANES if "lanes" in more else _SPARE_NEWER if device.capability >= (10, 0) else _SPARE
+    spare = _SPARE_LANES if "lanes" in more else spare_registers(device) + _SPARE
     overlap = bool(binding.operands.accumulates) and device.capability >= (9, 0)
     return PersistentConfig(
         binding, align, threads, chunks, spare, sm_threads=device.sm_threads, overlap=overlap, **more
@@ -136,8 +117,8 @@ def _clusters(device: Device) -> list[int]:
 
 def _elements(binding: Binding) -> int:
     """Maximum elements of a row per thread."""
-    operands, wide = binding.operands, max(1, binding.compute.itemsize // 4)
-    return min(_MOST, _KEPT // max(1, wide * (len(operands.accumulates) + len(operands.columns))))
+    operands = binding.operands
+    return min(_MOST, _KEPT // max(1, binding.wide * (len(operands.accumulates) + len(operands.columns))))
 
 
 def _whole(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
@@ -158,7 +139,7 @@ def _whole(binding: Binding, device: Device) -> Iterator[PersistentConfig]:
             continue
         beside = config.shared(threads) - row
         most_here, most_shared = (
-            (each - beside) // row for each in (device.smem_per_block, device.smem_per_sm // resident - _RESERVED)
+            (each - beside) // row for each in (device.smem_per_block, device.smem_per_sm // resident - RESERVED_SHARED)
         )
         # At least two, even where shared memory then limits the resident blocks.
         stages = min(1 + -(-_IN_FLIGHT // (row * resident)), max(2, most_shared), most_here)
@@ -186,7 +167,7 @@ def choose_team(binding: Binding, problem: Problem, device: Device) -> Persisten
         return Refusal(f"at most {ALL_DIMS} dims that cannot be merged", f"{dims}; pass a contiguous() tensor")
     reduced = 0 if contiguous and kept <= MANY_DIMS else MANY_DIMS if dims <= MANY_DIMS else ALL_DIMS
     whole = not reduced and problem.alignment.kind == "whole" and kept == 1
-    if max(problem.rows, problem.length + 2**20) >= _LIMIT:
+    if max(problem.rows, problem.length + 2**20) >= LIMIT:
         return Refusal("fewer than 2^31 rows and elements of a row", f"{problem.rows} rows of {problem.length}")
     aligns = ("whole", "element") if whole else ("element",)
     listed = persistent_configurations(binding, device)

@@ -13,9 +13,20 @@ from pathlib import Path
 
 from forge_core.thresholds import Probe, Threshold, Thresholds
 
-
-def _threshold(name: str, default: int, about: str) -> Threshold:
-    return Threshold(name, default, about, (default // 2, default, default * 2), ())
+#: By name: its default, and what it decides.
+_DECLARED = {
+    "almost_bytes": (
+        64 * 1024,
+        "Bytes in flight per multiprocessor above which fewer blocks per row beat more bytes in flight.",
+    ),
+    "enough_bytes": (96 * 1024, "Bytes in flight per multiprocessor beyond which more gain nothing."),
+    "spread_vectors": (1024, "Vectors per block from which few rows take more blocks each."),
+    "grid_vectors": (
+        2**15,
+        "Vectors of a row from which few rows are held by the whole GPU, not by a cluster each.",
+    ),
+    "split_elements": (2**16, "Elements of a row from which its parts have a launch per pass."),
+}
 
 
 @functools.cache
@@ -24,20 +35,9 @@ def thresholds() -> Thresholds:
     return Thresholds(
         week="rows",
         folder=Path(__file__).with_name("thresholds"),
-        declared=(
-            _threshold(
-                "almost_bytes",
-                64 * 1024,
-                "Bytes in flight per multiprocessor above which fewer blocks per row beat more bytes in flight.",
-            ),
-            _threshold("enough_bytes", 96 * 1024, "Bytes in flight per multiprocessor beyond which more gain nothing."),
-            _threshold("spread_vectors", 1024, "Vectors per block from which few rows take more blocks each."),
-            _threshold(
-                "grid_vectors",
-                2**15,
-                "Vectors of a row from which few rows are held by the whole GPU, not by a cluster each.",
-            ),
-            _threshold("split_elements", 2**16, "Elements of a row from which its parts have a launch per pass."),
+        declared=tuple(
+            Threshold(name, default, about, (default // 2, default, default * 2), ())
+            for name, (default, about) in _DECLARED.items()
         ),
     )
 

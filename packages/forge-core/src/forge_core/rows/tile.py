@@ -64,15 +64,9 @@ class Tile:
     def of(
         cls, kernel: Any, g: dict[str, cute.Tensor], sizes: tuple[Any, ...], length: Int32, rows: Any, policy: Int64
     ) -> Tile:
-        """The tile that begins at a row.
+        """The tile that begins at the row ``g``, given numbers of rows before that row, and from it on.
 
-        Args:
-            kernel: the row kernel.
-            g: the row of each operand.
-            sizes: ``width``, rows per tile, threads with elements, and ``groups``.
-            length: elements per row.
-            rows: rows before that row, and from it on.
-            policy: L2 cache policy of loads.
+        ``sizes``: ``width``, rows per tile, threads with elements, and ``groups``.
         """
         (width, most, threads, groups), (before, left) = sizes, rows
         thread, vec, size = cute.arch.thread_idx()[0], kernel.vec, Uint32(width)
@@ -145,10 +139,7 @@ class Tile:
     def at(self, i: Int32, end: Int32, places: tuple[Int32, Int32]) -> tuple[Int32, list[Any], Boolean, Boolean]:
         """At a step: the first place's element index; predicates: each place, all places, some but not all places.
 
-        Args:
-            i: the step.
-            end: past the last step.
-            places: ``own`` or ``near``.
+        ``places`` is ``own`` or ``near``.
         """
         n, vec = self.start + i * self.groups, self.kernel.vec
         inside = self.inside & (i < end)
@@ -175,12 +166,7 @@ def load_tile(
 ) -> list[Piece]:
     """Loads a piece for each place: its elements at ``chunks`` steps from ``begin``, before ``end``.
 
-    Args:
-        tile: the tile.
-        g: the row of the thread's first place, inside or not.
-        gs: the rows of its places.
-        begin: first step.
-        end: past the last step.
+    ``g`` is the row of the thread's first place, inside or not, ``gs`` the rows of its places.
     """
     kernel, vec, chunks = tile.kernel, tile.kernel.vec, tile.kernel.chunks
     columns = kernel.binding.program.operands.columns

@@ -16,7 +16,7 @@ from forge_core.dtypes import cute_dtype
 from forge_core.rows.binding import Binding
 
 
-class Values:
+class Piece:
     """A thread's elements of one row: a vector of each row and column operand, all at the same indices.
 
     Their order is not guaranteed, nor that they are neighbors: ``column`` gives elements of several steps.
@@ -29,13 +29,31 @@ class Values:
         registers: loads each operand by name, as a vector of its own dtype.
         index: computes the indices.
         inside: predicate: whether all elements are inside the row, or none; in ``column`` a vector, of each element.
+        store: ``store(name, y)`` writes a vector of an output; None where the kernel stores it.
+        held: register tensors with the vectors of row operands.
+        epoch: shared by the pieces of a row.
+        columns: loads a vector of each column operand, by name.
+        size: number of elements.
     """
 
     def __init__(
-        self, binding: Binding, registers: dict[str, Callable[[], Any]], index: Callable[[], Any], inside: Any
+        self,
+        binding: Binding,
+        registers: dict[str, Callable[[], Any]],
+        index: Callable[[], Any],
+        inside: Any,
+        *,
+        store: Any,
+        held: tuple[cute.Tensor, ...] = (),
+        epoch: Epoch | None = None,
+        columns: dict[str, Callable[[], Any]] | None = None,
+        size: int = 1,
     ) -> None:
-        self.index, self.inside = index, inside
-        self._binding, self._registers = binding, registers
+        self.index, self.inside, self.store = index, inside, store
+        self.held, self.epoch, self.size = held, epoch or Epoch(), size
+        self.ahead: dict[str, Any] = {}
+        self._binding, self._columns = binding, columns or {}
+        self._registers = registers | {name: partial(self._column, name) for name in self._columns}
 
     @property
     def exact(self) -> bool:
@@ -68,34 +86,6 @@ class Values:
         x = self._registers[name]()
         exact = self._binding.via is None and x.dtype.is_float and x.dtype.width <= 32
         return x if exact else getattr(self, name)
-
-
-class Piece(Values):
-    """A thread's elements of one row, a vector of each operand, and how outputs at the same indices are stored.
-
-    Args:
-        *args: arguments of :class:`Values`.
-        store: ``store(name, y)`` writes a vector of an output; None where the kernel stores it.
-        held: register tensors with the vectors of row operands.
-        epoch: shared by the pieces of a row.
-        columns: loads a vector of each column operand, by name.
-        size: number of elements.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        store: Any,
-        held: tuple[cute.Tensor, ...] = (),
-        epoch: Epoch | None = None,
-        columns: dict[str, Callable[[], Any]] | None = None,
-        size: int = 1,
-    ) -> None:
-        super().__init__(*args)
-        self.store, self.held, self.epoch, self.size = store, held, epoch or Epoch(), size
-        self.ahead: dict[str, Any] = {}
-        self._columns = columns or {}
-        self._registers |= {name: partial(self._column, name) for name in self._columns}
 
     def fetch(self, names: Iterable[str]) -> None:
         """Loads column operands ahead of their use."""
@@ -154,20 +144,6 @@ def bits(x: Float32) -> Uint32:
     rX = cute.make_rmem_tensor(1, Float32)
     rX[0] = x
     return cute.recast_tensor(rX, Uint32)[0]
-
-
-def bound(dtype: Any, identity: float) -> Any:
-    """The identity of a fold in a dtype, with the extreme integers in place of infinities."""
-    if dtype.is_float or identity in (0, 1):
-        return identity
-    low, high = (-(2 ** (dtype.width - 1)), 2 ** (dtype.width - 1) - 1) if dtype.signed else (0, 2**dtype.width - 1)
-    return low if identity < 0 else high
-
-
-def scalar(x: Any, dtype: Any, compute: Any) -> Any:
-    """Converts a scalar to the compute dtype."""
-    x = dtype(x)
-    return x if dtype is compute else x.to(compute)
 
 
 def indices(first: Any, count: int) -> Any:

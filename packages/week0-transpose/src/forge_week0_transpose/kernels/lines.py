@@ -29,9 +29,9 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
+from cutlass.cute.testing import assert_ as check
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute.check import check
 from forge_core.cute.copy import head_elements, load_if, load_policy, neighbors
 from forge_core.cute.memory import builder, name_kernel
 from forge_week0_transpose.configs import LinesConfig

@@ -30,8 +30,8 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
+from cutlass.cute.testing import assert_ as check
 
-from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, head_elements, load_unaligned
 from forge_core.cute.memory import builder, elements_at, name_kernel
 from forge_core.cute.strided import operands, place, tensor

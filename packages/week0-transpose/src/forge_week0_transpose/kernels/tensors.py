@@ -12,8 +12,8 @@ from typing import Any
 import cutlass.cute as cute
 from cutlass import Uint8, Uint16, Uint32, Uint64, Uint128
 from cutlass.cute.nvgpu import CopyUniversalOp
+from cutlass.cute.testing import assert_ as check
 
-from forge_core.cute.check import check
 from forge_core.cute.strided import operands, place, tensor
 from forge_core.steps import Step
 

@@ -30,9 +30,9 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, Uint32
 from cutlass.cute.nvgpu import CopyG2ROp
+from cutlass.cute.testing import assert_ as check
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute.check import check
 from forge_core.cute.copy import load_policy
 from forge_core.cute.memory import builder, name_kernel
 from forge_core.steps import PLAIN, Step

@@ -29,8 +29,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32, Int64, Uint32
 from cutlass.cute.nvgpu import CopyG2ROp
+from cutlass.cute.testing import assert_ as check
 
-from forge_core.cute.check import check
 from forge_core.cute.copy import copy_if, load_policy, shift_bytes
 from forge_core.cute.memory import builder, elements_at
 from forge_core.steps import CHUNK

@@ -26,10 +26,9 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.math import exp
-from forge_core.cute.memory import builder, name_kernel
+from forge_core.cute.memory import builder, name_kernel, room_for
 from forge_core.cute.monoid import Maximum, Sum
 from forge_core.cute.online import MaxSum, reciprocal
-from forge_core.cute.room import room_for
 from forge_core.cute.strided import tensor
 from forge_core.dtypes import cute_dtype
 from forge_week2_softmax.config import NaiveConfig

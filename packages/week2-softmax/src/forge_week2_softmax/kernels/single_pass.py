@@ -33,10 +33,9 @@ from cutlass.memory import SmemAllocator
 from forge_core.cute.copy import load_policy, opaque, partition, vector_predicate
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.math import exp
-from forge_core.cute.memory import builder, name_kernel
+from forge_core.cute.memory import builder, name_kernel, room_for
 from forge_core.cute.monoid import Maximum, Sum
 from forge_core.cute.online import MaxSum, reciprocal
-from forge_core.cute.room import room_for
 from forge_core.cute.strided import tensor
 from forge_core.cute.warp import reduce_part
 from forge_core.dtypes import cute_dtype
