@@ -160,14 +160,10 @@ def store_vector(atom: cute.CopyAtom, y: Any, tYgY: cute.Tensor, c: int, inside:
 
 
 def vector_predicate(tXgX: cute.Tensor, inside: Boolean) -> cute.Tensor:
-    """The predicate of a vector, broadcast over its accesses."""
-    return _predicate(inside, tXgX.shape[0][1])
-
-
-def _predicate(inside: Boolean, accesses: int) -> cute.Tensor:
+    """The predicate of a vector ((access, accesses), ...), broadcast over its accesses."""
     pred = cute.make_rmem_tensor(1, Boolean)
     pred[0] = inside
-    return cute.make_tensor(pred.iterator, cute.make_layout(accesses, stride=0))
+    return cute.make_tensor(pred.iterator, cute.make_layout(tXgX.shape[0][1], stride=0))
 
 
 def neighbors(row: cute.Tensor, n: Int32, vec: int) -> cute.Tensor:
@@ -191,7 +187,7 @@ def load_if(row: cute.Tensor, n: Int32, rX: cute.Tensor, when: Boolean, policy: 
     atom = cute.make_copy_atom(CopyG2ROp(), dtype, num_bits_per_copy=width * dtype.width)
     layout = cute.make_layout(((width, vec // width),), stride=((1, width),))
     gX, rX = (cute.make_tensor(t.iterator, layout) for t in (neighbors(row, n, vec), rX))
-    cute.copy(atom, gX, rX, pred=_predicate(when, vec // width), cache_policy=policy)
+    cute.copy(atom, gX, rX, pred=vector_predicate(gX, when), cache_policy=policy)
 
 
 @cute.jit

@@ -77,10 +77,6 @@ class Exchange:
     second: Exchange | None = None
 
 
-def _words(types: tuple[Any, ...]) -> int:
-    return 1 << (sum(dtype.width // 32 for dtype in types) - 1).bit_length()
-
-
 def open_exchange(
     smem: SmemAllocator, monoids: Sequence[Monoid], sharers: Sharers, *, by_turns: bool = False
 ) -> list[Exchange]:
@@ -99,7 +95,8 @@ def open_exchange(
     places = sharers.most // WARP * sharers.blocks
     found = []
     for i, monoid in enumerate(monoids):
-        shape, slots, second = (_words(monoid.types), places), sharers.slots, None
+        words = 1 << (sum(dtype.width // 32 for dtype in monoid.types) - 1).bit_length()
+        shape, slots, second = (words, places), sharers.slots, None
         sAcc = smem.allocate_tensor(Int32, cute.make_layout((*shape, turns)), byte_alignment=16)[None, None, 0]
         counter = None if arrived is None else arrived + turns * i
         if slots is not None:

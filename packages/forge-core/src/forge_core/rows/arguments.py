@@ -10,7 +10,7 @@ from forge_core.cute import SLOT_BYTES
 from forge_core.device import Device
 from forge_core.rows.config import ColumnConfig, HeldConfig, RowConfig
 from forge_core.rows.problem import Dim, Problem
-from forge_core.rows.teams import PersistentConfig, team_sizes, team_workspace
+from forge_core.rows.teams import PersistentConfig, team_sizes
 
 #: Iterations per block from which splitting rows is faster than a block per tile; steps per block if tiles are narrow.
 FEW_ITERATIONS, FEW_STEPS = 4, 16
@@ -155,9 +155,11 @@ def _tile(config: ColumnConfig, problem: Problem, line: int, target: int) -> Til
 
 def workspace(config: RowConfig, problem: Problem, device: Device) -> int:
     """Bytes of the workspace: of a grid a slot per block and exchange, of parts 8 per total, of teams their sums."""
+    program = config.binding.program
     if isinstance(config, PersistentConfig):
-        return team_workspace(config, problem, device)
-    program, parts = config.binding.program, row_parts(config, problem, device)
+        each = max(1, problem.length) * config.binding.compute.itemsize
+        return len(program.operands.accumulates) * each * team_sizes(config, problem, device)[1]
+    parts = row_parts(config, problem, device)
     if isinstance(config, HeldConfig):
         return problem.rows * parts * SLOT_BYTES * (1 if program.merge else len(program.folds))
     return problem.rows * (parts + 1) * 8 * len(program.folds)  # and those of all parts

@@ -117,7 +117,7 @@ class Held(HeldConfig, SharedRowKernel):
         columns = Columns(self, g, head + first, body - first, start, threads)
         edges = (thread_in_row + e * width for e in range(self.edges)) if self.align == "shifted" else ()
         elements = [self.element(g, Int32(cutlass.select_(i < head, i, i + body)), i < count - body) for i in edges]
-        vectors = self.vectors(columns, once, smem, self.staged)
+        vectors = self.vectors(columns, (head + first, body - first), once, smem, self.staged)
         columns.prefetch(smem, width)
         return vectors + elements
 

@@ -150,17 +150,18 @@ class RowKernel(RowConfig):
         return head_elements(g[self.narrowest], self.vec) if self.align == "shifted" else Int32(0)
 
     def vectors(
-        self, columns: Columns, once: Boolean | None, smem: SmemAllocator | None = None, staged: int = 0
+        self, columns: Columns, part: Any, once: Boolean | None, smem: SmemAllocator | None = None, staged: int = 0
     ) -> list[Piece]:
         """Loads a thread's aligned vectors of a row, all in flight at once.
 
         Args:
             columns: the thread's share of the row, and its column operands.
+            part: its ``first`` and ``count``, which the caller may compute again behind other loads.
             once: see :meth:`read_once`.
             smem: allocator of shared memory for staged vectors.
             staged: how many vectors are staged in shared memory, the last ones.
         """
-        g, first, count, thread, threads = columns.g, columns.first, columns.count, columns.thread, columns.threads
+        (first, count), g, thread, threads = part, columns.g, columns.thread, columns.threads
         epoch, kept = columns.epoch, self.chunks - staged
         vec, binding, policy = self.vec, self.binding, load_policy(once)
         steps = [thread * vec + c * threads * vec for c in range(self.chunks)]
@@ -302,8 +303,9 @@ class RowKernel(RowConfig):
             fetch_ahead(pieces, i, pieces[0].ahead)
             term = fold.term(v, row, *totals)
             if fold.masked or self.masks or not term.dtype.is_float:
+                neutral = identity(fold, term.dtype)
                 inside = v.inside if isinstance(v.inside, cute.TensorSSA) else cute.full(term.shape, v.inside, Boolean)
-                term = cute.where(inside, term, cute.full_like(term, identity(fold, term.dtype)))
+                term = cute.where(inside, term, cute.full_like(term, neutral))
             # Accumulate at once instead of keeping terms in registers.
             if fold.op == "sum" and sums and sums[-1].shape == term.shape:
                 sums[-1] = sums[-1] + term

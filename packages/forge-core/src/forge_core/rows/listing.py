@@ -127,18 +127,11 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
     sizes, row = ([binding.dtype(name).itemsize for name in names] for names in (columns, binding.moving))
     wide = config.align == "whole" and (max(sizes, default=0) > min(row, default=8) or binding.wide_columns)
     # Copies to shared memory are 16 bytes wide, and the first lanes of a warp copy the last vectors of each chunk.
-    if (
-        not columns
-        or not config.sized
-        or not config.blocks
-        or wide
-        or config.chunks > 32
-        or any(size * config.vec % 16 for size in sizes)
-    ):
+    apart = config.chunks > 32 or any(size * config.vec % 16 for size in sizes)
+    if not columns or not config.sized or not config.blocks or config.align == "element" or wide or apart:
         return False
-    staged = replace(config, columns_staged=True)
-    most = staged.shared(config.threads) + RESERVED_SHARED
-    return config.align != "element" and most <= device.smem_per_block and config.resident * most <= device.smem_per_sm
+    most = replace(config, columns_staged=True).shared(config.threads) + RESERVED_SHARED
+    return most <= device.smem_per_block and config.resident * most <= device.smem_per_sm
 
 
 def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:

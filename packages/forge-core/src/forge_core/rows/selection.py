@@ -16,7 +16,6 @@ Programs with column operands run by ``persistent`` too, by name, where the oper
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -95,14 +94,13 @@ def select(
     kernels: Collection[str] = KERNELS,
 ) -> tuple[str, Any, str]:
     """The variant and configuration of a launch, and why: see :func:`plan_call`."""
-    if any(map(operator.mod, problem.offsets, problem.itemsizes)):
-        for name, offset, size in zip(problem.operands.tensors, problem.offsets, problem.itemsizes, strict=True):
-            if offset % size:
-                raise UnsupportedError(
-                    f"{op}: expected elements of {name!r} at multiples of their {size} bytes, got an offset of "
-                    f"{offset % size} bytes; pass a clone().",
-                    requirement="elements at multiples of their size",
-                )
+    for name, offset, size in zip(problem.operands.tensors, problem.offsets, problem.itemsizes, strict=True):
+        if offset % size:
+            raise UnsupportedError(
+                f"{op}: expected elements of {name!r} at multiples of their {size} bytes, got an offset of "
+                f"{offset % size} bytes; pass a clone().",
+                requirement="elements at multiples of their size",
+            )
     if variant == "auto":
         choose = _accumulating if binding.operands.accumulates else _automatic
         chosen = choose(binding, problem, device)

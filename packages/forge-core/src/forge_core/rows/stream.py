@@ -124,7 +124,8 @@ class Stream(StreamConfig, PartedKernel):
         if self.align == "element":
             steps = [thread + c * self.threads for c in range(self.chunks)]
             return [self.element(g, begin + i, i < left) for i in steps]
-        return self.vectors(Columns(self, g, head + begin, left, thread, self.threads), once)
+        first = head + begin
+        return self.vectors(Columns(self, g, first, left, thread, self.threads), (first, left), once)
 
 
 build = row_builder(Stream)

@@ -187,9 +187,3 @@ def team_sizes(config: PersistentConfig, problem: Problem, device: Device) -> tu
     most = max(1, sms * config.resident_blocks(threads, device) // config.blocks)
     groups = -(-problem.rows // config.rows_at_once)
     return threads, max(1, -(-groups // max(1, -(-groups // most))))
-
-
-def team_workspace(config: PersistentConfig, problem: Problem, device: Device) -> int:
-    """Bytes of the workspace: the sums of all teams."""
-    each = max(1, problem.length) * config.binding.compute.itemsize
-    return len(config.binding.operands.accumulates) * each * team_sizes(config, problem, device)[1]
