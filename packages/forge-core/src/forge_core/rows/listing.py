@@ -131,7 +131,7 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
     if not columns or not config.sized or not config.blocks or config.align == "element" or wide or apart:
         return False
     most = replace(config, columns_staged=True).shared(config.threads) + RESERVED_SHARED
-    return most <= device.smem_per_block and config.resident * most <= device.smem_per_sm
+    return bool(most <= device.smem_per_block and config.resident * most <= device.smem_per_sm)
 
 
 def _streams(binding: Binding, device: Device) -> Iterator[StreamConfig]:
