@@ -37,11 +37,9 @@ class Monoid(Protocol):
         ...
 
 
-def kept(monoid: Monoid, accs: Sequence[tuple[Any, ...]]) -> list[cute.Tensor]:
-    """The accumulators of adjacent rows in registers, (rows,) for each part of an accumulator."""
-    rAcc = [cute.make_rmem_tensor(len(accs), dtype) for dtype in monoid.types]
-    put(rAcc, accs)
-    return rAcc
+def kept(monoid: Monoid, rows: int = 1) -> list[cute.Tensor]:
+    """Registers for the accumulators of adjacent rows, (rows,) for each part of an accumulator."""
+    return [cute.make_rmem_tensor(rows, dtype) for dtype in monoid.types]
 
 
 def put(rAcc: list[cute.Tensor], accs: Sequence[tuple[Any, ...]]) -> None:

@@ -115,10 +115,11 @@ class Column(ColumnConfig, PartedKernel):
             if const_expr(p < pass_index):
                 totals = [(*totals[r], *[total[parts] for total in gAcc[r]]) for r in range(vec)]
             else:
-                found = [monoid.identity() for r in range(vec)]
+                rAcc = kept(monoid, vec)
                 if const_expr(held):
-                    found = [self.fold_each(folds, [pieces[r]], row_values[r], totals[r]) for r in range(vec)]
-                rAcc = kept(monoid, found)
+                    put(rAcc, [self.fold_each(folds, [pieces[r]], row_values[r], totals[r]) for r in range(vec)])
+                else:
+                    put(rAcc, [monoid.identity() for r in range(vec)])
                 for i in cutlass.range(rest, end, self.chunks, unroll=1):
                     more = load_tile(tile, g, gs, i, end)
                     found = [self.fold_each(folds, [more[r]], row_values[r], totals[r]) for r in range(vec)]

@@ -95,8 +95,8 @@ class Stream(StreamConfig, PartedKernel):
             if const_expr(p < pass_index):
                 totals = (*totals, *[total[parts] for total in gAcc])
             else:
-                first = self.fold_each(folds, edges, row_values, totals) if edges else monoid.identity()
-                rAcc = kept(monoid, [first])
+                rAcc = kept(monoid)
+                put(rAcc, [self.fold_each(folds, edges, row_values, totals) if edges else monoid.identity()])
                 for tile in cutlass.range(begin, end, unroll=1):
                     found = self.fold_each(folds, self.tile(g, head, body, tile, thread, once), row_values, totals)
                     put(rAcc, [monoid.combine(get(rAcc, 0), found)])
