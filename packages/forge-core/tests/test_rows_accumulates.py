@@ -564,3 +564,9 @@ def test_a_replayed_graph_finds_what_a_call_finds():
     for _ in range(3):
         graph.replay()
         assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+def test_a_program_with_sums_over_rows_needs_their_kernel():
+    schema = "forge_test_accumulates::none(Tensor dy, Tensor x, Tensor weight, Tensor rstd, Tensor mean) -> Tensor dx"
+    with pytest.raises(ValueError, match=r"none: expected kernels=PERSISTENT .* got stream"):
+        row_operator(schema, program=NormBackward(), reference=backward_of)

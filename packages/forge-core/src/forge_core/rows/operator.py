@@ -112,12 +112,20 @@ def row_operator(
             or ``setup_context`` and ``backward`` are given.
         converts: row operands are rounded to the result's dtype on load.
         ladder: kernels besides the engine's, by name.
-        kernels: the engine's kernels that the operator has as variants.  ``PERSISTENT`` for programs that accumulate
-            sums over rows; with ``VARIANTS | PERSISTENT``, programs with column operands also run by ``persistent``,
-            by name.
+        kernels: the engine's kernels that are variants by name; ``auto`` selects among all.  ``PERSISTENT`` for
+            programs that accumulate sums over rows; with ``VARIANTS | PERSISTENT``, programs with column operands also
+            run by ``persistent``, by name.
         **declared: other arguments of :func:`forge_core.op.operator`.
+
+    Raises:
+        ValueError: the schema is malformed, or the program accumulates sums over rows and ``persistent`` is no variant.
     """
     parsed = Schema.parse(schema)
+    if isinstance(program, RowProgram) and program.operands.accumulates and PERSISTENT.keys() - kernels.keys():
+        raise ValueError(
+            f"{parsed.name}: expected kernels=PERSISTENT for a program that accumulates sums over rows, got "
+            f"{', '.join(kernels) or 'none'}"
+        )
 
     def made(named: dict[str, Any]) -> RowProgram:
         return program if isinstance(program, RowProgram) else program(named)
