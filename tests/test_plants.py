@@ -35,7 +35,7 @@ PLANTS = {
     "a barrier left out": ([("edit", "combine_places", r"cute\.arch\.sync_threads\(\)", "pass")], PTX),
     "the cache policy of loads": ([("edit", "load_policy", r'"evict_last"', '"evict_first"')], PTX),
     "a shuffle of bytes": ([("edit", "week0:_regrouped", r"\], place % 4", "], (place + 1) % 4")], PTX),
-    "registers for fewer blocks": ([("edit", "room_for", r"if not blocks:", "if blocks:")], PTX),
+    "registers for fewer blocks": ([("edit", "launch_bounds", r"if not blocks:", "if blocks:")], PTX),
     "another option of the compiler": (
         [("edit", "compile_options", r"if debug:", "options.append('--opt-level 0')\n    if debug:")],
         PTX,

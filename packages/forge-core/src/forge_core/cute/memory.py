@@ -19,9 +19,9 @@ __all__ = [
     "builder",
     "elements_at",
     "example_arguments",
+    "launch_bounds",
     "load_element",
     "name_kernel",
-    "room_for",
     "store_element",
 ]
 
@@ -60,7 +60,7 @@ def name_kernel(kernel: Any, name: str) -> None:
     kernel.set_name_prefix(name, remove_cutlass_symbol=True, keep_mangled_name=False)
 
 
-def room_for(blocks: int) -> dict[str, Any]:
+def launch_bounds(blocks: int) -> dict[str, Any]:
     """Launch bounds: keyword arguments of ``launch`` for a minimum of blocks per multiprocessor; 0: none.
 
     Without them ptxas may limit the registers so that one more block fits, and spill to local memory.  With a minimum

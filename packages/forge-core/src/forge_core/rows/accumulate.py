@@ -18,7 +18,7 @@ from cutlass import Boolean, Int32, Int64, const_expr
 from forge_core.cute.copy import behind, store_if
 from forge_core.cute.exchange import FINISHED, Places, combine_places, finish_parts
 from forge_core.cute.grid import follow
-from forge_core.cute.memory import GLOBAL, name_kernel, room_for
+from forge_core.cute.memory import GLOBAL, launch_bounds, name_kernel
 from forge_core.cute.monoid import Each, Sum
 from forge_core.dtypes import cute_dtype
 from forge_core.rows.kernel import SharedRowKernel
@@ -93,7 +93,7 @@ class AccumulatingKernel(SharedRowKernel):
             block=(FINISH_THREADS, 1, 1),
             stream=args[-1],
             use_pdl=self.overlap,
-            **room_for(1),
+            **launch_bounds(1),
             smem=FINISH_THREADS * len(self.binding.operands.accumulates) * self.binding.compute.itemsize + 64,
         )
 

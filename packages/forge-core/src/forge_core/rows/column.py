@@ -71,7 +71,7 @@ class Column(ColumnConfig, PartedKernel):
                 max_number_threads=(self.threads, 1, 1),
                 stream=args[-1],
                 use_pdl=self.overlap and pass_index > 0,
-                **self.room(self.threads),
+                **self.resources(self.threads),
             )
             if const_expr(ALL < pass_index < len(self.passes)):
                 self.finish_pass(*row, parts, pass_index, args[-1])

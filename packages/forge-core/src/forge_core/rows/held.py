@@ -60,7 +60,7 @@ class Held(HeldConfig, SharedRowKernel):
             cluster=(self.blocks, 1, 1) if const_expr(self.blocks > 1) else None,
             cooperative=self.in_grid,
             stream=args[-1],
-            **self.room(threads),
+            **self.resources(threads),
         )
 
     @cute.kernel

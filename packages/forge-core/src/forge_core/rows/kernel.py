@@ -36,7 +36,7 @@ from forge_core.cute.copy import (
 )
 from forge_core.cute.exchange import Exchange, reduce_row
 from forge_core.cute.math import step_dim
-from forge_core.cute.memory import GLOBAL, builder, room_for
+from forge_core.cute.memory import GLOBAL, builder, launch_bounds
 from forge_core.cute.monoid import Monoid
 from forge_core.cute.warp import reduce_lanes, reduce_part
 from forge_core.dtypes import cute_dtype
@@ -85,9 +85,9 @@ class RowKernel(RowConfig):
         each = 1 + len(self.binding.program.operands.tensors)
         return reduce(lambda a, b: a * b, dims[: self.rank * each : each])
 
-    def room(self, threads: Any) -> dict[str, Any]:
+    def resources(self, threads: Any) -> dict[str, Any]:
         """Launch bounds and bytes of shared memory, for blocks of ``threads`` threads."""
-        return {**room_for(self.resident), "smem": self.shared(threads)}
+        return {**launch_bounds(self.resident), "smem": self.shared(threads)}
 
     def row_of(self, pointers: Any, length: Any, dims: Any, row: Int64, *, first: bool = False) -> dict[str, Any]:
         """A row of each operand as a tensor; with ``first`` the first of the neighboring rows that contain it."""

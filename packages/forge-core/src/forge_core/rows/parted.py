@@ -18,7 +18,7 @@ from cutlass import Int32, Int64, const_expr
 from forge_core.cute.copy import store_if
 from forge_core.cute.exchange import FINISHED, finish_parts
 from forge_core.cute.grid import follow, lead
-from forge_core.cute.memory import GLOBAL, name_kernel, room_for
+from forge_core.cute.memory import GLOBAL, launch_bounds, name_kernel
 from forge_core.cute.monoid import Monoid
 from forge_core.rows.kernel import RowKernel
 from forge_core.rows.program import Fold
@@ -71,7 +71,7 @@ class PartedKernel(RowKernel):
             block=(self.threads, 1, 1),
             stream=args[-1],
             use_pdl=self.overlap,
-            **room_for(1),
+            **launch_bounds(1),
             smem=self.threads * sum(dtype.width // 8 for dtype in self.passes[args[-2]][1].types) + 64,
         )
 

@@ -51,7 +51,7 @@ class Persistent(PersistentConfig, AccumulatingKernel):
             max_number_threads=(self.threads, 1, 1),
             cluster=(self.blocks, 1, 1) if const_expr(self.blocks > 1) else None,
             stream=args[-1],
-            **self.room(threads),
+            **self.resources(threads),
         )
         if const_expr(self.workspace):
             self.finish_sums(pointers, scratch, Int32(length), dims, Int32(teams), args[-1])

@@ -136,7 +136,7 @@ class Problem:
         row, last = self.reduced[0].strides, self.kept[-1].strides
         sums = self.operands.accumulated_indices if self.length > 1 else ()
         inner = len(self.reduced) == 1 and {row[i] for i in self.stepping + sums} <= {1}
-        # Overlapping views are both: along the longer run.
+        # Overlapping views can be both; the longer contiguous extent decides.
         if inner and (self.length >= self.kept[-1].size or not self.stepping):
             return "inner"
         if {last[i] for i in self.operands.other_indices} <= {1}:

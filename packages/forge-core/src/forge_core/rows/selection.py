@@ -82,6 +82,8 @@ Config = TypeVar("Config", bound=RowConfig)
 
 # Vectors per thread whose loads hide each other.
 _FEW_CHUNKS = 4
+#: Additional bytes in flight on a multiprocessor that hide the exchange of a cluster with one more block.
+_BYTES_PER_BLOCK = 3072
 
 
 def select(
@@ -231,8 +233,8 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
         return max(fits, key=lambda config: (-config.chunks, config.blocks))
     measured = thresholds().on(device)
     spread, almost, enough = measured["spread_vectors"], measured["almost_bytes"], measured["enough_bytes"]
-    # Bound by arithmetic: resident warps, which few vectors per thread allow, gain more than bytes in flight.
-    bound = binding.wide_columns and binding.loaded_bytes < 4
+    # Resident warps, which few vectors per thread allow, gain more than bytes in flight.
+    compute_bound = binding.wide_columns and binding.loaded_bytes < 4
     best: HeldConfig = fits[0]
     best_rank: tuple[float, ...] = ()
     for config in fits:
@@ -243,8 +245,10 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
         # Rows fewer than multiprocessors are spread over more blocks, if each has enough vectors.
         busy = rows * (blocks if vectors >= spread * blocks else 1)
         # An exchange of more blocks takes longer, and more bytes of other rows in flight hide it.
-        useful = config.chunks >= _FEW_CHUNKS if bound else min(in_flight, enough + 3072 * (blocks - 1))
-        rank = (min(busy, sm_count), bound or in_flight >= almost, -blocks, useful, -config.chunks)
+        useful: float = min(in_flight, enough + _BYTES_PER_BLOCK * (blocks - 1))
+        if compute_bound:
+            useful = config.chunks >= _FEW_CHUNKS
+        rank = (min(busy, sm_count), compute_bound or in_flight >= almost, -blocks, useful, -config.chunks)
         if rank > best_rank:
             best, best_rank = config, rank
     return best
@@ -280,7 +284,9 @@ def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool 
     reduced = 0 if contiguous else MANY_DIMS if dims <= MANY_DIMS else ALL_DIMS
     listed = _listed(binding, device, StreamConfig, kind)
     fits = [config for config in listed if (config.reduced, config.parted) == (reduced, parted)]
-    return fits[0] if fits else Refusal(f"rows of at most {MANY_DIMS} dims, and a program with folds", f"{dims} dims")
+    if parted and not binding.program.folds:
+        return Refusal("a program with folds, whose partial results can be combined", "a map")
+    return fits[0] if fits else Refusal(f"rows of at most {MANY_DIMS} dims", f"{dims} dims")
 
 
 def _split(binding: Binding, problem: Problem, device: Device) -> StreamConfig | Refusal:

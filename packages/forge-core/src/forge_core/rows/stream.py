@@ -7,9 +7,8 @@
 A program without a merge has a pass, and a read, for each fold.  A row has one block; or, if rows are few (``parted``),
 a block per part, and for each pass a launch that computes partial results and one that combines them.
 
-Bytes moved: each element is read once for all folds (with a merge; else once per fold) and once to write, where the
-program writes elements, and written once.
-Limits: none; rows of any length and strides.
+Reads: one for all folds with a merge, else one per fold; one more if the program writes elements.  Writes: one.
+Limits: fewer than 2^31 rows, of at most 16 dims that cannot be merged; rows of any length and strides.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Stream(StreamConfig, PartedKernel):
                 block=(self.threads, 1, 1),
                 stream=args[-1],
                 use_pdl=self.overlap and pass_index > 0,
-                **self.room(self.threads),
+                **self.resources(self.threads),
             )
             if const_expr(ALL < pass_index < len(self.passes)):
                 self.finish_pass(pointers, scratch, length, dims, numbers, parts, pass_index, args[-1])
@@ -92,7 +91,7 @@ class Stream(StreamConfig, PartedKernel):
         for p in cutlass.range_constexpr(len(passes) if pass_index == ALL else min(pass_index + 1, len(passes))):
             folds, monoid = passes[p]
             gAcc = self.partials(scratch, p, self.rows_of(dims), row, parts + 1)
-            if const_expr(p < pass_index):
+            if const_expr(p < pass_index):  # behind the partial results lies their total, stored by the launch before
                 totals = (*totals, *[total[parts] for total in gAcc])
             else:
                 rAcc = kept(monoid)

@@ -26,7 +26,7 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.math import exp
-from forge_core.cute.memory import builder, name_kernel, room_for
+from forge_core.cute.memory import builder, launch_bounds, name_kernel
 from forge_core.cute.monoid import Maximum, Sum
 from forge_core.cute.online import MaxSum, reciprocal
 from forge_core.cute.strided import tensor
@@ -44,7 +44,7 @@ class Naive(NaiveConfig):
         """Launches a block for each row; a stride of x and one of y between rows (0) and between elements (1)."""
         name_kernel(self.kernel, self.kernel_name)
         self.kernel(pX, pY, rows, length, (x0, x1), (y0, y1)).launch(
-            grid=(Int32(rows), 1, 1), block=(self.threads, 1, 1), stream=stream, **room_for(1536 // self.threads)
+            grid=(Int32(rows), 1, 1), block=(self.threads, 1, 1), stream=stream, **launch_bounds(1536 // self.threads)
         )
 
     @cute.kernel

@@ -33,7 +33,7 @@ from cutlass.memory import SmemAllocator
 from forge_core.cute.copy import load_policy, opaque, partition, vector_predicate
 from forge_core.cute.exchange import Sharers, open_exchange, reduce_row
 from forge_core.cute.math import exp
-from forge_core.cute.memory import builder, name_kernel, room_for
+from forge_core.cute.memory import builder, launch_bounds, name_kernel
 from forge_core.cute.monoid import Maximum, Sum
 from forge_core.cute.online import MaxSum, reciprocal
 from forge_core.cute.strided import tensor
@@ -59,7 +59,7 @@ class SinglePass(SinglePassConfig):
             block=(Int32(threads), 1, 1),
             max_number_threads=(self.threads, 1, 1),
             stream=stream,
-            **room_for(self.resident),
+            **launch_bounds(self.resident),
         )
 
     @cute.kernel
