@@ -1,7 +1,8 @@
-"""A thread's share of a row, and the column operands there: loaded where they are used, or staged in shared memory.
+"""A thread's column operands; addresses by hand, since unaligned rows are copied by accesses at 16-byte boundaries.
 
-An unaligned vector is read through a window of aligned accesses.  Loaded where they are used, each window waits for the
-L2 in turn; staged (``columns_staged``), all are in flight at once.
+They are loaded where they are used, or staged in shared memory.  An unaligned vector is read through a window of
+aligned accesses.  Loaded where they are used, each window waits for the L2 in turn; staged (``columns_staged``), all
+are in flight at once.
 
     row        | . . . a|a a a b|b b b c|c c c . |     vectors a, b, c of threads 0, 1, 2; 16-byte boundaries: |
     accesses   |   0    |   1   |   2   |   3    |     thread t copies access t, and reads t and t + 1

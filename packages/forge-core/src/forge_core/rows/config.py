@@ -145,7 +145,7 @@ class RowConfig:
     @property
     def idea(self) -> str:
         """The part of ``kernel_name`` that says which kernel it is."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}: expected a property `idea`, got none")
 
     @property
     def kernel_name(self) -> str:
