@@ -56,9 +56,11 @@ class State:
         return self._own / f"{digest_of(msgspec.to_builtins(chunk))[:16]}.jsonl"
 
     def get(self, chunk: Chunk) -> Result | None:
-        """The result of a chunk before the interruption, or None."""
-        path = self.journal(chunk).with_suffix(".json")
-        return msgspec.json.decode(path.read_bytes(), type=Result) if path.is_file() else None
+        """The result of a chunk before the interruption; None if there is none that can be read."""
+        try:
+            return msgspec.json.decode(self.journal(chunk).with_suffix(".json").read_bytes(), type=Result)
+        except (OSError, msgspec.MsgspecError):
+            return None
 
     def put(self, chunk: Chunk, result: Result) -> None:
         """Stores the result of a chunk."""
