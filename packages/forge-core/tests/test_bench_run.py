@@ -87,9 +87,9 @@ def off_by_one_bit(x):
 def invoke(stand_in, tmp_path, monkeypatch):
     """Runs `bench` with a stand-in package whose operator is the given call; returns the result and the record."""
 
-    def run(*arguments, ours=swap, peer=swap, extra=()):
+    def run(*arguments, ours=swap, peer=swap, extra=(), suites=SUITES):
         path = tmp_path / "suites.yaml"
-        path.write_text(SUITES)
+        path.write_text(suites)
         peers = (Peer("eager", lambda case: peer), *extra)
         operator = stand_in("swap", ours, swap, peers=peers, default_shapes=("6x4",))
         monkeypatch.setattr(plan, "discover", lambda: [Bench("stand-in", "forge_core", (operator,), path)])
@@ -123,6 +123,13 @@ def test_a_suite_runs_and_says_that_the_cpu_was_timed(invoke):
     assert "on the CPU" in record.method
     assert record.environment.torch == torch.__version__
     assert len(record.environment.sources["forge_core"]) == 64
+
+
+def test_the_strides_of_a_slice_are_no_change_of_it(invoke):
+    result, record = invoke("quick", suites=SUITES.replace("dtypes: [float32]}", "dtypes: [float32], layout: sliced}"))
+    assert result.exit_code == 0, result.output
+    assert record.cases[0].layout == "sliced"
+    assert [contender.name for contender in record.cases[0].contenders] == ["forge", "eager", "ceiling"]
 
 
 def test_warmup_iterations_and_repeats_are_what_was_asked(invoke):
