@@ -234,7 +234,9 @@ class Places:
     has_row: list[Boolean]
 
 
-def reduce_columns(smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid, places: Places, threads: int) -> None:
+def reduce_columns(
+    smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid, places: Places, threads: int, *, spread: bool = False
+) -> list[cute.Tensor]:
     """Reduces the accumulators of adjacent rows over a block.
 
     Args:
@@ -243,16 +245,23 @@ def reduce_columns(smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid,
         monoid: the reduction.
         places: the rows of the places.
         threads: maximum of the block's threads.
+        spread: leave the totals in shared memory, for any thread, and ``rAcc`` as it is.
+
+    Returns:
+        Shared memory, for each part of an accumulator: with ``spread`` (rows,), the totals.
     """
     layout = cute.make_layout(threads * cute.size(rAcc[0]))
     if places.has_row:  # stored by element, strided by the places of a thread: the swizzle avoids bank conflicts
         layout = cute.make_composed_layout(cute.make_swizzle(3, 0, 5), 0, layout)
     sAcc = [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in monoid.types]
-    combine_places(rAcc, sAcc, monoid, places)
+    combine_places(rAcc, sAcc, monoid, places, spread)
+    return sAcc
 
 
 @cute.jit
-def combine_places(rAcc: list, sAcc: list, monoid: cutlass.Constexpr, places: Places):
+def combine_places(
+    rAcc: list, sAcc: list, monoid: cutlass.Constexpr, places: Places, spread: cutlass.Constexpr = False
+):
     """Reduces through given shared memory: combines eight places at a time until one is left of each row.
 
     Args:
@@ -260,9 +269,10 @@ def combine_places(rAcc: list, sAcc: list, monoid: cutlass.Constexpr, places: Pl
         sAcc: for each part of an accumulator, (places,) of all threads of the block.
         monoid: the reduction.
         places: the rows of the places.
+        spread: see :func:`reduce_columns`.
     """
     width, rows = places.width, places.rows
-    if places.groups > 1:
+    if (places.groups > 1) | spread:
         for k in cutlass.range_constexpr(len(sAcc)):
             for r in cutlass.range_constexpr(len(rows)):
                 if cutlass.const_expr(len(places.has_row) == 0):
@@ -280,7 +290,7 @@ def combine_places(rAcc: list, sAcc: list, monoid: cutlass.Constexpr, places: Pl
                     sAcc[k][at] = total[k]
             cute.arch.sync_threads()
             left = some
-        for r in cutlass.range_constexpr(len(rows)):
+        for r in cutlass.range_constexpr(0 if spread else len(rows)):
             for k in cutlass.range_constexpr(len(sAcc)):
                 rAcc[k][r] = sAcc[k][rows[r]]
 

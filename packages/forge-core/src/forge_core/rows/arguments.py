@@ -14,6 +14,8 @@ from forge_core.rows.teams import PersistentConfig, team_sizes
 
 #: Iterations per block from which splitting rows is faster than a block per tile; steps per block if tiles are narrow.
 FEW_ITERATIONS, FEW_STEPS = 4, 16
+#: Steps up to which a block reads a narrow tile by element, where vectors would take parts or reach across rows.
+FEW_SINGLE_STEPS = 32
 #: Minimum occupancy of the last wave, below which tiles get more parts.
 FULL = 0.9
 #: Minimum width of a tile in vectors of 16 bytes: a cache line; two lines if rows are split; a sector if otherwise

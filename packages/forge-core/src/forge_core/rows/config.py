@@ -1,7 +1,7 @@
 """Configurations of the row engine's kernels: frozen dataclasses, one compiled kernel each.
 
 Sizes, strides and addresses are runtime arguments of a launch, so that a new shape compiles nothing unless it selects a
-configuration of its program and dtypes that no earlier shape has: there are at most 48.
+configuration of its program and dtypes that no earlier shape has: there are about 50.
 """
 
 from __future__ import annotations
@@ -204,10 +204,12 @@ class HeldConfig(SharedRowConfig):
         staged: vectors per thread and row operand that are staged in shared memory instead of registers, which leaves
             registers for another resident block.
         columns_staged: column operands are copied to shared memory together with the row.
+        rows: rows of each group of lanes, all in flight at once.
     """
 
     staged: int = 0
     columns_staged: bool = False
+    rows: int = 1
 
     @property
     def merges(self) -> bool:
@@ -251,7 +253,8 @@ class HeldConfig(SharedRowConfig):
         """Estimated registers per thread: without staged vectors; with slots, head and tail elements, and folds."""
         staged = self.staged * self.binding.words(self.vec)
         edges = 2 * (self.edges - 1) * len(self.binding.loaded) if self.align == "shifted" else 0
-        return super().registers + 8 * self.in_grid - staged + edges + self.fold_registers
+        others = (self.rows - 1) * (self.chunks * self.binding.words(self.vec) + 4)
+        return super().registers + 8 * self.in_grid - staged + edges + others + self.fold_registers
 
     @property
     def fold_registers(self) -> int:
@@ -307,8 +310,8 @@ class HeldConfig(SharedRowConfig):
 
     @property
     def idea(self) -> str:
-        """The kernel's name and the threads that share a row."""
-        return f"held_{self.who}"
+        """The kernel's name, the threads that share a row, and rows per thread."""
+        return f"held_{self.who}" + (f"x{self.rows}" if self.rows > 1 else "")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from forge_core.choice import Refusal, refuse, require_known
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import Variant
-from forge_core.rows.arguments import block_threads, row_parts, tiling
+from forge_core.rows.arguments import FEW_SINGLE_STEPS, block_threads, row_parts, tiling
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import (
     ALL_DIMS,
@@ -267,7 +267,7 @@ def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
     fits = [c for c in fits if row_parts(c, problem, device) * problem.rows <= device.sm_count]
     if not fits:
         return Refusal("rows that fit in the GPU's registers", f"{problem.rows} of {problem.length} elements")
-    return min(fits, key=lambda c: (c.align != "whole", c.chunks))
+    return min(fits, key=lambda c: (c.chunks, c.align != "whole"))
 
 
 def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool = False) -> StreamConfig | Refusal:
@@ -307,6 +307,11 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
     # The first holds rows in one block.
     config: ColumnConfig = fits[-1]
     tiles = tiling(config, problem, device)
+    # Few elements: a single launch that reads them one by one, in narrow tiles.
+    for single in _listed(binding, device, ColumnConfig, "element") if kind in ("shifted", "skewed") and one else ():
+        narrow = tiling(single, problem, device)
+        if single.held and narrow.parts == 1 and problem.length <= FEW_SINGLE_STEPS * narrow.groups:
+            config, fits, tiles = single, [single], narrow
     if tiles.parts == 1:
         config = fits[0]
         tiles = tiling(config, problem, device)
