@@ -118,7 +118,9 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
         yield from itertools.islice((c for c in most if c.registers + c.fold_registers <= 128), 1)
     converted = any(binding.dtype(name).itemsize < 4 for name in binding.loaded)
     room, vectors = _STAGED_CONVERTED if converted else _STAGED_COLUMNS if columns and not moments else _STAGED_KEPT
-    kept = (room if converted else room - (8 if device.capability >= (10, 0) else 0)) // words
+    # Several row operands beside column operands need registers for a vector of each.
+    less = 8 * (len(binding.moving) > 1 and bool(columns)) + 8 * (device.capability >= (10, 0) and not converted)
+    kept = (room - less) // words
     staged = min(_STAGED // words, vectors - kept)
     if clusters > 1 and stages and kept and staged > 0:
         yield held("whole" if columns else "shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged)
