@@ -13,8 +13,8 @@ If a tile has all rows and they are contiguous memory together, a vector may spa
 that any number of rows is read by aligned vectors; so are rows in several tiles, at offsets per thread (``skewed``).
 
     exchange     elements of the same row, of all threads: through shared memory; one total a row is written from there
-    parts        if tiles are few, a block per part of a tile: for each pass a launch that computes partial results, and
-                 one that combines them
+    cluster      if tiles are few, a block per part of a tile, which exchange as blocks of a cluster; or
+    parts        for each pass a launch that computes partial results, and one that combines them
 
 Bytes moved: a block that has a whole tile keeps its first ``chunks`` steps in registers, so that rows of at most that
 length are read once; others once for all folds (with a merge; else once per fold) and once to write.
@@ -29,7 +29,7 @@ import cutlass.cute as cute
 from cutlass import Boolean, Int32, Int64, const_expr
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute.exchange import reduce_columns
+from forge_core.cute.exchange import Cluster, reduce_columns
 from forge_core.cute.grid import follow, lead
 from forge_core.cute.math import divisor
 from forge_core.cute.memory import name_kernel
@@ -49,13 +49,8 @@ class Column(ColumnConfig, PartedKernel):
         pointers, length, (parts, width, step, threads), dims, numbers = self.split(args)
         inner, rows = dims[(self.rank - 1) * (1 + len(pointers))], self.rows_of(dims)
         tiles, parts = (inner + (step - 1)) // step, Int32(parts)
-        row = (
-            pointers,
-            self.scratch(args) if const_expr(self.workspace) else Int64(0),
-            Int32(length),
-            dims,
-            numbers,
-        )
+        scratch = self.scratch(args) if const_expr(self.workspace) else Int64(0)
+        row = pointers, scratch, Int32(length), dims, numbers
         # Divisions happen here, once, on the host.
         width, threads, edge = Int32(width), Int32(threads), self.vec - 1 if const_expr(self.align == "shifted") else 0
         groups = threads * self.vec // width
@@ -69,6 +64,7 @@ class Column(ColumnConfig, PartedKernel):
                 grid=(Int32(rows // inner * tiles), parts, 1),
                 block=(Int32((threads + 31) // 32 * 32), 1, 1),
                 max_number_threads=(self.threads, 1, 1),
+                cluster=(1, parts, 1) if const_expr(self.blocks > 1) else None,
                 stream=args[-1],
                 use_pdl=self.overlap and pass_index > 0,
                 **self.resources(self.threads),
@@ -92,6 +88,7 @@ class Column(ColumnConfig, PartedKernel):
         (block, part, _), rows = cute.arch.block_idx(), self.rows_of(dims)
         inner = dims[(self.rank - 1) * (1 + len(pointers))]
         lead(self.overlap and ALL < self.launches[-1] != pass_index)
+        cluster = Cluster(part, parts) if const_expr(self.blocks > 1) else None
 
         # Rows of this block.  Neighboring blocks have neighboring tiles.
         outer, tile_index = divmod(block, divisors[1])
@@ -123,7 +120,8 @@ class Column(ColumnConfig, PartedKernel):
                     found = [self.fold_each(folds, [more[r]], row_values[r], totals[r]) for r in range(vec)]
                     put(rAcc, [monoid.combine(get(rAcc, r), found[r]) for r in range(vec)])
                 spread = not held and p + 1 == (len(passes) if pass_index == ALL else pass_index + 1)
-                sTotals += reduce_columns(smem, rAcc, monoid, tile.places, self.threads, spread=spread)
+                places = tile.places
+                sTotals += reduce_columns(smem, rAcc, monoid, places, self.threads, spread=spread, cluster=cluster)
                 totals = [(*totals[r], *get(rAcc, r)) for r in range(vec)]
 
         if const_expr(held):
@@ -135,7 +133,8 @@ class Column(ColumnConfig, PartedKernel):
                 store_tile(tile, g, load_tile(tile, g, gs, i, end), constants, i, end)
         else:
             # Neighboring threads write what neighboring rows have, from shared memory.
-            own = Int32(cutlass.min(Int64(step), inner - first))
+            most = cutlass.select_(part == 0, step, 0) if const_expr(self.blocks > 1) else step
+            own = Int32(cutlass.min(Int64(most), inner - first))
             for row in cutlass.range(cute.arch.thread_idx()[0], own, cute.arch.block_dim()[0], unroll=1):
                 acc = tuple(total[tile.slot(row)] for total in sTotals)
                 if const_expr(last):

@@ -347,13 +347,15 @@ class ColumnConfig(RowConfig):
     """``column.py``: neighboring rows in neighboring threads; ``shifted`` rows are contiguous memory together.
 
     Attributes:
-        held: a block per tile of rows, whose first ``chunks`` steps stay in registers; otherwise any number of parts
-            per row and a launch per pass.
+        held: a block or a cluster per tile of rows, the first ``chunks`` steps of each block in registers; otherwise
+            any number of parts per row and a launch per pass.
         overlap: programmatic dependent launch of the passes.
+        blocks: maximum blocks of a cluster that shares a tile, whose number is a launch argument.
     """
 
     held: bool = False
     overlap: bool = False
+    blocks: int = 1
 
     @property
     def sizes(self) -> int:
@@ -367,8 +369,8 @@ class ColumnConfig(RowConfig):
 
     @property
     def exchange_partials(self) -> int:
-        """Partial results of an exchange in shared memory: one per element of the block."""
-        return self.threads * self.vec
+        """Partial results of an exchange in shared memory: one per element of the block, and those of a cluster."""
+        return self.threads * self.vec * (2 if self.blocks > 1 else 1)
 
     @property
     def registers(self) -> int:
@@ -385,11 +387,11 @@ class ColumnConfig(RowConfig):
         Such a kernel needs fewer registers than ``registers`` estimates, and parts are chosen for that many blocks.
         """
         program = self.binding.program
-        adds = self.workspace and len(program.folds) == 1 and not program.operands.writes
+        adds = (self.workspace or self.blocks > 1) and len(program.folds) == 1 and not program.operands.writes
         adds = adds and self.registers <= 96 and self.binding.words(self.vec) == 4
         return max(super().resident, 1024 // self.threads if adds else 1)
 
     @property
     def idea(self) -> str:
         """The kernel's name."""
-        return f"column_{'held' if self.held else 'split'}"
+        return "column_cluster" if self.blocks > 1 else f"column_{'held' if self.held else 'split'}"

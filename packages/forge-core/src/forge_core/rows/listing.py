@@ -165,16 +165,19 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
     columns = binding.program.operands.columns
     words, spare, most = max(1, binding.words(binding.widest_vec)), spare_registers(device), device.sm_threads
     names, merge = binding.program.operands, binding.program.merge
-    # Each iteration ends with a merge into the totals, twice as many for 16-bit rows.  For a sum it is cheap, and fewer
-    # vectors in flight leave registers for more resident blocks.
-    merged = bool(binding.program.folds) and not columns and (merge == "max_sum" or bool(names.writes))
+    # Each iteration ends with a merge into the totals, twice as many for 16-bit rows; more vectors hide it.
+    folds, adds = bool(binding.program.folds), len(binding.program.folds) == 1 and not names.writes
+    merged = folds and not columns and (merge == "max_sum" or bool(names.writes))
     # A vector of shifted rows has elements of several reduced indices, each with its own element of a column operand.
     chunks = {"whole": max(1, 16 // words), "shifted": max(1, 16 // words // max(1, len(columns)))}
     for align, each in {**chunks, "skewed": chunks["whole"], "element": 8}.items():
         short = ((True, 1),) if align in chunks or not columns else ()
         # Rows read by element are indexed by several dims.
         for held, reduced in (*short, (False, MANY_DIMS if align == "element" else 1)):
-            more = max(1, binding.widest_vec // 4) if merged and align != "element" and not held else 1
+            longer = align != "element" and not held and not columns
+            more = max(1, binding.widest_vec // 4) if merged and longer else 2 if adds and longer else 1
             overlap = not held and device.capability >= (9, 0)
             sizes = (COLUMN_THREADS, each * more, spare, MANY_DIMS, reduced, most)
             yield ColumnConfig(binding, align, *sizes, held, overlap)
+        if folds and not columns and not names.writes and align in ("whole", "skewed") and max_cluster(device) > 1:
+            yield ColumnConfig(binding, align, COLUMN_THREADS, each, spare, MANY_DIMS, 1, most, held=True, blocks=8)

@@ -4,7 +4,7 @@
     few long rows             grid        all blocks of the GPU hold them and exchange through global memory; one read
     longer rows               stream      a block per row; a read for all folds (without a merge for each), one to write
     few of them               split       parts of rows, a launch per pass; the same reads
-    neighboring rows          column      in neighboring threads
+    neighboring rows          column      in neighboring threads; a block, a cluster or parts per tile
     any others                stream      by element
     sums over rows            persistent  teams process rows one after the other
 
@@ -303,7 +303,8 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
         return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
     kind, one = problem.column_alignment(binding.widest_vec, COLUMN_THREADS), len(problem.reduced) == 1
-    fits = [config for config in _listed(binding, device, ColumnConfig, kind) if one or config.reduced > 1]
+    listed = [config for config in _listed(binding, device, ColumnConfig, kind) if one or config.reduced > 1]
+    fits = [config for config in listed if config.blocks == 1]
     # The first holds rows in one block.
     config: ColumnConfig = fits[-1]
     tiles = tiling(config, problem, device)
@@ -315,6 +316,12 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
     if tiles.parts == 1:
         config = fits[0]
         tiles = tiling(config, problem, device)
+    # A cluster instead of parts, or of a block per tile if the blocks of all clusters are resident.
+    for cluster in (c for c in listed if c.blocks > 1):
+        shared = tiling(cluster, problem, device)
+        few = config is fits[0] and shared.tiles * shared.parts < 2 * cluster.resident * device.sm_count
+        if shared.parts > 1 and (tiles.parts > 1 or few):
+            config, tiles = cluster, shared
     counted = problem.rows if tiles.parts > 1 else 0  # rows are also indexed by the launch that combines parts
     if max(problem.length + tiles.groups * config.chunks, counted, tiles.tiles * tiles.parts) >= LIMIT:
         return Refusal("fewer than 2^31 blocks, and elements of a row", f"{problem.rows} rows of {problem.length}")
