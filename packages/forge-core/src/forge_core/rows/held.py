@@ -110,11 +110,12 @@ class Held(HeldConfig, SharedRowKernel):
         """Loads a thread's pieces of a row, among them elements of the head and tail of ``shifted`` rows."""
         thread_in_row, rank, width = who
         threads = width * max(self.blocks, 1)
-        if self.align == "element":
-            return [self.element(g, i, i < count) for i in [thread_in_row + c * threads for c in range(self.chunks)]]
         # With ``blocks == 0`` each block has a contiguous part of the row; the blocks of a cluster are interleaved.
         first = rank * (width * self.chunks * self.vec) if self.blocks == 0 else Int32(0)
         start = thread_in_row - rank * width if self.blocks == 0 else thread_in_row
+        if self.align == "element":
+            each = [first + start + c * threads for c in range(self.chunks)]
+            return [self.element(g, i, i < count) for i in each]
         head, body = Int32(0), count
         if self.align == "shifted":
             head = cutlass.min(self.head(g), count)

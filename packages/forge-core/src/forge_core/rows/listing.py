@@ -125,7 +125,8 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     if clusters > 1 and stages and kept and staged > 0:
         yield held("whole" if columns else "shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged)
     for threads, lanes, chunks, rows in _ELEMENT_ROWS:
-        yield held("element", threads, lanes, chunks, rows=rows)
+        # A row of a map has any number of blocks.
+        yield held("element", threads, lanes, chunks, int(lanes > 0 or bool(binding.program.folds)), rows=rows)
 
 
 def _stages_columns(config: HeldConfig, device: Device) -> bool:

@@ -311,7 +311,8 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
     # Few elements: a single launch that reads them one by one, in narrow tiles.
     for single in _listed(binding, device, ColumnConfig, "element") if kind in ("shifted", "skewed") and one else ():
         narrow = tiling(single, problem, device)
-        if single.held and narrow.parts == 1 and problem.length <= FEW_SINGLE_STEPS * narrow.groups:
+        few = problem.length <= FEW_SINGLE_STEPS * narrow.groups and narrow.tiles <= 4 * device.sm_count
+        if single.held and narrow.parts == 1 and few:
             config, fits, tiles = single, [single], narrow
     if tiles.parts == 1:
         config = fits[0]
