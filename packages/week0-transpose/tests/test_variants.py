@@ -66,7 +66,7 @@ EXAMPLES: dict[str, tuple[str, list[Any]]] = {
             UnalignedConfig(1, 16, 8, room=3),
             UnalignedConfig(8, 8, 8, batch_rank=1, dst_shift=False),
             UnalignedConfig(2, 16, 8, by_columns=True, dst_shift=False, room=5),
-            UnalignedConfig(1, 32, 8, src_shift=False, room=3),
+            UnalignedConfig(1, 32, 8, src_shift=False),
             UnalignedConfig(2, 32, 16, src_shift=False),
             UnalignedConfig(4, 32, 16, src_shift=False, wide=True),
         ],
@@ -137,8 +137,8 @@ REGISTERS: dict[type, Callable[[Any], int]] = {
     # Each element in flight has two 64-bit addresses.
     NaiveConfig: lambda c: 32 if c.items == 1 else 16 + (10 if c.wide else 8) * c.items,
     TiledConfig: lambda c: 32 if c.itemsize < 16 else 40,
-    # Its chunks, twice where they are shifted, and a 64-bit address for each.
-    UnalignedConfig: lambda c: 60 + 4 * c.vec * (1 + c.src_shift),
+    # Its chunks, twice where they are shifted, and a 64-bit address for each; four more by CUDA 13's assembler.
+    UnalignedConfig: lambda c: 64 + 4 * c.vec * (1 + c.src_shift),
     SkinnyConfig: lambda c: 40 + 5 * c.lines,
     LinesConfig: lambda c: 48,
     VectorizedConfig: lambda c: 56 + c.vec * c.src_width // 4,
