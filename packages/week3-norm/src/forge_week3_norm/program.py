@@ -51,7 +51,6 @@ class Norm(RowProgram):
     cast: torch.dtype | None = None
     total: torch.dtype | None = None
     statistics: bool = False
-    takes_vectors = True
 
     @property
     def operands(self) -> Operands:
@@ -131,7 +130,8 @@ class NormBackward(RowProgram):
     weight: bool = False
     offset: bool = False
     added: bool = False
-    merge, takes_vectors = "each", True
+
+    merge = "each"
 
     @property
     def operands(self) -> Operands:
@@ -196,7 +196,8 @@ class WeightBackward(RowProgram):
     center: bool = False
     bias: bool = False
     cast: torch.dtype | None = None
-    merge, takes_vectors = "each", True
+
+    merge = "each"
 
     @property
     def operands(self) -> Operands:
