@@ -461,7 +461,7 @@ def test_rows_side_by_side_are_read_by_columns():
 @pytest.mark.parametrize(
     "rows, length, parted, parts",
     [
-        (15, 102518, True, 376),  # one tile: a turn of a block's threads at least
+        (15, 102518, True, 377),  # one tile: a turn of a block's threads at least
         (512, 4096, True, 128),  # as many blocks as half of the GPU has room for
         (65536, 4096, False, 1),  # enough tiles for all multiprocessors
         (512, 100, False, 1),  # held

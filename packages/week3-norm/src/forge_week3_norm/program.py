@@ -51,6 +51,7 @@ class Norm(RowProgram):
     cast: torch.dtype | None = None
     total: torch.dtype | None = None
     statistics: bool = False
+    takes_vectors = True
 
     @property
     def operands(self) -> Operands:
@@ -130,8 +131,7 @@ class NormBackward(RowProgram):
     weight: bool = False
     offset: bool = False
     added: bool = False
-
-    merge = "each"
+    merge, takes_vectors = "each", True
 
     @property
     def operands(self) -> Operands:
@@ -196,8 +196,7 @@ class WeightBackward(RowProgram):
     center: bool = False
     bias: bool = False
     cast: torch.dtype | None = None
-
-    merge = "each"
+    merge, takes_vectors = "each", True
 
     @property
     def operands(self) -> Operands:

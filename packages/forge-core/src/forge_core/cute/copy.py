@@ -18,6 +18,9 @@ from cutlass.memory import SmemAllocator
 
 from forge_core.cute.warp import WARP
 
+#: The L2 cache policies that ``createpolicy.fractional`` makes of a fraction of 1, as CUTLASS has them, too.
+_POLICIES = {"evict_first": 0x12F0000000000000, "evict_last": 0x14F0000000000000}
+
 
 def load_policy(once: Boolean | None = None) -> Int64:
     """The L2 cache policy of loads, for ``cache_policy`` of a copy: evict_last, or evict_first where ``once`` holds.
@@ -27,17 +30,10 @@ def load_policy(once: Boolean | None = None) -> Int64:
     evicts lines that have been read in part only.  :data:`forge_core.rows.kernel.READ_ONCE` has what ``once`` gains.
 
     Args:
-        once: None: evict_last.
+        once: None: evict_last.  On the host it costs the kernel nothing.
     """
-    last = _policy("evict_last")
-    return last if once is None else Int64(cutlass.select_(once, _policy("evict_first"), last))
-
-
-def _policy(priority: str) -> Int64:
-    policy = cute.arch.inline_ptx(
-        f"createpolicy.fractional.L2::{priority}.b64 {{$w0}}, 1.0;", write_only_types=[Uint64]
-    )
-    return Int64(policy)
+    first, last = _POLICIES["evict_first"], _POLICIES["evict_last"]
+    return Int64(last) if once is None else Int64(last) - Int64(once) * (last - first)
 
 
 def head_elements(row: cute.Tensor, vec: int) -> Int32:

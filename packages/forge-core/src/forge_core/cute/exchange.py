@@ -234,8 +234,31 @@ class Places:
     has_row: list[Boolean]
 
 
-def reduce_columns(smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid, places: Places, threads: int) -> None:
-    """Reduces the accumulators of adjacent rows over a block.
+class Cluster:
+    """A cluster of ``blocks`` blocks that share adjacent rows, of which this is ``rank``; all threads start with it."""
+
+    def __init__(self, rank: Int32, blocks: Int32) -> None:
+        self.rank, self.blocks, self._started = rank, blocks, False
+        cute.arch.cluster_arrive_relaxed()
+
+    def wait(self) -> None:
+        """Waits until all blocks have started, so that their shared memory can be written."""
+        if not self._started:
+            cute.arch.cluster_wait()
+        self._started = True
+
+
+def reduce_columns(
+    smem: SmemAllocator,
+    rAcc: list[cute.Tensor],
+    monoid: Monoid,
+    places: Places,
+    threads: int,
+    *,
+    spread: bool = False,
+    cluster: Cluster | None = None,
+) -> list[cute.Tensor]:
+    """Reduces the accumulators of adjacent rows over a block, or over the blocks of a cluster.
 
     Args:
         smem: allocator of shared memory.
@@ -243,16 +266,33 @@ def reduce_columns(smem: SmemAllocator, rAcc: list[cute.Tensor], monoid: Monoid,
         monoid: the reduction.
         places: the rows of the places.
         threads: maximum of the block's threads.
+        spread: leave the totals in shared memory, for any thread, and ``rAcc`` as it is.
+        cluster: the blocks that share the rows; None for this block alone.
+
+    Returns:
+        Shared memory, for each part of an accumulator: with ``spread`` (rows,), the totals.
     """
     layout = cute.make_layout(threads * cute.size(rAcc[0]))
     if places.has_row:  # stored by element, strided by the places of a thread: the swizzle avoids bank conflicts
         layout = cute.make_composed_layout(cute.make_swizzle(3, 0, 5), 0, layout)
     sAcc = [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in monoid.types]
-    combine_places(rAcc, sAcc, monoid, places)
+    if cluster is None:
+        combine_places(rAcc, sAcc, monoid, places, spread)
+        return sAcc
+    sAll = [smem.allocate_tensor(dtype, layout, byte_alignment=16) for dtype in monoid.types]
+    combine_places(rAcc, sAcc, monoid, places, True)
+    cluster.wait()
+    _combine_blocks(sAcc, sAll, monoid, places.width, cluster.rank, cluster.blocks)
+    for r, row in enumerate(() if spread else places.rows):
+        for k, sAll_k in enumerate(sAll):
+            rAcc[k][r] = sAll_k[row]
+    return sAll
 
 
 @cute.jit
-def combine_places(rAcc: list, sAcc: list, monoid: cutlass.Constexpr, places: Places):
+def combine_places(
+    rAcc: list, sAcc: list, monoid: cutlass.Constexpr, places: Places, spread: cutlass.Constexpr = False
+):
     """Reduces through given shared memory: combines eight places at a time until one is left of each row.
 
     Args:
@@ -260,9 +300,10 @@ def combine_places(rAcc: list, sAcc: list, monoid: cutlass.Constexpr, places: Pl
         sAcc: for each part of an accumulator, (places,) of all threads of the block.
         monoid: the reduction.
         places: the rows of the places.
+        spread: see :func:`reduce_columns`.
     """
     width, rows = places.width, places.rows
-    if places.groups > 1:
+    if (places.groups > 1) | spread:
         for k in cutlass.range_constexpr(len(sAcc)):
             for r in cutlass.range_constexpr(len(rows)):
                 if cutlass.const_expr(len(places.has_row) == 0):
@@ -270,19 +311,41 @@ def combine_places(rAcc: list, sAcc: list, monoid: cutlass.Constexpr, places: Pl
                 else:
                     store_if(sAcc[k], places.first + r, rAcc[k][r], places.has_row[r])
         cute.arch.sync_threads()
-        left = places.groups
-        while left > 1:
-            some = (left + (PLACES_AT_ONCE - 1)) // PLACES_AT_ONCE
-            for at in cutlass.range(cute.arch.thread_idx()[0], some * width, cute.arch.block_dim()[0], unroll=1):
-                accs = [_acc_at(sAcc, at + k * some * width, left * width, at, monoid) for k in range(PLACES_AT_ONCE)]
-                total = _combine_all(accs, monoid)
-                for k in cutlass.range_constexpr(len(sAcc)):
-                    sAcc[k][at] = total[k]
-            cute.arch.sync_threads()
-            left = some
-        for r in cutlass.range_constexpr(len(rows)):
+        _combine_groups(sAcc, monoid, width, places.groups)
+        for r in cutlass.range_constexpr(0 if spread else len(rows)):
             for k in cutlass.range_constexpr(len(sAcc)):
                 rAcc[k][r] = sAcc[k][rows[r]]
+
+
+@cute.jit
+def _combine_groups(sAcc: list, monoid: cutlass.Constexpr, width: Int32, groups: Int32):
+    left = groups
+    while left > 1:
+        some = (left + (PLACES_AT_ONCE - 1)) // PLACES_AT_ONCE
+        for at in cutlass.range(cute.arch.thread_idx()[0], some * width, cute.arch.block_dim()[0], unroll=1):
+            accs = [_acc_at(sAcc, at + k * some * width, left * width, at, monoid) for k in range(PLACES_AT_ONCE)]
+            total = _combine_all(accs, monoid)
+            for k in cutlass.range_constexpr(len(sAcc)):
+                sAcc[k][at] = total[k]
+        cute.arch.sync_threads()
+        left = some
+
+
+@cute.jit
+def _combine_blocks(sAcc: list, sAll: list, monoid: cutlass.Constexpr, width: Int32, rank: Int32, blocks: int | Int32):
+    """Sends the totals of a block, ``width`` of ``sAcc``, to ``sAll`` of each block of its cluster, and combines."""
+    for row in cutlass.range(cute.arch.thread_idx()[0], width, cute.arch.block_dim()[0], unroll=1):
+        for k in cutlass.range_constexpr(len(sAcc)):
+            place, total = sAll[k].iterator + cute.crd2idx(rank * width + row, sAll[k].layout), sAcc[k][row]
+            for other in cutlass.range(blocks, unroll=1):
+                cute.arch.inline_ptx(
+                    "{\n\t.reg .b32 there;\n\tmapa.shared::cluster.u32 there, {$r0}, {$r1};\n\t"
+                    f"st.shared::cluster.b{sAll[k].element_type.width} [there], {{$r2}};\n\t}}",
+                    read_only_args=[Int32(place.toint()), Int32(other), total],
+                )
+    cute.arch.cluster_arrive()
+    cute.arch.cluster_wait()
+    _combine_groups(sAll, monoid, width, blocks)
 
 
 def finish_parts(

@@ -13,6 +13,8 @@ relative error of abs(d) 2^-24.  Results below 2^-126 are 0.
 from __future__ import annotations
 
 import math
+import operator
+from functools import reduce
 from typing import Any
 
 import cutlass.cute as cute
@@ -73,22 +75,32 @@ def widened(x: Any) -> Any:
     return rX.load()
 
 
+def divisor(n: Any) -> Any:
+    """What divides a 32-bit integer by multiplication, made on the host: for ``//``, ``%`` and ``divmod`` of a kernel.
+
+    A kernel that divides by an integer finds a reciprocal first, in twenty instructions.  Constants need no help.
+    """
+    return n if isinstance(getattr(n, "value", n), int) else cute.FastDivmodDivisorV2(n)
+
+
 @cute.jit
-def step_dim(n: Int64, size: Uint32, strides: tuple, offsets: tuple):
-    """Splits the coordinate of the innermost dim off a linear index; a dim of size 1 costs a branch only.
+def step_dims(n: Int64, dims: tuple, offsets: tuple):
+    """Splits the coordinates of dims off a linear index; if all have size 1, that costs one branch.
+
+    A branch for each dim would be several jumps ahead of a kernel's first load, over code that a cold cache lacks.
 
     Args:
-        n: linear index; below 2^32 unless the size is 1.
-        size: size of the dim.
-        strides: stride of the dim in each tensor.
-        offsets: offset of the dims split off before, in each tensor.
+        n: linear index; below 2^32 unless all sizes are 1.
+        dims: of each dim, the innermost first: its size, and its stride in each tensor.
+        offsets: offset in each tensor.
 
     Returns:
-        The linear index of the remaining dims, and the offsets.
+        The linear index of the remaining dims, and the offsets with those of these dims added.
     """
-    if size != 1:
-        quotient = Int64(Uint32(n) // size)
-        place = n - quotient * Int64(size)
-        offsets = tuple(offset + place * stride for offset, stride in zip(offsets, strides, strict=True))
-        n = quotient
+    if reduce(operator.or_, [Uint32(size) for size, _ in dims]) != 1:
+        for size, strides in dims:
+            quotient = Int64(Uint32(n) // Uint32(size))
+            place = n - quotient * Int64(size)
+            offsets = tuple(offset + place * stride for offset, stride in zip(offsets, strides, strict=True))
+            n = quotient
     return n, offsets

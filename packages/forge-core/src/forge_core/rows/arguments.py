@@ -14,6 +14,10 @@ from forge_core.rows.teams import PersistentConfig, team_sizes
 
 #: Iterations per block from which splitting rows is faster than a block per tile; steps per block if tiles are narrow.
 FEW_ITERATIONS, FEW_STEPS = 4, 16
+#: Steps up to which a block reads a narrow tile by element, where vectors would take parts or reach across rows.
+FEW_SINGLE_STEPS = 32
+#: Iterations of a block up to which a cluster is faster than parts: of kernels with one fold, and of others.
+CLUSTER_ITERATIONS = 16, 4
 #: Minimum occupancy of the last wave, below which tiles get more parts.
 FULL = 0.9
 #: Minimum width of a tile in vectors of 16 bytes: a cache line; two lines if rows are split; a sector if otherwise
@@ -93,6 +97,8 @@ class Tiling(NamedTuple):
 def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
     """The tiling of a problem for a configuration that supports it."""
     target, program = _target_blocks(config, device), config.binding.program
+    if config.blocks > 1:
+        return _cluster_tiling(config, problem, config.resident * device.sm_count)
     found = _tile(config, problem, LINE, target)
     if program.folds and found.tiles * 2 <= target:
         narrow = _tile(config, problem, SECTOR, target)
@@ -102,28 +108,47 @@ def tiling(config: ColumnConfig, problem: Problem, device: Device) -> Tiling:
     if config.held or problem.length < few * found.groups * config.chunks:
         return found
     found = _tile(config, problem, LINES, target)
-    iteration = found.groups * config.chunks
-    iterations, most = -(-problem.length // iteration), problem.length // iteration
-    return found._replace(parts=_parts(found.tiles, iterations, most, target, config.resident * device.sm_count))
+    iterations = -(-problem.length // (found.groups * config.chunks))
+    return found._replace(parts=_parts(found.tiles, iterations, target, config.resident * device.sm_count))
 
 
-def _parts(tiles: int, iterations: int, most: int, target: int, resident: int) -> int:
+def _cluster_tiling(config: ColumnConfig, problem: Problem, resident: int) -> Tiling:
+    """The tiling for a cluster per tile; with one part where a cluster is not faster.
+
+    ``resident``: resident blocks of the GPU.
+    """
+    merges = len(config.binding.program.folds) > 1
+    # A kernel with one fold needs fewer registers than estimated.
+    longest, full = CLUSTER_ITERATIONS[merges], resident if merges else resident * 5 // 4
+    for line, least in ((LINES, resident // 2), (LINE, resident // 5)):
+        found = _tile(config, problem, line, resident)
+        iterations, parts = -(-problem.length // (found.groups * config.chunks)), 1
+        most = min(config.blocks, iterations, config.threads * config.vec // found.width)
+        while 2 * parts <= most and (iterations > longest * parts or 2 * parts * found.tiles <= full):
+            parts *= 2
+        if iterations <= longest * parts and found.tiles * parts >= least:
+            return found._replace(parts=parts)
+    return found._replace(parts=1)
+
+
+def _parts(tiles: int, iterations: int, target: int, resident: int) -> int:
     """Parts per tile: for the target number of blocks, or up to twice as many if they then fill whole waves.
 
     Args:
         tiles: number of tiles.
         iterations: iterations of a block for a whole tile.
-        most: maximum parts per tile.
         target: blocks of 1024 threads per multiprocessor.
         resident: resident blocks of the GPU.
     """
-    least = max(1, min(most, round(target / max(tiles, 1))))
-    for parts in range(least, min(most, 2 * least) + 1):
+    least = max(1, min(iterations, round(target / max(tiles, 1))))
+    for parts in range(least, min(iterations - 1, 2 * least) + 1):
         # The last part may be shorter.
         blocks = tiles * iterations / -(-iterations // parts)
         if blocks <= resident or blocks >= FULL * math.ceil(blocks / resident) * resident:
-            return parts
-    return least
+            break
+    else:
+        parts = least
+    return -(-iterations // -(-iterations // parts))  # no part is empty
 
 
 def _tile(config: ColumnConfig, problem: Problem, line: int, target: int) -> Tiling:

@@ -12,9 +12,9 @@ advance along the rows in steps:
 If a tile has all rows and they are contiguous memory together, a vector may span two element indices (``shifted``), so
 that any number of rows is read by aligned vectors; so are rows in several tiles, at offsets per thread (``skewed``).
 
-    exchange     elements of the same row, of all threads: through shared memory
-    parts        if tiles are few, a block per part of a tile: for each pass a launch that computes partial results, and
-                 one that combines them
+    exchange     elements of the same row, of all threads: through shared memory; one total a row is written from there
+    cluster      if tiles are few, a block per part of a tile, which exchange as blocks of a cluster; or
+    parts        for each pass a launch that computes partial results, and one that combines them
 
 Bytes moved: a block that has a whole tile keeps its first ``chunks`` steps in registers, so that rows of at most that
 length are read once; others once for all folds (with a merge; else once per fold) and once to write.
@@ -22,17 +22,16 @@ length are read once; others once for all folds (with a merge; else once per fol
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import cutlass
 import cutlass.cute as cute
-from cutlass import Int32, Int64, Uint32, const_expr
+from cutlass import Boolean, Int32, Int64, const_expr
 from cutlass.memory import SmemAllocator
 
-from forge_core.cute.copy import load_policy, store_if
-from forge_core.cute.exchange import reduce_columns
+from forge_core.cute.exchange import Cluster, reduce_columns
 from forge_core.cute.grid import follow, lead
+from forge_core.cute.math import divisor
 from forge_core.cute.memory import name_kernel
 from forge_core.cute.monoid import get, kept, put
 from forge_core.rows.config import ColumnConfig
@@ -50,25 +49,22 @@ class Column(ColumnConfig, PartedKernel):
         pointers, length, (parts, width, step, threads), dims, numbers = self.split(args)
         inner, rows = dims[(self.rank - 1) * (1 + len(pointers))], self.rows_of(dims)
         tiles, parts = (inner + (step - 1)) // step, Int32(parts)
-        row = (
-            pointers,
-            self.scratch(args) if const_expr(self.workspace) else Int64(0),
-            Int32(length),
-            dims,
-            numbers,
-        )
+        scratch = self.scratch(args) if const_expr(self.workspace) else Int64(0)
+        row = pointers, scratch, Int32(length), dims, numbers
         # Divisions happen here, once, on the host.
         width, threads, edge = Int32(width), Int32(threads), self.vec - 1 if const_expr(self.align == "shifted") else 0
         groups = threads * self.vec // width
         steps = (Int32(length) + (edge + width - 1) // width + groups - 1) // groups
         span = ((steps + (self.chunks - 1)) // self.chunks + parts - 1) // parts * self.chunks
-        sizes = (width, Int32(step), threads, groups, steps, span, Uint32(tiles), parts)
+        divisors = divisor(width), divisor(Int32(tiles))
+        sizes = (width, Int32(step), threads, groups, steps, span, parts, divisors, self.policy(rows, length))
         for pass_index in self.launches:
             name_kernel(self.kernel, self.name_of(pass_index))
             self.kernel(*row, sizes, pass_index).launch(
                 grid=(Int32(rows // inner * tiles), parts, 1),
                 block=(Int32((threads + 31) // 32 * 32), 1, 1),
                 max_number_threads=(self.threads, 1, 1),
+                cluster=(1, parts, 1) if const_expr(self.blocks > 1) else None,
                 stream=args[-1],
                 use_pdl=self.overlap and pass_index > 0,
                 **self.resources(self.threads),
@@ -88,31 +84,30 @@ class Column(ColumnConfig, PartedKernel):
         pass_index: cutlass.Constexpr,
     ):
         program, names, passes, vec = self.binding.program, self.binding.program.operands, self.passes, self.vec
-        (width, step, threads, groups, steps, span, tiles, parts), smem = sizes, SmemAllocator()
+        (width, step, threads, groups, steps, span, parts, divisors, policy), smem = sizes, SmemAllocator()
         (block, part, _), rows = cute.arch.block_idx(), self.rows_of(dims)
         inner = dims[(self.rank - 1) * (1 + len(pointers))]
         lead(self.overlap and ALL < self.launches[-1] != pass_index)
+        cluster = Cluster(part, parts) if const_expr(self.blocks > 1) else None
 
         # Rows of this block.  Neighboring blocks have neighboring tiles.
-        outer = Uint32(block) // tiles
-        first = Int64(Uint32(block) - outer * tiles) * step
-        g = self.neighbor(self.row_of(pointers, length, dims, Int64(outer), first=True), dims, first)
-        once = load_policy(self.read_once(rows, length))
-        tile = Tile.of(self, g, (width, step, threads, groups), length, (first, inner - first), once)
-        g, gs = self.neighbor(g, dims, tile.first), [self.neighbor(g, dims, column) for column in tile.columns()]
+        outer, tile_index = divmod(block, divisors[1])
+        first = Int64(tile_index) * step
+        g0 = self.neighbor(self.row_of(pointers, length, dims, Int64(outer), first=True), dims, first)
+        tile = Tile.of(self, g0, (width, divisors[0], step, threads, groups), length, (first, inner - first), policy)
+        g, gs = self.neighbor(g0, dims, tile.first), [self.neighbor(g0, dims, column) for column in tile.columns()]
         row_values = [self.row_values(g, length, numbers) for g in gs]
         begin, end = part * span, cutlass.min(part * span + span, steps)
 
-        # The first steps are held if this launch also writes.
-        held = pass_index in (ALL, len(passes))
+        last = pass_index in (ALL, len(passes))
+        held = last and len(names.writes) > 0  # the first steps, if this launch writes
         pieces, rest = (load_tile(tile, g, gs, begin, end), begin + self.chunks) if const_expr(held) else ([], begin)
         follow(self.overlap and pass_index > 0)
-        totals = [() for _ in range(vec)]
+        totals, sTotals, before = [() for _ in range(vec)], [], Int64(outer) * inner + first
         for p in cutlass.range_constexpr(len(passes) if pass_index == ALL else min(pass_index + 1, len(passes))):
             folds, monoid = passes[p]
-            before = Int64(outer) * inner + first
-            gAcc = [self.partials(scratch, p, rows, before + column, parts + 1) for column in tile.columns()]
             if const_expr(p < pass_index):
+                gAcc = [self.partials(scratch, p, rows, before + column, parts + 1) for column in tile.columns()]
                 totals = [(*totals[r], *[total[parts] for total in gAcc[r]]) for r in range(vec)]
             else:
                 rAcc = kept(monoid, vec)
@@ -124,20 +119,31 @@ class Column(ColumnConfig, PartedKernel):
                     more = load_tile(tile, g, gs, i, end)
                     found = [self.fold_each(folds, [more[r]], row_values[r], totals[r]) for r in range(vec)]
                     put(rAcc, [monoid.combine(get(rAcc, r), found[r]) for r in range(vec)])
-                reduce_columns(smem, rAcc, monoid, tile.places, self.threads)
+                spread = not held and p + 1 == (len(passes) if pass_index == ALL else pass_index + 1)
+                places = tile.places
+                sTotals += reduce_columns(smem, rAcc, monoid, places, self.threads, spread=spread, cluster=cluster)
                 totals = [(*totals[r], *get(rAcc, r)) for r in range(vec)]
-                if const_expr(p == pass_index):
-                    for (r, one), k in itertools.product(enumerate(tile.first_of_row()), range(len(rAcc))):
-                        store_if(gAcc[r][k], part, rAcc[k][r], one)
 
         if const_expr(held):
             constants = [program.constants(totals[r], row_values[r]) for r in range(vec)]
             for r, one in enumerate(tile.first_of_row()):
                 self.write_results(gs[r], constants[r], row_values[r], one & (part == 0))
-            if const_expr(len(names.writes) > 0):
-                store_tile(tile, g, pieces, constants, begin, end)
-                for i in cutlass.range(rest, end, self.chunks, unroll=1):
-                    store_tile(tile, g, load_tile(tile, g, gs, i, end), constants, i, end)
+            store_tile(tile, g, pieces, constants, begin, end)
+            for i in cutlass.range(rest, end, self.chunks, unroll=1):
+                store_tile(tile, g, load_tile(tile, g, gs, i, end), constants, i, end)
+        else:
+            # Neighboring threads write what neighboring rows have, from shared memory.
+            most = cutlass.select_(part == 0, step, 0) if const_expr(self.blocks > 1) else step
+            own = Int32(cutlass.min(Int64(most), inner - first))
+            for row in cutlass.range(cute.arch.thread_idx()[0], own, cute.arch.block_dim()[0], unroll=1):
+                acc = tuple(total[tile.slot(row)] for total in sTotals)
+                if const_expr(last):
+                    own_g = self.neighbor(g0, dims, Int64(row))
+                    values = self.row_values(own_g, length, numbers)
+                    self.write_results(own_g, program.constants(acc, values), values, Boolean(True))
+                else:
+                    for k, gTotal in enumerate(self.partials(scratch, pass_index, rows, before + row, parts + 1)):
+                        gTotal[part] = acc[k]
 
 
 build = row_builder(Column)

@@ -1,7 +1,7 @@
 """Configurations of the row engine's kernels: frozen dataclasses, one compiled kernel each.
 
 Sizes, strides and addresses are runtime arguments of a launch, so that a new shape compiles nothing unless it selects a
-configuration of its program and dtypes that no earlier shape has: there are at most 48.
+configuration of its program and dtypes that no earlier shape has: there are about 50.
 """
 
 from __future__ import annotations
@@ -204,10 +204,12 @@ class HeldConfig(SharedRowConfig):
         staged: vectors per thread and row operand that are staged in shared memory instead of registers, which leaves
             registers for another resident block.
         columns_staged: column operands are copied to shared memory together with the row.
+        rows: rows of each group of lanes, all in flight at once.
     """
 
     staged: int = 0
     columns_staged: bool = False
+    rows: int = 1
 
     @property
     def merges(self) -> bool:
@@ -251,7 +253,8 @@ class HeldConfig(SharedRowConfig):
         """Estimated registers per thread: without staged vectors; with slots, head and tail elements, and folds."""
         staged = self.staged * self.binding.words(self.vec)
         edges = 2 * (self.edges - 1) * len(self.binding.loaded) if self.align == "shifted" else 0
-        return super().registers + 8 * self.in_grid - staged + edges + self.fold_registers
+        others = (self.rows - 1) * (self.chunks * self.binding.words(self.vec) + 4)
+        return super().registers + 8 * self.in_grid - staged + edges + others + self.fold_registers
 
     @property
     def fold_registers(self) -> int:
@@ -307,8 +310,8 @@ class HeldConfig(SharedRowConfig):
 
     @property
     def idea(self) -> str:
-        """The kernel's name and the threads that share a row."""
-        return f"held_{self.who}"
+        """The kernel's name, the threads that share a row, and rows per thread."""
+        return f"held_{self.who}" + (f"x{self.rows}" if self.rows > 1 else "")
 
 
 @dataclass(frozen=True)
@@ -344,13 +347,15 @@ class ColumnConfig(RowConfig):
     """``column.py``: neighboring rows in neighboring threads; ``shifted`` rows are contiguous memory together.
 
     Attributes:
-        held: a block per tile of rows, whose first ``chunks`` steps stay in registers; otherwise any number of parts
-            per row and a launch per pass.
+        held: a block or a cluster per tile of rows, the first ``chunks`` steps of each block in registers; otherwise
+            any number of parts per row and a launch per pass.
         overlap: programmatic dependent launch of the passes.
+        blocks: maximum blocks of a cluster that shares a tile, whose number is a launch argument.
     """
 
     held: bool = False
     overlap: bool = False
+    blocks: int = 1
 
     @property
     def sizes(self) -> int:
@@ -364,8 +369,8 @@ class ColumnConfig(RowConfig):
 
     @property
     def exchange_partials(self) -> int:
-        """Partial results of an exchange in shared memory: one per element of the block."""
-        return self.threads * self.vec
+        """Partial results of an exchange in shared memory: one per element of the block, and those of a cluster."""
+        return self.threads * self.vec * (2 if self.blocks > 1 else 1)
 
     @property
     def registers(self) -> int:
@@ -382,11 +387,11 @@ class ColumnConfig(RowConfig):
         Such a kernel needs fewer registers than ``registers`` estimates, and parts are chosen for that many blocks.
         """
         program = self.binding.program
-        adds = self.workspace and len(program.folds) == 1 and not program.operands.writes
+        adds = (self.workspace or self.blocks > 1) and len(program.folds) == 1 and not program.operands.writes
         adds = adds and self.registers <= 96 and self.binding.words(self.vec) == 4
         return max(super().resident, 1024 // self.threads if adds else 1)
 
     @property
     def idea(self) -> str:
         """The kernel's name."""
-        return f"column_{'held' if self.held else 'split'}"
+        return "column_cluster" if self.blocks > 1 else f"column_{'held' if self.held else 'split'}"

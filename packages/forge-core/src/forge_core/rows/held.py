@@ -49,10 +49,11 @@ class Held(HeldConfig, SharedRowKernel):
         pointers, length, threads, dims, numbers = self.split(args)
         step, rows = threads * self.chunks, self.rows_of(dims)
         parts = (length // self.vec + (step - 1)) // step if const_expr(self.blocks == 0) else self.blocks
-        groups = rows if const_expr(self.sized) else (rows + (threads // self.lanes - 1)) // (threads // self.lanes)
+        each = 1 if const_expr(self.sized) else threads // self.lanes * self.rows
+        groups = (rows + (each - 1)) // each
         name_kernel(self.kernel, self.kernel_name)
         slots = (self.scratch(args), args[-2]) if const_expr(self.in_grid) else (Int64(0), Int64(0))
-        sizes = Int32(length), Int32(threads), Uint32(parts), Int64(rows)
+        sizes = Int32(length), Int32(threads), Uint32(parts), Int64(rows), self.policy(rows, length)
         self.kernel(pointers, slots, sizes, dims, numbers).launch(
             grid=(Int32(parts), Int32(rows), 1) if const_expr(self.in_grid) else (Int32(groups * parts), 1, 1),
             block=(Int32(threads), 1, 1) if const_expr(self.sized) else (threads, 1, 1),
@@ -65,51 +66,56 @@ class Held(HeldConfig, SharedRowKernel):
 
     @cute.kernel
     def kernel(self, pointers: tuple, slots: tuple, sizes: tuple, dims: tuple, numbers: tuple):
-        (length, threads, parts, rows), program, smem = sizes, self.binding.program, SmemAllocator()
-        # The row of this thread, and its index among the threads of the row.
+        (length, threads, parts, rows, policy), program, smem = sizes, self.binding.program, SmemAllocator()
         thread, (block, group, _) = cute.arch.thread_idx()[0], map(Uint32, cute.arch.block_idx())
         if const_expr(not self.in_grid):
             block, group = block % (self.blocks or parts), block // (self.blocks or parts)
+        # This thread's index among the threads of the row.
         rank, width = Int32(block), threads if const_expr(self.sized) else self.lanes
-        row, thread_in_row, source, count = Int64(group), rank * width + thread, Int64(group), length
-        if const_expr(not self.sized):
-            # Lane groups past the last row are clamped to it with count 0, so that the warp stays converged.
-            row, thread_in_row = row * (self.threads // width) + thread // width, thread % width
-            source, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
+        who = (rank * width + thread if const_expr(self.sized) else thread % width), rank, width
         monoids, sharers = self.exchanged(), Sharers(threads, self.threads, max(self.blocks, 1), rank)
         if const_expr(self.in_grid):
             start = slots[0] + Int64(group) * len(monoids) * (Int64(parts) * SLOT_BYTES)
             sharers = Sharers(threads, self.threads, slots=Slots(start, slots[1], rank, Int32(parts), threads))
-        g = self.row_of(pointers, length, dims, source)
         exchange = open_exchange(smem, monoids, sharers)
 
         # Load.
-        pieces = self.load(g, count, (thread_in_row, rank, width), smem, self.read_once(rows, length))
+        held = []
+        for turn in cutlass.range_constexpr(self.rows):
+            row, source, count = Int64(group), Int64(group), length
+            if const_expr(not self.sized):
+                # Lane groups past the last row are clamped to it with count 0, so that the warp stays converged.
+                row = (row * self.rows + turn) * (self.threads // width) + thread // width
+                source, count = cutlass.min(row, rows - 1), Int32(cutlass.select_(row < rows, length, 0))
+            g = self.row_of(pointers, length, dims, source)
+            held.append((row, count, g, self.load(g, count, who, smem, policy)))
 
-        # Fold and exchange.
-        row_values, zero = self.row_values(g, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
-        totals = self.reduce(pieces, row_values, exchange, zero)
+        for row, count, g, pieces in held:
+            # Fold and exchange.
+            row_values, zero = self.row_values(g, length, numbers), Uint32(count) >> 31  # 0, unknown to the compiler
+            totals = self.reduce(pieces, row_values, exchange, zero)
 
-        # Map and store.  `drop_conversions`: the compiler converts elements again instead of keeping them in 32 bits.
-        constants = program.constants(totals, row_values)
-        self.write_results(g, constants, row_values, (thread_in_row == 0) & (row < rows))
-        if const_expr(len(program.operands.writes) > 0):
-            if const_expr(len(totals) > 0):
-                self.drop_conversions(pieces, totals, zero << len(totals))
-            self.map(pieces, constants)
+            # Map and store.  `drop_conversions`: converting elements again instead of keeping them in 32 bits.
+            constants = program.constants(totals, row_values)
+            self.write_results(g, constants, row_values, (who[0] == 0) & (row < rows))
+            if const_expr(len(program.operands.writes) > 0):
+                if const_expr(len(totals) > 0):
+                    self.drop_conversions(pieces, totals, zero << len(totals))
+                self.map(pieces, constants)
         # Under graph capture, blocks of a grid clear their slots, since a replay has the same number.
         for i in cutlass.range_constexpr(len(monoids) if self.in_grid else 0):
             exchange[i].slots.clear(monoids[i])
 
-    def load(self, g: dict[str, cute.Tensor], count: Int32, who: tuple, smem: Any, once: Any) -> list[Any]:
+    def load(self, g: dict[str, cute.Tensor], count: Int32, who: tuple, smem: Any, policy: Int64) -> list[Any]:
         """Loads a thread's pieces of a row, among them elements of the head and tail of ``shifted`` rows."""
         thread_in_row, rank, width = who
         threads = width * max(self.blocks, 1)
-        if self.align == "element":
-            return [self.element(g, i, i < count) for i in [thread_in_row + c * threads for c in range(self.chunks)]]
         # With ``blocks == 0`` each block has a contiguous part of the row; the blocks of a cluster are interleaved.
         first = rank * (width * self.chunks * self.vec) if self.blocks == 0 else Int32(0)
         start = thread_in_row - rank * width if self.blocks == 0 else thread_in_row
+        if self.align == "element":
+            each = [first + start + c * threads for c in range(self.chunks)]
+            return [self.element(g, i, i < count) for i in each]
         head, body = Int32(0), count
         if self.align == "shifted":
             head = cutlass.min(self.head(g), count)
@@ -117,7 +123,7 @@ class Held(HeldConfig, SharedRowKernel):
         columns = Columns(self, g, head + first, body - first, start, threads)
         edges = (thread_in_row + e * width for e in range(self.edges)) if self.align == "shifted" else ()
         elements = [self.element(g, Int32(cutlass.select_(i < head, i, i + body)), i < count - body) for i in edges]
-        vectors = self.vectors(columns, (head + first, body - first), once, smem, self.staged)
+        vectors = self.vectors(columns, (head + first, body - first), policy, smem, self.staged)
         columns.prefetch(smem, width)
         return vectors + elements
 

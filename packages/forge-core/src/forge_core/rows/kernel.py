@@ -25,6 +25,7 @@ from forge_core.cute import memory
 from forge_core.cute.copy import (
     behind,
     head_elements,
+    load_if,
     load_policy,
     opaque,
     partition,
@@ -35,7 +36,7 @@ from forge_core.cute.copy import (
     vector_predicate,
 )
 from forge_core.cute.exchange import Exchange, reduce_row
-from forge_core.cute.math import step_dim
+from forge_core.cute.math import step_dims
 from forge_core.cute.memory import GLOBAL, builder, launch_bounds
 from forge_core.cute.monoid import Monoid
 from forge_core.cute.warp import reduce_lanes, reduce_part
@@ -98,8 +99,9 @@ class RowKernel(RowConfig):
         per_row = [i for i, name in enumerate(names.tensors) if name not in names.columns + names.accumulates]
         # 32-bit dims: a grid has fewer than 2^31 blocks, and more rows than that are read by lanes and have one dim.
         rest, offsets = row, tuple(Int64(0) for _ in per_row)
-        for size, *strides in kept[:0:-1]:
-            rest, offsets = step_dim(rest, Uint32(size), tuple(strides[i] for i in per_row), offsets)
+        if len(kept) > 1:
+            others = tuple((size, tuple(strides[i] for i in per_row)) for size, *strides in kept[:0:-1])
+            rest, offsets = step_dims(rest, others, offsets)
         begins = {i: offset + rest * kept[0][1 + i] for i, offset in zip(per_row, offsets, strict=True)}
         tensors = {}
         for i, name in enumerate(names.tensors):
@@ -133,12 +135,12 @@ class RowKernel(RowConfig):
 
     # ---------------------------------------------------------------------------------------------------- pieces
 
-    def read_once(self, rows: Any, length: Any) -> Boolean | None:
-        """Whether to load with evict_first (see ``READ_ONCE``); None: evict_last, for programs that write."""
+    def policy(self, rows: Any, length: Any) -> Int64:
+        """The L2 cache policy of loads: evict_last, or evict_first where ``READ_ONCE`` says so."""
         if self.binding.program.operands.writes:
-            return None
+            return load_policy()
         nbytes = Int64(rows) * Int64(length) * self.binding.loaded_bytes
-        return (nbytes > READ_ONCE[0]) & (nbytes <= READ_ONCE[1])
+        return load_policy((nbytes > READ_ONCE[0]) & (nbytes <= READ_ONCE[1]))
 
     @property
     def narrowest(self) -> str:
@@ -150,20 +152,20 @@ class RowKernel(RowConfig):
         return head_elements(g[self.narrowest], self.vec) if self.align == "shifted" else Int32(0)
 
     def vectors(
-        self, columns: Columns, part: Any, once: Boolean | None, smem: SmemAllocator | None = None, staged: int = 0
+        self, columns: Columns, part: Any, policy: Int64, smem: SmemAllocator | None = None, staged: int = 0
     ) -> list[Piece]:
         """Loads a thread's aligned vectors of a row, all in flight at once.
 
         Args:
             columns: the thread's share of the row, and its column operands.
             part: its ``first`` and ``count``, which the caller may compute again behind other loads.
-            once: see :meth:`read_once`.
+            policy: L2 cache policy of the loads.
             smem: allocator of shared memory for staged vectors.
             staged: how many vectors are staged in shared memory, the last ones.
         """
         (first, count), g, thread, threads = part, columns.g, columns.thread, columns.threads
         epoch, kept = columns.epoch, self.chunks - staged
-        vec, binding, policy = self.vec, self.binding, load_policy(once)
+        vec, binding = self.vec, self.binding
         steps = [thread * vec + c * threads * vec for c in range(self.chunks)]
         inside = [step < count for step in steps]
         parts = {}
@@ -222,16 +224,15 @@ class RowKernel(RowConfig):
 
     def element(self, g: dict[str, cute.Tensor], i: Any, inside: Boolean) -> Piece:
         """Loads one element of a row of each operand, if ``inside``."""
-        # Elements outside read the row's first element, which is not used.
-        own = type(i)(cutlass.select_(inside, i, type(i)(0)))
         registers = {}
         for name in (*self.binding.loaded, *self.binding.program.operands.columns):
-            rX, x = cute.make_rmem_tensor(1, g[name].element_type), g[name][own]
-            rX[0] = cutlass.select_(inside, x, self.fill_value(name, g))
+            rX = cute.make_rmem_tensor(1, g[name].element_type)
+            rX.fill(self.fill_value(name, g))
+            load_if(g[name], i, rX, inside, load_policy())
             registers[name] = rX.load
 
         def store(name: str, y: Any) -> None:
-            store_if(g[name], own, y[0], inside)
+            store_if(g[name], i, y[0], inside)
 
         return self.piece(g, registers, partial(indices, i, 1), inside, 1, store=store)
 

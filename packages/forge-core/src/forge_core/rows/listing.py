@@ -32,11 +32,14 @@ _FEW, _SOME, _HALF, _MANY, _MOST = 8, 16, 32, 40, 56
 _MANY_SHIFTED = 32
 
 # Rows that a cluster holds in registers and shared memory together, with two resident blocks: threads per block; words
-# in shared memory; words in registers and maximum vectors before it spills, the second pair for converted elements.
-_STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED = 448, 48, (32, 16), (24, 12)
+# in shared memory; words in registers and maximum vectors before it spills, the second pair for converted elements, the
+# third for programs with column operands.
+_STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED, _STAGED_COLUMNS = 448, 48, (32, 16), (24, 12), (20, 10)
 
-# Rows of up to 128 vectors: threads per block, lanes per row, chunks.
+# Rows of up to 128 vectors, and of up to 128 elements that are read one by one, with a block for longer ones: threads
+# per block, lanes per row, chunks, rows per lane group.
 _WARP_ROWS = ((128, 1, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
+_ELEMENT_ROWS = ((128, 1, 4, 2), (128, 2, 4, 2), (128, 4, 4, 1), (128, 16, 8, 1), (512, 0, 8, 1))
 
 # Longer rows: maximum threads per block, blocks per row, words per thread.
 _BLOCK_ROWS = (
@@ -73,34 +76,39 @@ def _interned(config: RowConfig) -> RowConfig:
 def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     words = max(1, binding.words(binding.widest_vec))
     # Below sm_90 the compiler allocates more registers for moments.
-    more = binding.program.merge == "moments" and device.capability < (9, 0)
+    moments = binding.program.merge == "moments"
+    more = moments and device.capability < (9, 0)
 
-    def held(align: str, threads: int, lanes: int, chunks: int, blocks: int = 1, staged: int = 0) -> HeldConfig:
+    def held(
+        align: str, threads: int, lanes: int, chunks: int, blocks: int = 1, staged: int = 0, rows: int = 1
+    ) -> HeldConfig:
         rank = 1 if align == "whole" else MANY_DIMS
         spare, most = spare_registers(device) + 8 * more, device.sm_threads
-        config = HeldConfig(binding, align, threads, chunks, spare, rank, 0, most, lanes, blocks, staged)
+        config = HeldConfig(binding, align, threads, chunks, spare, rank, 0, most, lanes, blocks, staged, rows=rows)
         return replace(config, columns_staged=_stages_columns(config, device))
 
     clusters, floats = max_cluster(device), all(binding.dtype(name).is_floating_point for name in binding.loaded)
-    stages = bool(binding.program.folds) and not binding.program.operands.columns and floats
+    stages, columns = bool(binding.program.folds) and floats, binding.program.operands.columns
     writes, wide = binding.program.operands.writes, binding.wide_columns
     longer = [(threads, min(blocks, clusters), room) for threads, blocks, room in _BLOCK_ROWS]
     longer += [(512, 1, _MOST - 8 * more)] if clusters == 1 else []
     # Half of a multiprocessor's threads are enough where there is little arithmetic to overlap with loads.
-    longer += [(512, clusters, _HALF)] if clusters > 1 and len(binding.loaded) > 1 else []
+    longer += [(512, clusters, _HALF)] if clusters > 1 and len(binding.loaded) > 1 and not columns else []
     in_grid = bool(binding.fits_slot and device.capability >= (9, 0) and binding.program.folds)
-    longer += [(512, 0, _SOME)] if in_grid else []
     if not binding.program.folds:
         longer = [(256, 0, _SOME)]
     for align in ("whole", "shifted"):
         for threads, lanes, chunks in _WARP_ROWS:
             if align == "whole" or lanes > 1:
-                yield held(align, threads, lanes, chunks)
+                # A thread that holds a row and writes nothing has registers for another row, and bytes in flight.
+                yield held(align, threads, lanes, chunks, rows=2 if lanes == 1 and not writes else 1)
         for threads, blocks, room in longer:
             fits = _MANY_SHIFTED if room == _MANY and (align == "shifted" or not writes or wide) else room
             if align == "whole" or room not in (_FEW, _HALF):
                 yield held(align, threads, 0, max(1, fits // words), blocks)
         if in_grid:
+            if align == "shifted":  # whole rows, too
+                yield held(align, 512, 0, max(1, _SOME // words), 0)
             most = (held(align, 512, 0, max(1, room // words), 0) for room in _GRID_WORDS)
             limit = _GRID_REGISTERS if device.capability < (10, 0) else _GRID_REGISTERS_NEWER
             yield from itertools.islice((config for config in most if config.registers <= limit), 1)
@@ -109,13 +117,16 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
         # 512 threads have at most 128 registers each, those of the folds included.
         yield from itertools.islice((c for c in most if c.registers + c.fold_registers <= 128), 1)
     converted = any(binding.dtype(name).itemsize < 4 for name in binding.loaded)
-    room, vectors = _STAGED_CONVERTED if converted else _STAGED_KEPT
-    kept = (room if converted else room - (8 if device.capability >= (10, 0) else 0)) // words
+    room, vectors = _STAGED_CONVERTED if converted else _STAGED_COLUMNS if columns and not moments else _STAGED_KEPT
+    # Several row operands beside column operands need registers for a vector of each.
+    less = 8 * (len(binding.moving) > 1 and bool(columns)) + 8 * (device.capability >= (10, 0) and not converted)
+    kept = (room - less) // words
     staged = min(_STAGED // words, vectors - kept)
     if clusters > 1 and stages and kept and staged > 0:
-        yield held("shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged)
-    for threads, lanes, chunks in ((128, 8, 2), (128, 32, 4), (512, 0, 8)):
-        yield held("element", threads, lanes, chunks)
+        yield held("whole" if columns else "shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged)
+    for threads, lanes, chunks, rows in _ELEMENT_ROWS:
+        # A row of a map has any number of blocks.
+        yield held("element", threads, lanes, chunks, int(lanes > 0 or bool(binding.program.folds)), rows=rows)
 
 
 def _stages_columns(config: HeldConfig, device: Device) -> bool:
@@ -128,7 +139,9 @@ def _stages_columns(config: HeldConfig, device: Device) -> bool:
     wide = config.align == "whole" and (max(sizes, default=0) > min(row, default=8) or binding.wide_columns)
     # Copies to shared memory are 16 bytes wide, and the first lanes of a warp copy the last vectors of each chunk.
     apart = config.chunks > 32 or any(size * config.vec % 16 for size in sizes)
-    if not columns or not config.sized or not config.blocks or config.align == "element" or wide or apart:
+    if not columns or not config.sized or not config.blocks or config.align == "element":
+        return False
+    if wide or apart or config.staged:
         return False
     most = replace(config, columns_staged=True).shared(config.threads) + RESERVED_SHARED
     return bool(most <= device.smem_per_block and config.resident * most <= device.smem_per_sm)
@@ -153,16 +166,19 @@ def _columns(binding: Binding, device: Device) -> Iterator[ColumnConfig]:
     columns = binding.program.operands.columns
     words, spare, most = max(1, binding.words(binding.widest_vec)), spare_registers(device), device.sm_threads
     names, merge = binding.program.operands, binding.program.merge
-    # Each iteration ends with a merge into the totals, twice as many for 16-bit rows.  For a sum it is cheap, and fewer
-    # vectors in flight leave registers for more resident blocks.
-    merged = bool(binding.program.folds) and not columns and (merge == "max_sum" or bool(names.writes))
+    # Each iteration ends with a merge into the totals, twice as many for 16-bit rows; more vectors hide it.
+    folds, adds = bool(binding.program.folds), len(binding.program.folds) == 1 and not names.writes
+    merged = folds and not columns and (merge == "max_sum" or bool(names.writes))
     # A vector of shifted rows has elements of several reduced indices, each with its own element of a column operand.
     chunks = {"whole": max(1, 16 // words), "shifted": max(1, 16 // words // max(1, len(columns)))}
     for align, each in {**chunks, "skewed": chunks["whole"], "element": 8}.items():
         short = ((True, 1),) if align in chunks or not columns else ()
         # Rows read by element are indexed by several dims.
         for held, reduced in (*short, (False, MANY_DIMS if align == "element" else 1)):
-            more = max(1, binding.widest_vec // 4) if merged and align != "element" and not held else 1
+            longer = align != "element" and not held and not columns
+            more = max(1, binding.widest_vec // 4) if merged and longer else 2 if adds and longer else 1
             overlap = not held and device.capability >= (9, 0)
             sizes = (COLUMN_THREADS, each * more, spare, MANY_DIMS, reduced, most)
             yield ColumnConfig(binding, align, *sizes, held, overlap)
+        if folds and not columns and not names.writes and align in ("whole", "skewed") and max_cluster(device) > 1:
+            yield ColumnConfig(binding, align, COLUMN_THREADS, each, spare, MANY_DIMS, 1, most, held=True, blocks=8)

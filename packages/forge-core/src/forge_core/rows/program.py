@@ -172,9 +172,14 @@ class RowProgram:
         """
         return torch.float64 if torch.float64 in (*dtypes, via) else torch.float32
 
+    @property
+    def takes_vectors(self) -> bool:
+        """Whether methods accept vectors as totals, constants and scalars, so that rows of one element are a map."""
+        return False
+
     def of_one(self) -> RowProgram | None:
         """An elementwise program that computes the results for rows of one element, or None."""
-        return None
+        return OfOne(self) if self.takes_vectors and not self.operands.accumulates else None
 
     def of_parts(self) -> RowProgram | None:
         """A program with ``paired`` operands that computes the same of complex ones, in their order; or None."""
@@ -195,6 +200,63 @@ class RowProgram:
     def accumulate(self, v: Any, constants: Any) -> tuple[Any, ...]:
         """Terms of sums over rows, in the order of ``operands.accumulates``."""
         return ()
+
+
+@dataclass(frozen=True)
+class OfOne(RowProgram):
+    """A program for rows of one element as a map over longer rows: the total of a fold is its only term.
+
+    Column operands and scalars are read, and results written, as operands with an element for each element.
+
+    Attributes:
+        program: the program, without sums over rows and paired operands, that ``takes_vectors``.
+    """
+
+    program: RowProgram
+
+    @property
+    def operands(self) -> Operands:
+        """Those of the program, in its order."""
+        own = self.program.operands
+        return Operands(own.rows + own.columns + own.scalars, writes=own.writes + own.results, numbers=own.numbers)
+
+    def compute(self, dtypes: Sequence[torch.dtype], via: torch.dtype | None) -> torch.dtype:
+        """The program's."""
+        return self.program.compute(dtypes, via)
+
+    def constants(self, totals: tuple[Any, ...], row: Any) -> Any:
+        """The numbers."""
+        return tuple(getattr(row, name) for name in self.program.operands.numbers)
+
+    def map(self, v: Any, constants: Any) -> tuple[Any, ...]:
+        """The outputs and the results of the program."""
+        element = _Element(v, dict(zip(self.program.operands.numbers, constants, strict=True)))
+        totals: tuple[Any, ...] = ()
+        for fold in self.program.folds:
+            totals += (element.count if fold.op == "count" else fold.term(element, element, *totals),)
+        found = self.program.constants(totals, element)
+        results = self.program.results(found, element) if self.program.operands.results else ()
+        return *self.program.map(element, found), *results
+
+
+class _Element:
+    """What the methods of a program of :class:`OfOne` are passed, for a vector of elements and for the row."""
+
+    count = 1.0
+
+    def __init__(self, v: Any, numbers: dict[str, Any]) -> None:
+        self._v, self._numbers = v, numbers
+
+    def __getattr__(self, name: str) -> Any:
+        return self._numbers[name] if name in self._numbers else getattr(self._v, name)
+
+    def within(self, x: Any) -> Any:
+        """A total is that of each element's own row."""
+        return x
+
+    def index(self) -> Any:
+        """The index in a row of one element."""
+        return self._v.index() * 0
 
 
 @functools.lru_cache(maxsize=1024)

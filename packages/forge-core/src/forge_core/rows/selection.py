@@ -4,7 +4,7 @@
     few long rows             grid        all blocks of the GPU hold them and exchange through global memory; one read
     longer rows               stream      a block per row; a read for all folds (without a merge for each), one to write
     few of them               split       parts of rows, a launch per pass; the same reads
-    neighboring rows          column      in neighboring threads
+    neighboring rows          column      in neighboring threads; a block, a cluster or parts per tile
     any others                stream      by element
     sums over rows            persistent  teams process rows one after the other
 
@@ -24,7 +24,7 @@ from forge_core.choice import Refusal, refuse, require_known
 from forge_core.device import Device
 from forge_core.errors import UnsupportedError
 from forge_core.op.launch import Variant
-from forge_core.rows.arguments import block_threads, row_parts, tiling
+from forge_core.rows.arguments import FEW_SINGLE_STEPS, block_threads, row_parts, tiling
 from forge_core.rows.binding import Binding
 from forge_core.rows.config import (
     ALL_DIMS,
@@ -267,7 +267,7 @@ def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
     fits = [c for c in fits if row_parts(c, problem, device) * problem.rows <= device.sm_count]
     if not fits:
         return Refusal("rows that fit in the GPU's registers", f"{problem.rows} of {problem.length} elements")
-    return min(fits, key=lambda c: (c.align != "whole", c.chunks))
+    return min(fits, key=lambda c: (c.chunks, c.align != "whole"))
 
 
 def _stream(binding: Binding, problem: Problem, device: Device, *, parted: bool = False) -> StreamConfig | Refusal:
@@ -303,13 +303,26 @@ def _column(binding: Binding, problem: Problem, device: Device) -> ColumnConfig 
     if max(len(problem.kept), len(problem.reduced)) > MANY_DIMS:
         return Refusal(f"at most {MANY_DIMS} dims that cannot be merged", "more")
     kind, one = problem.column_alignment(binding.widest_vec, COLUMN_THREADS), len(problem.reduced) == 1
-    fits = [config for config in _listed(binding, device, ColumnConfig, kind) if one or config.reduced > 1]
+    listed = [config for config in _listed(binding, device, ColumnConfig, kind) if one or config.reduced > 1]
+    fits = [config for config in listed if config.blocks == 1]
     # The first holds rows in one block.
     config: ColumnConfig = fits[-1]
     tiles = tiling(config, problem, device)
+    # Few elements: a single launch that reads them one by one, in narrow tiles.
+    for single in _listed(binding, device, ColumnConfig, "element") if kind in ("shifted", "skewed") and one else ():
+        narrow = tiling(single, problem, device)
+        few = problem.length <= FEW_SINGLE_STEPS * narrow.groups and narrow.tiles <= 4 * device.sm_count
+        if single.held and narrow.parts == 1 and few:
+            config, fits, tiles = single, [single], narrow
     if tiles.parts == 1:
         config = fits[0]
         tiles = tiling(config, problem, device)
+    # A cluster instead of parts, or of a block per tile if the blocks of all clusters are resident.
+    for cluster in (c for c in listed if c.blocks > 1):
+        shared = tiling(cluster, problem, device)
+        few = config is fits[0] and shared.tiles * shared.parts < 2 * cluster.resident * device.sm_count
+        if shared.parts > 1 and (tiles.parts > 1 or few):
+            config, tiles = cluster, shared
     counted = problem.rows if tiles.parts > 1 else 0  # rows are also indexed by the launch that combines parts
     if max(problem.length + tiles.groups * config.chunks, counted, tiles.tiles * tiles.parts) >= LIMIT:
         return Refusal("fewer than 2^31 blocks, and elements of a row", f"{problem.rows} rows of {problem.length}")

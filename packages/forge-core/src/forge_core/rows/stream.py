@@ -40,9 +40,10 @@ class Stream(StreamConfig, PartedKernel):
         pointers, length, parts, dims, numbers = self.split(args)
         parts = Int32(parts) if const_expr(self.parted) else Int32(1)
         rows, scratch = self.rows_of(dims), self.scratch(args) if const_expr(self.parted) else Int64(0)
+        policy = self.policy(rows, length)
         for pass_index in self.launches:
             name_kernel(self.kernel, self.name_of(pass_index))
-            self.kernel(pointers, scratch, length, dims, numbers, parts, pass_index).launch(
+            self.kernel(pointers, scratch, length, dims, numbers, (parts, policy), pass_index).launch(
                 grid=(Int32(rows * parts), 1, 1),
                 block=(self.threads, 1, 1),
                 stream=args[-1],
@@ -60,10 +61,10 @@ class Stream(StreamConfig, PartedKernel):
         length: Int64,
         dims: tuple,
         numbers: tuple,
-        parts: Int32,
+        sizes: tuple,
         pass_index: cutlass.Constexpr,
     ):
-        program, passes = self.binding.program, self.passes
+        program, passes, (parts, policy) = self.binding.program, self.passes, sizes
         lead(self.overlap and pass_index != self.launches[-1])
         sharers = Sharers(self.threads, self.threads)
         exchange = open_exchange(SmemAllocator(), [monoid for _, monoid in passes], sharers)
@@ -72,7 +73,7 @@ class Stream(StreamConfig, PartedKernel):
         if const_expr(self.parted):
             row, part = Int64(block // Uint32(parts)), Int32(block % Uint32(parts))
         g = self.row_of(pointers, length, dims, row)
-        row_values, totals, once = self.row_values(g, length, numbers), (), self.read_once(self.rows_of(dims), length)
+        row_values, totals = self.row_values(g, length, numbers), ()
 
         # Aligned vectors in tiles; the first threads also have an element of the head or tail each.
         head = Int32(self.head(g))
@@ -97,7 +98,7 @@ class Stream(StreamConfig, PartedKernel):
                 rAcc = kept(monoid)
                 put(rAcc, [self.fold_each(folds, edges, row_values, totals) if edges else monoid.identity()])
                 for tile in cutlass.range(begin, end, unroll=1):
-                    found = self.fold_each(folds, self.tile(g, head, body, tile, thread, once), row_values, totals)
+                    found = self.fold_each(folds, self.tile(g, head, body, tile, thread, policy), row_values, totals)
                     put(rAcc, [monoid.combine(get(rAcc, 0), found)])
                 acc = reduce_row(get(rAcc, 0), monoid, exchange[p])
                 if const_expr(p == pass_index):
@@ -111,10 +112,10 @@ class Stream(StreamConfig, PartedKernel):
             if const_expr(len(program.operands.writes) > 0):
                 self.map(edges, constants)
                 for tile in cutlass.range(begin, end, unroll=1):
-                    self.map(self.tile(g, head, body, tile, thread, once), constants)
+                    self.map(self.tile(g, head, body, tile, thread, policy), constants)
 
     def tile(
-        self, g: dict[str, cute.Tensor], head: Int32, body: Int64, tile: Int32, thread: Int32, once: Any
+        self, g: dict[str, cute.Tensor], head: Int32, body: Int64, tile: Int32, thread: Int32, policy: Int64
     ) -> list[Any]:
         """Loads a thread's pieces of one tile of a row."""
         step = self.threads * self.vec * self.chunks
@@ -124,7 +125,7 @@ class Stream(StreamConfig, PartedKernel):
             steps = [thread + c * self.threads for c in range(self.chunks)]
             return [self.element(g, begin + i, i < left) for i in steps]
         first = head + begin
-        return self.vectors(Columns(self, g, first, left, thread, self.threads), (first, left), once)
+        return self.vectors(Columns(self, g, first, left, thread, self.threads), (first, left), policy)
 
 
 build = row_builder(Stream)

@@ -35,6 +35,7 @@ class Tile:
         kernel: the row kernel.
         width: places per element index, a place for each row of the tile.
         place: the thread's first place.
+        rounds: ``place // width``.
         groups: elements of a row per step.
         length: elements per row.
         column: ``place % width``.
@@ -49,7 +50,8 @@ class Tile:
 
     kernel: Any
     width: Int32
-    place: Uint32
+    place: Int32
+    rounds: Int32
     groups: Int32
     length: Int32
     column: Int32
@@ -66,16 +68,17 @@ class Tile:
     ) -> Tile:
         """The tile that begins at the row ``g``, given numbers of rows before that row, and from it on.
 
-        ``sizes``: ``width``, rows per tile, threads with elements, and ``groups``.
+        ``sizes``: ``width`` with its divisor, rows per tile, threads with elements, and ``groups``.
         """
-        (width, most, threads, groups), (before, left) = sizes, rows
-        thread, vec, size = cute.arch.thread_idx()[0], kernel.vec, Uint32(width)
-        place = at = Uint32(thread * vec)
+        (width, divisor, most, threads, groups), (before, left) = sizes, rows
+        thread, vec = cute.arch.thread_idx()[0], kernel.vec
+        place = thread * vec
+        rounds, column = divmod(place, divisor)
+        n = rounds
         if kernel.align == "shifted":
             # Offset by vec * width places, so that the dividend is not negative.
-            at = place + (size * vec - Uint32(vec - kernel.head(g)) % vec)
-        n = at // size
-        column = first = Int32(at - n * size)
+            n, column = divmod(place + width * vec - Int32(Uint32(vec - kernel.head(g)) % vec), divisor)
+        first = column
         own = near = (Int32(0), Int32(vec))
         if kernel.align == "skewed":
             narrowest = g[kernel.narrowest]
@@ -83,10 +86,10 @@ class Tile:
             first = column - Int32(Uint32(vec - head_elements(row, vec)) % vec)
             own = -first, Int32(cutlass.min(left, Int64(most)) - first)
             near = Int32(cutlass.max(-before, Int64(-vec)) - first), Int32(cutlass.min(left, Int64(2**30)) - first)
-        start = Int32(n) - (vec if kernel.align == "shifted" else 0)
+        start = n - (vec if kernel.align == "shifted" else 0)
         inside = (thread < threads) & (first < left)
         first = Int32(cutlass.select_(inside, first, 0))
-        return cls(kernel, width, place, groups, length, column, start, first, inside, policy, own, near)
+        return cls(kernel, width, place, rounds, groups, length, column, start, first, inside, policy, own, near)
 
     @property
     def ragged(self) -> bool:
@@ -119,17 +122,22 @@ class Tile:
     def places(self) -> Places:
         """The places as exchanges take them."""
         if self.kernel.align == "skewed":
-            first = Int32(self.place) - self.column + self.first
+            first = self.place - self.column + self.first
             return Places(self.width, self.groups, first, self.columns(), self.has_row())
-        size = Uint32(self.width)
-        rows = self.walk(Int32(self.place - self.place // size * size), Int32(0))[0]
-        return Places(self.width, self.groups, Int32(self.place), rows, [])
+        rows = self.walk(self.place - self.rounds * self.width, Int32(0))[0]
+        return Places(self.width, self.groups, self.place, rows, [])
+
+    def slot(self, row: Int32) -> Int32:
+        """Where an exchange has the total of a row: at ``row``, turned by the first place of a ``shifted`` tile."""
+        if self.kernel.align != "shifted":
+            return row
+        at = row - self.column + self.place - self.rounds * self.width
+        at = at + cutlass.select_(at < 0, self.width, 0)
+        return Int32(at - cutlass.select_(at >= self.width, self.width, 0))
 
     def first_of_row(self) -> list[Boolean]:
         """For each place, whether it is the first of its row, which one place is."""
-        size = Uint32(self.width)
-        n = self.place // size
-        rounds = self.walk(Int32(self.place - n * size), Int32(n))[1]
+        rounds = self.walk(self.place - self.rounds * self.width, self.rounds)[1]
         return [has_row & (wraps == 0) for has_row, wraps in zip(self.has_row(), rounds, strict=True)]
 
     def elements(self, n: Int32) -> list[Int32]:
