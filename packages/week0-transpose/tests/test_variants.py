@@ -202,7 +202,7 @@ def test_compiles_as_it_declares(config: Any, arch: str) -> None:
         assert found[f"ld.global.{config.src_width}"] == held == loads
         assert found["st.global.16"] == config.steps[3].layout[0][1][1]
         assert found["st.shared.16"] == config.cols
-        assert ptx.count("createpolicy.fractional.L2::evict_last") == 1
+        assert "createpolicy" not in ptx, "the policy of loads is a constant"
         if type(config) is VectorizedConfig and config.batch_rank < 2:
             assert ("div.u32" in ptx or "rem.u32" in ptx) == config.flat, "only numbers of tiles need a division"
     elif isinstance(config, LinesConfig):

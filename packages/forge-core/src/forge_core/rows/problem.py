@@ -178,7 +178,7 @@ class Problem:
         contiguous = {self.reduced[0].strides[i] for i in self.moving} <= {inner}
         if contiguous and inner // math.gcd(inner, vec) <= threads and self._lines(self.length * inner, outer) == vec:
             return "shifted"
-        skewed = self.length > 1 and self._lines(inner, (*outer, *self.reduced)) == vec
+        skewed = self.length >= 2 * vec and self._lines(inner, (*outer, *self.reduced)) == vec
         return "skewed" if skewed else "element"
 
     def _lines(self, length: int, kept: tuple[Dim, ...]) -> int:

@@ -134,11 +134,14 @@ def _held(config: HeldConfig, arch: str) -> Expect:
     return _expect(config, _loads(config, folds), shared, barriers=barriers, cluster_barriers=cluster_barriers)
 
 
-def _passes(config: StreamConfig | ColumnConfig, barriers: int) -> Expect | tuple[Expect, ...]:
-    """A kernel whose exchange takes ``barriers``, or each launch of one that splits rows."""
+def _passes(
+    config: StreamConfig | ColumnConfig, barriers: int, cluster_barriers: int = 0
+) -> Expect | tuple[Expect, ...]:
+    """A kernel whose exchange takes these barriers, or each launch of one that splits rows."""
     (count, folds), shared = _exchanges(config), config.shared(config.threads)
     if not config.workspace:
-        return _expect(config, _loads(config, folds), shared, barriers=count * barriers)
+        barriers, cluster_barriers = count * barriers, count * cluster_barriers
+        return _expect(config, _loads(config, folds), shared, barriers=barriers, cluster_barriers=cluster_barriers)
     # A pass is a launch that writes partial results, and one that combines up to 64 of a row, eight at a time; the last
     # launch writes the map.
     program, part, each, passes = config.binding.program, {config.binding.compute.itemsize}, len(folds) // count, []
@@ -153,6 +156,11 @@ def _passes(config: StreamConfig | ColumnConfig, barriers: int) -> Expect | tupl
     if program.operands.writes:
         passes.append(_expect(config, _loads(config, folds[:0], left=len(folds)), shared))
     return tuple(passes)
+
+
+def _column(config: ColumnConfig, arch: str) -> Expect | tuple[Expect, ...]:
+    """In a cluster, totals are combined in each block, and then in all; blocks wait for each other before and after."""
+    return _passes(config, 3, 4) if config.blocks > 1 else _passes(config, 2)
 
 
 def _persistent(config: PersistentConfig, arch: str) -> Expect | tuple[Expect, ...]:
@@ -181,6 +189,6 @@ def _persistent(config: PersistentConfig, arch: str) -> Expect | tuple[Expect, .
 EXPECTED: Declarations = {
     HeldConfig: _held,
     StreamConfig: lambda config, arch: _passes(config, 1),
-    ColumnConfig: lambda config, arch: _passes(config, 2),
+    ColumnConfig: _column,
     PersistentConfig: _persistent,
 }
