@@ -115,7 +115,7 @@ def profiles(name: str) -> dict[str, Any]:
     """The diagnosis of each variant's first launch in a recorded profile."""
     folder = RECORDS / "profiling"
     works = json.loads((folder / f"{name}.manifest.json").read_text(encoding="utf-8"))["works"]
-    launches, found = iter(read_profile(folder / f"{name}.csv")), {}
+    launches, found = iter(read_profile(folder / f"{name}.csv.xz")), {}
     for work in works:
         mine = [next(launches) for _ in work["launches"]]
         found[work["variant"]] = diagnose(mine[0], Needed(work["read"], work["written"]))

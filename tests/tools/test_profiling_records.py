@@ -35,7 +35,7 @@ LEAST_REGISTERS = 16
 
 def record(name):
     """Each recorded launch: its work in the manifest, the launch worked out on the host, its PTX's digest, ncu's."""
-    profiles = iter(read_profile(FOLDER / f"{name}.csv"))
+    profiles = iter(read_profile(FOLDER / f"{name}.csv.xz"))
     works = json.loads((FOLDER / f"{name}.manifest.json").read_text())["works"]
     kernels = json.loads((FOLDER / f"{name}.kernels.json").read_text())
     assert [work["name"] for work in works] == [entry["work"] for entry in kernels]
@@ -250,18 +250,18 @@ def extracted(tools, words):
 
 
 def test_the_recorded_text_is_what_the_extraction_says_today(tools, capsys):
-    assert extracted(tools, [str(FOLDER / "planted.csv")]) == 0
+    assert extracted(tools, [str(FOLDER / "planted.csv.xz")]) == 0
     said = capsys.readouterr().out.rstrip("\n")
     kept = read_unpacked(FOLDER / "planted.txt.xz").decode().rstrip("\n")
     assert kept == said or kept.startswith(said + "\n\n"), "nox -s profile -- ncu --extract makes it anew"
 
 
 def test_one_kernel_as_json(tools, capsys):
-    assert extracted(tools, [str(FOLDER / "planted.csv"), "--json", "--kernel", "reread_0"]) == 0
+    assert extracted(tools, [str(FOLDER / "planted.csv.xz"), "--json", "--kernel", "reread_0"]) == 0
     (found,) = json.loads(capsys.readouterr().out)
     assert found["findings"] == ["re-read"] and found["needed"] == {"read": 2**28, "written": 2**28}
     words = [
-        str(FOLDER / "planted.csv"),
+        str(FOLDER / "planted.csv.xz"),
         "--json",
         "--kernel",
         "reread_0",
@@ -275,7 +275,7 @@ def test_one_kernel_as_json(tools, capsys):
 
 
 def test_compare_sets_two_side_by_side(tools, capsys):
-    paths = [str(FOLDER / "week0.csv"), str(FOLDER / "week0.csv")]
+    paths = [str(FOLDER / "week0.csv.xz"), str(FOLDER / "week0.csv.xz")]
     assert extracted(tools, ["compare", *paths, "--kernel", "vectorized"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"A: {paths[0]}\nB: {paths[1]}\n") and text.count("Bound by the memory's bandwidth") == 2
@@ -283,10 +283,10 @@ def test_compare_sets_two_side_by_side(tools, capsys):
 
 def test_what_cannot_be_read_is_an_error(tools, tmp_path, capsys):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    for words in ([str(tmp_path / "x.csv")], [str(FOLDER / "week0.csv"), "--kernel", "nothing"]):
+    for words in ([str(tmp_path / "x.csv")], [str(FOLDER / "week0.csv.xz"), "--kernel", "nothing"]):
         assert extracted(tools, words) == 2
         assert capsys.readouterr().err.startswith("\ncannot profile: ")
-    assert extracted(tools, [str(FOLDER / "week0.csv"), "--read", "5"]) == 3
+    assert extracted(tools, [str(FOLDER / "week0.csv.xz"), "--read", "5"]) == 3
     assert "--read and --written belong together" in capsys.readouterr().err
 
 
@@ -301,13 +301,13 @@ def test_the_manifest_says_what_must_be_moved(tools, tmp_path):
 
 
 def test_a_pruned_table_says_the_same(tools, tmp_path):
-    file = FOLDER / "week0.csv"
+    file = FOLDER / "week0.csv.xz"
     pruned = tmp_path / "week0.csv"
     pruned.write_text(tools.record.prune(file))
-    assert pruned.read_text() == file.read_text(), "the record is pruned already"
-    rows = [[*row, "1"] for row in csv.reader(file.read_text().splitlines())]
+    assert pruned.read_text() == read_unpacked(file).decode(), "the record is pruned already"
+    rows = [[*row, "1"] for row in csv.reader(read_unpacked(file).decode().splitlines())]
     rows[0][-1] = "unknown__counter.sum"
     with (tmp_path / "wide.csv").open("w", newline="") as out:
         out.write("==PROF== Connected\n")
         csv.writer(out, quoting=csv.QUOTE_ALL).writerows(rows)
-    assert tools.record.prune(tmp_path / "wide.csv") == file.read_text()
+    assert tools.record.prune(tmp_path / "wide.csv") == read_unpacked(file).decode()

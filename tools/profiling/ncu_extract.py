@@ -37,7 +37,7 @@ def diagnoses(
 
     Each launch must move the bytes that the manifest says (by default the file beside the profile), or ``needed``.
     """
-    beside = path.with_suffix(".manifest.json")
+    beside = path.with_name(path.name.removesuffix(".xz")).with_suffix(".manifest.json")
     manifest = manifest or (beside if beside.exists() else None)
     waiting = load_needed(manifest) if manifest is not None and needed is None else []
     profiles, found = read_profile(path), []

@@ -3,7 +3,7 @@
     record.py PROFILE.csv NAME [--into FOLDER]     the record, and the tables
     record.py                                      the tables
 
-    NAME.csv             the exported CSV without the columns that nothing here reads
+    NAME.csv.xz          the exported CSV without the columns that nothing here reads
     NAME.manifest.json   the works that ran, with their launches as worked out on the host
     NAME.kernels.json    the names of each work's kernels, compiled here, and a digest of their PTX
 
@@ -27,6 +27,7 @@ from ncu_extract import diagnoses
 
 from forge_core.bench.report import Table
 from forge_core.commands.find import explained
+from forge_core.files import read_unpacked, write_atomically
 from forge_core.profiling.compiled import Artefacts, compile_to_look_at
 from forge_core.profiling.cubin import read_cubin
 from forge_core.profiling.diagnosis import RULES, Diagnosis, limited_by, waits_for
@@ -69,7 +70,7 @@ def kernels_of(manifest: dict[str, Any], *, arch: str) -> list[dict[str, Any]]:
 
 def prune(path: Path) -> str:
     """A raw CSV without the columns that nothing here reads."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_unpacked(path).decode().splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith('"ID"'))
     rows = list(csv.reader(lines[start:]))
     wanted = {"ID", "Kernel Name", "device__attribute_display_name", *(m for each in COUNTERS.values() for m in each)}
@@ -100,7 +101,7 @@ def _launches(name: str) -> str:
     """The table of one record."""
     works = json.loads((FOLDER / f"{name}.manifest.json").read_text(encoding="utf-8"))["works"]
     launched = [(work, number) for work in works for number, _ in enumerate(work["kernels"])]
-    rows = [_row(*one, found) for one, found in zip(launched, diagnoses(FOLDER / f"{name}.csv"), strict=True)]
+    rows = [_row(*one, found) for one, found in zip(launched, diagnoses(FOLDER / f"{name}.csv.xz"), strict=True)]
     return Table.of("", rows, labels=6).markdown()
 
 
@@ -142,13 +143,13 @@ def main() -> None:
     if options.profile is not None:
         manifest = options.profile.with_suffix(".manifest.json").read_text(encoding="utf-8")
         files = {
-            ".csv": prune(options.profile),
+            ".csv.xz": prune(options.profile),
             ".manifest.json": _packed(json.loads(manifest)),
             ".kernels.json": _packed(kernels_of(json.loads(manifest), arch=options.arch)),
         }
         options.into.mkdir(parents=True, exist_ok=True)
         for ending, text in files.items():
-            (options.into / f"{options.name}{ending}").write_text(text, encoding="utf-8")
+            write_atomically(options.into / f"{options.name}{ending}", text)
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 from forge_core.errors import ForgeError, UnsupportedError
+from forge_core.files import read_unpacked
 from forge_core.processes import find_tool, how_it_ended
 
 _GLOBAL = "pipe_lsu_mem_global_op"
@@ -175,7 +176,7 @@ class KernelProfile:
 
 
 def read_profile(path: Path) -> list[KernelProfile]:
-    """The launches of a ``.csv`` that ncu wrote, or of a ``.ncu-rep``, in order.
+    """The launches of a ``.csv`` that ncu wrote, packed or not, or of a ``.ncu-rep``, in order.
 
     Raises:
         ProfileError: the file does not exist, is neither, or holds no kernel.
@@ -183,8 +184,8 @@ def read_profile(path: Path) -> list[KernelProfile]:
     """
     if not path.is_file():
         raise ProfileError(f"{path}: expected a profile (.ncu-rep or .csv), found no such file.")
-    if path.suffix == ".csv":
-        return read_csv(path.read_text(encoding="utf-8", errors="replace").splitlines(), str(path))
+    if path.name.endswith((".csv", ".csv.xz")):
+        return read_csv(read_unpacked(path).decode(errors="replace").splitlines(), str(path))
     if path.suffix != ".ncu-rep":
         raise ProfileError(f"{path}: expected a profile named *.ncu-rep or *.csv.")
     executable = find_tool("ncu")
