@@ -187,7 +187,7 @@ def read_profile(path: Path) -> list[KernelProfile]:
     if path.name.endswith((".csv", ".csv.xz")):
         return read_csv(read_unpacked(path).decode(errors="replace").splitlines(), str(path))
     if path.suffix != ".ncu-rep":
-        raise ProfileError(f"{path}: expected a profile named *.ncu-rep or *.csv.")
+        raise ProfileError(f"{path}: expected a profile named *.ncu-rep, *.csv or *.csv.xz.")
     executable = find_tool("ncu")
     if executable is None:
         raise UnsupportedError(
