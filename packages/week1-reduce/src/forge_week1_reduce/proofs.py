@@ -18,7 +18,15 @@ from forge_week1_reduce import ops
 __all__ = ["PROOFS"]
 
 #: Rows for each kernel, short and long, whole and not; and columns.
-SHAPES = (((300, 64), -1), ((33, 4097), -1), ((3, 2**17), -1), ((4097, 40), 0), ((70, 1031), 0), ((1500, 1031), 0))
+SHAPES = (
+    ((300, 64), -1),
+    ((33, 4097), -1),
+    ((3, 2**17), -1),
+    ((4097, 40), 0),
+    ((70, 1031), 0),
+    ((1500, 1031), 0),
+    ((12, 3001), 0),
+)
 
 
 def _random(device: torch.device) -> Iterator[tuple[torch.Tensor, torch.dtype, int]]:
@@ -93,6 +101,7 @@ LAUNCHES = tuple(
         ((4096, 33), 0),
         ((70000, 128), 0),
         ((16, 2**20), 0),
+        ((24, 50001), 0),
         ((1000, 1000), 0),
         ((5000, 5001), 0),
         ((1, 2**20), 0),

@@ -36,10 +36,13 @@ _MANY_SHIFTED = 32
 # third for programs with column operands.
 _STAGED_THREADS, _STAGED, _STAGED_KEPT, _STAGED_CONVERTED, _STAGED_COLUMNS = 448, 48, (32, 16), (24, 12), (20, 10)
 
-# Rows of up to 128 vectors, and of up to 128 elements that are read one by one, with a block for longer ones: threads
-# per block, lanes per row, chunks, rows per lane group.
+# Rows of up to 128 vectors: threads per block, lanes per row, chunks.
 _WARP_ROWS = ((128, 1, 2), (128, 4, 2), (128, 8, 2), (128, 16, 2), (128, 32, 2), (128, 32, 4))
+# Rows that are read by element, with a block for those of more than 128: threads per block, lanes per row, elements per
+# lane, rows per lane group.  A thread reads rows of another stride, too.  Several lanes have contiguous rows of 5 to 16
+# elements only where they are written.
 _ELEMENT_ROWS = ((128, 1, 4, 2), (128, 2, 4, 2), (128, 4, 4, 1), (128, 16, 8, 1), (512, 0, 8, 1))
+_THREAD_ROWS = ((128, 1, 8, 1), (128, 1, 16, 1), (128, 1, 32, 1))
 
 # Longer rows: maximum threads per block, blocks per row, words per thread.
 _BLOCK_ROWS = (
@@ -82,9 +85,9 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     def held(
         align: str, threads: int, lanes: int, chunks: int, blocks: int = 1, staged: int = 0, rows: int = 1
     ) -> HeldConfig:
-        rank = 1 if align == "whole" else MANY_DIMS
+        dims = (1, 0) if align == "whole" else (MANY_DIMS, int(align == "element" and lanes == 1 and not columns))
         spare, most = spare_registers(device) + 8 * more, device.sm_threads
-        config = HeldConfig(binding, align, threads, chunks, spare, rank, 0, most, lanes, blocks, staged, rows=rows)
+        config = HeldConfig(binding, align, threads, chunks, spare, *dims, most, lanes, blocks, staged, rows=rows)
         return replace(config, columns_staged=_stages_columns(config, device))
 
     clusters, floats = max_cluster(device), all(binding.dtype(name).is_floating_point for name in binding.loaded)
@@ -107,7 +110,7 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
             if align == "whole" or room not in (_FEW, _HALF):
                 yield held(align, threads, 0, max(1, fits // words), blocks)
         if in_grid:
-            if align == "shifted":  # whole rows, too
+            if align == "shifted" or not columns:  # shifted ones take whole rows, too
                 yield held(align, 512, 0, max(1, _SOME // words), 0)
             most = (held(align, 512, 0, max(1, room // words), 0) for room in _GRID_WORDS)
             limit = _GRID_REGISTERS if device.capability < (10, 0) else _GRID_REGISTERS_NEWER
@@ -124,7 +127,10 @@ def _held(binding: Binding, device: Device) -> Iterator[HeldConfig]:
     staged = min(_STAGED // words, vectors - kept)
     if clusters > 1 and stages and kept and staged > 0:
         yield held("whole" if columns else "shifted", _STAGED_THREADS, 0, kept + staged, clusters, staged)
-    for threads, lanes, chunks, rows in _ELEMENT_ROWS:
+    short = () if columns else _THREAD_ROWS
+    for threads, lanes, chunks, rows in (*_ELEMENT_ROWS, *short):
+        if lanes in (2, 4) and short and not writes:
+            continue
         # A row of a map has any number of blocks.
         yield held("element", threads, lanes, chunks, int(lanes > 0 or bool(binding.program.folds)), rows=rows)
 

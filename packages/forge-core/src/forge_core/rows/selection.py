@@ -1,6 +1,7 @@
 """Selects the variant and the configuration of a launch.
 
     contiguous rows           held        lanes, a block or a cluster hold a row on chip; one read
+    few elements a row        held        a thread each, where neighboring rows are unaligned or the program is long
     few long rows             grid        all blocks of the GPU hold them and exchange through global memory; one read
     longer rows               stream      a block per row; a read for all folds (without a merge for each), one to write
     few of them               split       parts of rows, a launch per pass; the same reads
@@ -82,6 +83,9 @@ Config = TypeVar("Config", bound=RowConfig)
 
 # Vectors per thread whose loads hide each other.
 _FEW_CHUNKS = 4
+# Maximum elements of a contiguous row that one thread reads, and of one that it writes: lanes write more of each cache
+# line at once.
+_ALONE, _ALONE_WRITTEN = 16, 4
 #: Additional bytes in flight on a multiprocessor that hide the exchange of a cluster with one more block.
 _BYTES_PER_BLOCK = 3072
 
@@ -134,6 +138,12 @@ def _accumulating(binding: Binding, problem: Problem, device: Device) -> tuple[s
 def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str, RowConfig, str] | Refusal:
     """Selection for all other programs."""
     held = _held(binding, problem, device)
+    beside = problem.kind in ("outer", "strided") and _beside(problem)
+    column = _column(binding, problem, device) if beside else None
+    by_threads = isinstance(held, HeldConfig) and _by_threads(binding, problem, held, column, device)
+    if isinstance(column, ColumnConfig) and not by_threads:
+        tiles = tiling(column, problem, device)
+        return "column", column, f"tiles of {tiles.rows} neighboring rows, in {tiles.parts} parts"
     if isinstance(held, HeldConfig):
         few = problem.rows * 16 <= device.sm_count
         vectors = problem.length // problem.alignment.vec
@@ -144,17 +154,21 @@ def _automatic(binding: Binding, problem: Problem, device: Device) -> tuple[str,
         return "grid", grid, f"{problem.rows} rows of {problem.length} elements over the whole GPU"
     if isinstance(held, HeldConfig):
         return "held", held, _why(held, problem, device)
-    if problem.kind in ("outer", "strided") and _beside(problem):
-        beside = _column(binding, problem, device)
-        if isinstance(beside, ColumnConfig):
-            tiles = tiling(beside, problem, device)
-            return "column", beside, f"tiles of {tiles.rows} neighboring rows, in {tiles.parts} parts"
     if problem.rows * 2 <= device.sm_count and problem.length >= thresholds().value("split_elements", device):
         split = _split(binding, problem, device)
         if isinstance(split, StreamConfig):
             return "split", split, f"{row_parts(split, problem, device)} parts a row, since `held` {held}"
     streamed = _stream(binding, problem, device)
     return streamed if isinstance(streamed, Refusal) else ("stream", streamed, f"a block a row, since `held` {held}")
+
+
+def _by_threads(binding: Binding, problem: Problem, thread: HeldConfig, column: Any, device: Device) -> bool:
+    """Whether a thread for each of neighboring rows is faster than tiles of them, by ``column`` if it can."""
+    aligned, folds = isinstance(column, ColumnConfig) and column.align == "whole", len(binding.program.folds)
+    if not folds:  # a map: tiles spread few rows over more blocks
+        return not aligned and problem.rows >= thread.threads * device.sm_count
+    # Tiles load aligned 16-bit elements by far fewer instructions.
+    return folds > 1 or not aligned or binding.widest_vec <= _FEW_CHUNKS or thread.capacity <= 2 * _FEW_CHUNKS
 
 
 def _beside(problem: Problem) -> bool:
@@ -172,12 +186,14 @@ def _listed(binding: Binding, device: Device, kernel: type[Config], *aligns: str
 
 @functools.lru_cache(maxsize=4096)
 def _held_groups(binding: Binding, device: Device, *aligns: str) -> tuple[list[HeldConfig], ...]:
-    """Configurations that hold rows: whole; shifted; staged in shared memory.
+    """Configurations that hold contiguous rows: whole; shifted; staged in shared memory.
 
     In each group lanes come first, by capacity; then blocks, then clusters by size.
     """
     groups: tuple[list[HeldConfig], ...] = ([], [], [])
-    held = [config for config in _listed(binding, device, HeldConfig, *aligns) if not config.in_grid]
+    alone = _ALONE_WRITTEN if binding.operands.writes else _ALONE
+    listed = (config for config in _listed(binding, device, HeldConfig, *aligns) if not config.in_grid)
+    held = [config for config in listed if not config.reduced or config.capacity <= alone]
     lanes = sorted([c for c in held if c.lanes], key=lambda c: (c.capacity, c.threads))
     for config in lanes + sorted([c for c in held if not c.lanes], key=lambda c: c.blocks):
         groups[2 if config.staged else config.align != "whole"].append(config)
@@ -219,7 +235,7 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
     """Selects among configurations that hold a row in lanes, a block or a cluster; or a Refusal."""
     aligns = _aligns(problem)
     if isinstance(aligns, Refusal):
-        return aligns
+        return _neighbors(binding, problem, device) or aligns
     for group in _held_groups(binding, device, *aligns):
         fits = _fitting(group, problem)
         if fits:
@@ -254,6 +270,14 @@ def _held(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
     return best
 
 
+def _neighbors(binding: Binding, problem: Problem, device: Device) -> HeldConfig | None:
+    """Selects the configuration that holds each of neighboring rows in a thread, if it can."""
+    if problem.kind == "empty" or len(problem.reduced) > 1 or len(problem.kept) > MANY_DIMS or not _beside(problem):
+        return None
+    threads = (c for c in _listed(binding, device, HeldConfig, "element") if c.reduced)
+    return next(iter(_fitting(threads, problem)), None)
+
+
 def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Refusal:
     """Selects the configuration that holds rows in all blocks of the GPU; or a Refusal."""
     aligns = _aligns(problem)
@@ -264,7 +288,10 @@ def _grid(binding: Binding, problem: Problem, device: Device) -> HeldConfig | Re
     if problem.rows * 2 > device.sm_count:
         return Refusal(f"at most {device.sm_count // 2} rows, half of the multiprocessors", str(problem.rows))
     fits = _fitting((c for c in _listed(binding, device, HeldConfig, *aligns) if c.in_grid), problem)
-    fits = [c for c in fits if row_parts(c, problem, device) * problem.rows <= device.sm_count]
+    # Several folds compute more than one block a multiprocessor overlaps.
+    several = len(binding.program.folds) > 1
+    most = {c: device.sm_count * (c.resident if several else 1) for c in fits}
+    fits = [c for c in fits if row_parts(c, problem, device) * problem.rows <= most[c]]
     if not fits:
         return Refusal("rows that fit in the GPU's registers", f"{problem.rows} of {problem.length} elements")
     return min(fits, key=lambda c: (c.chunks, c.align != "whole"))
@@ -342,7 +369,7 @@ _CHOOSE: Mapping[str, Callable[[Binding, Problem, Device], RowConfig | Refusal]]
 def _why(config: HeldConfig, problem: Problem, device: Device) -> str:
     """The launch of rows that are held, in words."""
     if config.lanes:
-        threads, who = config.lanes, f"{config.lanes} lanes"
+        threads, who = config.lanes, f"{config.lanes} lanes" if config.lanes > 1 else "a thread"
     else:
         blocks, threads = config.blocks or row_parts(config, problem, device), block_threads(config, problem, device)
         who = f"{'a block' if blocks == 1 else f'{blocks} blocks'} of {threads} threads"
