@@ -16,7 +16,11 @@ pytestmark = pytest.mark.usefixtures("no_variables")
 
 
 def test_without_variables_all_is_default():
-    assert settings.current() == Settings() == Settings.from_environ({})
+    assert settings.current() == Settings()
+
+
+def test_each_field_has_a_variable():
+    assert [variable.field for variable in VARIABLES] == [field.name for field in dataclasses.fields(Settings)]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, get_type_hints
+from typing import Any
 
 from forge_core.device import Arch, archs_here
 from forge_core.errors import SettingsError, UnsupportedError
@@ -81,27 +81,15 @@ class Settings:
     ``backend`` None means kernels for CUDA tensors and the reference for CPU tensors.
     """
 
-    backend: Annotated[
-        str | None,
-        (_word, "'kernel' or 'ref'", "the backend of every operator: kernels, or the PyTorch reference"),
-    ] = None
-    debug: Annotated[
-        bool, (*_SWITCH, "line information and device assertions in kernels; synchronise after each launch")
-    ] = False
-    arch: Annotated[str | None, (Arch.parse, _ARCHES, "the architecture to compile for where no GPU decides it")] = None
-    require_gpu: Annotated[bool, (*_SWITCH, "GPU tests fail instead of being skipped where there is no GPU")] = False
-    cache_dir: Annotated[
-        Path | None, (_folder, "a folder", "the folder of Forge's files (default: the user's cache folder)")
-    ] = None
-    cache: Annotated[bool, (*_SWITCH, "whether compiled kernels are kept on disk")] = True
-    cache_max_bytes: Annotated[
-        int, (parse_bytes, BYTES, "above it the least recently used kernels on disk are removed")
-    ] = 2 * 2**30
-    bundles: Annotated[
-        tuple[Path, ...],
-        (_folders, "folders, separated as in PATH", "folders of kernels compiled ahead of time"),
-    ] = ()
-    jit: Annotated[bool, (*_SWITCH, "whether a kernel that is nowhere to be found may be compiled")] = True
+    backend: str | None = None
+    debug: bool = False
+    arch: str | None = None
+    require_gpu: bool = False
+    cache_dir: Path | None = None
+    cache: bool = True
+    cache_max_bytes: int = 2 * 2**30
+    bundles: tuple[Path, ...] = ()
+    jit: bool = True
 
     def __post_init__(self) -> None:
         if self.backend is not None and self.backend not in BACKENDS:
@@ -114,30 +102,19 @@ class Settings:
 
         return self.cache_dir or Path(platformdirs.user_cache_dir("forge-cute"))
 
-    @classmethod
-    def from_environ(cls, environ: Mapping[str, str]) -> Settings:
-        """Reads the settings from a mapping of variables.
-
-        Raises:
-            SettingsError: a variable has an invalid value.
-        """
-        settings = cls()
-        for variable in VARIABLES:
-            if text := environ.get(variable.name):
-                try:
-                    settings = dataclasses.replace(settings, **{variable.field: variable.parse(text)})
-                except (ValueError, LookupError, RuntimeError) as error:  # RuntimeError: a home folder of nobody
-                    told = f"environment variable {variable.name}: expected {variable.takes}, got {text!r}."
-                    hint = f" {error}" if isinstance(error, UnsupportedError) else ""
-                    raise SettingsError(told + hint) from None
-        return settings
-
 
 #: Every variable that Forge reads.
-VARIABLES = tuple(
-    Variable(name, *hint.__metadata__[0]) for name, hint in get_type_hints(Settings, include_extras=True).items()
+VARIABLES = (
+    Variable("backend", _word, "'kernel' or 'ref'", "the backend of every operator: kernels, or the PyTorch reference"),
+    Variable("debug", *_SWITCH, "line information and device assertions in kernels; synchronise after each launch"),
+    Variable("arch", Arch.parse, _ARCHES, "the architecture to compile for where no GPU decides it"),
+    Variable("require_gpu", *_SWITCH, "GPU tests fail instead of being skipped where there is no GPU"),
+    Variable("cache_dir", _folder, "a folder", "the folder of Forge's files (default: the user's cache folder)"),
+    Variable("cache", *_SWITCH, "whether compiled kernels are kept on disk"),
+    Variable("cache_max_bytes", parse_bytes, BYTES, "above it the least recently used kernels on disk are removed"),
+    Variable("bundles", _folders, "folders, separated as in PATH", "folders of kernels compiled ahead of time"),
+    Variable("jit", *_SWITCH, "whether a kernel that is nowhere to be found may be compiled"),
 )
-
 
 _NO_OVERRIDES: Mapping[str, Any] = MappingProxyType({})
 _overrides: ContextVar[Mapping[str, Any]] = ContextVar("forge_settings", default=_NO_OVERRIDES)
@@ -150,7 +127,15 @@ def current() -> Settings:
         SettingsError: a FORGE_* variable has an invalid value.
     """
     check_names()
-    settings = Settings.from_environ(os.environ)
+    settings = Settings()
+    for variable in VARIABLES:
+        if text := os.environ.get(variable.name):
+            try:
+                settings = dataclasses.replace(settings, **{variable.field: variable.parse(text)})
+            except (ValueError, LookupError, RuntimeError) as error:  # RuntimeError: a home folder of nobody
+                told = f"environment variable {variable.name}: expected {variable.takes}, got {text!r}."
+                hint = f" {error}" if isinstance(error, UnsupportedError) else ""
+                raise SettingsError(told + hint) from None
     changes = _overrides.get()
     return dataclasses.replace(settings, **changes) if changes else settings
 
