@@ -48,7 +48,7 @@ import time
 from PROJECT.configs import Config
 from PROJECT.helper import SCALE
 
-from forge_core.cache import Compiled, CompileCached
+from forge_core.cache import Compiled, compile_cached
 
 def note(what):
     with open(os.environ["FAKE_LOG"], "a") as log:
@@ -85,7 +85,7 @@ def build(config):
     return config.edge * SCALE
 
 
-build = CompileCached(build, compiler=Fake())
+build = compile_cached(build, compiler=Fake())
 """
 
 

@@ -43,7 +43,7 @@ def counted():
         """What to trace."""
         raise AssertionError("the compiler is replaced")
 
-    made = CompileCached(build, compiler=Counting())
+    made = compile_cached(build, compiler=Counting())
     made.made = made._compiler.made
     return made
 

@@ -149,8 +149,8 @@ def test_what_no_tag_gives_is_refused(text):
 
 def test_the_modules_of_a_configuration_are_found():
     value = Outer(value=(Order.ROW, Same()), inner=Inner(), name='["dataclass","not.a.module:Name"]')
-    assert modules_of(canonical(tag(value))) == [__name__]
-    assert modules_of(canonical(tag((1, "a:b")))) == []
+    assert modules_of("module:build", canonical(tag(value))) == ("module", __name__)
+    assert modules_of("module:build", canonical(tag((1, "a:b")))) == ("module",)
 
 
 # -------------------------------------------------------------------------------------------------------- the host

@@ -341,7 +341,7 @@ def test_only_what_other_processes_find_can_be_stored(project):
         def build(config):
             return 1
 
-        return kernels.CompileCached(build, compiler=kernels.Fake())
+        return kernels.compile_cached(build, compiler=kernels.Fake())
 
     with pytest.raises(CompileError, match="only a builder at the top level of a module"):
         make().ensure(project.config(), arch=ARCH, store=project.store)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from forge_core.cache import CompileCached, Compiled
+from forge_core.cache import CompileCached, Compiled, compile_cached
 from forge_core.device import SPECS, Device
 from forge_core.op.eager import EagerPath
 from forge_core.op.repeat import REFRESH_EVERY
@@ -73,7 +73,7 @@ def planted(pretend_gpu: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Com
     def local(config: Any) -> Any:
         """Not called by the fake compiler; kernels of a nested builder are not stored on disk."""
 
-    builder: CompileCached[Any] = CompileCached(local, compiler=compiler)
+    builder: CompileCached[Any] = compile_cached(local, compiler=compiler)
     pretend_gpu(builder)
     path = EagerPath(week2.softmax._rules, week2.softmax.table.anew())
     monkeypatch.setattr(week2.softmax, "_fast_call", path.call)

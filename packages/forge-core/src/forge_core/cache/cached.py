@@ -35,41 +35,24 @@ log = logging.getLogger("forge_core")
 Config = TypeVar("Config")
 
 
-#: Every builder that was decorated or named, by its import path.
-_known: dict[str, CompileCached[Any]] = {}
-
-
 class CompileCached(Generic[Config]):
-    """A builder of kernels that compiles each of them once.
+    """A builder of kernels that compiles each of them once; made by :func:`compile_cached` and :func:`builder_at`.
 
     Args:
-        build: the decorated function; None for a builder that is not imported yet.
-        name: its import path ``"module:qualname"``; by default that of ``build``.
-        compiler: compiles and loads kernels; by default the CuTe DSL.
+        name: its import path ``"module:qualname"``.
     """
 
-    def __init__(
-        self, build: Callable[[Config], Traceable] | None, *, name: str = "", compiler: Compiler | None = None
-    ) -> None:
-        if build is not None:
-            functools.update_wrapper(self, build)
-            name = f"{build.__module__}:{build.__qualname__}"
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._build: Any = build
-        self._compiler = compiler or Compiler()
-        # The variables that a nested function captures are in no key, so its kernels are not stored.
-        self._nested = "<" in name
+        # The decorated function; None until its module is imported.
+        self._build: Any = None
+        self._compiler = Compiler()
         # The kernels in memory by the digests of their keys.
         self._by_key: dict[str, Compiled] = {}
         # The same by configuration, architecture and debug setting, which saves computing the key.
         self._recent: dict[tuple[Any, str, bool], tuple[Any, Compiled]] = {}
-        # By the modules of the configuration's classes.  Read once, as the modules themselves are imported once.
+        # By the modules that the key names.  Read once, as the modules themselves are imported once.
         self._sources: dict[tuple[str, ...], Sources | None] = {}
-        if not self._nested:
-            named = _known.get(name)
-            if named is not None and named._build is None:
-                self._by_key, self._recent, self._sources = named._by_key, named._recent, named._sources
-            _known[name] = self
 
     def __call__(self, config: Config, *, arch: str) -> Callable[..., Any]:
         """The native function for ``config`` on ``arch``, looked up or compiled.
@@ -115,9 +98,9 @@ class CompileCached(Generic[Config]):
             UnsupportedError: the CuTe DSL is not installed.
             CompileError: the kernel does not compile.
         """
-        builder = self.imported()
+        self.imported()
         with compile_lock():
-            return builder._compiler.compile(builder._build, config, self.key(config, arch=arch), keep=True)
+            return self._compiler.compile(self._build, config, self.key(config, arch=arch), keep=True)
 
     def ensure(self, config: Config, *, arch: str, store: Store) -> tuple[Entry, bool]:
         """Compiles a kernel into a store unless it is there; does not load it.
@@ -135,9 +118,9 @@ class CompileCached(Generic[Config]):
             found = store.find(key)
             if found is not None:
                 return found, False
-            builder = self.imported()
+            self.imported()
             with compile_lock():
-                found = builder._publish(builder._compiler.compile(builder._build, config, key), sources, store)
+                found = self._publish(self._compiler.compile(self._build, config, key), sources, store)
         if found is None:
             raise CompileError(
                 f"{self.name} was compiled, but could not be stored in {store.root}. {store.remedy}", key=key.digest
@@ -145,20 +128,18 @@ class CompileCached(Generic[Config]):
         return found, True
 
     def imported(self) -> CompileCached[Config]:
-        """The builder with its function; imports its module.
+        """This builder, once its module is imported.
 
         Raises:
             UnsupportedError: the CuTe DSL is not installed.
             CompileError: there is no builder at the path.
         """
-        if self._build is not None:
-            return self
-        require_dsl(self.name)
-        importlib.import_module(self.name.partition(":")[0])
-        builder = _known.get(self.name, self)  # which the decorator has replaced
-        if builder._build is None:
+        if self._build is None:
+            require_dsl(self.name)
+            importlib.import_module(self.name.partition(":")[0])
+        if self._build is None:  # which the decorator sets
             raise CompileError(f"{self.name}: expected the import path of a @compile_cached builder")
-        return builder
+        return self
 
     def clear(self) -> None:
         """Drops the kernels in memory; those on disk remain."""
@@ -168,14 +149,15 @@ class CompileCached(Generic[Config]):
     def _key(self, config: Config, arch: str) -> tuple[KernelKey, Sources | None]:
         """The key and the sources in it; None for the sources of a kernel that must not be stored."""
         tagged = canonical(tag(config))
-        modules = tuple(modules_of(tagged))
+        modules = modules_of(self.name, tagged)
         if modules not in self._sources:
-            self._sources[modules] = fingerprint([self.name.partition(":")[0], *modules])
+            self._sources[modules] = fingerprint(modules)
         sources = self._sources[modules]
         options = compile_options(arch=arch, debug=settings.debug_requested())
         pairs = sources.pairs if sources is not None else ()
         key = KernelKey.make(self.name, tagged, arch=arch, options=options, sources=pairs)
-        return key, None if self._nested else sources
+        # The variables that a nested function captures are in no key, so its kernels are not stored.
+        return key, None if "<" in self.name else sources
 
     def _load_or_compile(self, config: Config, key: KernelKey, sources: Sources | None) -> Compiled:
         store = user_store() if sources is not None else None
@@ -188,25 +170,19 @@ class CompileCached(Generic[Config]):
             # Another process or thread may have been faster.
             if store is not None and (found := self._load(store.find(key), "cache")):
                 return self._by_key.setdefault(key.digest, found)
-            builder = self.imported()
+            self.imported()
             with compile_lock():
                 if key.digest not in self._by_key:
-                    self._by_key[key.digest] = builder._compile_and_publish(config, key, sources, store)
+                    compiled = self._compiler.compile(self._build, config, key)
+                    stored: Entry | None = None
+                    try:
+                        if store is not None and sources is not None:
+                            stored = self._publish(compiled, sources, store)
+                    except CompileError as error:  # the kernel can still run in this process
+                        warn_once(f"publish {error}", "%s", error)
+                    # This process, too, runs the stored object.
+                    self._by_key[key.digest] = self._load(stored, "compiled") or compiled
         return self._by_key[key.digest]
-
-    def _compile_and_publish(
-        self, config: Config, key: KernelKey, sources: Sources | None, store: Store | None
-    ) -> Compiled:
-        compiled = self._compiler.compile(self._build, config, key)
-        if store is None or sources is None:
-            return compiled
-        try:
-            entry = self._publish(compiled, sources, store)
-        except CompileError as error:  # the kernel can still run in this process
-            warn_once(f"publish {error}", "%s", error)
-            return compiled
-        # This process, too, runs the stored object.
-        return self._load(entry, "compiled") or compiled
 
     def _publish(self, compiled: Compiled, sources: Sources, store: Store) -> Entry | None:
         """Stores a kernel; raises CompileError if its key does not describe it."""
@@ -237,20 +213,31 @@ class CompileCached(Generic[Config]):
         return Compiled(launch=launch, key=entry.key, seconds=entry.seconds, origin=origin, owner=owner)
 
 
-def compile_cached(build: Callable[[Config], Traceable]) -> CompileCached[Config]:
+#: Every builder that was decorated or named, by its import path.
+_known: dict[str, CompileCached[Any]] = {}
+
+
+def compile_cached(build: Callable[[Config], Traceable], *, compiler: Compiler | None = None) -> CompileCached[Config]:
     """Decorates a builder of kernels, so that each kernel is compiled once and kept on disk for all processes.
 
     Args:
         build: takes a configuration (a frozen dataclass) and returns what to trace.  It is called only to compile.
             Its result must depend on its argument and on the sources that its module imports alone, because nothing
             else is in the key.
+        compiler: compiles and loads the kernels; by default the CuTe DSL.
     """
-    return CompileCached(build)
+    name = f"{build.__module__}:{build.__qualname__}"
+    builder = CompileCached[Config](name) if "<" in name else builder_at(name)
+    if builder._build is not None:  # its module is imported anew
+        builder = _known[name] = CompileCached(name)
+    functools.update_wrapper(builder, build)
+    builder._build, builder._compiler = build, compiler or Compiler()
+    return builder
 
 
 def builder_at(path: str) -> CompileCached[Any]:
     """The builder at an import path ``"module:qualname"``, without importing it."""
-    return _known.get(path) or CompileCached(None, name=path)
+    return _known.get(path) or _known.setdefault(path, CompileCached(path))
 
 
 # -------------------------------------------------------------------------------------------------- stored kernels

@@ -119,10 +119,10 @@ def object_at(path: str) -> Any:
     return functools.reduce(getattr, qualname.split("."), importlib.import_module(module))
 
 
-def modules_of(config: str) -> list[str]:
-    """The modules of the enums and dataclasses in a configuration, given as canonical JSON of its tag."""
+def modules_of(name: str, config: str) -> tuple[str, ...]:
+    """The modules of a builder and of the enums and dataclasses in a configuration, given as it is in a key."""
     # Quotes within strings are escaped, so the pattern matches no string of the configuration.
-    return sorted(set(re.findall(r'\["(?:dataclass|enum)","([^":]+):', config)))
+    return (name.partition(":")[0], *sorted(set(re.findall(r'\["(?:dataclass|enum)","([^":]+):', config))))
 
 
 def canonical(value: Any) -> str:

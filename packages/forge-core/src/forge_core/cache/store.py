@@ -331,7 +331,7 @@ def _is_stale(key: KernelKey) -> bool:
     """Whether the current installation can never request a key: another toolchain, processor or source."""
     if key.toolchain != toolchain() or key.host not in host_levels():
         return True
-    sources = fingerprint([key.name.partition(":")[0], *modules_of(key.config)])
+    sources = fingerprint(modules_of(key.name, key.config))
     return sources is None or sources.pairs != key.sources
 
 
