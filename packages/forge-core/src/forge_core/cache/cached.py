@@ -179,7 +179,7 @@ class CompileCached(Generic[Config]):
                         if store is not None and sources is not None:
                             stored = self._publish(compiled, sources, store)
                     except CompileError as error:  # the kernel can still run in this process
-                        warn_once(f"publish {error}", "%s", error)
+                        warn_once(str(error))
                     # This process, too, runs the stored object.
                     self._by_key[key.digest] = self._load(stored, "compiled") or compiled
         return self._by_key[key.digest]
@@ -207,7 +207,7 @@ class CompileCached(Generic[Config]):
         except ForgeError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever the loader raises, the kernel can be compiled
-            warn_once(f"load {entry.object}", "the compiled kernel %s cannot be loaded: %s", entry.object, error)
+            warn_once(f"the compiled kernel {entry.object} cannot be loaded: {error}")
             return None
         log.debug("loaded: %s [%s] in %.1f ms", entry.object, origin, (time.perf_counter() - start) * 1e3)
         return Compiled(launch=launch, key=entry.key, seconds=entry.seconds, origin=origin, owner=owner)

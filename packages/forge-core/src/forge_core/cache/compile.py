@@ -113,10 +113,8 @@ class Compiler:
                 ) from error
             if why := _link(path.parent):
                 warn_once(
-                    "linker",
-                    "compiled kernels are stored as they are, because %s. A new process then imports the DSL to load "
-                    "them, which takes two seconds.",
-                    why,
+                    f"compiled kernels are stored as they are, because {why}. A new process then imports the DSL to "
+                    "load them, which takes two seconds."
                 )
                 return path.read_bytes(), False
             return path.with_suffix(".so").read_bytes(), True

@@ -22,11 +22,11 @@ log = logging.getLogger("forge_core")
 _told: set[str] = set()
 
 
-def warn_once(subject: str, message: str, *args: object) -> None:
-    """Logs a warning, once per process and subject."""
-    if subject not in _told:
-        _told.add(subject)
-        log.warning(message, *args)
+def warn_once(text: str) -> None:
+    """Logs a warning, once per process."""
+    if text not in _told:
+        _told.add(text)
+        log.warning("%s", text)
 
 
 def write_new(path: Path, data: bytes) -> None:

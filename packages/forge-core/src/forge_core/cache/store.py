@@ -173,10 +173,10 @@ class Store:
         except FileNotFoundError:
             return None
         except OSError as error:
-            warn_once(f"read {self.root}", "compiled kernels cannot be read from %s: %s", self.root, error)
+            warn_once(f"compiled kernels cannot be read from {self.root}: {error.strerror or error}")
             return None
         except Damaged as error:
-            warn_once(f"damaged {folder}", "the compiled kernel %s is damaged and is not used: %s", folder, error)
+            warn_once(f"the compiled kernel {folder} is damaged and is not used: {error}")
             if not self.frozen:
                 with contextlib.suppress(OSError):  # a read-only folder
                     self.remove(folder)
@@ -211,9 +211,9 @@ class Store:
                 lock = filelock.FileLock(path, LOCK_TIMEOUT_S, mode=0o600)
                 held.enter_context(lock.acquire(poll_interval=0.02))
             except filelock.Timeout:
-                warn_once(f"lock {key.digest}", "waited %.0f s for another process to compile a kernel", LOCK_TIMEOUT_S)
+                warn_once(f"waited {LOCK_TIMEOUT_S:.0f} s for another process to compile kernel {key.digest}")
             except (OSError, NotImplementedError) as error:
-                warn_once(f"locks {self.root}", "no locks in the compile cache %s: %s", self.root, error)
+                warn_once(f"no locks in the compile cache {self.root}: {getattr(error, 'strerror', None) or error}")
             yield
 
     def publish(self, key: KernelKey, data: bytes, *, linked: bool, seconds: float) -> Entry | None:
@@ -224,14 +224,9 @@ class Store:
             if self.max_bytes:
                 self.evict(self.max_bytes, keep=key.digest)
         except OSError as error:
-            hint = " (disk full)" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else ""
             warn_once(
-                f"write {self.root} {error.errno}",
-                "compiled kernels cannot be stored in %s%s: %s. They are kept for this process only; "
-                "FORGE_CACHE_DIR names another folder, FORGE_CACHE=0 switches the cache off.",
-                self.root,
-                hint,
-                error,
+                f"compiled kernels cannot be stored in {self.root}: {error.strerror or error}. They are kept for this "
+                "process only; FORGE_CACHE_DIR names another folder, FORGE_CACHE=0 switches the cache off."
             )
             return None
         return entry
@@ -281,13 +276,13 @@ class Store:
         for folder in self._folders():
             with contextlib.suppress(FileNotFoundError):
                 ages[folder] = folder.stat().st_mtime
-        sizes = {folder: tree_bytes(folder) for folder in ages}
+        sizes = {folder: tree_bytes(folder) for folder in sorted(ages, key=ages.__getitem__)}
         total = sum(sizes.values()) + sum(map(tree_bytes, self.root.glob("work/*")))
-        for folder in sorted(ages, key=ages.__getitem__):
+        for folder, size in sizes.items():
             if total <= max_bytes:
                 break
             if folder.name != keep and self.remove(folder):
-                total -= sizes[folder]
+                total -= size
                 removed.append(folder)
         return removed
 

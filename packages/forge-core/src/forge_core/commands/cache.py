@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
-from rich.text import Text
 
 from forge_core import settings
 from forge_core.bench import kernels
@@ -107,22 +104,13 @@ def ls(arch: str | None, text: str, folder: Path | None) -> _Answer:
     store = _store(folder)
     found = [e for e in _intact(store) if arch in (None, e.key.arch) and text in e.key.name]
     rows = [_plain(entry) for entry in sorted(found, key=lambda entry: -entry.used)]
-
-    def lines() -> Iterator[str]:
-        table = Table(box=None, pad_edge=False)
-        for head in ("key", "arch", "kernel", "config", "size", "compiled in", "used"):
-            table.add_column(head, no_wrap=head != "config", overflow="fold")
-        for row in rows:
-            kernel, used = row["builder"].removesuffix(":build"), row["used"][:16].replace("T", " ")
-            cells = row["digest"][:12], row["arch"], kernel, row["config"], decimal(row["bytes"])
-            table.add_row(*map(Text, (*cells, f"{row['compile_s']:.2f} s", used)))
-        if rows:
-            # In a file or a pipe nothing is truncated.
-            console = Console()
-            (console if console.is_terminal else Console(width=400)).print(table)
-        yield f"{len(rows)} kernels, {decimal(sum(row['bytes'] for row in rows))}, in {store.root}"
-
-    return rows, lines()
+    lines = [
+        f"{row['digest'][:12]}  {row['arch']:8}  {decimal(row['bytes']):>8}  compiled in {row['compile_s']:5.2f} s  "
+        f"used {row['used'][:16]}  {row['builder'].removesuffix(':build')}  {row['config']}"
+        for row in rows
+    ]
+    lines += [f"{len(rows)} kernels, {decimal(sum(row['bytes'] for row in rows))}, in {store.root}"]
+    return rows, lines
 
 
 @cache.command("info")
