@@ -79,27 +79,19 @@ def check_private(path: Path, *, remedy: str) -> Path:
 
 def _unsafe(path: Path) -> Iterator[str]:
     """The places where another user can change what a path leads to, in words."""
-    step = path
-    while step.is_symlink():
-        yield from (*_foreign(step), *_in_open_folder(step))
-        step = step.parent / step.readlink()
-    yield from _in_open_folder(step)
-    for target in [step] if step == path or step.is_dir() else [step, step.parent]:
-        yield from _foreign(target)
-        mode = target.lstat().st_mode
-        if mode & (stat.S_IWGRP | stat.S_IWOTH):
-            yield f"{target} can be written by other users (mode {stat.S_IMODE(mode):o})"
-
-
-def _foreign(path: Path) -> Iterator[str]:
-    owner = path.lstat().st_uid
-    if owner not in (os.geteuid(), 0):
-        yield f"{path} belongs to user {owner}"
-
-
-def _in_open_folder(path: Path) -> Iterator[str]:
-    real = Path(os.path.realpath(path.parent))
-    for parent in (real, *real.parents):
-        mode = parent.lstat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            yield f"{path} is in {parent}, which every user can write to (mode {stat.S_IMODE(mode):o})"
+    end, links = path, []
+    while end.is_symlink():
+        links.append(end)
+        end = end.parent / end.readlink()
+    ends = [end, end.parent] if links and not end.is_dir() else [end]
+    for step in (*links, *ends):
+        owner, mode = step.lstat().st_uid, step.lstat().st_mode
+        if owner not in (os.geteuid(), 0):
+            yield f"{step} belongs to user {owner}"
+        if step in ends and mode & (stat.S_IWGRP | stat.S_IWOTH):
+            yield f"{step} can be written by other users (mode {stat.S_IMODE(mode):o})"
+        folder = Path(os.path.realpath(step.parent))
+        for parent in (folder, *folder.parents):
+            mode = parent.lstat().st_mode
+            if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+                yield f"{step} is in {parent}, which every user can write to (mode {stat.S_IMODE(mode):o})"

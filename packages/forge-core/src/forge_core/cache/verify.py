@@ -129,32 +129,15 @@ class _Comparison:
             elif not name.startswith("__") and value is not sys.modules.get(f"{self.module.__name__}.{name}", found):
                 raise _DiffersError(f"{name} is not defined in its source")
 
-    def _check_class(self, path: str, body: list[ast.stmt], value: Any, names: Mapping[str, Any]) -> None:
-        if not isinstance(value, type) or (value.__module__, value.__qualname__) != (self.module.__name__, path):
-            raise _DiffersError(f"{path} differs from its source")
-        found = _definitions(body, value.__name__)
-        inside = {**names, **vars(value)}
-        for name, each in vars(value).items():
-            if type(each) in (types.MemberDescriptorType, enum.property, value):  # slots; members of an enum
-                continue
-            if name in found:
-                self._check_name(f"{path}.{name}", found[name], each, inside)
-            elif _is_added(each):
-                raise _DiffersError(f"{path}.{name} is not defined in its source")
-
     def _check_name(self, path: str, nodes: list[ast.AST | None], value: Any, names: Mapping[str, Any]) -> None:
         """Raises _DiffersError unless a value is one that the source may bind to its name."""
         differs = _DiffersError(f"{path} differs from its source")
         for node in nodes:
             try:
-                if isinstance(node, ast.ClassDef):
-                    self._check_class(path, node.body, value, names)
-                elif not self._agrees(path, node, value, names):
-                    continue
-            except _DiffersError as error:
+                if self._agrees(path, node, value, names):
+                    return
+            except _DiffersError as error:  # of an attribute of a class
                 differs = error
-            else:
-                return
         raise differs
 
     def _agrees(self, path: str, node: ast.AST | None, value: Any, names: Mapping[str, Any]) -> bool:
@@ -166,12 +149,28 @@ class _Comparison:
                 # The package may bind another object to the name of a submodule.
                 found = getattr(sys.modules.get(base), alias.name, None), sys.modules.get(f"{base}.{alias.name}")
                 return any(same(value, each) for each in found)
+            case ast.ClassDef():
+                return self._is_class(path, node, value, names)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 return self._is_function(path, node, value, names)
             case ast.Lambda():
                 return isinstance(value, types.FunctionType) and value.__code__ in self.codes
             case ast.expr():
                 return _evaluates_to(node, value, names)
+        return True
+
+    def _is_class(self, path: str, node: ast.ClassDef, value: Any, names: Mapping[str, Any]) -> bool:
+        if not isinstance(value, type) or (value.__module__, value.__qualname__) != (self.module.__name__, path):
+            return False
+        found = _definitions(node.body, value.__name__)
+        inside = {**names, **vars(value)}
+        for name, each in vars(value).items():
+            if type(each) in (types.MemberDescriptorType, enum.property, value):  # slots; members of an enum
+                continue
+            if name in found:
+                self._check_name(f"{path}.{name}", found[name], each, inside)
+            elif _is_added(each):
+                raise _DiffersError(f"{path}.{name} is not defined in its source")
         return True
 
     def _is_function(
