@@ -18,6 +18,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from forge_core import settings
@@ -274,7 +275,7 @@ def _missing(key: KernelKey, store: Store | None) -> MissingKernelError:
 # A kernel's lock is taken before the compiler's: while a thread waits for another process to compile a kernel, other
 # threads can compile.
 _compile_lock = threading.RLock()
-_this_thread = threading.local()
+_compiling: ContextVar[bool] = ContextVar("forge_compiling", default=False)
 
 
 def _renew_lock_after_fork() -> None:
@@ -291,12 +292,11 @@ if hasattr(os, "register_at_fork"):
 def compile_lock() -> Iterator[None]:
     """The lock to hold around ``cute.compile``, which is not thread-safe; a new one in a forked child."""
     with _compile_lock:
-        before = getattr(_this_thread, "compiles", False)
-        _this_thread.compiles = True
+        token = _compiling.set(True)
         try:
             yield
         finally:
-            _this_thread.compiles = before
+            _compiling.reset(token)
 
 
 def _lock(key: KernelKey, store: Store | None) -> contextlib.AbstractContextManager[None]:
@@ -304,6 +304,6 @@ def _lock(key: KernelKey, store: Store | None) -> contextlib.AbstractContextMana
 
     A builder that requests another kernel, whose lock is held by a thread that waits for the compiler, would deadlock.
     """
-    if store is None or getattr(_this_thread, "compiles", False):
+    if store is None or _compiling.get():
         return contextlib.nullcontext()
     return store.lock(key)

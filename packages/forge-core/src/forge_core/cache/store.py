@@ -118,23 +118,18 @@ class Entry:
         return self.file == OBJECTS[0]
 
 
+@dataclass(frozen=True)
 class Store:
     """A folder of entries: the user's cache, or a bundle.
 
     All methods raise CacheError if it is not safe to load native code from the folder.
-
-    Args:
-        root: the folder; made by the first write.
-        max_bytes: the size above which the least recently used entries are removed; 0 is no limit.
-        frozen: read-only: an installed bundle.
-        remedy: what to do if the folder is not safe or cannot be written to, as a full sentence.
     """
 
-    def __init__(self, root: Path, *, max_bytes: int = 0, frozen: bool = False, remedy: str = "") -> None:
-        self.root = root
-        self.max_bytes = max_bytes
-        self.frozen = frozen
-        self.remedy = remedy or "Choose another folder by FORGE_CACHE_DIR, or remove that one."
+    root: Path  # made by the first write
+    max_bytes: int = 0  # above it the least recently used entries are removed; 0 is no limit
+    frozen: bool = False  # read-only: an installed bundle
+    # What to do if the folder is not safe or cannot be written to.
+    remedy: str = "Choose another folder by FORGE_CACHE_DIR, or remove that one."
 
     @classmethod
     def of_user(cls) -> Store:
@@ -144,23 +139,24 @@ class Store:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def folder(self) -> Path | None:
-        """The resolved folder; None if there is none."""
-        try:
-            folder = check_private(self.root, remedy=self.remedy)
-        except FileNotFoundError:
-            return None
+    def folder(self) -> Path:
+        """The resolved folder; raises FileNotFoundError if there is none."""
+        folder = check_private(self.root, remedy=self.remedy)
         if not folder.is_dir():
             raise CacheError(f"{self.root} is not a folder, so no native code is loaded from it. {self.remedy}")
         return folder
 
+    def _glob(self, *patterns: str) -> list[Path]:
+        try:
+            root = self.folder()
+        except FileNotFoundError:
+            return []
+        return sorted(path for pattern in patterns for path in root.glob(pattern))
+
     def find(self, key: KernelKey) -> Entry | None:
         """The entry of a key, or None; a damaged one is removed."""
         try:
-            root = self.folder()
-            if root is None:
-                return None
-            folder = root / key.arch / key.digest
+            folder = self.folder() / key.arch / key.digest
             # Not only the checksum, which anyone who can write to an entry can recompute.
             for path in (folder.parent, folder, folder / DESCRIPTION, *(folder / name for name in OBJECTS)):
                 if path.exists():
@@ -194,9 +190,7 @@ class Store:
                 yield error
 
     def _folders(self) -> list[Path]:
-        root = self.folder()
-        paths = root.glob("*/*") if root is not None else ()
-        return sorted(path for path in paths if path.parent.name not in ("work", "locks"))
+        return [path for path in self._glob("*/*") if path.parent.name not in ("work", "locks")]
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -234,8 +228,6 @@ class Store:
     def _write(self, key: KernelKey, data: bytes, file: str, seconds: float) -> None:
         make_private(self.root)
         root = self.folder()
-        if root is None:
-            raise FileNotFoundError(errno.ENOENT, "the folder was removed", str(self.root))
         digest = hashlib.sha256(data).hexdigest()
         described = {
             "format": FORMAT,
@@ -277,7 +269,7 @@ class Store:
             with contextlib.suppress(FileNotFoundError):
                 ages[folder] = folder.stat().st_mtime
         sizes = {folder: tree_bytes(folder) for folder in sorted(ages, key=ages.__getitem__)}
-        total = sum(sizes.values()) + sum(map(tree_bytes, self.root.glob("work/*")))
+        total = sum(sizes.values()) + sum(map(tree_bytes, self._glob("work/*")))
         for folder, size in sizes.items():
             if total <= max_bytes:
                 break
@@ -288,8 +280,8 @@ class Store:
 
     def sweep(self) -> list[Path]:
         """Removes leftovers of killed processes in work/ and old locks; returns the removed paths."""
-        root, removed = self.folder(), []
-        for path in [*root.glob("work/*"), *root.glob("locks/*")] if root is not None else []:
+        removed = []
+        for path in self._glob("work/*", "locks/*"):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - path.lstat().st_mtime >= LEFTOVER_S:
                     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
