@@ -236,8 +236,7 @@ class Store:
             "object": {"file": file, "bytes": len(data), "sha256": digest, "symbol": key.symbol},
             "compiled": {"seconds": round(seconds, 4), "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds")},
         }
-        work = Path(tempfile.mkdtemp(dir=make_private(root / "work")))
-        try:
+        with _folder_in(root / "work") as work:
             write_new(work / file, data)
             write_new(work / DESCRIPTION, (json.dumps(described, indent=1) + "\n").encode())
             try:
@@ -245,32 +244,25 @@ class Store:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
 
     def remove(self, folder: Path) -> bool:
         """Removes an entry by one rename, so that no reader finds half of it; False if there was none."""
-        trash = Path(tempfile.mkdtemp(dir=make_private(self.root / "work")))
-        try:
+        with _folder_in(self.root / "work") as trash, contextlib.suppress(FileNotFoundError):
             folder.rename(trash / folder.name)
-        except FileNotFoundError:
-            return False
-        finally:
-            shutil.rmtree(trash, ignore_errors=True)
-        return True
+            return True
+        return False
 
     def evict(self, max_bytes: int, *, keep: str = "") -> list[Path]:
         """Removes leftovers and the least recently used entries but ``keep``, a digest; returns the removed paths.
 
         What remains takes at most ``max_bytes``, with what other processes are writing.
         """
-        removed, ages = self.sweep(), {}
+        removed, found = self.sweep(), []
         for folder in self._folders():
             with contextlib.suppress(FileNotFoundError):
-                ages[folder] = folder.stat().st_mtime
-        sizes = {folder: tree_bytes(folder) for folder in sorted(ages, key=ages.__getitem__)}
-        total = sum(sizes.values()) + sum(map(tree_bytes, self._glob("work/*")))
-        for folder, size in sizes.items():
+                found.append((folder.stat().st_mtime, folder, tree_bytes(folder)))
+        total = sum(size for *_, size in found) + sum(map(tree_bytes, self._glob("work/*")))
+        for _, folder, size in sorted(found):
             if total <= max_bytes:
                 break
             if folder.name != keep and self.remove(folder):
@@ -312,6 +304,13 @@ class Store:
                 removed[reason].append(found.folder)
         removed["over the limit"] = self.evict(max_bytes) if max_bytes else []
         return removed
+
+
+@contextlib.contextmanager
+def _folder_in(parent: Path) -> Iterator[Path]:
+    """A new private folder, which is removed unless it has been renamed."""
+    with tempfile.TemporaryDirectory(dir=make_private(parent), ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def _is_stale(key: KernelKey) -> bool:
