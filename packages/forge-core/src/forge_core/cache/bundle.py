@@ -51,11 +51,12 @@ def _of_packages() -> tuple[Store, ...]:
 
 def open_bundle(folder: Path, named_by: str) -> Store:
     """A bundle's store; raises CacheError if there is no bundle, or one of another format."""
-    _check_format(folder, f"{named_by} names {folder}", f"Make one with: forge-cute cache build --out {folder}")
+    check_format(folder, f"{named_by} names {folder}", f"Make one with: forge-cute cache build --out {folder}")
     return Store(folder, frozen=True, remedy=f"Remove the permission with: chmod -R go-w {folder}")
 
 
-def _check_format(folder: Path, told: str, remedy: str) -> None:
+def check_format(folder: Path, told: str, remedy: str) -> None:
+    """Raises CacheError, ``told`` and ``remedy`` around its reason, if a folder is no bundle of this format."""
     try:
         written: Any = json.loads((folder / MANIFEST).read_bytes())["format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -64,12 +65,6 @@ def _check_format(folder: Path, told: str, remedy: str) -> None:
         ) from error
     if written != FORMAT:
         raise CacheError(f"{told}: expected a bundle of format {FORMAT}, got {written!r}. {remedy}")
-
-
-def check_target(out: Path) -> None:
-    """Raises CacheError if a folder is neither empty nor a bundle of this format."""
-    if out.exists() and any(out.iterdir()):
-        _check_format(out, f"--out {out} is not empty", "Choose another folder, or empty it.")
 
 
 def finish(store: Store) -> dict[str, Any]:

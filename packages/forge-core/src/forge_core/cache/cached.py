@@ -232,7 +232,7 @@ def compile_cached(build: Callable[[Config], Traceable], *, compiler: Compiler |
     if builder._build is not None:  # its module is imported anew
         builder = _known[name] = CompileCached(name)
     functools.update_wrapper(builder, build)
-    builder._build, builder._compiler = build, compiler or Compiler()
+    builder._compiler, builder._build = compiler or Compiler(), build
     return builder
 
 

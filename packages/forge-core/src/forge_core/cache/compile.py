@@ -147,11 +147,10 @@ class Compiler:
 @functools.cache
 def find_linker() -> tuple[str, ...] | None:
     """The command that links kernel.o to kernel.so, without libraries; None where the system has no linker."""
-    for name in ("ld", "ld.lld", "ld.mold"):
+    for name in ("ld", "ld.lld", "ld.mold", "cc", "gcc", "clang"):
         if path := shutil.which(name):
-            return (path, "-shared", *_LINK)
-    for name in ("cc", "gcc", "clang"):
-        if path := shutil.which(name):
+            if name.startswith("ld"):
+                return (path, "-shared", *_LINK)
             # -nostdlib: without start-up files.
             return (path, "-shared", "-nostdlib", *(part for flag in _LINK for part in ("-Xlinker", flag)))
     return None

@@ -20,7 +20,6 @@ from forge_core import settings
 from forge_core.bench import kernels
 from forge_core.cache import bundle
 from forge_core.cache.files import check_writable, tree_bytes
-from forge_core.cache.parallel import Request
 from forge_core.cache.store import Damaged, Entry, Store, user_store
 from forge_core.cli import ARCH, answers
 from forge_core.errors import CacheError
@@ -243,23 +242,23 @@ def _compiling(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _requests(suites: tuple[str, ...], kernel: str | None, config: str | None, archs: Sequence[str]) -> list[Request]:
-    if (kernel is None) != (config is None) or (kernel is not None and suites):
-        raise click.UsageError("--kernel and --config go together, and without --suite")
-    if kernel is not None and config is not None:
-        try:
-            return kernels.one(kernel, config, archs)
-        except ValueError as error:
-            raise click.UsageError(f"--config: {error}") from error
-    return kernels.requests(suites, archs)
-
-
-def _compile(store: Store, wanted: list[Request], *, jobs: int | None) -> tuple[dict[str, Any], list[str], int]:
+def _compile(
+    store: Store, archs: Sequence[str], suites: Sequence[str], kernel: str | None, config: str | None, jobs: int | None
+) -> tuple[dict[str, Any], list[str], int]:
     """Compiles kernels into a store; returns plain values, the same as lines, and the exit status.
 
     Raises:
         CacheError: the store is not writable; nothing is compiled.
     """
+    if (kernel is None) != (config is None) or (kernel is not None and suites):
+        raise click.UsageError("--kernel and --config go together, and without --suite")
+    if kernel is None or config is None:
+        wanted = kernels.requests(suites, archs)
+    else:
+        try:
+            wanted = kernels.one(kernel, config, archs)
+        except ValueError as error:
+            raise click.UsageError(f"--config: {error}") from error
     check_writable(store.root, remedy=store.remedy)
     start = time.perf_counter()
     outcomes = kernels.compile_shown(wanted, store, jobs=jobs)
@@ -293,7 +292,7 @@ def _compile(store: Store, wanted: list[Request], *, jobs: int | None) -> tuple[
 )
 @_compiling
 @answers
-def warm(archs: tuple[str, ...], jobs: int | None, **asked: Any) -> tuple[Any, Iterable[str], int]:
+def warm(archs: tuple[str, ...], **asked: Any) -> tuple[Any, Iterable[str], int]:
     """Compile the kernels of suites into the cache, several at a time; needs no GPU."""
     store = user_store()
     if store is None:
@@ -301,7 +300,7 @@ def warm(archs: tuple[str, ...], jobs: int | None, **asked: Any) -> tuple[Any, I
     archs = archs or settings.target_archs()
     if not archs:
         raise click.UsageError("no GPU tells the architecture; name one, for example --arch sm_90a")
-    return _compile(store, _requests(**asked, archs=archs), jobs=jobs)
+    return _compile(store, archs, **asked)
 
 
 @cache.command("build")
@@ -309,11 +308,12 @@ def warm(archs: tuple[str, ...], jobs: int | None, **asked: Any) -> tuple[Any, I
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="The bundle's folder.")
 @_compiling
 @answers
-def build(archs: tuple[str, ...], out: Path, jobs: int | None, **asked: Any) -> tuple[Any, Iterable[str], int]:
+def build(archs: tuple[str, ...], out: Path, **asked: Any) -> tuple[Any, Iterable[str], int]:
     """Compile the kernels of suites into a bundle that other machines load; needs no GPU."""
     store = Store(out, remedy="Choose another folder by --out.")
-    bundle.check_target(out)
-    told, lines, status = _compile(store, _requests(**asked, archs=archs), jobs=jobs)
+    if out.exists() and any(out.iterdir()):
+        bundle.check_format(out, f"--out {out} is not empty", "Choose another folder, or empty it.")
+    told, lines, status = _compile(store, archs, **asked)
     try:
         bundle.finish(store)
     except CacheError as error:  # reported beside the kernels that failed
