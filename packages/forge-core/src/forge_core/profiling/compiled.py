@@ -41,14 +41,6 @@ class Artefacts:
     launches: tuple[RecordedLaunch, ...]
 
 
-@functools.lru_cache(maxsize=512)
-def traceable(builder: str, config: Any) -> tuple[Traceable, int]:
-    """What a builder would compile for a configuration, and how many leading arguments are pointers."""
-    wrapper: Any = builder_at(builder).imported()
-    source: Traceable = wrapper.__wrapped__(config)
-    return source, sum(type(argument).__name__.lower().endswith("pointer") for argument in source.arguments)
-
-
 def compile_to_look_at(builder: str, config: Any, arguments: tuple[Any, ...] | None, *, arch: str) -> Artefacts:
     """Compiles a configuration with the options of a normal build, bypassing the cache.
 
@@ -62,14 +54,27 @@ def compile_to_look_at(builder: str, config: Any, arguments: tuple[Any, ...] | N
         UnsupportedError: the CuTe DSL is not installed.
         CompileError: the kernel does not compile, or its launch cannot be worked out.
     """
-    source, pointers = traceable(builder, config)
-    if arguments is None:
-        traced = source.arguments[pointers:-1]  # the last is the stream
-        arguments = tuple(tuple(1 for _ in a) if isinstance(a, tuple) else 1 for a in traced)
-    launches = record_launches(source.function, arguments, pointers=pointers)
+    launches = launches_of(builder, config, arguments)
     with settings.use_settings(debug=False):
         compiled = builder_at(builder).compile(config, arch=arch)
     return Artefacts(compiled.ptx, compiled.cubin, launches)
+
+
+@functools.lru_cache(maxsize=512)
+def _traceable(builder: str, config: Any) -> Traceable:
+    wrapper: Any = builder_at(builder).imported()
+    traceable: Traceable = wrapper.__wrapped__(config)
+    return traceable
+
+
+def launches_of(builder: str, config: Any, arguments: tuple[Any, ...] | None) -> tuple[RecordedLaunch, ...]:
+    """The launches of a builder's kernels; see :func:`compile_to_look_at` and :func:`record_launches`."""
+    source = _traceable(builder, config)
+    pointers = sum(type(argument).__name__.lower().endswith("pointer") for argument in source.arguments)
+    if arguments is None:
+        traced = source.arguments[pointers:-1]  # the last is the stream
+        arguments = tuple(tuple(1 for _ in a) if isinstance(a, tuple) else 1 for a in traced)
+    return record_launches(source.function, arguments, pointers=pointers)
 
 
 # Distance between the addresses of two pointers, larger than any offset.
@@ -83,35 +88,27 @@ class _NoAddress(int):
         return int(self)
 
 
+@dataclass
 class _Recorder:
     """Replaces a kernel: logs its launch, with its name and arguments."""
 
-    def __init__(self, log: list[RecordedLaunch]) -> None:
-        self._log = log
-        self._name = ""
-        self._arguments: tuple[Any, ...] = ()
+    log: list[RecordedLaunch]
+    name: str = ""
+    arguments: tuple[Any, ...] = ()
 
     def set_name_prefix(self, prefix: str, **_: Any) -> None:
-        self._name = prefix
+        self.name = prefix
 
     def __call__(self, *args: Any, **named: Any) -> _Recorder:
-        self._arguments = _plain([*args, *named.values()])
+        self.arguments = _plain([*args, *named.values()])
         return self
 
     def launch(self, *, grid: Any, block: Any, cluster: Any = None, **others: Any) -> None:
         states_smem, smem = "smem" in others, others.pop("smem", 0)
-        self._log.append(
-            RecordedLaunch(
-                name=self._name,
-                grid=_dim3(grid),
-                block=_dim3(block),
-                cluster=_dim3(cluster or (1, 1, 1)),
-                dynamic_smem=None if smem is None else _integer(smem),
-                options=tuple(sorted((k, v) for k, v in others.items() if isinstance(v, (bool, int, str)))),
-                arguments=self._arguments,
-                states_smem=states_smem,
-            )
-        )
+        smem = None if smem is None else _integer(smem)
+        sizes = _dim3(grid), _dim3(block), _dim3(cluster or (1, 1, 1))
+        options = tuple(sorted((k, v) for k, v in others.items() if isinstance(v, (bool, int, str))))
+        self.log.append(RecordedLaunch(self.name, *sizes, smem, options, self.arguments, states_smem))
 
 
 def record_launches(function: Any, arguments: tuple[Any, ...], *, pointers: int = 2) -> tuple[RecordedLaunch, ...]:
@@ -144,11 +141,10 @@ def _on_host(thing: Any, log: list[RecordedLaunch]) -> Any:
     So are those of the objects that it holds: it may launch the kernels of another pass.
     """
     own: dict[str, Any] = {}
-    for kind in reversed(type(thing).__mro__):
-        for name, attribute in vars(kind).items():
-            decorator = getattr(attribute, "_decorator_kind", None)
-            if decorator is not None:
-                own[name] = _Recorder(log) if decorator == "kernel" else inspect.unwrap(attribute)
+    for name, attribute in inspect.getmembers_static(type(thing)):
+        decorator = getattr(attribute, "_decorator_kind", None)
+        if decorator is not None:
+            own[name] = _Recorder(log) if decorator == "kernel" else inspect.unwrap(attribute)
     if not own:
         return thing
     host = copy.copy(thing)

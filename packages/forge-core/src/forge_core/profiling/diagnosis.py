@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -36,22 +37,8 @@ class Rule:
     name: str
     asks: str
     answers_from: str  # the threshold
-    cause: bool  # False: a symptom
     find: Callable[[KernelProfile, Needed], Found]
-
-
-#: All rules, in the order of docs/profiling.md.
-RULES: list[Rule] = []
-
-
-def _rule(name: str, asks: str, answers_from: str, *, cause: bool = True) -> Callable[[Any], Any]:
-    """Adds the decorated function to the rules."""
-
-    def add(find: Callable[[KernelProfile, Needed], Found]) -> Callable[[KernelProfile, Needed], Found]:
-        RULES.append(Rule(name, asks, answers_from, cause, find))
-        return find
-
-    return add
+    cause: bool = True  # False: a symptom
 
 
 #: The units that can bound a kernel, and the figures of their throughput in percent of peak.
@@ -88,15 +75,13 @@ def waits_for(stalls: Iterable[tuple[str, float]]) -> tuple[str, float]:
 def limited_by(profile: KernelProfile) -> str:
     """The resources that limit the occupancy, in words; "" if the report lacks them."""
     names = {"warps": "warps", "blocks": "block slots", "registers": "registers", "shared": "shared memory"}
-    names["barriers"] = "barriers"
+    # With at most one barrier, ncu repeats the block slots.
+    names |= {"barriers": "barriers"} if profile.get("limit_barriers") != profile.get("limit_blocks") else {}
     found = {text: value for name, text in names.items() if (value := profile.get(f"limit_{name}")) is not None}
-    if found.get("barriers") == found.get("block slots"):
-        found.pop("barriers", None)  # with at most one barrier, ncu repeats the block slots
-    least = min(found.values(), default=None)
-    return " and ".join(text for text, value in found.items() if value == least)
+    return " and ".join(text for text, value in found.items() if value == min(found.values()))
 
 
-@_rule("spills", "do warps load and store local memory?", "2 % of the instructions")
+@partial(Rule, "spills", "do warps load and store local memory?", "2 % of the instructions")
 def _spills(profile: KernelProfile, _: Needed) -> Found:
     share = 100 * (profile["local_loads"] + profile["local_stores"]) / max(profile["instructions"], 1)
     registers = profile.get("registers")
@@ -108,7 +93,7 @@ def _spills(profile: KernelProfile, _: Needed) -> Found:
     return (2 + share / 10, sentence) if share >= 2 else None
 
 
-@_rule("uncoalesced", "how many bytes of a touched sector are used?", "less than 60 %, a tenth of all sectors")
+@partial(Rule, "uncoalesced", "how many bytes of a touched sector are used?", "less than 60 %, a tenth of all sectors")
 def _uncoalesced(profile: KernelProfile, _: Needed) -> Found:
     worst = (0.0, "", 0.0, 0.0)
     for kind in ("load", "store"):
@@ -126,7 +111,12 @@ def _uncoalesced(profile: KernelProfile, _: Needed) -> Found:
     return (1 + 4 * share, sentence) if share >= 0.1 else None
 
 
-@_rule("bank conflicts", "how many passes of shared memory are due to conflicts?", "25 % of them, and 5 % of the time")
+@partial(
+    Rule,
+    "bank conflicts",
+    "how many passes of shared memory are due to conflicts?",
+    "25 % of them, and 5 % of the time",
+)
 def _bank_conflicts(profile: KernelProfile, _: Needed) -> Found:
     total, ideal = profile.get("shared_wavefronts"), profile.get("shared_wavefronts_ideal")
     if total is None or ideal is None:
@@ -140,7 +130,7 @@ def _bank_conflicts(profile: KernelProfile, _: Needed) -> Found:
     return (1 + 2 * share, sentence) if share >= 0.25 and (busy is None or busy >= 5) else None
 
 
-@_rule("too little work", "does every multiprocessor have a block?", "under 90 % of them")
+@partial(Rule, "too little work", "does every multiprocessor have a block?", "under 90 % of them")
 def _too_little_work(profile: KernelProfile, _: Needed) -> Found:
     grid, sms = profile["grid"], profile["sms"]
     sentence = (
@@ -150,7 +140,7 @@ def _too_little_work(profile: KernelProfile, _: Needed) -> Found:
     return (2 + 2 * (1 - grid / sms), sentence) if grid < 0.9 * sms else None
 
 
-@_rule("low occupancy", "are there warps enough to wait?", "under 30 %, nothing at 60 % of peak", cause=False)
+@partial(Rule, "low occupancy", "are there warps enough to wait?", "under 30 %, nothing at 60 % of peak", cause=False)
 def _low_occupancy(profile: KernelProfile, _: Needed) -> Found:
     achieved, most, limiter = profile["occupancy_pct"], profile.get("occupancy_max_pct"), limited_by(profile)
     units = [value for name in UNITS.values() if (value := profile.get(name)) is not None]
@@ -159,13 +149,15 @@ def _low_occupancy(profile: KernelProfile, _: Needed) -> Found:
     return (1.0, sentence) if achieved < 30 and max(units, default=100.0) < BOUND_FROM else None
 
 
-@_rule("re-read", "is more read than the operation must read?", "25 % more, and a tenth of its bytes", cause=False)
+@partial(
+    Rule, "re-read", "is more read than the operation must read?", "25 % more, and a tenth of its bytes", cause=False
+)
 def _reread(profile: KernelProfile, needed: Needed) -> Found:
     advice = "keep what is needed again on chip, or order the work so that it is still in the L2"
     return _moves_more(profile["dram_read"], needed.read, needed, "reads", advice)
 
 
-@_rule("re-written", "is more written than it must write?", "25 % more, and a tenth of its bytes", cause=False)
+@partial(Rule, "re-written", "is more written than it must write?", "25 % more, and a tenth of its bytes", cause=False)
 def _rewritten(profile: KernelProfile, needed: Needed) -> Found:
     advice = "write each byte once, in whole sectors"
     return _moves_more(profile["dram_written"], needed.written, needed, "writes", advice)
@@ -180,6 +172,10 @@ def _moves_more(moved: float, must: int, needed: Needed, verb: str, advice: str)
         f"would do); {advice}."
     )
     return 1 + 2 * (moved / must - 1), sentence
+
+
+#: All rules, in the order of docs/profiling.md.
+RULES = (_spills, _uncoalesced, _bank_conflicts, _too_little_work, _low_occupancy, _reread, _rewritten)
 
 
 #: The figures of a report, in order: key, label, format, and a function of a :class:`KernelProfile`.  A ratio raises
@@ -297,18 +293,16 @@ def compare_text(a: Sequence[Diagnosis], b: Sequence[Diagnosis]) -> str:
     Raises:
         ProfileError: no launches can be paired.
     """
-    rest, pairs, alone = list(b), [], []
+    rest, pairs = list(b), []
     for left in a:
         same = next((right for right in rest if right.profile.name == left.profile.name), None)
         rest = [right for right in rest if right is not same]
         pairs.append((left, same))
     if len(a) == len(b):
         pairs = [(left, right or rest.pop(0)) for left, right in pairs]
+    alone = [left for left, right in pairs if right is None]
     lines: list[str] = []
-    for left, right in pairs:
-        if right is None:
-            alone.append(left)
-            continue
+    for left, right in ((left, right) for left, right in pairs if right is not None):
         names = dict.fromkeys((left.profile.name, right.profile.name))
         lines += ["  |  ".join(names), f"  {'':<38}{'A':>16}{'B':>16}{'B / A':>9}"]
         figures = left.figures, right.figures

@@ -10,6 +10,7 @@ above shared memory.  Long tiles are cut, with a note; the counts below are thos
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -228,7 +229,7 @@ def tiled_copy(
         raise ValueError(
             f"expected a row of at least {columns * across} bytes for {columns} threads of {across}, got {row_bytes}"
         )
-    width = next((w for w in (16, 8, 4, 2, 1) if across % w == 0), 0)
+    width = math.gcd(across, CHUNK)
     if width < itemsize:
         raise ValueError(f"expected values that are 1, 2, 4, 8 or 16 bytes or multiples of 16, got {across} bytes")
     modes = ((columns, across), (rows, values[0] * row_bytes))
@@ -282,25 +283,24 @@ def swizzled_tile(bits: int, base: int, shift: int, *, rows: int, row_bytes: int
 
 def to_svg(drawing: Drawing) -> str:
     """The drawing as a standalone SVG document."""
-    parts: list[str] = []
+    parts = [_text(MARGIN, MARGIN + 8, drawing.title, size=13)]
     y, width = MARGIN + TITLE, 9 * len(drawing.title)
     for panel in drawing.panels:
-        body, panel_width, panel_height = _cells(panel, y)
-        parts += body
-        y += panel_height + 2 * MARGIN
-        width = max(width, panel_width)
-    width += 2 * MARGIN
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" viewBox="0 0 {width} {y}" '
-        'font-family="monospace" font-size="9">\n'
-        f'<rect width="{width}" height="{y}" fill="white"/>\n'
-        f"{_text(MARGIN, MARGIN + 8, drawing.title, size=13)}\n"
-    )
-    return head + "\n".join(parts) + "\n</svg>\n"
+        cells, panel_width, bottom = _cells(panel, y)
+        parts += cells
+        y, width = bottom + 2 * MARGIN, max(width, panel_width)
+    width, body = width + 2 * MARGIN, "\n".join(parts)
+    return f"""\
+<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" viewBox="0 0 {width} {y}" \
+font-family="monospace" font-size="9">
+<rect width="{width}" height="{y}" fill="white"/>
+{body}
+</svg>
+"""
 
 
 def _cells(panel: Panel, top: int) -> tuple[list[str], int, int]:
-    """The elements of a panel, its width and its height."""
+    """The elements of a panel, its width and where it ends."""
     width = panel.accesses[0].width
     pixel = max(BYTE, -(-LEAST_CELL // width))
     used = 1 + max((p for a in panel.accesses for p in a.places if p is not None), default=0) // panel.row_bytes
@@ -328,7 +328,7 @@ def _cells(panel: Panel, top: int) -> tuple[list[str], int, int]:
     bottom = y0 + rows * CELL_HEIGHT
     said = panel.summary() + (f"; the first {rows} of {used} rows are drawn" if rows < used else "")
     parts.append(_text(MARGIN, bottom + 13, said))
-    return parts, max(panel.row_bytes * pixel, 7 * len(said)), bottom + 18 - top
+    return parts, max(panel.row_bytes * pixel, 7 * len(said)), bottom + 18
 
 
 def _text(x: int, y: int, text: str, size: int = 11) -> str:

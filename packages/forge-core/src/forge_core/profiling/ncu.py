@@ -9,12 +9,14 @@ the names; the default page has a row for each kernel and metric.  A ``.ncu-rep`
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import dropwhile
 from pathlib import Path, PurePath
 
 from forge_core.errors import ForgeError, UnsupportedError
@@ -209,16 +211,13 @@ def read_csv(lines: Iterable[str], source: str = "the CSV") -> list[KernelProfil
     Raises:
         ProfileError: there is no table, or no kernel in it.
     """
-    table: list[str] = []
-    for line in lines:
-        if (table or line.lstrip("\ufeff").startswith('"ID"')) and line.strip() and not line.startswith("=="):
-            table.append(line)
-    if not table:
+    table = dropwhile(lambda line: not line.lstrip("\ufeff").startswith('"ID"'), lines)
+    header, *rows = [*filter(None, csv.reader(line for line in table if not line.startswith("==")))] or [[]]
+    if not header:
         raise ProfileError(
             f'{source}: expected a CSV of ncu\'s, which begins with a column "ID"; found none. '
             "Export one with: ncu --import REPORT --page raw --csv"
         )
-    header, *rows = csv.reader(table)
     launches: dict[str, KernelProfile] = {}
     units: dict[str, str] = {}
     for row in rows:
@@ -233,24 +232,17 @@ def read_csv(lines: Iterable[str], source: str = "the CSV") -> list[KernelProfil
             units = {cells["Metric Name"]: cells["Metric Unit"]}
             cells = {cells["Metric Name"]: cells["Metric Value"]}
         for metric, text in cells.items():
-            try:
+            with contextlib.suppress(ValueError):  # text, or "n/a"
                 metrics[metric] = float(text.replace(",", "")) * _factor(units.get(metric, ""))
-            except ValueError:  # text, or "n/a"
-                continue
     if not launches:
         raise ProfileError(f"{source}: the table holds no kernel; was the kernel inside the profiled range?")
     return list(launches.values())
 
 
-# Scaled units as ncu writes them: "Mbyte", "us", "nsecond", "Gbyte/second", "Kbyte/block".
-_SCALES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "m": 1e-3, "u": 1e-6, "n": 1e-9}
-_SCALED = re.compile(r"([KMGT](?=[a-z]*(?:/|$))|[mun](?=s(?:econd)?(?:/|$)))")
-
-
 def _factor(unit: str) -> float:
-    """The number of base units in ``unit``."""
-    match = _SCALED.match(unit)
-    return _SCALES[match[1]] if match else 1.0
+    """The number of base units in a scaled one: "Mbyte", "us", "nsecond", "Gbyte/second", "Kbyte/block"."""
+    scaled = re.match(r"[KMGT](?=[a-z]*(?:/|$))|[mun](?=s(?:econd)?(?:/|$))", unit)
+    return {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "m": 1e-3, "u": 1e-6, "n": 1e-9}[scaled[0]] if scaled else 1.0
 
 
 def hottest_lines(lines: Iterable[str], *, most: int = 5) -> str:

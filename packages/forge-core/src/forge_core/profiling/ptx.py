@@ -9,6 +9,9 @@ from dataclasses import dataclass
 _ENTRY = re.compile(r"^\.(?:visible|weak)\s+\.entry\s+([\w$]+)\s*\(", re.MULTILINE)
 # The opcode of an instruction, after an optional predicate.
 _OPCODE = re.compile(r"^\s*(?:@!?%?\w+\s+)?([a-z]\w*(?:\.[\w:]+)*)[\s;]", re.MULTILINE)
+# shared::cta is a block's own shared memory, shared::cluster may be another block's.
+_ACCESS = re.compile(r"(ld|st)\b.*?\.(?:shared::(cluster)|(global|shared|local))\b.*?(?:\.v([248]))?\.[bufs]f?(\d+)")
+_MATRICES = re.compile(r"(ldmatrix|stmatrix)\b(?:.*\.x(\d)\b)?.*\.shared")
 _LOCAL = re.compile(r"^\s*\.local\s+\.align\s+\d+\s+\.b8\s+\w+\[(\d+)\]", re.MULTILINE)
 _COPY_BYTES = re.compile(r"cp\.async\.c[ag]\.shared\.global\S*\s+\[[^\]]*\],\s*\[[^\]]*\],\s*(\d+)")
 
@@ -51,31 +54,21 @@ def count_instructions(ptx: str) -> dict[str, PtxCounts]:
     _, *parts = _ENTRY.split(ptx)
     if not parts:
         raise ValueError("expected PTX with an .entry, found none")
-    return {name: _count(body) for name, body in zip(parts[::2], parts[1::2], strict=True)}
-
-
-def _count(body: str) -> PtxCounts:
-    opcodes = _OPCODE.findall(body)
-    accesses = Counter(filter(None, map(_access, opcodes)))
-    accesses.update(f"cp.async.{size}" for size in _COPY_BYTES.findall(body))
-    kinds = Counter(kind for opcode in opcodes for kind, prefixes in KINDS.items() if opcode.startswith(prefixes))
-    local = sum(int(size) for size in _LOCAL.findall(body))
-    return PtxCounts(dict(sorted(accesses.items())), dict(kinds), local)
+    counts = {}
+    for name, body in zip(parts[::2], parts[1::2], strict=True):
+        opcodes = _OPCODE.findall(body)
+        accesses = Counter(filter(None, map(_access, opcodes)))
+        accesses.update(f"cp.async.{size}" for size in _COPY_BYTES.findall(body))
+        kinds = Counter(kind for opcode in opcodes for kind, prefixes in KINDS.items() if opcode.startswith(prefixes))
+        counts[name] = PtxCounts(dict(sorted(accesses.items())), dict(kinds), sum(map(int, _LOCAL.findall(body))))
+    return counts
 
 
 def _access(opcode: str) -> str:
     """``"ld.global.16"`` for ``ld.global.nc.v4.b32``; "" for anything but global, shared and local accesses."""
-    kind, *words = opcode.split(".")
-    space = next((word for word in words if word.partition("::")[0] in ("global", "shared", "local")), None)
-    if kind not in ("ld", "st", "ldmatrix", "stmatrix") or space is None:
-        return ""
-    if kind in ("ldmatrix", "stmatrix"):
-        count = next((int(word[1:]) for word in words if re.fullmatch(r"x\d", word)), 1)
-        return f"{kind}.shared.{4 * count}"
-    element = re.fullmatch(r"[bufs](?:f)?(\d+)", words[-1])
-    if element is None:
-        return ""
-    lanes = next((int(word[1:]) for word in words if re.fullmatch(r"v[248]", word)), 1)
-    # shared::cta is a block's own shared memory, shared::cluster may be another block's.
-    name = "cluster" if space == "shared::cluster" else space.partition("::")[0]
-    return f"{kind}.{name}.{lanes * int(element.group(1)) // 8}"
+    if found := _MATRICES.match(opcode):
+        return f"{found[1]}.shared.{4 * int(found[2] or 1)}"
+    if found := _ACCESS.fullmatch(opcode):
+        kind, cluster, space, lanes, bits = found.groups()
+        return f"{kind}.{cluster or space}.{int(lanes or 1) * int(bits) // 8}"
+    return ""

@@ -189,10 +189,9 @@ def _launched(device: Device, key: tuple[str, str]) -> Launched:
 
 
 def _launch_digest(launch: Launch) -> str:
-    from forge_core.profiling.compiled import record_launches, traceable
+    from forge_core.profiling.compiled import launches_of
 
-    source, pointers = traceable(launch.builder, launch.config)
-    kernels = record_launches(source.function, launch.arguments, pointers=pointers)
+    kernels = launches_of(launch.builder, launch.config, launch.arguments)
     fields = [[k.grid, k.block, k.cluster, k.dynamic_smem, k.options, k.arguments] for k in kernels]
     return digest_of([run_digest(launch), values(fields)])[:16]
 
