@@ -108,7 +108,7 @@ def test_sets(tools, stand_in, tmp_path):
     assert start(tools, tmp_path, "ncu", "week0", "--set", "full") == 0
     words = calls(stand_in)[0]["argv"]
     assert words[words.index("--set") + 1] == "full" and "--metrics" not in words
-    assert tools.runners.metrics_of("launch", None) == ["--section", "LaunchStats", "--section", "Occupancy"]
+    assert tools.runners.metrics_of("launch", "ncu") == ["--section", "LaunchStats", "--section", "Occupancy"]
 
 
 def test_lines_are_asked_of_the_compiler_in_the_profiled_process(tools, stand_in, tmp_path, monkeypatch):

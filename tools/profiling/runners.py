@@ -114,17 +114,11 @@ def watch(
     # Kernels are compiled in the profiled process; the variable is part of the compile cache's key.
     variables |= {"CUTE_DSL_LINEINFO": "1"} if request.lines else {}
     printed: list[str] = []
+    pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    environ = {**os.environ, **variables}
     with (
         log.open("w", encoding="utf-8") as file,
-        subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env={**os.environ, **variables},
-            cwd=ROOT,
-        ) as process,
+        subprocess.Popen(command, env=environ, cwd=ROOT, **pipe) as process,
     ):
         for line in cast("IO[str]", process.stdout):  # a pipe, as it was asked for
             printed.append(line)
@@ -159,13 +153,14 @@ def finish(said: str, *paths: Path) -> None:
     sys.stdout.write("\n".join(["", said, *(f"written: {path}" for path in paths if path.exists()), ""]))
 
 
-def metrics_of(sets: str | None, known: set[str] | None, *, lines: bool = False) -> list[str]:
-    """The arguments of ncu that select sections and metrics; of the set ``forge``, the ``known`` ones, or all for None.
-
-    An unknown metric would end the run.
-    """
+def metrics_of(sets: str | None, executable: str, *, lines: bool = False) -> list[str]:
+    """The arguments of ncu that select sections and metrics."""
     if sets in (None, "forge"):
-        names = [name for name in metrics_to_collect() if known is None or name.partition(".")[0] in known]
+        # A metric that ncu does not know would end the run; where it does not say, all are asked for.
+        done = subprocess.run([executable, "--query-metrics"], capture_output=True, text=True, check=False)
+        known = {line.split()[0] for line in done.stdout.splitlines() if "__" in line.partition(" ")[0]}
+        trusted = done.returncode == 0 and known
+        names = [name for name in metrics_to_collect() if not trusted or name.partition(".")[0] in known]
         return [*_sections(*SECTIONS), "--metrics", ",".join(names)]
     chosen = _sections("LaunchStats", "Occupancy") if sets == "launch" else ["--set", str(sets)]
     return [*chosen, *(_sections("SourceCounters") if lines else [])]
@@ -177,19 +172,15 @@ def _sections(*names: str) -> list[str]:
 
 def ncu(request: Request) -> int:
     """Nsight Compute: the GPU's counters of each launch, and the diagnosis."""
-    executable, stem, known = program("ncu"), request.stem(), None
+    executable, stem = program("ncu"), request.stem()
     log, report, table, text = (stem.with_suffix(end) for end in (".log", ".ncu-rep", ".csv", ".txt"))
     manifest = stem.with_suffix(".manifest.json")
-    if request.sets in (None, "forge"):
-        done = subprocess.run([executable, "--query-metrics"], capture_output=True, text=True, check=False)
-        known = {line.split()[0] for line in done.stdout.splitlines() if "__" in line.partition(" ")[0]}
-        known = known if done.returncode == 0 and known else None  # ncu does not say
     words = [executable, "--clock-control", request.clock_control, "--target-processes", "all", "--nvtx"]
     # The workload marks its range; a command of the user's own need not.
     words += ["--profile-from-start", "on" if request.command else "off"]
     words += ["--kernel-name", f"regex:{request.kernel}"] if request.kernel else []
     words += ["--import-source", "yes"] if request.lines else []
-    words += [*metrics_of(request.sets, known, lines=request.lines), "--force-overwrite", "--export", str(stem)]
+    words += [*metrics_of(request.sets, executable, lines=request.lines), "--force-overwrite", "--export", str(stem)]
     watch([*words, *request.target(stem, calls=1)], log, request)
     if not report.exists():
         raise ToolError(f"ncu ended well and wrote no {report} (output in {log})")

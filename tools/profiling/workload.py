@@ -28,8 +28,7 @@ from forge_core.bench.inputs import LAYOUTS, generator_for
 from forge_core.bench.plan import Selection, UsageError, discover, packages_named, plan
 from forge_core.bench.schema import parse_shape
 from forge_core.errors import ForgeError, UnsupportedError
-from forge_core.op import Explanation
-from forge_core.profiling.compiled import RecordedLaunch, record_launches, traceable
+from forge_core.profiling.compiled import RecordedLaunch, launches_of
 
 __all__ = ["PLANTED", "Work", "choose", "planted_works"]
 
@@ -57,13 +56,6 @@ class Work:
     make: Callable[[torch.device, int], tuple[Any, ...]]  # its inputs on a device, from the index of the set
     call: Callable[..., Any]  # takes them
     case: dict[str, Any]  # operator, shape, dtype, layout and variant, to repeat this work
-
-    @classmethod
-    def of(cls, name: str, told: Explanation, **others: Any) -> Work:
-        """The work of a call that runs a kernel."""
-        source, pointers = traceable(str(told.builder), told.config)
-        launches = record_launches(source.function, told.integers, pointers=pointers)
-        return cls(name, str(told.variant), told.why, launches, told.read, told.written, **others)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for the manifest."""
@@ -118,10 +110,9 @@ def _pairs(benches: Sequence[Bench], case: str | None, variants: tuple[str, ...]
     if len(kinds["operator"]) != 1 or any(len(words) > 1 for words in kinds.values()):
         got = ", ".join(f"{kind} {word}" for kind, words in kinds.items() for word in words)
         raise UsageError(f"--case {case!r}: expected one operator, a shape, a dtype and a layout, got {got or 'none'}")
-    selection = Selection(variants=variants, shapes=tuple(kinds["shape"]), dtypes=tuple(kinds["dtype"]))
-    planned = plan(benches, kinds["operator"][0], selection).cases[0]
-    layout = (*kinds["layout"], LAYOUTS[0])[0]
-    return [(planned.operator, dataclasses.replace(planned.case, layout=layout))]
+    (operator,), *selected, layouts = map(tuple, kinds.values())
+    planned = plan(benches, operator, Selection(variants, *selected)).cases[0]
+    return [(planned.operator, dataclasses.replace(planned.case, layout=(*layouts, LAYOUTS[0])[0]))]
 
 
 def _kind(word: str) -> str:
@@ -156,9 +147,13 @@ def _work(operator: OperatorBench, case: Case, variant: str, arch: str) -> Work:
     def make(device: torch.device, number: int) -> tuple[Any, ...]:
         return operator.inputs(case, device, generator_for(device, seed=0, what=f"{case.name} set {number}"))
 
-    return Work.of(
-        f"{case.name} {explanation.variant}",
-        explanation,
+    return Work(
+        name=f"{case.name} {explanation.variant}",
+        variant=str(explanation.variant),
+        why=explanation.why,
+        launches=launches_of(explanation.builder, explanation.config, explanation.integers),
+        read=explanation.read,
+        written=explanation.written,
         make=make,
         call=operator.call(variant),
         case={
@@ -198,19 +193,7 @@ def _planted(fault: str, count: int, slab: int, *, sound: bool) -> Work:
     from kernels.planted import PlantedConfig, build
 
     config, nbytes = PlantedConfig(fault, sound), 4 * count
-    told = Explanation(
-        operator=PLANTED,
-        backend="kernel",
-        variant=config.kernel_name,
-        config=config,
-        why=PLANTED,
-        arch=None,
-        read=nbytes,
-        written=nbytes,
-        key=None,
-        builder="kernels.planted:build",
-        arguments=(count, slab),
-    )
+    name, launches = config.kernel_name, launches_of("kernels.planted:build", config, (count, slab))
 
     def make(device: torch.device, number: int) -> tuple[Any, ...]:
         x = torch.randn(count, device=device)
@@ -221,7 +204,7 @@ def _planted(fault: str, count: int, slab: int, *, sound: bool) -> Work:
         launch(x.data_ptr(), y.data_ptr(), count, slab, torch.cuda.current_stream().cuda_stream)
 
     case = {"fault": fault, "sound": sound, "count": count, "slab": slab}
-    return Work.of(config.kernel_name, told, make=make, call=call, case=case)
+    return Work(name, name, PLANTED, launches, nbytes, nbytes, make, call, case)
 
 
 def sets_for(work: Work, calls: int, l2_bytes: int) -> int:
@@ -238,14 +221,9 @@ def profiled_range(name: str) -> Iterator[None]:
     sees this block and nothing else.
     """
     torch.cuda.synchronize()
-    torch.cuda.profiler.start()
-    torch.cuda.nvtx.range_push(name)
-    try:
+    with torch.cuda.profiler.profile(), torch.cuda.nvtx.range(name):
         yield
         torch.cuda.synchronize()
-    finally:
-        torch.cuda.nvtx.range_pop()
-        torch.cuda.profiler.stop()
 
 
 def run(

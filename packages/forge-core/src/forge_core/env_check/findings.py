@@ -225,11 +225,9 @@ def _kernels(facts: Facts) -> Iterator[_Found]:
 
 
 def _tools(facts: Facts) -> Iterator[_Found]:
+    missing = "not found (optional: only profiling and memory checks need it)"
     for name, path in facts.tools.items():
-        if path:
-            yield Level.OK, f"{name} at {path}"
-        else:
-            yield Level.NOTE, f"{name} not found (optional: only profiling and memory checks need it)"
+        yield (Level.OK, f"{name} at {path}") if path else (Level.NOTE, f"{name} {missing}")
 
 
 def _cache(facts: Facts) -> Iterator[_Found]:
@@ -266,12 +264,9 @@ def torch_supports(arches: tuple[str, ...], capability: tuple[int, int]) -> bool
     Machine code (``sm_``) runs on its major version from its minor version on, with suffix ``a`` only on its own
     capability; PTX (``compute_``) is compiled by the driver for anything newer.
     """
-
-    def fits(kind: str, major: str, minor: str, suffix: str) -> bool:
-        built = (int(major), int(minor))
-        if suffix == "a":
-            return built == capability
-        return built <= capability and (kind == "compute" or built[0] == capability[0])
-
-    matches = (re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", arch) for arch in arches)
-    return any(fits(*match.groups()) for match in matches if match)
+    for kind, major, minor, suffix in re.findall(r"\b(sm|compute)_(\d+)(\d)([af]?)\b", " ".join(arches)):
+        built = int(major), int(minor)
+        older = built < capability and (kind == "compute" or built[0] == capability[0])
+        if built == capability or (older and suffix != "a"):
+            return True
+    return False
