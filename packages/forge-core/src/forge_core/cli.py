@@ -152,10 +152,10 @@ def show_settings() -> tuple[dict[str, Any], Iterable[str]]:
     origins = {v.name: "environment" if os.environ.get(v.name) else "default" for v in settings.VARIABLES}
     values = {v.name: getattr(current, v.field) for v in settings.VARIABLES}
     places = _places(current)
-    lines = []
-    for variable in settings.VARIABLES:
-        lines.append(f"{variable.name} = {_shown(values[variable.name])} ({origins[variable.name]})")
-        lines.append(f"    {variable.help}; takes {variable.takes}")
+    lines = [
+        f"{v.name} = {_shown(values[v.name])} ({origins[v.name]})\n    {v.help}; takes {v.takes}"
+        for v in settings.VARIABLES
+    ]
     lines += [f"{place['what']}: {place['place']} ({place['origin']})" for place in places]
     return {**values, "origins": origins, "places": places}, lines
 
@@ -171,13 +171,11 @@ def _shown(value: Any) -> str:
 def _places(current: settings.Settings) -> list[dict[str, str]]:
     """The folders where kernels are looked up, in this order, and their origins; does not import torch."""
     origin = "the user's cache folder" if current.cache_dir is None else "FORGE_CACHE_DIR"
-    found = [("cache", current.folder, origin if current.cache else "not used: FORGE_CACHE=0")]
-    found += [("bundle", folder, "FORGE_BUNDLES") for folder in current.bundles]
-    places = [{"what": what, "place": str(folder.absolute()), "origin": origin} for what, folder, origin in found]
+    found = [("cache", str(current.folder.absolute()), origin if current.cache else "not used: FORGE_CACHE=0")]
+    found += [("bundle", str(folder.absolute()), "FORGE_BUNDLES") for folder in current.bundles]
     for entry in importlib.metadata.entry_points(group="forge.bundles"):
-        brought_by = entry.dist.name if entry.dist is not None else "an installed package"
-        places.append({"what": "bundle", "place": entry.value, "origin": brought_by})
-    return places
+        found.append(("bundle", entry.value, entry.dist.name if entry.dist is not None else "an installed package"))
+    return [dict(zip(("what", "place", "origin"), each, strict=True)) for each in found]
 
 
 if __name__ == "__main__":

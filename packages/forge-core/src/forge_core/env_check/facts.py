@@ -131,10 +131,7 @@ def collect() -> Facts:
 
 
 def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return next((each.version for each in importlib.metadata.distributions(name=name)), None)
 
 
 def _writable(folder: Path) -> bool:

@@ -17,7 +17,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from elftools.common.exceptions import ELFError
@@ -94,11 +93,8 @@ def _records(section: Any) -> Iterator[tuple[int, bytes]]:
 
 def find_nvdisasm() -> str | None:
     """The disassembler of the wheel nvidia-cuda-nvdisasm, else of a CUDA installation; None where there is none."""
-    try:
-        files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    places = (str(file.locate()) for file in files if file.name == "nvdisasm")
+    installed = importlib.metadata.distributions(name="nvidia-cuda-nvdisasm")
+    places = (str(file.locate()) for wheel in installed for file in wheel.files or () if file.name == "nvdisasm")
     return next(filter(os.path.isfile, places), None) or find_tool("nvdisasm")
 
 
@@ -115,10 +111,10 @@ def disassemble(cubin: bytes) -> str:
             "Install it with: pip install nvidia-cuda-nvdisasm",
             requirement="nvdisasm",
         )
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernel.cubin"
-        file.write_bytes(cubin)
-        done = subprocess.run([tool, "-c", str(file)], capture_output=True, text=True, check=False)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=False)
     if done.returncode != 0 or not done.stdout.strip():
         raise UnsupportedError(
             f"{tool} could not read the cubin ({how_it_ended(done.returncode, done.stderr)}). An nvdisasm as new as "

@@ -64,6 +64,10 @@ class Coalescing:
         """The used share of the touched sectors, in percent."""
         return 100.0 * self.ideal / max(self.sectors, 1)
 
+    def __str__(self) -> str:
+        each, lines = self.sectors_per_request, self.lines / max(self.requests, 1)
+        return f"{each:.2f} sectors a request, {self.used_pct:.0f} % of them used, {lines:.2f} lines"
+
 
 @dataclass(frozen=True)
 class Conflicts:
@@ -78,6 +82,12 @@ class Conflicts:
     def extra(self) -> int:
         """Wavefronts that bank conflicts add."""
         return self.passes - self.ideal
+
+    def __str__(self) -> str:
+        if not self.extra:
+            return f"{self.passes} passes for {self.requests} requests, no bank conflicts"
+        why = f"{self.extra} by bank conflicts, up to {self.worst}-way"
+        return f"{self.passes} passes where {self.ideal} would do: {why}"
 
 
 @dataclass(frozen=True)
@@ -95,19 +105,7 @@ class Panel:
 
     def summary(self) -> str:
         """The counts of all its accesses, in words."""
-        if self.shared:
-            found = conflicts(*self.accesses)
-            if not found.extra:
-                return f"{found.passes} passes for {found.requests} requests, no bank conflicts"
-            return (
-                f"{found.passes} passes where {found.ideal} would do: {found.extra} by bank conflicts, "
-                f"up to {found.worst}-way"
-            )
-        touched = coalescing(*self.accesses)
-        return (
-            f"{touched.sectors_per_request:.2f} sectors a request, {touched.used_pct:.0f} % of them used, "
-            f"{touched.lines / max(touched.requests, 1):.2f} lines"
-        )
+        return str((conflicts if self.shared else coalescing)(*self.accesses))
 
 
 @dataclass(frozen=True)
@@ -146,15 +144,13 @@ def _panel(step: Step) -> Panel:
 
 def coalescing(*accesses: Access) -> Coalescing:
     """The sectors and lines that accesses to global memory touch, warp by warp."""
-    requests = sectors = lines = ideal = 0
-    for access in accesses:
-        for warp in access.warps():
-            touched = {byte for place in warp if place is not None for byte in range(place, place + access.width)}
-            requests += 1
-            sectors += len({byte // SECTOR for byte in touched})
-            lines += len({byte // LINE for byte in touched})
-            ideal += -(-len(touched) // SECTOR)
-    return Coalescing(requests, sectors, ideal, lines)
+    touched = [
+        {byte for place in warp if place is not None for byte in range(place, place + access.width)}
+        for access in accesses
+        for warp in access.warps()
+    ]
+    sectors, lines = (sum(len({byte // size for byte in warp}) for warp in touched) for size in (SECTOR, LINE))
+    return Coalescing(len(touched), sectors, sum(-(-len(warp) // SECTOR) for warp in touched), lines)
 
 
 def conflicts(*accesses: Access) -> Conflicts:
