@@ -21,8 +21,7 @@ from typing import Any
 import cutlass
 import cutlass.cute as cute
 
-from forge_core.cache import Traceable, compile_cached
-from forge_core.cute.memory import Int32, Int64, elements_at, name_kernel
+from forge_core.cute.memory import Int32, Int64, builder, elements_at, name_kernel
 
 __all__ = ["Planted", "PlantedConfig", "build"]
 
@@ -53,23 +52,19 @@ class PlantedConfig:
         return 1024 if self.fault == "spills" and not self.sound else THREADS
 
 
-class Planted:
-    """The kernel for one configuration; ``slab`` is the elements of a block."""
-
-    def __init__(self, config: PlantedConfig) -> None:
-        self.config = config
+class Planted(PlantedConfig):
+    """The kernel; ``slab`` is the elements of a block."""
 
     @cute.jit
     def __call__(self, src: cute.Pointer, dst: cute.Pointer, n: Int64, slab: Int64, stream: Any):
         """Launches one block a slab of ``slab`` elements."""
-        config = self.config
-        name_kernel(self.kernel, config.kernel_name)
+        name_kernel(self.kernel, self.kernel_name)
         # Two blocks of 1024 threads leave a thread 32 registers.
-        crowded = 2 if cutlass.const_expr(config.threads == 1024) else 1
+        crowded = 2 if cutlass.const_expr(self.threads == 1024) else 1
         self.kernel(src, dst, slab).launch(
             grid=(Int32(n // slab), 1, 1),
-            block=(config.threads, 1, 1),
-            smem=(TILE * (TILE + 1) * 4) if cutlass.const_expr(config.fault == "bank_conflicts") else 128,
+            block=(self.threads, 1, 1),
+            smem=(TILE * (TILE + 1) * 4) if cutlass.const_expr(self.fault == "bank_conflicts") else 128,
             min_blocks_per_mp=crowded,
             # Stated, since the compiler would ask the driver for a default, and there may be none.
             preferred_smem_carveout=50,
@@ -78,16 +73,15 @@ class Planted:
 
     @cute.kernel
     def kernel(self, src: cute.Pointer, dst: cute.Pointer, slab: Int64):
-        config = self.config
         thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         read = src.toint() + Int64(block) * slab * 4
         write = dst.toint() + Int64(block) * slab * 4
-        if cutlass.const_expr(config.fault == "bank_conflicts"):
+        if cutlass.const_expr(self.fault == "bank_conflicts"):
             self.through_shared(read, write, Int32(slab), thread)
-        elif cutlass.const_expr(config.fault == "spills"):
+        elif cutlass.const_expr(self.fault == "spills"):
             self.many_alive(read, write, thread)
-        elif cutlass.const_expr(config.fault == "reread"):
+        elif cutlass.const_expr(self.fault == "reread"):
             self.twice(read, write, Int32(slab), thread)
         else:
             self.copy(read, write, Int32(slab), thread)
@@ -95,7 +89,7 @@ class Planted:
     @cute.jit
     def copy(self, read: Int64, write: Int64, slab: Int32, thread: Int32):
         """A block's slab, one element a thread and step."""
-        strided = self.config.fault == "uncoalesced" and not self.config.sound
+        strided = self.fault == "uncoalesced" and not self.sound
         for step in cutlass.range(slab // THREADS, unroll=4):
             at = (step * THREADS + thread) * 4
             if cutlass.const_expr(strided):
@@ -106,7 +100,7 @@ class Planted:
     @cute.jit
     def through_shared(self, read: Int64, write: Int64, slab: Int32, thread: Int32):
         """Tile after tile, each written along its rows and read down its columns."""
-        pitch = TILE + 1 if self.config.sound else TILE
+        pitch = TILE + 1 if self.sound else TILE
         shared = cute.arch.get_dyn_smem(cutlass.Float32, alignment=16).toint()
         x, y = thread % TILE, thread // TILE
         for tile in cutlass.range(slab // (TILE * TILE)):
@@ -132,10 +126,10 @@ class Planted:
         rX = cute.make_rmem_tensor(cute.make_layout(ALIVE), cutlass.Float32)
         acc = cutlass.Float32(0.0)
         for i in cutlass.range_constexpr(ALIVE):
-            rX[i] = _one(read, (i * self.config.threads + thread) * 4)[0]
+            rX[i] = _one(read, (i * self.threads + thread) * 4)[0]
             acc += rX[i]
         for i in cutlass.range_constexpr(ALIVE):
-            _one(write, (i * self.config.threads + thread) * 4)[0] = rX[i] * acc
+            _one(write, (i * self.threads + thread) * 4)[0] = rX[i] * acc
 
     @cute.jit
     def twice(self, read: Int64, write: Int64, slab: Int32, thread: Int32):
@@ -155,9 +149,10 @@ def _one(base: Any, offset: Any, space: Any = cute.AddressSpace.gmem) -> Any:
     return elements_at(at, cutlass.Float32, 1, space)
 
 
-@compile_cached
-def build(config: PlantedConfig) -> Traceable:
-    """What to compile for a configuration."""
+def _arguments(_: PlantedConfig) -> tuple[Any, ...]:
+    """What a kernel is traced with: as the recorded ones, whose pointers have torch's alignment."""
     pointers = [cute.runtime.make_ptr(cutlass.Float32, 0, cute.AddressSpace.gmem, assumed_align=16) for _ in range(2)]
-    stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
-    return Traceable(Planted(config), (*pointers, Int64(1), Int64(1), stream), name=config.kernel_name)
+    return *pointers, Int64(1), Int64(1), cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=False)
+
+
+build = builder(Planted, arguments=_arguments)
