@@ -48,20 +48,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {' or '.join(by_lower[other] for other in near)}?" if near else ""
 
 
-class ArchType(click.ParamType[Arch]):
-    """An architecture, or the name of a GPU."""
-
-    name = "architecture"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Arch:
-        """Parses an architecture; see :class:`Arch`."""
-        try:
-            return Arch.parse(value)
-        except UnsupportedError as error:
-            self.fail(str(error), param, ctx)
+def architecture(text: str) -> Arch:
+    """Parses an option's architecture or name of a GPU; see :class:`Arch`."""
+    try:
+        return Arch.parse(text)
+    except UnsupportedError as error:
+        raise click.BadParameter(str(error)) from error
 
 
-ARCH = ArchType()
+ARCH = click.types.FuncParamType(architecture)
 
 
 @contextmanager

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
+from forge_core.cli import answers
 from forge_core.commands.find import call_options, explained
 from forge_core.device import Arch
 from forge_core.profiling.cubin import count_sass, disassemble
@@ -28,23 +28,18 @@ forge-cute inspect reduce_sum --shape 64x32x16 --dtype float16 --arg dim=[0,2]
 @call_options
 @click.option("--ptx", is_flag=True, help="Print the PTX instead.")
 @click.option("--sass", is_flag=True, help="Print the machine code instead; needs nvdisasm.")
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--cubin", type=click.Path(path_type=Path, dir_okay=False), help="Write the machine code to a file.")
-def inspect(ptx: bool, sass: bool, as_json: bool, cubin: Path | None, arch: Arch, **call: Any) -> None:
+@answers
+def inspect(ptx: bool, sass: bool, cubin: Path | None, arch: Arch, **call: Any) -> tuple[dict[str, Any], list[str]]:
     """See :data:`HELP`."""
-    if ptx + sass + as_json > 1:
+    if ptx + sass + click.get_current_context().params["as_json"] > 1:
         raise click.UsageError("--ptx, --sass and --json each print something else: name one of them")
     report = inspect_explained(explained(arch=arch, **call), arch=arch)
     if cubin is not None:
         cubin.write_bytes(report.artefacts.cubin)
-    if ptx:
-        click.echo(report.artefacts.ptx)
-    elif sass:
-        text = disassemble(report.artefacts.cubin)
-        click.echo(text)
-        for kernel, counts in count_sass(text).items():
-            click.echo(f"// {kernel}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
-    elif as_json:
-        click.echo(json.dumps(report.as_dict(), indent=2))
-    else:
-        click.echo(report.text())
+    lines = [report.artefacts.ptx if ptx else report.text()]
+    if sass:
+        lines = [disassemble(report.artefacts.cubin)]
+        for kernel, counts in count_sass(lines[0]).items():
+            lines.append(f"// {kernel}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
+    return report.as_dict(), lines
