@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import xml.etree.ElementTree as ET
 
@@ -9,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from forge_core.cli import main
+from forge_core.commands import layout
 from forge_core.profiling.layouts import (
     MOST_ROWS,
     Access,
@@ -17,11 +19,12 @@ from forge_core.profiling.layouts import (
     coalescing,
     conflicts,
     swizzle,
-    swizzled_tile,
     thread_value,
-    tiled_copy,
     to_svg,
 )
+
+#: The functions of the commands, which return drawings.
+tiled_copy, swizzled_tile = (inspect.unwrap(command.callback) for command in (layout.copy, layout.swizzle))
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -105,7 +108,7 @@ def test_a_negative_shift_takes_the_low_bits_up():
 
 def test_the_swizzle_frees_the_columns():
     def passes(bits):
-        along, down = swizzled_tile(bits, 4, 3, rows=32, row_bytes=128, width=16).panels
+        along, down = swizzled_tile(bits, 4, 3, rows=32, row_bytes=128, width="16").panels
         return [sum(conflicts(a).extra for a in panel.accesses) for panel in (along, down)]
 
     assert passes(3) == [0, 0]
@@ -132,7 +135,7 @@ def test_a_thread_value_layout_gives_an_access_for_each_vector_of_values():
 
 
 def test_a_tiled_copy_touches_each_byte_once():
-    drawing = tiled_copy(threads=(4, 8), values=(2, 12), row_bytes=8 * 24, itemsize=2)
+    drawing = tiled_copy((4, 8), (2, 12), "bfloat16", row_bytes=8 * 24, by_column=False)
     (panel,) = drawing.panels
     touched = sorted(p + i for a in panel.accesses for p in a.places for i in range(a.width))
     assert touched == list(range(8 * 8 * 24))
@@ -140,21 +143,19 @@ def test_a_tiled_copy_touches_each_byte_once():
 
 
 def test_threads_down_the_columns_waste_sectors():
-    row = tiled_copy(threads=(32, 4), values=(1, 1), row_bytes=16, itemsize=4).panels[0]
-    column = tiled_copy(threads=(32, 4), values=(1, 1), row_bytes=128, itemsize=4, by_column=True).panels[0]
+    row = tiled_copy((32, 4), (1, 1), "float32", row_bytes=16, by_column=False).panels[0]
+    column = tiled_copy((32, 4), (1, 1), "float32", row_bytes=128, by_column=True).panels[0]
     assert row.summary() == "4.00 sectors a request, 100 % of them used, 1.00 lines"
     assert column.summary() == "32.00 sectors a request, 12 % of them used, 32.00 lines"
 
 
 def test_a_copy_that_cannot_be_is_refused():
     with pytest.raises(ValueError, match="at least 128 bytes"):
-        tiled_copy(threads=(1, 32), values=(1, 1), row_bytes=64, itemsize=4)
-    with pytest.raises(ValueError, match="expected values that are"):
-        tiled_copy(threads=(1, 1), values=(1, 3), row_bytes=64, itemsize=16 // 3)
+        tiled_copy((1, 32), (1, 1), "float32", row_bytes=64, by_column=False)
 
 
 def test_the_drawing_has_a_cell_for_each_access_at_its_place():
-    drawing = swizzled_tile(3, 4, 3, rows=8, row_bytes=128, width=16)
+    drawing = swizzled_tile(3, 4, 3, rows=8, row_bytes=128, width="16")
     root = ET.fromstring(to_svg(drawing))  # noqa: S314 - our own
     cells = [group.find(f"{SVG}rect") for group in root.iter(f"{SVG}g")]
     assert len(cells) == 2 * 64

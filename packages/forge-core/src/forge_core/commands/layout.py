@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from forge_core import dtypes
 from forge_core.cli import answers
 from forge_core.commands.find import call_options, explained
 from forge_core.errors import ArgumentError, ForgeError
-from forge_core.profiling.layouts import WARP, Drawing, Panel, of_steps, swizzled_tile, thread_value, tiled_copy, to_svg
+from forge_core.profiling import layouts
+from forge_core.profiling.layouts import WARP, Access, Drawing, Panel, indices, of_steps, thread_value, to_svg
 from forge_core.rows.config import ColumnConfig, HeldConfig, StreamConfig
 from forge_core.rows.problem import ACCESS
 from forge_core.rows.teams import PersistentConfig
@@ -77,12 +79,25 @@ def _shows(command: Callable[..., Drawing]) -> Callable[..., None]:
 @click.option("--by-column", is_flag=True, help="Number the threads down the columns first.")
 @_shows
 def copy(
-    threads: tuple[int, int], values: tuple[int, int], dtype: str, row_bytes: int | None, **order: bool
+    threads: tuple[int, int], values: tuple[int, int], dtype: str, row_bytes: int | None, by_column: bool
 ) -> Drawing:
-    """The thread-value layout of a tiled copy of a row-major tile."""
-    itemsize = dtypes.parse(dtype).itemsize
-    pitch = row_bytes or threads[1] * values[1] * itemsize
-    return tiled_copy(threads=threads, values=values, row_bytes=pitch, itemsize=itemsize, **order)
+    """The thread-value layout of a tiled copy of a row-major tile.
+
+    As ``cute.make_tiled_copy_tv``; a thread's row of values is one access up to 16 bytes, else several.
+    """
+    (rows, columns), itemsize = threads, dtypes.parse(dtype).itemsize
+    across = values[1] * itemsize
+    pitch, width = row_bytes or columns * across, math.gcd(across, ACCESS)
+    if columns * across > pitch:
+        raise ValueError(
+            f"expected a row of at least {columns * across} bytes for {columns} threads of {across}, got {pitch}"
+        )
+    modes = ((columns, across), (rows, values[0] * pitch))
+    shape, stride = zip(*(modes[::-1] if by_column else modes), strict=True)
+    accesses = thread_value("access", ((shape, (across // width, values[0])), (stride, (width, pitch))), width)
+    order = "down the columns" if by_column else "along the rows"
+    title = f"{rows} x {columns} threads, {values[0]} x {values[1]} elements of {itemsize} B each, numbered {order}"
+    return Drawing(title, (Panel("global memory", pitch, accesses),))
 
 
 @layout.command("swizzle")
@@ -94,8 +109,22 @@ def copy(
 @click.option("--width", type=click.Choice(["1", "2", "4", "8", "16"]), default="16", help="Bytes of a lane's access.")
 @_shows
 def swizzle(bits: int, base: int, shift: int, rows: int, row_bytes: int, width: str) -> Drawing:
-    """A tile of shared memory under CuTe's Swizzle<bits, base, shift>; --bits 0 is none."""
-    return swizzled_tile(bits, base, shift, rows=rows, row_bytes=row_bytes, width=int(width))
+    """A tile of shared memory under CuTe's Swizzle<bits, base, shift>; --bits 0 is none.
+
+    It is accessed along its rows, a lane each chunk, and down its columns, a lane the same chunk of each row.
+    """
+    nbytes, place = int(width), layouts.swizzle(bits, base, shift)
+    if row_bytes % nbytes:
+        raise ValueError(f"expected rows of whole accesses of {nbytes} bytes, got rows of {row_bytes}")
+    along, down = (row_bytes // nbytes, nbytes), (rows, row_bytes)
+    panels = []
+    for title, (fast, slow) in (("along the rows", (along, down)), ("down the columns", (down, along))):
+        offsets = [place(chunk) for chunk in indices(*zip(fast, slow, strict=True))]
+        warps = [tuple(offsets[i : i + WARP]) for i in range(0, len(offsets), WARP)]
+        accesses = tuple(Access(f"warp access {i}", warp, nbytes, "shared") for i, warp in enumerate(warps))
+        panels.append(Panel(f"shared memory, {title}", row_bytes, accesses))
+    name = f"Swizzle<{bits}, {base}, {shift}>: {rows} rows of {row_bytes} bytes, {nbytes} bytes a lane"
+    return Drawing(name, tuple(panels))
 
 
 @layout.command("kernel")

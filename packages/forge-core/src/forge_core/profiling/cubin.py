@@ -56,7 +56,7 @@ def read_cubin(cubin: bytes) -> tuple[KernelResources, ...]:
         cubin: the ELF object, as the compiler keeps it with ``--keep-cubin``.
 
     Raises:
-        ValueError: it is no cubin, or it holds no kernel.
+        ValueError: it is no cubin.
     """
     try:
         elf = ELFFile(io.BytesIO(cubin))
@@ -76,8 +76,6 @@ def read_cubin(cubin: bytes) -> tuple[KernelResources, ...]:
         static_smem = max(shared["sh_size"] - RESERVED_SMEM, 0) if shared is not None else 0
         frame = found[_FRAME_SIZE].get(name, 0)
         kernels.append(KernelResources(name, found[_REGISTERS][name], frame, static_smem))
-    if not kernels:
-        raise ValueError("the cubin holds no kernel")
     return tuple(kernels)
 
 

@@ -10,7 +10,6 @@ above shared memory.  Long tiles are cut, with a note; the counts below are thos
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -188,52 +187,19 @@ def thread_value(
         space: ``"global"`` or ``"shared"``.
     """
     (threads, values), (thread_stride, value_stride) = layout
-    firsts = _indices(threads, thread_stride)
+    firsts = indices(threads, thread_stride)
     return tuple(
         Access(f"{name} {i}", tuple(address(first + value) for first in firsts), width, space)
-        for i, value in enumerate(_indices(values, value_stride)[::vec])
+        for i, value in enumerate(indices(values, value_stride)[::vec])
     )
 
 
-def _indices(shape: Sequence[int], stride: Sequence[int]) -> list[int]:
+def indices(shape: Sequence[int], stride: Sequence[int]) -> list[int]:
     """The indices that a layout maps 0, 1, 2, ... to, first mode fastest."""
     found = [0]
     for size, step in zip(shape, stride, strict=True):
         found = [index + i * step for i in range(size) for index in found]
     return found
-
-
-def tiled_copy(
-    *, threads: tuple[int, int], values: tuple[int, int], row_bytes: int, itemsize: int, by_column: bool = False
-) -> Drawing:
-    """The thread-value layout of a tiled copy of a row-major tile.
-
-    As ``cute.make_tiled_copy_tv``; a thread's row of values is one access up to 16 bytes, else several.
-
-    Args:
-        threads: rows and columns of the threads.
-        values: rows and columns of a thread's elements.
-        row_bytes: distance from one row of the tile to the next.
-        itemsize: bytes of an element.
-        by_column: number the threads down the columns first instead of along the rows.
-
-    Raises:
-        ValueError: a row of the tile is longer than ``row_bytes``, or a thread's row is not whole accesses.
-    """
-    (rows, columns), across = threads, values[1] * itemsize
-    if columns * across > row_bytes:
-        raise ValueError(
-            f"expected a row of at least {columns * across} bytes for {columns} threads of {across}, got {row_bytes}"
-        )
-    width = math.gcd(across, CHUNK)
-    if width < itemsize:
-        raise ValueError(f"expected values that are 1, 2, 4, 8 or 16 bytes or multiples of 16, got {across} bytes")
-    modes = ((columns, across), (rows, values[0] * row_bytes))
-    shape, stride = zip(*(modes[::-1] if by_column else modes), strict=True)
-    layout = (shape, (across // width, values[0])), (stride, (width, row_bytes))
-    order = "down the columns" if by_column else "along the rows"
-    title = f"{rows} x {columns} threads, {values[0]} x {values[1]} elements of {itemsize} B each, numbered {order}"
-    return Drawing(title, (Panel("global memory", row_bytes, thread_value("access", layout, width)),))
 
 
 def swizzle(bits: int, base: int, shift: int) -> Callable[[int], int]:
@@ -254,27 +220,6 @@ def swizzle(bits: int, base: int, shift: int) -> Callable[[int], int]:
         return offset ^ (field >> shift if shift >= 0 else field << -shift)
 
     return apply
-
-
-def swizzled_tile(bits: int, base: int, shift: int, *, rows: int, row_bytes: int, width: int) -> Drawing:
-    """A tile of shared memory under ``Swizzle<bits, base, shift>``, accessed along its rows and down its columns.
-
-    Each lane accesses ``width`` bytes: consecutive chunks of a row, or the same chunk of consecutive rows.
-
-    Raises:
-        ValueError: there is no such swizzle, or a row is not whole accesses.
-    """
-    if row_bytes % width or rows < 1:
-        raise ValueError(f"expected rows of whole accesses of {width} bytes, got {rows} rows of {row_bytes}")
-    place, along, down = swizzle(bits, base, shift), (row_bytes // width, width), (rows, row_bytes)
-    panels = []
-    for title, (fast, slow) in (("along the rows", (along, down)), ("down the columns", (down, along))):
-        offsets = [place(chunk) for chunk in _indices(*zip(fast, slow, strict=True))]
-        warps = [tuple(offsets[i : i + WARP]) for i in range(0, len(offsets), WARP)]
-        accesses = tuple(Access(f"warp access {i}", places, width, "shared") for i, places in enumerate(warps))
-        panels.append(Panel(f"shared memory, {title}", row_bytes, accesses))
-    name = f"Swizzle<{bits}, {base}, {shift}>: {rows} rows of {row_bytes} bytes, {width} bytes a lane"
-    return Drawing(name, tuple(panels))
 
 
 def to_svg(drawing: Drawing) -> str:
