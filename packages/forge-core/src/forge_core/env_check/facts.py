@@ -106,10 +106,8 @@ def collect() -> Facts:
         current, settings_error = settings.Settings(), str(error)
     asked: list[tuple[str, int | None]] = []
     if torch.version is not None and torch.error is None and dsl.version is not None:
-        supported = [gpu for gpu in gpus if gpu.capability >= MIN_CAPABILITY]
-        asked = [(arch_of(gpu.capability), gpu.index) for gpu in supported]
-        if not gpus:
-            asked = [(current.arch or DEFAULT_ARCH, None)]
+        asked += [(arch_of(gpu.capability), gpu.index) for gpu in gpus if gpu.capability >= MIN_CAPABILITY]
+        asked += [] if gpus else [(current.arch or DEFAULT_ARCH, None)]
     return Facts(
         system=sys.platform,
         python=platform.python_version(),

@@ -15,7 +15,6 @@ import struct
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,10 +65,13 @@ def read_cubin(cubin: bytes) -> tuple[KernelResources, ...]:
     if not {".symtab", ".nv.info"} <= set(sections):
         raise ValueError("expected a cubin, got an ELF object without .nv.info")
     found: dict[int, dict[str, int]] = {_REGISTERS: {}, _FRAME_SIZE: {}}
-    for attribute, payload in _records(sections[".nv.info"]):
+    table, at = sections[".nv.info"].data(), 0
+    while at + 4 <= len(table):
+        form, attribute, length = struct.unpack_from("<BBH", table, at)
         if attribute in found:
-            symbol, value = struct.unpack_from("<II", payload)
+            symbol, value = struct.unpack_from("<II", table, at + 4)
             found[attribute][sections[".symtab"].get_symbol(symbol).name] = value
+        at += 4 + (length if form == _SIZED else 0)
     kernels = []
     for name in [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]:
         shared = sections.get(f".nv.shared.{name}")
@@ -77,16 +79,6 @@ def read_cubin(cubin: bytes) -> tuple[KernelResources, ...]:
         frame = found[_FRAME_SIZE].get(name, 0)
         kernels.append(KernelResources(name, found[_REGISTERS][name], frame, static_smem))
     return tuple(kernels)
-
-
-def _records(section: Any) -> Iterator[tuple[int, bytes]]:
-    """The attribute and the payload of each record."""
-    table, at = section.data(), 0
-    while at + 4 <= len(table):
-        form, attribute, length = struct.unpack_from("<BBH", table, at)
-        size = length if form == _SIZED else 0
-        yield attribute, table[at + 4 : at + 4 + size]
-        at += 4 + size
 
 
 def find_nvdisasm() -> str | None:
