@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 import time
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from forge_core.cli import REGRESSION
 from forge_core.commands import records
 from forge_core.device import query
 from forge_core.files import write_atomically
-from forge_core.progress import progress
+from forge_core.progress import Shown, progress
 from forge_core.timing.l2 import POLICIES
 from forge_core.timing.timers import TIMERS
 
@@ -38,9 +39,6 @@ forge-cute bench report docs/records/h200  one HTML file and pictures
 Exit status: 0 all right, 1 a wrong result or an error, 2 a regression or a gate that is not reached, 3 bad usage.
 """
 
-#: Parameters that a process of a spread run does not take over.
-OWN = ("device_text", "devices_text", "json_path", "out", "share", "name")
-
 
 class RunByDefault(click.Group):
     """A group whose first word may also be what its ``run`` command takes: ``bench smoke`` is ``bench run smoke``."""
@@ -48,9 +46,10 @@ class RunByDefault(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Puts ``run`` before a first word that is no command."""
+        """Puts ``run`` before a first word that is no command; ``ctx.obj`` has the command's own words."""
         if args and self.get_command(ctx, args[0]) is None:
             args = ["run", *args]
+        ctx.obj = args[1:]
         return super().resolve_command(ctx, args)
 
 
@@ -110,12 +109,14 @@ def run_command(
     with runner.Interrupts() as interrupts:
         run = planning.plan(planning.discover(), name, selection, commands=bench.commands)
         if share is not None:
-            number, shares = share
+            (number, shares), devices_text, out = share, None, None
             run = replace(run, cases=run.cases[number::shares], imports=() if number else run.imports)
         found = planning.devices_of(device_text, devices_text, run)
         device = found[0]
         if len(found) > 1:
-            record = _spread(ctx, name, [str(one) for one in found], repeats * len(run.cases) + len(run.imports))
+            names = [str(one) for one in found]
+            with tempfile.TemporaryDirectory(prefix="forge-spread-") as folder, _progress(run, repeats) as on_case:
+                record = union(processes.spread(ctx.obj, names, Path(folder), on_case), names)
             interrupts.measured()
         else:
             backend = backend or ("kernel" if device.type == "cuda" else "ref")
@@ -208,9 +209,13 @@ def list_command() -> None:
             click.echo(f"operator  {operator.name:12} variants: {known}; peers: {versus}")
 
 
+def _progress(run: planning.Run, repeats: int) -> AbstractContextManager[Shown]:
+    return progress(repeats * len(run.cases) + len(run.imports))
+
+
 def _measured(run: planning.Run, options: runner.Options, stop: runner.Interrupts, ends: float | None = None) -> Record:
     """Runs on one device and shows the progress; ends early if interrupted, or at that time of `time.monotonic`."""
-    with progress(options.repeats * len(run.cases) + len(run.imports)) as shown:
+    with _progress(run, options.repeats) as shown:
 
         def on_case(case: str) -> None:
             shown(case)
@@ -219,18 +224,6 @@ def _measured(run: planning.Run, options: runner.Options, stop: runner.Interrupt
                 raise KeyboardInterrupt
 
         return runner.run_all(run, options, on_case=on_case, on_measured=stop.measured)
-
-
-def _spread(ctx: click.Context, name: str, names: list[str], total: int) -> Record:
-    """Runs the same command on several devices, each with its share of the cases."""
-    arguments = [name]
-    for parameter in ctx.command.params:
-        if isinstance(parameter, click.Option) and parameter.name not in OWN:
-            value = ctx.params[str(parameter.name)]
-            given = value if parameter.multiple else [] if value is None else [value]
-            arguments += [part for one in given for part in (parameter.opts[-1], str(one))]
-    with tempfile.TemporaryDirectory(prefix="forge-spread-") as folder, progress(total) as on_case:
-        return union(processes.spread(arguments, names, Path(folder), on_case), names)
 
 
 def _write(record: Record, json_path: str | None, out: Path | None, console: Console) -> None:
